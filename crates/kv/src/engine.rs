@@ -1,0 +1,61 @@
+//! What an engine does.
+
+use bytes::Bytes;
+
+/// A key with its value.
+pub type Pair = (Bytes, Bytes);
+
+/// A key that must hold this value (or be absent) when the batch is applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Guard {
+    pub key: Vec<u8>,
+    pub expected: Option<Bytes>,
+}
+
+/// Writes that happen together or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Conditions.
+    pub guards: Vec<Guard>,
+    /// Key and new value; `None` deletes. The last write to a key wins.
+    pub writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Applied.
+    Won,
+    /// A guard did not hold; nothing was written.
+    Lost,
+    /// May have been applied; the operation record written with it settles it.
+    Unknown,
+}
+
+/// An engine's failure.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum KvError {
+    /// No space on the engine's device.
+    #[error("no space left for the metadata store at {path}")]
+    NoSpace { path: String },
+    /// The device or the engine failed.
+    #[error("metadata store at {path}: {cause}")]
+    Io { path: String, cause: String },
+    /// What was read is not what was written.
+    #[error("metadata store at {path} is damaged: {cause}")]
+    Corrupt { path: String, cause: String },
+}
+
+/// An ordered store. Reads see every applied batch.
+pub trait Engine: Send + Sync + 'static {
+    /// The value of a key.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError>;
+    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`.
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Pair>, KvError>;
+    /// Applies batches in order, each on its own terms, in one engine commit; safe from the death of the process when it
+    /// returns. One caller at a time (the batching writer).
+    fn apply(&self, batches: &[Batch]) -> Result<Vec<Outcome>, KvError>;
+    /// Everything applied before is on disk when this returns.
+    fn persist(&self) -> Result<(), KvError>;
+}

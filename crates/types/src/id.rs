@@ -1,0 +1,86 @@
+//! Identifiers. Each is its own type, so that a target can't be passed where a group is meant.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// What a name in a directory names. Never reused; carries its partition in bits 40..52, so that every
+    /// inode number fits in 52 bits (JSON numbers and 32-bit-minded programs with doubles stay exact).
+    InodeId(u64)
+);
+id!(
+    /// A slice of the inode space, executed by one metadata service at a time.
+    PartitionId(u16)
+);
+id!(
+    /// One directory on a local file system that a storage service owns.
+    TargetId(u32)
+);
+id!(
+    /// A redundancy group: the unit that files are striped over.
+    GroupId(u32)
+);
+id!(
+    /// A machine or process that runs services.
+    NodeId(u32)
+);
+id!(
+    /// A named set of targets.
+    PoolId(u16)
+);
+id!(
+    /// A mounted client as the servers see it.
+    SessionId(u64)
+);
+id!(
+    /// Version number of the cluster map.
+    Epoch(u64)
+);
+id!(
+    /// Number of a chunk within its file, from 0.
+    ChunkIndex(u64)
+);
+
+impl InodeId {
+    /// Bits below the partition number.
+    pub const SEQUENCE_BITS: u32 = 40;
+    /// The root directory: partition 0, sequence 1. FUSE fixes the number 1.
+    pub const ROOT: InodeId = InodeId(1);
+
+    /// Makes an inode number from a partition and its sequence number (`1..2^40`).
+    pub fn new(partition: PartitionId, sequence: u64) -> InodeId {
+        debug_assert!(sequence > 0 && sequence < 1 << Self::SEQUENCE_BITS);
+        InodeId((partition.0 as u64) << Self::SEQUENCE_BITS | sequence)
+    }
+
+    /// The partition that holds this inode.
+    pub fn partition(self) -> PartitionId {
+        PartitionId((self.0 >> Self::SEQUENCE_BITS) as u16)
+    }
+
+    /// The number of the inode within its partition.
+    pub fn sequence(self) -> u64 {
+        self.0 & ((1 << Self::SEQUENCE_BITS) - 1)
+    }
+}

@@ -1,0 +1,21 @@
+//! Ids, units, errors, checksums and the cluster map: the words that every other crate speaks.
+//!
+//! Pure: no I/O, no clock, no threads. Nothing here knows what a request, a file or a socket is.
+
+mod attr;
+mod checksum;
+mod error;
+mod id;
+mod map;
+mod pattern;
+mod range;
+mod time;
+
+pub use attr::{Attr, Credentials, FileKind, SetAttr, SetTime, mode};
+pub use checksum::{BLOCK_SIZE, BlockSum, block_sum};
+pub use error::{Errno, Error, Result};
+pub use id::{ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, SessionId, TargetId};
+pub use map::{CapacityClass, ClusterMap, Group, Pool, Target, TargetState};
+pub use pattern::{Chooser, Layout, MAX_INLINE_LIMIT, Scheme, StripePattern};
+pub use range::ByteRange;
+pub use time::Timestamp;

@@ -1,0 +1,100 @@
+//! The cluster map: nodes, targets, pools, groups and their states under one version number.
+
+use crate::{Epoch, GroupId, NodeId, PoolId, Scheme, TargetId};
+use serde::{Deserialize, Serialize};
+
+/// Reachability of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum TargetState {
+    Online,
+    Offline,
+}
+
+/// How full a target is; choosers avoid `Low` and refuse `Emergency`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum CapacityClass {
+    Normal,
+    Low,
+    Emergency,
+}
+
+/// A target as the map describes it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Target {
+    /// Id, never reused.
+    pub id: TargetId,
+    /// The node that serves it.
+    pub node: NodeId,
+    /// The pool it belongs to.
+    pub pool: PoolId,
+    /// Directory on its node.
+    pub path: String,
+    /// Reachability.
+    pub state: TargetState,
+    /// Bytes in all.
+    pub capacity: u64,
+    /// Bytes free.
+    pub free: u64,
+    /// How full it is.
+    pub class: CapacityClass,
+}
+
+/// A named set of targets.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Pool {
+    pub id: PoolId,
+    pub name: String,
+}
+
+/// A redundancy group.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// Id, never reused.
+    pub id: GroupId,
+    /// The pool its members come from.
+    pub pool: PoolId,
+    /// How it keeps data.
+    pub scheme: Scheme,
+    /// Ordered members.
+    pub members: Vec<TargetId>,
+}
+
+/// Everything that places data, at one version.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClusterMap {
+    /// Version.
+    pub epoch: Epoch,
+    /// Sorted by id.
+    pub targets: Vec<Target>,
+    /// Sorted by id.
+    pub pools: Vec<Pool>,
+    /// Sorted by id.
+    pub groups: Vec<Group>,
+}
+
+impl ClusterMap {
+    /// The target with this id.
+    pub fn target(&self, id: TargetId) -> Option<&Target> {
+        self.targets.binary_search_by_key(&id, |t| t.id).ok().map(|i| &self.targets[i])
+    }
+
+    /// The group with this id.
+    pub fn group(&self, id: GroupId) -> Option<&Group> {
+        self.groups.binary_search_by_key(&id, |g| g.id).ok().map(|i| &self.groups[i])
+    }
+
+    /// The pool with this id.
+    pub fn pool(&self, id: PoolId) -> Option<&Pool> {
+        self.pools.binary_search_by_key(&id, |p| p.id).ok().map(|i| &self.pools[i])
+    }
+
+    /// The pool with this name.
+    pub fn pool_named(&self, name: &str) -> Option<&Pool> {
+        self.pools.iter().find(|p| p.name == name)
+    }
+}

@@ -1,0 +1,16 @@
+//! Messages between clients, metadata and storage services.
+//!
+//! Pure. The messages are plain Rust types: in one process they are handed over as they are. Framing (versions,
+//! checksums, protobuf bodies with raw payloads) belongs here too and comes with the first transport that needs it.
+//! Data never travels inside a message: reads and writes carry it beside, as a payload buffer.
+
+mod lock;
+mod meta;
+mod storage;
+
+pub use lock::{LockKind, LockOwner, LockRange, LockSpace};
+pub use meta::{
+    Description, DirEntry, FileInfo, MetaOp, MetaReply, MetaRequest, PatternChange, RenameMode, WriteRecord,
+    XattrMode,
+};
+pub use storage::{Allocate, Path, Seek, StorageOp, StorageReply, StorageRequest};

@@ -1,0 +1,30 @@
+//! Advisory locks.
+
+/// Strength of a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum LockKind {
+    Shared,
+    Exclusive,
+}
+
+/// Which family a lock belongs to; the two never conflict with each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum LockSpace {
+    /// `fcntl`, byte ranges, owned by a process.
+    Posix,
+    /// `flock`, whole file, owned by an open file.
+    Flock,
+}
+
+/// Who holds a lock: the kernel's owner token within a session; the session is the request's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct LockOwner(pub u64);
+
+/// Bytes `start..=last`; `last == u64::MAX` means to the end of the file, wherever it moves.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)]
+pub struct LockRange {
+    pub start: u64,
+    pub last: u64,
+}

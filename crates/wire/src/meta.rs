@@ -1,0 +1,224 @@
+//! Requests to a metadata service.
+
+use crate::{LockKind, LockOwner, LockRange, LockSpace};
+use bytes::Bytes;
+use types::{Attr, Chooser, Credentials, InodeId, Layout, SessionId, SetAttr, StripePattern, Timestamp};
+
+/// A request with what every request carries.
+#[derive(Clone, Debug)]
+pub struct MetaRequest {
+    /// The client that asks.
+    pub session: SessionId,
+    /// Number of the request within its session, from 1, the same when it is sent again: a repeated change is
+    /// answered from the record of the first. 0 for requests that change nothing.
+    pub sequence: u64,
+    /// Who asks, on the client.
+    pub credentials: Credentials,
+    /// What is asked.
+    pub op: MetaOp,
+}
+
+/// How a rename treats an existing target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum RenameMode {
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+/// How an attribute is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum XattrMode {
+    Any,
+    /// Must not exist (`XATTR_CREATE`).
+    Create,
+    /// Must exist (`XATTR_REPLACE`).
+    Replace,
+}
+
+/// Parts of a stripe pattern to change; `None` leaves one alone.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)]
+pub struct PatternChange {
+    /// Name of the pool.
+    pub pool: Option<String>,
+    pub chunk_size: Option<u64>,
+    pub stripe_count: Option<u64>,
+    pub inline_limit: Option<u64>,
+    pub chooser: Option<Chooser>,
+}
+
+/// What is asked of a metadata service. Names are single path components without `/` or NUL.
+///
+/// `umask` is applied by the service, unless the parent has a default ACL.
+#[derive(Clone, Debug)]
+pub enum MetaOp {
+    /// Name to inode: `Entry`. `.` and `..` are answered too (file handles decoded after a restart).
+    Lookup { parent: InodeId, name: Bytes },
+    /// `Attr`.
+    Getattr { ino: InodeId },
+    /// `Attr` after the change. A change of mode updates the mask of an access ACL; ctime is set by the service.
+    Setattr { ino: InodeId, set: SetAttr },
+    /// Makes a regular file, fifo, socket or device node: `Entry`. When the name exists: `EEXIST` if `exclusive`,
+    /// else the existing entry.
+    Create { parent: InodeId, name: Bytes, mode: u32, umask: u32, rdev: u32, exclusive: bool },
+    /// `Entry`.
+    Mkdir { parent: InodeId, name: Bytes, mode: u32, umask: u32 },
+    /// `Entry`.
+    Symlink { parent: InodeId, name: Bytes, target: Bytes },
+    /// A regular file without a name (an orphan from birth, until it is linked): `Entry`.
+    Tmpfile { parent: InodeId, mode: u32, umask: u32 },
+    /// `Entry` of the inode with its new link count.
+    Link { ino: InodeId, parent: InodeId, name: Bytes },
+    /// `Entry` of the inode as it is after the removal; `nlink == 0`: it is an orphan until reclaimed.
+    Unlink { parent: InodeId, name: Bytes },
+    /// As `Unlink`, for an empty directory.
+    Rmdir { parent: InodeId, name: Bytes },
+    /// `Renamed`.
+    Rename { parent: InodeId, name: Bytes, new_parent: InodeId, new_name: Bytes, mode: RenameMode },
+    /// `Bytes`: the target of a symlink.
+    Readlink { ino: InodeId },
+    /// `Directory`: entries after `cookie` (0 from the start), at most `limit`, without `.` and `..`; `attributes` adds each
+    /// entry's attributes.
+    Readdir { dir: InodeId, cookie: u64, limit: u32, attributes: bool },
+    /// `Bytes`.
+    GetXattr { ino: InodeId, name: Bytes },
+    /// `Attr`. `kill_sgid`: clear setgid as a change of the access ACL by an outsider must.
+    SetXattr { ino: InodeId, name: Bytes, value: Bytes, mode: XattrMode, kill_sgid: bool },
+    /// `Names`.
+    ListXattr { ino: InodeId },
+    /// `Attr`.
+    RemoveXattr { ino: InodeId, name: Bytes },
+
+    /// `File`: attributes with layout or inline content.
+    Open { ino: InodeId },
+    /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any more: the client then
+    /// moves it to chunks (`BeginWrite`, write the content to its chunks, `DropInline`). Truncated inline files are
+    /// changed by `Truncate`.
+    WriteInline { ino: InodeId, offset: u64, data: Bytes, kill_suid_sgid: bool },
+    /// Durably notes that this session changes the file's chunks, choosing its layout when it has none yet: `File`.
+    /// Until the matching `EndWrite`, size and mtime are the client's to know; if the session dies they are settled from
+    /// the chunk files.
+    BeginWrite { ino: InodeId },
+    /// The content is in the chunks now; the inline copy goes: `Attr`.
+    DropInline { ino: InodeId, size: u64, mtime: Timestamp },
+    /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began: `Attr`.
+    /// Never shrinks a file by itself: the caller knows the exact size.
+    EndWrite {
+        ino: InodeId,
+        size: u64,
+        blocks: u64,
+        mtime: Option<Timestamp>,
+        done: bool,
+        kill_suid_sgid: bool,
+    },
+    /// Sets the size: `File`. Inline content is cut or padded in place. A chunked file gets a durable note that its chunks must be cut
+    /// to `size`; the client cuts them and then says `TruncateDone`. `time`: set mtime as well.
+    Truncate { ino: InodeId, size: u64, kill_suid_sgid: bool },
+    /// The chunks are cut: `Unit`.
+    TruncateDone { ino: InodeId },
+    /// This session has no use of an orphan any more: `Unit`. Its inode goes now, its chunks soon.
+    Reclaim { ino: InodeId },
+
+    /// `Unit`, or `EAGAIN` when the lock is held and `wait` is false; with `wait` the reply comes when the lock is granted.
+    Lock {
+        ino: InodeId,
+        space: LockSpace,
+        owner: LockOwner,
+        pid: u32,
+        kind: LockKind,
+        range: LockRange,
+        wait: bool,
+    },
+    /// `Unit`.
+    Unlock { ino: InodeId, space: LockSpace, owner: LockOwner, range: LockRange },
+    /// `Lock`: the first lock in the way, if any.
+    TestLock { ino: InodeId, owner: LockOwner, kind: LockKind, range: LockRange },
+
+    /// `Description`.
+    Describe { ino: InodeId },
+    /// Changes what a directory hands to new files: `Description`.
+    SetPattern { dir: InodeId, change: PatternChange },
+    /// Everything acknowledged before is on disk when this answers: `Unit`.
+    Sync,
+}
+
+/// A file's content as the metadata service knows it.
+#[derive(Clone, Debug)]
+pub struct FileInfo {
+    /// Attributes.
+    pub attr: Attr,
+    /// Where its chunks are; `None` while it has none.
+    pub layout: Option<Layout>,
+    /// Inline content; shorter than `attr.size` where the rest is a hole. `None` for a chunked file.
+    pub inline: Option<Bytes>,
+    /// The most bytes that may live inline.
+    pub inline_limit: u32,
+}
+
+/// One entry of a directory.
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    /// The name.
+    pub name: Bytes,
+    /// What it names.
+    pub ino: InodeId,
+    /// Type bits of its mode.
+    pub mode: u32,
+    /// Where to go on after this entry.
+    pub cookie: u64,
+    /// When they were asked for.
+    pub attr: Option<Attr>,
+}
+
+/// Everything that `weft entry info` shows.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Description {
+    pub attr: Attr,
+    /// A directory's pattern for new files, or a file's own.
+    pub pattern: StripePattern,
+    /// Name of the pattern's pool.
+    pub pool: String,
+    pub layout: Option<Layout>,
+    /// Length of the inline content.
+    pub inline: Option<u64>,
+}
+
+/// A durable note on a file whose chunks may differ from what its inode says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteRecord {
+    /// The file.
+    pub ino: InodeId,
+    /// Who writes.
+    pub session: SessionId,
+    /// The chunks must be cut to this size.
+    pub truncate_to: Option<u64>,
+}
+
+/// Answers; which one belongs to which request is said there.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum MetaReply {
+    Unit,
+    Entry(Attr),
+    Attr(Attr),
+    /// The inode that moved, and the one that was replaced (or exchanged), as they are afterwards.
+    Renamed {
+        moved: Attr,
+        other: Option<Attr>,
+    },
+    Bytes(Bytes),
+    Names(Vec<Bytes>),
+    /// `parent` answers `..`.
+    Directory {
+        entries: Vec<DirEntry>,
+        end: bool,
+        parent: InodeId,
+    },
+    File(FileInfo),
+    Lock(Option<(LockKind, LockRange, u32)>),
+    Description(Box<Description>),
+}

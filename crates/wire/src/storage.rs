@@ -1,0 +1,86 @@
+//! Requests to a storage service. Offsets are offsets in the chunk file, not in the file.
+
+use types::{ByteRange, InodeId, TargetId, Timestamp};
+
+/// A request with what every request carries. A read's or write's data is the payload beside it.
+#[derive(Clone, Debug)]
+pub struct StorageRequest {
+    /// The target it is for.
+    pub target: TargetId,
+    /// The file whose chunk file it is about.
+    pub ino: InodeId,
+    /// What is asked.
+    pub op: StorageOp,
+}
+
+/// How data takes its way between buffer and disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Path {
+    /// Past the page cache where offset and length allow it (whole 4 KiB blocks); through it elsewhere.
+    Direct,
+    /// Through the server's page cache.
+    Cached,
+}
+
+/// What to do with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocate {
+    /// Reserve space; content stays, holes read as zeros. The chunk file does not grow in length.
+    Reserve,
+    /// Free the space; reads as zeros.
+    Punch,
+    /// Zeros with space reserved.
+    Zero,
+}
+
+/// What to look for from an offset on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Seek {
+    Data,
+    Hole,
+}
+
+/// What is asked of a storage service.
+#[derive(Clone, Debug)]
+pub enum StorageOp {
+    /// Fills the payload from `offset`; beyond the chunk file's end and in holes with zeros: `Unit`.
+    Read { offset: u64, path: Path },
+    /// Writes the payload at `offset`: `Unit`. `durable`: on disk before the answer.
+    Write { offset: u64, path: Path, durable: bool },
+    /// Cuts the chunk file to `len`; a shorter or absent one is left alone: `Unit`.
+    Truncate { len: u64 },
+    /// `Unit`.
+    Allocate { range: ByteRange, how: Allocate },
+    /// Removes the chunk file; an absent one is no error: `Unit`.
+    Delete,
+    /// Everything acknowledged of this chunk file is on disk when this answers: `Unit`.
+    Sync,
+    /// Everything acknowledged of the target is on disk when this answers: `Unit`.
+    SyncTarget,
+    /// `Stat`; an absent chunk file has zeros.
+    Stat,
+    /// `Offset`: the first data or hole at or after `from`; `None` when there is no more data. The end is a hole.
+    Seek { from: u64, what: Seek },
+    /// `Space` of the target.
+    Space,
+}
+
+/// Answers; which one belongs to which request is said there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum StorageReply {
+    Unit,
+    /// Length in bytes, allocated 512-byte units, last change.
+    Stat {
+        len: u64,
+        blocks: u64,
+        mtime: Timestamp,
+    },
+    Offset(Option<u64>),
+    /// Bytes in all and free.
+    Space {
+        capacity: u64,
+        free: u64,
+    },
+}
