@@ -146,3 +146,19 @@ pub mod sync {
         }
     }
 }
+pub mod ring {
+    use std::os::fd::RawFd;
+    /// # Safety
+    /// `addr..` must stay valid until the completion.
+    pub async unsafe fn uring_cmd(fd: RawFd, cmd_op: u32, cmd: [u8; 80], addr: u64, len: u32) -> i32 { todo!() }
+    pub async fn readable(fd: RawFd) -> std::io::Result<()> { todo!() }
+}
+impl IoBuf {
+    /// # Safety
+    /// The memory must live as long as the process.
+    pub unsafe fn from_raw(ptr: *mut u8, len: usize) -> IoBuf { todo!() }
+    pub fn as_ptr(&self) -> *mut u8 { todo!() }
+}
+pub struct CoreConfig { pub name: String, pub cpu: Option<usize>, pub batch: bool }
+/// Starts a thread with its own runtime that ends when `main`'s future ends.
+pub fn start_core<F: Future<Output = ()> + 'static>(config: CoreConfig, main: impl FnOnce() -> F + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> { todo!() }

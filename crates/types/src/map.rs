@@ -98,3 +98,6 @@ impl ClusterMap {
         self.pools.iter().find(|p| p.name == name)
     }
 }
+
+/// The current map, shared by the services of a process; management replaces it.
+pub type MapHandle = std::sync::Arc<std::sync::RwLock<std::sync::Arc<ClusterMap>>>;
