@@ -1,1 +1,73 @@
-fn main() {}
+//! The project's build tool: everything that `make` offers, in Rust, so that nothing lives in shell.
+//!
+//! `cargo xtask help` lists the commands. The end-to-end suite is in [`e2e`]; the small programs that it runs
+//! beside the file system under test are in [`helper`].
+
+mod bench;
+mod build;
+mod check;
+mod demo;
+mod docs;
+mod e2e;
+mod helper;
+mod process;
+mod sim;
+mod summary;
+mod sys;
+mod test;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Build, check, test and demonstrate weft.
+#[derive(Parser)]
+#[command(name = "cargo xtask", max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Format, clippy, tidy and the fast tests: before every commit.
+    Check,
+    /// Check the project's own rules on its source.
+    Tidy,
+    /// Every test: `cargo test`, then the end-to-end suite. Ends with the line of totals.
+    Test(test::Options),
+    /// Run the end-to-end suite, or the tests named.
+    E2e(e2e::Options),
+    /// Run the whole-cluster simulation over many seeds.
+    Sim(sim::Options),
+    /// Measure the file system beside the directory that it stands on.
+    Bench(bench::Options),
+    /// Copy a source tree into a mount, build in it, read it back, compare.
+    Demo(demo::Options),
+    /// Write the generated pages of docs/reference.
+    Docs,
+    /// Programs that the end-to-end suite runs.
+    #[command(subcommand, hide = true)]
+    Helper(helper::Helper),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Check => check::run(),
+        Command::Tidy => tidy::run(),
+        Command::Test(options) => test::run(&options),
+        Command::E2e(options) => e2e::run(&options),
+        Command::Sim(options) => sim::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Demo(options) => demo::run(&options),
+        Command::Docs => docs::run(),
+        Command::Helper(helper) => helper::run(&helper),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

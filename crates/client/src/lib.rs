@@ -1,4 +1,200 @@
 //! The client core: a mounted file system's semantics without its kernel protocol.
+//!
+//! A [`Client`] is one session. It knows which inodes its user refers to, holds what is open, computes where a byte lives
+//! and moves data straight between the caller's buffer and the storage targets; names and attributes it asks of the
+//! metadata service. FUSE is one face of it, programming interfaces and gateways are others.
+//!
+//! Invariants:
+//! - Nothing is buffered here: when a write returns, its bytes are with the storage service, so the death of the process loses none.
+//! - While a file is open for writing its size and mtime are known here first. The durable note made by `BeginWrite` lets the
+//!   metadata service find them again if this session dies.
+//! - Reads and writes of one file run side by side; what changes its shape (truncate, fallocate, the move from inline to chunks) runs
+//!   alone.
+//! - An orphan is reclaimed once no kernel reference and no open file of this session holds it.
 
-mod api_stub;
-pub use api_stub::*;
+mod cancel;
+mod data;
+mod describe;
+mod dir;
+mod file;
+mod inode;
+mod lock;
+mod names;
+mod shape;
+mod xattr;
+
+pub use cancel::Cancel;
+pub use dir::Listing;
+pub use file::{Handle, WriteHow};
+
+use inode::InodeTable;
+use net::Channel;
+use rt::IoBuf;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
+use wire::{FileInfo, MetaOp, MetaReply, MetaRequest, StorageOp, StorageReply, StorageRequest};
+
+/// The way to a metadata service.
+pub type MetaChannel = Channel<MetaRequest, MetaReply>;
+/// The way to a storage service.
+pub type StorageChannel = Channel<StorageRequest, StorageReply>;
+
+/// What a client needs to know of its cluster.
+pub struct ClientOptions {
+    /// The session that this client is.
+    pub session: SessionId,
+    /// The metadata service.
+    pub meta: MetaChannel,
+    /// The storage service of each target.
+    pub storage: HashMap<TargetId, StorageChannel>,
+    /// The cluster map, kept current by management.
+    pub map: MapHandle,
+}
+
+/// What `statfs` tells.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StatFs {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name, bytes.
+    pub name_max: u32,
+}
+
+/// One session with a cluster. Shared by all cores.
+pub struct Client {
+    session: SessionId,
+    sequence: AtomicU64,
+    meta: MetaChannel,
+    storage: HashMap<TargetId, StorageChannel>,
+    map: MapHandle,
+    inodes: InodeTable,
+}
+
+impl Client {
+    /// A client of the given services.
+    pub fn new(options: ClientOptions) -> Arc<Client> {
+        Arc::new(Client {
+            session: options.session,
+            sequence: AtomicU64::new(1),
+            meta: options.meta,
+            storage: options.storage,
+            map: options.map,
+            inodes: InodeTable::default(),
+        })
+    }
+
+    /// Asks something that changes nothing.
+    async fn ask(&self, op: MetaOp) -> Result<MetaReply> {
+        let request = MetaRequest { session: self.session, sequence: 0, credentials: Credentials::default(), op };
+        self.meta.call(request, None).await
+    }
+
+    /// Asks for a change.
+    async fn change(&self, credentials: Credentials, op: MetaOp) -> Result<MetaReply> {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        self.meta.call(MetaRequest { session: self.session, sequence, credentials, op }, None).await
+    }
+
+    /// Asks for a change on the client's own account.
+    async fn report(&self, op: MetaOp) -> Result<MetaReply> {
+        self.change(Credentials::default(), op).await
+    }
+
+    async fn store(&self, target: TargetId, ino: InodeId, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
+        let channel = self.storage.get(&target).ok_or_else(|| {
+            Error::new(Errno::EIO, format!("target {target} is not served by anybody"))
+                .hint("weft target list shows which targets are online")
+        })?;
+        channel.call(StorageRequest { target, ino, op }, payload).await
+    }
+
+    /// Space of all targets together.
+    pub async fn statfs(&self) -> Result<StatFs> {
+        const BLOCK: u64 = 4096;
+        const FILES: u64 = 1 << 40;
+        let asked = self.storage.keys().map(|&target| self.store(target, InodeId::ROOT, StorageOp::Space, None));
+        let (mut capacity, mut free) = (0, 0);
+        for reply in rt::join_all(asked.collect()).await {
+            if let StorageReply::Space { capacity: c, free: f } = reply? {
+                capacity += c;
+                free += f;
+            }
+        }
+        Ok(StatFs {
+            block_size: BLOCK as u32,
+            blocks: capacity / BLOCK,
+            blocks_free: free / BLOCK,
+            files: FILES,
+            files_free: FILES,
+            name_max: 255,
+        })
+    }
+
+    /// Everything that returned before is on disk when this returns.
+    pub async fn syncfs(&self) -> Result<()> {
+        let asked = self.storage.keys().map(|&target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
+        for reply in rt::join_all(asked.collect()).await {
+            reply?;
+        }
+        for inode in self.inodes.open_inodes() {
+            self.report_progress(&inode, false).await?;
+        }
+        self.ask(MetaOp::Sync).await.map(drop)
+    }
+
+    /// Reclaims orphans that nobody of this session uses any more; runs as long as the client.
+    pub async fn background(self: Arc<Self>) {
+        loop {
+            self.inodes.wait_for_abandoned().await;
+            for ino in self.inodes.take_abandoned() {
+                self.reclaim(ino).await;
+            }
+        }
+    }
+
+    /// Ends the session in good order: reports what is open, reclaims what is abandoned, makes all of it durable.
+    pub async fn shutdown(&self) -> Result<()> {
+        for inode in self.inodes.open_inodes() {
+            self.report_progress(&inode, true).await?;
+        }
+        for ino in self.inodes.take_abandoned() {
+            self.reclaim(ino).await;
+        }
+        self.ask(MetaOp::Sync).await.map(drop)
+    }
+
+    async fn reclaim(&self, ino: InodeId) {
+        if let Err(error) = self.report(MetaOp::Reclaim { ino }).await {
+            tracing::warn!(%ino, %error, "an orphan stays until the session ends");
+        }
+    }
+}
+
+/// A reply of a kind that doesn't belong to its request.
+fn unexpected(reply: MetaReply) -> Error {
+    Error::new(Errno::EPROTO, format!("the metadata service answered out of turn: {reply:?}"))
+}
+
+fn entry(reply: MetaReply) -> Result<Attr> {
+    match reply {
+        MetaReply::Entry(attr) | MetaReply::Attr(attr) => Ok(attr),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn file_info(reply: MetaReply) -> Result<FileInfo> {
+    match reply {
+        MetaReply::File(info) => Ok(info),
+        other => Err(unexpected(other)),
+    }
+}

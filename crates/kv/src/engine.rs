@@ -42,6 +42,9 @@ pub enum KvError {
     /// The device or the engine failed.
     #[error("metadata store at {path}: {cause}")]
     Io { path: String, cause: String },
+    /// Another process has the store open.
+    #[error("metadata store at {path} is in use by another process")]
+    Locked { path: String },
     /// What was read is not what was written.
     #[error("metadata store at {path} is damaged: {cause}")]
     Corrupt { path: String, cause: String },

@@ -2,6 +2,29 @@
 //!
 //! The interface is what all engines can do: point reads, ordered scans without phantom protection, and a write
 //! batch that is applied only if a set of guarded keys still holds what the writer expects. Knows nothing of inodes.
+//!
+//! Invariants:
+//! - A batch is applied whole or not at all, and batches are applied in the order in which they were enqueued.
+//! - A batch that was reported as won survives the death of the process; after [`Writer::sync`] that of the machine.
+//! - Once an engine fails to write, its [`Writer`] writes nothing more: what the engine holds is known only after it
+//!   was opened again.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! use kv::{Batch, Engine, Memory};
+//! let engine = Memory::new();
+//! let batch = Batch { guards: vec![], writes: vec![(b"key".to_vec(), Some(b"value".to_vec()))] };
+//! assert_eq!(engine.apply(&[batch]).unwrap(), [kv::Outcome::Won]);
+//! assert_eq!(engine.get(b"key").unwrap().unwrap(), "value");
+//! ```
 
+mod embedded;
 mod engine;
+mod memory;
+mod merge;
+mod writer;
+
+pub use embedded::Embedded;
 pub use engine::{Batch, Engine, Guard, KvError, Outcome, Pair};
+pub use memory::Memory;
+pub use writer::{Blocking, Commit, Durability, Ticket, Writer, WriterStats};

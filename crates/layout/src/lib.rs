@@ -1,1 +1,39 @@
-//! `layout`
+//! Where bytes live: striping arithmetic, the choice of groups for a new file, the making of groups, and how full is full.
+//!
+//! Everybody computes placement and nobody looks it up, so what is here must give the same answer in every process and
+//! in every later version: golden tests freeze it. Pure: no I/O, no clock, no randomness (choosers take a seed). Knows
+//! nothing of names, messages or sockets.
+//!
+//! Chunk `i` of a file lies in the chunk files of group `i % n`, behind the group's earlier chunks without a gap:
+//!
+//! ```text
+//! file         | c0 | c1 | c2 | c3 | c4 | c5 | c6 |        n = 3
+//! groups[0]    | c0 | c3 | c6 |
+//! groups[1]    | c1 | c4 |
+//! groups[2]    | c2 | c5 |
+//! ```
+//!
+//! ```
+//! use types::{ByteRange, GroupId, Layout, PoolId, Scheme};
+//! let layout = Layout {
+//!     chunk_size: 65536,
+//!     pool: PoolId(1),
+//!     scheme: Scheme::Single,
+//!     groups: vec![GroupId(7), GroupId(8)],
+//! };
+//! let pieces: Vec<_> = layout::pieces(&layout, ByteRange::at(131_000, 1000)).collect();
+//! assert_eq!((pieces[0].group, pieces[0].local, pieces[0].file.len()), (GroupId(8), 65_464, 72));
+//! assert_eq!((pieces[1].group, pieces[1].local, pieces[1].file.len()), (GroupId(7), 65_536, 928));
+//! ```
+
+mod capacity;
+mod choose;
+mod groups;
+pub mod pattern;
+mod random;
+mod stripe;
+
+pub use capacity::classify;
+pub use choose::choose;
+pub use groups::single_groups;
+pub use stripe::{Piece, file_end, file_offset, local_len, local_range, locate, pieces};

@@ -1,11 +1,75 @@
 //! The metadata state machine.
 //!
 //! [`apply`] takes one command and the state it can read, and says the reply and the key-value writes that make it true.
-//! Pure: no I/O, no clock, no randomness, no threads; time, seeds and the cluster map come in with [`Env`].
+//! Pure: no I/O, no clock, no randomness, no threads; time, seeds and the cluster map come in with [`Env`]. It never sees a
+//! chunk, and it doesn't know which engine keeps its keys.
+//!
+//! What holds in every state between two commands:
+//! - An entry names an inode that exists; the entry's type bits are those of the inode's mode.
+//! - An inode's link count is the number of entries that name it; a directory's is 2 plus its subdirectories, or 0 once
+//!   it is removed.
+//! - A directory has exactly one entry, in the directory that its `parent` names; the root's parent is the root.
+//! - An inode has an orphan record exactly when its link count is 0. A removed directory has no entries and gets none.
+//! - Inline content is never longer than the file's size, and only a file with its inline flag set has some.
+//! - An inode number is never handed out twice.
+//!
+//! A command reads a key of a partition before it writes to that partition, so a caller that answers
+//! [`ReadError::NeedPartition`] to reads controls what is written, too.
+//!
+//! ```
+//! use namespace::{Env, Reader, ReadError, apply, format};
+//! use std::collections::BTreeMap;
+//!
+//! struct State(BTreeMap<Vec<u8>, Vec<u8>>);
+//! impl Reader for State {
+//!     fn get(&self, key: &[u8]) -> Result<Option<bytes::Bytes>, ReadError> {
+//!         Ok(self.0.get(key).map(|value| value.clone().into()))
+//!     }
+//!     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(bytes::Bytes, bytes::Bytes)>, ReadError> {
+//!         let range = self.0.range(from.to_vec()..to.to_vec()).take(limit);
+//!         Ok(range.map(|(key, value)| (key.clone().into(), value.clone().into())).collect())
+//!     }
+//! }
+//!
+//! let env = Env {
+//!     now: types::Timestamp::new(1, 0),
+//!     session: types::SessionId(1),
+//!     credentials: types::Credentials::default(),
+//!     hash_key: (1, 2),
+//!     partitions: 64,
+//!     seed: 3,
+//!     map: &types::ClusterMap::default(),
+//! };
+//! let state = State(format(&env).into_iter().filter_map(|(key, value)| Some((key, value?))).collect());
+//! let applied = apply(&env, &state, &wire::MetaOp::Getattr { ino: types::InodeId::ROOT });
+//! assert!(matches!(applied.unwrap().reply, wire::MetaReply::Attr(attr) if attr.nlink == 2));
+//! ```
+
+pub mod acl;
+mod attributes;
+mod background;
+pub mod keys;
+pub mod locks;
+mod ops;
+mod permissions;
+pub mod record;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+pub use attributes::{MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE, MAX_XATTR_VALUES};
+pub use background::{
+    Child, OrphanInode, Unsettled, children, doomed, forget_doomed, inodes, orphans, unsettled,
+};
+pub use keys::{Key, decode_key, partition_of_key};
+pub use tx::MAX_NAME;
 
 use bytes::Bytes;
-use types::{ClusterMap, Error, PartitionId, SessionId, Timestamp};
+use types::{ClusterMap, Error, InodeId, PartitionId, SessionId, StripePattern, Timestamp, mode};
 use wire::{MetaOp, MetaReply};
+
+/// Keys and new values; `None` deletes.
+pub type Writes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
 /// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +111,8 @@ pub struct Env<'a> {
 pub struct Applied {
     /// What the caller is told, after the writes are committed.
     pub reply: MetaReply,
-    /// Key and new value; `None` deletes. Empty for a command that only reads.
-    pub writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// In order of keys, each key once. Empty for a command that only reads.
+    pub writes: Writes,
 }
 
 /// Why a command was not carried out.
@@ -61,6 +125,30 @@ pub enum Failure {
 }
 
 /// Carries out one command on the state that `reader` shows.
-pub fn apply(_env: &Env<'_>, _reader: &dyn Reader, _op: &MetaOp) -> Result<Applied, Failure> {
-    Err(Failure::Refused(types::Errno::ENOSYS.into()))
+///
+/// Locks and `Sync` are none of this state: they are refused with `ENOSYS`.
+pub fn apply(env: &Env<'_>, reader: &dyn Reader, op: &MetaOp) -> Result<Applied, Failure> {
+    ops::apply(tx::Tx::new(env, reader, keys::name_hash), op)
+}
+
+/// The partition that a command surely reads: the best one to start with.
+pub fn home_partition(op: &MetaOp) -> PartitionId {
+    ops::subject(op).partition()
+}
+
+/// The writes that make an empty file system: its root directory, with the default pattern.
+pub fn format(env: &Env<'_>) -> Writes {
+    let now = Some(env.now.into());
+    let root = record::Inode {
+        mode: mode::S_IFDIR | 0o755,
+        nlink: 2,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        parent: InodeId::ROOT.0,
+        pattern: Some((&StripePattern::default()).into()),
+        ..record::Inode::default()
+    };
+    vec![(keys::inode(InodeId::ROOT).to_vec(), Some(prost::Message::encode_to_vec(&root)))]
 }

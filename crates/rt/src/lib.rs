@@ -1,4 +1,49 @@
-//! Per-core runtime: tasks, timers, randomness, files, on one io_uring a core; and the same on a simulated machine.
+//! Per-core runtime: tasks, timers, randomness and files, on one io_uring a core; and the same on a simulated machine.
+//!
+//! A *core* is a thread with a ring, timers and tasks that never leave it ([`block_on`], [`start_core`]). Its loop runs the
+//! tasks that are ready, submits what they asked for and waits, in one system call for the whole batch; it never spins. Other
+//! threads reach a core only by waking its tasks.
+//!
+//! It isn't a general runtime: no work stealing, no `Send` tasks, no blocking in a task. It knows nothing of file systems above
+//! files.
+//!
+//! Invariants:
+//! - only this crate touches clocks, threads and randomness;
+//! - memory that the kernel uses stays alive until it says that it is done, whatever becomes of the future that asked;
+//! - a task is in one ready queue at most once.
+//!
+//! ```
+//! let sum = rt::block_on(async {
+//!     rt::join_all(vec![std::future::ready(1), std::future::ready(2)]).await.iter().sum::<i32>()
+//! });
+//! assert_eq!(sum.unwrap(), 3);
+//! ```
 
-mod api_stub;
-pub use api_stub::*;
+#![allow(unsafe_code)] // System calls and memory shared with the kernel are this crate's job.
+#![warn(missing_docs, clippy::undocumented_unsafe_blocks)]
+
+mod blocking;
+mod buf;
+mod clock;
+mod context;
+mod disk;
+mod driver;
+mod executor;
+mod join;
+mod op;
+pub mod ring;
+pub mod sync;
+mod task;
+mod thread;
+mod timer;
+
+pub use buf::{IO_ALIGNMENT, IoBuf};
+pub use clock::{monotonic_ns, now, random_u64};
+pub use disk::{
+    Fallocate, File, FileStat, OpenOptions, create_dir_all, read_dir, remove_file, rename, space, sync_dir,
+    sync_filesystem,
+};
+pub use executor::block_on;
+pub use join::{join_all, spawn, yield_now};
+pub use thread::{CoreConfig, start_core};
+pub use timer::sleep;

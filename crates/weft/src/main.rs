@@ -1,1 +1,49 @@
-fn main() {}
+//! The `weft` binary: the administrator's commands, and the assembly of a whole cluster in one process.
+//!
+//! One file per command in `cmd/`. [`assembly`] puts the services together; [`control`] is how commands talk to a process that
+//! is running. Nothing here knows how a request is carried out.
+
+mod cli;
+mod cmd;
+mod control;
+mod mount_options;
+mod mountpoint;
+mod output;
+mod size;
+
+use clap::Parser;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse_from(arguments(std::env::args_os()));
+    match cmd::run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `mount(8)` calls the binary by the name of its helper: that means `weft mount-helper`.
+fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut given: Vec<OsString> = given.collect();
+    let called = given.first().and_then(|name| std::path::Path::new(name).file_name());
+    if called == Some(cmd::install_helper::HELPER_NAME.as_ref()) {
+        given.insert(1, "mount-helper".into());
+    }
+    given
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_helper_name_means_the_helper_command() {
+        let called = |name: &str| arguments([name, "/d", "/m"].map(OsString::from).into_iter());
+        assert_eq!(called("/sbin/mount.fuse.weft"), ["/sbin/mount.fuse.weft", "mount-helper", "/d", "/m"]);
+        assert_eq!(called("/usr/bin/weft"), ["/usr/bin/weft", "/d", "/m"]);
+    }
+}

@@ -1,0 +1,63 @@
+# Thin: every target is one call of `cargo xtask` or of weft itself.
+DIR   ?= ./weft-data
+MOUNT ?= ./mnt
+SEEDS ?= 100
+
+CARGO_BIN := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+WEFT      := $(CARGO_BIN)/release/weft
+
+.PHONY: up down demo check test sim bench docs install tools
+
+## up: build weft, run a whole cluster on this machine and mount it at ./mnt
+up: tools
+	cargo build --release --package weft
+	mkdir -p $(MOUNT)
+	$(WEFT) up --dir $(DIR) --mount $(MOUNT) --detach
+	$(WEFT) status --dir $(DIR)
+
+## down: unmount and stop
+down:
+	$(WEFT) down --dir $(DIR)
+
+## demo: copy a source tree into the mount, build in it, read it back, compare
+demo: tools
+	cargo xtask demo $(MOUNT)
+
+## check: format, lints, our own rules, fast tests
+check: tools
+	cargo xtask check
+
+## test: every test; the last line has the totals
+test: tools
+	cargo xtask test
+
+## sim: the whole-cluster simulation, SEEDS=N
+sim: tools
+	cargo xtask sim --seeds $(SEEDS)
+
+## bench: rates of the mount beside the local directory below it
+bench: tools
+	cargo xtask bench $(MOUNT) --ceiling $(DIR)
+
+## docs: the generated reference and the API documentation
+docs: tools
+	cargo xtask docs
+	cargo doc --workspace --no-deps
+
+## install: weft in the system's path and the helper of mount(8)
+install: tools
+	cargo build --release --package weft
+	install -m 755 $(WEFT) /usr/local/bin/weft
+	/usr/local/bin/weft install-helper
+
+# What building needs on a bare Debian machine.
+tools:
+	@command -v cc >/dev/null || { \
+	    [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -q && \
+	    apt-get install -y -q --no-install-recommends build-essential; } || { \
+	    echo "error: no C compiler; hint: apt-get install build-essential"; exit 1; }
+	@command -v cargo >/dev/null || { \
+	    echo "error: no Rust toolchain (weft needs 1.89 or later; Debian's own is older)"; \
+	    echo "hint: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y, then open a new shell"; \
+	    exit 1; }
+	@[ -e /dev/fuse ] || { echo "error: no /dev/fuse; hint: modprobe fuse, or run the container with --device /dev/fuse"; exit 1; }

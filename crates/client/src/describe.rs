@@ -1,0 +1,134 @@
+//! What `weft entry` shows and changes, as JSON.
+
+use crate::{Client, unexpected};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use types::{ByteRange, Credentials, Errno, Error, FileKind, InodeId, Layout, Result};
+use wire::{Description, MetaOp, MetaReply, PatternChange};
+
+/// Chunks that a description lists; the rest is counted.
+const CHUNKS_SHOWN: usize = 64;
+
+impl Client {
+    /// Everything known of an inode: pattern, layout, where each chunk is.
+    pub(crate) async fn describe(&self, ino: InodeId) -> Result<Bytes> {
+        let description = match self.ask(MetaOp::Describe { ino }).await? {
+            MetaReply::Description(description) => description,
+            other => return Err(unexpected(other)),
+        };
+        let value = self.to_json(*description)?;
+        Ok(Bytes::from(value.to_string()))
+    }
+
+    fn to_json(&self, description: Description) -> Result<Value> {
+        let attr = self.inodes.overlay(description.attr);
+        let pattern = description.pattern;
+        let (chunks, chunks_total) = match (&description.layout, description.inline) {
+            (Some(layout), None) => self.chunks(attr.ino, layout, attr.size)?,
+            _ => (Vec::new(), 0),
+        };
+        let layout = match &description.layout {
+            Some(layout) if description.inline.is_none() => self.layout_json(layout)?,
+            _ => Value::Null,
+        };
+        Ok(json!({
+            "ino": attr.ino, "kind": kind_name(attr.kind()), "size": attr.size, "blocks": attr.blocks,
+            "partition": attr.ino.partition(),
+            "pattern": {
+                "pool": description.pool, "scheme": pattern.scheme, "chunk_size": pattern.chunk_size,
+                "stripe_count": pattern.stripe_count, "inline_limit": pattern.inline_limit, "chooser": pattern.chooser,
+            },
+            "layout": layout, "inline": description.inline, "chunks": chunks, "chunks_total": chunks_total,
+        }))
+    }
+
+    fn layout_json(&self, layout: &Layout) -> Result<Value> {
+        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let groups = layout.groups.iter().map(|&id| {
+            let members = map.group(id).map(|group| group.members.clone()).unwrap_or_default();
+            let targets: Vec<Value> = members
+                .iter()
+                .map(|&id| json!({ "id": id, "path": map.target(id).map(|target| target.path.clone()) }))
+                .collect();
+            json!({ "group": id, "targets": targets })
+        });
+        Ok(json!({ "chunk_size": layout.chunk_size, "groups": groups.collect::<Vec<_>>() }))
+    }
+
+    /// The first chunks, and how many there are.
+    fn chunks(&self, ino: InodeId, layout: &Layout, size: u64) -> Result<(Vec<Value>, u64)> {
+        let chunk = layout.chunk_size as u64;
+        let total = size.div_ceil(chunk);
+        let shown = (0..total).take(CHUNKS_SHOWN).map(|index| {
+            let range = ByteRange::new(index * chunk, ((index + 1) * chunk).min(size));
+            let piece = layout::pieces(layout, range).next().expect("a chunk before the end of the file has bytes");
+            Ok(json!({
+                "index": index, "offset": range.start, "length": range.len(), "group": piece.group,
+                "target": self.member(piece.group)?, "chunk_file": format!("{:016x}", ino.0),
+                "chunk_file_offset": piece.local,
+            }))
+        });
+        Ok((shown.collect::<Result<_>>()?, total))
+    }
+
+    /// Changes a directory's stripe pattern, as its owner or root.
+    pub(crate) async fn set_pattern(&self, credentials: Credentials, dir: InodeId, json: &[u8]) -> Result<()> {
+        let attr = self.getattr(dir).await?;
+        if credentials.uid != 0 && credentials.uid != attr.uid {
+            return Err(Error::new(Errno::EPERM, format!("only the owner of directory {dir} may set its pattern")));
+        }
+        let change = parse_change(json)?;
+        self.change(credentials, MetaOp::SetPattern { dir, change }).await.map(drop)
+    }
+}
+
+fn parse_change(json: &[u8]) -> Result<PatternChange> {
+    let bad = |cause: String| Error::new(Errno::EINVAL, format!("stripe pattern: {cause}"));
+    let value: Value = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
+    let object = value.as_object().ok_or_else(|| bad("not a JSON object".into()))?;
+    let mut change = PatternChange::default();
+    for (key, value) in object {
+        let number = || value.as_u64().ok_or_else(|| bad(format!("{key} must be a number of 0 or more")));
+        match key.as_str() {
+            "pool" => change.pool = value.as_str().map(str::to_owned),
+            "chunk_size" => change.chunk_size = Some(number()?),
+            "stripe_count" => change.stripe_count = Some(number()?),
+            "inline_limit" => change.inline_limit = Some(number()?),
+            "chooser" => {
+                let chooser = serde_json::from_value(value.clone());
+                change.chooser = Some(chooser.map_err(|_| {
+                    bad(format!("chooser {value} is not round-robin, random or capacity-weighted"))
+                })?);
+            }
+            _ => return Err(bad(format!("{key} is unknown"))),
+        }
+    }
+    Ok(change)
+}
+
+fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::Regular => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_read_and_nonsense_is_refused() {
+        let change = parse_change(br#"{"chunk_size":65536,"chooser":"random"}"#).unwrap();
+        assert_eq!(change.chunk_size, Some(65536));
+        assert_eq!(change.chooser, Some(types::Chooser::Random));
+        for bad in [&b"[]"[..], b"{", br#"{"chunk_size":"big"}"#, br#"{"size":1}"#, br#"{"chooser":"best"}"#] {
+            assert_eq!(parse_change(bad).unwrap_err().errno, Errno::EINVAL);
+        }
+    }
+}

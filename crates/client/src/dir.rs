@@ -1,0 +1,37 @@
+//! Directories.
+
+use crate::{Client, unexpected};
+use types::{InodeId, Result};
+use wire::{DirEntry, MetaOp, MetaReply};
+
+/// A page of a directory.
+pub struct Listing {
+    /// Entries without `.` and `..`.
+    pub entries: Vec<DirEntry>,
+    /// No more entries follow.
+    pub end: bool,
+    /// What `..` names.
+    pub parent: InodeId,
+}
+
+impl Client {
+    /// Entries after `cookie` (0 from the start), about `limit` of them. With `attributes`, the caller calls
+    /// [`Client::remember`] for every entry whose attributes it hands to the kernel.
+    pub async fn readdir(&self, dir: InodeId, cookie: u64, limit: u32, attributes: bool) -> Result<Listing> {
+        match self.ask(MetaOp::Readdir { dir, cookie, limit, attributes }).await? {
+            MetaReply::Directory { mut entries, end, parent } => {
+                for entry in &mut entries {
+                    entry.attr = entry.attr.map(|attr| self.inodes.overlay(attr));
+                }
+                Ok(Listing { entries, end, parent })
+            }
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Makes a directory's names durable.
+    pub async fn fsyncdir(&self, ino: InodeId) -> Result<()> {
+        let _ = ino;
+        self.ask(MetaOp::Sync).await.map(drop)
+    }
+}

@@ -1,0 +1,228 @@
+//! Changes of a file's shape, each alone on its file: truncate, fallocate, the move from inline to chunks; and what
+//! looks at shape: holes and copies.
+
+use crate::file::Handle;
+use crate::inode::OpenInode;
+use crate::{Client, WriteHow, entry, file_info};
+use bytes::Bytes;
+use rt::IoBuf;
+use std::sync::Arc;
+use types::{ByteRange, Errno, Error, InodeId, Layout, Result};
+use wire::{Allocate, MetaOp, Path, Seek, StorageOp, StorageReply};
+
+const KEEP_SIZE: u32 = 0x01;
+const PUNCH_HOLE: u32 = 0x02;
+const ZERO_RANGE: u32 = 0x10;
+const UNSHARE_RANGE: u32 = 0x40;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// Bytes that one `copy_file_range` call moves at most: the caller sees progress and can be interrupted.
+const COPY_LIMIT: u64 = 64 * 1024 * 1024;
+/// Bytes of the buffer between the two files.
+const COPY_BUFFER: usize = 1024 * 1024;
+
+impl Client {
+    /// Sets the size of a file.
+    pub(crate) async fn truncate(&self, ino: InodeId, size: u64, kill_suid_sgid: bool) -> Result<()> {
+        let inode = self.inodes.acquire(ino);
+        let result = {
+            let _alone = inode.gate.write().await;
+            self.truncate_alone(&inode, size, kill_suid_sgid).await
+        };
+        self.end_use(&inode).await;
+        result
+    }
+
+    async fn truncate_alone(&self, inode: &OpenInode, size: u64, kill_suid_sgid: bool) -> Result<()> {
+        self.load(inode).await?;
+        // The service compares with the size it knows, so it must know the real one.
+        self.end_write(inode, false).await?;
+        let old_size = inode.content.lock().size;
+        let info = file_info(self.report(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await?)?;
+        let layout = {
+            let mut content = inode.content.lock();
+            content.take(info);
+            content.mtime = None;
+            content.layout.clone().filter(|_| content.inline.is_none())
+        };
+        if let Some(layout) = layout
+            && size < old_size
+        {
+            let cut = |stripe| StorageOp::Truncate { len: layout::local_len(&layout, stripe, size) };
+            self.on_every_stripe(inode.ino, &layout, cut).await?;
+            self.report(MetaOp::TruncateDone { ino: inode.ino }).await?;
+            inode.content.lock().unsynced = true;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the file is in chunks and that this session may change them. The gate is held exclusively.
+    pub(crate) async fn make_chunked(&self, inode: &OpenInode) -> Result<Arc<Layout>> {
+        {
+            let content = inode.content.lock();
+            if let (Some(layout), None, true) = (&content.layout, &content.inline, content.writing) {
+                return Ok(layout.clone());
+            }
+        }
+        let info = file_info(self.report(MetaOp::BeginWrite { ino: inode.ino }).await?)?;
+        let layout = Arc::new(info.layout.ok_or_else(|| {
+            Error::new(Errno::EIO, format!("inode {} got no layout to write to", inode.ino))
+        })?);
+        if let Some(inline) = info.inline {
+            self.move_inline(inode, &layout, &inline, info.attr.size).await?;
+        }
+        let mut content = inode.content.lock();
+        content.layout = Some(layout.clone());
+        content.inline = None;
+        content.writing = true;
+        Ok(layout)
+    }
+
+    /// Copies inline content to the chunks; only then the inline copy goes.
+    async fn move_inline(&self, inode: &OpenInode, layout: &Layout, inline: &Bytes, size: u64) -> Result<()> {
+        if !inline.is_empty() {
+            let buf = IoBuf::alloc(inline.len());
+            buf.copy_from(0, inline);
+            // Durable, because the inline copy may be gone from disk before the next sync of the chunks.
+            self.write_chunks(inode.ino, layout, 0, buf, Path::Cached, true).await?;
+        }
+        let attr = entry(self.report(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?)?;
+        inode.content.lock().size = attr.size;
+        Ok(())
+    }
+
+    /// Reserves, frees or zeroes a range. `mode` are the flags of `fallocate(2)`.
+    pub async fn fallocate(&self, handle: &Arc<Handle>, mode: u32, range: ByteRange) -> Result<()> {
+        let how = match mode & !KEEP_SIZE {
+            0 | UNSHARE_RANGE => Allocate::Reserve,
+            PUNCH_HOLE if mode & KEEP_SIZE != 0 => Allocate::Punch,
+            ZERO_RANGE => Allocate::Zero,
+            _ => return Err(Errno::EOPNOTSUPP.into()),
+        };
+        let inode = &handle.inode;
+        let _alone = inode.gate.write().await;
+        self.load(inode).await?;
+        let (size, fits_inline) = {
+            let content = inode.content.lock();
+            (content.size, content.inline.is_some() && range.end <= content.inline_limit as u64)
+        };
+        if fits_inline {
+            self.zero_inline(inode, how, range.intersect(ByteRange::new(0, size))).await?;
+        } else {
+            self.allocate_chunks(inode, how, range).await?;
+        }
+        if mode & KEEP_SIZE == 0 && range.end > size {
+            self.truncate_alone(inode, range.end, false).await?;
+        }
+        Ok(())
+    }
+
+    async fn zero_inline(&self, inode: &OpenInode, how: Allocate, range: ByteRange) -> Result<()> {
+        if how == Allocate::Reserve || range.is_empty() {
+            return Ok(());
+        }
+        let data = Bytes::from(vec![0; range.len() as usize]);
+        let op = MetaOp::WriteInline { ino: inode.ino, offset: range.start, data, kill_suid_sgid: false };
+        self.report(op).await?;
+        // What is inline now is asked for again.
+        let info = file_info(self.ask(MetaOp::Open { ino: inode.ino }).await?)?;
+        inode.content.lock().take(info);
+        Ok(())
+    }
+
+    async fn allocate_chunks(&self, inode: &OpenInode, how: Allocate, range: ByteRange) -> Result<()> {
+        let layout = self.make_chunked(inode).await?;
+        let op = |stripe| StorageOp::Allocate { range: layout::local_range(&layout, stripe, range), how };
+        self.on_every_stripe(inode.ino, &layout, op).await?;
+        let mut content = inode.content.lock();
+        content.unreported = true;
+        content.unsynced = true;
+        if how != Allocate::Reserve {
+            content.mtime = Some(rt::now());
+        }
+        Ok(())
+    }
+
+    /// Finds data or a hole at or after `offset`. `whence` is `SEEK_DATA` or `SEEK_HOLE`.
+    pub async fn lseek(&self, handle: &Arc<Handle>, offset: u64, whence: u32) -> Result<u64> {
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        let inode = &handle.inode;
+        let _shared = inode.gate.read().await;
+        self.load(inode).await?;
+        let (size, inline, layout) = {
+            let content = inode.content.lock();
+            (content.size, content.inline.as_ref().map(|inline| inline.len() as u64), content.layout.clone())
+        };
+        if offset >= size {
+            return Err(Errno::ENXIO.into());
+        }
+        let found = match (inline, layout) {
+            (None, Some(layout)) => self.seek_chunks(inode.ino, &layout, offset, size, what).await?,
+            (data_end, _) => seek_prefix(data_end.unwrap_or(0), offset, what),
+        };
+        match what {
+            Seek::Hole => Ok(found.unwrap_or(size).min(size)),
+            Seek::Data => found.filter(|&at| at < size).ok_or_else(|| Errno::ENXIO.into()),
+        }
+    }
+
+    /// The first place over all stripes; each is asked from its first byte at or after `offset`.
+    async fn seek_chunks(
+        &self,
+        ino: InodeId,
+        layout: &Layout,
+        offset: u64,
+        size: u64,
+        what: Seek,
+    ) -> Result<Option<u64>> {
+        let rest = ByteRange::new(offset, size);
+        let local = |stripe| layout::local_range(layout, stripe, rest);
+        let replies = self
+            .on_every_stripe(ino, layout, |stripe| StorageOp::Seek { from: local(stripe).start, what })
+            .await?;
+        let found = replies.into_iter().enumerate().filter_map(|(stripe, reply)| match reply {
+            StorageReply::Offset(Some(at)) if !local(stripe).is_empty() => {
+                Some(layout::file_offset(layout, stripe, at).max(offset))
+            }
+            _ => None,
+        });
+        Ok(found.min())
+    }
+
+    /// Copies bytes between two files, or within one; returns how many.
+    pub async fn copy_file_range(
+        &self,
+        from: &Arc<Handle>,
+        from_offset: u64,
+        to: &Arc<Handle>,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let wanted = len.min(COPY_LIMIT);
+        let buf = IoBuf::alloc(COPY_BUFFER.min(wanted.next_multiple_of(types::BLOCK_SIZE as u64) as usize));
+        let mut copied = 0;
+        while copied < wanted {
+            let part = buf.slice(0..(wanted - copied).min(buf.len() as u64) as usize);
+            let got = self.read(from, from_offset + copied, part, false).await?;
+            if got == 0 {
+                break;
+            }
+            self.write(to, to_offset + copied, buf.slice(0..got), WriteHow::default()).await?;
+            copied += got as u64;
+        }
+        Ok(copied)
+    }
+}
+
+/// Data in `0..data_end`, a hole behind it.
+fn seek_prefix(data_end: u64, offset: u64, what: Seek) -> Option<u64> {
+    match what {
+        Seek::Data => (offset < data_end).then_some(offset),
+        Seek::Hole => Some(offset.max(data_end)),
+    }
+}

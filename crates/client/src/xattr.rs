@@ -1,0 +1,59 @@
+//! Extended attributes: stored ones, and the two by which tools talk to the file system through any mount.
+
+use crate::{Client, unexpected};
+use bytes::Bytes;
+use types::{Credentials, Errno, Error, InodeId, Result};
+use wire::{MetaOp, MetaReply, XattrMode};
+
+/// Read: a description of the inode as JSON. Not listed.
+const ENTRY: &[u8] = b"weft.entry";
+/// Written, on a directory, by its owner: changes of its stripe pattern as JSON. Not listed.
+const PATTERN: &[u8] = b"weft.pattern";
+
+impl Client {
+    /// The value of an attribute.
+    pub async fn getxattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<Bytes> {
+        let _ = credentials;
+        if name == ENTRY {
+            return self.describe(ino).await;
+        }
+        match self.ask(MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) }).await? {
+            MetaReply::Bytes(value) => Ok(value),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Sets an attribute.
+    pub async fn setxattr(
+        &self,
+        credentials: Credentials,
+        ino: InodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_sgid: bool,
+    ) -> Result<()> {
+        if name == PATTERN {
+            return self.set_pattern(credentials, ino, value).await;
+        }
+        if name == ENTRY {
+            return Err(Error::new(Errno::EPERM, "weft.entry can only be read"));
+        }
+        let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
+        self.change(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid }).await.map(drop)
+    }
+
+    /// Names of all stored attributes.
+    pub async fn listxattr(&self, ino: InodeId) -> Result<Vec<Bytes>> {
+        match self.ask(MetaOp::ListXattr { ino }).await? {
+            MetaReply::Names(names) => Ok(names),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Removes an attribute.
+    pub async fn removexattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<()> {
+        let name = Bytes::copy_from_slice(name);
+        self.change(credentials, MetaOp::RemoveXattr { ino, name }).await.map(drop)
+    }
+}

@@ -1,0 +1,158 @@
+//! Chunk files against layouts and checksums.
+
+use crate::finding::{Finding, Kind, Report};
+use crate::tree::{Tree, file_range};
+use crate::{Progress, Subject};
+use chunkstore::Store;
+use std::collections::{BTreeMap, BTreeSet};
+use types::{InodeId, Layout, Result, TargetId};
+
+/// Checks every chunk file, and every layout for chunk files that are gone.
+pub(crate) async fn check(
+    subject: &Subject<'_>,
+    tree: &Tree,
+    repair: bool,
+    report: &mut Report,
+    progress: Progress<'_>,
+) -> Result<()> {
+    let mut present: BTreeMap<TargetId, BTreeSet<InodeId>> = BTreeMap::new();
+    for (&target, store) in subject.stores {
+        let files = store.list().await.map_err(types::Error::from)?;
+        let total = files.len() as u64;
+        for (done, &ino) in files.iter().enumerate() {
+            progress(&format!("reading target {target}"), done as u64, total);
+            ChunkFile { subject, tree, target, store, ino }.check(repair, report).await?;
+        }
+        present.insert(target, files.into_iter().collect());
+    }
+    missing(subject, tree, &present, report).await
+}
+
+struct ChunkFile<'a> {
+    subject: &'a Subject<'a>,
+    tree: &'a Tree,
+    target: TargetId,
+    store: &'a Store,
+    ino: InodeId,
+}
+
+impl ChunkFile<'_> {
+    async fn check(&self, repair: bool, report: &mut Report) -> Result<()> {
+        if self.tree.doomed.contains_key(&self.ino) {
+            return Ok(());
+        }
+        let layout = self.tree.layout(self.ino);
+        let owned = layout.and_then(|layout| {
+            let stripe = stripe_of(self.subject, &layout, self.target)?;
+            Some((layout, stripe))
+        });
+        match owned {
+            Some((layout, stripe)) => {
+                self.length(&layout, stripe, repair, report).await?;
+                self.content(&layout, stripe, report).await
+            }
+            // A write that moves a file from inline to chunks was interrupted; the restart removes the chunks.
+            None if self.tree.writing.contains(&self.ino) => Ok(()),
+            None => self.stray(repair, report).await,
+        }
+    }
+
+    fn object(&self) -> String {
+        format!("chunk file {:016x} on target {}", self.ino.0, self.target)
+    }
+
+    async fn stray(&self, repair: bool, report: &mut Report) -> Result<()> {
+        report.add(Kind::StrayChunkFile, self.object(), "no file has chunks here", "repair deletes it");
+        if repair {
+            self.store.delete(self.ino).await.map_err(types::Error::from)?;
+            mark_repaired(report);
+        }
+        Ok(())
+    }
+
+    async fn length(&self, layout: &Layout, stripe: usize, repair: bool, report: &mut Report) -> Result<()> {
+        if self.tree.writing.contains(&self.ino) {
+            return Ok(());
+        }
+        let size = self.tree.inode(self.ino).map_or(0, |inode| inode.size);
+        let expected = layout::local_len(layout, stripe, size);
+        let len = self.store.stat(self.ino).await.map_err(types::Error::from)?.len;
+        if len <= expected {
+            return Ok(());
+        }
+        let cause = format!("{} has {len} bytes, {expected} belong to the file", self.object());
+        report.add(Kind::LongChunkFile, self.tree.path(self.ino), cause, "repair cuts it");
+        if repair {
+            self.store.truncate(self.ino, expected).await.map_err(types::Error::from)?;
+            mark_repaired(report);
+        }
+        Ok(())
+    }
+
+    async fn content(&self, layout: &Layout, stripe: usize, report: &mut Report) -> Result<()> {
+        let size = self.tree.inode(self.ino).map_or(0, |inode| inode.size);
+        let stat = self.store.stat(self.ino).await.map_err(types::Error::from)?;
+        report.chunk_files += 1;
+        report.bytes += stat.len;
+        let damaged = match self.store.verify(self.ino).await {
+            Ok(damaged) => damaged,
+            Err(error) => {
+                let remedy = "check the target's device; restore the file from a copy";
+                report.add(Kind::DamagedContent, self.tree.path(self.ino), error.to_string(), remedy);
+                return Ok(());
+            }
+        };
+        for local in damaged {
+            report.findings.push(Finding {
+                kind: Kind::DamagedContent,
+                object: self.tree.path(self.ino),
+                range: Some(file_range(layout, stripe, local, size)),
+                cause: format!("bytes {local} of {} do not match their checksums", self.object()),
+                remedy: "restore the file from a copy, or delete it: there is no second copy to repair from".into(),
+                repaired: false,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn mark_repaired(report: &mut Report) {
+    if let Some(finding) = report.findings.last_mut() {
+        finding.repaired = true;
+    }
+}
+
+/// Which stripe of the layout a target holds.
+fn stripe_of(subject: &Subject<'_>, layout: &Layout, target: TargetId) -> Option<usize> {
+    layout.groups.iter().position(|&group| subject.map.group(group).is_some_and(|group| group.members.contains(&target)))
+}
+
+/// Files whose chunk files are gone. A chunk file may rightly be absent where the file has a hole, so only files that
+/// have no holes (as much space allocated as they have bytes) are judged.
+async fn missing(
+    subject: &Subject<'_>,
+    tree: &Tree,
+    present: &BTreeMap<TargetId, BTreeSet<InodeId>>,
+    report: &mut Report,
+) -> Result<()> {
+    const REMEDY: &str = "restore the file from a copy, or delete it";
+    let mut files: Vec<InodeId> = tree.inodes.keys().copied().collect();
+    files.sort();
+    for ino in files {
+        let (Some(layout), Some(inode)) = (tree.layout(ino), tree.inode(ino)) else { continue };
+        for (stripe, &group) in layout.groups.iter().enumerate() {
+            let target = subject.map.group(group).and_then(|group| group.members.first());
+            let Some(files) = target.and_then(|target| present.get(target)) else {
+                report.add(Kind::UnknownTarget, tree.path(ino), format!("group {group} of its layout has no target here"), REMEDY);
+                continue;
+            };
+            let expected = layout::local_len(&layout, stripe, inode.size);
+            let dense = inode.blocks.saturating_mul(512) >= inode.size && !tree.writing.contains(&ino);
+            if expected > 0 && dense && !files.contains(&ino) {
+                let cause = format!("its chunk file of {expected} bytes in group {group} is gone");
+                report.add(Kind::MissingChunkFile, tree.path(ino), cause, REMEDY);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! Names against inodes.
+
+use crate::Subject;
+use crate::finding::{Kind, Report};
+use crate::tree::{Known, Name, Tree};
+use namespace::keys;
+use namespace::record::Inode;
+use std::collections::HashSet;
+use types::{InodeId, mode};
+
+/// A change that puts one finding right.
+pub(crate) struct Fix {
+    /// Index of the finding in the report.
+    pub(crate) finding: usize,
+    pub(crate) change: Change,
+}
+
+/// What to write.
+pub(crate) enum Change {
+    Delete(Vec<u8>),
+    /// Store the name again where it belongs.
+    Refile { name: Name, ino: InodeId, mode: u32 },
+    Links { ino: InodeId, nlink: u32 },
+    Parent { ino: InodeId, parent: InodeId },
+    /// Give it a name in `/lost+found`.
+    Rescue { ino: InodeId },
+    Next { partition: types::PartitionId, sequence: u64 },
+}
+
+struct Checker<'a> {
+    report: &'a mut Report,
+    fixes: Vec<Fix>,
+}
+
+impl Checker<'_> {
+    fn found(&mut self, kind: Kind, object: String, cause: String, remedy: &str, change: Change) {
+        self.report.add(kind, object, cause, remedy);
+        self.fixes.push(Fix { finding: self.report.findings.len() - 1, change });
+    }
+}
+
+/// Checks all names and records; the fixes for what is wrong.
+pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut Report) -> Vec<Fix> {
+    let damaged: Vec<Fix> = tree
+        .damaged
+        .iter()
+        .enumerate()
+        .map(|(finding, key)| Fix { finding, change: Change::Delete(key.clone()) })
+        .collect();
+    let mut checker = Checker { report, fixes: damaged };
+    let reachable = reachable(tree);
+    let mut inodes: Vec<InodeId> = tree.inodes.keys().copied().collect();
+    inodes.sort();
+    for ino in inodes {
+        let known = &tree.inodes[&ino];
+        match &known.inode {
+            None => dangling(tree, known, ino, &mut checker),
+            Some(inode) => {
+                names(subject, tree, known, ino, inode, &mut checker);
+                links(tree, known, ino, inode, &reachable, &mut checker);
+            }
+        }
+    }
+    records(tree, &mut checker);
+    numbers(tree, &mut checker);
+    checker.report.pending = (tree.orphans.len() + tree.writing.len() + tree.doomed.len()) as u64;
+    checker.fixes
+}
+
+/// Every directory that the root leads to.
+fn reachable(tree: &Tree) -> HashSet<InodeId> {
+    let mut children: std::collections::HashMap<InodeId, Vec<InodeId>> = std::collections::HashMap::new();
+    for (&ino, known) in &tree.inodes {
+        if known.inode.as_ref().is_some_and(Inode::is_directory) {
+            for name in &known.names {
+                children.entry(name.dir).or_default().push(ino);
+            }
+        }
+    }
+    let (mut reachable, mut pending) = (HashSet::from([InodeId::ROOT]), vec![InodeId::ROOT]);
+    while let Some(dir) = pending.pop() {
+        for &child in children.get(&dir).map_or(&[][..], |list| list) {
+            if reachable.insert(child) {
+                pending.push(child);
+            }
+        }
+    }
+    reachable
+}
+
+fn dangling(tree: &Tree, known: &Known, ino: InodeId, checker: &mut Checker<'_>) {
+    for name in &known.names {
+        let path = format!("{}/{}", tree.path(name.dir).trim_end_matches('/'), String::from_utf8_lossy(&name.name));
+        let cause = format!("it names inode {ino}, which does not exist");
+        checker.found(Kind::DanglingName, path, cause, "repair removes the name", Change::Delete(name.key.clone()));
+    }
+}
+
+fn names(subject: &Subject<'_>, tree: &Tree, known: &Known, ino: InodeId, inode: &Inode, checker: &mut Checker<'_>) {
+    for name in &known.names {
+        let hash = keys::name_hash(subject.hash_key, &name.name);
+        let misfiled = keys::entry(name.dir, hash, &name.name) != name.key;
+        let wrong_type = name.kind != inode.mode & mode::S_IFMT;
+        if misfiled || wrong_type {
+            let cause = if misfiled { "it is stored under a wrong hash" } else { "its type is not the inode's" };
+            let change = Change::Refile { name: name.clone(), ino, mode: inode.mode };
+            checker.found(Kind::MisfiledName, tree.path(ino), cause.into(), "repair stores it again", change);
+        }
+        if tree.inode(name.dir).is_none_or(|dir| !dir.is_directory()) {
+            let cause = format!("its directory, inode {}, does not exist", name.dir);
+            let change = Change::Delete(name.key.clone());
+            checker.found(Kind::DanglingName, tree.path(ino), cause, "repair removes the name", change);
+        }
+    }
+}
+
+fn links(
+    tree: &Tree,
+    known: &Known,
+    ino: InodeId,
+    inode: &Inode,
+    reachable: &HashSet<InodeId>,
+    checker: &mut Checker<'_>,
+) {
+    let live = |name: &&Name| tree.inode(name.dir).is_some_and(Inode::is_directory);
+    let names = known.names.iter().filter(live).count() as u32;
+    let orphan = tree.orphans.contains(&ino);
+    let directory = inode.is_directory();
+    if names == 0 && ino != InodeId::ROOT {
+        if !orphan {
+            let cause = "no name leads to it and it is not marked as an orphan".to_owned();
+            let object = format!("inode {ino}");
+            checker.found(Kind::Unreachable, object, cause, "repair names it in /lost+found", Change::Rescue { ino });
+        } else if inode.nlink != 0 {
+            link_count(tree, ino, inode.nlink, 0, checker);
+        }
+        return;
+    }
+    if orphan {
+        let cause = "it is marked as an orphan but has a name".to_owned();
+        let change = Change::Delete(keys::orphan(ino).to_vec());
+        checker.found(Kind::StrayRecord, tree.path(ino), cause, "repair removes the mark", change);
+    }
+    let expected = if directory { 2 + known.subdirectories } else { names };
+    if inode.nlink != expected {
+        link_count(tree, ino, inode.nlink, expected, checker);
+    }
+    if !directory || ino == InodeId::ROOT {
+        return;
+    }
+    if names > 1 {
+        let remedy = "rename or remove all but one of its names";
+        checker.report.add(Kind::Parent, tree.path(ino), format!("a directory has {names} names"), remedy);
+    } else if inode.parent_id() != known.names[0].dir {
+        let (parent, is) = (known.names[0].dir, inode.parent_id());
+        let cause = format!("its .. leads to inode {is}, its name is in inode {parent}");
+        checker.found(Kind::Parent, tree.path(ino), cause, "repair sets ..", Change::Parent { ino, parent });
+    }
+    if !reachable.contains(&ino) {
+        let object = format!("inode {ino}");
+        checker.report.add(Kind::Unreachable, object, "the root does not lead to this directory", "restore the metadata from a backup");
+    }
+}
+
+fn link_count(tree: &Tree, ino: InodeId, is: u32, nlink: u32, checker: &mut Checker<'_>) {
+    let cause = format!("its link count is {is}, its names make {nlink}");
+    checker.found(Kind::LinkCount, tree.path(ino), cause, "repair sets the count", Change::Links { ino, nlink });
+}
+
+/// Records that hang on an inode which isn't there.
+fn records(tree: &Tree, checker: &mut Checker<'_>) {
+    for (key, ino) in &tree.attached {
+        if tree.inode(*ino).is_none() {
+            let cause = "content or an attribute is stored for an inode that does not exist".to_owned();
+            let object = format!("inode {ino}");
+            checker.found(Kind::StrayRecord, object, cause, "repair removes it", Change::Delete(key.clone()));
+        }
+    }
+    for &ino in tree.orphans.iter().filter(|&&ino| tree.inode(ino).is_none()) {
+        let cause = "an orphan mark stands for an inode that does not exist".to_owned();
+        let change = Change::Delete(keys::orphan(ino).to_vec());
+        checker.found(Kind::StrayRecord, format!("inode {ino}"), cause, "repair removes it", change);
+    }
+}
+
+fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
+    let mut largest = std::collections::BTreeMap::new();
+    for (&ino, known) in &tree.inodes {
+        if known.inode.is_some() {
+            let largest = largest.entry(ino.partition()).or_insert(0);
+            *largest = ino.sequence().max(*largest);
+        }
+    }
+    for (partition, used) in largest {
+        // The root takes number 1 of its partition without an allocation.
+        let next = tree.next.get(&partition).copied().unwrap_or(if used <= 1 { used + 1 } else { 0 });
+        if next <= used {
+            let cause = format!("the next inode number is {next}, but {used} is in use");
+            let change = Change::Next { partition, sequence: used + 1 };
+            checker.found(Kind::NextNumber, format!("partition {partition}"), cause, "repair sets it", change);
+        }
+    }
+}

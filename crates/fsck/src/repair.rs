@@ -1,0 +1,120 @@
+//! Writing what puts names right.
+
+use crate::Subject;
+use crate::finding::Report;
+use crate::names::{Change, Fix};
+use crate::tree::unreadable;
+use kv::{Batch, Outcome};
+use namespace::keys;
+use namespace::record::{self, Entry, Inode, Next};
+use prost::Message;
+use types::{Errno, Error, InodeId, Result, mode};
+
+/// Name of the directory for what lost its name.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+/// Applies all fixes, each in a commit of its own, and makes them durable.
+pub(crate) fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut Report) -> Result<()> {
+    for fix in fixes {
+        let writes = writes(subject, &fix.change)?;
+        commit(subject, writes)?;
+        report.findings[fix.finding].repaired = true;
+    }
+    subject.engine.persist().map_err(unreadable)
+}
+
+type Writes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+fn commit(subject: &Subject<'_>, writes: Writes) -> Result<()> {
+    let outcomes = subject.engine.apply(&[Batch { guards: Vec::new(), writes }]).map_err(unreadable)?;
+    match outcomes.first() {
+        Some(Outcome::Won) => Ok(()),
+        other => Err(Error::new(Errno::EIO, format!("a repair was not written: {other:?}"))),
+    }
+}
+
+fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
+    Ok(match change {
+        Change::Delete(key) => vec![(key.clone(), None)],
+        Change::Refile { name, ino, mode } => {
+            let key = keys::entry(name.dir, keys::name_hash(subject.hash_key, &name.name), &name.name);
+            vec![(name.key.clone(), None), (key, Some(Entry::new(*ino, *mode).encode_to_vec()))]
+        }
+        Change::Links { ino, nlink } => edit(subject, *ino, |inode| inode.nlink = *nlink)?,
+        Change::Parent { ino, parent } => edit(subject, *ino, |inode| inode.parent = parent.0)?,
+        Change::Next { partition, sequence } => {
+            vec![(keys::next(*partition).to_vec(), Some(Next { sequence: *sequence }.encode_to_vec()))]
+        }
+        Change::Rescue { ino } => rescue(subject, *ino)?,
+    })
+}
+
+fn load(subject: &Subject<'_>, ino: InodeId) -> Result<Inode> {
+    let key = keys::inode(ino);
+    let value = subject.engine.get(&key).map_err(unreadable)?.ok_or_else(|| {
+        Error::new(Errno::EIO, format!("inode {ino} vanished during the repair"))
+    })?;
+    record::decode(&key, value)
+}
+
+fn store(ino: InodeId, inode: &Inode) -> (Vec<u8>, Option<Vec<u8>>) {
+    (keys::inode(ino).to_vec(), Some(inode.encode_to_vec()))
+}
+
+fn edit(subject: &Subject<'_>, ino: InodeId, change: impl FnOnce(&mut Inode)) -> Result<Writes> {
+    let mut inode = load(subject, ino)?;
+    change(&mut inode);
+    Ok(vec![store(ino, &inode)])
+}
+
+/// Names an inode after its number in `/lost+found`, which is made when it isn't there.
+fn rescue(subject: &Subject<'_>, ino: InodeId) -> Result<Writes> {
+    let (dir, mut directory, mut writes) = lost_and_found(subject)?;
+    let mut inode = load(subject, ino)?;
+    if inode.is_directory() {
+        inode.parent = dir.0;
+        directory.nlink += 1;
+    } else {
+        inode.nlink = 1;
+    }
+    let name = format!("{}", ino.0).into_bytes();
+    let key = keys::entry(dir, keys::name_hash(subject.hash_key, &name), &name);
+    writes.push((key, Some(Entry::new(ino, inode.mode).encode_to_vec())));
+    writes.push(store(ino, &inode));
+    writes.push(store(dir, &directory));
+    Ok(writes)
+}
+
+/// The directory, and the writes that make it.
+fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
+    let root_key = keys::entry(InodeId::ROOT, keys::name_hash(subject.hash_key, LOST_AND_FOUND), LOST_AND_FOUND);
+    if let Some(value) = subject.engine.get(&root_key).map_err(unreadable)? {
+        let entry: Entry = record::decode(&root_key, value)?;
+        return Ok((entry.id(), load(subject, entry.id())?, Vec::new()));
+    }
+    let mut root = load(subject, InodeId::ROOT)?;
+    let partition = InodeId::ROOT.partition();
+    let next_key = keys::next(partition);
+    let sequence = match subject.engine.get(&next_key).map_err(unreadable)? {
+        Some(value) => record::decode::<Next>(&next_key, value)?.sequence,
+        None => InodeId::ROOT.sequence() + 1,
+    };
+    let dir = InodeId::new(partition, sequence);
+    let directory = Inode {
+        mode: mode::S_IFDIR | 0o700,
+        nlink: 2,
+        parent: InodeId::ROOT.0,
+        xattr_names: 0,
+        xattr_values: 0,
+        default_acl: false,
+        access_acl: false,
+        ..root.clone()
+    };
+    root.nlink += 1;
+    let writes = vec![
+        (root_key, Some(Entry::new(dir, directory.mode).encode_to_vec())),
+        (next_key.to_vec(), Some(Next { sequence: sequence + 1 }.encode_to_vec())),
+        store(InodeId::ROOT, &root),
+    ];
+    Ok((dir, directory, writes))
+}

@@ -1,0 +1,162 @@
+//! Everything that the metadata store holds, read once.
+
+use crate::finding::{Kind, Report};
+use crate::{Progress, Subject};
+use bytes::Bytes;
+use namespace::keys::{self, Key};
+use namespace::record::{self, Entry, Inode, Next};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use types::{ByteRange, Errno, Error, InodeId, Layout, PartitionId, Result};
+
+/// Pairs that one scan brings.
+const PAGE: usize = 4096;
+
+/// A name.
+#[derive(Clone, Debug)]
+pub(crate) struct Name {
+    pub(crate) dir: InodeId,
+    pub(crate) name: Bytes,
+    pub(crate) key: Vec<u8>,
+    pub(crate) kind: u32,
+}
+
+/// What is known of one inode.
+#[derive(Default)]
+pub(crate) struct Known {
+    pub(crate) inode: Option<Inode>,
+    pub(crate) names: Vec<Name>,
+    /// Names that lead to it from a directory that doesn't exist are not counted here.
+    pub(crate) subdirectories: u32,
+}
+
+/// Everything stored, by inode.
+#[derive(Default)]
+pub(crate) struct Tree {
+    pub(crate) inodes: HashMap<InodeId, Known>,
+    pub(crate) orphans: BTreeSet<InodeId>,
+    pub(crate) writing: BTreeSet<InodeId>,
+    pub(crate) doomed: BTreeMap<InodeId, Option<Layout>>,
+    /// Keys of inline content and attributes, with their inode.
+    pub(crate) attached: Vec<(Vec<u8>, InodeId)>,
+    pub(crate) next: BTreeMap<PartitionId, u64>,
+    /// Keys whose value can't be decoded.
+    pub(crate) damaged: Vec<Vec<u8>>,
+}
+
+impl Tree {
+    /// Reads all partitions.
+    pub(crate) fn read(subject: &Subject<'_>, report: &mut Report, progress: Progress<'_>) -> Result<Tree> {
+        let mut tree = Tree::default();
+        for partition in 0..subject.partitions {
+            progress("reading metadata", partition as u64, subject.partitions as u64);
+            let range = keys::all_of(PartitionId(partition));
+            let mut from = range.from;
+            loop {
+                let page = subject.engine.scan(&from, &range.to, PAGE).map_err(unreadable)?;
+                let Some((last, _)) = page.last() else { break };
+                from = [last.as_ref(), &[0]].concat();
+                for (key, value) in page {
+                    if let Err(cause) = tree.take(&key, value) {
+                        let object = format!("metadata key {:02x?}", key.as_ref());
+                        report.add(Kind::DamagedRecord, object, cause, "restore the metadata from a backup, or repair to drop the record");
+                        tree.damaged.push(key.to_vec());
+                    }
+                }
+            }
+        }
+        tree.count_subdirectories();
+        Ok(tree)
+    }
+
+    fn take(&mut self, key: &Bytes, value: Bytes) -> Result<(), String> {
+        let decoded = keys::decode_key(key).ok_or("the key is none that weft writes")?;
+        let failed = |error: Error| error.to_string();
+        match decoded {
+            Key::Inode(ino) => {
+                let inode: Inode = record::decode(key, value).map_err(failed)?;
+                inode.kind().ok_or_else(|| format!("mode {:o} is of no known type", inode.mode))?;
+                self.inodes.entry(ino).or_default().inode = Some(inode);
+            }
+            Key::Entry { dir, name, .. } => {
+                let entry: Entry = record::decode(key, value).map_err(failed)?;
+                let name = Name { dir, name, key: key.to_vec(), kind: entry.kind };
+                self.inodes.entry(entry.id()).or_default().names.push(name);
+            }
+            Key::Xattr { ino, .. } | Key::Inline(ino) => self.attached.push((key.to_vec(), ino)),
+            Key::Orphan(ino) => drop(self.orphans.insert(ino)),
+            Key::Writing { ino, .. } => drop(self.writing.insert(ino)),
+            Key::Doomed(ino) => {
+                let layout: record::Layout = record::decode(key, value).map_err(failed)?;
+                self.doomed.insert(ino, Layout::try_from(&layout).ok());
+            }
+            Key::Next(partition) => {
+                let next: Next = record::decode(key, value).map_err(failed)?;
+                self.next.insert(partition, next.sequence);
+            }
+            Key::Owner(_) | Key::Operation { .. } => return Err("it is in the wrong partition".into()),
+        }
+        Ok(())
+    }
+
+    fn count_subdirectories(&mut self) {
+        let parents: Vec<InodeId> = self
+            .inodes
+            .values()
+            .filter(|known| known.inode.as_ref().is_some_and(Inode::is_directory))
+            .flat_map(|known| known.names.iter().map(|name| name.dir))
+            .collect();
+        for parent in parents {
+            if let Some(known) = self.inodes.get_mut(&parent) {
+                known.subdirectories += 1;
+            }
+        }
+    }
+
+    /// The inode, when it is stored.
+    pub(crate) fn inode(&self, ino: InodeId) -> Option<&Inode> {
+        self.inodes.get(&ino).and_then(|known| known.inode.as_ref())
+    }
+
+    /// A path that leads to an inode, for messages.
+    pub(crate) fn path(&self, ino: InodeId) -> String {
+        const DEEPEST: usize = 4096;
+        let (mut names, mut at) = (Vec::new(), ino);
+        while at != InodeId::ROOT && names.len() < DEEPEST {
+            let Some(name) = self.inodes.get(&at).and_then(|known| known.names.first()) else {
+                names.push(format!("<inode {at}>"));
+                break;
+            };
+            names.push(String::from_utf8_lossy(&name.name).into_owned());
+            at = name.dir;
+        }
+        names.reverse();
+        format!("/{}", names.join("/"))
+    }
+
+    /// Number of inodes that aren't directories.
+    pub(crate) fn files(&self) -> u64 {
+        self.inodes.values().filter(|known| known.inode.as_ref().is_some_and(|inode| !inode.is_directory())).count() as u64
+    }
+
+    /// Number of directories.
+    pub(crate) fn directories(&self) -> u64 {
+        self.inodes.values().filter(|known| known.inode.as_ref().is_some_and(Inode::is_directory)).count() as u64
+    }
+
+    /// The layout of a file whose content is in chunks.
+    pub(crate) fn layout(&self, ino: InodeId) -> Option<Layout> {
+        let inode = self.inode(ino).filter(|inode| inode.is_regular() && !inode.inline)?;
+        Layout::try_from(inode.layout.as_ref()?).ok().filter(|layout| !layout.groups.is_empty() && layout.chunk_size > 0)
+    }
+}
+
+/// What part of the file a range of a chunk file is: from its first to its last byte.
+pub(crate) fn file_range(layout: &Layout, stripe: usize, local: ByteRange, size: u64) -> ByteRange {
+    let start = layout::file_offset(layout, stripe, local.start);
+    let end = layout::file_offset(layout, stripe, local.end.saturating_sub(1)).saturating_add(1);
+    ByteRange::new(start.min(size), end.min(size))
+}
+
+pub(crate) fn unreadable(error: kv::KvError) -> Error {
+    Error::new(Errno::EIO, error.to_string()).hint("restore the metadata store from a backup")
+}

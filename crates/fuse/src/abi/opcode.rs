@@ -1,0 +1,56 @@
+//! Operation codes.
+
+macro_rules! opcodes {
+    ($($name:ident = $value:expr),* $(,)?) => {
+        /// What the kernel asks for.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[allow(missing_docs)]
+        pub enum Opcode {
+            $($name = $value,)*
+        }
+
+        impl Opcode {
+            /// Every operation that is known.
+            pub const ALL: &[Opcode] = &[$(Opcode::$name,)*];
+
+            /// The operation with this number; `None` for one that came with a later version of the protocol.
+            pub fn from_number(number: u32) -> Option<Opcode> {
+                match number {
+                    $($value => Some(Opcode::$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+opcodes! {
+    Lookup = 1, Forget = 2, Getattr = 3, Setattr = 4, Readlink = 5, Symlink = 6, Mknod = 8, Mkdir = 9, Unlink = 10,
+    Rmdir = 11, Rename = 12, Link = 13, Open = 14, Read = 15, Write = 16, Statfs = 17, Release = 18, Fsync = 20,
+    Setxattr = 21, Getxattr = 22, Listxattr = 23, Removexattr = 24, Flush = 25, Init = 26, Opendir = 27,
+    Readdir = 28, Releasedir = 29, Fsyncdir = 30, Getlk = 31, Setlk = 32, Setlkw = 33, Access = 34, Create = 35,
+    Interrupt = 36, Bmap = 37, Destroy = 38, Ioctl = 39, Poll = 40, NotifyReply = 41, BatchForget = 42,
+    Fallocate = 43, Readdirplus = 44, Rename2 = 45, Lseek = 46, CopyFileRange = 47, Setupmapping = 48,
+    Removemapping = 49, Syncfs = 50, Tmpfile = 51, Statx = 52, CopyFileRange64 = 53,
+}
+
+impl Opcode {
+    /// One more than the highest number.
+    pub const LIMIT: usize = 54;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lead_back_to_their_operation() {
+        for &op in Opcode::ALL {
+            assert_eq!(Opcode::from_number(op as u32), Some(op));
+            assert!((op as usize) < Opcode::LIMIT);
+        }
+        for hole in [0, 7, 19, 54, 4096, u32::MAX] {
+            assert_eq!(Opcode::from_number(hole), None);
+        }
+    }
+}

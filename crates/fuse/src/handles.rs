@@ -1,0 +1,147 @@
+//! Open files, by the number that the kernel knows them by.
+
+use parking_lot::RwLock;
+use std::sync::Arc;
+use types::Errno;
+
+/// Independent parts of the table; a core opens files in its own part, so that cores don't meet in one lock.
+const SHARDS: usize = 64;
+const SHARD_BITS: u32 = SHARDS.trailing_zeros();
+/// Bits of a place within a shard.
+const PLACE_BITS: u32 = 26;
+/// Open files per shard; beyond it opens fail with `ENFILE`. Far above any real limit of processes, and a bound for the memory.
+const MAX_FILES_PER_SHARD: usize = 1 << 20;
+const _: () = assert!(MAX_FILES_PER_SHARD <= 1 << PLACE_BITS && SHARD_BITS + PLACE_BITS == 32);
+
+/// The table of open files.
+///
+/// A number is made of shard, place and generation, so that the number of a closed file never means another one (until a place
+/// has been reused four billion times).
+pub struct Handles<T> {
+    shards: Vec<RwLock<Shard<T>>>,
+}
+
+struct Shard<T> {
+    places: Vec<Place<T>>,
+    free: Vec<u32>,
+}
+
+struct Place<T> {
+    generation: u32,
+    file: Option<Arc<T>>,
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Handles<T> {
+        let empty = || RwLock::new(Shard { places: Vec::new(), free: Vec::new() });
+        Handles { shards: (0..SHARDS).map(|_| empty()).collect() }
+    }
+}
+
+impl<T> Handles<T> {
+    /// Enters a file; `core` picks the shard. `ENFILE` when the shard is full.
+    pub fn insert(&self, core: usize, file: Arc<T>) -> Result<u64, Errno> {
+        let shard_index = core % SHARDS;
+        let mut shard = self.shards[shard_index].write();
+        let place_index = match shard.free.pop() {
+            Some(index) => index as usize,
+            None if shard.places.len() < MAX_FILES_PER_SHARD => {
+                shard.places.push(Place { generation: 0, file: None });
+                shard.places.len() - 1
+            }
+            None => return Err(Errno(libc::ENFILE)),
+        };
+        let place = &mut shard.places[place_index];
+        place.file = Some(file);
+        let generation = u64::from(place.generation);
+        Ok(generation << (SHARD_BITS + PLACE_BITS) | (place_index as u64) << SHARD_BITS | shard_index as u64)
+    }
+
+    /// The open file with this number; `EBADF` for one that isn't open.
+    pub fn get(&self, fh: u64) -> Result<Arc<T>, Errno> {
+        let at = Position::of(fh);
+        let shard = self.shards[at.shard].read();
+        let place = shard.places.get(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
+        place.file.clone().ok_or(Errno::EBADF)
+    }
+
+    /// Takes a file out.
+    pub fn remove(&self, fh: u64) -> Result<Arc<T>, Errno> {
+        let at = Position::of(fh);
+        let mut shard = self.shards[at.shard].write();
+        let place = shard.places.get_mut(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
+        let file = place.file.take().ok_or(Errno::EBADF)?;
+        place.generation = place.generation.wrapping_add(1);
+        shard.free.push(at.place as u32);
+        Ok(file)
+    }
+
+    /// Takes all files out: the connection ended before the kernel released them.
+    pub fn drain(&self) -> Vec<Arc<T>> {
+        let mut files = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.write();
+            files.extend(shard.places.iter_mut().filter_map(|place| place.file.take()));
+            (shard.places, shard.free) = Default::default();
+        }
+        files
+    }
+}
+
+/// A number taken apart.
+struct Position {
+    shard: usize,
+    place: usize,
+    generation: u32,
+}
+
+impl Position {
+    fn of(fh: u64) -> Position {
+        Position {
+            shard: fh as usize % SHARDS,
+            place: (fh as u32 >> SHARD_BITS) as usize,
+            generation: (fh >> (SHARD_BITS + PLACE_BITS)) as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_closed_files_are_never_valid_again() {
+        let handles = Handles::default();
+        let first = handles.insert(3, Arc::new("a")).unwrap();
+        assert_eq!(*handles.get(first).unwrap(), "a");
+        assert_eq!(*handles.remove(first).unwrap(), "a");
+        let second = handles.insert(3, Arc::new("b")).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(handles.get(first).unwrap_err(), Errno::EBADF);
+        assert_eq!(handles.remove(first).unwrap_err(), Errno::EBADF);
+        assert_eq!(*handles.get(second).unwrap(), "b");
+    }
+
+    #[test]
+    fn made_up_numbers_are_refused() {
+        let handles = Handles::default();
+        handles.insert(0, Arc::new(())).unwrap();
+        for fh in [1, 1 << 6, 1 << 32, u64::MAX, u64::from(u32::MAX)] {
+            assert_eq!(handles.get(fh).unwrap_err(), Errno::EBADF);
+        }
+    }
+
+    #[test]
+    fn cores_share_no_number_and_a_drain_finds_all() {
+        let handles = Handles::default();
+        let mut numbers: Vec<u64> = (0..200).map(|n| handles.insert(n % 7, Arc::new(n)).unwrap()).collect();
+        for (n, fh) in numbers.iter().enumerate() {
+            assert_eq!(*handles.get(*fh).unwrap(), n);
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 200);
+        assert_eq!(handles.drain().len(), 200);
+        assert_eq!(handles.get(numbers[0]).unwrap_err(), Errno::EBADF);
+    }
+}

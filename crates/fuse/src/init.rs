@@ -1,0 +1,182 @@
+//! The handshake: which of the kernel's abilities are used. Pure.
+
+use crate::abi::{self, InitIn, InitOut, init::*};
+use types::{Errno, Error};
+
+/// Largest READ and WRITE, in bytes: 256 pages, the kernel's default limit (`/proc/sys/fs/fuse/max_pages_limit`).
+pub const MAX_IO: usize = 1 << 20;
+/// Largest READ and WRITE for a kernel that can't be told a number of pages, in bytes.
+const MAX_IO_OLD: usize = 32 * PAGE;
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+/// Requests in the background (read-ahead, asynchronous I/O) that may be under way at a time; the kernel's own 12 starve deep queues.
+const MAX_BACKGROUND: u16 = 256;
+/// Background requests from which on the kernel calls the mount congested.
+const CONGESTION: u16 = MAX_BACKGROUND / 4 * 3;
+/// Read-ahead, bytes; in effect through the `read_ahead_kb` that the mount sets.
+pub const READ_AHEAD: u32 = 4 << 20;
+
+/// What weft uses where the kernel has it. Not among them, on purpose: `WRITEBACK_CACHE`, since acknowledged writes must survive the
+/// death of this process and the size is this side's to know; `NO_EXPORT_SUPPORT`, since file handles work.
+const WANTED: u64 = ASYNC_READ
+    | POSIX_LOCKS
+    | ATOMIC_O_TRUNC
+    | EXPORT_SUPPORT
+    | BIG_WRITES
+    | DONT_MASK
+    | FLOCK_LOCKS
+    | DO_READDIRPLUS
+    | READDIRPLUS_AUTO
+    | ASYNC_DIO
+    | PARALLEL_DIROPS
+    | POSIX_ACL
+    | MAX_PAGES
+    | CACHE_SYMLINKS
+    | NO_OPENDIR_SUPPORT
+    | EXPLICIT_INVAL_DATA
+    | HANDLE_KILLPRIV_V2
+    | SETXATTR_EXT
+    | INIT_EXT
+    | HAS_EXPIRE_ONLY
+    | DIRECT_IO_ALLOW_MMAP;
+
+/// What both sides agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Agreement {
+    /// The flags in effect.
+    pub flags: u64,
+    /// Largest READ and WRITE, bytes.
+    pub max_io: usize,
+    /// Minor version in effect.
+    pub minor: u32,
+}
+
+impl Agreement {
+    /// True if requests come over io_uring.
+    pub fn over_uring(&self) -> bool {
+        self.flags & OVER_IO_URING != 0
+    }
+
+    /// True if directories need no OPENDIR.
+    pub fn without_opendir(&self) -> bool {
+        self.flags & NO_OPENDIR_SUPPORT != 0
+    }
+}
+
+/// What comes of an INIT.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Handshake {
+    /// The kernel speaks a later major version: this reply makes it ask again with ours.
+    AskAgain(InitOut),
+    /// Agreed; the reply says so.
+    Done(Agreement, InitOut),
+}
+
+/// All flags of an INIT.
+pub fn offered(request: &InitIn) -> u64 {
+    let high = if u64::from(request.flags) & INIT_EXT != 0 { request.flags2 } else { 0 };
+    u64::from(request.flags) | u64::from(high) << 32
+}
+
+/// Answers an INIT. `uring`: take requests over io_uring if the kernel offers it. An error for a kernel that is too old.
+pub fn negotiate(request: &InitIn, uring: bool) -> Result<Handshake, Error> {
+    if request.major > abi::MAJOR {
+        return Ok(Handshake::AskAgain(InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() }));
+    }
+    if request.major < abi::MAJOR || request.minor < abi::MINOR_OLDEST {
+        let (major, minor) = (request.major, request.minor);
+        return Err(Error::new(Errno::EPROTO, format!("the kernel speaks FUSE {major}.{minor}"))
+            .hint(format!("{}.{} is needed: Linux 5.4 or later", abi::MAJOR, abi::MINOR_OLDEST)));
+    }
+    let wanted = if uring { WANTED | OVER_IO_URING } else { WANTED };
+    let flags = wanted & offered(request);
+    let max_io = if flags & MAX_PAGES != 0 { MAX_IO } else { MAX_IO_OLD };
+    let agreement = Agreement { flags, max_io, minor: request.minor.min(abi::MINOR) };
+    let reply = InitOut {
+        major: abi::MAJOR,
+        minor: agreement.minor,
+        max_readahead: READ_AHEAD,
+        flags: flags as u32,
+        flags2: (flags >> 32) as u32,
+        max_background: MAX_BACKGROUND,
+        congestion_threshold: CONGESTION,
+        max_write: max_io as u32,
+        time_gran: 1,
+        max_pages: (max_io / PAGE) as u16,
+        ..Default::default()
+    };
+    Ok(Handshake::Done(agreement, reply))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(minor: u32, flags: u64) -> InitIn {
+        InitIn {
+            major: 7,
+            minor,
+            max_readahead: 131072,
+            flags: flags as u32,
+            flags2: (flags >> 32) as u32,
+            ..Default::default()
+        }
+    }
+
+    fn agree(minor: u32, flags: u64, uring: bool) -> (Agreement, InitOut) {
+        match negotiate(&request(minor, flags), uring) {
+            Ok(Handshake::Done(agreement, reply)) => (agreement, reply),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_kernel_with_everything_gets_what_is_wanted_and_no_more() {
+        let (agreement, reply) = agree(45, u64::MAX, true);
+        assert_eq!(agreement.flags, WANTED | OVER_IO_URING);
+        assert!(agreement.over_uring() && agreement.without_opendir());
+        assert_eq!(u64::from(reply.flags) | u64::from(reply.flags2) << 32, agreement.flags);
+        assert_eq!((reply.max_write, reply.max_pages, reply.time_gran), (1 << 20, 256, 1));
+        const WRITEBACK_CACHE: u64 = 1 << 16;
+        assert_eq!(agreement.flags & WRITEBACK_CACHE, 0);
+    }
+
+    #[test]
+    fn nothing_is_claimed_that_was_not_offered() {
+        let (agreement, reply) = agree(31, ASYNC_READ | MAX_PAGES, true);
+        assert_eq!(agreement.flags, ASYNC_READ | MAX_PAGES);
+        assert_eq!((reply.flags2, reply.minor), (0, 31));
+        assert!(!agreement.over_uring());
+    }
+
+    #[test]
+    fn uring_is_left_alone_unless_wanted() {
+        assert!(!agree(45, u64::MAX, false).0.over_uring());
+    }
+
+    #[test]
+    fn high_flags_count_only_with_the_extended_init() {
+        let (agreement, _) = agree(45, OVER_IO_URING | ASYNC_READ, true);
+        assert_eq!(agreement.flags, ASYNC_READ);
+    }
+
+    #[test]
+    fn without_page_counts_requests_stay_small() {
+        let (agreement, reply) = agree(40, ASYNC_READ, false);
+        assert_eq!((agreement.max_io, reply.max_write), (128 << 10, 128 << 10));
+    }
+
+    #[test]
+    fn a_newer_minor_is_answered_with_ours() {
+        assert_eq!(agree(99, u64::MAX, true).1.minor, abi::MINOR);
+    }
+
+    #[test]
+    fn other_majors() {
+        let newer = InitIn { major: 8, minor: 0, ..Default::default() };
+        assert!(matches!(negotiate(&newer, true), Ok(Handshake::AskAgain(InitOut { major: 7, .. }))));
+        let older = InitIn { major: 6, minor: 99, ..Default::default() };
+        assert_eq!(negotiate(&older, true).unwrap_err().errno, Errno::EPROTO);
+        assert_eq!(negotiate(&request(30, u64::MAX), true).unwrap_err().errno, Errno::EPROTO);
+    }
+}

@@ -1,0 +1,249 @@
+//! The mount itself: `mount(2)`, its settings, and its end.
+
+use crate::init::READ_AHEAD;
+use crate::sys;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use types::{Errno, Error, Result};
+
+/// File system type, as `mount` and `findmnt` show it.
+const FS_TYPE: &str = "fuse.weft";
+/// Source, as `mount` and `df` show it.
+const SOURCE: &str = "weft";
+/// Where the kernel lists FUSE connections.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// How a mount is made.
+pub struct MountHow {
+    /// Nothing may be changed through it.
+    pub read_only: bool,
+    /// Users other than the one that mounts may use it; the kernel checks permissions either way.
+    pub allow_other: bool,
+}
+
+/// A mounted file system, not necessarily alive.
+pub struct Mount {
+    mountpoint: PathBuf,
+    device: OwnedFd,
+    /// `major:minor`, by which sysfs knows it.
+    number: Option<(u32, u32)>,
+}
+
+impl Mount {
+    /// Mounts at an empty directory. The first thing to come from the device is INIT.
+    pub fn new(mountpoint: &Path, how: &MountHow) -> Result<Mount> {
+        let mountpoint = check_mountpoint(mountpoint)?;
+        let device = sys::open_device().map_err(|e| device_error(&e))?;
+        let mut options = format!("fd={},rootmode=40000,user_id=0,group_id=0,default_permissions", device.as_raw_fd());
+        if how.allow_other {
+            options.push_str(",allow_other");
+        }
+        // Device nodes and setuid programs work as on a local file system: only root can make this mount.
+        let flags = if how.read_only { libc::MS_RDONLY } else { 0 };
+        sys::mount(SOURCE, &mountpoint, FS_TYPE, flags, &options).map_err(|e| mount_error(&mountpoint, &e))?;
+        let number = device_number(&mountpoint);
+        Ok(Mount { mountpoint, device, number })
+    }
+
+    /// Where it is.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// The device; open as long as the mount.
+    pub fn device(&self) -> RawFd {
+        self.device.as_raw_fd()
+    }
+
+    /// Sets the read-ahead, which INIT can only lower.
+    pub fn set_read_ahead(&self) {
+        let Some((major, minor)) = self.number else { return };
+        let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        if let Err(error) = sys::write_setting(&path, &(READ_AHEAD / 1024).to_string()) {
+            tracing::warn!(path, %error, "read-ahead stays at the kernel's default, buffered reads are slower");
+        }
+    }
+
+    /// Unmounts; a mount that is in use disappears from the tree now and ends with its last user.
+    pub fn unmount(&self) -> io::Result<()> {
+        match sys::unmount(&self.mountpoint, 0) {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => sys::unmount(&self.mountpoint, libc::MNT_DETACH),
+            other => other,
+        }
+    }
+
+    /// Removes what is left of a mount whose connection has ended. Nothing is left after an orderly end.
+    pub fn remove_remains(&self) {
+        if device_number(&self.mountpoint).is_some_and(|found| Some(found) == self.number) {
+            // It may go in between; there is nobody to tell.
+            let _ = sys::unmount(&self.mountpoint, libc::MNT_DETACH);
+        }
+    }
+
+    /// Ends the connection at once: every request fails, every transport ends. The last resort.
+    pub fn abort(&self) {
+        let Some((_, minor)) = self.number else {
+            // Without a number the mount was never seen; forcing it off the tree aborts it too.
+            let _ = sys::unmount(&self.mountpoint, libc::MNT_FORCE);
+            return;
+        };
+        let path = format!("{CONNECTIONS}/{minor}/abort");
+        if !Path::new(CONNECTIONS).join(minor.to_string()).exists() {
+            // Rare: minimal systems don't mount it.
+            let _ = sys::mount("fusectl", Path::new(CONNECTIONS), "fusectl", 0, "");
+        }
+        if let Err(error) = sys::write_setting(&path, "1") {
+            tracing::debug!(path, %error, "the connection has gone already, or can't be aborted; forcing the mount off");
+            let _ = sys::unmount(&self.mountpoint, libc::MNT_FORCE);
+        }
+    }
+}
+
+/// The absolute path of an empty directory that is no mount point.
+fn check_mountpoint(path: &Path) -> Result<PathBuf> {
+    let shown = path.display();
+    let absolute = fs::canonicalize(path).map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOENT) => Error::new(Errno::ENOENT, format!("mount point {shown} does not exist"))
+            .hint(format!("mkdir -p {shown}")),
+        Some(libc::ENOTCONN) => dead_mount(path),
+        _ => Error::new(errno(&e), format!("mount point {shown}: {e}")),
+    })?;
+    let meta = fs::metadata(&absolute).map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOTCONN) => dead_mount(path),
+        _ => Error::new(errno(&e), format!("mount point {shown}: {e}")),
+    })?;
+    if !meta.is_dir() {
+        return Err(Error::new(Errno::ENOTDIR, format!("mount point {shown} is not a directory")));
+    }
+    let parent = absolute.parent().and_then(|p| fs::metadata(p).ok());
+    if parent.is_none_or(|p| p.dev() != meta.dev()) {
+        return Err(Error::new(Errno::EBUSY, format!("something is mounted at {shown} already"))
+            .hint(format!("umount {shown}, or choose another directory")));
+    }
+    let mut entries =
+        fs::read_dir(&absolute).map_err(|e| Error::new(errno(&e), format!("mount point {shown}: {e}")))?;
+    if entries.next().is_some() {
+        return Err(Error::new(Errno::ENOTEMPTY, format!("mount point {shown} is not empty"))
+            .hint("mount at an empty directory: the mount would hide what is in this one"));
+    }
+    Ok(absolute)
+}
+
+fn dead_mount(path: &Path) -> Error {
+    let shown = path.display();
+    Error::new(Errno::ENOTCONN, format!("{shown} is a mount whose process has died"))
+        .hint(format!("umount -l {shown}, and mount again"))
+}
+
+fn device_error(e: &io::Error) -> Error {
+    let error = Error::new(errno(e), format!("{}: {e}", sys::DEVICE));
+    match e.raw_os_error() {
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+            error.hint("modprobe fuse; a container also needs --device /dev/fuse")
+        }
+        Some(libc::EPERM | libc::EACCES) => error.hint("run as root; a container also needs --device /dev/fuse"),
+        _ => error,
+    }
+}
+
+fn mount_error(mountpoint: &Path, e: &io::Error) -> Error {
+    let error = Error::new(errno(e), format!("mounting at {}: {e}", mountpoint.display()));
+    match e.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => error.hint("run as root; a container also needs --cap-add SYS_ADMIN"),
+        Some(libc::ENODEV) => error.hint("modprobe fuse"),
+        _ => error,
+    }
+}
+
+/// The error number of an I/O error.
+pub fn errno(e: &io::Error) -> Errno {
+    Errno(e.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// `major:minor` of the newest mount at a path, without asking the file system itself.
+fn device_number(mountpoint: &Path) -> Option<(u32, u32)> {
+    number_in_mountinfo(&fs::read("/proc/self/mountinfo").ok()?, mountpoint)
+}
+
+fn number_in_mountinfo(table: &[u8], mountpoint: &Path) -> Option<(u32, u32)> {
+    let newest = table.split(|&b| b == b'\n').rev().find_map(|line| {
+        let mut fields = line.split(|&b| b == b' ').skip(2);
+        let number = fields.next()?;
+        let path = unescape(fields.nth(1)?);
+        let kind = line.windows(3).position(|w| w == b" - ").map(|at| &line[at + 3..])?;
+        (path == mountpoint && kind.starts_with(FS_TYPE.as_bytes())).then_some(number)
+    })?;
+    let (major, minor) = std::str::from_utf8(newest).ok()?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Undoes the kernel's octal escapes of blanks and backslashes.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let code = if first == b'\\' { tail.get(..3) } else { None };
+        let code = code.and_then(|c| std::str::from_utf8(c).ok()).and_then(|c| u8::from_str_radix(c, 8).ok());
+        match code {
+            Some(byte) => {
+                path.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                path.push(first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(path))
+}
+
+/// True for a path that the kernel's mount table names.
+pub fn is_mounted(mountpoint: &Path) -> bool {
+    let absolute = fs::canonicalize(mountpoint);
+    let path = absolute.as_deref().unwrap_or(mountpoint);
+    device_number(Path::new(OsStr::from_bytes(path.as_os_str().as_bytes()))).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_mount_at_a_path_is_found() {
+        let table = b"22 1 0:20 / / rw - ext4 /dev/vda rw\n\
+            36 22 0:45 / /mnt/my\\040data rw,relatime shared:1 - fuse.weft weft rw\n\
+            37 22 0:46 / /mnt/my\\040data rw,relatime - fuse.weft weft rw\n\
+            38 22 0:47 / /mnt/other rw - tmpfs none rw\n";
+        assert_eq!(number_in_mountinfo(table, Path::new("/mnt/my data")), Some((0, 46)));
+        assert_eq!(number_in_mountinfo(table, Path::new("/mnt/other")), None);
+        assert_eq!(number_in_mountinfo(table, Path::new("/mnt")), None);
+        assert_eq!(number_in_mountinfo(b"", Path::new("/")), None);
+    }
+
+    #[test]
+    fn mount_points_are_checked_before_anything_happens() {
+        let base = std::env::temp_dir().join(format!("weft-fuse-mountpoint-{}", std::process::id()));
+        fs::create_dir_all(base.join("full/child")).unwrap();
+        fs::create_dir_all(base.join("empty")).unwrap();
+        fs::write(base.join("file"), b"").unwrap();
+        let errno_of = |name: &str| check_mountpoint(&base.join(name)).map_err(|e| e.errno);
+        assert_eq!(errno_of("missing"), Err(Errno::ENOENT));
+        assert_eq!(errno_of("file"), Err(Errno::ENOTDIR));
+        assert_eq!(errno_of("full"), Err(Errno::ENOTEMPTY));
+        assert!(errno_of("empty").is_ok());
+        assert_eq!(check_mountpoint(Path::new("/proc")).map_err(|e| e.errno), Err(Errno::EBUSY));
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn escapes_are_undone() {
+        assert_eq!(unescape(b"/a\\040b\\134c"), PathBuf::from("/a b\\c"));
+        assert_eq!(unescape(b"/tail\\04"), PathBuf::from("/tail\\04"));
+    }
+}

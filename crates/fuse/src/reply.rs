@@ -1,0 +1,258 @@
+//! Bodies of replies: attributes and directory entries in the kernel's shapes.
+
+use crate::abi::{self, Pod, bytes_of};
+use rt::IoBuf;
+use types::{Attr, InodeId, Timestamp};
+
+/// For how long the kernel may trust names, absent names and attributes, in seconds: for ever (136 years). The session holds the
+/// only lease there is, so nothing changes behind its back.
+pub const TRUST_SECS: u64 = u32::MAX as u64;
+
+/// `st_blksize`, in bytes. Programs that buffer by it (stdio) send one request per buffer; below 128 KiB the allocator
+/// still serves such a buffer from its heap.
+pub const PREFERRED_IO_SIZE: u32 = 64 * 1024;
+
+/// `stx_mask`: the basic attributes and the birth time.
+const STATX_BASIC_AND_BTIME: u32 = 0x7ff | 0x800;
+
+/// Puts a struct into a reply's body at `at`; where the next one goes.
+pub fn put<T: Pod>(out: &IoBuf, at: usize, value: &T) -> usize {
+    out.copy_from(at, bytes_of(value));
+    at + size_of::<T>()
+}
+
+/// Attributes in the kernel's shape. Seconds before 1970 are negative, and travel as such.
+pub fn raw_attr(attr: &Attr) -> abi::RawAttr {
+    abi::RawAttr {
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: attr.atime.secs as u64,
+        mtime: attr.mtime.secs as u64,
+        ctime: attr.ctime.secs as u64,
+        atimensec: attr.atime.nanos,
+        mtimensec: attr.mtime.nanos,
+        ctimensec: attr.ctime.nanos,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: PREFERRED_IO_SIZE,
+        flags: 0,
+    }
+}
+
+/// A name that exists. Inode numbers are never reused, so the generation is constant.
+pub fn entry(attr: &Attr) -> abi::EntryOut {
+    abi::EntryOut {
+        nodeid: attr.ino.0,
+        generation: 1,
+        entry_valid: TRUST_SECS,
+        attr_valid: TRUST_SECS,
+        entry_valid_nsec: 0,
+        attr_valid_nsec: 0,
+        attr: raw_attr(attr),
+    }
+}
+
+/// A name that doesn't exist: the kernel remembers that, and forgets it when it makes the name.
+pub fn absent_entry() -> abi::EntryOut {
+    abi::EntryOut { entry_valid: TRUST_SECS, ..Default::default() }
+}
+
+/// Reply of GETATTR and SETATTR.
+pub fn attr_out(attr: &Attr) -> abi::AttrOut {
+    abi::AttrOut { attr_valid: TRUST_SECS, attr_valid_nsec: 0, dummy: 0, attr: raw_attr(attr) }
+}
+
+/// Reply of STATX.
+pub fn statx_out(attr: &Attr) -> abi::StatxOut {
+    let time = |t: Timestamp| abi::SxTime { sec: t.secs, nsec: t.nanos, reserved: 0 };
+    let stat = abi::RawStatx {
+        mask: STATX_BASIC_AND_BTIME,
+        blksize: PREFERRED_IO_SIZE,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: attr.mode as u16,
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime),
+        btime: time(attr.btime),
+        ctime: time(attr.ctime),
+        mtime: time(attr.mtime),
+        rdev_major: device_major(attr.rdev),
+        rdev_minor: device_minor(attr.rdev),
+        ..Default::default()
+    };
+    abi::StatxOut { attr_valid: TRUST_SECS, stat, ..Default::default() }
+}
+
+/// Major number of the kernel's 32-bit device encoding (`new_decode_dev`).
+fn device_major(dev: u32) -> u32 {
+    (dev & 0xf_ff00) >> 8
+}
+
+/// Minor number of the kernel's 32-bit device encoding.
+fn device_minor(dev: u32) -> u32 {
+    dev & 0xff | (dev >> 12) & 0xf_ff00
+}
+
+/// One entry of a directory as it is listed.
+pub struct Listed<'a> {
+    /// What it names.
+    pub ino: InodeId,
+    /// `st_mode`, of which the type is told.
+    pub mode: u32,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Where to go on after it.
+    pub next: u64,
+}
+
+/// Fills the body of READDIR and READDIRPLUS, and never beyond the size that was asked for.
+pub struct DirWriter<'a> {
+    out: &'a IoBuf,
+    limit: usize,
+    at: usize,
+    plus: bool,
+}
+
+impl<'a> DirWriter<'a> {
+    /// Writes at most `size` bytes to `out`; with attributes if `plus`.
+    pub fn new(out: &'a IoBuf, size: usize, plus: bool) -> DirWriter<'a> {
+        DirWriter { out, limit: size.min(out.len()), at: 0, plus }
+    }
+
+    /// Adds an entry; false, and nothing added, when it doesn't fit. READDIRPLUS tells `attr` too; without it the
+    /// kernel takes the name only.
+    pub fn push(&mut self, listed: &Listed<'_>, attr: Option<&Attr>) -> bool {
+        let head = if self.plus { size_of::<abi::EntryOut>() } else { 0 } + size_of::<abi::Dirent>();
+        let end = self.at + (head + listed.name.len()).next_multiple_of(8);
+        if end > self.limit {
+            return false;
+        }
+        let mut at = self.at;
+        if self.plus {
+            at = put(self.out, at, &attr.map_or_else(abi::EntryOut::default, entry));
+        }
+        let dirent = abi::Dirent {
+            ino: listed.ino.0,
+            off: listed.next,
+            namelen: listed.name.len() as u32,
+            kind: (listed.mode & types::mode::S_IFMT) >> 12,
+        };
+        at = put(self.out, at, &dirent);
+        self.out.copy_from(at, listed.name);
+        at += listed.name.len();
+        self.out.copy_from(at, &[0; 8][..end - at]);
+        self.at = end;
+        true
+    }
+
+    /// Bytes written so far.
+    pub fn len(&self) -> usize {
+        self.at
+    }
+
+    /// How many entries fit at most, for a listing of the right length.
+    pub fn capacity(size: usize, plus: bool) -> u32 {
+        let head = if plus { size_of::<abi::EntryOut>() } else { 0 } + size_of::<abi::Dirent>();
+        // The shortest name takes 8 bytes with its padding.
+        (size / (head + 8)).max(1) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::mode::{S_IFDIR, S_IFREG};
+
+    fn attr() -> Attr {
+        Attr {
+            ino: InodeId(77),
+            mode: S_IFREG | 0o640,
+            nlink: 2,
+            uid: 3,
+            gid: 4,
+            rdev: 0,
+            size: 5000,
+            blocks: 16,
+            atime: Timestamp::new(-2, 999_999_999),
+            mtime: Timestamp::new(1, 2),
+            ctime: Timestamp::new(1 << 33, 3),
+            btime: Timestamp::new(-5, 4),
+        }
+    }
+
+    #[test]
+    fn times_before_1970_and_after_2038_survive() {
+        let raw = raw_attr(&attr());
+        assert_eq!((raw.atime as i64, raw.atimensec), (-2, 999_999_999));
+        assert_eq!((raw.ctime as i64, raw.ctimensec), (1 << 33, 3));
+        let stat = statx_out(&attr()).stat;
+        assert_eq!((stat.btime.sec, stat.btime.nsec), (-5, 4));
+        assert_eq!(stat.mask & 0x800, 0x800);
+    }
+
+    #[test]
+    fn device_numbers_follow_the_kernel() {
+        // new_encode_dev(major 259, minor 65537) = (minor & 0xff) | major << 8 | (minor & !0xff) << 12.
+        let dev = (65537 & 0xff) | 259 << 8 | (65537 & !0xff) << 12;
+        assert_eq!((device_major(dev), device_minor(dev)), (259, 65537));
+    }
+
+    #[test]
+    fn an_absent_name_has_no_inode_and_is_trusted() {
+        let entry = absent_entry();
+        assert_eq!((entry.nodeid, entry.entry_valid), (0, TRUST_SECS));
+    }
+
+    #[test]
+    fn entries_are_packed_to_8_bytes_and_stop_at_the_limit() {
+        let out = IoBuf::alloc(4096);
+        let mut writer = DirWriter::new(&out, 72, false);
+        let listed = |name: &'static [u8], next| Listed { ino: InodeId(9), mode: S_IFDIR, name, next };
+        assert!(writer.push(&listed(b"abc", 16), None));
+        assert!(writer.push(&listed(b"12345678", 17), None));
+        assert_eq!(writer.len(), 64);
+        assert!(!writer.push(&listed(b"x", 18), None));
+        assert_eq!(writer.len(), 64);
+        let bytes = out.as_slice();
+        let first: abi::Dirent = abi::read(bytes).unwrap();
+        assert_eq!(first, abi::Dirent { ino: 9, off: 16, namelen: 3, kind: 4 });
+        assert_eq!(&bytes[24..32], b"abc\0\0\0\0\0");
+        let second: abi::Dirent = abi::read(&bytes[32..]).unwrap();
+        assert_eq!((second.off, &bytes[56..64]), (17, b"12345678".as_slice()));
+    }
+
+    #[test]
+    fn entries_with_attributes_carry_them_first() {
+        let out = IoBuf::alloc(4096);
+        let mut writer = DirWriter::new(&out, 4096, true);
+        let listed = Listed { ino: InodeId(77), mode: S_IFREG, name: b"f", next: 20 };
+        assert!(writer.push(&listed, Some(&attr())));
+        assert!(writer.push(&listed, None));
+        assert_eq!(writer.len(), 2 * 160);
+        let first: abi::EntryOut = abi::read(out.as_slice()).unwrap();
+        assert_eq!(first, entry(&attr()));
+        let second: abi::EntryOut = abi::read(&out.as_slice()[160..]).unwrap();
+        assert_eq!(second.nodeid, 0);
+    }
+
+    #[test]
+    fn as_many_short_names_fit_as_are_asked_for() {
+        for plus in [false, true] {
+            let out = IoBuf::alloc(4096);
+            let mut writer = DirWriter::new(&out, 4096, plus);
+            let listed = Listed { ino: InodeId(1), mode: S_IFREG, name: b"n", next: 16 };
+            let mut count = 0;
+            while writer.push(&listed, None) {
+                count += 1;
+            }
+            assert_eq!(count, DirWriter::capacity(4096, plus));
+        }
+    }
+}

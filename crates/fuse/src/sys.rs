@@ -1,0 +1,127 @@
+//! The system calls that this crate needs, as safe functions.
+
+use rt::IoBuf;
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The device that connects the kernel with a file system in a process.
+pub const DEVICE: &str = "/dev/fuse";
+
+/// Opens `/dev/fuse`.
+pub fn open_device() -> io::Result<OwnedFd> {
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(DEVICE)?;
+    Ok(OwnedFd::from(file))
+}
+
+/// Opens `/dev/fuse` once more for the connection of `original`, without blocking reads.
+pub fn clone_device(original: RawFd) -> io::Result<OwnedFd> {
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(DEVICE)?;
+    let mut source = original as u32;
+    // SAFETY: the ioctl reads one u32 from a pointer that is valid for the call.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), crate::abi::DEV_IOC_CLONE as _, &raw mut source) };
+    check(result as isize)?;
+    let clone = OwnedFd::from(file);
+    set_nonblocking(clone.as_raw_fd())?;
+    Ok(clone)
+}
+
+fn set_nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: fcntl with these commands takes and returns integers.
+    let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) } as isize)?;
+    // SAFETY: as above.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags as libc::c_int | libc::O_NONBLOCK) } as isize)?;
+    Ok(())
+}
+
+/// A second descriptor of the same open file.
+pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl with this command takes and returns integers.
+    let new = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) } as isize)?;
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(new as RawFd) })
+}
+
+/// Reads into `buf`.
+pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: pointer and length are those of a slice that is exclusively borrowed for the call.
+    check(unsafe { libc::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
+}
+
+/// Reads into `buf`, whose memory is the caller's to change.
+pub fn read_into(fd: RawFd, buf: &IoBuf) -> io::Result<usize> {
+    // SAFETY: an IoBuf's memory is writable over its length as long as it lives; one writer at a time is its protocol.
+    check(unsafe { libc::read(fd, buf.as_ptr().cast(), buf.len()) })
+}
+
+/// Writes all of `buf` in one call, as the device wants it.
+pub fn write(fd: RawFd, buf: &[u8]) -> io::Result<()> {
+    // SAFETY: pointer and length are those of a slice that is borrowed for the call.
+    check(unsafe { libc::write(fd, buf.as_ptr().cast(), buf.len()) }).map(drop)
+}
+
+/// mount(2).
+pub fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong, options: &str) -> io::Result<()> {
+    let (source, kind, options) = (CString::new(source)?, CString::new(kind)?, CString::new(options)?);
+    let target = CString::new(target.as_os_str().as_bytes())?;
+    // SAFETY: all pointers are NUL-terminated strings that outlive the call.
+    let result =
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) };
+    check(result as isize).map(drop)
+}
+
+/// umount2(2); symlinks aren't followed.
+pub fn unmount(target: &Path, flags: libc::c_int) -> io::Result<()> {
+    let target = CString::new(target.as_os_str().as_bytes())?;
+    // SAFETY: the pointer is a NUL-terminated string that outlives the call.
+    check(unsafe { libc::umount2(target.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } as isize).map(drop)
+}
+
+/// The processors that this process may run on, up to `limit`.
+pub fn allowed_cpus(limit: usize) -> Vec<usize> {
+    // SAFETY: a cpu_set_t is an array of integers, for which zeros are valid.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most the size that is given.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) } != 0 {
+        return Vec::new();
+    }
+    let limit = limit.min(libc::CPU_SETSIZE as usize);
+    // SAFETY: every index is below CPU_SETSIZE.
+    (0..limit).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+}
+
+/// Address space for buffers, zeroed and page-aligned, that takes memory only where it is touched and stays for as long as the
+/// process lives.
+pub fn map_forever(len: usize) -> io::Result<IoBuf> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping is readable and writable over `len` bytes, and nobody unmaps it.
+    Ok(unsafe { IoBuf::from_raw(address.cast(), len) })
+}
+
+/// Gives the memory behind a mapping back to the system; the addresses stay, and read as zeros.
+pub fn discard(mapping: &IoBuf) {
+    // SAFETY: `mapping` came from `map_forever`, so that it is private anonymous memory; its contents are given up by its owner.
+    // A failure only means that the memory stays in use.
+    unsafe { libc::madvise(mapping.as_ptr().cast(), mapping.len(), libc::MADV_DONTNEED) };
+}
+
+/// Writes a setting below `/sys` or `/proc`.
+pub fn write_setting(path: impl AsRef<Path>, value: &str) -> io::Result<()> {
+    use std::io::Write;
+    let mut file: File = OpenOptions::new().write(true).open(path)?;
+    file.write_all(value.as_bytes())
+}
+
+fn check(result: isize) -> io::Result<usize> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as usize) }
+}

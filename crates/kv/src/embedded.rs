@@ -1,0 +1,213 @@
+//! The default engine: an LSM tree (fjall) in a directory.
+
+use crate::merge::Merge;
+use crate::{Batch, Engine, KvError, Outcome, Pair};
+use bytes::Bytes;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Bytes of decoded blocks kept in memory.
+const BLOCK_CACHE_BYTES: u64 = 128 << 20;
+
+/// Bytes of recent writes kept in memory before they are sorted into a table. At most four such memtables exist
+/// at a time: fjall holds writers back beyond that.
+const MEMTABLE_BYTES: u64 = 16 << 20;
+
+/// Bytes of journals on disk; fjall asks for at least 64 MiB and rotates its journal at that size.
+const JOURNAL_BYTES: u64 = 128 << 20;
+
+/// Threads for flushing and compaction. With two or more, fjall's first worker spins for as long as another one
+/// compacts, which costs a whole core.
+const WORKER_THREADS: usize = 1;
+
+/// Table files held open.
+const OPEN_TABLES: usize = 256;
+
+/// Guarded keys whose values are kept; there are as many as partitions.
+const GUARD_CACHE_ENTRIES: usize = 8192;
+
+/// Ending of fjall's journal files, whose names are their ascending numbers.
+const JOURNAL_SUFFIX: &str = ".jnl";
+
+/// How often a journal may vanish between being listed and being opened.
+const JOURNAL_RACES: usize = 16;
+
+/// Bytes written to find out whether a failed flush was for want of space.
+const SPACE_PROBE_BYTES: usize = 1 << 20;
+
+/// A store in a directory, one process at a time.
+///
+/// A commit hands its journal record to the kernel before it returns, so that it survives the death of the process;
+/// [`Engine::persist`] puts it on disk.
+pub struct Embedded {
+    // Declared first, so that it is closed before the database.
+    keyspace: Keyspace,
+    database: Database,
+    path: PathBuf,
+    /// Values of guarded keys as the store has them. Its lock also makes `apply` exclusive.
+    guarded: Mutex<HashMap<Vec<u8>, Option<Bytes>>>,
+}
+
+impl Embedded {
+    /// Opens the store in `path`, making it when it is not there.
+    ///
+    /// Errors: [`KvError::Locked`] when another process has it open.
+    pub fn open(path: &Path) -> Result<Embedded, KvError> {
+        let failed = |error| translate(path, error);
+        let database = Database::builder(path)
+            .cache_size(BLOCK_CACHE_BYTES)
+            .max_journaling_size(JOURNAL_BYTES)
+            .max_cached_files(Some(OPEN_TABLES))
+            .worker_threads(WORKER_THREADS)
+            .open()
+            .map_err(failed)?;
+        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
+        let keyspace = database.keyspace("weft", options).map_err(failed)?;
+        Ok(Embedded { keyspace, database, path: path.to_path_buf(), guarded: Mutex::default() })
+    }
+
+    /// Bytes that the store takes on disk.
+    pub fn disk_bytes(&self) -> Result<u64, KvError> {
+        self.database.disk_space().map_err(|e| self.failed(e))
+    }
+
+    fn failed(&self, error: fjall::Error) -> KvError {
+        translate(&self.path, error)
+    }
+
+    fn stored_guard(
+        &self,
+        guarded: &mut HashMap<Vec<u8>, Option<Bytes>>,
+        key: &[u8],
+    ) -> Result<Option<Bytes>, KvError> {
+        if let Some(value) = guarded.get(key) {
+            return Ok(value.clone());
+        }
+        let value = self.get(key)?;
+        if guarded.len() >= GUARD_CACHE_ENTRIES {
+            guarded.clear();
+        }
+        guarded.insert(key.to_vec(), value.clone());
+        Ok(value)
+    }
+
+    /// The journal that is being written: the one with the highest number.
+    fn active_journal(&self) -> io::Result<Option<PathBuf>> {
+        let mut newest = None;
+        for entry in fs::read_dir(&self.path)? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|n| n.strip_suffix(JOURNAL_SUFFIX)).map(str::parse::<u64>);
+            if let Some(Ok(number)) = number {
+                newest = newest.max(Some((number, self.path.join(&name))));
+            }
+        }
+        Ok(newest.map(|(_, path)| path))
+    }
+
+    /// Puts the active journal on disk without fjall's journal lock, which fjall itself would hold for the
+    /// milliseconds that it takes, with every commit waiting behind it.
+    ///
+    /// Enough, because every commit has handed its record to the kernel, and fjall puts a journal on disk before it
+    /// starts the next one. `false` when no journal could be found.
+    fn sync_journal(&self) -> io::Result<bool> {
+        for _ in 0..JOURNAL_RACES {
+            let Some(journal) = self.active_journal()? else {
+                return Ok(false);
+            };
+            match fs::File::open(&journal) {
+                Ok(file) => return file.sync_data().map(|()| true),
+                // Rotated, flushed to tables and removed since it was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Engine for Embedded {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        // Copied, because a slice of a block would keep the whole block in memory for as long as a caller caches it.
+        let value = self.keyspace.get(key).map_err(|e| self.failed(e))?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Pair>, KvError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let pair = |guard: fjall::Guard| {
+            let (key, value) = guard.into_inner().map_err(|e| self.failed(e))?;
+            Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
+        };
+        self.keyspace.range(from..to).take(limit).map(pair).collect()
+    }
+
+    fn apply(&self, batches: &[Batch]) -> Result<Vec<Outcome>, KvError> {
+        let mut guarded = self.guarded.lock();
+        let (merge, outcomes) = Merge::decide(batches, |key| self.stored_guard(&mut guarded, key))?;
+        if merge.writes().is_empty() {
+            return Ok(outcomes);
+        }
+        let mut commit = self.database.batch().durability(Some(PersistMode::Buffer));
+        for (key, value) in merge.writes() {
+            match value {
+                Some(value) => commit.insert(&self.keyspace, *key, *value),
+                None => commit.remove(&self.keyspace, *key),
+            }
+        }
+        commit.commit().map_err(|e| self.failed(e))?;
+        for (key, value) in merge.writes() {
+            if let Some(known) = guarded.get_mut(*key) {
+                *known = value.map(Bytes::copy_from_slice);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn persist(&self) -> Result<(), KvError> {
+        match self.sync_journal() {
+            Ok(true) => Ok(()),
+            Ok(false) => self.database.persist(PersistMode::SyncData).map_err(|e| self.failed(e)),
+            Err(error) => Err(self.failed(fjall::Error::Io(error))),
+        }
+    }
+}
+
+fn translate(path: &Path, error: fjall::Error) -> KvError {
+    let name = path.display().to_string();
+    match error {
+        fjall::Error::Locked => KvError::Locked { path: name },
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => io_failed(name, &error),
+        fjall::Error::Poisoned => poisoned(path),
+        fjall::Error::Storage(error) => KvError::Corrupt { path: name, cause: format!("{error:?}") },
+        error => KvError::Corrupt { path: name, cause: format!("{error:?}") },
+    }
+}
+
+fn io_failed(path: String, error: &io::Error) -> KvError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => KvError::NoSpace { path },
+        _ => KvError::Io { path, cause: error.to_string() },
+    }
+}
+
+/// fjall doesn't keep the cause of a failed background flush. A full device is the usual one, and the one that the
+/// reader can do something about, so it is asked for.
+fn poisoned(path: &Path) -> KvError {
+    let probe = path.join("space-probe");
+    let written = fs::write(&probe, vec![0; SPACE_PROBE_BYTES]);
+    // A probe that stays behind does no harm: it is overwritten by the next one.
+    let _ = fs::remove_file(&probe);
+    match written {
+        Err(error) => io_failed(path.display().to_string(), &error),
+        Ok(()) => KvError::Io {
+            path: path.display().to_string(),
+            cause: "an earlier write or flush failed; nothing is written until it is opened again".into(),
+        },
+    }
+}

@@ -1,0 +1,132 @@
+//! An engine in memory, with what a crash may do to one on disk.
+
+use crate::merge::Merge;
+use crate::{Batch, Engine, KvError, Outcome, Pair};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The path that errors name.
+const PATH: &str = "memory";
+
+/// Commits that may wait for [`Engine::persist`]; when there are more, the oldest becomes durable by itself, as a
+/// kernel writes back old pages.
+const MAX_UNSYNCED_COMMITS: usize = 65_536;
+
+type Map = BTreeMap<Bytes, Bytes>;
+type Writes = Vec<(Bytes, Option<Bytes>)>;
+
+/// An engine in memory for tests and simulation. It has no threads and takes no time.
+#[derive(Default)]
+pub struct Memory {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What readers see.
+    current: Map,
+    /// What certainly survives a crash of the machine.
+    durable: Map,
+    /// Commits that lie between the two.
+    unsynced: VecDeque<Writes>,
+    /// What the next write or persist answers.
+    failure: Option<KvError>,
+}
+
+impl Memory {
+    /// An empty store.
+    pub fn new() -> Memory {
+        Memory::default()
+    }
+
+    /// Commits that a crash could take back.
+    pub fn unsynced(&self) -> usize {
+        self.state.lock().unsynced.len()
+    }
+
+    /// The machine crashes: what was persisted stays, and of the later commits the first `keep`.
+    pub fn crash(&self, keep: usize) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.unsynced.truncate(keep);
+        for writes in state.unsynced.drain(..) {
+            change(&mut state.durable, writes);
+        }
+        state.current = state.durable.clone();
+        state.failure = None;
+    }
+
+    /// The process dies: every applied commit is in the kernel's hands and stays.
+    pub fn kill(&self) {
+        self.state.lock().failure = None;
+    }
+
+    /// From now on every write and persist fails with this error, until [`Memory::crash`] or [`Memory::kill`].
+    pub fn fail_with(&self, error: KvError) {
+        self.state.lock().failure = Some(error);
+    }
+
+    /// An error as a full device causes it, for [`Memory::fail_with`].
+    pub fn no_space() -> KvError {
+        KvError::NoSpace { path: PATH.into() }
+    }
+}
+
+impl Engine for Memory {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        Ok(self.state.lock().current.get(key).cloned())
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Pair>, KvError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let state = self.state.lock();
+        let range = state.current.range::<[u8], _>((
+            std::ops::Bound::Included(from),
+            std::ops::Bound::Excluded(to),
+        ));
+        Ok(range.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
+    }
+
+    fn apply(&self, batches: &[Batch]) -> Result<Vec<Outcome>, KvError> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if let Some(error) = &state.failure {
+            return Err(error.clone());
+        }
+        let (merge, outcomes) = Merge::decide(batches, |key| Ok(state.current.get(key).cloned()))?;
+        let owned = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+        let writes: Writes = merge.writes().iter().map(|(k, v)| (owned(k), v.map(owned))).collect();
+        change(&mut state.current, writes.clone());
+        state.unsynced.push_back(writes);
+        if state.unsynced.len() > MAX_UNSYNCED_COMMITS
+            && let Some(oldest) = state.unsynced.pop_front()
+        {
+            change(&mut state.durable, oldest);
+        }
+        Ok(outcomes)
+    }
+
+    fn persist(&self) -> Result<(), KvError> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if let Some(error) = &state.failure {
+            return Err(error.clone());
+        }
+        for writes in state.unsynced.drain(..) {
+            change(&mut state.durable, writes);
+        }
+        Ok(())
+    }
+}
+
+fn change(map: &mut Map, writes: Writes) {
+    for (key, value) in writes {
+        match value {
+            Some(value) => map.insert(key, value),
+            None => map.remove(&key),
+        };
+    }
+}

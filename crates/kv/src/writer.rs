@@ -1,0 +1,309 @@
+//! The batching writer: group commit in front of an engine.
+//!
+//! There is no committing thread in the common case. Whoever waits for a batch and finds nobody committing becomes the
+//! leader, applies everything that is queued in one engine commit, and wakes the others: a lone writer pays no
+//! hand-over, and while one commit runs the next one fills. Where a commit has to reach the disk
+//! ([`Durability::Disk`]) and threads are allowed, one thread leads, because no core may stand still for milliseconds.
+//!
+//! Invariants:
+//! - Batches are applied in the order of [`Writer::enqueue`].
+//! - There is at most one leader, and nobody holds the queue's lock while the engine works.
+//! - A queued batch whose waiter went away is applied when anybody waits for it or for a later one.
+
+mod syncer;
+mod ticket;
+
+pub use ticket::{Commit, Ticket};
+
+use crate::{Batch, Engine, KvError, Outcome};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::task::Waker;
+use syncer::Syncer;
+
+/// Most batches in one engine commit.
+const MAX_COMMIT_BATCHES: usize = 1024;
+
+/// Bytes of keys and values after which an engine commit takes no further batch.
+const MAX_COMMIT_BYTES: usize = 4 << 20;
+
+/// Most batches in the queue; whoever brings more waits or leads.
+const MAX_QUEUED_BATCHES: usize = 16_384;
+
+/// Engine commits that a leader makes for others after its own batch is in.
+const EXTRA_ROUNDS: usize = 4;
+
+/// When a commit counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// When it survives the death of the process.
+    Process,
+    /// When it survives the death of the machine.
+    Disk,
+}
+
+/// Where the calls of the engine that wait for a disk run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// On a thread of the writer's own, started when it is first needed.
+    Thread,
+    /// In the caller: a simulation has no threads.
+    Inline,
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriterStats {
+    /// Batches applied or refused by a guard.
+    pub batches: u64,
+    /// Engine commits that carried them.
+    pub commits: u64,
+    /// Times that the engine was made to reach the disk.
+    pub persists: u64,
+}
+
+/// Group commit over an engine. Clones of the `Arc` that it lives in share it between all cores.
+pub struct Writer {
+    shared: Arc<Shared>,
+    syncer: Syncer,
+}
+
+/// What the writer and its thread share.
+struct Shared {
+    engine: Arc<dyn Engine>,
+    durability: Durability,
+    queue: Mutex<Queue>,
+    /// The queue has room again.
+    room: Condvar,
+    /// Number of engine commits that were applied, and of those, how many are on disk.
+    applied: AtomicU64,
+    persisted: AtomicU64,
+    batches: AtomicU64,
+    persists: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    batches: VecDeque<(Ticket, Batch)>,
+    /// Number of the last batch that was enqueued.
+    enqueued: u64,
+    led: bool,
+    /// The error that ended all writing.
+    poison: Option<KvError>,
+}
+
+impl Writer {
+    /// A writer that is alone in writing to `engine`. What blocks runs on a thread, or in the caller when that is
+    /// part of a simulation.
+    pub fn new(engine: Arc<dyn Engine>, durability: Durability) -> Writer {
+        Writer::with_blocking(engine, durability, Blocking::Thread)
+    }
+
+    /// As [`Writer::new`], with a given place for what blocks.
+    pub fn with_blocking(engine: Arc<dyn Engine>, durability: Durability, blocking: Blocking) -> Writer {
+        let shared = Arc::new(Shared {
+            engine,
+            durability,
+            queue: Mutex::default(),
+            room: Condvar::new(),
+            applied: AtomicU64::new(0),
+            persisted: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+            persists: AtomicU64::new(0),
+        });
+        Writer { syncer: Syncer::new(shared.clone(), blocking), shared }
+    }
+
+    /// The engine below, for reading.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.shared.engine
+    }
+
+    /// Enqueues a batch and waits until it is committed.
+    ///
+    /// Errors: the engine's, and from then on the same for every later commit.
+    pub async fn commit(&self, batch: Batch) -> Result<Outcome, KvError> {
+        let ticket = self.enqueue(batch);
+        self.wait(&ticket).await
+    }
+
+    /// Gives the batch its place in the order of commits. It is committed when somebody waits for its ticket.
+    ///
+    /// Blocks for the time of an engine commit when the queue is full.
+    pub fn enqueue(&self, batch: Batch) -> Ticket {
+        let mut queue = self.shared.queue.lock();
+        while queue.batches.len() >= MAX_QUEUED_BATCHES && queue.poison.is_none() {
+            queue = self.make_room(queue);
+        }
+        queue.enqueued += 1;
+        let ticket = Ticket::pending(queue.enqueued);
+        match &queue.poison {
+            Some(error) => ticket.settle(Err(error.clone())),
+            None => queue.batches.push_back((ticket.clone(), batch)),
+        }
+        ticket
+    }
+
+    /// Waits until the ticket's batch is committed. Any number of callers may wait for one ticket.
+    pub fn wait<'a>(&'a self, ticket: &'a Ticket) -> Commit<'a> {
+        Commit::new(self, ticket)
+    }
+
+    /// Everything that was committed before is on disk when this returns. Concurrent callers share one trip to the
+    /// disk, and there is none when nothing was committed since the last.
+    pub async fn sync(&self) -> Result<(), KvError> {
+        if let Some(error) = &self.shared.queue.lock().poison {
+            return Err(error.clone());
+        }
+        let target = self.shared.applied.load(SeqCst);
+        if self.shared.persisted.load(SeqCst) >= target {
+            return Ok(());
+        }
+        self.syncer.reach(target).await
+    }
+
+    /// True when a crash of the machine could still take something back.
+    pub fn is_dirty(&self) -> bool {
+        self.shared.persisted.load(SeqCst) < self.shared.applied.load(SeqCst)
+    }
+
+    /// Counts since the start.
+    pub fn stats(&self) -> WriterStats {
+        WriterStats {
+            batches: self.shared.batches.load(Relaxed),
+            commits: self.shared.applied.load(SeqCst),
+            persists: self.shared.persists.load(Relaxed),
+        }
+    }
+
+    /// One step of waiting for `ticket`: leads if nobody does, else leaves a waker. True when it is settled.
+    fn drive(&self, ticket: &Ticket, waker: &Waker) -> bool {
+        let queue = self.shared.queue.lock();
+        if queue.led || ticket.is_settled() {
+            ticket.register(waker);
+            return ticket.is_settled();
+        }
+        if self.shared.durability == Durability::Disk && self.syncer.has_thread() {
+            ticket.register(waker);
+            drop(queue);
+            self.syncer.request_commit();
+            return ticket.is_settled();
+        }
+        self.shared.lead(queue, ticket);
+        true
+    }
+
+    fn make_room<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        if self.shared.durability == Durability::Disk && self.syncer.has_thread() {
+            self.syncer.request_commit();
+        } else if !queue.led {
+            queue.led = true;
+            queue = self.shared.round(queue);
+            queue.led = false;
+            return queue;
+        }
+        self.shared.room.wait(&mut queue);
+        queue
+    }
+
+    /// A waiter goes away that may have been asked to lead: asks all others.
+    fn abandon(&self) {
+        let queue = self.shared.queue.lock();
+        if !queue.led {
+            for (ticket, _) in &queue.batches {
+                ticket.wake();
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Commits until `own` is settled and a little longer, then leaves the queue to its first waiter.
+    fn lead<'a>(&'a self, mut queue: MutexGuard<'a, Queue>, own: &Ticket) {
+        queue.led = true;
+        let mut extra = EXTRA_ROUNDS;
+        while !queue.batches.is_empty() && extra > 0 {
+            queue = self.round(queue);
+            if own.is_settled() {
+                extra -= 1;
+            }
+        }
+        queue.led = false;
+        // Whoever is woken finds no leader and becomes one. Batches without a waiter wait for theirs.
+        if let Some((ticket, _)) = queue.batches.iter().find(|(ticket, _)| ticket.has_waiters()) {
+            ticket.wake();
+        }
+    }
+
+    /// One engine commit of what is queued, without the queue's lock.
+    fn round<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        let (tickets, batches) = take_commit(&mut queue.batches);
+        let result = match &queue.poison {
+            Some(error) => Err(error.clone()),
+            None => MutexGuard::unlocked(&mut queue, || self.commit(&batches)),
+        };
+        self.room.notify_all();
+        match result {
+            Ok(outcomes) => {
+                MutexGuard::unlocked(&mut queue, || {
+                    tickets.iter().zip(outcomes).for_each(|(ticket, outcome)| ticket.settle(Ok(outcome)));
+                });
+            }
+            Err(error) => {
+                self.poison_locked(&mut queue, &error);
+                tickets.iter().for_each(|ticket| ticket.settle(Err(error.clone())));
+            }
+        }
+        queue
+    }
+
+    fn commit(&self, batches: &[Batch]) -> Result<Vec<Outcome>, KvError> {
+        let outcomes = self.engine.apply(batches)?;
+        self.batches.fetch_add(batches.len() as u64, Relaxed);
+        let applied = self.applied.fetch_add(1, SeqCst) + 1;
+        if self.durability == Durability::Disk {
+            self.persist(applied)?;
+        }
+        Ok(outcomes)
+    }
+
+    /// Puts on disk what was applied; at least the first `applied` commits must have been.
+    fn persist(&self, applied: u64) -> Result<(), KvError> {
+        self.engine.persist()?;
+        self.persists.fetch_add(1, Relaxed);
+        self.persisted.fetch_max(applied, SeqCst);
+        Ok(())
+    }
+
+    /// Fails everything that is queued, and everything to come.
+    fn poison(&self, error: &KvError) {
+        self.poison_locked(&mut self.queue.lock(), error);
+    }
+
+    fn poison_locked(&self, queue: &mut Queue, error: &KvError) {
+        if queue.poison.is_none() {
+            tracing::error!(%error, "the metadata store takes no writes any more until it is opened again");
+            queue.poison = Some(error.clone());
+        }
+        for (ticket, _) in queue.batches.drain(..) {
+            ticket.settle(Err(error.clone()));
+        }
+        self.room.notify_all();
+    }
+}
+
+/// Takes as many batches off the queue as one engine commit may carry, and at least one.
+fn take_commit(queue: &mut VecDeque<(Ticket, Batch)>) -> (Vec<Ticket>, Vec<Batch>) {
+    let mut bytes = 0;
+    let mut count = 0;
+    for (_, batch) in queue.iter().take(MAX_COMMIT_BATCHES) {
+        bytes += batch.writes.iter().map(|(k, v)| k.len() + v.as_ref().map_or(0, Vec::len)).sum::<usize>();
+        if count > 0 && bytes > MAX_COMMIT_BYTES {
+            break;
+        }
+        count += 1;
+    }
+    queue.drain(..count).unzip()
+}

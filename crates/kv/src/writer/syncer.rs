@@ -1,0 +1,164 @@
+//! Reaching the disk: on one thread for all callers, or in the caller where there are no threads.
+
+use super::{Blocking, Shared};
+use crate::KvError;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+
+pub(super) struct Syncer {
+    shared: Arc<Shared>,
+    blocking: Blocking,
+    desk: Arc<Desk>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Where callers and the thread meet.
+#[derive(Default)]
+struct Desk {
+    orders: Mutex<Orders>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct Orders {
+    /// Somebody waits for a batch that only the thread commits.
+    commit: bool,
+    /// Callers of sync by number; one for each that waits.
+    syncs: BTreeMap<u64, Waker>,
+    next: u64,
+    stop: bool,
+}
+
+impl Syncer {
+    pub(super) fn new(shared: Arc<Shared>, blocking: Blocking) -> Syncer {
+        Syncer { shared, blocking, desk: Arc::default(), thread: Mutex::default() }
+    }
+
+    pub(super) fn has_thread(&self) -> bool {
+        self.blocking == Blocking::Thread
+    }
+
+    /// Has the thread commit what is queued.
+    pub(super) fn request_commit(&self) {
+        self.desk.orders.lock().commit = true;
+        self.call_thread();
+    }
+
+    /// Waits until the first `target` engine commits are on disk.
+    pub(super) async fn reach(&self, target: u64) -> Result<(), KvError> {
+        match self.blocking {
+            Blocking::Thread => Reach { syncer: self, target, number: None }.await,
+            Blocking::Inline => {
+                self.shared.persist(target).inspect_err(|error| self.shared.poison(error))
+            }
+        }
+    }
+
+    fn call_thread(&self) {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let (shared, desk) = (self.shared.clone(), self.desk.clone());
+            let started =
+                std::thread::Builder::new().name("weft-kv-sync".into()).spawn(move || serve(&shared, &desk));
+            match started {
+                Ok(handle) => *thread = Some(handle),
+                Err(error) => {
+                    let cause = format!("no thread for reaching the disk: {error}");
+                    self.shared.poison(&KvError::Io { path: "writer".into(), cause });
+                    wake_all(&mut self.desk.orders.lock());
+                }
+            }
+        }
+        self.desk.news.notify_one();
+    }
+}
+
+impl Drop for Syncer {
+    fn drop(&mut self) {
+        self.desk.orders.lock().stop = true;
+        self.desk.news.notify_one();
+        // Joined, so that the engine is closed when its last owner says so. A thread that panicked has nothing to add.
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread: commits and syncs until it is told to stop.
+fn serve(shared: &Shared, desk: &Desk) {
+    loop {
+        let (commit, waiters) = {
+            let mut orders = desk.orders.lock();
+            while !orders.commit && orders.syncs.is_empty() && !orders.stop {
+                desk.news.wait(&mut orders);
+            }
+            if orders.stop {
+                return;
+            }
+            (std::mem::take(&mut orders.commit), std::mem::take(&mut orders.syncs))
+        };
+        if commit {
+            let mut queue = shared.queue.lock();
+            queue.led = true;
+            while !queue.batches.is_empty() {
+                queue = shared.round(queue);
+            }
+            queue.led = false;
+        }
+        if !waiters.is_empty() {
+            let applied = shared.applied.load(SeqCst);
+            if applied > shared.persisted.load(SeqCst)
+                && let Err(error) = shared.persist(applied)
+            {
+                shared.poison(&error);
+            }
+            waiters.into_values().for_each(Waker::wake);
+        }
+    }
+}
+
+fn wake_all(orders: &mut Orders) {
+    std::mem::take(&mut orders.syncs).into_values().for_each(Waker::wake);
+}
+
+struct Reach<'a> {
+    syncer: &'a Syncer,
+    target: u64,
+    number: Option<u64>,
+}
+
+impl Future for Reach<'_> {
+    type Output = Result<(), KvError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let syncer = self.syncer;
+        if syncer.shared.persisted.load(SeqCst) >= self.target {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = &syncer.shared.queue.lock().poison {
+            return Poll::Ready(Err(error.clone()));
+        }
+        let mut orders = syncer.desk.orders.lock();
+        let number = self.number.unwrap_or(orders.next);
+        orders.next = orders.next.max(number + 1);
+        orders.syncs.insert(number, context.waker().clone());
+        drop(orders);
+        self.number = Some(number);
+        syncer.call_thread();
+        Poll::Pending
+    }
+}
+
+impl Drop for Reach<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.syncer.desk.orders.lock().syncs.remove(&number);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A batch's place in the order of commits, and waiting for it.
+
+use super::Writer;
+use crate::{KvError, Outcome};
+use parking_lot::Mutex;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+/// A batch on its way.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    slot: Arc<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    number: u64,
+    result: OnceLock<Result<Outcome, KvError>>,
+    /// As many as there are futures waiting, at most: one that is polled again finds its own waker.
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Ticket {
+    pub(super) fn pending(number: u64) -> Ticket {
+        Ticket { slot: Arc::new(Slot { number, ..Slot::default() }) }
+    }
+
+    /// The batch's place in the order of commits. A batch that is settled without an error tells that all with lower
+    /// numbers are settled too.
+    pub fn number(&self) -> u64 {
+        self.slot.number
+    }
+
+    /// True once the batch is committed, refused or failed.
+    pub fn is_settled(&self) -> bool {
+        self.slot.result.get().is_some()
+    }
+
+    /// What became of the batch; `None` while it is on its way.
+    pub fn result(&self) -> Option<Result<Outcome, KvError>> {
+        self.slot.result.get().cloned()
+    }
+
+    pub(super) fn settle(&self, result: Result<Outcome, KvError>) {
+        let first = self.slot.result.set(result).is_ok();
+        debug_assert!(first, "a batch is settled once");
+        self.wake();
+    }
+
+    pub(super) fn register(&self, waker: &Waker) {
+        let mut wakers = self.slot.wakers.lock();
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+
+    pub(super) fn has_waiters(&self) -> bool {
+        !self.slot.wakers.lock().is_empty()
+    }
+
+    pub(super) fn wake(&self) {
+        // Taken out first: a waker may run code that comes back here.
+        let wakers = std::mem::take(&mut *self.slot.wakers.lock());
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Waits for a batch; made by [`Writer::wait`].
+pub struct Commit<'a> {
+    writer: &'a Writer,
+    ticket: &'a Ticket,
+    waiting: bool,
+}
+
+impl<'a> Commit<'a> {
+    pub(super) fn new(writer: &'a Writer, ticket: &'a Ticket) -> Commit<'a> {
+        Commit { writer, ticket, waiting: false }
+    }
+}
+
+impl Future for Commit<'_> {
+    type Output = Result<Outcome, KvError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.ticket.is_settled() && !self.writer.drive(self.ticket, context.waker()) {
+            self.waiting = true;
+            return Poll::Pending;
+        }
+        self.waiting = false;
+        Poll::Ready(self.ticket.result().expect("a settled ticket has a result"))
+    }
+}
+
+impl Drop for Commit<'_> {
+    fn drop(&mut self) {
+        if self.waiting && !self.ticket.is_settled() {
+            self.writer.abandon();
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What was acknowledged survives `kill -9`.
+
+mod support;
+
+use kv::{Durability, Embedded, Engine, Writer};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use support::{block_on, put};
+
+/// Where the child keeps its store; set only for the child.
+const CHILD_DIR: &str = "WEFT_KV_KILL_DIR";
+
+/// Acknowledgements after which the child is killed, each on a fresh store that goes on over all rounds.
+const KILL_AFTER: [usize; 6] = [1, 37, 500, 2_000, 3, 1_000];
+
+/// The process that is killed. Commits numbered batches and prints each number once committed.
+#[test]
+#[ignore = "not a test of its own: it is started, and killed, by the one below"]
+fn child() {
+    let dir = std::env::var(CHILD_DIR).expect("started by the test below");
+    let engine: Arc<dyn Engine> = Arc::new(Embedded::open(dir.as_ref()).unwrap());
+    let first = count(&*engine);
+    let writer = Writer::new(engine, Durability::Process);
+    let mut out = std::io::stdout().lock();
+    for number in first.. {
+        // A value beyond the journal's write buffer now and then, so that records are cut at every place.
+        let value = format!("{number}").repeat(1 + number % 7 * 300);
+        block_on(writer.commit(put(&format!("{number:08}"), &value))).unwrap();
+        writeln!(out, "acked {number}").unwrap();
+        out.flush().unwrap();
+    }
+}
+
+/// The number of batches, which must be a gapless prefix.
+fn count(engine: &dyn Engine) -> usize {
+    let pairs = engine.scan(b"", b"\xff", usize::MAX).unwrap();
+    for (number, (key, value)) in pairs.iter().enumerate() {
+        assert_eq!(key, format!("{number:08}").as_bytes());
+        assert_eq!(value, format!("{number}").repeat(1 + number % 7 * 300).as_bytes());
+    }
+    pairs.len()
+}
+
+#[test]
+fn acknowledged_commits_survive_the_death_of_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut acknowledged = 0;
+    for acks in KILL_AFTER {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(CHILD_DIR, dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut seen = 0;
+        // The pipe holds what the child acknowledged up to its death, so it is read to the end.
+        for line in lines.map_while(Result::ok) {
+            // The harness may print the test's name in front of the first acknowledgement.
+            let Some((_, number)) = line.split_once("acked ") else { continue };
+            acknowledged = acknowledged.max(number.parse::<usize>().unwrap() + 1);
+            seen += 1;
+            if seen == acks {
+                child.kill().unwrap();
+            }
+        }
+        assert!(seen >= acks, "the child ended by itself after {seen} acknowledgements");
+        child.wait().unwrap();
+        let engine = Embedded::open(dir.path()).unwrap();
+        let found = count(&engine);
+        assert!(found >= acknowledged, "{acknowledged} acknowledged, {found} found");
+    }
+}

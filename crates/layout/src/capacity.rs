@@ -1,0 +1,81 @@
+//! How full is full.
+
+use types::CapacityClass;
+
+const MIB: u64 = 1 << 20;
+/// Below this capacity a target is judged by percentages alone, or a small one would never be usable.
+const TINY_CAPACITY: u64 = 4096 * MIB;
+/// Free percentage below which a target takes no new files.
+const EMERGENCY_PERCENT: u64 = 1;
+/// Free bytes below which a target takes no new files, unless it is tiny: room for its own bookkeeping.
+const EMERGENCY_FLOOR: u64 = 64 * MIB;
+/// Free percentage below which new files prefer other targets.
+const LOW_PERCENT: u64 = 5;
+/// Free bytes below which new files prefer other targets, unless the target is tiny.
+const LOW_FLOOR: u64 = 512 * MIB;
+
+/// Classifies a target of `capacity` bytes with `free` bytes left.
+///
+/// With `floor` taken as 0 below 4 GiB of capacity:
+/// - `Emergency`: nothing is free, or `free < max(1 % of capacity, 64 MiB floor)`;
+/// - `Low`: `free < max(5 % of capacity, 512 MiB floor)`;
+/// - `Normal`: otherwise.
+pub fn classify(capacity: u64, free: u64) -> CapacityClass {
+    let tiny = capacity < TINY_CAPACITY;
+    let threshold = |percent: u64, floor: u64| {
+        let share = (capacity as u128 * percent as u128 / 100) as u64;
+        if tiny { share } else { share.max(floor) }
+    };
+    if free == 0 || free < threshold(EMERGENCY_PERCENT, EMERGENCY_FLOOR) {
+        CapacityClass::Emergency
+    } else if free < threshold(LOW_PERCENT, LOW_FLOOR) {
+        CapacityClass::Low
+    } else {
+        CapacityClass::Normal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use CapacityClass::{Emergency, Low, Normal};
+
+    fn check(capacity: u64, low_below: u64, emergency_below: u64) {
+        assert_eq!(classify(capacity, 0), Emergency);
+        assert_eq!(classify(capacity, emergency_below - 1), Emergency);
+        assert_eq!(classify(capacity, emergency_below), Low);
+        assert_eq!(classify(capacity, low_below - 1), Low);
+        assert_eq!(classify(capacity, low_below), Normal);
+        assert_eq!(classify(capacity, capacity), Normal);
+    }
+
+    #[test]
+    fn tiny_targets_go_by_percentage() {
+        check(100 * MIB, 5 * MIB, MIB);
+        check(1000, 50, 10);
+    }
+
+    #[test]
+    fn small_targets_go_by_floor() {
+        check(4096 * MIB, 512 * MIB, 64 * MIB);
+    }
+
+    #[test]
+    fn large_targets_go_by_percentage() {
+        check(100 << 40, 5 << 40, 1 << 40);
+    }
+
+    #[test]
+    fn a_target_between_the_floors_uses_both() {
+        // 1 % of 8000 MiB is 80 MiB, above its floor; 5 % is 400 MiB, below its floor.
+        check(8000 * MIB, 512 * MIB, 80 * MIB);
+    }
+
+    #[test]
+    fn nothing_free_is_an_emergency_at_any_size() {
+        assert_eq!(classify(0, 0), Emergency);
+        assert_eq!(classify(50, 0), Emergency);
+        assert_eq!(classify(50, 50), Normal);
+        assert_eq!(classify(u64::MAX, u64::MAX), Normal);
+    }
+}

@@ -1,0 +1,180 @@
+//! The choice of groups for a new file.
+//!
+//! A candidate is a group of the pattern's pool and scheme whose members are all online and none in an emergency of space.
+//! Candidates with a target that is low on space serve only where the others don't fill the stripe count, and then come
+//! last. Pure: equal arguments give equal answers.
+
+use crate::random::{SplitMix64, mix};
+use types::{
+    CapacityClass, Chooser, ClusterMap, Errno, Error, Group, GroupId, InodeId, Result, StripePattern, TargetState,
+};
+
+/// Unit in which free space weighs, bytes: small enough to tell tiny targets apart, large enough that the sum over all
+/// groups of a cluster fits 64 bits.
+const WEIGHT_UNIT: u64 = 4096;
+
+/// A group that may take a new file.
+struct Candidate {
+    id: GroupId,
+    /// Free bytes of the member that has the fewest.
+    free: u64,
+}
+
+/// Candidates by how full they are, and why other groups are none.
+#[derive(Default)]
+struct Candidates {
+    normal: Vec<Candidate>,
+    low: Vec<Candidate>,
+    full: usize,
+    offline: usize,
+}
+
+/// Chooses the groups of a new file: distinct, in stripe order, at most `pattern.stripe_count` and at least one.
+///
+/// - `RoundRobin`: a run of consecutive groups; consecutive inode numbers start on consecutive groups, so that files of
+///   one chunk spread as evenly as large ones.
+/// - `Random`: every ordered selection is equally likely.
+/// - `CapacityWeighted`: drawn without replacement, each draw in proportion to free space.
+///
+/// Errors: `ENODEV` when the pool is unknown, has no group of the scheme or none that is online; `ENOSPC` when those that
+/// are online are full.
+pub fn choose(map: &ClusterMap, pattern: &StripePattern, ino: InodeId, seed: u64) -> Result<Vec<GroupId>> {
+    let candidates = Candidates::find(map, pattern);
+    let wanted = (pattern.stripe_count as usize).max(1);
+    let from_normal = wanted.min(candidates.normal.len());
+    let from_low = (wanted - from_normal).min(candidates.low.len());
+    if from_normal + from_low == 0 {
+        return Err(candidates.refusal(map, pattern));
+    }
+    let mut random = SplitMix64::new(seed ^ mix(ino.0));
+    let mut chosen = pick(candidates.normal, from_normal, pattern.chooser, ino, &mut random);
+    chosen.extend(pick(candidates.low, from_low, pattern.chooser, ino, &mut random));
+    Ok(chosen)
+}
+
+impl Candidates {
+    fn find(map: &ClusterMap, pattern: &StripePattern) -> Candidates {
+        let mut found = Candidates::default();
+        for group in map.groups.iter().filter(|g| g.pool == pattern.pool && g.scheme == pattern.scheme) {
+            let Some((class, free)) = condition(map, group) else {
+                found.offline += 1;
+                continue;
+            };
+            let candidate = Candidate { id: group.id, free };
+            match class {
+                CapacityClass::Normal => found.normal.push(candidate),
+                CapacityClass::Low => found.low.push(candidate),
+                CapacityClass::Emergency => found.full += 1,
+            }
+        }
+        found
+    }
+
+    /// Why there is no candidate.
+    fn refusal(&self, map: &ClusterMap, pattern: &StripePattern) -> Error {
+        let Some(pool) = map.pool(pattern.pool) else {
+            return Error::new(Errno::ENODEV, format!("pool {} does not exist", pattern.pool))
+                .hint("give the directory another pool with weft entry set-pattern");
+        };
+        let name = &pool.name;
+        match (self.full, self.offline) {
+            (0, 0) => Error::new(Errno::ENODEV, format!("pool {name} has no targets for new files"))
+                .hint(format!("add a target to pool {name}")),
+            (0, offline) => Error::new(
+                Errno::ENODEV,
+                format!("pool {name} can't take new files: its {} offline", are(offline, "group")),
+            )
+            .hint(format!("start the nodes that serve the targets of pool {name}")),
+            (full, 0) => {
+                Error::new(Errno::ENOSPC, format!("pool {name} can't take new files: its {} full", are(full, "group")))
+                    .hint(format!("remove files, or add a target to pool {name}"))
+            }
+            (full, offline) => Error::new(
+                Errno::ENOSPC,
+                format!(
+                    "pool {name} can't take new files: {} full and {} offline",
+                    are(full, "group"),
+                    are(offline, "group")
+                ),
+            )
+            .hint(format!("start the nodes that are down, remove files, or add a target to pool {name}")),
+        }
+    }
+}
+
+/// `1 group is`, `2 groups are`.
+fn are(count: usize, noun: &str) -> String {
+    if count == 1 { format!("{count} {noun} is") } else { format!("{count} {noun}s are") }
+}
+
+/// The worst capacity class and the fewest free bytes among a group's members; `None` when the group has no members or
+/// one of them can't be reached.
+fn condition(map: &ClusterMap, group: &Group) -> Option<(CapacityClass, u64)> {
+    let mut worst = CapacityClass::Normal;
+    let mut free = None;
+    for &member in &group.members {
+        let target = map.target(member).filter(|t| t.state == TargetState::Online)?;
+        free = Some(free.map_or(target.free, |least: u64| least.min(target.free)));
+        worst = match (worst, target.class) {
+            (CapacityClass::Emergency, _) | (_, CapacityClass::Emergency) => CapacityClass::Emergency,
+            (CapacityClass::Low, _) | (_, CapacityClass::Low) => CapacityClass::Low,
+            (CapacityClass::Normal, CapacityClass::Normal) => CapacityClass::Normal,
+        };
+    }
+    free.map(|free| (worst, free))
+}
+
+/// Picks `count <= candidates.len()` of the candidates.
+fn pick(
+    candidates: Vec<Candidate>,
+    count: usize,
+    chooser: Chooser,
+    ino: InodeId,
+    random: &mut SplitMix64,
+) -> Vec<GroupId> {
+    if count == 0 {
+        return Vec::new();
+    }
+    match chooser {
+        Chooser::RoundRobin => round_robin(&candidates, count, ino),
+        Chooser::Random => shuffled(candidates, count, random),
+        Chooser::CapacityWeighted => weighted(candidates, count, random),
+    }
+}
+
+fn round_robin(candidates: &[Candidate], count: usize, ino: InodeId) -> Vec<GroupId> {
+    // The partition shifts the start, or the first files of all partitions would meet on one group.
+    let start = (ino.sequence() + ino.partition().0 as u64) % candidates.len() as u64;
+    candidates.iter().cycle().skip(start as usize).take(count).map(|c| c.id).collect()
+}
+
+/// The first `count` steps of a Fisher-Yates shuffle.
+fn shuffled(mut candidates: Vec<Candidate>, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
+    for i in 0..count {
+        let j = i + random.below((candidates.len() - i) as u64) as usize;
+        candidates.swap(i, j);
+    }
+    candidates[..count].iter().map(|c| c.id).collect()
+}
+
+fn weighted(mut candidates: Vec<Candidate>, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
+    // One unit on top, so that a group without free space can still be drawn when the others run out.
+    let weight = |c: &Candidate| c.free / WEIGHT_UNIT + 1;
+    let mut total: u64 = candidates.iter().map(weight).sum();
+    let mut chosen = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut ticket = random.below(total);
+        let winner = candidates.iter().position(|c| {
+            let hit = ticket < weight(c);
+            ticket = ticket.saturating_sub(weight(c));
+            hit
+        });
+        let winner = candidates.remove(winner.expect("a ticket is below the sum of the weights"));
+        total -= weight(&winner);
+        chosen.push(winner.id);
+    }
+    chosen
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

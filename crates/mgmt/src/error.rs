@@ -1,0 +1,110 @@
+//! What management refuses, and what the reader can do about it.
+
+use kv::KvError;
+use std::io;
+use std::path::{Path, PathBuf};
+use types::Errno;
+
+/// Result with management's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a state directory or the map can't be used. Nothing was changed on disk.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Error {
+    #[error("{} is not a directory", path.display())]
+    NotADirectory { path: PathBuf },
+    #[error("{} is not a weft state directory and not empty: it holds {example:?}", path.display())]
+    Foreign { path: PathBuf, example: String },
+    #[error("there is no weft cluster in {}", path.display())]
+    NoCluster { path: PathBuf },
+    #[error("{} has format {found}; this weft knows formats up to {known}", path.display())]
+    NewerFormat { path: PathBuf, found: u64, known: u64 },
+    #[error("superblock {} is damaged: {cause}", path.display())]
+    CorruptSuperblock { path: PathBuf, cause: String },
+    #[error("{} has {} MiB free; a new cluster needs {} MiB", path.display(), free >> 20, needed >> 20)]
+    TooLittleSpace { path: PathBuf, free: u64, needed: u64 },
+    #[error("the cluster in {} is already served by process {pid}", path.display())]
+    InUse { path: PathBuf, pid: String },
+    #[error("the cluster in {} has {have} targets, not {asked}", path.display())]
+    TargetCount { path: PathBuf, have: usize, asked: usize },
+    #[error("{} is not a target of the cluster in {}", target.display(), path.display())]
+    UnknownTarget { path: PathBuf, target: PathBuf },
+    #[error("target {} is given twice", target.display())]
+    DuplicateTarget { target: PathBuf },
+    #[error("the cluster map in {} is damaged: {cause}", path.display())]
+    CorruptMap { path: PathBuf, cause: String },
+    #[error("can't {action} {}: {cause}", path.display())]
+    Io { action: &'static str, path: PathBuf, cause: io::Error },
+    #[error(transparent)]
+    Store(#[from] KvError),
+}
+
+impl Error {
+    /// Names the object of a failed system call.
+    pub(crate) fn io(action: &'static str, path: &Path, cause: io::Error) -> Error {
+        Error::Io { action, path: path.to_path_buf(), cause }
+    }
+
+    /// The remedy.
+    pub fn hint(&self) -> String {
+        match self {
+            Error::NotADirectory { .. } => "name a directory with --dir, or a path that doesn't exist yet".into(),
+            Error::Foreign { .. } => "name an empty directory, or a path that doesn't exist yet, with --dir".into(),
+            Error::NoCluster { path } => {
+                format!("weft up --dir {} --mount MOUNTPOINT makes one", path.display())
+            }
+            Error::NewerFormat { .. } => "use the weft version that wrote it, or a later one".into(),
+            Error::CorruptSuperblock { path, .. } => format!(
+                "restore {} from a backup; every target's superblock names the cluster it belongs to",
+                path.display()
+            ),
+            Error::TooLittleSpace { .. } => {
+                "free some space there, or name a directory on another file system with --dir".into()
+            }
+            Error::InUse { path, .. } => {
+                format!(
+                    "weft status --dir {0} shows it, weft down --dir {0} stops it",
+                    path.display()
+                )
+            }
+            Error::TargetCount { have, .. } => {
+                format!("leave --targets out, or say --targets {have}: the number is fixed when a cluster is made")
+            }
+            Error::UnknownTarget { .. } => {
+                "leave --target-dir out: the targets are fixed when a cluster is made".into()
+            }
+            Error::DuplicateTarget { .. } => "give every target a directory of its own".into(),
+            Error::CorruptMap { .. } => "restore the state directory's meta folder from a backup".into(),
+            Error::Io { cause, .. } => match cause.kind() {
+                io::ErrorKind::PermissionDenied => "run as the owner of the directory, or as root".into(),
+                io::ErrorKind::StorageFull => "free some space there".into(),
+                _ => "check the disk and the path (dmesg shows what the kernel knows)".into(),
+            },
+            Error::Store(KvError::NoSpace { .. }) => "free some space there".into(),
+            Error::Store(_) => "check the disk below the state directory (dmesg shows what the kernel knows)".into(),
+        }
+    }
+
+    fn errno(&self) -> Errno {
+        match self {
+            Error::NotADirectory { .. } => Errno::ENOTDIR,
+            Error::Foreign { .. } => Errno::ENOTEMPTY,
+            Error::NoCluster { .. } => Errno::ENOENT,
+            Error::TooLittleSpace { .. } | Error::Store(KvError::NoSpace { .. }) => Errno::ENOSPC,
+            Error::InUse { .. } => Errno::EBUSY,
+            Error::TargetCount { .. }
+            | Error::UnknownTarget { .. }
+            | Error::DuplicateTarget { .. }
+            | Error::NewerFormat { .. } => Errno::EINVAL,
+            Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno),
+            Error::CorruptSuperblock { .. } | Error::CorruptMap { .. } | Error::Store(_) => Errno::EIO,
+        }
+    }
+}
+
+impl From<Error> for types::Error {
+    fn from(error: Error) -> types::Error {
+        types::Error::new(error.errno(), error.to_string()).hint(error.hint())
+    }
+}

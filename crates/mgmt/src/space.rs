@@ -1,0 +1,23 @@
+//! How much room a directory's file system has.
+
+use std::io;
+use std::path::Path;
+
+/// Room on one local file system, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// In all.
+    pub capacity: u64,
+    /// Free to ordinary users.
+    pub free: u64,
+    /// Which file system it is, so that directories that share one are not counted twice.
+    pub device: u64,
+}
+
+/// Measures the file system that holds `path`.
+pub fn space_of(path: &Path) -> io::Result<Space> {
+    let vfs = rustix::fs::statvfs(path)?;
+    let device = rustix::fs::stat(path)?.st_dev;
+    let free = vfs.f_bavail.saturating_mul(vfs.f_frsize);
+    Ok(Space { capacity: vfs.f_blocks.saturating_mul(vfs.f_frsize), free, device })
+}

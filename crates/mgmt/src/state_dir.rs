@@ -1,0 +1,160 @@
+//! A state directory: what is where in it, and opening or making one.
+
+use crate::error::{Error, Result};
+use crate::lock::StateLock;
+use crate::space::space_of;
+use crate::superblock::{Superblock, draft_of};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Room that a new cluster must find, in bytes: the metadata store's journal and tables, the targets' intent logs, and
+/// enough left over to be of use.
+pub const MIN_FREE_BYTES: u64 = 256 << 20;
+
+/// Names in a state directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StatePaths {
+    root: PathBuf,
+}
+
+impl StatePaths {
+    /// The names below `root`.
+    pub fn new(root: impl Into<PathBuf>) -> StatePaths {
+        StatePaths { root: root.into() }
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Who the cluster is.
+    pub fn superblock(&self) -> PathBuf {
+        self.root.join("weft.toml")
+    }
+
+    /// Held while a process serves.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
+    /// The metadata store.
+    pub fn meta(&self) -> PathBuf {
+        self.root.join("meta")
+    }
+
+    /// Where target number `number` (from 1) is unless the administrator says otherwise.
+    pub fn default_target(&self, number: usize) -> PathBuf {
+        self.root.join("targets").join(format!("t{number}"))
+    }
+
+    /// Where the running process takes commands.
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("control.sock")
+    }
+
+    /// What a detached process writes.
+    pub fn log(&self) -> PathBuf {
+        self.root.join("weft.log")
+    }
+
+    /// The running process.
+    pub fn pid(&self) -> PathBuf {
+        self.root.join("weft.pid")
+    }
+}
+
+/// A state directory that this process serves.
+#[derive(Debug)]
+pub struct StateDir {
+    /// What is where.
+    pub paths: StatePaths,
+    /// Who the cluster is.
+    pub superblock: Superblock,
+    _lock: StateLock,
+}
+
+impl StateDir {
+    /// Opens the cluster in `root`, or makes a new one there when the directory is empty or absent.
+    ///
+    /// # Errors
+    /// Whatever is refused is left as it was: a path that is no directory, a directory with other files in it, a superblock that is
+    /// damaged or from the future, a file system with less than [`MIN_FREE_BYTES`] free (new clusters only), a
+    /// cluster that another process serves.
+    pub fn open_or_create(root: &Path, name: &str) -> Result<StateDir> {
+        let root = absolute(root)?;
+        let paths = StatePaths::new(&root);
+        match fs::metadata(&root) {
+            Ok(meta) if !meta.is_dir() => return Err(Error::NotADirectory { path: root }),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                require_space(&root)?;
+                make_private(&root).map_err(|e| Error::io("make", &root, e))?;
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+                return Err(Error::NotADirectory { path: root });
+            }
+            Err(e) => return Err(Error::io("open", &root, e)),
+        }
+        match Superblock::read(&paths.superblock())? {
+            Some(superblock) => {
+                let _lock = StateLock::take(&root, &paths.lock())?;
+                Ok(StateDir { paths, superblock, _lock })
+            }
+            None => StateDir::create(paths, name),
+        }
+    }
+
+    fn create(paths: StatePaths, name: &str) -> Result<StateDir> {
+        require_empty(&paths)?;
+        require_space(paths.root())?;
+        let lock = StateLock::take(paths.root(), &paths.lock())?;
+        // Another process may have made the cluster between our look and our lock.
+        let superblock = match Superblock::read(&paths.superblock())? {
+            Some(superblock) => superblock,
+            None => {
+                let superblock = Superblock::random(name);
+                superblock.create(&paths.superblock())?;
+                superblock
+            }
+        };
+        Ok(StateDir { paths, superblock, _lock: lock })
+    }
+}
+
+/// `path` from the root directory, without looking at it.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| Error::io("find", path, e))
+}
+
+/// Makes a directory that only its owner may enter: it holds everybody's files.
+fn make_private(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Refuses a directory that holds anything but what a cut-short first start or `mkfs` leaves.
+fn require_empty(paths: &StatePaths) -> Result<()> {
+    let root = paths.root();
+    let ours = [paths.lock(), draft_of(&paths.superblock()), root.join("lost+found")];
+    for entry in fs::read_dir(root).map_err(|e| Error::io("list", root, e))? {
+        let entry = entry.map_err(|e| Error::io("list", root, e))?;
+        if !ours.contains(&entry.path()) {
+            let example = entry.file_name().to_string_lossy().into_owned();
+            return Err(Error::Foreign { path: root.to_path_buf(), example });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a file system without room for a new cluster; `path` may not exist yet.
+fn require_space(path: &Path) -> Result<()> {
+    let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
+    let space = space_of(existing).map_err(|e| Error::io("measure", existing, e))?;
+    if space.free < MIN_FREE_BYTES {
+        let path = path.to_path_buf();
+        return Err(Error::TooLittleSpace { path, free: space.free, needed: MIN_FREE_BYTES });
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! What the metadata service's background work and file system checks read, page by page.
+//!
+//! Every page holds what comes after the inode (or cookie) given; an empty page is the end.
+
+use crate::keys::{self, Key, KeyRange};
+use crate::record::{self, Inode, Orphan, Writing};
+use crate::{ReadError, Reader, Writes};
+use bytes::Bytes;
+use types::{Attr, Error, InodeId, Layout, PartitionId, SessionId};
+use wire::{DirEntry, WriteRecord};
+
+/// An inode without a name, waiting for its reclaim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OrphanInode {
+    /// The inode.
+    pub ino: InodeId,
+    /// The session that took the last name away or made it without one.
+    pub session: SessionId,
+}
+
+/// A file whose chunks may differ from what its inode says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unsettled {
+    /// Who writes, and what is still to be cut. [`wire::MetaOp::EndWrite`] and `TruncateDone` in the name of this session
+    /// settle it.
+    pub record: WriteRecord,
+    /// The inode as it is on record.
+    pub attr: Attr,
+    /// Where its chunks are.
+    pub layout: Option<Layout>,
+    /// The content is inline: what is in the chunks is an unfinished move there, and worthless.
+    pub inline: bool,
+}
+
+/// An entry of a directory.
+pub type Child = DirEntry;
+
+impl From<Error> for ReadError {
+    fn from(error: Error) -> ReadError {
+        ReadError::Store(error)
+    }
+}
+
+/// Orphans of a partition above `after`, at most `limit`.
+pub fn orphans(
+    reader: &dyn Reader,
+    partition: PartitionId,
+    after: InodeId,
+    limit: usize,
+) -> Result<Vec<OrphanInode>, ReadError> {
+    let pairs = scan(reader, &keys::orphans_after(partition, after), limit)?;
+    let mut found = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
+        if let Some(Key::Orphan(ino)) = keys::decode_key(&key) {
+            let session = record::decode::<Orphan>(&key, value)?.session_id();
+            found.push(OrphanInode { ino, session });
+        }
+    }
+    Ok(found)
+}
+
+/// Write records of a partition on inodes above `after`. A page holds all records of its last inode, and so may be longer
+/// than `limit`.
+pub fn unsettled(
+    reader: &dyn Reader,
+    partition: PartitionId,
+    after: InodeId,
+    limit: usize,
+) -> Result<Vec<Unsettled>, ReadError> {
+    let mut pairs = scan(reader, &keys::writing_after(partition, after), limit)?;
+    if pairs.len() >= limit
+        && let Some((key, _)) = pairs.last()
+    {
+        let last = key.clone();
+        let rest_of_last = KeyRange { from: successor(&last), to: end_of_inode(&last) };
+        pairs.extend(scan(reader, &rest_of_last, usize::MAX)?);
+    }
+    let mut found = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
+        if let Some(Key::Writing { ino, session }) = keys::decode_key(&key) {
+            let truncate_to = record::decode::<Writing>(&key, value)?.truncate_to;
+            let note = WriteRecord { ino, session, truncate_to };
+            found.extend(with_inode(reader, note)?);
+        }
+    }
+    Ok(found)
+}
+
+fn with_inode(reader: &dyn Reader, record: WriteRecord) -> Result<Option<Unsettled>, ReadError> {
+    let ino = record.ino;
+    let key = keys::inode(ino);
+    let Some(value) = reader.get(&key)? else {
+        return Ok(None);
+    };
+    let inode: Inode = record::decode(&key, value)?;
+    let layout = inode.layout.as_ref().map(Layout::try_from).transpose()?;
+    Ok(Some(Unsettled { record, attr: inode.attr(ino), layout, inline: inode.inline }))
+}
+
+/// The key right after a key.
+fn successor(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
+/// Where the write records of the inode end that this record is of.
+fn end_of_inode(key: &[u8]) -> Vec<u8> {
+    match keys::decode_key(key) {
+        Some(Key::Writing { ino, .. }) => keys::writing_of(ino).to,
+        _ => successor(key),
+    }
+}
+
+/// Files of a partition above `after` that are gone but for their chunks, at most `limit`.
+pub fn doomed(
+    reader: &dyn Reader,
+    partition: PartitionId,
+    after: InodeId,
+    limit: usize,
+) -> Result<Vec<(InodeId, Layout)>, ReadError> {
+    let pairs = scan(reader, &keys::doomed_after(partition, after), limit)?;
+    let mut found = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
+        if let Some(Key::Doomed(ino)) = keys::decode_key(&key) {
+            let layout: record::Layout = record::decode(&key, value)?;
+            found.push((ino, Layout::try_from(&layout)?));
+        }
+    }
+    Ok(found)
+}
+
+/// The writes that end the deletion of a file: its chunks are gone, too.
+pub fn forget_doomed(ino: InodeId) -> Writes {
+    vec![(keys::doomed(ino).to_vec(), None)]
+}
+
+/// Entries of a directory after `cookie`, at most `limit`, as they are stored.
+pub fn children(
+    reader: &dyn Reader,
+    dir: InodeId,
+    cookie: u64,
+    limit: usize,
+) -> Result<Vec<Child>, ReadError> {
+    let pairs = scan(reader, &keys::entries_after(dir, cookie), limit)?;
+    pairs.into_iter().map(|(key, value)| Ok(crate::ops::decode_entry(&key, value)?)).collect()
+}
+
+/// Inodes of a partition above `after`, at most `limit`.
+pub fn inodes(
+    reader: &dyn Reader,
+    partition: PartitionId,
+    after: InodeId,
+    limit: usize,
+) -> Result<Vec<(InodeId, Inode)>, ReadError> {
+    let pairs = scan(reader, &keys::inodes_after(partition, after), limit)?;
+    let mut found = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
+        if let Some(Key::Inode(ino)) = keys::decode_key(&key) {
+            found.push((ino, record::decode(&key, value)?));
+        }
+    }
+    Ok(found)
+}
+
+fn scan(
+    reader: &dyn Reader,
+    range: &KeyRange,
+    limit: usize,
+) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+    reader.scan(&range.from, &range.to, limit)
+}

@@ -1,0 +1,352 @@
+//! The key schema.
+//!
+//! Every key is `[partition u16][kind u8][id u64]...`, big-endian, so that a partition is one contiguous range, and
+//! everything of one kind within it is another. The partition of a key is the partition of the inode it is about.
+//!
+//! | key | id | then | value |
+//! |---|---|---|---|
+//! | inode | inode | | [`record::Inode`](crate::record::Inode) |
+//! | entry | directory | hash u64, name | [`record::Entry`](crate::record::Entry) |
+//! | xattr | inode | name | [`record::Xattr`](crate::record::Xattr) |
+//! | inline | inode | | [`record::Inline`](crate::record::Inline) |
+//! | orphan | inode | | [`record::Orphan`](crate::record::Orphan): no name is left, but the inode is still used |
+//! | writing | inode | session u64 | [`record::Writing`](crate::record::Writing): its chunks may differ from what the inode says |
+//! | doomed | inode | | [`record::Layout`](crate::record::Layout): the inode is gone, its chunks are still to be deleted |
+//! | next | 0 | | [`record::Next`](crate::record::Next): the sequence number of the partition's next inode |
+//!
+//! The hash of an entry has 63 bits, so that it is a directory offset that every program can hold. Its top 16 bits (of
+//! the 63) are the entry's *bucket*: a directory that outgrows one executor is split by ranges of buckets, which are
+//! contiguous in this order already.
+//!
+//! Partition [`GLOBAL`] holds what belongs to no inode: owners of partitions and records of operations.
+
+use bytes::Bytes;
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+use types::{InodeId, PartitionId, SessionId};
+
+/// The partition of keys that belong to no inode. No inode is ever made in it.
+pub const GLOBAL: PartitionId = PartitionId(0xFFFF);
+/// Directory offsets below this one are reserved: 0 is the start, and a face may give others to `.` and `..`.
+pub const FIRST_COOKIE: u64 = 16;
+/// The largest directory offset.
+pub const LAST_COOKIE: u64 = u64::MAX >> 1;
+/// Length of a key that is just an id.
+pub const ID_KEY_LEN: usize = 11;
+
+/// A key that is just an id.
+pub type IdKey = [u8; ID_KEY_LEN];
+
+const INODE: u8 = 1;
+const ENTRY: u8 = 2;
+const XATTR: u8 = 3;
+const INLINE: u8 = 4;
+const ORPHAN: u8 = 5;
+const WRITING: u8 = 6;
+const DOOMED: u8 = 7;
+const NEXT: u8 = 8;
+const OWNER: u8 = 16;
+const OPERATION: u8 = 17;
+
+/// A key, taken apart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Key {
+    Inode(InodeId),
+    Entry { dir: InodeId, hash: u64, name: Bytes },
+    Xattr { ino: InodeId, name: Bytes },
+    Inline(InodeId),
+    Orphan(InodeId),
+    Writing { ino: InodeId, session: SessionId },
+    Doomed(InodeId),
+    Next(PartitionId),
+    Owner(PartitionId),
+    Operation { session: SessionId, sequence: u64 },
+}
+
+/// A range of keys for a scan: `from <= key < to`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub struct KeyRange {
+    pub from: Vec<u8>,
+    pub to: Vec<u8>,
+}
+
+/// How the name of an entry is hashed; replaced by tests that need collisions.
+pub(crate) type NameHash = fn(hash_key: (u64, u64), name: &[u8]) -> u64;
+
+/// Where an entry stands in its directory: SipHash-1-3 of the name, 63 bits of it, kept out of the reserved offsets.
+/// Keyed, so that nobody can make names collide on purpose.
+pub fn name_hash(hash_key: (u64, u64), name: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(hash_key.0, hash_key.1);
+    hasher.write(name);
+    (hasher.finish() >> 1).max(FIRST_COOKIE)
+}
+
+/// The partition of a new directory: by hash, so that directories spread over metadata services.
+pub fn directory_partition(
+    hash_key: (u64, u64),
+    partitions: u16,
+    parent: InodeId,
+    name: &[u8],
+) -> PartitionId {
+    let mut hasher = SipHasher13::new_with_keys(hash_key.0, hash_key.1);
+    hasher.write(&parent.0.to_be_bytes());
+    hasher.write(name);
+    PartitionId((hasher.finish() % partitions.max(1) as u64) as u16)
+}
+
+fn id_key(partition: PartitionId, kind: u8, id: u64) -> IdKey {
+    let mut key = [0; ID_KEY_LEN];
+    key[..2].copy_from_slice(&partition.0.to_be_bytes());
+    key[2] = kind;
+    key[3..].copy_from_slice(&id.to_be_bytes());
+    key
+}
+
+fn id_key_then(partition: PartitionId, kind: u8, id: u64, rest: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(ID_KEY_LEN + rest.iter().map(|part| part.len()).sum::<usize>());
+    key.extend_from_slice(&id_key(partition, kind, id));
+    for part in rest {
+        key.extend_from_slice(part);
+    }
+    key
+}
+
+/// Key of an inode.
+pub fn inode(ino: InodeId) -> IdKey {
+    id_key(ino.partition(), INODE, ino.0)
+}
+
+/// Key of an entry, given the hash of its name.
+pub fn entry(dir: InodeId, hash: u64, name: &[u8]) -> Vec<u8> {
+    id_key_then(dir.partition(), ENTRY, dir.0, &[&hash.to_be_bytes(), name])
+}
+
+/// Key of an extended attribute.
+pub fn xattr(ino: InodeId, name: &[u8]) -> Vec<u8> {
+    id_key_then(ino.partition(), XATTR, ino.0, &[name])
+}
+
+/// Key of inline content.
+pub fn inline(ino: InodeId) -> IdKey {
+    id_key(ino.partition(), INLINE, ino.0)
+}
+
+/// Key of the note that an inode has no name left.
+pub fn orphan(ino: InodeId) -> IdKey {
+    id_key(ino.partition(), ORPHAN, ino.0)
+}
+
+/// Key of the note that a session changes a file's chunks.
+pub fn writing(ino: InodeId, session: SessionId) -> Vec<u8> {
+    id_key_then(ino.partition(), WRITING, ino.0, &[&session.0.to_be_bytes()])
+}
+
+/// Key of the note that a deleted file's chunks are still there.
+pub fn doomed(ino: InodeId) -> IdKey {
+    id_key(ino.partition(), DOOMED, ino.0)
+}
+
+/// Key of the next sequence number of a partition.
+pub fn next(partition: PartitionId) -> IdKey {
+    id_key(partition, NEXT, 0)
+}
+
+/// Key of the owner of a partition; its value belongs to the metadata service.
+pub fn owner(partition: PartitionId) -> IdKey {
+    id_key(GLOBAL, OWNER, partition.0 as u64)
+}
+
+/// Key of the record of an operation; its value belongs to the metadata service.
+pub fn operation(session: SessionId, sequence: u64) -> Vec<u8> {
+    id_key_then(GLOBAL, OPERATION, session.0, &[&sequence.to_be_bytes()])
+}
+
+/// All operation records of a session.
+pub fn operations_of(session: SessionId) -> KeyRange {
+    range_of_id(GLOBAL, OPERATION, session.0)
+}
+
+/// The partition that a key belongs to; [`GLOBAL`] for one that is too short to be a key.
+pub fn partition_of_key(key: &[u8]) -> PartitionId {
+    key.first_chunk().map_or(GLOBAL, |bytes| PartitionId(u16::from_be_bytes(*bytes)))
+}
+
+/// All entries of a directory whose offset is above `cookie`.
+pub fn entries_after(dir: InodeId, cookie: u64) -> KeyRange {
+    let hash = cookie.min(LAST_COOKIE) + 1;
+    KeyRange { from: entry(dir, hash, b""), to: range_of_id(dir.partition(), ENTRY, dir.0).to }
+}
+
+/// All entries of a directory with this offset.
+pub fn entries_at(dir: InodeId, cookie: u64) -> KeyRange {
+    KeyRange { from: entry(dir, cookie, b""), to: entry(dir, cookie + 1, b"") }
+}
+
+/// All extended attributes of an inode.
+pub fn xattrs_of(ino: InodeId) -> KeyRange {
+    range_of_id(ino.partition(), XATTR, ino.0)
+}
+
+/// All write records of an inode.
+pub fn writing_of(ino: InodeId) -> KeyRange {
+    range_of_id(ino.partition(), WRITING, ino.0)
+}
+
+/// All inodes of a partition above `after`.
+pub fn inodes_after(partition: PartitionId, after: InodeId) -> KeyRange {
+    range_after(partition, INODE, after)
+}
+
+/// All orphans of a partition above `after`.
+pub fn orphans_after(partition: PartitionId, after: InodeId) -> KeyRange {
+    range_after(partition, ORPHAN, after)
+}
+
+/// All write records of a partition on inodes above `after`.
+pub fn writing_after(partition: PartitionId, after: InodeId) -> KeyRange {
+    range_after(partition, WRITING, after)
+}
+
+/// All doomed files of a partition above `after`.
+pub fn doomed_after(partition: PartitionId, after: InodeId) -> KeyRange {
+    range_after(partition, DOOMED, after)
+}
+
+/// Every key of a partition.
+pub fn all_of(partition: PartitionId) -> KeyRange {
+    let from = partition.0.to_be_bytes().to_vec();
+    let to = match partition.0.checked_add(1) {
+        Some(next) => next.to_be_bytes().to_vec(),
+        None => vec![0xFF; 3],
+    };
+    KeyRange { from, to }
+}
+
+fn range_of_id(partition: PartitionId, kind: u8, id: u64) -> KeyRange {
+    let to = match id.checked_add(1) {
+        Some(next) => id_key(partition, kind, next),
+        None => id_key(partition, kind + 1, 0),
+    };
+    KeyRange { from: id_key(partition, kind, id).to_vec(), to: to.to_vec() }
+}
+
+fn range_after(partition: PartitionId, kind: u8, after: InodeId) -> KeyRange {
+    KeyRange {
+        from: id_key(partition, kind, after.0.saturating_add(1)).to_vec(),
+        to: id_key(partition, kind + 1, 0).to_vec(),
+    }
+}
+
+/// Takes a key apart; `None` when it is none of this schema.
+pub fn decode_key(key: &[u8]) -> Option<Key> {
+    let (head, rest) = key.split_first_chunk::<ID_KEY_LEN>()?;
+    let partition = partition_of_key(head);
+    let id = u64::from_be_bytes(*head.last_chunk::<8>()?);
+    let ino = InodeId(id);
+    let kind = head[2];
+    let at_home = if kind < NEXT { ino.partition() == partition } else { kind == NEXT || partition == GLOBAL };
+    if !at_home {
+        return None;
+    }
+    match (kind, rest.len()) {
+        (INODE, 0) => Some(Key::Inode(ino)),
+        (ENTRY, _) => {
+            let (hash, name) = rest.split_first_chunk::<8>()?;
+            let hash = u64::from_be_bytes(*hash);
+            Some(Key::Entry { dir: ino, hash, name: Bytes::copy_from_slice(name) })
+        }
+        (XATTR, _) => Some(Key::Xattr { ino, name: Bytes::copy_from_slice(rest) }),
+        (INLINE, 0) => Some(Key::Inline(ino)),
+        (ORPHAN, 0) => Some(Key::Orphan(ino)),
+        (WRITING, 8) => {
+            Some(Key::Writing { ino, session: SessionId(u64::from_be_bytes(rest.try_into().ok()?)) })
+        }
+        (DOOMED, 0) => Some(Key::Doomed(ino)),
+        (NEXT, 0) if id == 0 => Some(Key::Next(partition)),
+        (OWNER, 0) => Some(Key::Owner(PartitionId(u16::try_from(id).ok()?))),
+        (OPERATION, 8) => Some(Key::Operation {
+            session: SessionId(id),
+            sequence: u64::from_be_bytes(rest.try_into().ok()?),
+        }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_decodes_to_what_it_was_made_of() {
+        let ino = InodeId::new(PartitionId(3), 77);
+        let (session, name) = (SessionId(9), Bytes::from_static(b"name"));
+        let cases: Vec<(Vec<u8>, Key)> = vec![
+            (inode(ino).to_vec(), Key::Inode(ino)),
+            (entry(ino, 99, &name), Key::Entry { dir: ino, hash: 99, name: name.clone() }),
+            (xattr(ino, &name), Key::Xattr { ino, name: name.clone() }),
+            (inline(ino).to_vec(), Key::Inline(ino)),
+            (orphan(ino).to_vec(), Key::Orphan(ino)),
+            (writing(ino, session), Key::Writing { ino, session }),
+            (doomed(ino).to_vec(), Key::Doomed(ino)),
+            (next(PartitionId(3)).to_vec(), Key::Next(PartitionId(3))),
+            (owner(PartitionId(3)).to_vec(), Key::Owner(PartitionId(3))),
+            (operation(session, 5), Key::Operation { session, sequence: 5 }),
+        ];
+        for (key, decoded) in cases {
+            assert_eq!(decode_key(&key), Some(decoded.clone()), "{key:?}");
+            let global = matches!(decoded, Key::Owner(_) | Key::Operation { .. });
+            assert_eq!(partition_of_key(&key), if global { GLOBAL } else { PartitionId(3) });
+        }
+    }
+
+    #[test]
+    fn a_foreign_key_is_refused() {
+        let ino = InodeId::new(PartitionId(3), 77);
+        let mut misplaced = inode(ino);
+        misplaced[1] = 4;
+        assert_eq!(decode_key(&misplaced), None);
+        assert_eq!(decode_key(b""), None);
+        assert_eq!(decode_key(&inode(ino)[..10]), None);
+        assert_eq!(decode_key(&[inode(ino).as_slice(), b"x"].concat()), None);
+        assert_eq!(decode_key(&writing(ino, SessionId(1))[..15]), None);
+    }
+
+    #[test]
+    fn keys_and_hashes_are_frozen() {
+        let ino = InodeId::new(PartitionId(0x0102), 0x0304);
+        assert_eq!(inode(ino), [1, 2, 1, 0, 1, 2, 0, 0, 0, 3, 4]);
+        assert_eq!(
+            entry(ino, 0x1122_3344_5566_7788, b"n"),
+            [1, 2, 2, 0, 1, 2, 0, 0, 0, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, b'n']
+        );
+        assert_eq!(owner(PartitionId(2)), [255, 255, 16, 0, 0, 0, 0, 0, 0, 0, 2]);
+        assert_eq!(name_hash((1, 2), b"hello"), 0);
+        assert_eq!(directory_partition((1, 2), 64, InodeId::ROOT, b"hello"), PartitionId(0));
+    }
+
+    #[test]
+    fn a_range_after_an_offset_leaves_out_that_offset_and_other_directories() {
+        let dir = InodeId::new(PartitionId(0), 5);
+        let range = entries_after(dir, 20);
+        let inside = |key: Vec<u8>| range.from <= key && key < range.to;
+        assert!(!inside(entry(dir, 20, b"\xff\xff")));
+        assert!(inside(entry(dir, 21, b"")));
+        assert!(inside(entry(dir, LAST_COOKIE, b"\xff")));
+        assert!(!inside(entry(InodeId(6), 30, b"a")));
+        let past_the_end = entries_after(dir, u64::MAX);
+        assert!(past_the_end.from < past_the_end.to);
+        assert!(past_the_end.from > entry(dir, LAST_COOKIE, &[0xFF; 255]));
+    }
+
+    #[test]
+    fn the_range_of_a_partition_holds_its_keys_only() {
+        for partition in [PartitionId(0), PartitionId(3), GLOBAL] {
+            let range = all_of(partition);
+            let next_key = next(partition).to_vec();
+            assert!(range.from <= next_key && next_key < range.to);
+        }
+        assert!(next(PartitionId(4)).to_vec() >= all_of(PartitionId(3)).to);
+    }
+}

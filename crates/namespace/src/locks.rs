@@ -1,0 +1,451 @@
+//! Advisory locks: `fcntl` byte ranges and `flock` whole files.
+//!
+//! A [`LockTable`] says who holds what and who waits; the caller carries verdicts and grants to the clients. Semantics
+//! are Linux's (`fs/locks.c`):
+//!
+//! - Locks of one holder never conflict: a new one replaces what it covers, splitting and merging ranges.
+//! - A `flock` of another kind first gives up the old one, so a conversion that has to wait, or is refused, has lost it.
+//! - Waiters are served in order of arrival, each as soon as no held lock is in its way. A request is never held up by
+//!   earlier waiters: a process that asks for more of a file that it has locked would deadlock with whoever waits for it.
+//! - A wait that would close a circle of `fcntl` waits is refused. Circles are seen within one table.
+//!
+//! Invariants: the locks of one holder are disjoint, and those that touch differ in kind; no two holders' locks conflict;
+//! every waiter has a held lock in its way. Pure, and deterministic: nothing is iterated in hash order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use types::{Errno, InodeId, SessionId};
+use wire::{LockKind, LockOwner, LockRange, LockSpace};
+
+/// Most locks on one inode, waiters counted twice (see [`GROWTH`]); beyond it, `ENOLCK`.
+pub const MAX_LOCKS_PER_INODE: usize = 65_536;
+/// Most locks in a table, waiters counted twice: some 500 MiB of memory; beyond it, `ENOLCK`.
+pub const MAX_LOCKS: usize = 4 << 20;
+/// The most that one grant adds to the number of held locks: a lock in the middle of a larger one of another kind makes
+/// three of one. A waiter reserves as much, so that a grant never fails.
+const GROWTH: usize = 2;
+
+const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
+
+/// Who holds a lock or waits for one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs)]
+pub struct Holder {
+    pub session: SessionId,
+    pub space: LockSpace,
+    pub owner: LockOwner,
+}
+
+/// A lock that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockRequest {
+    /// The file.
+    pub ino: InodeId,
+    /// Who asks.
+    pub holder: Holder,
+    /// Process that asks, as [`LockTable::test`] reports it; no part of the holder's identity.
+    pub pid: u32,
+    /// Strength.
+    pub kind: LockKind,
+    /// Bytes; of no account for `flock`.
+    pub range: LockRange,
+}
+
+/// What to do about a lock in the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum OnConflict {
+    Refuse,
+    Wait,
+}
+
+/// A waiting request. Later waits have larger numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WaitId(u64);
+
+/// The answer to a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Held now.
+    Granted,
+    /// Another holder's lock is in the way (`EAGAIN`).
+    WouldBlock,
+    /// Queued; a later call returns this id as granted.
+    Waiting(WaitId),
+    /// Waiting would never end (`EDEADLK`).
+    Deadlock,
+    /// `ENOLCK` at a limit, `EINVAL` for a range that ends before it starts; nothing changed.
+    Refused(Errno),
+}
+
+/// The answer to a request, and the waits that it ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// For the caller.
+    pub verdict: Verdict,
+    /// Waits granted because the request weakened a lock or gave one up, even if it was not granted itself.
+    pub granted: Vec<WaitId>,
+}
+
+/// What the end of a session changed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Released {
+    /// Waits of others that are granted now.
+    pub granted: Vec<WaitId>,
+    /// Waits of the session itself, which are gone.
+    pub cancelled: Vec<WaitId>,
+}
+
+/// A lock that is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Held {
+    holder: Holder,
+    pid: u32,
+    kind: LockKind,
+    range: LockRange,
+}
+
+/// The locks of one inode.
+#[derive(Default)]
+struct InodeLocks {
+    /// Sorted by start.
+    held: Vec<Held>,
+    /// In order of arrival.
+    queue: BTreeSet<WaitId>,
+}
+
+/// All locks of the inodes that one executor serves.
+#[derive(Default)]
+pub struct LockTable {
+    inodes: BTreeMap<InodeId, InodeLocks>,
+    waits: BTreeMap<WaitId, LockRequest>,
+    waits_by_holder: BTreeSet<(Holder, WaitId)>,
+    last_wait: u64,
+    /// Held locks of all inodes.
+    held_total: usize,
+}
+
+impl LockTable {
+    /// A table without locks.
+    pub fn new() -> LockTable {
+        LockTable::default()
+    }
+
+    /// Asks for a lock.
+    pub fn lock(&mut self, request: &LockRequest, on_conflict: OnConflict) -> Outcome {
+        let refused = |errno| Outcome { verdict: Verdict::Refused(errno), granted: Vec::new() };
+        let request = LockRequest { range: effective_range(&request.holder, request.range), ..*request };
+        if request.range.start > request.range.last {
+            return refused(Errno::EINVAL);
+        }
+        if !self.has_room(request.ino, GROWTH) {
+            return refused(Errno::ENOLCK);
+        }
+        let gave_up = self.give_up_for_conversion(&request);
+        let (verdict, weakened) = if self.blockers(&request).next().is_none() {
+            (Verdict::Granted, self.hold(&request))
+        } else {
+            (self.refuse_or_wait(request, on_conflict), false)
+        };
+        let granted = if gave_up || weakened { self.grant_waiters(request.ino) } else { Vec::new() };
+        self.forget_if_unused(request.ino);
+        Outcome { verdict, granted }
+    }
+
+    /// Gives up what the holder has of a range; returns the waits that this grants. Nothing held is no error.
+    ///
+    /// Errors: `ENOLCK` when a lock would be split at the limit, `EINVAL` for a range that ends before it starts.
+    pub fn unlock(&mut self, ino: InodeId, holder: Holder, range: LockRange) -> Result<Vec<WaitId>, Errno> {
+        let range = effective_range(&holder, range);
+        if range.start > range.last {
+            return Err(Errno::EINVAL);
+        }
+        let splits = self.inodes.get(&ino).is_some_and(|locks| locks.splits(holder, range));
+        if splits && !self.has_room(ino, 1) {
+            return Err(Errno::ENOLCK);
+        }
+        Ok(self.clear(ino, holder, range))
+    }
+
+    /// Ends a wait. False when there is none: it was granted before, or never was.
+    pub fn cancel(&mut self, wait: WaitId) -> bool {
+        let Some(request) = self.dequeue(wait) else {
+            return false;
+        };
+        // Nobody waits for a waiter, so that nothing is granted by this.
+        self.forget_if_unused(request.ino);
+        true
+    }
+
+    /// The first lock (by offset) that is in the way of a request: its kind, range and process.
+    pub fn test(&self, request: &LockRequest) -> Option<(LockKind, LockRange, u32)> {
+        let request = LockRequest { range: effective_range(&request.holder, request.range), ..*request };
+        self.blockers(&request).next().map(|lock| (lock.kind, lock.range, lock.pid))
+    }
+
+    /// Gives up everything that a holder has of an inode, as a close does; returns the waits that this grants. A wait of
+    /// the holder's own goes on: it is another thread's.
+    pub fn release_owner(&mut self, ino: InodeId, holder: Holder) -> Vec<WaitId> {
+        self.clear(ino, holder, WHOLE_FILE)
+    }
+
+    /// Ends all waits and gives up all locks of a session.
+    pub fn release_session(&mut self, session: SessionId) -> Released {
+        let of_session = |(wait, request): (&WaitId, &LockRequest)| {
+            (request.holder.session == session).then_some((*wait, request.ino))
+        };
+        let waits: Vec<(WaitId, InodeId)> = self.waits.iter().filter_map(of_session).collect();
+        let mut touched: BTreeSet<InodeId> = waits.iter().map(|&(_, ino)| ino).collect();
+        for &(wait, _) in &waits {
+            self.dequeue(wait);
+        }
+        for (&ino, locks) in &mut self.inodes {
+            let before = locks.held.len();
+            locks.held.retain(|lock| lock.holder.session != session);
+            self.held_total -= before - locks.held.len();
+            if locks.held.len() != before {
+                touched.insert(ino);
+            }
+        }
+        let mut granted = Vec::new();
+        for ino in touched {
+            granted.extend(self.grant_waiters(ino));
+            self.forget_if_unused(ino);
+        }
+        Released { granted, cancelled: waits.into_iter().map(|(wait, _)| wait).collect() }
+    }
+
+    /// True when `more` locks fit both limits.
+    fn has_room(&self, ino: InodeId, more: usize) -> bool {
+        let on_inode = self.inodes.get(&ino).map_or(0, |locks| locks.held.len() + GROWTH * locks.queue.len());
+        let in_table = self.held_total + GROWTH * self.waits.len();
+        on_inode + more <= MAX_LOCKS_PER_INODE && in_table + more <= MAX_LOCKS
+    }
+
+    /// The held locks that are in a request's way, by offset.
+    fn blockers(&self, request: &LockRequest) -> impl Iterator<Item = &Held> {
+        self.inodes.get(&request.ino).into_iter().flat_map(move |locks| locks.blockers(request))
+    }
+
+    /// Gives up a `flock` of another kind than the one asked for; true when there was one.
+    fn give_up_for_conversion(&mut self, request: &LockRequest) -> bool {
+        if request.holder.space != LockSpace::Flock {
+            return false;
+        }
+        let Some(locks) = self.inodes.get_mut(&request.ino) else {
+            return false;
+        };
+        let before = locks.held.len();
+        locks.held.retain(|lock| lock.holder != request.holder || lock.kind == request.kind);
+        let gave_up = before - locks.held.len();
+        self.held_total -= gave_up;
+        gave_up > 0
+    }
+
+    fn refuse_or_wait(&mut self, request: LockRequest, on_conflict: OnConflict) -> Verdict {
+        match on_conflict {
+            OnConflict::Refuse => Verdict::WouldBlock,
+            OnConflict::Wait if self.would_deadlock(&request) => Verdict::Deadlock,
+            OnConflict::Wait => Verdict::Waiting(self.enqueue(request)),
+        }
+    }
+
+    /// True when somebody who is in the request's way waits, directly or through others, for the one who asks. `flock`
+    /// is not looked at, as in Linux: an open file has no one process whose progress depends on it.
+    fn would_deadlock(&self, request: &LockRequest) -> bool {
+        if request.holder.space != LockSpace::Posix {
+            return false;
+        }
+        let mut reached: BTreeSet<Holder> = self.blockers(request).map(|lock| lock.holder).collect();
+        let mut unexplored: Vec<Holder> = reached.iter().copied().collect();
+        while let Some(holder) = unexplored.pop() {
+            if holder == request.holder {
+                return true;
+            }
+            for wait in self.waits_of(holder) {
+                for lock in self.blockers(&self.waits[&wait]) {
+                    if reached.insert(lock.holder) {
+                        unexplored.push(lock.holder);
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// The waits of a holder; several when its threads wait at once.
+    fn waits_of(&self, holder: Holder) -> impl Iterator<Item = WaitId> {
+        let all = (holder, WaitId(0))..=(holder, WaitId(u64::MAX));
+        self.waits_by_holder.range(all).map(|&(_, wait)| wait)
+    }
+
+    fn enqueue(&mut self, request: LockRequest) -> WaitId {
+        self.last_wait += 1;
+        let wait = WaitId(self.last_wait);
+        self.waits.insert(wait, request);
+        self.waits_by_holder.insert((request.holder, wait));
+        self.inodes.entry(request.ino).or_default().queue.insert(wait);
+        wait
+    }
+
+    fn dequeue(&mut self, wait: WaitId) -> Option<LockRequest> {
+        let request = self.waits.remove(&wait)?;
+        self.waits_by_holder.remove(&(request.holder, wait));
+        let locks = self.inodes.get_mut(&request.ino).expect("an inode with waiters is in the table");
+        locks.queue.remove(&wait);
+        Some(request)
+    }
+
+    /// Makes a lock held that nothing is in the way of; true when this weakened what its holder had.
+    fn hold(&mut self, request: &LockRequest) -> bool {
+        let locks = self.inodes.entry(request.ino).or_default();
+        let before = locks.held.len();
+        let lock = Held {
+            holder: request.holder,
+            pid: request.pid,
+            kind: request.kind,
+            range: request.range,
+        };
+        let weakened = locks.insert(lock);
+        self.held_total = self.held_total + locks.held.len() - before;
+        weakened
+    }
+
+    /// Gives up a range and returns the waits that this grants.
+    fn clear(&mut self, ino: InodeId, holder: Holder, range: LockRange) -> Vec<WaitId> {
+        let Some(locks) = self.inodes.get_mut(&ino) else {
+            return Vec::new();
+        };
+        let before = locks.held.len();
+        let changed = locks.remove(holder, range);
+        self.held_total = self.held_total + locks.held.len() - before;
+        let granted = if changed { self.grant_waiters(ino) } else { Vec::new() };
+        self.forget_if_unused(ino);
+        granted
+    }
+
+    /// Grants the waits that nothing is in the way of any more, in order of arrival.
+    fn grant_waiters(&mut self, ino: InodeId) -> Vec<WaitId> {
+        let mut granted = Vec::new();
+        loop {
+            let mut weakened = false;
+            let queue: Vec<WaitId> = self.inodes.get(&ino).into_iter().flat_map(|l| l.queue.iter().copied()).collect();
+            for wait in queue {
+                let request = self.waits[&wait];
+                if self.blockers(&request).next().is_none() {
+                    self.dequeue(wait);
+                    weakened |= self.hold(&request);
+                    granted.push(wait);
+                }
+            }
+            // A granted wait may have turned an exclusive lock into a shared one, which lets earlier waits through.
+            if !weakened {
+                return granted;
+            }
+        }
+    }
+
+    fn forget_if_unused(&mut self, ino: InodeId) {
+        if self.inodes.get(&ino).is_some_and(|locks| locks.held.is_empty() && locks.queue.is_empty()) {
+            self.inodes.remove(&ino);
+        }
+    }
+}
+
+impl InodeLocks {
+    /// The held locks that are in a request's way, by offset.
+    fn blockers(&self, request: &LockRequest) -> impl Iterator<Item = &Held> {
+        let LockRequest { holder, kind, range, .. } = *request;
+        let in_reach = self.held.iter().take_while(move |lock| lock.range.start <= range.last);
+        in_reach.filter(move |lock| {
+            lock.holder.space == holder.space
+                && lock.holder != holder
+                && overlap(lock.range, range)
+                && (kind == LockKind::Exclusive || lock.kind == LockKind::Exclusive)
+        })
+    }
+
+    /// True when giving up `range` would make two locks of one.
+    fn splits(&self, holder: Holder, range: LockRange) -> bool {
+        let mut own = self.held.iter().filter(|lock| lock.holder == holder);
+        own.any(|lock| lock.range.start < range.start && range.last < lock.range.last)
+    }
+
+    /// Adds a lock in place of what its holder has there, merged with neighbours of its kind; true when an exclusive
+    /// lock became shared.
+    fn insert(&mut self, mut lock: Held) -> bool {
+        let asked = lock.range;
+        let mut weakened = false;
+        let mut remainders = Vec::new();
+        self.held.retain(|old| {
+            if old.holder != lock.holder || !touch(old.range, asked) {
+                return true;
+            }
+            if old.kind == lock.kind {
+                lock.range.start = lock.range.start.min(old.range.start);
+                lock.range.last = lock.range.last.max(old.range.last);
+                return false;
+            }
+            if !overlap(old.range, asked) {
+                return true;
+            }
+            weakened |= old.kind == LockKind::Exclusive;
+            remainders.extend(old.without(asked));
+            false
+        });
+        remainders.into_iter().for_each(|rest| self.place(rest));
+        self.place(lock);
+        weakened
+    }
+
+    /// Takes a range out of a holder's locks; true when it held any of it.
+    fn remove(&mut self, holder: Holder, range: LockRange) -> bool {
+        let mut changed = false;
+        let mut remainders = Vec::new();
+        self.held.retain(|old| {
+            let hit = old.holder == holder && overlap(old.range, range);
+            if hit {
+                changed = true;
+                remainders.extend(old.without(range));
+            }
+            !hit
+        });
+        remainders.into_iter().for_each(|rest| self.place(rest));
+        changed
+    }
+
+    fn place(&mut self, lock: Held) {
+        let at = self.held.partition_point(|other| other.range.start <= lock.range.start);
+        self.held.insert(at, lock);
+    }
+}
+
+impl Held {
+    /// What is left of a lock before and behind a range that overlaps it.
+    fn without(self, range: LockRange) -> impl Iterator<Item = Held> {
+        let before = range.start.checked_sub(1).filter(|&last| self.range.start <= last);
+        let behind = range.last.checked_add(1).filter(|&start| start <= self.range.last);
+        let before = before.map(|last| Held { range: LockRange { last, ..self.range }, ..self });
+        let behind = behind.map(|start| Held { range: LockRange { start, ..self.range }, ..self });
+        before.into_iter().chain(behind)
+    }
+}
+
+/// The bytes that a request of this holder is about.
+fn effective_range(holder: &Holder, range: LockRange) -> LockRange {
+    match holder.space {
+        LockSpace::Posix => range,
+        LockSpace::Flock => WHOLE_FILE,
+    }
+}
+
+fn overlap(a: LockRange, b: LockRange) -> bool {
+    a.start <= b.last && b.start <= a.last
+}
+
+/// True when the ranges overlap or one begins right behind the other.
+fn touch(a: LockRange, b: LockRange) -> bool {
+    a.start <= b.last.saturating_add(1) && b.start <= a.last.saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests;

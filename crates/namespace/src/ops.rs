@@ -1,0 +1,117 @@
+//! The commands, one file per group of them.
+
+mod attr;
+mod data;
+mod link;
+mod lookup;
+mod make;
+mod pattern;
+mod readdir;
+mod reclaim;
+mod rename;
+mod unlink;
+mod xattr;
+
+use crate::tx::{Outcome, Tx};
+use crate::{Applied, Failure};
+use types::{Errno, InodeId};
+use wire::{MetaOp, MetaReply};
+
+/// Carries out one command.
+pub(crate) fn apply(mut tx: Tx<'_>, op: &MetaOp) -> Result<Applied, Failure> {
+    let reply = carry_out(&mut tx, op)?;
+    Ok(tx.finish(reply))
+}
+
+fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
+    match op {
+        MetaOp::Lookup { parent, name } => lookup::lookup(tx, *parent, name),
+        MetaOp::Getattr { ino } => attr::getattr(tx, *ino),
+        MetaOp::Setattr { ino, set } => attr::setattr(tx, *ino, set),
+        MetaOp::Create { parent, name, mode, umask, rdev, exclusive } => {
+            let new = make::NewFile { mode: *mode, umask: *umask, rdev: *rdev, exclusive: *exclusive };
+            make::create(tx, *parent, name, new)
+        }
+        MetaOp::Mkdir { parent, name, mode, umask } => make::mkdir(tx, *parent, name, *mode, *umask),
+        MetaOp::Symlink { parent, name, target } => make::symlink(tx, *parent, name, target),
+        MetaOp::Tmpfile { parent, mode, umask } => make::tmpfile(tx, *parent, *mode, *umask),
+        MetaOp::Link { ino, parent, name } => link::link(tx, *ino, *parent, name),
+        MetaOp::Unlink { parent, name } => unlink::unlink(tx, *parent, name),
+        MetaOp::Rmdir { parent, name } => unlink::rmdir(tx, *parent, name),
+        MetaOp::Rename { parent, name, new_parent, new_name, mode } => {
+            let from = rename::Place { dir: *parent, name };
+            let to = rename::Place { dir: *new_parent, name: new_name };
+            rename::rename(tx, from, to, *mode)
+        }
+        MetaOp::Readlink { ino } => lookup::readlink(tx, *ino),
+        MetaOp::Readdir { dir, cookie, limit, attributes } => {
+            readdir::readdir(tx, *dir, *cookie, *limit, *attributes)
+        }
+        MetaOp::GetXattr { ino, name } => xattr::get(tx, *ino, name),
+        MetaOp::SetXattr { ino, name, value, mode, kill_sgid } => {
+            xattr::set(tx, *ino, name, xattr::NewValue { value, mode: *mode, kill_sgid: *kill_sgid })
+        }
+        MetaOp::ListXattr { ino } => xattr::list(tx, *ino),
+        MetaOp::RemoveXattr { ino, name } => xattr::remove(tx, *ino, name),
+        MetaOp::Open { ino } => data::open(tx, *ino),
+        MetaOp::WriteInline { ino, offset, data, kill_suid_sgid } => {
+            data::write_inline(tx, *ino, *offset, data, *kill_suid_sgid)
+        }
+        MetaOp::BeginWrite { ino } => data::begin_write(tx, *ino),
+        MetaOp::DropInline { ino, size, mtime } => data::drop_inline(tx, *ino, *size, *mtime),
+        MetaOp::EndWrite { ino, size, blocks, mtime, done, kill_suid_sgid } => {
+            let report = data::Report {
+                size: *size,
+                blocks: *blocks,
+                mtime: *mtime,
+                done: *done,
+                kill_suid_sgid: *kill_suid_sgid,
+            };
+            data::end_write(tx, *ino, report)
+        }
+        MetaOp::Truncate { ino, size, kill_suid_sgid } => data::truncate(tx, *ino, *size, *kill_suid_sgid),
+        MetaOp::TruncateDone { ino } => data::truncate_done(tx, *ino),
+        MetaOp::Reclaim { ino } => reclaim::reclaim(tx, *ino),
+        MetaOp::Describe { ino } => pattern::describe(tx, *ino),
+        MetaOp::SetPattern { dir, change } => pattern::set_pattern(tx, *dir, change),
+        MetaOp::Lock { .. } | MetaOp::Unlock { .. } | MetaOp::TestLock { .. } | MetaOp::Sync => {
+            Err(Errno::ENOSYS.into())
+        }
+    }
+}
+
+/// The inode that a command reads first.
+pub(crate) fn subject(op: &MetaOp) -> InodeId {
+    match op {
+        MetaOp::Lookup { parent, .. }
+        | MetaOp::Create { parent, .. }
+        | MetaOp::Mkdir { parent, .. }
+        | MetaOp::Symlink { parent, .. }
+        | MetaOp::Tmpfile { parent, .. }
+        | MetaOp::Unlink { parent, .. }
+        | MetaOp::Rmdir { parent, .. }
+        | MetaOp::Rename { parent, .. }
+        | MetaOp::Link { parent, .. } => *parent,
+        MetaOp::Readdir { dir, .. } | MetaOp::SetPattern { dir, .. } => *dir,
+        MetaOp::Getattr { ino }
+        | MetaOp::Setattr { ino, .. }
+        | MetaOp::Readlink { ino }
+        | MetaOp::GetXattr { ino, .. }
+        | MetaOp::SetXattr { ino, .. }
+        | MetaOp::ListXattr { ino }
+        | MetaOp::RemoveXattr { ino, .. }
+        | MetaOp::Open { ino }
+        | MetaOp::WriteInline { ino, .. }
+        | MetaOp::BeginWrite { ino }
+        | MetaOp::DropInline { ino, .. }
+        | MetaOp::EndWrite { ino, .. }
+        | MetaOp::Truncate { ino, .. }
+        | MetaOp::TruncateDone { ino }
+        | MetaOp::Reclaim { ino }
+        | MetaOp::Lock { ino, .. }
+        | MetaOp::Unlock { ino, .. }
+        | MetaOp::TestLock { ino, .. }
+        | MetaOp::Describe { ino } => *ino,
+        MetaOp::Sync => InodeId::ROOT,
+    }
+}

@@ -1,0 +1,50 @@
+//! Attributes.
+
+use crate::permissions;
+use crate::record::Time;
+use crate::tx::{Outcome, Tx};
+use types::{InodeId, SetAttr, SetTime, Timestamp};
+use wire::MetaReply;
+
+/// What `stat` says.
+pub(crate) fn getattr(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
+    Ok(MetaReply::Attr(tx.inode(ino)?.attr(ino)))
+}
+
+/// Changes attributes. A change of owner drops setuid and setgid of all but directories, whoever asks, as Linux does
+/// (chown(2)), unless the same request sets the mode.
+pub(crate) fn setattr(tx: &mut Tx<'_>, ino: InodeId, set: &SetAttr) -> Outcome<MetaReply> {
+    let mut inode = tx.inode(ino)?;
+    let now = tx.env.now;
+    let changes_owner = set.uid.is_some() || set.gid.is_some();
+    if let Some(uid) = set.uid {
+        inode.uid = uid;
+    }
+    if let Some(gid) = set.gid {
+        inode.gid = gid;
+    }
+    match set.mode {
+        Some(mode) => permissions::chmod(tx, ino, &mut inode, mode)?,
+        None if changes_owner && !inode.is_directory() => inode.kill_suid_sgid(),
+        None => {}
+    }
+    if set.kill_suid_sgid {
+        inode.kill_suid_sgid();
+    }
+    if let Some(atime) = set.atime {
+        inode.atime = Some(resolve(atime, now));
+    }
+    if let Some(mtime) = set.mtime {
+        inode.mtime = Some(resolve(mtime, now));
+    }
+    inode.touch(set.ctime.unwrap_or(now));
+    tx.put_inode(ino, &inode);
+    Ok(MetaReply::Attr(inode.attr(ino)))
+}
+
+fn resolve(time: SetTime, now: Timestamp) -> Time {
+    match time {
+        SetTime::Now => now.into(),
+        SetTime::At(time) => time.into(),
+    }
+}

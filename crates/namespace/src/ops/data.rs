@@ -1,0 +1,247 @@
+//! Content: inline content, and what is known of content in chunks.
+
+use crate::keys;
+use crate::record::{self, Inline, Inode, Writing};
+use crate::tx::{Outcome, Tx};
+use bytes::Bytes;
+use types::{Errno, InodeId, Layout, StripePattern, Timestamp};
+use wire::{FileInfo, MetaReply};
+
+/// The largest size of a file: file offsets are signed.
+const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+/// Bytes in a unit of `st_blocks`.
+const BLOCK_UNIT: u64 = 512;
+
+/// What a session says of a file whose chunks it changed.
+pub(crate) struct Report {
+    pub size: u64,
+    /// Allocated units of 512 bytes.
+    pub blocks: u64,
+    pub mtime: Option<Timestamp>,
+    /// It has ended what `BeginWrite` began.
+    pub done: bool,
+    pub kill_suid_sgid: bool,
+}
+
+/// Everything needed to read a file.
+pub(crate) fn open(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
+    let inode = tx.regular(ino)?;
+    Ok(MetaReply::File(file_info(tx, ino, &inode)?))
+}
+
+/// Writes into inline content; `ERANGE` when the file isn't inline or wouldn't be any more.
+pub(crate) fn write_inline(
+    tx: &mut Tx<'_>,
+    ino: InodeId,
+    offset: u64,
+    data: &Bytes,
+    kill_suid_sgid: bool,
+) -> Outcome<MetaReply> {
+    let mut inode = tx.regular(ino)?;
+    let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
+    // With a layout, a session is moving the content to chunks: what is written here now would be lost.
+    if !inode.inline || inode.layout.is_some() || end > inline_limit(&inode) as u64 {
+        return Err(Errno::ERANGE.into());
+    }
+    if data.is_empty() {
+        return Ok(MetaReply::Attr(inode.attr(ino)));
+    }
+    let replaces_all = offset == 0 && end >= inode.size;
+    let content = if replaces_all {
+        data.clone()
+    } else {
+        overwrite(&inline_content(tx, ino, &inode)?, offset as usize, data)
+    };
+    inode.size = inode.size.max(end);
+    put_inline(tx, ino, &mut inode, content);
+    inode.modify(tx.env.now);
+    if kill_suid_sgid {
+        inode.kill_suid_sgid();
+    }
+    tx.put_inode(ino, &inode);
+    Ok(MetaReply::Attr(inode.attr(ino)))
+}
+
+/// `old` with `data` over it from `offset`, zeros in any gap between them.
+fn overwrite(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
+    let end = offset + data.len();
+    let mut content = Vec::with_capacity(old.len().max(end));
+    content.extend_from_slice(old);
+    if content.len() < end {
+        content.resize(end, 0);
+    }
+    content[offset..end].copy_from_slice(data);
+    content.into()
+}
+
+/// Notes that the session changes the file's chunks, and chooses its layout if it has none yet.
+pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
+    let mut inode = tx.regular(ino)?;
+    if inode.layout.is_none() {
+        let pattern = pattern_of(&inode)?;
+        let layout = Layout {
+            chunk_size: pattern.chunk_size,
+            pool: pattern.pool,
+            scheme: pattern.scheme,
+            groups: layout::choose(tx.env.map, &pattern, ino, tx.env.seed)?,
+        };
+        inode.layout = Some((&layout).into());
+        tx.put_inode(ino, &inode);
+    }
+    let note = own_note(tx, ino)?;
+    if !note.writing {
+        put_own_note(tx, ino, Writing { writing: true, ..note });
+    }
+    Ok(MetaReply::File(file_info(tx, ino, &inode)?))
+}
+
+/// Ends the time of the inline copy: the content is in the chunks. A repeated call changes only size and times.
+pub(crate) fn drop_inline(
+    tx: &mut Tx<'_>,
+    ino: InodeId,
+    size: u64,
+    mtime: Timestamp,
+) -> Outcome<MetaReply> {
+    let mut inode = tx.regular(ino)?;
+    if inode.layout.is_none() {
+        return Err(Errno::EINVAL.into());
+    }
+    if inode.inline {
+        inode.inline = false;
+        tx.delete(keys::inline(ino));
+    }
+    inode.size = inode.size.max(check_size(size)?);
+    inode.touch(tx.env.now);
+    inode.mtime = Some(mtime.into());
+    tx.put_inode(ino, &inode);
+    Ok(MetaReply::Attr(inode.attr(ino)))
+}
+
+/// Takes a session's word on size, allocation and mtime. The file only grows: several sessions may write, and each knows
+/// its own end.
+pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report) -> Outcome<MetaReply> {
+    let mut inode = tx.regular(ino)?;
+    let size = inode.size.max(check_size(report.size)?);
+    if size != inode.size || report.mtime.is_some() || report.kill_suid_sgid {
+        inode.touch(tx.env.now);
+    }
+    inode.size = size;
+    if !inode.inline {
+        inode.blocks = report.blocks;
+    }
+    if let Some(mtime) = report.mtime {
+        inode.mtime = Some(mtime.into());
+    }
+    if report.kill_suid_sgid {
+        inode.kill_suid_sgid();
+    }
+    tx.put_inode(ino, &inode);
+    if report.done {
+        let note = own_note(tx, ino)?;
+        if note.writing {
+            put_own_note(tx, ino, Writing { writing: false, ..note });
+        }
+    }
+    Ok(MetaReply::Attr(inode.attr(ino)))
+}
+
+/// Sets the size. Chunks that have to be cut are noted until the session says that they are.
+///
+/// "Smaller" is judged by the size on record: a session that has written beyond it reports its size first.
+pub(crate) fn truncate(
+    tx: &mut Tx<'_>,
+    ino: InodeId,
+    size: u64,
+    kill_suid_sgid: bool,
+) -> Outcome<MetaReply> {
+    let mut inode = tx.regular(ino)?;
+    let shrinks = check_size(size)? < inode.size;
+    if inode.inline && shrinks {
+        let content = inline_content(tx, ino, &inode)?;
+        let kept = content.len().min(size as usize);
+        put_inline(tx, ino, &mut inode, content.slice(..kept));
+    }
+    if inode.layout.is_some() && shrinks {
+        let note = own_note(tx, ino)?;
+        // Of two cuts that are still to be made, the deeper one covers both.
+        let truncate_to = Some(note.truncate_to.map_or(size, |earlier| earlier.min(size)));
+        put_own_note(tx, ino, Writing { truncate_to, ..note });
+    }
+    inode.size = size;
+    inode.modify(tx.env.now);
+    if kill_suid_sgid {
+        inode.kill_suid_sgid();
+    }
+    tx.put_inode(ino, &inode);
+    Ok(MetaReply::File(file_info(tx, ino, &inode)?))
+}
+
+/// The session has cut the chunks.
+pub(crate) fn truncate_done(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
+    let note = own_note(tx, ino)?;
+    if note.truncate_to.is_some() {
+        put_own_note(tx, ino, Writing { truncate_to: None, ..note });
+    }
+    Ok(MetaReply::Unit)
+}
+
+/// What a client is told of a file.
+fn file_info(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<FileInfo> {
+    let layout = inode.layout.as_ref().map(Layout::try_from).transpose()?;
+    let inline = if inode.inline { Some(inline_content(tx, ino, inode)?) } else { None };
+    Ok(FileInfo { attr: inode.attr(ino), layout, inline, inline_limit: inline_limit(inode) })
+}
+
+/// The stripe pattern of a file or directory; other inodes show the default one.
+pub(super) fn pattern_of(inode: &Inode) -> Outcome<StripePattern> {
+    match &inode.pattern {
+        Some(pattern) => Ok(pattern.try_into()?),
+        None => Ok(StripePattern::default()),
+    }
+}
+
+fn inline_limit(inode: &Inode) -> u32 {
+    inode.pattern.map_or(0, |pattern| pattern.inline_limit)
+}
+
+/// Inline content of a file that may have some.
+pub(super) fn inline_content(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<Bytes> {
+    if inode.size == 0 {
+        return Ok(Bytes::new());
+    }
+    let stored = tx.get::<Inline>(&keys::inline(ino))?;
+    Ok(stored.map(|inline| inline.content).unwrap_or_default())
+}
+
+fn put_inline(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, content: Bytes) {
+    inode.blocks = (content.len() as u64).div_ceil(BLOCK_UNIT);
+    if content.is_empty() {
+        tx.delete(keys::inline(ino));
+    } else {
+        tx.put(keys::inline(ino), &Inline { content });
+    }
+}
+
+/// This session's note on a file; empty when it has none.
+fn own_note(tx: &Tx<'_>, ino: InodeId) -> Outcome<Writing> {
+    Ok(tx.get(&keys::writing(ino, tx.env.session))?.unwrap_or_default())
+}
+
+/// Stores this session's note on a file; an empty one goes.
+fn put_own_note(tx: &mut Tx<'_>, ino: InodeId, note: Writing) {
+    let key = keys::writing(ino, tx.env.session);
+    if note == Writing::default() {
+        tx.delete(key);
+    } else {
+        tx.put(key, &note);
+    }
+}
+
+fn check_size(size: u64) -> Outcome<u64> {
+    if size > MAX_FILE_SIZE { Err(Errno::EFBIG.into()) } else { Ok(size) }
+}
+
+/// Encoded layout of a file that has chunks.
+pub(super) fn chunks_of(inode: &Inode) -> Option<&record::Layout> {
+    inode.layout.as_ref()
+}

@@ -1,0 +1,36 @@
+//! From names to inodes.
+
+use crate::tx::{Outcome, Tx, check_name};
+use types::{Errno, InodeId, mode};
+use wire::MetaReply;
+
+/// What a name in a directory names.
+pub(crate) fn lookup(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply> {
+    check_name(name)?;
+    let ino = match name {
+        b"." => parent,
+        b".." => tx.directory(parent)?.parent_id(),
+        _ => return lookup_entry(tx, parent, name),
+    };
+    let inode = tx.directory(ino)?;
+    Ok(MetaReply::Entry(inode.attr(ino)))
+}
+
+fn lookup_entry(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply> {
+    // The directory itself is only read on a miss, to tell "no such name" from "no such directory": a hit takes two reads.
+    let Some(entry) = tx.slot(parent, name)?.entry else {
+        tx.directory(parent)?;
+        return Err(Errno::ENOENT.into());
+    };
+    let inode = tx.named_inode(parent, &entry)?;
+    Ok(MetaReply::Entry(inode.attr(entry.id())))
+}
+
+/// The target of a symlink.
+pub(crate) fn readlink(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
+    let inode = tx.inode(ino)?;
+    if inode.mode & mode::S_IFMT != mode::S_IFLNK {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(MetaReply::Bytes(inode.target))
+}

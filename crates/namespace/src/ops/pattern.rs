@@ -1,0 +1,66 @@
+//! Stripe patterns.
+
+use super::data::{inline_content, pattern_of};
+use crate::record::Inode;
+use crate::tx::{Outcome, Tx};
+use types::{ClusterMap, Errno, Error, InodeId, Layout, PoolId, StripePattern};
+use wire::{Description, MetaReply, PatternChange};
+
+/// Everything that is known of an inode.
+pub(crate) fn describe(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
+    let inode = tx.inode(ino)?;
+    description(tx, ino, &inode)
+}
+
+/// Changes what a directory hands to new files. Files and directories that exist keep theirs.
+pub(crate) fn set_pattern(tx: &mut Tx<'_>, dir: InodeId, change: &PatternChange) -> Outcome<MetaReply> {
+    let mut directory = tx.directory(dir)?;
+    let pattern = changed(&pattern_of(&directory)?, change, tx.env.map)?;
+    directory.pattern = Some((&pattern).into());
+    directory.touch(tx.env.now);
+    tx.put_inode(dir, &directory);
+    description(tx, dir, &directory)
+}
+
+fn changed(old: &StripePattern, change: &PatternChange, map: &ClusterMap) -> Result<StripePattern, Error> {
+    let mut pattern = *old;
+    if let Some(name) = &change.pool {
+        pattern.pool = map.pool_named(name).map(|pool| pool.id).ok_or_else(|| no_such_pool(name, map))?;
+    }
+    if let Some(bytes) = change.chunk_size {
+        pattern.chunk_size = layout::pattern::chunk_size(bytes)?;
+    }
+    if let Some(count) = change.stripe_count {
+        pattern.stripe_count = layout::pattern::stripe_count(count)?;
+    }
+    if let Some(bytes) = change.inline_limit {
+        pattern.inline_limit = layout::pattern::inline_limit(bytes)?;
+    }
+    if let Some(chooser) = change.chooser {
+        pattern.chooser = chooser;
+    }
+    Ok(pattern)
+}
+
+fn no_such_pool(name: &str, map: &ClusterMap) -> Error {
+    let known: Vec<&str> = map.pools.iter().map(|pool| pool.name.as_str()).collect();
+    Error::new(Errno::EINVAL, format!("there is no pool {name}"))
+        .hint(format!("the pools are: {}", known.join(", ")))
+}
+
+fn description(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<MetaReply> {
+    let pattern = pattern_of(inode)?;
+    let inline = if inode.inline { Some(inline_content(tx, ino, inode)?.len() as u64) } else { None };
+    Ok(MetaReply::Description(Box::new(Description {
+        attr: inode.attr(ino),
+        pattern,
+        pool: pool_name(pattern.pool, tx.env.map),
+        layout: inode.layout.as_ref().map(Layout::try_from).transpose()?,
+        inline,
+    })))
+}
+
+/// The name of a pool; one that the map doesn't know is shown by its number.
+fn pool_name(id: PoolId, map: &ClusterMap) -> String {
+    map.pool(id).map_or_else(|| format!("pool {id}"), |pool| pool.name.clone())
+}

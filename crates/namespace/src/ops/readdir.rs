@@ -1,0 +1,87 @@
+//! Listing directories.
+//!
+//! Entries come in order of the hash of their names, and an entry's cookie is its hash, so a listing can be resumed at any
+//! time and whatever else has changed: an entry that stays is seen exactly once. Entries with equal hashes are never put on
+//! two pages.
+
+use crate::keys::{self, Key};
+use crate::record::{self, Entry, Inode};
+use crate::tx::{Outcome, Tx};
+use bytes::Bytes;
+use types::{Attr, Errno, Error, InodeId};
+use wire::{DirEntry, MetaReply};
+
+/// The most entries of a page, unless hashes collide at its end.
+const MAX_PAGE: usize = 4096;
+/// The most entries with one hash that can be listed. The hash is keyed and has 63 bits: two are rare, three are not seen.
+const MAX_COLLISIONS: usize = 4096;
+
+/// A page of entries after `cookie`.
+pub(crate) fn readdir(
+    tx: &Tx<'_>,
+    dir: InodeId,
+    cookie: u64,
+    limit: u32,
+    attributes: bool,
+) -> Outcome<MetaReply> {
+    let parent = tx.directory(dir)?.parent_id();
+    let limit = (limit as usize).clamp(1, MAX_PAGE);
+    let (pairs, end) = page(tx, dir, cookie, limit)?;
+    let mut entries = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
+        let mut entry = decode(&key, value)?;
+        if attributes {
+            entry.attr = attr_at_home(tx, dir, entry.ino)?;
+        }
+        entries.push(entry);
+    }
+    Ok(MetaReply::Directory { entries, end, parent })
+}
+
+/// The stored entries of a page, and whether it is the last one.
+fn page(tx: &Tx<'_>, dir: InodeId, cookie: u64, limit: usize) -> Outcome<(Vec<(Bytes, Bytes)>, bool)> {
+    // One more than asked for shows whether this is the end, and whether the page would part equal hashes.
+    let mut pairs = tx.scan(&keys::entries_after(dir, cookie), limit + 1)?;
+    if pairs.len() <= limit {
+        return Ok((pairs, true));
+    }
+    let last = hash_of(&pairs[limit - 1].0)?;
+    if hash_of(&pairs[limit].0)? != last {
+        pairs.truncate(limit);
+        return Ok((pairs, false));
+    }
+    let first_of_last = pairs.iter().position(|(key, _)| hash_of(key).ok() == Some(last)).unwrap_or(limit);
+    pairs.truncate(first_of_last);
+    pairs.extend(tx.scan(&keys::entries_at(dir, last), MAX_COLLISIONS)?);
+    Ok((pairs, false))
+}
+
+/// The attributes of an inode in the directory's own partition. Others are not worth taking their partition for a listing:
+/// the caller looks them up when it needs them.
+fn attr_at_home(tx: &Tx<'_>, dir: InodeId, ino: InodeId) -> Outcome<Option<Attr>> {
+    if ino.partition() != dir.partition() {
+        return Ok(None);
+    }
+    let inode = tx.get::<Inode>(&keys::inode(ino))?;
+    Ok(inode.map(|inode| inode.attr(ino)))
+}
+
+fn hash_of(key: &[u8]) -> Outcome<u64> {
+    match keys::entry_hash(key) {
+        Some(hash) => Ok(hash),
+        None => Err(damaged(key).into()),
+    }
+}
+
+/// A stored entry as a listing shows it, without attributes.
+pub(crate) fn decode(key: &Bytes, value: Bytes) -> Result<DirEntry, Error> {
+    let Some(Key::Entry { hash, name, .. }) = keys::decode_key(key) else {
+        return Err(damaged(key));
+    };
+    let entry: Entry = record::decode(key, value)?;
+    Ok(DirEntry { name, ino: entry.id(), mode: entry.kind, cookie: hash, attr: None })
+}
+
+fn damaged(key: &[u8]) -> Error {
+    Error::new(Errno::EIO, format!("metadata key {key:02x?} is damaged: it is no entry of a directory"))
+}

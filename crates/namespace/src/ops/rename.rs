@@ -1,0 +1,163 @@
+//! Names that move.
+
+use super::unlink::{check_empty, drop_name};
+use crate::record::{Entry, Inode};
+use crate::tx::{Outcome, Slot, Tx, check_name, is_dot_name};
+use types::{Errno, Error, InodeId};
+use wire::{MetaReply, RenameMode};
+
+/// The deepest directory that can be walked up from: a longer way up is a loop, which is damage.
+const MAX_DEPTH: usize = 1 << 20;
+
+/// A name in a directory.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub dir: InodeId,
+    pub name: &'a [u8],
+}
+
+/// One of the two sides of a rename: a place and what is there.
+struct Side {
+    dir: InodeId,
+    slot: Slot,
+    ino: InodeId,
+    inode: Inode,
+}
+
+impl Side {
+    fn entry(&self) -> Entry {
+        Entry::new(self.ino, self.inode.mode)
+    }
+
+    /// The links that a directory has from its subdirectory here.
+    fn links(&self) -> i32 {
+        self.inode.is_directory() as i32
+    }
+}
+
+/// Moves a name, replaces what is at its new place, or exchanges the two.
+pub(crate) fn rename(
+    tx: &mut Tx<'_>,
+    from: Place<'_>,
+    to: Place<'_>,
+    mode: RenameMode,
+) -> Outcome<MetaReply> {
+    check_name(from.name)?;
+    check_name(to.name)?;
+    tx.directory(from.dir)?;
+    tx.live_directory(to.dir)?;
+    if is_dot_name(from.name) || is_dot_name(to.name) {
+        return Err(Errno::EBUSY.into());
+    }
+    let slot = tx.slot(from.dir, from.name)?;
+    let entry = slot.entry.ok_or(Errno::ENOENT)?;
+    let target = tx.slot(to.dir, to.name)?;
+    match (mode, target.entry) {
+        (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST.into()),
+        (RenameMode::Exchange, None) => return Err(Errno::ENOENT.into()),
+        _ => {}
+    }
+    let inode = tx.named_inode(from.dir, &entry)?;
+    let source = Side { dir: from.dir, slot, ino: entry.id(), inode };
+    check_not_below(tx, &source, to.dir)?;
+
+    let Some(replaced) = target.entry else {
+        return move_to_free(tx, source, to.dir, target);
+    };
+    if replaced.id() == source.ino {
+        // Two names of one inode: POSIX has both stay.
+        return Ok(MetaReply::Renamed { moved: source.inode.attr(source.ino), other: None });
+    }
+    let inode = tx.named_inode(to.dir, &replaced)?;
+    let target = Side { dir: to.dir, slot: target, ino: replaced.id(), inode };
+    match mode {
+        RenameMode::Exchange => exchange(tx, source, target),
+        RenameMode::Replace | RenameMode::NoReplace => replace(tx, source, target),
+    }
+}
+
+fn move_to_free(tx: &mut Tx<'_>, source: Side, to: InodeId, slot: Slot) -> Outcome<MetaReply> {
+    let (from, links) = (source.dir, source.links());
+    tx.fill(slot, source.entry());
+    tx.clear(source.slot);
+    let moved = settle_moved(tx, source.ino, source.inode, to);
+    settle_directories(tx, (from, -links), (to, links))?;
+    Ok(MetaReply::Renamed { moved, other: None })
+}
+
+fn replace(tx: &mut Tx<'_>, source: Side, target: Side) -> Outcome<MetaReply> {
+    match (source.inode.is_directory(), target.inode.is_directory()) {
+        (true, false) => return Err(Errno::ENOTDIR.into()),
+        (false, true) => return Err(Errno::EISDIR.into()),
+        (true, true) => check_empty(tx, target.ino)?,
+        (false, false) => {}
+    }
+    let (from, to) = (source.dir, target.dir);
+    let (from_links, to_links) = (-source.links(), source.links() - target.links());
+    tx.fill(target.slot, source.entry());
+    tx.clear(source.slot);
+    let moved = settle_moved(tx, source.ino, source.inode, to);
+    let replaced = drop_name(tx, target.ino, target.inode);
+    settle_directories(tx, (from, from_links), (to, to_links))?;
+    Ok(MetaReply::Renamed { moved, other: Some(replaced.attr(target.ino)) })
+}
+
+fn exchange(tx: &mut Tx<'_>, source: Side, target: Side) -> Outcome<MetaReply> {
+    check_not_below(tx, &target, source.dir)?;
+    let (from, to) = (source.dir, target.dir);
+    let links = source.links() - target.links();
+    let (source_entry, target_entry) = (source.entry(), target.entry());
+    tx.fill(source.slot, target_entry);
+    tx.fill(target.slot, source_entry);
+    let moved = settle_moved(tx, source.ino, source.inode, to);
+    let other = settle_moved(tx, target.ino, target.inode, from);
+    settle_directories(tx, (from, -links), (to, links))?;
+    Ok(MetaReply::Renamed { moved, other: Some(other) })
+}
+
+/// Stores an inode whose name is now in directory `to`.
+fn settle_moved(tx: &mut Tx<'_>, ino: InodeId, mut inode: Inode, to: InodeId) -> types::Attr {
+    inode.touch(tx.env.now);
+    if inode.is_directory() {
+        inode.parent = to.0;
+    }
+    tx.put_inode(ino, &inode);
+    inode.attr(ino)
+}
+
+/// Stores the directories that lost and got an entry, with the change of their link counts.
+fn settle_directories(tx: &mut Tx<'_>, from: (InodeId, i32), to: (InodeId, i32)) -> Outcome<()> {
+    let now = tx.env.now;
+    let mut settle = |dir: InodeId, links: i32| {
+        tx.change_inode(dir, |directory| {
+            directory.nlink = directory.nlink.saturating_add_signed(links);
+            directory.modify(now);
+        })
+    };
+    if from.0 == to.0 {
+        settle(to.0, from.1 + to.1)?;
+    } else {
+        settle(from.0, from.1)?;
+        settle(to.0, to.1)?;
+    }
+    Ok(())
+}
+
+/// `EINVAL` when a directory would move into itself or below itself.
+fn check_not_below(tx: &Tx<'_>, moving: &Side, new_parent: InodeId) -> Outcome<()> {
+    if !moving.inode.is_directory() || moving.dir == new_parent {
+        return Ok(());
+    }
+    let mut above = new_parent;
+    for _ in 0..MAX_DEPTH {
+        if above == moving.ino {
+            return Err(Errno::EINVAL.into());
+        }
+        if above == InodeId::ROOT {
+            return Ok(());
+        }
+        above = tx.directory(above)?.parent_id();
+    }
+    let message = format!("the way up from directory {new_parent} doesn't end at the root");
+    Err(Error::new(Errno::EIO, message).into())
+}

@@ -1,0 +1,380 @@
+//! The stored values: protobuf, so that fields can be added.
+//!
+//! No record ever encodes to nothing, because engines refuse empty values: where every field could be zero, one of them
+//! is `optional`, which is written even then.
+
+use bytes::Bytes;
+use prost::Message;
+use types::{
+    Attr, Chooser, Errno, Error, FileKind, GroupId, InodeId, PoolId, Scheme, SessionId, StripePattern, Timestamp,
+    mode,
+};
+
+/// What a directory says of its size, in bytes. Constant, so that it never depends on how entries are stored.
+pub const DIRECTORY_SIZE: u64 = 4096;
+/// What a directory says of its allocated units of 512 bytes.
+pub const DIRECTORY_BLOCKS: u64 = 8;
+
+/// A point in time.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[allow(missing_docs)]
+pub struct Time {
+    #[prost(sint64, tag = "1")]
+    pub secs: i64,
+    #[prost(uint32, tag = "2")]
+    pub nanos: u32,
+}
+
+impl From<Timestamp> for Time {
+    fn from(time: Timestamp) -> Time {
+        Time { secs: time.secs, nanos: time.nanos }
+    }
+}
+
+fn timestamp(time: &Option<Time>) -> Timestamp {
+    time.map_or(Timestamp::default(), |time| Timestamp::new(time.secs, time.nanos))
+}
+
+/// An inode.
+#[derive(Clone, PartialEq, Message)]
+pub struct Inode {
+    /// Type and permissions, as `st_mode`.
+    #[prost(uint32, tag = "1")]
+    pub mode: u32,
+    /// Number of names; of a directory, 2 plus its subdirectories. 0: an orphan.
+    #[prost(uint32, tag = "2")]
+    pub nlink: u32,
+    /// Owner.
+    #[prost(uint32, tag = "3")]
+    pub uid: u32,
+    /// Group of the owner.
+    #[prost(uint32, tag = "4")]
+    pub gid: u32,
+    /// Device number of a device node.
+    #[prost(uint32, tag = "5")]
+    pub rdev: u32,
+    /// Bytes of a regular file.
+    #[prost(uint64, tag = "6")]
+    pub size: u64,
+    /// Allocated units of 512 bytes of a regular file.
+    #[prost(uint64, tag = "7")]
+    pub blocks: u64,
+    /// Last access.
+    #[prost(message, optional, tag = "8")]
+    pub atime: Option<Time>,
+    /// Last change of content.
+    #[prost(message, optional, tag = "9")]
+    pub mtime: Option<Time>,
+    /// Last change of the inode.
+    #[prost(message, optional, tag = "10")]
+    pub ctime: Option<Time>,
+    /// Birth.
+    #[prost(message, optional, tag = "11")]
+    pub btime: Option<Time>,
+    /// The directory that holds a directory: what `..` names. 0 for all other inodes.
+    #[prost(uint64, tag = "12")]
+    pub parent: u64,
+    /// Target of a symlink.
+    #[prost(bytes = "bytes", tag = "13")]
+    pub target: Bytes,
+    /// What a directory hands to new files, or a regular file's own; absent for all other inodes.
+    #[prost(message, optional, tag = "14")]
+    pub pattern: Option<Pattern>,
+    /// Where a regular file's chunks are; absent while it has none.
+    #[prost(message, optional, tag = "15")]
+    pub layout: Option<Layout>,
+    /// A regular file whose content is its inline record (absent: every byte is zero).
+    #[prost(bool, tag = "16")]
+    pub inline: bool,
+    /// It has an access ACL that says more than its mode.
+    #[prost(bool, tag = "17")]
+    pub access_acl: bool,
+    /// A directory that hands an ACL to what is made in it.
+    #[prost(bool, tag = "18")]
+    pub default_acl: bool,
+    /// Bytes of the names of its extended attributes, as `listxattr` counts them. 0: it has none.
+    #[prost(uint32, tag = "19")]
+    pub xattr_names: u32,
+    /// Bytes of the values of its extended attributes.
+    #[prost(uint32, tag = "20")]
+    pub xattr_values: u32,
+    /// An orphan from birth, which may get a name.
+    #[prost(bool, tag = "21")]
+    pub tmpfile: bool,
+}
+
+impl Inode {
+    /// What it is; `None` for a mode that no inode is made with.
+    pub fn kind(&self) -> Option<FileKind> {
+        FileKind::of_mode(self.mode)
+    }
+
+    /// True for a directory.
+    pub fn is_directory(&self) -> bool {
+        self.mode & mode::S_IFMT == mode::S_IFDIR
+    }
+
+    /// True for a regular file.
+    pub fn is_regular(&self) -> bool {
+        self.mode & mode::S_IFMT == mode::S_IFREG
+    }
+
+    /// The directory that holds this directory.
+    pub fn parent_id(&self) -> InodeId {
+        InodeId(self.parent)
+    }
+
+    /// What `stat` says of it.
+    pub fn attr(&self, ino: InodeId) -> Attr {
+        let (size, blocks) = match self.mode & mode::S_IFMT {
+            mode::S_IFDIR => (DIRECTORY_SIZE, DIRECTORY_BLOCKS),
+            mode::S_IFLNK => (self.target.len() as u64, 0),
+            _ => (self.size, self.blocks),
+        };
+        Attr {
+            ino,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size,
+            blocks,
+            atime: timestamp(&self.atime),
+            mtime: timestamp(&self.mtime),
+            ctime: timestamp(&self.ctime),
+            btime: timestamp(&self.btime),
+        }
+    }
+
+    /// Notes a change of the inode.
+    pub(crate) fn touch(&mut self, now: Timestamp) {
+        self.ctime = Some(now.into());
+    }
+
+    /// Notes a change of the content: bytes of a file, entries of a directory.
+    pub(crate) fn modify(&mut self, now: Timestamp) {
+        self.mtime = Some(now.into());
+        self.ctime = Some(now.into());
+    }
+
+    /// Drops setuid, and setgid where the group may execute.
+    pub(crate) fn kill_suid_sgid(&mut self) {
+        self.mode &= !mode::S_ISUID;
+        if self.mode & mode::S_IXGRP != 0 {
+            self.mode &= !mode::S_ISGID;
+        }
+    }
+}
+
+/// A name in a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Entry {
+    /// What it names.
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    /// Type bits of its mode.
+    #[prost(uint32, tag = "2")]
+    pub kind: u32,
+}
+
+impl Entry {
+    /// An entry that names an inode of this mode.
+    pub fn new(ino: InodeId, mode: u32) -> Entry {
+        Entry { ino: ino.0, kind: mode & mode::S_IFMT }
+    }
+
+    /// What it names.
+    pub fn id(&self) -> InodeId {
+        InodeId(self.ino)
+    }
+}
+
+/// The value of an extended attribute. `optional`, since it may be empty.
+#[derive(Clone, PartialEq, Eq, Message)]
+#[allow(missing_docs)]
+pub struct Xattr {
+    #[prost(bytes = "bytes", optional, tag = "1")]
+    pub value: Option<Bytes>,
+}
+
+/// Inline content: a prefix of the file, the rest up to its size is zeros. Never stored when empty.
+#[derive(Clone, PartialEq, Eq, Message)]
+#[allow(missing_docs)]
+pub struct Inline {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub content: Bytes,
+}
+
+/// An inode without a name.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Orphan {
+    /// The session that took the last name away or made it without one.
+    #[prost(uint64, optional, tag = "1")]
+    pub session: Option<u64>,
+}
+
+/// A session's note on a file whose chunks may differ from what the inode says. Never stored with neither field set.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Writing {
+    /// The session changes the chunks.
+    #[prost(bool, tag = "1")]
+    pub writing: bool,
+    /// The chunks must be cut to this size.
+    #[prost(uint64, optional, tag = "2")]
+    pub truncate_to: Option<u64>,
+}
+
+/// The next inode of a partition.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[allow(missing_docs)]
+pub struct Next {
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+}
+
+/// A stripe pattern.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[allow(missing_docs)]
+pub struct Pattern {
+    #[prost(uint32, tag = "1")]
+    pub pool: u32,
+    #[prost(uint32, tag = "2")]
+    pub scheme: u32,
+    #[prost(uint32, tag = "3")]
+    pub chunk_size: u32,
+    #[prost(uint32, tag = "4")]
+    pub stripe_count: u32,
+    #[prost(uint32, tag = "5")]
+    pub inline_limit: u32,
+    #[prost(uint32, tag = "6")]
+    pub chooser: u32,
+}
+
+/// Where chunks are.
+#[derive(Clone, PartialEq, Eq, Message)]
+#[allow(missing_docs)]
+pub struct Layout {
+    #[prost(uint32, tag = "1")]
+    pub chunk_size: u32,
+    #[prost(uint32, tag = "2")]
+    pub pool: u32,
+    #[prost(uint32, tag = "3")]
+    pub scheme: u32,
+    #[prost(uint32, repeated, tag = "4")]
+    pub groups: Vec<u32>,
+}
+
+fn scheme_number(scheme: Scheme) -> u32 {
+    match scheme {
+        Scheme::Single => 0,
+    }
+}
+
+fn scheme_of(number: u32) -> Result<Scheme, Error> {
+    match number {
+        0 => Ok(Scheme::Single),
+        _ => Err(unknown("redundancy scheme", number)),
+    }
+}
+
+fn chooser_number(chooser: Chooser) -> u32 {
+    match chooser {
+        Chooser::RoundRobin => 0,
+        Chooser::Random => 1,
+        Chooser::CapacityWeighted => 2,
+    }
+}
+
+fn chooser_of(number: u32) -> Result<Chooser, Error> {
+    match number {
+        0 => Ok(Chooser::RoundRobin),
+        1 => Ok(Chooser::Random),
+        2 => Ok(Chooser::CapacityWeighted),
+        _ => Err(unknown("chooser", number)),
+    }
+}
+
+fn pool_of(number: u32) -> Result<PoolId, Error> {
+    u16::try_from(number).map(PoolId).map_err(|_| unknown("pool", number))
+}
+
+fn unknown(what: &str, number: u32) -> Error {
+    Error::new(Errno::EIO, format!("stored {what} {number} is unknown to this version"))
+        .hint("the metadata was written by a newer version: upgrade this service")
+}
+
+impl From<&StripePattern> for Pattern {
+    fn from(pattern: &StripePattern) -> Pattern {
+        Pattern {
+            pool: pattern.pool.0 as u32,
+            scheme: scheme_number(pattern.scheme),
+            chunk_size: pattern.chunk_size,
+            stripe_count: pattern.stripe_count as u32,
+            inline_limit: pattern.inline_limit,
+            chooser: chooser_number(pattern.chooser),
+        }
+    }
+}
+
+impl TryFrom<&Pattern> for StripePattern {
+    type Error = Error;
+
+    fn try_from(stored: &Pattern) -> Result<StripePattern, Error> {
+        Ok(StripePattern {
+            pool: pool_of(stored.pool)?,
+            scheme: scheme_of(stored.scheme)?,
+            chunk_size: stored.chunk_size,
+            stripe_count: u16::try_from(stored.stripe_count)
+                .map_err(|_| unknown("stripe count", stored.stripe_count))?,
+            inline_limit: stored.inline_limit,
+            chooser: chooser_of(stored.chooser)?,
+        })
+    }
+}
+
+impl From<&types::Layout> for Layout {
+    fn from(layout: &types::Layout) -> Layout {
+        Layout {
+            chunk_size: layout.chunk_size,
+            pool: layout.pool.0 as u32,
+            scheme: scheme_number(layout.scheme),
+            groups: layout.groups.iter().map(|group| group.0).collect(),
+        }
+    }
+}
+
+impl TryFrom<&Layout> for types::Layout {
+    type Error = Error;
+
+    fn try_from(stored: &Layout) -> Result<types::Layout, Error> {
+        Ok(types::Layout {
+            chunk_size: stored.chunk_size,
+            pool: pool_of(stored.pool)?,
+            scheme: scheme_of(stored.scheme)?,
+            groups: stored.groups.iter().map(|&group| GroupId(group)).collect(),
+        })
+    }
+}
+
+impl Orphan {
+    /// The session that took the last name away or made it without one.
+    pub fn session_id(&self) -> SessionId {
+        SessionId(self.session.unwrap_or_default())
+    }
+}
+
+/// Decodes a stored record; a damaged one is an `EIO` that names the key.
+pub fn decode<M: Message + Default>(key: &[u8], value: Bytes) -> Result<M, Error> {
+    M::decode(value).map_err(|cause| {
+        let key = match crate::keys::decode_key(key) {
+            Some(key) => format!("{key:?}"),
+            None => format!("{key:02x?}"),
+        };
+        Error::new(Errno::EIO, format!("metadata record {key} is damaged: {cause}"))
+    })
+}
+
+#[cfg(test)]
+#[path = "tests/record.rs"]
+mod tests;

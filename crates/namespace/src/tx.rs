@@ -1,0 +1,199 @@
+//! One command's view of the state: reads through the [`Reader`], with the command's own writes laid over it.
+
+use crate::keys::{self, NameHash};
+use crate::record::{self, Entry, Inode};
+use crate::{Applied, Env, Failure, ReadError, Reader};
+use bytes::Bytes;
+use prost::Message;
+use std::collections::BTreeMap;
+use types::{Errno, Error, InodeId, PartitionId};
+use wire::MetaReply;
+
+/// The longest name of an entry, in bytes.
+pub const MAX_NAME: usize = 255;
+/// The first sequence number that a partition hands out: 1 is the root's in partition 0, and is skipped in the others.
+const FIRST_SEQUENCE: u64 = 2;
+
+/// Result of a step of a command.
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Failure {
+        match error {
+            ReadError::NeedPartition(partition) => Failure::NeedPartition(partition),
+            ReadError::Store(error) => Failure::Refused(error),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Refused(error)
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure::Refused(errno.into())
+    }
+}
+
+/// The place of a name in a directory, and what is there.
+pub(crate) struct Slot {
+    key: Vec<u8>,
+    /// `None`: the name is free.
+    pub entry: Option<Entry>,
+}
+
+/// A command at work.
+pub(crate) struct Tx<'a> {
+    pub env: &'a Env<'a>,
+    reader: &'a dyn Reader,
+    hash: NameHash,
+    /// Ordered, so that the same command on the same state always yields the same writes.
+    writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl<'a> Tx<'a> {
+    pub fn new(env: &'a Env<'a>, reader: &'a dyn Reader, hash: NameHash) -> Tx<'a> {
+        Tx { env, reader, hash, writes: BTreeMap::new() }
+    }
+
+    /// Ends the command.
+    pub fn finish(self, reply: MetaReply) -> Applied {
+        Applied { reply, writes: self.writes.into_iter().collect() }
+    }
+
+    /// The record under a key.
+    pub fn get<M: Message + Default>(&self, key: &[u8]) -> Outcome<Option<M>> {
+        let value = match self.writes.get(key) {
+            Some(written) => written.as_deref().map(Bytes::copy_from_slice),
+            None => self.reader.get(key)?,
+        };
+        Ok(value.map(|value| record::decode(key, value)).transpose()?)
+    }
+
+    /// Stores a record.
+    pub fn put(&mut self, key: impl Into<Vec<u8>>, record: &impl Message) {
+        let value = record.encode_to_vec();
+        debug_assert!(!value.is_empty(), "engines refuse empty values");
+        self.writes.insert(key.into(), Some(value));
+    }
+
+    /// Deletes the record under a key.
+    pub fn delete(&mut self, key: impl Into<Vec<u8>>) {
+        self.writes.insert(key.into(), None);
+    }
+
+    /// Pairs of a range. Commands scan before they write there, so nothing is laid over the result.
+    pub fn scan(&self, range: &keys::KeyRange, limit: usize) -> Outcome<Vec<(Bytes, Bytes)>> {
+        debug_assert!(
+            self.writes.range(range.from.clone()..range.to.clone()).next().is_none(),
+            "a scan doesn't see the command's own writes"
+        );
+        Ok(self.reader.scan(&range.from, &range.to, limit)?)
+    }
+
+    /// The inode; `ESTALE` when it is gone.
+    pub fn inode(&self, ino: InodeId) -> Outcome<Inode> {
+        self.get(&keys::inode(ino))?.ok_or_else(|| Errno::ESTALE.into())
+    }
+
+    pub fn put_inode(&mut self, ino: InodeId, inode: &Inode) {
+        self.put(keys::inode(ino), inode);
+    }
+
+    /// Reads, changes and stores an inode; returns it as it is afterwards.
+    pub fn change_inode(&mut self, ino: InodeId, change: impl FnOnce(&mut Inode)) -> Outcome<Inode> {
+        let mut inode = self.inode(ino)?;
+        change(&mut inode);
+        self.put_inode(ino, &inode);
+        Ok(inode)
+    }
+
+    /// The inode of a directory; `ENOTDIR` for anything else.
+    pub fn directory(&self, ino: InodeId) -> Outcome<Inode> {
+        let inode = self.inode(ino)?;
+        if inode.is_directory() { Ok(inode) } else { Err(Errno::ENOTDIR.into()) }
+    }
+
+    /// A directory that can get entries; `ENOENT` when it has been removed.
+    pub fn live_directory(&self, ino: InodeId) -> Outcome<Inode> {
+        let inode = self.directory(ino)?;
+        if inode.nlink > 0 { Ok(inode) } else { Err(Errno::ENOENT.into()) }
+    }
+
+    /// The inode of a regular file; `EISDIR` for a directory, `EINVAL` for anything else.
+    pub fn regular(&self, ino: InodeId) -> Outcome<Inode> {
+        let inode = self.inode(ino)?;
+        if inode.is_regular() {
+            Ok(inode)
+        } else if inode.is_directory() {
+            Err(Errno::EISDIR.into())
+        } else {
+            Err(Errno::EINVAL.into())
+        }
+    }
+
+    /// The inode that an entry of `dir` names. A missing one is damage.
+    pub fn named_inode(&self, dir: InodeId, entry: &Entry) -> Outcome<Inode> {
+        self.get(&keys::inode(entry.id()))?.ok_or_else(|| {
+            let message = format!("directory {dir} names inode {}, which does not exist", entry.ino);
+            Error::new(Errno::EIO, message).into()
+        })
+    }
+
+    /// Where a name of a directory is, and what it names.
+    pub fn slot(&self, dir: InodeId, name: &[u8]) -> Outcome<Slot> {
+        let key = keys::entry(dir, (self.hash)(self.env.hash_key, name), name);
+        let entry = self.get(&key)?;
+        Ok(Slot { key, entry })
+    }
+
+    /// Lets the name of a slot name an inode.
+    pub fn fill(&mut self, slot: Slot, entry: Entry) {
+        self.put(slot.key, &entry);
+    }
+
+    /// Removes the name of a slot.
+    pub fn clear(&mut self, slot: Slot) {
+        self.delete(slot.key);
+    }
+
+    /// A number that no inode has had before.
+    pub fn allocate(&mut self, partition: PartitionId) -> Outcome<InodeId> {
+        let key = keys::next(partition);
+        let sequence = self.get::<record::Next>(&key)?.map_or(FIRST_SEQUENCE, |next| next.sequence);
+        if sequence >> InodeId::SEQUENCE_BITS != 0 {
+            let message = format!("partition {partition} has used up its inode numbers");
+            return Err(Error::new(Errno::ENOSPC, message).into());
+        }
+        self.put(key, &record::Next { sequence: sequence + 1 });
+        Ok(InodeId::new(partition, sequence))
+    }
+
+    /// Notes that an inode has lost its last name.
+    pub fn put_orphan(&mut self, ino: InodeId) {
+        let session = Some(self.env.session.0);
+        self.put(keys::orphan(ino), &record::Orphan { session });
+    }
+}
+
+/// Refuses what can't be a name at all. `.` and `..` are left to the operations, which answer them differently.
+pub(crate) fn check_name(name: &[u8]) -> Outcome<()> {
+    if name.is_empty() {
+        return Err(Errno::ENOENT.into());
+    }
+    if name.len() > MAX_NAME {
+        return Err(Errno::ENAMETOOLONG.into());
+    }
+    if name.iter().any(|&byte| byte == b'/' || byte == 0) {
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(())
+}
+
+/// True for `.` and `..`, which name existing directories and can't be made, moved or removed.
+pub(crate) fn is_dot_name(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}

@@ -1,0 +1,263 @@
+//! Memory that the kernel reads from and writes into.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What direct I/O wants: addresses, lengths and offsets are multiples of this.
+pub const IO_ALIGNMENT: usize = 4096;
+
+/// Blocks above this size go back to the allocator instead of the pool.
+const MAX_POOLED_BLOCK_BYTES: usize = 1 << 20;
+/// Size classes: 4 KiB, 8 KiB, ... 1 MiB.
+const CLASSES: usize = (MAX_POOLED_BLOCK_BYTES / IO_ALIGNMENT).trailing_zeros() as usize + 1;
+/// What one thread keeps for reuse; enough for a burst of large requests, small beside the page cache.
+const MAX_POOLED_BYTES_PER_THREAD: usize = 16 << 20;
+
+/// A handle to a piece of memory for I/O. Clones and slices share the memory and are cheap.
+///
+/// The memory is either 4 KiB-aligned heap memory, reused within a thread, or memory that somebody else maps for as long as the
+/// process lives (the payload buffers of the kernel's file protocol). Contents of a new buffer are unspecified.
+///
+/// Nothing here synchronises: whoever passes a buffer on stops touching it until it comes back. One writer at a time, and no
+/// reader beside it, is the protocol between the layers, as it is with the kernel itself.
+#[derive(Clone)]
+pub struct IoBuf {
+    /// Keeps heap memory alive; `None` for memory that is never freed.
+    owner: Option<Arc<Block>>,
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory outlives the handle wherever it is, since the owner is counted atomically or the memory is never freed.
+unsafe impl Send for IoBuf {}
+// SAFETY: the handle's own fields never change; access to the memory follows the one-writer protocol of the type's documentation.
+unsafe impl Sync for IoBuf {}
+
+impl IoBuf {
+    /// Allocates `len` bytes, aligned for direct I/O.
+    pub fn alloc(len: usize) -> IoBuf {
+        let block = Block::new(len);
+        let ptr = block.ptr;
+        IoBuf { owner: Some(Arc::new(block)), ptr, len }
+    }
+
+    /// A buffer with a copy of `data`.
+    pub fn from_slice(data: &[u8]) -> IoBuf {
+        let buf = IoBuf::alloc(data.len());
+        buf.copy_from(0, data);
+        buf
+    }
+
+    /// A handle to memory that this type doesn't own.
+    ///
+    /// # Safety
+    /// `ptr..ptr + len` must be readable and writable for as long as the process lives, and `ptr` must not be null.
+    pub unsafe fn from_raw(ptr: *mut u8, len: usize) -> IoBuf {
+        let ptr = NonNull::new(ptr).expect("the caller vouches for the pointer");
+        IoBuf { owner: None, ptr, len }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether direct I/O accepts address and length.
+    pub fn is_aligned(&self) -> bool {
+        (self.ptr.as_ptr() as usize).is_multiple_of(IO_ALIGNMENT) && self.len.is_multiple_of(IO_ALIGNMENT)
+    }
+
+    /// A part of the buffer, sharing its memory. Panics when `range` is out of bounds.
+    pub fn slice(&self, range: Range<usize>) -> IoBuf {
+        self.check(&range);
+        // SAFETY: the range was checked to lie inside this buffer.
+        let ptr = unsafe { self.ptr.add(range.start) };
+        IoBuf { owner: self.owner.clone(), ptr, len: range.len() }
+    }
+
+    /// The bytes. The caller makes sure that nobody writes meanwhile, the kernel included.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: ptr and len describe initialised memory (zeroed when first allocated) that lives as long as `self`; that nobody
+        // writes meanwhile is the type's protocol.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+
+    /// Copies `data` to offset `at`. Panics when it doesn't fit. `data` may be a part of the same memory.
+    pub fn copy_from(&self, at: usize, data: &[u8]) {
+        self.check(&(at..at.saturating_add(data.len())));
+        // SAFETY: the destination was checked; `copy` allows overlap; one writer at a time is the type's protocol.
+        unsafe { std::ptr::copy(data.as_ptr(), self.ptr.as_ptr().add(at), data.len()) }
+    }
+
+    /// Fills a range with zeros. Panics when it is out of bounds.
+    pub fn zero(&self, range: Range<usize>) {
+        self.check(&range);
+        // SAFETY: the range was checked; one writer at a time is the type's protocol.
+        unsafe { std::ptr::write_bytes(self.ptr.as_ptr().add(range.start), 0, range.len()) }
+    }
+
+    /// Where the memory is, for system calls.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    fn check(&self, range: &Range<usize>) {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "range {range:?} outside of a buffer of {} bytes",
+            self.len
+        );
+    }
+}
+
+impl fmt::Debug for IoBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IoBuf({:p}, {} bytes)", self.ptr, self.len)
+    }
+}
+
+/// One allocation; goes to the pool of the thread that drops it.
+struct Block {
+    ptr: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: a block owns its memory, and any thread may free it.
+unsafe impl Send for Block {}
+// SAFETY: a shared block hands out nothing but its address.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn new(len: usize) -> Block {
+        let capacity = capacity_for(len);
+        let pooled = class_of(capacity).and_then(|class| POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten());
+        Block { ptr: pooled.unwrap_or_else(|| allocate(capacity)), capacity }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let kept = class_of(self.capacity)
+            .is_some_and(|class| POOL.try_with(|pool| pool.borrow_mut().give(class, self.ptr)).unwrap_or(false));
+        if !kept {
+            free(self.ptr, self.capacity);
+        }
+    }
+}
+
+/// Free blocks by size class.
+struct Pool {
+    free: [Vec<NonNull<u8>>; CLASSES],
+    bytes: usize,
+}
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { free: [const { Vec::new() }; CLASSES], bytes: 0 }) };
+}
+
+impl Pool {
+    fn take(&mut self, class: usize) -> Option<NonNull<u8>> {
+        let block = self.free[class].pop()?;
+        self.bytes -= IO_ALIGNMENT << class;
+        Some(block)
+    }
+
+    /// Keeps a block unless the pool is full.
+    fn give(&mut self, class: usize, block: NonNull<u8>) -> bool {
+        let size = IO_ALIGNMENT << class;
+        if self.bytes + size > MAX_POOLED_BYTES_PER_THREAD {
+            return false;
+        }
+        self.bytes += size;
+        self.free[class].push(block);
+        true
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for (class, blocks) in self.free.iter_mut().enumerate() {
+            blocks.drain(..).for_each(|block| free(block, IO_ALIGNMENT << class));
+        }
+    }
+}
+
+/// Rounds up to a size class, or to the alignment for large blocks.
+fn capacity_for(len: usize) -> usize {
+    let len = len.max(IO_ALIGNMENT);
+    if len <= MAX_POOLED_BLOCK_BYTES { len.next_power_of_two() } else { len.next_multiple_of(IO_ALIGNMENT) }
+}
+
+fn class_of(capacity: usize) -> Option<usize> {
+    (capacity <= MAX_POOLED_BLOCK_BYTES).then(|| (capacity / IO_ALIGNMENT).trailing_zeros() as usize)
+}
+
+fn layout(capacity: usize) -> Layout {
+    Layout::from_size_align(capacity, IO_ALIGNMENT).expect("a buffer's size is far below the address space")
+}
+
+fn allocate(capacity: usize) -> NonNull<u8> {
+    let layout = layout(capacity);
+    // SAFETY: the capacity is never zero.
+    NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout))
+}
+
+fn free(ptr: NonNull<u8>, capacity: usize) {
+    // SAFETY: every block comes from `allocate` with the same capacity.
+    unsafe { dealloc(ptr.as_ptr(), layout(capacity)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_memory_is_zeroed_and_aligned() {
+        let buf = IoBuf::alloc(3 << 20);
+        assert!(buf.is_aligned());
+        assert!(buf.as_slice().iter().all(|byte| *byte == 0));
+        assert!(!IoBuf::alloc(100).is_aligned());
+    }
+
+    #[test]
+    fn slices_share_memory() {
+        let buf = IoBuf::alloc(8192);
+        buf.slice(4096..8192).copy_from(1, b"abc");
+        assert_eq!(&buf.as_slice()[4097..4100], b"abc");
+        buf.zero(4098..4099);
+        assert_eq!(&buf.slice(4097..4100).as_slice(), b"a\0c");
+    }
+
+    #[test]
+    fn memory_is_reused_only_after_the_last_handle() {
+        let first = IoBuf::alloc(64 << 10);
+        let address = first.as_ptr();
+        let part = first.slice(0..10);
+        drop(first);
+        assert_ne!(IoBuf::alloc(64 << 10).as_ptr(), address);
+        drop(part);
+        assert_eq!(IoBuf::alloc(33 << 10).as_ptr(), address);
+    }
+
+    #[test]
+    fn the_pool_is_bounded() {
+        let all: Vec<IoBuf> = (0..40).map(|_| IoBuf::alloc(1 << 20)).collect();
+        drop(all);
+        assert!(POOL.with(|pool| pool.borrow().bytes) <= MAX_POOLED_BYTES_PER_THREAD);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of a buffer")]
+    fn slices_are_checked() {
+        IoBuf::alloc(10).slice(5..11);
+    }
+}

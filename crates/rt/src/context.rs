@@ -1,0 +1,77 @@
+//! What the current thread runs inside: a core, a simulated machine, or nothing.
+
+use crate::executor::Core;
+use crate::task::TaskHeader;
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The runtime of a thread.
+#[derive(Clone)]
+pub(crate) enum Runtime {
+    /// A real core.
+    Core(Rc<Core>),
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Runtime>> = const { RefCell::new(None) };
+}
+
+/// The runtime of this thread; `None` outside of one.
+pub(crate) fn current() -> Option<Runtime> {
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+}
+
+/// The runtime of this thread, or the error of an operation that needs one.
+pub(crate) fn require() -> io::Result<Runtime> {
+    current().ok_or_else(outside)
+}
+
+/// The real core of this thread, or the error of an operation that needs one.
+pub(crate) fn require_core() -> io::Result<Rc<Core>> {
+    match require()? {
+        Runtime::Core(core) => Ok(core),
+    }
+}
+
+fn outside() -> io::Error {
+    io::Error::other("this thread runs no core; hint: use rt::block_on or rt::start_core")
+}
+
+/// Makes `runtime` this thread's until the guard is dropped; an error if the thread has one already.
+pub(crate) fn enter(runtime: Runtime) -> io::Result<Entered> {
+    CURRENT.with(|current| {
+        let mut current = current.borrow_mut();
+        if current.is_some() {
+            return Err(io::Error::other("this thread already runs a core; hint: await instead of blocking"));
+        }
+        *current = Some(runtime);
+        Ok(Entered(()))
+    })
+}
+
+/// The thread leaves its runtime when this is dropped.
+pub(crate) struct Entered(());
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        // Taken out first: what is dropped may look at the current runtime.
+        let left = CURRENT.with(|current| current.borrow_mut().take());
+        drop(left);
+    }
+}
+
+/// Queues a task of this very thread's core; gives the task back if it belongs to another.
+pub(crate) fn push_local(task: Arc<TaskHeader>) -> Result<(), Arc<TaskHeader>> {
+    let mut task = Some(task);
+    let _ = CURRENT.try_with(|current| {
+        if let Some(Runtime::Core(core)) = &*current.borrow()
+            && task.as_ref().is_some_and(|task| std::ptr::eq(&*task.core, core.shared()))
+            && let Some(task) = task.take()
+        {
+            core.push_ready(task);
+        }
+    });
+    task.map_or(Ok(()), Err)
+}

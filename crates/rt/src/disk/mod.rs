@@ -1,0 +1,185 @@
+//! Files: on the machine's file systems, or on the simulated machine's disk.
+
+mod real;
+#[cfg(test)]
+mod tests;
+
+use crate::buf::IoBuf;
+use crate::context::{self, Runtime};
+use real::RealFile;
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use types::Timestamp;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct OpenOptions {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Make it if it doesn't exist.
+    pub create: bool,
+    /// With `create`: fail if it exists.
+    pub exclusive: bool,
+    /// Cut it to nothing.
+    pub truncate: bool,
+    /// Bypass the page cache; buffers, lengths and offsets must be aligned to 4 KiB.
+    pub direct: bool,
+}
+
+/// What the file system says of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileStat {
+    /// Bytes.
+    pub len: u64,
+    /// Allocated 512-byte units.
+    pub blocks: u64,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+}
+
+/// What to do with a range of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fallocate {
+    /// Reserve space; content and length stay.
+    Reserve,
+    /// Free the space; the range reads as zeros, the length stays.
+    Punch,
+    /// Zeros with space reserved; the length grows to the range's end.
+    Zero,
+}
+
+/// An open file. Its operations run on the core that calls them; any core may.
+#[derive(Debug)]
+pub struct File {
+    inner: Inner,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Real(RealFile),
+}
+
+impl File {
+    /// Opens a file.
+    pub async fn open(path: &Path, options: OpenOptions) -> io::Result<File> {
+        let inner = match context::require()? {
+            Runtime::Core(_) => Inner::Real(RealFile::open(path, options).await?),
+        };
+        Ok(File { inner })
+    }
+
+    /// Fills `buf` from `offset` and returns how many bytes it got: fewer than its length only at the end of the file.
+    pub async fn read_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
+        match &self.inner {
+            Inner::Real(file) => file.read_at(buf, offset).await,
+        }
+    }
+
+    /// Writes all of `buf` at `offset` and returns its length.
+    pub async fn write_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
+        match &self.inner {
+            Inner::Real(file) => file.write_at(buf, offset, real::Durability::Later).await,
+        }
+    }
+
+    /// As [`File::write_at`], and the bytes are on disk when it returns.
+    pub async fn write_at_durable(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
+        match &self.inner {
+            Inner::Real(file) => file.write_at(buf, offset, real::Durability::Now).await,
+        }
+    }
+
+    /// Everything written before is on disk when this returns, with the length and whatever else is needed to read it.
+    pub async fn sync_data(&self) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(file) => file.sync_data().await,
+        }
+    }
+
+    /// Cuts the file, or extends it with a hole.
+    pub async fn set_len(&self, len: u64) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(file) => file.set_len(len),
+        }
+    }
+
+    /// Reserves, frees or zeroes a range.
+    pub async fn allocate(&self, how: Fallocate, offset: u64, len: u64) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(file) => file.allocate(how, offset, len).await,
+        }
+    }
+
+    /// Length, space and time of the last change.
+    pub async fn stat(&self) -> io::Result<FileStat> {
+        match &self.inner {
+            Inner::Real(file) => file.stat(),
+        }
+    }
+
+    /// The first byte at or after `from` that holds data; `None` if there is none.
+    pub async fn seek_data(&self, from: u64) -> io::Result<Option<u64>> {
+        match &self.inner {
+            Inner::Real(file) => file.seek_data(from),
+        }
+    }
+
+    /// The first hole at or after `from`; the end of the file is one. An error (`ENXIO`) beyond the end.
+    pub async fn seek_hole(&self, from: u64) -> io::Result<u64> {
+        match &self.inner {
+            Inner::Real(file) => file.seek_hole(from),
+        }
+    }
+}
+
+/// Makes a directory and those above it; existing ones are no error.
+pub async fn create_dir_all(path: &Path) -> io::Result<()> {
+    match context::require()? {
+        Runtime::Core(_) => std::fs::create_dir_all(path),
+    }
+}
+
+/// The names in a directory, in no particular order.
+pub async fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
+    match context::require()? {
+        Runtime::Core(_) => std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect(),
+    }
+}
+
+/// Renames a file, replacing what has the new name.
+pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    match context::require()? {
+        Runtime::Core(_) => real::rename(from, to).await,
+    }
+}
+
+/// Removes a file.
+pub async fn remove_file(path: &Path) -> io::Result<()> {
+    match context::require()? {
+        Runtime::Core(_) => real::remove_file(path).await,
+    }
+}
+
+/// The names in a directory are on disk as they are now when this returns.
+pub async fn sync_dir(path: &Path) -> io::Result<()> {
+    match context::require()? {
+        Runtime::Core(_) => real::sync_dir(path).await,
+    }
+}
+
+/// Everything on the file system that holds `path` is on disk when this returns.
+pub async fn sync_filesystem(path: &Path) -> io::Result<()> {
+    match context::require()? {
+        Runtime::Core(_) => real::sync_filesystem(path).await,
+    }
+}
+
+/// Bytes in all, and bytes that are free for use, of the file system that holds `path`.
+pub async fn space(path: &Path) -> io::Result<(u64, u64)> {
+    match context::require()? {
+        Runtime::Core(_) => real::space(path),
+    }
+}

@@ -1,0 +1,307 @@
+//! Files on the machine's file systems.
+//!
+//! What the ring offers goes through it. Direct system calls remain where the ring has none, or where it would only move a
+//! quick call to a kernel thread and so cost more than the call itself.
+
+use super::{Fallocate, FileStat, OpenOptions};
+use crate::blocking;
+use crate::buf::IoBuf;
+use crate::driver::{Keep, large};
+use crate::op;
+use io_uring::{opcode, types::Fd, types::FsyncFlags};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use types::Timestamp;
+
+/// Permissions of new files: the service's alone.
+const FILE_MODE: libc::mode_t = 0o600;
+/// One transfer's limit; the kernel cuts longer ones a little below 2 GiB.
+const MAX_TRANSFER: usize = 1 << 30;
+
+/// When a write is on disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Durability {
+    /// After the next sync.
+    Later,
+    /// When it completes.
+    Now,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct RealFile {
+    fd: Arc<OwnedFd>,
+    direct: bool,
+}
+
+impl RealFile {
+    pub(super) async fn open(path: &Path, options: OpenOptions) -> io::Result<RealFile> {
+        let flags = open_flags(options);
+        // The ring hands every open that may create or cut a file to a kernel thread, which costs more than the call.
+        let fd = if options.create || options.truncate {
+            open_now(path, flags)?
+        } else {
+            open_on_ring(path, flags).await?
+        };
+        Ok(RealFile { fd: Arc::new(fd), direct: options.direct })
+    }
+
+    pub(super) async fn read_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
+        let mut done = if self.direct { 0 } else {
+            match self.read_cached(&buf, offset)? {
+                Cached::Complete(done) => return Ok(done),
+                Cached::Partial(done) => done,
+            }
+        };
+        while done < buf.len() {
+            let part = buf.slice(done..buf.len().min(done + MAX_TRANSFER));
+            let (address, len) = (part.as_ptr(), part.len() as u32);
+            let entry = opcode::Read::new(self.raw(), address, len).offset(offset + done as u64).build();
+            // SAFETY: the entry points to `part`, which `keep` owns.
+            let got = unsafe { op::run(large(entry), self.keep(part)) }.await;
+            match got {
+                Ok(0) => break,
+                Ok(got) => done += got,
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return Err(e),
+            }
+            // A direct read that ends off alignment has met the end of the file.
+            if self.direct && !done.is_multiple_of(crate::buf::IO_ALIGNMENT) {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Takes what is in the page cache, at the price of a call and without a trip through the ring.
+    fn read_cached(&self, buf: &IoBuf, offset: u64) -> io::Result<Cached> {
+        let mut done = 0;
+        while done < buf.len() {
+            let part = libc::iovec {
+                // SAFETY: `done` is within the buffer.
+                iov_base: unsafe { buf.as_ptr().add(done) }.cast(),
+                iov_len: buf.len() - done,
+            };
+            let at = (offset + done as u64) as libc::off_t;
+            // SAFETY: the vector describes the rest of `buf`, which lives during the call.
+            let got = unsafe { libc::preadv2(self.fd.as_raw_fd(), &part, 1, at, libc::RWF_NOWAIT) };
+            if got > 0 {
+                done += got as usize;
+            } else if got == 0 {
+                return Ok(Cached::Complete(done));
+            } else {
+                return match io::Error::last_os_error() {
+                    e if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::EINTR)) => {
+                        Ok(Cached::Partial(done))
+                    }
+                    e => Err(e),
+                };
+            }
+        }
+        Ok(Cached::Complete(done))
+    }
+
+    pub(super) async fn write_at(&self, buf: IoBuf, offset: u64, durability: Durability) -> io::Result<usize> {
+        let flags = if durability == Durability::Now { libc::RWF_DSYNC } else { 0 };
+        let mut done = 0;
+        while done < buf.len() {
+            let part = buf.slice(done..buf.len().min(done + MAX_TRANSFER));
+            let (address, len) = (part.as_ptr(), part.len() as u32);
+            let at = offset + done as u64;
+            let entry = opcode::Write::new(self.raw(), address, len).offset(at).rw_flags(flags).build();
+            // SAFETY: the entry points to `part`, which `keep` owns.
+            let put = unsafe { op::run(large(entry), self.keep(part)) }.await;
+            match put {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(put) => done += put,
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    pub(super) async fn sync_data(&self) -> io::Result<()> {
+        fsync_on_ring(&self.fd, FsyncFlags::DATASYNC).await
+    }
+
+    pub(super) fn set_len(&self, len: u64) -> io::Result<()> {
+        let len = libc::off_t::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+        // SAFETY: a plain system call on an open descriptor.
+        check(unsafe { libc::ftruncate(self.fd.as_raw_fd(), len) }).map(drop)
+    }
+
+    pub(super) async fn allocate(&self, how: Fallocate, offset: u64, len: u64) -> io::Result<()> {
+        let mode = match how {
+            Fallocate::Reserve => libc::FALLOC_FL_KEEP_SIZE,
+            Fallocate::Punch => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            Fallocate::Zero => libc::FALLOC_FL_ZERO_RANGE,
+        };
+        loop {
+            let entry = opcode::Fallocate::new(self.raw(), len).offset(offset).mode(mode).build();
+            let keep = Keep { fd: Some(self.fd.clone()), ..Keep::default() };
+            // SAFETY: the entry points to no memory.
+            match unsafe { op::run(large(entry), keep) }.await {
+                Err(e) if is_transient(&e) => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+
+    pub(super) fn stat(&self) -> io::Result<FileStat> {
+        // SAFETY: an all-zero stat is valid, and the call fills it.
+        let stat = unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            check(libc::fstat(self.fd.as_raw_fd(), &mut stat))?;
+            stat
+        };
+        Ok(FileStat {
+            len: stat.st_size as u64,
+            blocks: stat.st_blocks as u64,
+            mtime: Timestamp::new(stat.st_mtime, stat.st_mtime_nsec as u32),
+        })
+    }
+
+    pub(super) fn seek_data(&self, from: u64) -> io::Result<Option<u64>> {
+        match self.seek(from, libc::SEEK_DATA) {
+            Ok(at) => Ok(Some(at)),
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) fn seek_hole(&self, from: u64) -> io::Result<u64> {
+        self.seek(from, libc::SEEK_HOLE)
+    }
+
+    fn seek(&self, from: u64, whence: libc::c_int) -> io::Result<u64> {
+        let from = libc::off_t::try_from(from).map_err(|_| io::Error::from_raw_os_error(libc::ENXIO))?;
+        // SAFETY: a plain system call on an open descriptor; nobody uses the descriptor's position.
+        let at = unsafe { libc::lseek(self.fd.as_raw_fd(), from, whence) };
+        if at < 0 { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
+    }
+
+    fn raw(&self) -> Fd {
+        Fd(self.fd.as_raw_fd())
+    }
+
+    fn keep(&self, buf: IoBuf) -> Keep {
+        Keep { buf: Some(buf), fd: Some(self.fd.clone()), ..Keep::default() }
+    }
+}
+
+/// What the page cache had.
+enum Cached {
+    /// Everything, up to the end of the file.
+    Complete(usize),
+    /// Only so many bytes; the rest must be read.
+    Partial(usize),
+}
+
+fn open_flags(options: OpenOptions) -> libc::c_int {
+    let access = match (options.read, options.write) {
+        (true, true) => libc::O_RDWR,
+        (false, true) => libc::O_WRONLY,
+        _ => libc::O_RDONLY,
+    };
+    let flag = |on: bool, flag: libc::c_int| if on { flag } else { 0 };
+    access
+        | libc::O_CLOEXEC
+        | flag(options.create, libc::O_CREAT)
+        | flag(options.create && options.exclusive, libc::O_EXCL)
+        | flag(options.truncate, libc::O_TRUNC)
+        | flag(options.direct, libc::O_DIRECT)
+}
+
+fn open_now(path: &Path, flags: libc::c_int) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    // SAFETY: the path is a C string; a non-negative result is a descriptor that nobody else owns.
+    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::open(path.as_ptr(), flags, FILE_MODE))?)) }
+}
+
+async fn open_on_ring(path: &Path, flags: libc::c_int) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    loop {
+        let path = path.clone();
+        let entry = opcode::OpenAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(flags).build();
+        // SAFETY: the entry points to `path`'s heap memory, which `keep` owns.
+        match unsafe { op::run(large(entry), Keep { paths: [Some(path), None], ..Keep::default() }) }.await {
+            // SAFETY: the kernel has just opened the descriptor for us.
+            Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }),
+            Err(e) if is_transient(&e) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+async fn fsync_on_ring(fd: &Arc<OwnedFd>, flags: FsyncFlags) -> io::Result<()> {
+    loop {
+        let entry = opcode::Fsync::new(Fd(fd.as_raw_fd())).flags(flags).build();
+        let keep = Keep { fd: Some(fd.clone()), ..Keep::default() };
+        // SAFETY: the entry points to no memory.
+        match unsafe { op::run(large(entry), keep) }.await {
+            Err(e) if is_transient(&e) => {}
+            result => return result.map(drop),
+        }
+    }
+}
+
+/// Renames through the ring: the call may wait for the file system's journal.
+pub(super) async fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    let (from, to) = (c_path(from)?, c_path(to)?);
+    let here = Fd(libc::AT_FDCWD);
+    let entry = opcode::RenameAt::new(here, from.as_ptr(), here, to.as_ptr()).build();
+    // SAFETY: the entry points to the paths' heap memory, which `keep` owns.
+    unsafe { op::run(large(entry), Keep { paths: [Some(from), Some(to)], ..Keep::default() }) }.await.map(drop)
+}
+
+/// Removes through the ring: freeing the space of a large file takes long.
+pub(super) async fn remove_file(path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let entry = opcode::UnlinkAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).build();
+    // SAFETY: the entry points to the path's heap memory, which `keep` owns.
+    unsafe { op::run(large(entry), Keep { paths: [Some(path), None], ..Keep::default() }) }.await.map(drop)
+}
+
+pub(super) async fn sync_dir(path: &Path) -> io::Result<()> {
+    let dir = Arc::new(OwnedFd::from(fs::File::open(path)?));
+    fsync_on_ring(&dir, FsyncFlags::empty()).await
+}
+
+pub(super) async fn sync_filesystem(path: &Path) -> io::Result<()> {
+    let dir = fs::File::open(path)?;
+    blocking::run(move || {
+        // SAFETY: a plain system call on an open descriptor.
+        check(unsafe { libc::syncfs(dir.as_raw_fd()) }).map(drop)
+    })
+    .await
+}
+
+pub(super) fn space(path: &Path) -> io::Result<(u64, u64)> {
+    let path = c_path(path)?;
+    // SAFETY: an all-zero statvfs is valid, the path is a C string, and the call fills the structure.
+    let stat = unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        check(libc::statvfs(path.as_ptr(), &mut stat))?;
+        stat
+    };
+    Ok((stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize))
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The kernel was interrupted by a signal; the operation is to be repeated.
+fn is_transient(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Interrupted
+}

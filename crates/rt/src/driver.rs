@@ -1,0 +1,353 @@
+//! The ring of one core and the operations in flight on it.
+
+use crate::buf::IoBuf;
+use io_uring::squeue::{Entry, Entry128};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode};
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Submission entries; a full queue is submitted early, so this bounds a batch, not the operations in flight.
+const SUBMISSION_ENTRIES: u32 = 256;
+/// Completion entries; the kernel keeps what doesn't fit and hands it over later.
+const COMPLETION_ENTRIES: u32 = 4 * SUBMISSION_ENTRIES;
+/// Operations in flight on one core; beyond it new ones fail with `EAGAIN`.
+const MAX_OPERATIONS: usize = 1 << 16;
+/// How long a core that ends waits for operations that refuse to be cancelled before it leaks their buffers.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The completion of the read on the core's eventfd.
+const WAKE_TOKEN: u64 = u64::MAX;
+/// The completion of a cancellation, which nobody waits for.
+const CANCEL_TOKEN: u64 = u64::MAX - 1;
+
+type Ring = IoUring<Entry128, cqueue::Entry>;
+
+/// What the kernel uses during an operation, kept alive until its completion even if nobody waits any more.
+#[derive(Default)]
+pub(crate) struct Keep {
+    /// Memory that is read or written.
+    pub(crate) buf: Option<IoBuf>,
+    /// Paths.
+    pub(crate) paths: [Option<CString>; 2],
+    /// The descriptor: an entry that is queued but not yet submitted names it by number, and a number can be reused.
+    pub(crate) fd: Option<Arc<OwnedFd>>,
+}
+
+/// How an operation behaves when its future is dropped, and when its core ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnDrop {
+    /// It runs to its end.
+    Finish,
+    /// It is cancelled: it might otherwise never end.
+    Cancel,
+    /// It stays; it ends when the other side (the kernel's file protocol) goes away, and touches only lasting memory.
+    Abandon,
+}
+
+enum State {
+    Free { next: usize },
+    Waiting { waker: Option<Waker>, keep: Keep, on_drop: OnDrop },
+    Orphaned { keep: Keep, on_drop: OnDrop },
+    Done { result: i32 },
+}
+
+struct Slot {
+    /// Distinguishes an operation from earlier ones in the same slot.
+    generation: u32,
+    state: State,
+}
+
+/// Names an operation in flight.
+#[derive(Clone, Copy)]
+pub(crate) struct OpId {
+    index: u32,
+    generation: u32,
+}
+
+impl OpId {
+    fn token(self) -> u64 {
+        (self.generation as u64) << 32 | self.index as u64
+    }
+
+    fn from_token(token: u64) -> OpId {
+        OpId { index: token as u32, generation: (token >> 32) as u32 }
+    }
+}
+
+/// End of the free list.
+const NONE: usize = usize::MAX;
+
+/// The ring and the slots of its operations.
+pub(crate) struct Driver {
+    ring: Ring,
+    slots: Vec<Slot>,
+    free: usize,
+    in_flight: usize,
+    /// Entries that found the submission queue full while the kernel took no more.
+    backlog: VecDeque<Entry128>,
+    eventfd: Arc<OwnedFd>,
+    /// Where the eventfd's counter is read to.
+    wake_word: Box<UnsafeCell<u64>>,
+    wake_armed: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(eventfd: Arc<OwnedFd>) -> io::Result<Driver> {
+        Ok(Driver {
+            ring: set_up_ring()?,
+            slots: Vec::new(),
+            free: NONE,
+            in_flight: 0,
+            backlog: VecDeque::new(),
+            eventfd,
+            wake_word: Box::new(UnsafeCell::new(0)),
+            wake_armed: false,
+        })
+    }
+
+    /// Queues an operation. It is submitted with the next batch.
+    ///
+    /// # Safety
+    /// Everything that `entry` points to is owned by `keep` or lives until the completion by other means.
+    pub(crate) unsafe fn start(&mut self, mut entry: Entry128, keep: Keep, on_drop: OnDrop) -> io::Result<OpId> {
+        let id = self.claim(State::Waiting { waker: None, keep, on_drop })?;
+        entry.set_user_data(id.token());
+        // SAFETY: passed on to the caller.
+        unsafe { self.push(entry) };
+        Ok(id)
+    }
+
+    /// The operation's result, or where to wake when it is there.
+    pub(crate) fn poll(&mut self, id: OpId, cx: &mut Context<'_>) -> Poll<i32> {
+        let slot = &mut self.slots[id.index as usize];
+        debug_assert_eq!(slot.generation, id.generation, "an operation is polled after its end");
+        match &mut slot.state {
+            State::Done { result } => {
+                let result = *result;
+                self.release(id.index as usize);
+                Poll::Ready(result)
+            }
+            State::Waiting { waker, .. } => {
+                match waker {
+                    Some(known) => known.clone_from(cx.waker()),
+                    None => *waker = Some(cx.waker().clone()),
+                }
+                Poll::Pending
+            }
+            State::Free { .. } | State::Orphaned { .. } => unreachable!("only a live future polls its operation"),
+        }
+    }
+
+    /// Nobody waits for this operation any more.
+    pub(crate) fn abandon(&mut self, id: OpId) {
+        let index = id.index as usize;
+        match std::mem::replace(&mut self.slots[index].state, State::Free { next: NONE }) {
+            State::Waiting { keep, on_drop, .. } => {
+                self.slots[index].state = State::Orphaned { keep, on_drop };
+                if on_drop == OnDrop::Cancel {
+                    self.cancel(id);
+                }
+            }
+            State::Done { .. } => self.release(index),
+            state => self.slots[index].state = state,
+        }
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        let entry = opcode::AsyncCancel::new(id.token()).build().user_data(CANCEL_TOKEN);
+        // SAFETY: a cancellation points to nothing.
+        unsafe { self.push(entry.into()) };
+    }
+
+    /// Keeps a read on the eventfd in flight, so that another core's wake ends a wait.
+    pub(crate) fn arm_wake(&mut self) {
+        if self.wake_armed {
+            return;
+        }
+        self.wake_armed = true;
+        let word = self.wake_word.get().cast::<u8>();
+        let entry = opcode::Read::new(Fd(self.eventfd.as_raw_fd()), word, 8).build().user_data(WAKE_TOKEN);
+        // SAFETY: `wake_word` is boxed and freed only after the read has ended (see `drain`).
+        unsafe { self.push(entry.into()) };
+    }
+
+    /// Submits what is queued and reaps without waiting; costs a system call only if there is something to do.
+    pub(crate) fn submit(&mut self) -> io::Result<()> {
+        self.refill();
+        let needs_kernel = {
+            let queue = self.ring.submission();
+            !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
+        };
+        if needs_kernel { tolerate(self.ring.submit()) } else { Ok(()) }
+    }
+
+    /// Submits what is queued and waits for a completion, at most for `timeout`.
+    pub(crate) fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.refill();
+        if !self.backlog.is_empty() || !self.ring.completion().is_empty() {
+            return self.submit();
+        }
+        match timeout {
+            None => tolerate(self.ring.submit_and_wait(1)),
+            Some(timeout) => {
+                let timespec = Timespec::from(timeout);
+                let args = SubmitArgs::new().timespec(&timespec);
+                tolerate(self.ring.submitter().submit_with_args(1, &args))
+            }
+        }
+    }
+
+    /// Takes completions off the ring; their wakers go to `woken`, to be woken when the driver is no longer borrowed.
+    /// What the operations kept alive goes to `kept`, for the same reason.
+    pub(crate) fn reap(&mut self, woken: &mut Vec<Waker>, kept: &mut Vec<Keep>) {
+        loop {
+            let Some(completion) = self.ring.completion().next() else { return };
+            match completion.user_data() {
+                CANCEL_TOKEN => {}
+                WAKE_TOKEN => self.wake_armed = false,
+                token => self.complete(OpId::from_token(token), completion.result(), woken, kept),
+            }
+        }
+    }
+
+    fn complete(&mut self, id: OpId, result: i32, woken: &mut Vec<Waker>, kept: &mut Vec<Keep>) {
+        let index = id.index as usize;
+        assert_eq!(self.slots[index].generation, id.generation, "the kernel completes an operation once");
+        match std::mem::replace(&mut self.slots[index].state, State::Done { result }) {
+            State::Waiting { waker, keep, .. } => {
+                woken.extend(waker);
+                kept.push(keep);
+            }
+            State::Orphaned { keep, .. } => {
+                kept.push(keep);
+                self.release(index);
+            }
+            State::Free { .. } | State::Done { .. } => unreachable!("the generation matched a live operation"),
+        }
+    }
+
+    fn claim(&mut self, state: State) -> io::Result<OpId> {
+        if self.in_flight >= MAX_OPERATIONS {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        self.in_flight += 1;
+        if self.free == NONE {
+            self.slots.push(Slot { generation: 0, state });
+            return Ok(OpId { index: (self.slots.len() - 1) as u32, generation: 0 });
+        }
+        let index = self.free;
+        let slot = &mut self.slots[index];
+        if let State::Free { next } = slot.state {
+            self.free = next;
+        }
+        slot.state = state;
+        Ok(OpId { index: index as u32, generation: slot.generation })
+    }
+
+    fn release(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        // The top bit stays clear, so that no operation's token looks like one of the reserved ones.
+        slot.generation = (slot.generation + 1) & (u32::MAX >> 1);
+        slot.state = State::Free { next: self.free };
+        self.free = index;
+        self.in_flight -= 1;
+    }
+
+    /// # Safety
+    /// As for [`Driver::start`].
+    unsafe fn push(&mut self, entry: Entry128) {
+        self.refill();
+        // SAFETY: the caller vouches for what the entry points to.
+        if !self.backlog.is_empty() || unsafe { self.ring.submission().push(&entry) }.is_err() {
+            self.backlog.push_back(entry);
+            self.refill();
+        }
+    }
+
+    /// Moves the backlog to the submission queue, submitting when that is full. What the kernel doesn't take now stays.
+    fn refill(&mut self) {
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: whoever queued the entry vouched for what it points to.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                self.backlog.pop_front();
+            } else if self.ring.submit().is_err() || self.ring.submission().is_full() {
+                return;
+            }
+        }
+    }
+
+    /// Cancels what is in flight and waits for it, since the kernel may still write to the buffers. What doesn't end in time
+    /// (a dead disk) keeps its memory for ever.
+    pub(crate) fn drain(mut self) {
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if let State::Waiting { on_drop, .. } | State::Orphaned { on_drop, .. } = &slot.state
+                && *on_drop != OnDrop::Abandon
+            {
+                self.cancel(OpId { index: index as u32, generation: slot.generation });
+            }
+        }
+        if self.wake_armed {
+            let entry = opcode::AsyncCancel::new(WAKE_TOKEN).build().user_data(CANCEL_TOKEN);
+            // SAFETY: a cancellation points to nothing.
+            unsafe { self.push(entry.into()) };
+        }
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        while self.holds_memory() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.submit_and_wait(Some(left)).is_err() {
+                std::mem::forget(self);
+                return;
+            }
+            self.reap(&mut Vec::new(), &mut Vec::new());
+        }
+    }
+
+    fn holds_memory(&self) -> bool {
+        let busy = |slot: &Slot| match &slot.state {
+            State::Waiting { on_drop, .. } | State::Orphaned { on_drop, .. } => *on_drop != OnDrop::Abandon,
+            State::Free { .. } | State::Done { .. } => false,
+        };
+        self.wake_armed || self.slots.iter().any(busy)
+    }
+}
+
+/// The ring with the flags that suit one submitting thread, or a plain one where the kernel lacks them.
+fn set_up_ring() -> io::Result<Ring> {
+    let tuned = Ring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .setup_submit_all()
+        .setup_cqsize(COMPLETION_ENTRIES)
+        .build(SUBMISSION_ENTRIES);
+    tuned.or_else(|_| Ring::builder().setup_cqsize(COMPLETION_ENTRIES).build(SUBMISSION_ENTRIES))
+}
+
+/// A wait that ends early (a signal, the timeout, completions to be reaped first) is no failure.
+fn tolerate(result: io::Result<usize>) -> io::Result<()> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(e) => match e.raw_os_error() {
+            Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN) => Ok(()),
+            _ => Err(e),
+        },
+    }
+}
+
+/// A plain entry for a ring of large ones.
+pub(crate) fn large(entry: Entry) -> Entry128 {
+    Entry128::from(entry)
+}
+
+/// A result as system calls report it.
+pub(crate) fn checked(result: i32) -> io::Result<usize> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) }
+}

@@ -1,0 +1,276 @@
+//! Locks and events that make tasks wait instead of threads. They work across cores.
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+/// A first-in-first-out reader/writer lock. A reader waits behind a writer that came before it, so nobody starves.
+///
+/// It guards no data: it orders operations on something else. Waiting tasks bound its queue.
+#[derive(Default, Debug)]
+pub struct RwLock {
+    state: Mutex<LockState>,
+}
+
+#[derive(Default, Debug)]
+struct LockState {
+    readers: usize,
+    writer: bool,
+    queue: VecDeque<Waiter>,
+    /// Waiters that hold the lock but haven't noticed yet.
+    granted: Vec<u64>,
+    next_id: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    id: u64,
+    access: Access,
+    waker: Waker,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Access {
+    Read,
+    Write,
+}
+
+impl LockState {
+    const fn new() -> LockState {
+        LockState { readers: 0, writer: false, queue: VecDeque::new(), granted: Vec::new(), next_id: 0 }
+    }
+
+    fn is_free_for(&self, access: Access) -> bool {
+        !self.writer && (access == Access::Read || self.readers == 0)
+    }
+
+    fn take(&mut self, access: Access) {
+        match access {
+            Access::Read => self.readers += 1,
+            Access::Write => self.writer = true,
+        }
+    }
+
+    fn release(&mut self, access: Access) {
+        match access {
+            Access::Read => self.readers -= 1,
+            Access::Write => self.writer = false,
+        }
+    }
+
+    /// Hands the lock to those at the head of the queue who can have it.
+    fn grant(&mut self) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        while let Some(head) = self.queue.front()
+            && self.is_free_for(head.access)
+            && let Some(head) = self.queue.pop_front()
+        {
+            self.take(head.access);
+            self.granted.push(head.id);
+            woken.push(head.waker);
+        }
+        woken
+    }
+
+    /// Forgets that `id` was granted the lock; false if it wasn't.
+    fn accept(&mut self, id: u64) -> bool {
+        let position = self.granted.iter().position(|granted| *granted == id);
+        position.map(|position| self.granted.swap_remove(position)).is_some()
+    }
+}
+
+impl RwLock {
+    /// A free lock.
+    pub const fn new() -> RwLock {
+        RwLock { state: Mutex::new(LockState::new()) }
+    }
+
+    /// Waits for shared access.
+    pub async fn read(&self) -> ReadGuard<'_> {
+        Acquire { lock: self, access: Access::Read, id: None }.await;
+        ReadGuard { lock: self }
+    }
+
+    /// Waits for exclusive access.
+    pub async fn write(&self) -> WriteGuard<'_> {
+        Acquire { lock: self, access: Access::Write, id: None }.await;
+        WriteGuard { lock: self }
+    }
+
+    fn release(&self, access: Access) {
+        let woken = {
+            let mut state = self.state.lock();
+            state.release(access);
+            state.grant()
+        };
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Waits for a lock; dropped while waiting, it leaves the queue and passes on what it may have been granted.
+struct Acquire<'a> {
+    lock: &'a RwLock,
+    access: Access,
+    /// Its number in the queue while it waits.
+    id: Option<u64>,
+}
+
+impl Future for Acquire<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.lock.state.lock();
+        let Some(id) = self.id else {
+            if state.queue.is_empty() && state.is_free_for(self.access) {
+                state.take(self.access);
+                return Poll::Ready(());
+            }
+            let id = state.next_id;
+            state.next_id += 1;
+            state.queue.push_back(Waiter { id, access: self.access, waker: cx.waker().clone() });
+            drop(state);
+            self.id = Some(id);
+            return Poll::Pending;
+        };
+        if state.accept(id) {
+            drop(state);
+            self.id = None;
+            return Poll::Ready(());
+        }
+        if let Some(waiter) = state.queue.iter_mut().find(|waiter| waiter.id == id) {
+            waiter.waker.clone_from(cx.waker());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        let Some(id) = self.id else { return };
+        let woken = {
+            let mut state = self.lock.state.lock();
+            if state.accept(id) {
+                state.release(self.access);
+            } else {
+                state.queue.retain(|waiter| waiter.id != id);
+            }
+            // A writer that leaves the queue may have been all that the readers behind it waited for.
+            state.grant()
+        };
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Shared access until it is dropped.
+#[derive(Debug)]
+pub struct ReadGuard<'a> {
+    lock: &'a RwLock,
+}
+
+impl Drop for ReadGuard<'_> {
+    fn drop(&mut self) {
+        self.lock.release(Access::Read);
+    }
+}
+
+/// Exclusive access until it is dropped.
+#[derive(Debug)]
+pub struct WriteGuard<'a> {
+    lock: &'a RwLock,
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        self.lock.release(Access::Write);
+    }
+}
+
+/// A flag to wait for. Any thread may set it; setting it wakes everybody who waits.
+#[derive(Default, Debug)]
+pub struct Event {
+    state: Mutex<EventState>,
+}
+
+#[derive(Default, Debug)]
+struct EventState {
+    set: bool,
+    /// Counts the times that the event was set: who waits is let go even if it is cleared at once.
+    generation: u64,
+    next_id: u64,
+    waiters: Vec<(u64, Waker)>,
+}
+
+impl Event {
+    /// An event that isn't set.
+    pub const fn new() -> Event {
+        let state = EventState { set: false, generation: 0, next_id: 0, waiters: Vec::new() };
+        Event { state: Mutex::new(state) }
+    }
+
+    /// Sets the event and wakes everybody who waits.
+    pub fn set(&self) {
+        let waiters = {
+            let mut state = self.state.lock();
+            state.set = true;
+            state.generation += 1;
+            std::mem::take(&mut state.waiters)
+        };
+        waiters.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+
+    /// Takes the event back. Who was waiting when it was set is let go all the same.
+    pub fn clear(&self) {
+        self.state.lock().set = false;
+    }
+
+    /// Whether the event is set.
+    pub fn is_set(&self) -> bool {
+        self.state.lock().set
+    }
+
+    /// Waits until the event is set; returns at once if it is.
+    pub fn wait(&self) -> impl Future<Output = ()> + '_ {
+        let generation = self.state.lock().generation;
+        EventWait { event: self, generation, id: None }
+    }
+}
+
+struct EventWait<'a> {
+    event: &'a Event,
+    generation: u64,
+    id: Option<u64>,
+}
+
+impl Future for EventWait<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.event.state.lock();
+        if state.set || state.generation != self.generation {
+            drop(state);
+            self.id = None;
+            return Poll::Ready(());
+        }
+        let known = self.id.and_then(|id| state.waiters.iter_mut().find(|waiter| waiter.0 == id));
+        if let Some((_, waker)) = known {
+            waker.clone_from(cx.waker());
+            return Poll::Pending;
+        }
+        let id = state.next_id;
+        state.next_id += 1;
+        state.waiters.push((id, cx.waker().clone()));
+        drop(state);
+        self.id = Some(id);
+        Poll::Pending
+    }
+}
+
+impl Drop for EventWait<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.event.state.lock().waiters.retain(|waiter| waiter.0 != id);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Threads that are cores.
+
+use crate::executor::block_on;
+use std::future::Future;
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+/// How a core's thread is set up.
+#[derive(Clone, Debug, Default)]
+pub struct CoreConfig {
+    /// The thread's name; the kernel shows its first 15 bytes.
+    pub name: String,
+    /// The CPU that the thread stays on.
+    pub cpu: Option<usize>,
+    /// Schedule as a batch thread: it doesn't preempt the application that it serves, which saves context switches.
+    pub batch: bool,
+}
+
+/// Starts a thread with its own runtime that ends when `main`'s future ends.
+///
+/// Fails if the thread can't be started. That the kernel refuses the CPU or the scheduling class is no failure: both only
+/// make things faster.
+pub fn start_core<F: Future<Output = ()> + 'static>(
+    config: CoreConfig,
+    main: impl FnOnce() -> F + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    Builder::new().name(config.name).spawn(move || {
+        if let Some(cpu) = config.cpu {
+            pin_to(cpu);
+        }
+        if config.batch {
+            schedule_as_batch();
+        }
+        block_on(async move { main().await }).expect("the kernel offers io_uring, as block_on's caller has checked");
+    })
+}
+
+fn pin_to(cpu: usize) {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return;
+    }
+    // SAFETY: an all-zero cpu_set_t is the empty set; the index was checked; the size is the set's.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
+fn schedule_as_batch() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the pointer is to valid parameters; 0 names the calling thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters) };
+}

@@ -1,0 +1,274 @@
+//! What a run knows: the model, what has been promised, and what may be in flight.
+
+use crate::driver::{Found, MAX_HELD, Seen};
+use crate::model::{Model, Node, NodeId, Outcome};
+use crate::operation::{Dice, Operation};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use types::{ByteRange, Errno, InodeId};
+
+/// Names may be those of any of these states after a power cut; a sync forgets all but the last. A bound, so that a long run without a
+/// sync stays cheap: the run syncs when it is reached.
+pub const MAX_HISTORY: usize = 256;
+
+/// How a run was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interruption {
+    /// The process died; the machine went on.
+    Kill,
+    /// The power went.
+    PowerCut,
+}
+
+/// What the model says and what was promised.
+pub struct World {
+    pub model: Model,
+    pub dice: Dice,
+    /// Nodes that the driver holds open.
+    pub held: Vec<NodeId>,
+    /// The operation that runs, with the model as it will be afterwards.
+    in_flight: Option<(Operation, Model, Option<NodeId>)>,
+    /// States since the last sync of names, oldest first; the last is the model.
+    history: Vec<Model>,
+    /// Contents of each file since its last sync, oldest first.
+    versions: BTreeMap<NodeId, Vec<Rc<Vec<u8>>>>,
+}
+
+impl World {
+    /// An empty file system.
+    pub fn new(seed: u64) -> World {
+        let model = Model::default();
+        World {
+            history: vec![model.clone()],
+            model,
+            dice: Dice(seed),
+            held: Vec::new(),
+            in_flight: None,
+            versions: BTreeMap::new(),
+        }
+    }
+
+    /// Chooses the next operation and notes it as in flight.
+    pub fn begin(&mut self) -> Operation {
+        let operation = if self.history.len() >= MAX_HISTORY {
+            Operation::SyncAll
+        } else {
+            Operation::random(&mut self.dice, &self.model)
+        };
+        let mut after = self.model.clone();
+        let changed = operation.apply(&mut after, &self.held);
+        self.in_flight = Some((operation.clone(), after, changed));
+        operation
+    }
+
+    /// What a program must see of the operation in flight.
+    pub fn expected(&self) -> Outcome<Seen> {
+        let (operation, after, _) = self.in_flight.as_ref().expect("an operation is in flight");
+        let mut trial = self.model.clone();
+        match operation {
+            Operation::Create { path } => trial.create(path).map(|_| Seen::Done),
+            Operation::Mkdir { path } => trial.mkdir(path).map(|_| Seen::Done),
+            Operation::Unlink { path } => trial.unlink(path).map(|()| Seen::Done),
+            Operation::Rmdir { path } => trial.rmdir(path).map(|()| Seen::Done),
+            Operation::Link { from, to } => trial.link(from, to).map(|()| Seen::Done),
+            Operation::Rename { from, to } => trial.rename(from, to).map(|()| Seen::Done),
+            Operation::Write { path, .. }
+            | Operation::Truncate { path, .. }
+            | Operation::Punch { path, .. }
+            | Operation::Fsync { path }
+            | Operation::Hold { path } => self.file(path).map(|_| Seen::Done),
+            Operation::Read { path, range } => {
+                self.file(path).map(|id| Seen::Bytes(cut(&self.model.content(id), *range)))
+            }
+            Operation::UseHeld { index, range, .. } => Ok(match self.held.get(*index) {
+                Some(&id) => Seen::Bytes(cut(&after.content(id), *range)),
+                None => Seen::Done,
+            }),
+            Operation::Stat { path } => self.model.walk(path).map(|id| {
+                let is_file = matches!(self.model.node(id), Some(Node::File { .. }));
+                Seen::Stat(is_file.then(|| (self.model.content(id).len() as u64, self.model.links(id))))
+            }),
+            Operation::List { path } => {
+                let entries = self.model.walk(path).and_then(|id| self.model.entries(id));
+                entries.map(|entries| Seen::Names(entries.keys().cloned().collect()))
+            }
+            Operation::SyncAll | Operation::Rest { .. } => Ok(Seen::Done),
+        }
+    }
+
+    fn file(&self, path: &str) -> Outcome<NodeId> {
+        let id = self.model.walk(path)?;
+        match self.model.node(id) {
+            Some(Node::File { .. }) => Ok(id),
+            _ => Err(Errno::EISDIR),
+        }
+    }
+
+    /// The operation in flight returned: what it did is acknowledged now.
+    pub fn acknowledge(&mut self) {
+        let (operation, after, changed) = self.in_flight.take().expect("an operation is in flight");
+        if let Some(id) = changed {
+            let before = self.model.content(id);
+            self.versions.entry(id).or_insert_with(|| vec![before]).push(after.content(id));
+        }
+        if after != self.model {
+            self.model = after;
+            self.history.push(self.model.clone());
+        }
+        match operation {
+            Operation::Fsync { path } => {
+                if let Ok(id) = self.file(&path) {
+                    self.versions.insert(id, vec![self.model.content(id)]);
+                    self.history = vec![self.model.clone()];
+                }
+            }
+            Operation::SyncAll => {
+                self.versions.clear();
+                self.history = vec![self.model.clone()];
+            }
+            Operation::Hold { path } => {
+                if let Ok(id) = self.file(&path) {
+                    if self.held.len() == MAX_HELD {
+                        self.held.remove(0);
+                    }
+                    self.held.push(id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Compares what a restart found with what was promised, and goes on from there.
+    pub fn recovered(&mut self, how: Interruption, found: &BTreeMap<String, Found>) -> Result<(), String> {
+        let in_flight = self.in_flight.take();
+        let mut candidates = match how {
+            Interruption::Kill => vec![self.model.clone()],
+            Interruption::PowerCut => self.history.clone(),
+        };
+        if let Some((_, after, changed)) = &in_flight {
+            candidates.push(after.clone());
+            if let Some(id) = changed {
+                let before = self.model.content(*id);
+                self.versions.entry(*id).or_insert_with(|| vec![before]).push(after.content(*id));
+            }
+        }
+        let unfinished = in_flight.and_then(|(_, _, changed)| changed);
+        let mut complaint = "no state to compare with".to_owned();
+        for candidate in candidates.iter().rev() {
+            match self.matches(how, candidate, unfinished, found) {
+                Ok(()) => {
+                    self.go_on(how, candidate.clone(), found);
+                    return Ok(());
+                }
+                Err(difference) => complaint = difference,
+            }
+        }
+        Err(format!(
+            "after {how:?} the tree is none of the {} states that it may be in; the oldest of them: {complaint}",
+            candidates.len()
+        ))
+    }
+
+    fn matches(
+        &self,
+        how: Interruption,
+        candidate: &Model,
+        unfinished: Option<NodeId>,
+        found: &BTreeMap<String, Found>,
+    ) -> Result<(), String> {
+        let paths = candidate.paths();
+        if let Some(path) = paths.keys().find(|path| !found.contains_key(*path)) {
+            return Err(format!("{path} is missing"));
+        }
+        if let Some(path) = found.keys().find(|path| !paths.contains_key(*path)) {
+            return Err(format!("{path} should not exist"));
+        }
+        let mut inodes: BTreeMap<NodeId, InodeId> = BTreeMap::new();
+        for (path, &id) in &paths {
+            let found = &found[path];
+            if *inodes.entry(id).or_insert(found.ino) != found.ino {
+                return Err(format!("{path} is no longer the same file as its other name"));
+            }
+            match (candidate.node(id), &found.file) {
+                (Some(Node::Directory { .. }), None) => {}
+                (Some(Node::File { links, .. }), Some((content, found_links))) => {
+                    if links != found_links {
+                        return Err(format!("{path} has link count {found_links}, not {links}"));
+                    }
+                    self.content_is_allowed(how, id, unfinished, content).map_err(|why| format!("{path}: {why}"))?;
+                }
+                _ => return Err(format!("{path} is of another kind")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Each byte must be one that the place held since the last sync; exactly the last where nothing was lost.
+    fn content_is_allowed(
+        &self,
+        how: Interruption,
+        id: NodeId,
+        unfinished: Option<NodeId>,
+        content: &[u8],
+    ) -> Result<(), String> {
+        let current = self.model.content(id);
+        let all = match self.versions.get(&id) {
+            Some(versions) => versions.clone(),
+            None => vec![current],
+        };
+        let versions = match how {
+            Interruption::PowerCut => &all[..],
+            Interruption::Kill if unfinished == Some(id) => &all[all.len() - 2..],
+            Interruption::Kill => &all[all.len() - 1..],
+        };
+        let sizes = versions.iter().map(|version| version.len());
+        let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
+        if content.len() < least || content.len() > most {
+            return Err(format!("size is {}, not {least} to {most}", content.len()));
+        }
+        for (at, byte) in content.iter().enumerate() {
+            let held = versions.iter().any(|version| version.get(at).is_some_and(|known| known == byte));
+            // A file that grew may have a hole where the power cut took the new bytes.
+            let hole = *byte == 0 && versions.len() > 1;
+            if !held && !hole {
+                return Err(format!(
+                    "byte {at} of {} is {byte}, which it never was since the last sync ({} versions)",
+                    content.len(),
+                    versions.len()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The recovered state is the model of what follows. After a power cut all of it is on disk; after the death of a process
+    /// what was not synced still isn't.
+    fn go_on(&mut self, how: Interruption, mut candidate: Model, found: &BTreeMap<String, Found>) {
+        for (path, id) in candidate.paths() {
+            if let Some((content, _)) = &found[&path].file
+                && *candidate.content(id) != *content
+            {
+                candidate.edit(id, |old| old.clone_from(content));
+            }
+            if how == Interruption::Kill
+                && let Some(versions) = self.versions.get_mut(&id)
+            {
+                versions.push(candidate.content(id));
+            }
+        }
+        self.model = candidate.clone();
+        self.held.clear();
+        match how {
+            Interruption::Kill => self.history.push(candidate),
+            Interruption::PowerCut => {
+                self.versions.clear();
+                self.history = vec![candidate];
+            }
+        }
+    }
+}
+
+fn cut(content: &[u8], range: ByteRange) -> Vec<u8> {
+    let range = range.intersect(ByteRange::new(0, content.len() as u64));
+    content[range.start as usize..range.end as usize].to_vec()
+}

@@ -1,0 +1,348 @@
+//! What can be typed.
+
+use crate::size::parse_size;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Most targets of one cluster in one process: each keeps files open and checksums in memory.
+const MAX_TARGETS: i64 = 64;
+
+/// A parallel file system.
+#[derive(Parser, Debug)]
+#[command(name = "weft", version, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands, in the order in which a newcomer needs them.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Start a cluster and mount it; a new one is made if the directory is empty
+    Up(UpArgs),
+    /// Unmount and stop a cluster
+    Down(DownArgs),
+    /// Show a running cluster
+    Status(QueryArgs),
+    /// Show free space
+    Df(QueryArgs),
+    /// Look at files, and say how new ones are striped
+    #[command(subcommand)]
+    Entry(EntryCommand),
+    /// Targets: the directories that hold the data
+    #[command(subcommand)]
+    Target(ListCommand),
+    /// Pools: named sets of targets
+    #[command(subcommand)]
+    Pool(ListCommand),
+    /// Let mount(8) and fstab know the type fuse.weft
+    InstallHelper(InstallHelperArgs),
+    /// What mount(8) calls
+    #[command(hide = true)]
+    MountHelper(MountHelperArgs),
+}
+
+/// `weft up`.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub struct UpArgs {
+    /// State directory of the cluster
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Where to mount
+    #[arg(long, value_name = "DIR")]
+    pub mount: PathBuf,
+    /// Number of targets of a new cluster [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_TARGETS))]
+    pub targets: Option<u16>,
+    /// Directory of a target of a new cluster, once for each
+    #[arg(long, value_name = "DIR", conflicts_with = "targets")]
+    pub target_dir: Vec<PathBuf>,
+    /// Return when mounted, and go on in the background
+    #[arg(long)]
+    pub detach: bool,
+    /// How requests come from the kernel
+    #[arg(long, value_enum, default_value_t)]
+    pub transport: Transport,
+    /// What an acknowledged change survives without fsync
+    #[arg(long, value_enum, default_value_t)]
+    pub durability: Durability,
+    /// Mount read-only
+    #[arg(long)]
+    pub read_only: bool,
+    /// The background half of --detach
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+/// Where `weft up` keeps a cluster unless told otherwise.
+pub const DEFAULT_DIR: &str = "weft-data";
+
+/// How FUSE requests travel.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// Rings where the kernel has them
+    #[default]
+    Auto,
+    /// FUSE over io_uring
+    Uring,
+    /// Reads and writes of /dev/fuse
+    Dev,
+}
+
+/// What an acknowledged metadata change survives.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// The death of the process; of the machine after a second
+    #[default]
+    Relaxed,
+    /// The death of the machine
+    Strict,
+}
+
+impl UpArgs {
+    /// The command line that means the same.
+    pub fn to_arguments(&self) -> Vec<OsString> {
+        let mut line: Vec<OsString> = vec!["up".into()];
+        let mut option = |name: &str, value: OsString| line.extend([OsString::from(name), value]);
+        option("--dir", self.dir.clone().into());
+        option("--mount", self.mount.clone().into());
+        if let Some(targets) = self.targets {
+            option("--targets", targets.to_string().into());
+        }
+        for dir in &self.target_dir {
+            option("--target-dir", dir.clone().into());
+        }
+        option("--transport", value_name(self.transport).into());
+        option("--durability", value_name(self.durability).into());
+        let flags =
+            [("--detach", self.detach), ("--read-only", self.read_only), ("--detached", self.detached)];
+        line.extend(flags.iter().filter(|(_, set)| *set).map(|(name, _)| OsString::from(name)));
+        line
+    }
+}
+
+/// The word for a value on the command line.
+pub fn value_name(value: impl ValueEnum) -> String {
+    value.to_possible_value().expect("no value is hidden").get_name().to_string()
+}
+
+/// `weft down`.
+#[derive(Args, Debug)]
+pub struct DownArgs {
+    /// State directory of the cluster
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Seconds to wait until it has stopped
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: u64,
+}
+
+/// Commands that ask a running cluster something.
+#[derive(Args, Debug)]
+pub struct QueryArgs {
+    /// State directory of the cluster
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft target`, `weft pool`.
+#[derive(Subcommand, Debug)]
+pub enum ListCommand {
+    /// Show all
+    List(QueryArgs),
+}
+
+/// `weft entry`.
+#[derive(Subcommand, Debug)]
+pub enum EntryCommand {
+    /// Show how a file is stored, or what a directory hands to new files
+    Info(EntryInfoArgs),
+    /// Change what a directory hands to new files
+    SetPattern(SetPatternArgs),
+}
+
+/// `weft entry info`.
+#[derive(Args, Debug)]
+pub struct EntryInfoArgs {
+    /// File or directory on a mounted weft file system
+    pub path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft entry set-pattern`.
+#[derive(Args, Debug)]
+pub struct SetPatternArgs {
+    /// Directory on a mounted weft file system
+    pub dir: PathBuf,
+    /// What is to change
+    #[command(flatten)]
+    pub change: PatternArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Parts of a stripe pattern.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+pub struct PatternArgs {
+    /// Pool that new files live in
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Consecutive bytes on one target: a power of two from 64K to 64M
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub chunk_size: Option<u64>,
+    /// Number of targets that a file is striped over
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub stripe_count: Option<u16>,
+    /// Files up to this size live beside their inode: 0 (off) to 64K
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub inline_limit: Option<u64>,
+    /// How targets are chosen
+    #[arg(long, value_enum)]
+    pub chooser: Option<Chooser>,
+}
+
+/// How the targets of a new file are chosen.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Chooser {
+    /// Each file starts where the one before it ended
+    RoundRobin,
+    /// Uniformly at random
+    Random,
+    /// At random, in proportion to free space
+    CapacityWeighted,
+}
+
+/// `weft install-helper`.
+#[derive(Args, Debug)]
+pub struct InstallHelperArgs {
+    /// Directory that stands for the root directory
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub prefix: PathBuf,
+}
+
+/// `mount.fuse.weft SOURCE MOUNTPOINT [-sfnv] [-N namespace] [-t type] [-o options]`.
+#[derive(Args, Debug)]
+pub struct MountHelperArgs {
+    /// State directory of the cluster
+    pub source: PathBuf,
+    /// Where to mount
+    pub mountpoint: PathBuf,
+    /// Options, separated by commas
+    #[arg(short = 'o')]
+    pub options: Vec<String>,
+    /// Pass over unknown options
+    #[arg(short = 's')]
+    pub sloppy: bool,
+    /// Only check what would be done
+    #[arg(short = 'f')]
+    pub fake: bool,
+    /// Without an entry in mtab: there is none anyhow
+    #[arg(short = 'n')]
+    pub no_mtab: bool,
+    /// Talkative: it isn't
+    #[arg(short = 'v')]
+    pub verbose: bool,
+    /// Mount namespace, which mount(8) has entered already
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    pub namespace: Option<OsString>,
+    /// File system type
+    #[arg(short = 't', value_name = "TYPE")]
+    pub file_system: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
+    }
+
+    fn up(line: &str) -> UpArgs {
+        match parse(line) {
+            Ok(Command::Up(args)) => args,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound_and_its_help_fits_a_screen() {
+        Cli::command().debug_assert();
+        for name in ["", "up", "entry"] {
+            let mut command = Cli::command();
+            let command = match name {
+                "" => &mut command,
+                name => command.find_subcommand_mut(name).unwrap(),
+            };
+            assert!(command.render_help().to_string().lines().count() <= 24, "weft {name} --help");
+        }
+    }
+
+    #[test]
+    fn up_has_defaults() {
+        let args = up("weft up --mount m");
+        assert_eq!(args.dir, PathBuf::from("weft-data"));
+        assert_eq!(args.targets, None);
+        assert_eq!(args.transport, Transport::Auto);
+        assert_eq!(args.durability, Durability::Relaxed);
+        assert!(!args.detach && !args.read_only);
+    }
+
+    #[test]
+    fn up_is_written_as_it_was_read() {
+        for line in [
+            "weft up --dir d --mount m --targets 7 --detach --transport uring --durability strict --read-only",
+            "weft up --dir d --mount m --target-dir /a --target-dir /b --transport dev --detached",
+        ] {
+            let args = up(line);
+            let again = Cli::try_parse_from([OsString::from("weft")].into_iter().chain(args.to_arguments()));
+            assert!(matches!(again.unwrap().command, Command::Up(same) if same == args));
+        }
+    }
+
+    #[test]
+    fn wrong_usage_is_refused() {
+        for line in [
+            "weft",
+            "weft up",
+            "weft up --mount m --targets 0",
+            "weft up --mount m --targets 65",
+            "weft up --mount m --targets 2 --target-dir /a",
+            "weft up --mount m --transport carrier-pigeon",
+            "weft up --mount m --no-such-option",
+            "weft entry set-pattern d",
+            "weft entry set-pattern d --chunk-size 1X",
+            "weft entry set-pattern d --stripe-count 0",
+            "weft target",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn patterns_take_sizes_with_units() {
+        let line = "weft entry set-pattern d --chunk-size 1M --inline-limit 4K --chooser capacity-weighted";
+        let Ok(Command::Entry(EntryCommand::SetPattern(args))) = parse(line) else { panic!("{line}") };
+        assert_eq!(args.change.chunk_size, Some(1 << 20));
+        assert_eq!(args.change.inline_limit, Some(4096));
+        assert_eq!(args.change.chooser, Some(Chooser::CapacityWeighted));
+    }
+
+    #[test]
+    fn the_helper_takes_what_mount_gives_it() {
+        let line = "weft mount-helper /d /m -n -o rw,noauto -o targets=2 -t fuse.weft";
+        let Ok(Command::MountHelper(args)) = parse(line) else { panic!("{line}") };
+        assert_eq!(args.options, ["rw,noauto", "targets=2"]);
+    }
+}

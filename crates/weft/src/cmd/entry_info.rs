@@ -1,0 +1,231 @@
+//! `weft entry info`: how a file is stored, or what a directory hands to new files.
+
+use crate::cli::EntryInfoArgs;
+use crate::output::{Align, list, os_error, print, print_json, table};
+use crate::size::format_size;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::Path;
+use types::{Errno, Error, Result};
+
+/// The attribute through which the mount answers.
+const ATTRIBUTE: &str = "weft.entry";
+
+/// Longest value that the kernel passes, bytes (`XATTR_SIZE_MAX`).
+const MAX_ATTRIBUTE_BYTES: usize = 64 * 1024;
+
+/// Shows one file or directory.
+pub fn run(args: &EntryInfoArgs) -> Result<()> {
+    let value = describe(&args.path)?;
+    if args.json {
+        return print_json(&value);
+    }
+    let entry = serde_json::from_value(value).map_err(|e| not_understood(&args.path, &e))?;
+    print(&screen(&args.path, &entry));
+    Ok(())
+}
+
+/// What the mount says of `path`, with the path.
+pub fn describe(path: &Path) -> Result<Value> {
+    let mut buffer = vec![0; MAX_ATTRIBUTE_BYTES];
+    let length = rustix::fs::getxattr(path, ATTRIBUTE, &mut buffer[..]).map_err(|e| foreign(path, e))?;
+    let mut value: Value = serde_json::from_slice(&buffer[..length]).map_err(|e| not_understood(path, &e))?;
+    value["path"] = json!(path.to_string_lossy());
+    Ok(value)
+}
+
+/// A failed call on a path that should be on a weft file system.
+pub fn foreign(path: &Path, cause: rustix::io::Errno) -> Error {
+    use rustix::io::Errno as Os;
+    if matches!(cause, Os::NODATA | Os::OPNOTSUPP | Os::NOSYS) {
+        return Error::new(Errno::EOPNOTSUPP, format!("{} is not on a weft file system", path.display()))
+            .hint("name a path below a mount point; weft status shows it");
+    }
+    os_error(path.display(), &cause.into())
+}
+
+fn not_understood(path: &Path, cause: &serde_json::Error) -> Error {
+    Error::new(Errno::EPROTO, format!("the answer about {} is not understood: {cause}", path.display()))
+        .hint("command and mounted file system may be of different versions")
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    ino: u64,
+    kind: String,
+    size: u64,
+    blocks: u64,
+    partition: u16,
+    pattern: Pattern,
+    layout: Option<LayoutInfo>,
+    inline: Option<u64>,
+    #[serde(default)]
+    chunks: Vec<Chunk>,
+    #[serde(default)]
+    chunks_total: u64,
+}
+
+#[derive(Deserialize)]
+struct Pattern {
+    pool: String,
+    scheme: String,
+    chunk_size: u64,
+    stripe_count: u64,
+    inline_limit: u64,
+    chooser: String,
+}
+
+#[derive(Deserialize)]
+struct LayoutInfo {
+    chunk_size: u64,
+    groups: Vec<GroupInfo>,
+}
+
+#[derive(Deserialize)]
+struct GroupInfo {
+    group: u32,
+    targets: Vec<TargetInfo>,
+}
+
+#[derive(Deserialize)]
+struct TargetInfo {
+    id: u32,
+    path: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    index: u64,
+    offset: u64,
+    length: u64,
+    group: u32,
+    target: u32,
+    chunk_file: String,
+}
+
+fn screen(path: &Path, entry: &Entry) -> String {
+    let pattern = &entry.pattern;
+    let words = format!(
+        "pool {}, {}, chunk size {}, stripe count {}, inline up to {}, {}",
+        pattern.pool,
+        pattern.scheme,
+        format_size(pattern.chunk_size),
+        pattern.stripe_count,
+        format_size(pattern.inline_limit),
+        pattern.chooser
+    );
+    let heading = if entry.kind == "directory" { "new files get" } else { "pattern" };
+    let mut text = list(&[
+        ("path", path.display().to_string()),
+        ("inode", format!("{} (partition {})", entry.ino, entry.partition)),
+        ("kind", entry.kind.clone()),
+        ("size", format!("{} ({} bytes)", format_size(entry.size), entry.size)),
+        ("allocated", format_size(entry.blocks * 512)),
+        (heading, words),
+        ("content", content(entry)),
+    ]);
+    if let Some(layout) = &entry.layout {
+        text += &format!("\n{}", groups_table(layout));
+    }
+    if !entry.chunks.is_empty() {
+        text += &format!("\n{}", chunks_table(&entry.chunks));
+        let shown = entry.chunks.len() as u64;
+        if entry.chunks_total > shown {
+            text += &format!("and {} more chunks\n", entry.chunks_total - shown);
+        }
+    }
+    text
+}
+
+fn content(entry: &Entry) -> String {
+    match (&entry.layout, entry.inline) {
+        (_, Some(bytes)) => format!("inline, {bytes} bytes beside the inode"),
+        (Some(layout), None) => format!(
+            "{} chunks of {} over {} groups",
+            entry.chunks_total,
+            format_size(layout.chunk_size),
+            layout.groups.len()
+        ),
+        (None, None) => "none".into(),
+    }
+}
+
+fn groups_table(layout: &LayoutInfo) -> String {
+    let rows = layout.groups.iter().flat_map(|group| {
+        group.targets.iter().map(|target| {
+            [group.group.to_string(), target.id.to_string(), target.path.clone().unwrap_or_default()]
+        })
+    });
+    let heading = [("GROUP", Align::Right), ("TARGET", Align::Right), ("PATH", Align::Left)];
+    table(heading, &rows.collect::<Vec<_>>())
+}
+
+fn chunks_table(chunks: &[Chunk]) -> String {
+    let row = |chunk: &Chunk| {
+        [
+            chunk.index.to_string(),
+            chunk.offset.to_string(),
+            chunk.length.to_string(),
+            chunk.group.to_string(),
+            chunk.target.to_string(),
+            chunk.chunk_file.clone(),
+        ]
+    };
+    let heading = [
+        ("CHUNK", Align::Right),
+        ("OFFSET", Align::Right),
+        ("LENGTH", Align::Right),
+        ("GROUP", Align::Right),
+        ("TARGET", Align::Right),
+        ("CHUNK FILE", Align::Left),
+    ];
+    table(heading, &chunks.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(extra: Value) -> Entry {
+        let mut value = json!({
+            "ino": 1099511627777u64, "kind": "file", "size": 3, "blocks": 8, "partition": 1,
+            "pattern": {"pool": "default", "scheme": "single", "chunk_size": 1048576, "stripe_count": 4,
+                        "inline_limit": 4096, "chooser": "round-robin"},
+            "layout": null, "inline": null, "chunks": [], "chunks_total": 0,
+        });
+        value.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_small_file_is_inline() {
+        let text = screen(Path::new("/m/f"), &entry(json!({ "inline": 3 })));
+        assert!(text.contains("content    inline, 3 bytes beside the inode\n"), "{text}");
+        assert!(text.contains("chunk size 1 MiB, stripe count 4, inline up to 4 KiB, round-robin"), "{text}");
+    }
+
+    #[test]
+    fn a_large_file_has_chunks() {
+        let text = screen(
+            Path::new("/m/f"),
+            &entry(json!({
+                "size": 100u64 << 20,
+                "layout": {"chunk_size": 1048576, "groups": [{"group": 3, "targets": [{"id": 3, "path": "/d/t3"}]}]},
+                "chunks": [{"index": 0, "offset": 0, "length": 1048576, "group": 3, "target": 3, "chunk_file": "00ab"}],
+                "chunks_total": 100,
+            })),
+        );
+        assert!(text.contains("content    100 chunks of 1 MiB over 1 groups\n"), "{text}");
+        assert!(text.contains("    3       3  /d/t3\n"), "{text}");
+        assert!(text.ends_with("and 99 more chunks\n"), "{text}");
+    }
+
+    #[test]
+    fn other_file_systems_are_told_apart() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = describe(file.path()).unwrap_err();
+        assert!(error.message.ends_with("is not on a weft file system"), "{error}");
+        let error = describe(Path::new("/nonexistent")).unwrap_err();
+        assert_eq!(error.errno, Errno::ENOENT);
+    }
+}

@@ -1,0 +1,68 @@
+//! `weft entry set-pattern`: what a directory hands to new files from now on.
+
+use super::entry_info::{describe, foreign};
+use crate::cli::{PatternArgs, SetPatternArgs, value_name};
+use crate::output::{print, print_json};
+use rustix::fs::XattrFlags;
+use serde_json::{Map, Value, json};
+use types::{Errno, Error, Result};
+
+/// The attribute through which the mount takes changes.
+const ATTRIBUTE: &str = "weft.pattern";
+
+/// Changes the pattern and shows the result.
+pub fn run(args: &SetPatternArgs) -> Result<()> {
+    let change = change_of(&args.change).to_string();
+    rustix::fs::setxattr(&args.dir, ATTRIBUTE, change.as_bytes(), XattrFlags::empty())
+        .map_err(|e| refused(args, e))?;
+    let entry = describe(&args.dir)?;
+    if args.json {
+        return print_json(&entry["pattern"]);
+    }
+    let pattern: Map<String, Value> = entry["pattern"].as_object().cloned().unwrap_or_default();
+    let words = pattern.iter().map(|(name, value)| match value {
+        Value::String(word) => format!("{name} {word}"),
+        other => format!("{name} {other}"),
+    });
+    print(&format!("{}: new files get {}\n", args.dir.display(), words.collect::<Vec<_>>().join(", ")));
+    Ok(())
+}
+
+/// Only what is to change.
+fn change_of(args: &PatternArgs) -> Value {
+    let fields = [
+        ("pool", args.pool.as_ref().map(|v| json!(v))),
+        ("chunk_size", args.chunk_size.map(|v| json!(v))),
+        ("stripe_count", args.stripe_count.map(|v| json!(v))),
+        ("inline_limit", args.inline_limit.map(|v| json!(v))),
+        ("chooser", args.chooser.map(|v| json!(value_name(v)))),
+    ];
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect::<Map<_, _>>().into()
+}
+
+/// The kernel hands back a number only; here the cause is put into words again.
+fn refused(args: &SetPatternArgs, cause: rustix::io::Errno) -> Error {
+    let dir = args.dir.display();
+    match Errno(cause.raw_os_error()) {
+        Errno::EINVAL => Error::new(Errno::EINVAL, format!("the pattern for {dir} is not valid"))
+            .hint("chunk size: a power of two from 64K to 64M; inline limit: at most 64K; see weft pool list for pools"),
+        Errno::ENOTDIR => Error::new(Errno::ENOTDIR, format!("{dir} is not a directory"))
+            .hint("patterns belong to directories; a file keeps the one it was made with"),
+        Errno::EPERM | Errno::EACCES => Error::new(Errno::EPERM, format!("not permitted to set the pattern of {dir}"))
+            .hint("its owner and root may"),
+        _ => foreign(&args.dir, cause),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Chooser;
+
+    #[test]
+    fn only_what_is_given_is_changed() {
+        let none = PatternArgs { pool: None, chunk_size: None, stripe_count: None, inline_limit: None, chooser: None };
+        let some = PatternArgs { chunk_size: Some(65536), chooser: Some(Chooser::RoundRobin), ..none };
+        assert_eq!(change_of(&some), json!({ "chunk_size": 65536, "chooser": "round-robin" }));
+    }
+}

@@ -1,0 +1,79 @@
+//! `weft status`: a running cluster on one screen.
+
+use super::target_list::targets_table;
+use crate::cli::QueryArgs;
+use crate::control::{ClusterStatus, Control, Request};
+use crate::output::{list, print, print_json};
+use crate::size::format_size;
+use types::Result;
+
+/// Shows the cluster.
+pub fn run(args: &QueryArgs) -> Result<()> {
+    let status: ClusterStatus = Control::ask(&args.dir, Request::Status)?;
+    if args.json {
+        return print_json(&status);
+    }
+    print(&screen(&status));
+    Ok(())
+}
+
+/// The status screen.
+pub fn screen(status: &ClusterStatus) -> String {
+    let mode = if status.read_only { "read-only, " } else { "" };
+    let counters = &status.counters;
+    let head = list(&[
+        ("cluster", format!("{} ({})", status.name, status.uuid)),
+        ("weft", format!("{}, process {}, up {}", status.version, status.pid, duration(status.uptime_s))),
+        ("state in", status.dir.clone()),
+        ("mounted at", format!("{} ({mode}transport {})", status.mount, status.transport)),
+        ("durability", status.durability.clone()),
+        (
+            "capacity",
+            format!(
+                "{} used, {} free, of {}",
+                format_size(status.used),
+                format_size(status.free),
+                format_size(status.capacity)
+            ),
+        ),
+        ("requests", format!("{} from the kernel, {} to targets", counters.fuse_requests, counters.storage_requests)),
+        (
+            "metadata",
+            format!(
+                "{} commands, {} batches in {} commits, {} syncs",
+                counters.metadata_commands,
+                counters.metadata_batches,
+                counters.metadata_commits,
+                counters.metadata_syncs
+            ),
+        ),
+        ("map epoch", status.epoch.to_string()),
+    ]);
+    format!("{head}\n{}", targets_table(&status.targets))
+}
+
+/// `3 d 4 h`, `5 min 6 s`, `7 s`: the two largest units.
+fn duration(seconds: u64) -> String {
+    let units = [("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)];
+    let at = units.iter().position(|(_, length)| seconds >= *length).unwrap_or(3);
+    let (name, length) = units[at];
+    let first = format!("{} {name}", seconds / length);
+    match units.get(at + 1) {
+        Some((name, next)) => format!("{first} {} {name}", seconds % length / next),
+        None => first,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_two_units() {
+        for (seconds, text) in
+            [(0, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7200, "2 h 0 min"), (90_000, "1 d 1 h")]
+        {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! `weft target list`.
+
+use crate::cli::QueryArgs;
+use crate::control::{Control, Request, TargetStatus};
+use crate::output::{Align, print, print_json, table};
+use crate::size::format_size;
+use types::{CapacityClass, Result, TargetState};
+
+/// Shows all targets.
+pub fn run(args: &QueryArgs) -> Result<()> {
+    let targets: Vec<TargetStatus> = Control::ask(&args.dir, Request::Targets)?;
+    if args.json {
+        return print_json(&targets);
+    }
+    print(&targets_table(&targets));
+    Ok(())
+}
+
+/// Targets as people read them.
+pub fn targets_table(targets: &[TargetStatus]) -> String {
+    let row = |t: &TargetStatus| {
+        [
+            t.id.to_string(),
+            t.pool.clone(),
+            state_name(t.state).into(),
+            class_name(t.class).into(),
+            format_size(t.used),
+            format_size(t.free),
+            t.operations.to_string(),
+            t.path.clone(),
+        ]
+    };
+    let heading = [
+        ("TARGET", Align::Right),
+        ("POOL", Align::Left),
+        ("STATE", Align::Left),
+        ("CAPACITY", Align::Left),
+        ("USED", Align::Right),
+        ("FREE", Align::Right),
+        ("OPS", Align::Right),
+        ("PATH", Align::Left),
+    ];
+    table(heading, &targets.iter().map(row).collect::<Vec<_>>())
+}
+
+fn state_name(state: TargetState) -> &'static str {
+    match state {
+        TargetState::Online => "online",
+        TargetState::Offline => "offline",
+    }
+}
+
+fn class_name(class: CapacityClass) -> &'static str {
+    match class {
+        CapacityClass::Normal => "normal",
+        CapacityClass::Low => "low",
+        CapacityClass::Emergency => "emergency",
+    }
+}

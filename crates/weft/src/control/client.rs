@@ -1,0 +1,160 @@
+//! The asking end of the control socket.
+
+use super::{Answer, LINE_TIMEOUT, MAX_LINE_BYTES, Request, Stopping, short_path};
+use crate::output::os_error;
+use mgmt::{StatePaths, Superblock};
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use types::{Errno, Error, Result};
+
+/// A connection to the process that serves a cluster, for one request.
+pub struct Control {
+    dir: PathBuf,
+    stream: UnixStream,
+}
+
+impl Control {
+    /// Connects to the process that serves the state directory `dir`; `None` when nobody does.
+    ///
+    /// # Errors
+    /// `dir` must hold a cluster.
+    pub fn connect(dir: &Path) -> Result<Option<Control>> {
+        let paths = StatePaths::new(dir);
+        if Superblock::read(&paths.superblock())?.is_none() {
+            return Err(mgmt::Error::NoCluster { path: dir.to_path_buf() }.into());
+        }
+        let connected = File::open(dir).and_then(|d| UnixStream::connect(short_path(&d, &paths.socket())));
+        match connected {
+            Ok(stream) => Ok(Some(Control { dir: dir.to_path_buf(), stream })),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(None),
+            Err(e) => Err(os_error(format_args!("can't reach the cluster in {}", dir.display()), &e)
+                .hint("run as the user who started it")),
+        }
+    }
+
+    /// Asks the cluster in `dir`, which must be running.
+    pub fn ask<T: DeserializeOwned>(dir: &Path, request: Request) -> Result<T> {
+        match Control::connect(dir)? {
+            Some(mut control) => control.exchange(request),
+            None => Err(not_running(dir)),
+        }
+    }
+
+    /// Asks the process to stop, and waits until it has ended.
+    pub fn stop(mut self, timeout: Duration) -> Result<Stopping> {
+        let stopping: Stopping = self.exchange(Request::Stop)?;
+        let waited = self.stream.set_read_timeout(Some(timeout)).and_then(|()| self.stream.read(&mut [0]));
+        match waited {
+            Ok(_) => Ok(stopping),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Ok(stopping),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let dir = self.dir.display();
+                let message = format!(
+                    "the cluster in {dir} (process {}) has not stopped within {} s",
+                    stopping.pid,
+                    timeout.as_secs()
+                );
+                let hint = format!("weft down --dir {dir} waits again; the log says what it waits for");
+                Err(Error::new(Errno::ETIMEDOUT, message).hint(hint))
+            }
+            Err(e) => Err(self.failed(&e)),
+        }
+    }
+
+    fn exchange<T: DeserializeOwned>(&mut self, request: Request) -> Result<T> {
+        let value = self.line(request).map_err(|e| self.failed(&e))?;
+        let value = Result::from(value)?;
+        serde_json::from_value(value).map_err(|e| self.failed(&e.into()))
+    }
+
+    fn line(&mut self, request: Request) -> io::Result<Answer> {
+        self.stream.set_read_timeout(Some(LINE_TIMEOUT))?;
+        self.stream.set_write_timeout(Some(LINE_TIMEOUT))?;
+        let mut line = serde_json::to_string(&request)?;
+        line.push('\n');
+        self.stream.write_all(line.as_bytes())?;
+        let mut answer = String::new();
+        BufReader::new((&self.stream).take(MAX_LINE_BYTES)).read_line(&mut answer)?;
+        Ok(serde_json::from_str(&answer)?)
+    }
+
+    fn failed(&self, cause: &io::Error) -> Error {
+        os_error(format_args!("the cluster in {} doesn't answer", self.dir.display()), cause)
+            .hint("command and running process may be of different versions; its log may say more")
+    }
+}
+
+/// The error of a command that needs a running cluster.
+fn not_running(dir: &Path) -> Error {
+    let dir = dir.display();
+    Error::new(Errno::ENOTCONN, format!("the cluster in {dir} is not running"))
+        .hint(format!("weft up --dir {dir} --mount MOUNTPOINT starts it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Service, start};
+    use super::*;
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+    use std::sync::mpsc::{Sender, channel};
+
+    struct Echo(Sender<UnixStream>);
+
+    impl Service for Echo {
+        fn answer(&self, request: Request) -> Result<Value> {
+            match request {
+                Request::Pools => Err(Error::new(Errno::EIO, "no pools").hint("dig")),
+                _ => Ok(json!({ "pid": 7 })),
+            }
+        }
+
+        fn stop(&self, connection: UnixStream) {
+            self.0.send(connection).unwrap();
+        }
+    }
+
+    /// A cluster whose path is longer than a socket address may be.
+    fn cluster() -> (tempfile::TempDir, PathBuf) {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("d".repeat(150));
+        drop(mgmt::StateDir::open_or_create(&dir, "weft").unwrap());
+        (base, dir)
+    }
+
+    #[test]
+    fn a_running_cluster_answers_and_one_that_stopped_does_not() {
+        let (_base, dir) = cluster();
+        assert!(Control::connect(&dir).unwrap().is_none());
+        let (stops, stopped) = channel();
+        start(&StatePaths::new(&dir), Arc::new(Echo(stops))).unwrap();
+        let answer: Stopping = Control::ask(&dir, Request::Status).unwrap();
+        assert_eq!(answer.pid, 7);
+        let error = Control::ask::<Value>(&dir, Request::Pools).unwrap_err();
+        assert_eq!((error.errno, &*error.hint), (Errno::EIO, "dig"));
+
+        // The connection that asked for the stop ends when the process lets go of it.
+        let control = Control::connect(&dir).unwrap().unwrap();
+        let waiter = std::thread::spawn(move || control.stop(Duration::from_secs(60)));
+        drop(stopped.recv().unwrap());
+        assert_eq!(waiter.join().unwrap().unwrap().pid, std::process::id());
+    }
+
+    #[test]
+    fn what_is_no_cluster_is_said_so() {
+        let base = tempfile::tempdir().unwrap();
+        let error = Control::ask::<Value>(base.path(), Request::Status).unwrap_err();
+        assert!(error.message.contains("there is no weft cluster in"), "{error}");
+    }
+
+    #[test]
+    fn a_cluster_that_is_down_is_said_so() {
+        let (_base, dir) = cluster();
+        let error = Control::ask::<Value>(&dir, Request::Status).unwrap_err();
+        assert!(error.message.contains("is not running") && error.hint.contains("weft up"), "{error}");
+    }
+}

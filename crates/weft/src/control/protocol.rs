@@ -1,0 +1,153 @@
+//! What is said over the control socket; `--json` prints the same.
+
+use serde::{Deserialize, Serialize};
+use types::{CapacityClass, Errno, Error, PoolId, TargetId, TargetState};
+
+/// What a command asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "cmd", rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum Request {
+    /// [`ClusterStatus`].
+    Status,
+    /// A list of [`TargetStatus`].
+    Targets,
+    /// A list of [`PoolStatus`].
+    Pools,
+    /// [`DiskFree`].
+    Df,
+    /// [`Stopping`], and then the end of the connection when the process has ended.
+    Stop,
+}
+
+/// The answer line.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum Answer {
+    Ok { ok: serde_json::Value },
+    Error { error: String, hint: String, errno: i32 },
+}
+
+impl From<Answer> for types::Result<serde_json::Value> {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Ok { ok } => Ok(ok),
+            Answer::Error { error, hint, errno } => Err(Error::new(Errno(errno), error).hint(hint)),
+        }
+    }
+}
+
+impl From<Error> for Answer {
+    fn from(error: Error) -> Answer {
+        let text = if error.message.is_empty() { error.errno.name().into() } else { error.message.to_string() };
+        Answer::Error { error: text, hint: error.hint.into_owned(), errno: error.errno.0 }
+    }
+}
+
+/// A running cluster. Sizes are bytes.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct ClusterStatus {
+    pub version: String,
+    pub name: String,
+    pub uuid: String,
+    pub pid: u32,
+    pub uptime_s: u64,
+    pub dir: String,
+    pub mount: String,
+    pub transport: String,
+    pub durability: String,
+    pub read_only: bool,
+    /// Version of the cluster map.
+    pub epoch: u64,
+    pub capacity: u64,
+    pub used: u64,
+    pub free: u64,
+    pub targets: Vec<TargetStatus>,
+    pub counters: Counters,
+}
+
+/// Work done since the process started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// Requests from the kernel.
+    pub fuse_requests: u64,
+    /// Commands carried out by the metadata service.
+    pub metadata_commands: u64,
+    /// Batches that the commands were written in.
+    pub metadata_batches: u64,
+    /// Commits of the metadata store.
+    pub metadata_commits: u64,
+    /// Times that the metadata store was made durable.
+    pub metadata_syncs: u64,
+    /// Requests to storage targets.
+    pub storage_requests: u64,
+}
+
+/// A target. Sizes are bytes; targets on one local file system have equal parts of its room.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct TargetStatus {
+    pub id: TargetId,
+    pub pool: String,
+    pub path: String,
+    pub state: TargetState,
+    pub class: CapacityClass,
+    pub capacity: u64,
+    pub used: u64,
+    pub free: u64,
+    /// Requests since the process started.
+    pub operations: u64,
+}
+
+/// A pool. Sizes are bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct PoolStatus {
+    pub id: PoolId,
+    pub name: String,
+    pub targets: usize,
+    pub groups: usize,
+    pub capacity: u64,
+    pub used: u64,
+    pub free: u64,
+}
+
+/// Room in the whole cluster and in its parts, bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct DiskFree {
+    pub mount: String,
+    pub capacity: u64,
+    pub used: u64,
+    pub free: u64,
+    pub targets: Vec<TargetStatus>,
+}
+
+/// The process has begun to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Stopping {
+    pub pid: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_what_scripts_write() {
+        assert_eq!(serde_json::from_str::<Request>(r#"{"cmd":"status"}"#).unwrap(), Request::Status);
+        assert_eq!(serde_json::to_string(&Request::Df).unwrap(), r#"{"cmd":"df"}"#);
+        assert!(serde_json::from_str::<Request>(r#"{"cmd":"explode"}"#).is_err());
+    }
+
+    #[test]
+    fn errors_cross_the_socket() {
+        let error = Error::new(Errno::EBUSY, "the mount is busy").hint("wait");
+        let line = serde_json::to_string(&Answer::from(error.clone())).unwrap();
+        let answer: Answer = serde_json::from_str(&line).unwrap();
+        assert_eq!(types::Result::from(answer), Err(error));
+    }
+}

@@ -1,0 +1,171 @@
+//! The options of mount(8) and fstab.
+
+use crate::cli::{Durability, Transport, UpArgs};
+use clap::ValueEnum;
+use rustix::mount::MountFlags;
+use std::path::{Path, PathBuf};
+use types::{Errno, Error, Result};
+
+/// Options for others: mount(8) itself, systemd, and what the kernel shows of a FUSE mount and mount(8) repeats on a remount.
+const IGNORED: [&str; 24] = [
+    "defaults", "_netdev", "auto", "noauto", "nofail", "user", "nouser", "users", "owner", "group", "async", "lazytime",
+    "nolazytime", "norelatime", "nostrictatime", "loud", "silent", "default_permissions", "allow_other", "user_id",
+    "group_id", "max_read", "blksize", "comment",
+];
+
+/// What the options mean.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MountOptions {
+    /// Change a mount instead of making one.
+    pub remount: bool,
+    /// Flags of mount(2).
+    pub flags: MountFlags,
+    /// Number of targets of a new cluster.
+    pub targets: Option<u16>,
+    /// Their directories.
+    pub target_dir: Vec<PathBuf>,
+    /// How requests travel.
+    pub transport: Transport,
+    /// What acknowledged changes survive.
+    pub durability: Durability,
+}
+
+impl MountOptions {
+    /// Reads options, separated by commas; a later one overrides an earlier one.
+    ///
+    /// # Errors
+    /// An option that nobody knows, unless `sloppy`; a value that can't be.
+    pub fn parse(texts: &[String], sloppy: bool) -> Result<MountOptions> {
+        let mut options = MountOptions {
+            remount: false,
+            flags: MountFlags::empty(),
+            targets: None,
+            target_dir: vec![],
+            transport: Transport::default(),
+            durability: Durability::default(),
+        };
+        let words = texts.iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty());
+        for word in words {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            if !options.take(name, value).ok_or_else(|| bad_value(name, value))? && !sloppy {
+                return Err(Error::new(Errno::EINVAL, format!("unknown mount option {word:?}")).hint(
+                    "weft knows ro, rw, targets=N, target-dir=DIR, transport=auto|uring|dev and durability=relaxed|strict",
+                ));
+            }
+        }
+        Ok(options)
+    }
+
+    /// Whether the option is known; `None` for a value that can't be.
+    fn take(&mut self, name: &str, value: &str) -> Option<bool> {
+        match name {
+            "remount" => self.remount = true,
+            "targets" => self.targets = Some(value.parse().ok().filter(|n| *n > 0)?),
+            "target-dir" => self.target_dir.push(Some(value).filter(|v| !v.is_empty())?.into()),
+            "transport" => self.transport = Transport::from_str(value, false).ok()?,
+            "durability" => self.durability = Durability::from_str(value, false).ok()?,
+            name if name.starts_with("x-") || name.starts_with("X-") || IGNORED.contains(&name) => {}
+            name => match flag(name) {
+                Some((flag, on)) => self.flags.set(flag, on),
+                None => return Some(false),
+            },
+        }
+        Some(true)
+    }
+
+    /// The `weft up` that `mount SOURCE MOUNTPOINT` with these options means.
+    pub fn up(&self, source: &Path, mountpoint: &Path) -> UpArgs {
+        UpArgs {
+            dir: source.to_path_buf(),
+            mount: mountpoint.to_path_buf(),
+            targets: self.targets,
+            target_dir: self.target_dir.clone(),
+            detach: true,
+            transport: self.transport,
+            durability: self.durability,
+            read_only: self.flags.contains(MountFlags::RDONLY),
+            detached: false,
+        }
+    }
+}
+
+/// The flag of mount(2) that an option sets or clears.
+fn flag(name: &str) -> Option<(MountFlags, bool)> {
+    Some(match name {
+        "ro" => (MountFlags::RDONLY, true),
+        "rw" => (MountFlags::RDONLY, false),
+        "nosuid" => (MountFlags::NOSUID, true),
+        "suid" => (MountFlags::NOSUID, false),
+        "nodev" => (MountFlags::NODEV, true),
+        "dev" => (MountFlags::NODEV, false),
+        "noexec" => (MountFlags::NOEXEC, true),
+        "exec" => (MountFlags::NOEXEC, false),
+        "noatime" => (MountFlags::NOATIME, true),
+        "atime" => (MountFlags::NOATIME, false),
+        "nodiratime" => (MountFlags::NODIRATIME, true),
+        "diratime" => (MountFlags::NODIRATIME, false),
+        "relatime" => (MountFlags::RELATIME, true),
+        "strictatime" => (MountFlags::STRICTATIME, true),
+        "sync" => (MountFlags::SYNCHRONOUS, true),
+        "dirsync" => (MountFlags::DIRSYNC, true),
+        _ => return None,
+    })
+}
+
+fn bad_value(name: &str, value: &str) -> Error {
+    let hint = match name {
+        "transport" => "write transport=auto, transport=uring or transport=dev",
+        "durability" => "write durability=relaxed or durability=strict",
+        "targets" => "write for example targets=4",
+        _ => "write for example target-dir=/disk1/weft",
+    };
+    Error::new(Errno::EINVAL, format!("mount option {name} can't be {value:?}")).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<MountOptions> {
+        MountOptions::parse(&[text.to_string()], false)
+    }
+
+    #[test]
+    fn a_mount_is_an_up() {
+        let options = parse("rw,noauto,_netdev,x-systemd.automount,targets=3,transport=dev,durability=strict").unwrap();
+        let up = options.up(Path::new("/d"), Path::new("/m"));
+        assert_eq!((up.dir, up.mount), ("/d".into(), "/m".into()));
+        assert_eq!(up.targets, Some(3));
+        assert_eq!((up.transport, up.durability), (Transport::Dev, Durability::Strict));
+        assert!(up.detach && !up.read_only && !options.remount);
+    }
+
+    #[test]
+    fn the_last_word_counts() {
+        assert!(parse("rw,ro").unwrap().up(Path::new("/d"), Path::new("/m")).read_only);
+        assert!(!parse("ro,rw").unwrap().up(Path::new("/d"), Path::new("/m")).read_only);
+    }
+
+    #[test]
+    fn a_remount_repeats_what_the_kernel_shows() {
+        let options = parse("remount,ro,nosuid,relatime,user_id=0,group_id=0,default_permissions,allow_other").unwrap();
+        assert!(options.remount);
+        assert_eq!(options.flags, MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::RELATIME);
+    }
+
+    #[test]
+    fn options_come_in_several_pieces() {
+        let texts = ["ro,,".to_string(), "targets=2".to_string()];
+        let options = MountOptions::parse(&texts, false).unwrap();
+        assert_eq!((options.flags, options.targets), (MountFlags::RDONLY, Some(2)));
+    }
+
+    #[test]
+    fn unknown_options_and_values_are_refused() {
+        assert!(parse("rw,quotas").unwrap_err().message.contains("\"quotas\""));
+        assert!(MountOptions::parse(&["quotas".to_string()], true).is_ok());
+        for text in ["targets=0", "targets=x", "targets", "transport=pigeon", "durability=", "target-dir"] {
+            assert_eq!(parse(text).unwrap_err().errno, Errno::EINVAL, "{text}");
+        }
+    }
+}

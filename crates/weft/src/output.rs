@@ -1,0 +1,97 @@
+//! What people see: tables, lists, complaints.
+
+use std::io::Write;
+use types::{Errno, Error, Result};
+
+/// Prints to standard output; a reader that has gone away (`weft status | head -1`) is no error.
+pub fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints a JSON document.
+pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))?;
+    print(&(text + "\n"));
+    Ok(())
+}
+
+/// `error:` and `hint:` on standard error.
+pub fn complain(error: &Error) {
+    let mut err = std::io::stderr().lock();
+    let cause = if error.message.is_empty() { error.errno.name() } else { &error.message };
+    let _ = writeln!(err, "error: {cause}");
+    if !error.hint.is_empty() {
+        let _ = writeln!(err, "hint: {}", error.hint);
+    }
+}
+
+/// A failed system call on an object, as the boundary error.
+pub fn os_error(what: impl std::fmt::Display, cause: &std::io::Error) -> Error {
+    let errno = cause.raw_os_error().map_or(Errno::EIO, Errno);
+    // The number at the end of Rust's text says nothing to people.
+    let text = cause.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text).to_lowercase();
+    Error::new(errno, format!("{what}: {text}"))
+}
+
+/// Names and values below each other, values aligned.
+pub fn list(rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
+}
+
+/// Where a column's text stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Rows below a heading, columns aligned, two spaces apart.
+pub fn table<const N: usize>(heading: [(&str, Align); N], rows: &[[String; N]]) -> String {
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([heading[column].0.chars().count()]).max().unwrap_or(0)
+    });
+    let line = |cells: [&str; N]| {
+        let padded = (0..N).map(|column| {
+            let (cell, width) = (cells[column], widths[column]);
+            match heading[column].1 {
+                Align::Left => format!("{cell:<width$}"),
+                Align::Right => format!("{cell:>width$}"),
+            }
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
+    };
+    let head = line(heading.map(|(name, _)| name));
+    let body = rows.iter().map(|row| line(std::array::from_fn(|column| row[column].as_str())));
+    head + &body.collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["1".into(), "a".into(), "9 B".into()], ["10".into(), "long".into(), "10 KiB".into()]];
+        let text = table([("id", Align::Right), ("name", Align::Left), ("size", Align::Right)], &rows);
+        assert_eq!(text, "id  name    size\n 1  a        9 B\n10  long  10 KiB\n");
+    }
+
+    #[test]
+    fn lists_are_aligned() {
+        assert_eq!(list(&[("a", "1".into()), ("long", "2".into())]), "a     1\nlong  2\n");
+    }
+
+    #[test]
+    fn system_errors_lose_their_number() {
+        let error = os_error("/x", &std::io::Error::from_raw_os_error(2));
+        assert_eq!(error.message, "/x: no such file or directory");
+        assert_eq!(error.errno, Errno::ENOENT);
+    }
+}

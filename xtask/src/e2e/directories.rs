@@ -1,0 +1,3 @@
+//! x
+use super::TestCase;
+pub const TESTS: &[TestCase] = &[];

@@ -1,0 +1,85 @@
+//! Small local file systems on loop devices: targets of a chosen kind and size.
+
+use super::cleanup::{self, Resource};
+use super::mounts;
+use super::outcome::{At, TestResult, skip};
+use crate::process;
+use crate::sys;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Deadline of one `losetup`, `mkfs` or `mount`.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The least that mkfs.xfs accepts is 300 MiB.
+pub const SMALLEST_XFS_BYTES: u64 = 320 << 20;
+
+/// Kind of a local file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskKind {
+    /// What targets normally stand on.
+    Xfs,
+    /// The other one that is supported; can be very small.
+    Ext4,
+}
+
+/// A file system on a loop device over a sparse file; unmounted and removed when dropped.
+pub struct Disk {
+    image: PathBuf,
+    device: PathBuf,
+    mount: PathBuf,
+}
+
+impl Disk {
+    /// Makes the image `folder/name.img`, formats it and mounts it at `folder/name`. Skips the test where that can't be done.
+    pub fn new(folder: &Path, name: &str, kind: DiskKind, bytes: u64) -> TestResult<Disk> {
+        if !sys::is_root() {
+            return skip("loop devices need root");
+        }
+        let image = folder.join(format!("{name}.img"));
+        let mount = folder.join(name);
+        File::create(&image).and_then(|file| file.set_len(bytes)).at(image.display())?;
+        fs::create_dir_all(&mount).at(mount.display())?;
+        let device = match process::run_ok(Command::new("losetup").args(["-f", "--show"]).arg(&image), DEADLINE) {
+            Ok(done) => PathBuf::from(done.stdout.trim()),
+            Err(error) => return skip(format!("no loop device: {error}")),
+        };
+        cleanup::hold(Resource::Loop(device.clone()));
+        let disk = Disk { image, device, mount };
+        let format = match kind {
+            DiskKind::Xfs => ["mkfs.xfs", "-q", "-f"],
+            // No reserved blocks, so that the last byte can be used up by a test.
+            DiskKind::Ext4 => ["mkfs.ext4", "-qF", "-m0"],
+        };
+        process::run_ok(Command::new(format[0]).args(&format[1..]).arg(&disk.device), DEADLINE)?;
+        process::run_ok(Command::new("mount").arg(&disk.device).arg(&disk.mount), DEADLINE)?;
+        cleanup::hold(Resource::Disk(disk.mount.clone()));
+        Ok(disk)
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.mount
+    }
+
+    /// Cuts the backing file, so that reads and writes beyond `bytes` fail with EIO from now on.
+    pub fn lose_everything_after(&self, bytes: u64) -> TestResult {
+        let at = self.image.display();
+        let image = File::options().write(true).open(&self.image).at(&at)?;
+        image.set_len(bytes).at(&at)?;
+        // Otherwise reads would go on being answered from memory.
+        fs::write("/proc/sys/vm/drop_caches", "3").at("drop_caches")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        mounts::force_unmount(&self.mount);
+        cleanup::released(&Resource::Disk(self.mount.clone()));
+        cleanup::detach_loop(&self.device);
+        cleanup::released(&Resource::Loop(self.device.clone()));
+        drop(fs::remove_file(&self.image));
+    }
+}

@@ -1,0 +1,258 @@
+//! The end-to-end suite: a real weft, mounted, under real programs, crashes and faults.
+//!
+//! Every test is a named function in one of the modules' `TESTS` tables. Tests of scope [`Scope::Mounted`] share one
+//! running file system for each transport; those of scope [`Scope::Own`] start their own. Each has a deadline,
+//! after which the kernel's connection is aborted, so that a hung mount fails its test and nothing more.
+//! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's fault.
+
+mod cleanup;
+mod content;
+mod crash;
+mod data;
+mod directories;
+mod disk;
+mod faults;
+mod links;
+mod lifecycle;
+mod locks;
+mod metadata;
+mod mounts;
+mod outcome;
+mod programs;
+mod refusals;
+mod rig;
+mod stage;
+mod suites;
+mod tools;
+
+pub use content::{Content, Rng};
+
+use crate::build;
+use crate::summary::Summary;
+use outcome::{Failure, TestResult};
+use rig::Transport;
+use stage::{Stage, Subject};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a test may go on after the file system under it was aborted.
+const ABORT_GRACE: Duration = Duration::from_secs(60);
+
+/// Options of `cargo xtask e2e`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Options {
+    /// Run only tests whose name contains one of these.
+    names: Vec<String>,
+    /// List the tests and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Run on an ordinary directory instead of a weft.
+    #[arg(long, value_name = "DIR")]
+    on: Option<PathBuf>,
+    /// Test this binary instead of building one.
+    #[arg(long, value_name = "PATH")]
+    weft: Option<PathBuf>,
+    /// Test only this transport.
+    #[arg(long)]
+    transport: Option<TransportName>,
+    /// What the targets stand on.
+    #[arg(long, default_value = "temp")]
+    base: BaseKind,
+    /// The long form: more rounds, more seeds, full sizes.
+    #[arg(long)]
+    full: bool,
+}
+
+/// What targets stand on.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BaseKind {
+    /// The folder for temporary files.
+    #[default]
+    Temp,
+    /// An XFS on a loop device over a file in the folder for temporary files.
+    Xfs,
+}
+
+/// A transport on the command line.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum TransportName {
+    Uring,
+    Dev,
+}
+
+impl Options {
+    /// All tests in their short or long form.
+    pub fn everything(full: bool) -> Options {
+        Options { full, ..Options::default() }
+    }
+
+    fn selects(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|part| name.contains(part.as_str()))
+    }
+}
+
+/// What a test needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// A folder on a mounted file system; run on every transport.
+    Mounted,
+    /// The same, but the transport makes no difference: run on one.
+    MountedOnce,
+    /// Starts a weft of its own, or several; run once.
+    Own,
+}
+
+/// One test.
+struct TestCase {
+    name: &'static str,
+    scope: Scope,
+    /// Deadline of the short form, minutes; the long form has ten times as long.
+    minutes: u64,
+    run: fn(&Stage) -> TestResult,
+}
+
+const TABLES: &[&[TestCase]] = &[
+    links::TESTS,
+    metadata::TESTS,
+    data::TESTS,
+    locks::TESTS,
+    directories::TESTS,
+    programs::TESTS,
+    suites::TESTS,
+    lifecycle::TESTS,
+    refusals::TESTS,
+    faults::TESTS,
+    crash::TESTS,
+];
+
+/// Runs the suite and prints the totals last.
+pub fn run(options: &Options) -> Result<(), String> {
+    if options.list {
+        TABLES.iter().flat_map(|table| *table).for_each(|test| println!("{}", test.name));
+        return Ok(());
+    }
+    let summary = run_suite(options)?;
+    println!("{summary}");
+    match summary {
+        Summary { failed: 0, passed: 0, .. } => Err("no test passed; see cargo xtask e2e --list".to_string()),
+        Summary { failed: 0, .. } => Ok(()),
+        Summary { failed, .. } => Err(format!("{failed} tests failed")),
+    }
+}
+
+/// Runs the suite, for a caller that has totals of its own to add.
+pub fn run_suite(options: &Options) -> Result<Summary, String> {
+    let subjects = subjects(options)?;
+    cleanup::on_interrupt()?;
+    let mut summary = Summary::default();
+    for (place, subject) in subjects.into_iter().enumerate() {
+        summary += run_on(subject, place == 0, options);
+    }
+    cleanup::release_all();
+    Ok(summary)
+}
+
+/// What to test, in order.
+fn subjects(options: &Options) -> Result<Vec<Subject>, String> {
+    if let Some(path) = &options.on {
+        let path = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
+        return Ok(vec![Subject::Directory(path)]);
+    }
+    let binary = match &options.weft {
+        Some(path) => path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?,
+        None => build::weft(false)?,
+    };
+    let transports = match options.transport {
+        None => vec![Transport::Uring, Transport::Dev],
+        Some(TransportName::Uring) => vec![Transport::Uring],
+        Some(TransportName::Dev) => vec![Transport::Dev],
+    };
+    Ok(transports.into_iter().map(|transport| Subject::Weft { binary: binary.clone(), transport }).collect())
+}
+
+/// Runs all selected tests on one subject; those that need one subject only run on the first.
+fn run_on(subject: Subject, first: bool, options: &Options) -> Summary {
+    let mut report = Report { subject: subject.name().to_string(), summary: Summary::default() };
+    let stage = match Stage::new(subject, options.base, options.full) {
+        Ok(stage) => Arc::new(stage),
+        Err(failure) => {
+            report.add("stage", Duration::ZERO, Err(failure));
+            return report.summary;
+        }
+    };
+    for test in TABLES.iter().flat_map(|table| *table) {
+        if options.selects(test.name) && (first || test.scope == Scope::Mounted) {
+            let start = Instant::now();
+            let result = run_test(&stage, test);
+            report.add(test.name, start.elapsed(), result);
+        }
+    }
+    if stage.binary().is_ok() {
+        let start = Instant::now();
+        let result = guarded(|| stage.close());
+        // Not a test of its own where nothing was mounted.
+        if !matches!(result, Err(Failure::Skipped(_))) {
+            report.add("clean_after_all", start.elapsed(), result);
+        }
+    }
+    report.summary
+}
+
+/// Runs one test in a thread of its own and sees to its deadline.
+fn run_test(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
+    let deadline = Duration::from_secs(60 * test.minutes * if stage.full { 10 } else { 1 });
+    let on = Arc::clone(stage);
+    let thread = thread::spawn(move || guarded(|| (test.run)(&on)));
+    if finished_within(&thread, deadline) {
+        return thread.join().unwrap_or_else(|_| Err(Failure::Failed("panicked".to_string())));
+    }
+    // Now everybody who waits for the file system gets an error, the test's thread too.
+    cleanup::abort_mounts();
+    let ended = finished_within(&thread, ABORT_GRACE);
+    stage.abandon();
+    let rest = if ended { "" } else { ", not even after its mount was aborted" };
+    Err(Failure::Failed(format!("no end within {} s{rest}", deadline.as_secs())))
+}
+
+fn finished_within<T>(thread: &thread::JoinHandle<T>, deadline: Duration) -> bool {
+    crate::process::eventually(deadline, || thread.is_finished())
+}
+
+/// Turns a panic into a failure.
+fn guarded(run: impl FnOnce() -> TestResult) -> TestResult {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|cause| {
+        let text = cause.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| cause.downcast_ref::<&str>().copied());
+        Err(Failure::Failed(format!("panicked: {}", text.unwrap_or("for no stated reason"))))
+    })
+}
+
+/// Prints results as they come and counts them.
+struct Report {
+    subject: String,
+    summary: Summary,
+}
+
+impl Report {
+    fn add(&mut self, name: &str, took: Duration, result: TestResult) {
+        let (word, message) = match &result {
+            Ok(()) => ("ok", String::new()),
+            Err(Failure::Skipped(reason)) => ("skipped", format!(": {reason}")),
+            Err(Failure::Failed(message)) => ("FAILED", format!(": {message}")),
+        };
+        println!("e2e {name} [{}] {word} ({:.1} s){message}", self.subject, took.as_secs_f64());
+        match result {
+            Ok(()) => self.summary.passed += 1,
+            Err(Failure::Skipped(_)) => self.summary.skipped += 1,
+            Err(Failure::Failed(_)) => self.summary.failed += 1,
+        }
+    }
+}
+
+/// Whether a weft is mounted at this path.
+pub fn is_mounted(path: &std::path::Path) -> bool {
+    path.canonicalize().is_ok_and(|path| mounts::is_weft(&path))
+}

@@ -1,0 +1,76 @@
+//! How a test ends.
+
+use std::fmt::Display;
+use std::io;
+
+/// Why a test didn't pass.
+#[derive(Debug)]
+pub enum Failure {
+    /// It can't be run here, and why.
+    Skipped(String),
+    /// The file system didn't do what it promises.
+    Failed(String),
+}
+
+/// What a test returns.
+pub type TestResult<T = ()> = Result<T, Failure>;
+
+impl From<String> for Failure {
+    fn from(message: String) -> Failure {
+        Failure::Failed(message)
+    }
+}
+
+/// The result of a test that can't be run here.
+pub fn skip<T>(reason: impl Display) -> TestResult<T> {
+    Err(Failure::Skipped(reason.to_string()))
+}
+
+/// Says of a system error what was being done.
+pub trait At<T> {
+    /// Turns an error into a failure that starts with `what`.
+    fn at(self, what: impl Display) -> TestResult<T>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, what: impl Display) -> TestResult<T> {
+        self.map_err(|error| Failure::Failed(format!("{what}: {error}")))
+    }
+}
+
+/// Checks that a call failed with this error number.
+pub fn expect_errno<T>(result: io::Result<T>, errno: i32, what: impl Display) -> TestResult {
+    match result {
+        Ok(_) => Err(Failure::Failed(format!("{what}: succeeded, expected {}", name_of(errno)))),
+        Err(error) if error.raw_os_error() == Some(errno) => Ok(()),
+        Err(error) => Err(Failure::Failed(format!("{what}: {error}, expected {}", name_of(errno)))),
+    }
+}
+
+fn name_of(errno: i32) -> String {
+    io::Error::from_raw_os_error(errno).to_string()
+}
+
+/// Fails the test unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err($crate::e2e::outcome::Failure::Failed(format!($($message)+)));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// Fails the test unless both sides are equal.
+macro_rules! ensure_eq {
+    ($left:expr, $right:expr, $($message:tt)+) => {
+        match (&$left, &$right) {
+            (left, right) => if left != right {
+                let message = format!($($message)+);
+                return Err($crate::e2e::outcome::Failure::Failed(
+                    format!("{message}: {left:?}, expected {right:?}")));
+            }
+        }
+    };
+}
+pub(crate) use ensure_eq;

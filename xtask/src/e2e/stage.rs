@@ -1,0 +1,161 @@
+//! What a test gets to work with.
+
+use super::disk::{Disk, DiskKind};
+use super::outcome::{At, TestResult, skip};
+use super::rig::{Rig, RigOptions, Transport};
+use super::{BaseKind, mounts};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tempfile::TempDir;
+
+/// Size of the XFS that rigs stand on when asked for; sparse in memory.
+const XFS_BASE_BYTES: u64 = 12 << 30;
+
+/// What is under test.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// A weft of this binary, mounted by this transport.
+    Weft { binary: PathBuf, transport: Transport },
+    /// An ordinary directory: shows what the tests themselves are worth.
+    Directory(PathBuf),
+}
+
+impl Subject {
+    /// For messages.
+    pub fn name(&self) -> &str {
+        match self {
+            Subject::Weft { transport, .. } => transport.name(),
+            Subject::Directory(_) => "directory",
+        }
+    }
+}
+
+/// The place of a series of tests: one subject, started once and shared, and a scratch folder outside of it.
+pub struct Stage {
+    /// What is under test.
+    pub subject: Subject,
+    /// The long form of every test.
+    pub full: bool,
+    // Before `scratch` and `disk`, so that the rig is gone when they are dropped.
+    rig: Mutex<Option<Rig>>,
+    scratch: TempDir,
+    // Unmounted last.
+    disk: Option<Disk>,
+}
+
+impl Stage {
+    /// A stage on which nothing runs yet.
+    pub fn new(subject: Subject, base: BaseKind, full: bool) -> TestResult<Stage> {
+        let scratch = readable_temp_dir(&std::env::temp_dir())?;
+        let disk = match (base, &subject) {
+            (BaseKind::Xfs, Subject::Weft { .. }) => {
+                Some(Disk::new(scratch.path(), "base", DiskKind::Xfs, XFS_BASE_BYTES)?)
+            }
+            _ => None,
+        };
+        Ok(Stage { subject, full, rig: Mutex::new(None), scratch, disk })
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Option<Rig>> {
+        // A rig is looked at (`is_alive`) before it is used again, so a panic of its last user does no harm.
+        self.rig.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A fresh folder outside the file system under test; readable for everybody, removed with the stage.
+    pub fn scratch(&self, name: &str) -> TestResult<PathBuf> {
+        fresh_folder(self.scratch.path(), name)
+    }
+
+    /// A fresh folder for a rig of a test's own.
+    pub fn base(&self, name: &str) -> TestResult<PathBuf> {
+        fresh_folder(self.disk.as_ref().map_or(self.scratch.path(), Disk::path), name)
+    }
+
+    /// A fresh folder on the shared file system under test, which is started if it doesn't run.
+    pub fn folder(&self, name: &str) -> TestResult<PathBuf> {
+        fresh_folder(&self.root()?, name)
+    }
+
+    /// The top folder of the shared file system under test, which is started if it doesn't run.
+    pub fn root(&self) -> TestResult<PathBuf> {
+        let (binary, transport) = match &self.subject {
+            Subject::Directory(path) => return Ok(path.clone()),
+            Subject::Weft { binary, transport } => (binary, *transport),
+        };
+        let mut shared = self.shared();
+        if !shared.as_mut().is_some_and(Rig::is_alive) {
+            // The old one must be gone from the mount point before another takes it.
+            *shared = None;
+            let base = self.base("shared")?;
+            *shared = Some(Rig::start(binary, &base, RigOptions::new(transport))?);
+        }
+        Ok(shared.as_ref().expect("started above").mount())
+    }
+
+    /// Stops and starts the shared file system; an ordinary directory has nothing to restart.
+    pub fn restart(&self) -> TestResult {
+        match self.shared().as_mut() {
+            Some(rig) => rig.restart(),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops the shared file system and checks it.
+    pub fn close(&self) -> TestResult {
+        let Some(mut rig) = self.shared().take() else { return skip("nothing was mounted") };
+        rig.down()?;
+        rig.fsck()
+    }
+
+    /// Ends the shared file system by force, after a test that hung on it.
+    pub fn abandon(&self) {
+        if let Ok(mut shared) = self.rig.try_lock() {
+            *shared = None;
+        }
+    }
+
+    /// A weft of the test's own, with its folders below a fresh base.
+    pub fn start_rig(&self, name: &str, options: RigOptions) -> TestResult<Rig> {
+        Rig::start(self.binary()?, &self.base(name)?, options)
+    }
+
+    /// The binary under test; skips where an ordinary directory is.
+    pub fn binary(&self) -> TestResult<&Path> {
+        match &self.subject {
+            Subject::Weft { binary, .. } => Ok(binary),
+            Subject::Directory(_) => skip("needs a weft"),
+        }
+    }
+
+    /// The transport under test; an ordinary directory has none and skips.
+    pub fn transport(&self) -> TestResult<Transport> {
+        match &self.subject {
+            Subject::Weft { transport, .. } => Ok(*transport),
+            Subject::Directory(_) => skip("needs a weft"),
+        }
+    }
+}
+
+/// Empties or makes a folder that everybody may enter.
+fn fresh_folder(parent: &Path, name: &str) -> TestResult<PathBuf> {
+    let path = parent.join(name);
+    if mounts::find(&path.join("mnt")).is_some() {
+        return Err(format!("{} still holds a mount", path.display()).into());
+    }
+    match fs::remove_dir_all(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).at(path.display()),
+        _ => {}
+    }
+    fs::create_dir_all(&path).at(path.display())?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).at(path.display())?;
+    Ok(path)
+}
+
+/// A temporary folder that programs of other users may enter.
+fn readable_temp_dir(parent: &Path) -> TestResult<TempDir> {
+    let dir = tempfile::Builder::new().prefix("weft-e2e-").tempdir_in(parent).at("a temporary folder")?;
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).at("a temporary folder")?;
+    Ok(dir)
+}

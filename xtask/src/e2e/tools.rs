@@ -1,0 +1,43 @@
+//! Programs that the suite uses.
+
+use super::outcome::{TestResult, skip};
+use crate::{build, process};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// Deadline of building one tool.
+const INSTALL_DEADLINE: Duration = Duration::from_secs(600);
+
+/// The path of a program; skips the test where it isn't installed.
+pub fn find(program: &str) -> TestResult<PathBuf> {
+    match search(program) {
+        Some(path) => Ok(path),
+        None => skip(format!("{program} is not installed")),
+    }
+}
+
+fn search(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    // Administrators' programs are not always on a user's search path.
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// A test program from the crate registry, installed beside the build if the machine doesn't have it.
+pub fn from_registry(name: &str, version: &str) -> TestResult<PathBuf> {
+    let home = build::target_dir().join("tools");
+    let ours = home.join("bin").join(name);
+    let is_right = |path: &PathBuf| {
+        let answer = process::run(Command::new(path).arg("--version"), Duration::from_secs(20));
+        answer.is_ok_and(|answer| answer.stdout.trim().ends_with(version))
+    };
+    if let Some(path) = [Some(ours.clone()), search(name)].into_iter().flatten().find(is_right) {
+        return Ok(path);
+    }
+    println!("installing {name} {version}");
+    let mut command = build::cargo();
+    command.args(["install", "--locked", "--quiet", "--version", version, name, "--root"]).arg(&home);
+    process::run_ok(&mut command, INSTALL_DEADLINE)?;
+    Ok(ours)
+}

@@ -1,0 +1,216 @@
+//! The load of the crash tests: changes files and says, after each change that has been acknowledged, what must still
+//! hold after a crash of the file system's process.
+//!
+//! A promise is printed only after the call that makes it true has returned, so that everything printed is owed.
+
+use crate::e2e::{Content, Rng};
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::Path;
+
+/// How many files are replaced again and again by rename.
+pub const CHANGING_FILES: u64 = 8;
+
+/// How many slots the file that is overwritten in place has.
+pub const SLOTS: u64 = 64;
+
+/// Bytes of one slot: not a multiple of any block, so that slots share blocks.
+pub const SLOT_BYTES: u64 = 5000;
+
+/// Bytes of one record of the log that only grows.
+pub const LOG_RECORD_BYTES: u64 = 333;
+
+/// The largest new file, bytes: inline ones, small ones and ones of several chunks occur.
+const MAX_FILE_BYTES: u64 = 3 << 20;
+
+/// Paths below the load's folder.
+pub mod names {
+    /// The `id`th new file.
+    pub fn new_file(id: u64) -> String {
+        format!("new/{:02}/{id}", id % 16)
+    }
+    /// The `id`th file that is replaced by rename.
+    pub fn replaced(id: u64) -> String {
+        format!("replaced-{id}")
+    }
+    /// The file that is overwritten in place.
+    pub const SLOTTED: &str = "slotted";
+    /// The file that only grows.
+    pub const LOG: &str = "log";
+}
+
+/// Something that must still hold after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// New file `id` has this length and its content.
+    New { id: u64, length: u64 },
+    /// New file `id` is gone.
+    Removed { id: u64 },
+    /// File `id` holds this version or a later one, whole.
+    Replaced { id: u64, version: u64 },
+    /// Slot `id` holds this version or a later one.
+    Slot { id: u64, version: u64 },
+    /// The log has at least so many records.
+    Log { records: u64 },
+}
+
+impl Promise {
+    /// As a line, without its end.
+    pub fn line(self) -> String {
+        match self {
+            Promise::New { id, length } => format!("new {id} {length}"),
+            Promise::Removed { id } => format!("removed {id} 0"),
+            Promise::Replaced { id, version } => format!("replaced {id} {version}"),
+            Promise::Slot { id, version } => format!("slot {id} {version}"),
+            Promise::Log { records } => format!("log {records} 0"),
+        }
+    }
+
+    /// From a line; `None` for one that the crash cut short.
+    pub fn parse(line: &str) -> Option<Promise> {
+        let mut words = line.strip_suffix('\n')?.split(' ');
+        let kind = words.next()?;
+        let (first, second) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(match kind {
+            "new" => Promise::New { id: first, length: second },
+            "removed" => Promise::Removed { id: first },
+            "replaced" => Promise::Replaced { id: first, version: second },
+            "slot" => Promise::Slot { id: first, version: second },
+            "log" => Promise::Log { records: first },
+            _ => return None,
+        })
+    }
+}
+
+/// Works until a call fails, as it does when the file system dies.
+pub fn run(dir: &Path, seed: u64) -> io::Result<()> {
+    let mut load = Load::new(dir, seed)?;
+    loop {
+        let promise = match load.rng.below(10) {
+            0..=3 => load.make_new()?,
+            4 => load.remove_new()?,
+            5..=6 => Some(load.replace()?),
+            7..=8 => Some(load.overwrite()?),
+            _ => Some(load.append()?),
+        };
+        if let Some(promise) = promise {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{}", promise.line())?;
+            out.flush()?;
+        }
+    }
+}
+
+struct Load<'a> {
+    dir: &'a Path,
+    rng: Rng,
+    next_id: u64,
+    removed: u64,
+    versions: [u64; CHANGING_FILES as usize],
+    slot_versions: [u64; SLOTS as usize],
+    slotted: File,
+    log: File,
+    records: u64,
+}
+
+impl<'a> Load<'a> {
+    fn new(dir: &'a Path, seed: u64) -> io::Result<Load<'a>> {
+        for folder in 0..16 {
+            fs::create_dir_all(dir.join(format!("new/{folder:02}")))?;
+        }
+        Ok(Load {
+            dir,
+            rng: Rng::new(seed),
+            next_id: 0,
+            removed: 0,
+            versions: [0; CHANGING_FILES as usize],
+            slot_versions: [0; SLOTS as usize],
+            slotted: File::create(dir.join(names::SLOTTED))?,
+            log: File::create(dir.join(names::LOG))?,
+            records: 0,
+        })
+    }
+
+    fn length(&mut self) -> u64 {
+        let limit = [1000, 20_000, MAX_FILE_BYTES][self.rng.below(3) as usize];
+        Content::HEADER + self.rng.below(limit)
+    }
+
+    /// A new file, with or without fsync: what `write` and `close` acknowledged must survive the process either way.
+    fn make_new(&mut self) -> io::Result<Option<Promise>> {
+        let (id, length) = (self.next_id, self.length());
+        self.next_id += 1;
+        let mut file = File::create(self.dir.join(names::new_file(id)))?;
+        file.write_all(&Content { id, version: 0, length }.bytes())?;
+        if self.rng.below(2) == 0 {
+            file.sync_all()?;
+        }
+        drop(file);
+        Ok(Some(Promise::New { id, length }))
+    }
+
+    /// Removes the oldest new file, as long as enough are left.
+    fn remove_new(&mut self) -> io::Result<Option<Promise>> {
+        if self.next_id - self.removed < 10 {
+            return Ok(None);
+        }
+        let id = self.removed;
+        self.removed += 1;
+        // The oldest only, so that a reader knows which one a crash may have caught in the middle.
+        fs::remove_file(self.dir.join(names::new_file(id)))?;
+        Ok(Some(Promise::Removed { id }))
+    }
+
+    /// The way careful programs save: write beside, fsync, rename over.
+    fn replace(&mut self) -> io::Result<Promise> {
+        let id = self.rng.below(CHANGING_FILES);
+        let version = self.versions[id as usize] + 1;
+        let length = self.length();
+        let beside = self.dir.join(format!("beside-{id}"));
+        let mut file = File::create(&beside)?;
+        file.write_all(&Content { id, version, length }.bytes())?;
+        file.sync_all()?;
+        drop(file);
+        fs::rename(&beside, self.dir.join(names::replaced(id)))?;
+        self.versions[id as usize] = version;
+        Ok(Promise::Replaced { id, version })
+    }
+
+    fn overwrite(&mut self) -> io::Result<Promise> {
+        let id = self.rng.below(SLOTS);
+        let version = self.slot_versions[id as usize] + 1;
+        self.slotted.seek(SeekFrom::Start(id * SLOT_BYTES))?;
+        self.slotted.write_all(&Content { id, version, length: SLOT_BYTES }.bytes())?;
+        self.slotted.sync_data()?;
+        self.slot_versions[id as usize] = version;
+        Ok(Promise::Slot { id, version })
+    }
+
+    fn append(&mut self) -> io::Result<Promise> {
+        let record = Content { id: self.records, version: 0, length: LOG_RECORD_BYTES };
+        self.log.write_all(&record.bytes())?;
+        self.log.sync_data()?;
+        self.records += 1;
+        Ok(Promise::Log { records: self.records })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promises_survive_the_pipe() {
+        let all = [
+            Promise::New { id: 1, length: 2 },
+            Promise::Removed { id: 3 },
+            Promise::Replaced { id: 4, version: 5 },
+            Promise::Slot { id: 6, version: 7 },
+            Promise::Log { records: 8 },
+        ];
+        for promise in all {
+            assert_eq!(Promise::parse(&format!("{}\n", promise.line())), Some(promise));
+            assert_eq!(Promise::parse(&promise.line()), None, "a line without its end was cut short");
+        }
+    }
+}
