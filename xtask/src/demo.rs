@@ -161,23 +161,32 @@ pub fn build_example(folder: &Path) -> io::Result<()> {
     let mut calls = String::new();
     let mut header = String::from("#pragma once\n");
     for number in 0..EXAMPLE_FILES {
-        let source = format!("#include \"all.h\"\nlong part{number}(long x) {{ return x * 3 + {number}; }}\n");
+        let source =
+            format!("#include \"all.h\"\nlong part{number}(long x) {{ return x * 3 + {number}; }}\n");
         fs::write(folder.join(format!("part{number}.c")), source)?;
         header += &format!("long part{number}(long x);\n");
         calls += &format!("  x = part{number}(x) % 1000003;\n");
     }
     fs::write(folder.join("all.h"), header)?;
-    let main = format!("#include <stdio.h>\n#include \"all.h\"\nint main(void) {{\n  long x = 1;\n{calls}  printf(\"%ld\\n\", x);\n}}\n");
+    let main = format!(
+        "#include <stdio.h>\n#include \"all.h\"\nint main(void) {{\n  long x = 1;\n{calls}  printf(\"%ld\\n\", x);\n}}\n"
+    );
     fs::write(folder.join("main.c"), main)?;
     let mut makefile = fs::File::create(folder.join("Makefile"))?;
-    writeln!(makefile, "OBJECTS = $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(OBJECTS)\n\t$(CC) -o $@ $^\n%.o: %.c all.h\n\t$(CC) -O1 -c -o $@ $<")?;
+    writeln!(
+        makefile,
+        "OBJECTS = $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(OBJECTS)\n\t$(CC) -o $@ $^\n%.o: %.c all.h\n\t$(CC) -O1 -c -o $@ $<"
+    )?;
     drop(makefile);
     let expected = (0..EXAMPLE_FILES).fold(1, |x, number| (x * 3 + number) % 1_000_003);
     let make = process::run_ok(Command::new("make").arg("-j2").arg("-C").arg(folder), BUILD_DEADLINE);
     make.map_err(io::Error::other)?;
-    let done = process::run_ok(&mut Command::new(folder.join("program")), BUILD_DEADLINE).map_err(io::Error::other)?;
+    let done = process::run_ok(&mut Command::new(folder.join("program")), BUILD_DEADLINE)
+        .map_err(io::Error::other)?;
     match done.stdout.trim() == expected.to_string() {
         true => Ok(()),
-        false => Err(io::Error::other(format!("the program printed {}, expected {expected}", done.stdout.trim()))),
+        false => {
+            Err(io::Error::other(format!("the program printed {}, expected {expected}", done.stdout.trim())))
+        }
     }
 }

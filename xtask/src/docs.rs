@@ -31,7 +31,8 @@ pub fn run() -> Result<(), String> {
 
 /// Appends the help of one command and of those below it.
 fn describe(weft: &Path, words: &[String], page: &mut String) -> Result<(), String> {
-    let help = process::run_ok(Command::new(weft).args(words).arg("--help").env("COLUMNS", "100"), HELP_DEADLINE)?;
+    let help =
+        process::run_ok(Command::new(weft).args(words).arg("--help").env("COLUMNS", "100"), HELP_DEADLINE)?;
     let title = std::iter::once("weft").chain(words.iter().map(String::as_str)).collect::<Vec<_>>().join(" ");
     let text = help.stdout.trim_end();
     write!(page, "\n## `{title}`\n\n```text\n{text}\n```\n").expect("a String takes any text");

@@ -77,7 +77,8 @@ fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let mut open = vec![PathBuf::new()];
     while let Some(folder) = open.pop() {
-        let list = fs::read_dir(root.join(&folder)).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let list =
+            fs::read_dir(root.join(&folder)).map_err(|error| format!("{}: {error}", folder.display()))?;
         for entry in list.flatten() {
             let name = entry.file_name();
             let text = name.to_string_lossy();
@@ -132,9 +133,9 @@ fn is_test_file(path: &str) -> bool {
 
 /// The line at which a file's own test module starts.
 fn test_start(lines: &[&str]) -> usize {
-    let attribute = lines.windows(2).position(|pair| {
-        pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{')
-    });
+    let attribute = lines
+        .windows(2)
+        .position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{'));
     attribute.unwrap_or(lines.len())
 }
 
@@ -196,7 +197,9 @@ fn impurities(path: &str, code: &[&str]) -> Vec<Finding> {
     let lines = code.iter().enumerate().filter(|(_, line)| pure && !is_comment(line));
     lines
         .filter_map(|(number, line)| Some((number, named(line)?)))
-        .map(|(number, word)| finding(path, number, format!("a pure crate uses {word}; let the caller pass it in")))
+        .map(|(number, word)| {
+            finding(path, number, format!("a pure crate uses {word}; let the caller pass it in"))
+        })
         .collect()
 }
 

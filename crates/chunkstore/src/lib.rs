@@ -1,1 +1,51 @@
-//! `chunkstore`
+//! Chunk files on a target: I/O, checksums, intent log, scrub.
+//!
+//! A target is a directory on XFS or ext4. A chunk file is an ordinary sparse file, named by inode; every 4 KiB block of it has a CRC32C in
+//! a second file beside it. Allocation, journalling and recovery of files are the local file system's job; this crate's is that data
+//! read is data written.
+//!
+//! It isn't a file system: no names, no sizes of files, no striping, no copies. It doesn't know who asks.
+//!
+//! ```text
+//! DIR/target.toml               whose data this is
+//! DIR/intent.0, intent.1        regions that may be changing
+//! DIR/chunks/hh/hh/<inode>      a chunk file
+//! DIR/chunks/hh/hh/<inode>.sum  its checksums
+//! ```
+//!
+//! Invariants:
+//! - whatever a read returns has been checked against its checksums;
+//! - before a region of a chunk file changes, a note of that is on disk; a note goes only when data and checksums of the region are on disk.
+//!   So after a crash, checksums outside of noted regions are right, and those inside are rebuilt from the data;
+//! - who changes blocks holds their range, from before the note until the checksums in memory are right again;
+//! - a failing chunk file fails requests for that file, not for others.
+//!
+//! The order in which locks are taken: maintenance, a cache shard's `opening`, a range, the log's writer, a file's `write_back`.
+
+#![warn(missing_docs)]
+
+mod cache;
+mod chunk_file;
+mod error;
+mod identity;
+mod intent;
+mod maintain;
+mod place;
+mod range_lock;
+mod read;
+mod recover;
+mod reshape;
+mod scrub;
+mod statistics;
+mod store;
+mod sums;
+mod write;
+
+pub use error::{Kind, Result, StoreError};
+pub use identity::{FORMAT_VERSION, Identity};
+pub use recover::RecoveryReport;
+pub use statistics::{Counter, Statistics};
+pub use store::{
+    Allocate, ChunkStat, DEFAULT_MAX_OPEN_FILES, DEFAULT_SUM_CACHE_BYTES, IoPath, Options, Seek, Space, Store,
+};
+pub use write::Durability;

@@ -165,7 +165,7 @@ impl Client {
         let end = offset + buf.len() as u64;
         let fits_inline = {
             let content = inode.content.lock();
-            content.inline.is_some() && end <= content.inline_limit as u64
+            content.stays_inline(end)
         };
         if fits_inline {
             return self.write_inline(inode, offset, buf, how.kill_suid_sgid).await;
@@ -284,6 +284,11 @@ impl Client {
 }
 
 impl Content {
+    /// True when a change up to `end` can be made in the inline content. A file that has a layout already is on its way to chunks.
+    pub(crate) fn stays_inline(&self, end: u64) -> bool {
+        self.inline.is_some() && self.layout.is_none() && end <= self.inline_limit as u64
+    }
+
     /// Takes over what the metadata service knows.
     pub(crate) fn take(&mut self, info: FileInfo) {
         self.loaded = true;

@@ -105,7 +105,7 @@ impl Client {
         self.load(inode).await?;
         let (size, fits_inline) = {
             let content = inode.content.lock();
-            (content.size, content.inline.is_some() && range.end <= content.inline_limit as u64)
+            (content.size, content.stays_inline(range.end))
         };
         if fits_inline {
             self.zero_inline(inode, how, range.intersect(ByteRange::new(0, size))).await?;

@@ -1,11 +1,11 @@
 //! Chunk files against layouts and checksums.
 
 use crate::finding::{Finding, Kind, Report};
-use crate::tree::{Tree, file_range};
+use crate::tree::{Tree, file_ranges};
 use crate::{Progress, Subject};
-use chunkstore::Store;
+use chunkstore::{Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
-use types::{InodeId, Layout, Result, TargetId};
+use types::{ByteRange, Errno, Error, InodeId, Layout, Result, TargetId};
 
 /// Checks every chunk file, and every layout for chunk files that are gone.
 pub(crate) async fn check(
@@ -17,7 +17,7 @@ pub(crate) async fn check(
 ) -> Result<()> {
     let mut present: BTreeMap<TargetId, BTreeSet<InodeId>> = BTreeMap::new();
     for (&target, store) in subject.stores {
-        let files = store.list().await.map_err(types::Error::from)?;
+        let files = store.list().await.map_err(unreadable)?;
         let total = files.len() as u64;
         for (done, &ino) in files.iter().enumerate() {
             progress(&format!("reading target {target}"), done as u64, total);
@@ -38,7 +38,7 @@ struct ChunkFile<'a> {
 
 impl ChunkFile<'_> {
     async fn check(&self, repair: bool, report: &mut Report) -> Result<()> {
-        if self.tree.doomed.contains_key(&self.ino) {
+        if self.tree.doomed.contains(&self.ino) {
             return Ok(());
         }
         let layout = self.tree.layout(self.ino);
@@ -64,7 +64,7 @@ impl ChunkFile<'_> {
     async fn stray(&self, repair: bool, report: &mut Report) -> Result<()> {
         report.add(Kind::StrayChunkFile, self.object(), "no file has chunks here", "repair deletes it");
         if repair {
-            self.store.delete(self.ino).await.map_err(types::Error::from)?;
+            self.store.delete(self.ino).await.map_err(unreadable)?;
             mark_repaired(report);
         }
         Ok(())
@@ -76,14 +76,14 @@ impl ChunkFile<'_> {
         }
         let size = self.tree.inode(self.ino).map_or(0, |inode| inode.size);
         let expected = layout::local_len(layout, stripe, size);
-        let len = self.store.stat(self.ino).await.map_err(types::Error::from)?.len;
+        let len = self.store.stat(self.ino).await.map_err(unreadable)?.len;
         if len <= expected {
             return Ok(());
         }
         let cause = format!("{} has {len} bytes, {expected} belong to the file", self.object());
         report.add(Kind::LongChunkFile, self.tree.path(self.ino), cause, "repair cuts it");
         if repair {
-            self.store.truncate(self.ino, expected).await.map_err(types::Error::from)?;
+            self.store.truncate(self.ino, expected).await.map_err(unreadable)?;
             mark_repaired(report);
         }
         Ok(())
@@ -91,28 +91,34 @@ impl ChunkFile<'_> {
 
     async fn content(&self, layout: &Layout, stripe: usize, report: &mut Report) -> Result<()> {
         let size = self.tree.inode(self.ino).map_or(0, |inode| inode.size);
-        let stat = self.store.stat(self.ino).await.map_err(types::Error::from)?;
+        let stat = self.store.stat(self.ino).await.map_err(unreadable)?;
         report.chunk_files += 1;
         report.bytes += stat.len;
         let damaged = match self.store.verify(self.ino).await {
             Ok(damaged) => damaged,
             Err(error) => {
                 let remedy = "check the target's device; restore the file from a copy";
-                report.add(Kind::DamagedContent, self.tree.path(self.ino), error.to_string(), remedy);
+                report.add(Kind::DamagedContent, self.tree.path(self.ino), error.message().to_owned(), remedy);
                 return Ok(());
             }
         };
         for local in damaged {
+            self.damaged(layout, stripe, local, size, report);
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, layout: &Layout, stripe: usize, local: ByteRange, size: u64, report: &mut Report) {
+        for range in file_ranges(layout, stripe, local, size) {
             report.findings.push(Finding {
                 kind: Kind::DamagedContent,
                 object: self.tree.path(self.ino),
-                range: Some(file_range(layout, stripe, local, size)),
+                range: Some(range),
                 cause: format!("bytes {local} of {} do not match their checksums", self.object()),
                 remedy: "restore the file from a copy, or delete it: there is no second copy to repair from".into(),
                 repaired: false,
             });
         }
-        Ok(())
     }
 }
 
@@ -155,4 +161,8 @@ async fn missing(
         }
     }
     Ok(())
+}
+
+fn unreadable(error: StoreError) -> Error {
+    Error::new(Errno::EIO, error.message().to_owned()).hint(error.hint().to_owned())
 }

@@ -5,8 +5,8 @@ use crate::finding::{Kind, Report};
 use crate::tree::{Known, Name, Tree};
 use namespace::keys;
 use namespace::record::Inode;
-use std::collections::HashSet;
-use types::{InodeId, mode};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use types::{InodeId, PartitionId, mode};
 
 /// A change that puts one finding right.
 pub(crate) struct Fix {
@@ -23,8 +23,8 @@ pub(crate) enum Change {
     Links { ino: InodeId, nlink: u32 },
     Parent { ino: InodeId, parent: InodeId },
     /// Give it a name in `/lost+found`.
-    Rescue { ino: InodeId },
-    Next { partition: types::PartitionId, sequence: u64 },
+    Rescue { ino: InodeId, subdirectories: u32 },
+    Next { partition: PartitionId, sequence: u64 },
 }
 
 struct Checker<'a> {
@@ -69,7 +69,7 @@ pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut Report)
 
 /// Every directory that the root leads to.
 fn reachable(tree: &Tree) -> HashSet<InodeId> {
-    let mut children: std::collections::HashMap<InodeId, Vec<InodeId>> = std::collections::HashMap::new();
+    let mut children: HashMap<InodeId, Vec<InodeId>> = HashMap::new();
     for (&ino, known) in &tree.inodes {
         if known.inode.as_ref().is_some_and(Inode::is_directory) {
             for name in &known.names {
@@ -130,7 +130,8 @@ fn links(
         if !orphan {
             let cause = "no name leads to it and it is not marked as an orphan".to_owned();
             let object = format!("inode {ino}");
-            checker.found(Kind::Unreachable, object, cause, "repair names it in /lost+found", Change::Rescue { ino });
+            let change = Change::Rescue { ino, subdirectories: known.subdirectories };
+            checker.found(Kind::Unreachable, object, cause, "repair names it in /lost+found", change);
         } else if inode.nlink != 0 {
             link_count(tree, ino, inode.nlink, 0, checker);
         }
@@ -167,33 +168,47 @@ fn link_count(tree: &Tree, ino: InodeId, is: u32, nlink: u32, checker: &mut Chec
     checker.found(Kind::LinkCount, tree.path(ino), cause, "repair sets the count", Change::Links { ino, nlink });
 }
 
-/// Records that hang on an inode which isn't there.
+/// Records that hang on an inode which isn't there, or which they contradict.
 fn records(tree: &Tree, checker: &mut Checker<'_>) {
-    for (key, ino) in &tree.attached {
-        if tree.inode(*ino).is_none() {
-            let cause = "content or an attribute is stored for an inode that does not exist".to_owned();
-            let object = format!("inode {ino}");
-            checker.found(Kind::StrayRecord, object, cause, "repair removes it", Change::Delete(key.clone()));
+    const REMEDY: &str = "repair removes it";
+    let mut stray = |object: String, cause: &str, key: Vec<u8>| {
+        checker.found(Kind::StrayRecord, object, cause.to_owned(), REMEDY, Change::Delete(key));
+    };
+    for (key, ino) in tree.attributes.iter().filter(|(_, ino)| tree.inode(*ino).is_none()) {
+        stray(format!("inode {ino}"), "an attribute is stored for an inode that does not exist", key.clone());
+    }
+    for &ino in &tree.inline {
+        let key = keys::inline(ino).to_vec();
+        match tree.inode(ino) {
+            None => stray(format!("inode {ino}"), "content is stored for an inode that does not exist", key),
+            Some(inode) if !inode.inline => {
+                stray(tree.path(ino), "content is stored beside an inode whose content is in chunks", key);
+            }
+            Some(_) => {}
         }
     }
     for &ino in tree.orphans.iter().filter(|&&ino| tree.inode(ino).is_none()) {
-        let cause = "an orphan mark stands for an inode that does not exist".to_owned();
-        let change = Change::Delete(keys::orphan(ino).to_vec());
-        checker.found(Kind::StrayRecord, format!("inode {ino}"), cause, "repair removes it", change);
+        let cause = "an orphan mark stands for an inode that does not exist";
+        stray(format!("inode {ino}"), cause, keys::orphan(ino).to_vec());
+    }
+    for &ino in tree.doomed.iter().filter(|&&ino| tree.inode(ino).is_some()) {
+        let cause = "its chunks are marked for deletion, but it exists";
+        stray(tree.path(ino), cause, keys::doomed(ino).to_vec());
     }
 }
 
+/// Numbers that a partition would give out a second time.
 fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
-    let mut largest = std::collections::BTreeMap::new();
-    for (&ino, known) in &tree.inodes {
-        if known.inode.is_some() {
-            let largest = largest.entry(ino.partition()).or_insert(0);
-            *largest = ino.sequence().max(*largest);
-        }
+    /// What a partition without a record hands out first: 1 is the root's.
+    const FIRST: u64 = 2;
+    let mut largest: BTreeMap<PartitionId, u64> = BTreeMap::new();
+    let stored = tree.inodes.iter().filter(|(_, known)| known.inode.is_some()).map(|(&ino, _)| ino);
+    for ino in stored.chain(tree.doomed.iter().copied()) {
+        let largest = largest.entry(ino.partition()).or_default();
+        *largest = ino.sequence().max(*largest);
     }
     for (partition, used) in largest {
-        // The root takes number 1 of its partition without an allocation.
-        let next = tree.next.get(&partition).copied().unwrap_or(if used <= 1 { used + 1 } else { 0 });
+        let next = tree.next.get(&partition).copied().unwrap_or(FIRST);
         if next <= used {
             let cause = format!("the next inode number is {next}, but {used} is in use");
             let change = Change::Next { partition, sequence: used + 1 };

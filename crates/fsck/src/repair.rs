@@ -15,7 +15,9 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Applies all fixes, each in a commit of its own, and makes them durable.
 pub(crate) fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut Report) -> Result<()> {
-    for fix in fixes {
+    // What gets a new name comes last: it changes link counts that other fixes set.
+    let is_rescue = |fix: &&Fix| matches!(fix.change, Change::Rescue { .. });
+    for fix in fixes.iter().filter(|fix| !is_rescue(fix)).chain(fixes.iter().filter(is_rescue)) {
         let writes = writes(subject, &fix.change)?;
         commit(subject, writes)?;
         report.findings[fix.finding].repaired = true;
@@ -45,7 +47,7 @@ fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
         Change::Next { partition, sequence } => {
             vec![(keys::next(*partition).to_vec(), Some(Next { sequence: *sequence }.encode_to_vec()))]
         }
-        Change::Rescue { ino } => rescue(subject, *ino)?,
+        Change::Rescue { ino, subdirectories } => rescue(subject, *ino, *subdirectories)?,
     })
 }
 
@@ -68,11 +70,12 @@ fn edit(subject: &Subject<'_>, ino: InodeId, change: impl FnOnce(&mut Inode)) ->
 }
 
 /// Names an inode after its number in `/lost+found`, which is made when it isn't there.
-fn rescue(subject: &Subject<'_>, ino: InodeId) -> Result<Writes> {
+fn rescue(subject: &Subject<'_>, ino: InodeId, subdirectories: u32) -> Result<Writes> {
     let (dir, mut directory, mut writes) = lost_and_found(subject)?;
     let mut inode = load(subject, ino)?;
     if inode.is_directory() {
         inode.parent = dir.0;
+        inode.nlink = 2 + subdirectories;
         directory.nlink += 1;
     } else {
         inode.nlink = 1;
@@ -90,7 +93,12 @@ fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
     let root_key = keys::entry(InodeId::ROOT, keys::name_hash(subject.hash_key, LOST_AND_FOUND), LOST_AND_FOUND);
     if let Some(value) = subject.engine.get(&root_key).map_err(unreadable)? {
         let entry: Entry = record::decode(&root_key, value)?;
-        return Ok((entry.id(), load(subject, entry.id())?, Vec::new()));
+        let directory = load(subject, entry.id())?;
+        if !directory.is_directory() {
+            let error = Error::new(Errno::ENOTDIR, "/lost+found is no directory, so that nothing can be named in it");
+            return Err(error.hint("rename it and repair again"));
+        }
+        return Ok((entry.id(), directory, Vec::new()));
     }
     let mut root = load(subject, InodeId::ROOT)?;
     let partition = InodeId::ROOT.partition();

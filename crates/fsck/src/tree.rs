@@ -3,7 +3,7 @@
 use crate::finding::{Kind, Report};
 use crate::{Progress, Subject};
 use bytes::Bytes;
-use namespace::keys::{self, Key};
+use namespace::keys::{self, Key, KeyRange};
 use namespace::record::{self, Entry, Inode, Next};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use types::{ByteRange, Errno, Error, InodeId, Layout, PartitionId, Result};
@@ -34,10 +34,14 @@ pub(crate) struct Known {
 pub(crate) struct Tree {
     pub(crate) inodes: HashMap<InodeId, Known>,
     pub(crate) orphans: BTreeSet<InodeId>,
+    /// Files whose chunks may differ from what the inode says.
     pub(crate) writing: BTreeSet<InodeId>,
-    pub(crate) doomed: BTreeMap<InodeId, Option<Layout>>,
-    /// Keys of inline content and attributes, with their inode.
-    pub(crate) attached: Vec<(Vec<u8>, InodeId)>,
+    /// Inodes that are gone, with chunks that may not be.
+    pub(crate) doomed: BTreeSet<InodeId>,
+    /// Keys of attributes, with their inode.
+    pub(crate) attributes: Vec<(Vec<u8>, InodeId)>,
+    /// Inodes with inline content.
+    pub(crate) inline: BTreeSet<InodeId>,
     pub(crate) next: BTreeMap<PartitionId, u64>,
     /// Keys whose value can't be decoded.
     pub(crate) damaged: Vec<Vec<u8>>,
@@ -49,23 +53,46 @@ impl Tree {
         let mut tree = Tree::default();
         for partition in 0..subject.partitions {
             progress("reading metadata", partition as u64, subject.partitions as u64);
-            let range = keys::all_of(PartitionId(partition));
-            let mut from = range.from;
-            loop {
-                let page = subject.engine.scan(&from, &range.to, PAGE).map_err(unreadable)?;
-                let Some((last, _)) = page.last() else { break };
-                from = [last.as_ref(), &[0]].concat();
-                for (key, value) in page {
-                    if let Err(cause) = tree.take(&key, value) {
-                        let object = format!("metadata key {:02x?}", key.as_ref());
-                        report.add(Kind::DamagedRecord, object, cause, "restore the metadata from a backup, or repair to drop the record");
-                        tree.damaged.push(key.to_vec());
-                    }
+            tree.read_range(subject, &keys::all_of(PartitionId(partition)), Tree::take, report)?;
+        }
+        let beyond = KeyRange {
+            from: keys::all_of(PartitionId(subject.partitions)).from,
+            to: keys::all_of(keys::GLOBAL).from,
+        };
+        tree.read_range(subject, &beyond, |_, _, _| Err("no such partition exists".into()), report)?;
+        tree.read_range(subject, &keys::all_of(keys::GLOBAL), Tree::take_global, report)?;
+        tree.count_subdirectories();
+        Ok(tree)
+    }
+
+    fn read_range(
+        &mut self,
+        subject: &Subject<'_>,
+        range: &KeyRange,
+        take: impl Fn(&mut Tree, &Bytes, Bytes) -> Result<(), String>,
+        report: &mut Report,
+    ) -> Result<()> {
+        const REMEDY: &str = "restore the metadata from a backup, or repair to drop the record";
+        let mut from = range.from.clone();
+        loop {
+            let page = subject.engine.scan(&from, &range.to, PAGE).map_err(unreadable)?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            from = [last.as_ref(), &[0]].concat();
+            for (key, value) in page {
+                if let Err(cause) = take(self, &key, value) {
+                    report.add(Kind::DamagedRecord, format!("metadata key {:02x?}", key.as_ref()), cause, REMEDY);
+                    self.damaged.push(key.to_vec());
                 }
             }
         }
-        tree.count_subdirectories();
-        Ok(tree)
+    }
+
+    /// Takes a record of the partition that belongs to no inode. What others keep there is theirs to judge.
+    fn take_global(&mut self, key: &Bytes, _value: Bytes) -> Result<(), String> {
+        match keys::decode_key(key) {
+            None | Some(Key::Owner(_) | Key::Operation { .. }) => Ok(()),
+            Some(_) => Err("it is in the partition that has no inodes".into()),
+        }
     }
 
     fn take(&mut self, key: &Bytes, value: Bytes) -> Result<(), String> {
@@ -82,12 +109,24 @@ impl Tree {
                 let name = Name { dir, name, key: key.to_vec(), kind: entry.kind };
                 self.inodes.entry(entry.id()).or_default().names.push(name);
             }
-            Key::Xattr { ino, .. } | Key::Inline(ino) => self.attached.push((key.to_vec(), ino)),
+            Key::Xattr { ino, .. } => {
+                record::decode::<record::Xattr>(key, value).map_err(failed)?;
+                self.attributes.push((key.to_vec(), ino));
+            }
+            Key::Inline(ino) => {
+                record::decode::<record::Inline>(key, value).map_err(failed)?;
+                self.inline.insert(ino);
+            }
             Key::Orphan(ino) => drop(self.orphans.insert(ino)),
-            Key::Writing { ino, .. } => drop(self.writing.insert(ino)),
+            Key::Writing { ino, .. } => {
+                let note: record::Writing = record::decode(key, value).map_err(failed)?;
+                if note.writing || note.truncate_to.is_some() {
+                    self.writing.insert(ino);
+                }
+            }
             Key::Doomed(ino) => {
-                let layout: record::Layout = record::decode(key, value).map_err(failed)?;
-                self.doomed.insert(ino, Layout::try_from(&layout).ok());
+                record::decode::<record::Layout>(key, value).map_err(failed)?;
+                self.doomed.insert(ino);
             }
             Key::Next(partition) => {
                 let next: Next = record::decode(key, value).map_err(failed)?;
@@ -150,11 +189,23 @@ impl Tree {
     }
 }
 
-/// What part of the file a range of a chunk file is: from its first to its last byte.
-pub(crate) fn file_range(layout: &Layout, stripe: usize, local: ByteRange, size: u64) -> ByteRange {
-    let start = layout::file_offset(layout, stripe, local.start);
-    let end = layout::file_offset(layout, stripe, local.end.saturating_sub(1)).saturating_add(1);
-    ByteRange::new(start.min(size), end.min(size))
+/// The parts of a file that a range of one of its chunk files holds, in file order; bytes beyond the file's end are left out.
+pub(crate) fn file_ranges(layout: &Layout, stripe: usize, local: ByteRange, size: u64) -> Vec<ByteRange> {
+    let chunk_size = layout.chunk_size as u64;
+    let mut ranges: Vec<ByteRange> = Vec::new();
+    let mut at = local.start;
+    while at < local.end {
+        let end = ((at / chunk_size + 1) * chunk_size).min(local.end);
+        let start = layout::file_offset(layout, stripe, at);
+        let range = ByteRange::at(start, end - at).intersect(ByteRange::new(0, size));
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ if range.is_empty() => {}
+            _ => ranges.push(range),
+        }
+        at = end;
+    }
+    ranges
 }
 
 pub(crate) fn unreadable(error: kv::KvError) -> Error {

@@ -61,7 +61,8 @@ impl<T> Handles<T> {
     pub fn get(&self, fh: u64) -> Result<Arc<T>, Errno> {
         let at = Position::of(fh);
         let shard = self.shards[at.shard].read();
-        let place = shard.places.get(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
+        let place =
+            shard.places.get(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
         place.file.clone().ok_or(Errno::EBADF)
     }
 
@@ -69,7 +70,8 @@ impl<T> Handles<T> {
     pub fn remove(&self, fh: u64) -> Result<Arc<T>, Errno> {
         let at = Position::of(fh);
         let mut shard = self.shards[at.shard].write();
-        let place = shard.places.get_mut(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
+        let place =
+            shard.places.get_mut(at.place).filter(|p| p.generation == at.generation).ok_or(Errno::EBADF)?;
         let file = place.file.take().ok_or(Errno::EBADF)?;
         place.generation = place.generation.wrapping_add(1);
         shard.free.push(at.place as u32);

@@ -81,7 +81,11 @@ pub fn offered(request: &InitIn) -> u64 {
 /// Answers an INIT. `uring`: take requests over io_uring if the kernel offers it. An error for a kernel that is too old.
 pub fn negotiate(request: &InitIn, uring: bool) -> Result<Handshake, Error> {
     if request.major > abi::MAJOR {
-        return Ok(Handshake::AskAgain(InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() }));
+        return Ok(Handshake::AskAgain(InitOut {
+            major: abi::MAJOR,
+            minor: abi::MINOR,
+            ..Default::default()
+        }));
     }
     if request.major < abi::MAJOR || request.minor < abi::MINOR_OLDEST {
         let (major, minor) = (request.major, request.minor);

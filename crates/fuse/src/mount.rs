@@ -2,11 +2,10 @@
 
 use crate::init::READ_AHEAD;
 use crate::sys;
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result};
@@ -39,13 +38,15 @@ impl Mount {
     pub fn new(mountpoint: &Path, how: &MountHow) -> Result<Mount> {
         let mountpoint = check_mountpoint(mountpoint)?;
         let device = sys::open_device().map_err(|e| device_error(&e))?;
-        let mut options = format!("fd={},rootmode=40000,user_id=0,group_id=0,default_permissions", device.as_raw_fd());
+        let mut options =
+            format!("fd={},rootmode=40000,user_id=0,group_id=0,default_permissions", device.as_raw_fd());
         if how.allow_other {
             options.push_str(",allow_other");
         }
         // Device nodes and setuid programs work as on a local file system: only root can make this mount.
         let flags = if how.read_only { libc::MS_RDONLY } else { 0 };
-        sys::mount(SOURCE, &mountpoint, FS_TYPE, flags, &options).map_err(|e| mount_error(&mountpoint, &e))?;
+        sys::mount(SOURCE, &mountpoint, FS_TYPE, flags, &options)
+            .map_err(|e| mount_error(&mountpoint, &e))?;
         let number = device_number(&mountpoint);
         Ok(Mount { mountpoint, device, number })
     }
@@ -69,20 +70,33 @@ impl Mount {
         }
     }
 
-    /// Unmounts; a mount that is in use disappears from the tree now and ends with its last user.
+    /// Unmounts; a mount that is in use disappears from the tree now and ends with its last user. One that somebody else has
+    /// unmounted is left alone, and so is whatever has been mounted in its place.
     pub fn unmount(&self) -> io::Result<()> {
+        if !self.is_in_place() {
+            return Ok(());
+        }
         match sys::unmount(&self.mountpoint, 0) {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => sys::unmount(&self.mountpoint, libc::MNT_DETACH),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                sys::unmount(&self.mountpoint, libc::MNT_DETACH)
+            }
+            // Somebody else was faster.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             other => other,
         }
     }
 
     /// Removes what is left of a mount whose connection has ended. Nothing is left after an orderly end.
     pub fn remove_remains(&self) {
-        if device_number(&self.mountpoint).is_some_and(|found| Some(found) == self.number) {
+        if self.is_in_place() {
             // It may go in between; there is nobody to tell.
             let _ = sys::unmount(&self.mountpoint, libc::MNT_DETACH);
         }
+    }
+
+    /// Without a number the mount was never found in the mount table; then whatever is there passes for it.
+    fn is_in_place(&self) -> bool {
+        self.number.is_none() || device_number(&self.mountpoint) == self.number
     }
 
     /// Ends the connection at once: every request fails, every transport ends. The last resort.
@@ -146,7 +160,9 @@ fn device_error(e: &io::Error) -> Error {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
             error.hint("modprobe fuse; a container also needs --device /dev/fuse")
         }
-        Some(libc::EPERM | libc::EACCES) => error.hint("run as root; a container also needs --device /dev/fuse"),
+        Some(libc::EPERM | libc::EACCES) => {
+            error.hint("run as root; a container also needs --device /dev/fuse")
+        }
         _ => error,
     }
 }
@@ -154,7 +170,9 @@ fn device_error(e: &io::Error) -> Error {
 fn mount_error(mountpoint: &Path, e: &io::Error) -> Error {
     let error = Error::new(errno(e), format!("mounting at {}: {e}", mountpoint.display()));
     match e.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => error.hint("run as root; a container also needs --cap-add SYS_ADMIN"),
+        Some(libc::EPERM | libc::EACCES) => {
+            error.hint("run as root; a container also needs --cap-add SYS_ADMIN")
+        }
         Some(libc::ENODEV) => error.hint("modprobe fuse"),
         _ => error,
     }
@@ -203,11 +221,10 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(path))
 }
 
-/// True for a path that the kernel's mount table names.
+/// True for a path at which a weft file system is mounted, alive or not.
 pub fn is_mounted(mountpoint: &Path) -> bool {
     let absolute = fs::canonicalize(mountpoint);
-    let path = absolute.as_deref().unwrap_or(mountpoint);
-    device_number(Path::new(OsStr::from_bytes(path.as_os_str().as_bytes()))).is_some()
+    device_number(absolute.as_deref().unwrap_or(mountpoint)).is_some()
 }
 
 #[cfg(test)]

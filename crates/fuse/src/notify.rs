@@ -31,7 +31,10 @@ impl Notifier {
     pub fn invalidate_inode(&self, ino: InodeId) -> Result<()> {
         let mut state = self.state.lock();
         if state.pending.len() >= MAX_PENDING && !state.pending.contains(&ino) {
-            return Err(Error::new(Errno::EAGAIN, format!("{MAX_PENDING} invalidations are waiting for the kernel")));
+            return Err(Error::new(
+                Errno::EAGAIN,
+                format!("{MAX_PENDING} invalidations are waiting for the kernel"),
+            ));
         }
         state.pending.insert(ino);
         self.changed.notify_one();

@@ -157,6 +157,11 @@ impl<'a> DirWriter<'a> {
         self.at
     }
 
+    /// True if entries carry their attributes.
+    pub fn with_attributes(&self) -> bool {
+        self.plus
+    }
+
     /// How many entries fit at most, for a listing of the right length.
     pub fn capacity(size: usize, plus: bool) -> u32 {
         let head = if plus { size_of::<abi::EntryOut>() } else { 0 } + size_of::<abi::Dirent>();

@@ -71,8 +71,8 @@ pub fn args_len(opcode: u32) -> usize {
         CopyFileRange | CopyFileRange64 => size_of::<abi::CopyFileRangeIn>(),
         Statx => size_of::<abi::StatxIn>(),
         Init => size_of::<abi::InitIn>(),
-        Lookup | Readlink | Symlink | Unlink | Rmdir | Statfs | Removexattr | Access | Bmap | Destroy | Ioctl
-        | Poll | NotifyReply | Setupmapping | Removemapping | Syncfs => 0,
+        Lookup | Readlink | Symlink | Unlink | Rmdir | Statfs | Removexattr | Access | Bmap | Destroy
+        | Ioctl | Poll | NotifyReply | Setupmapping | Removemapping | Syncfs => 0,
     }
 }
 
@@ -80,20 +80,46 @@ pub fn args_len(opcode: u32) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Operation<'a> {
-    Lookup { name: &'a [u8] },
+    Lookup {
+        name: &'a [u8],
+    },
     Getattr,
     Statx,
     Setattr(abi::SetattrIn),
     Readlink,
-    Symlink { name: &'a [u8], target: &'a [u8] },
-    Mknod { args: abi::MknodIn, name: &'a [u8] },
-    Mkdir { args: abi::MkdirIn, name: &'a [u8] },
-    Unlink { name: &'a [u8] },
-    Rmdir { name: &'a [u8] },
-    Rename { new_parent: InodeId, flags: u32, name: &'a [u8], new_name: &'a [u8] },
-    Link { ino: InodeId, name: &'a [u8] },
+    Symlink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    Mknod {
+        args: abi::MknodIn,
+        name: &'a [u8],
+    },
+    Mkdir {
+        args: abi::MkdirIn,
+        name: &'a [u8],
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    Rmdir {
+        name: &'a [u8],
+    },
+    Rename {
+        new_parent: InodeId,
+        flags: u32,
+        name: &'a [u8],
+        new_name: &'a [u8],
+    },
+    Link {
+        ino: InodeId,
+        name: &'a [u8],
+    },
     Open(abi::OpenIn),
-    Create { args: abi::CreateIn, name: &'a [u8] },
+    Create {
+        args: abi::CreateIn,
+        name: &'a [u8],
+    },
     Tmpfile(abi::CreateIn),
     Read(abi::ReadIn),
     /// The data are the first `size` bytes of the request's data; that many are there.
@@ -103,17 +129,38 @@ pub enum Operation<'a> {
     Fsync(abi::FsyncIn),
     Fallocate(abi::FallocateIn),
     Lseek(abi::LseekIn),
-    CopyFileRange { args: abi::CopyFileRangeIn, wide: bool },
+    CopyFileRange {
+        args: abi::CopyFileRangeIn,
+        wide: bool,
+    },
     Opendir,
-    Readdir { args: abi::ReadIn, plus: bool },
+    Readdir {
+        args: abi::ReadIn,
+        plus: bool,
+    },
     Releasedir,
     Fsyncdir,
-    Setxattr { flags: u32, kill_sgid: bool, name: &'a [u8], value: &'a [u8] },
-    Getxattr { size: u32, name: &'a [u8] },
-    Listxattr { size: u32 },
-    Removexattr { name: &'a [u8] },
+    Setxattr {
+        flags: u32,
+        kill_sgid: bool,
+        name: &'a [u8],
+        value: &'a [u8],
+    },
+    Getxattr {
+        size: u32,
+        name: &'a [u8],
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: &'a [u8],
+    },
     Getlk(abi::LkIn),
-    Setlk { args: abi::LkIn, wait: bool },
+    Setlk {
+        args: abi::LkIn,
+        wait: bool,
+    },
     Statfs,
     Syncfs,
     Destroy,
@@ -145,9 +192,10 @@ impl<'a> Operation<'a> {
                 let args: abi::Rename2In = get(args)?;
                 rename(args.newdir, args.flags, rest)?
             }
-            Opcode::Link => {
-                Operation::Link { ino: InodeId(get::<abi::LinkIn>(args)?.oldnodeid), name: rest.entry_name()? }
-            }
+            Opcode::Link => Operation::Link {
+                ino: InodeId(get::<abi::LinkIn>(args)?.oldnodeid),
+                name: rest.entry_name()?,
+            },
             Opcode::Create => Operation::Create { args: get(args)?, name: rest.entry_name()? },
             Opcode::Tmpfile => Operation::Tmpfile(get(args)?),
             Opcode::Setxattr => setxattr(args, rest)?,

@@ -69,8 +69,9 @@ pub fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong, opti
     let (source, kind, options) = (CString::new(source)?, CString::new(kind)?, CString::new(options)?);
     let target = CString::new(target.as_os_str().as_bytes())?;
     // SAFETY: all pointers are NUL-terminated strings that outlive the call.
-    let result =
-        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) };
+    let result = unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast())
+    };
     check(result as isize).map(drop)
 }
 

@@ -182,7 +182,9 @@ fn translate(path: &Path, error: fjall::Error) -> KvError {
     let name = path.display().to_string();
     match error {
         fjall::Error::Locked => KvError::Locked { path: name },
-        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => io_failed(name, &error),
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+            io_failed(name, &error)
+        }
         fjall::Error::Poisoned => poisoned(path),
         fjall::Error::Storage(error) => KvError::Corrupt { path: name, cause: format!("{error:?}") },
         error => KvError::Corrupt { path: name, cause: format!("{error:?}") },

@@ -83,10 +83,8 @@ impl Engine for Memory {
             return Ok(Vec::new());
         }
         let state = self.state.lock();
-        let range = state.current.range::<[u8], _>((
-            std::ops::Bound::Included(from),
-            std::ops::Bound::Excluded(to),
-        ));
+        let range =
+            state.current.range::<[u8], _>((std::ops::Bound::Included(from), std::ops::Bound::Excluded(to)));
         Ok(range.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 

@@ -151,11 +151,18 @@ impl Writer {
         Commit::new(self, ticket)
     }
 
-    /// Everything that was committed before is on disk when this returns. Concurrent callers share one trip to the
-    /// disk, and there is none when nothing was committed since the last.
+    /// Everything that was enqueued before is committed and on disk when this returns. Concurrent callers share one trip
+    /// to the disk, and there is none when nothing was committed since the last.
     pub async fn sync(&self) -> Result<(), KvError> {
-        if let Some(error) = &self.shared.queue.lock().poison {
-            return Err(error.clone());
+        let last = {
+            let queue = self.shared.queue.lock();
+            if let Some(error) = &queue.poison {
+                return Err(error.clone());
+            }
+            queue.batches.back().map(|(ticket, _)| ticket.clone())
+        };
+        if let Some(ticket) = last {
+            self.wait(&ticket).await?;
         }
         let target = self.shared.applied.load(SeqCst);
         if self.shared.persisted.load(SeqCst) >= target {
@@ -164,9 +171,10 @@ impl Writer {
         self.syncer.reach(target).await
     }
 
-    /// True when a crash of the machine could still take something back.
+    /// True when there is something that is not on disk yet.
     pub fn is_dirty(&self) -> bool {
-        self.shared.persisted.load(SeqCst) < self.shared.applied.load(SeqCst)
+        !self.shared.queue.lock().batches.is_empty()
+            || self.shared.persisted.load(SeqCst) < self.shared.applied.load(SeqCst)
     }
 
     /// Counts since the start.

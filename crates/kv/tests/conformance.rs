@@ -1,5 +1,7 @@
 //! What every engine does, run against each of them.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use kv::{Embedded, Engine, KvError, Memory, Outcome};
@@ -152,7 +154,10 @@ fn embedded_is_open_once() {
     let dir = tempfile::tempdir().unwrap();
     let first = Embedded::open(dir.path()).unwrap();
     let error = Embedded::open(dir.path()).err().unwrap();
-    assert!(matches!(&error, KvError::Locked { path } if *path == dir.path().display().to_string()), "{error}");
+    assert!(
+        matches!(&error, KvError::Locked { path } if *path == dir.path().display().to_string()),
+        "{error}"
+    );
     drop(first);
     Embedded::open(dir.path()).unwrap();
 }

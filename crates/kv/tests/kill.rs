@@ -1,5 +1,7 @@
 //! What was acknowledged survives `kill -9`.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use kv::{Durability, Embedded, Engine, Writer};

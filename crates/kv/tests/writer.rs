@@ -1,5 +1,7 @@
 //! The batching writer.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use kv::{Blocking, Durability, Embedded, Engine, KvError, Memory, Outcome, Writer};

@@ -6,7 +6,8 @@
 
 use crate::random::{SplitMix64, mix};
 use types::{
-    CapacityClass, Chooser, ClusterMap, Errno, Error, Group, GroupId, InodeId, Result, StripePattern, TargetState,
+    CapacityClass, Chooser, ClusterMap, Errno, Error, Group, GroupId, InodeId, Result, StripePattern,
+    TargetState,
 };
 
 /// Unit in which free space weighs, bytes: small enough to tell tiny targets apart, large enough that the sum over all
@@ -85,10 +86,11 @@ impl Candidates {
                 format!("pool {name} can't take new files: its {} offline", are(offline, "group")),
             )
             .hint(format!("start the nodes that serve the targets of pool {name}")),
-            (full, 0) => {
-                Error::new(Errno::ENOSPC, format!("pool {name} can't take new files: its {} full", are(full, "group")))
-                    .hint(format!("remove files, or add a target to pool {name}"))
-            }
+            (full, 0) => Error::new(
+                Errno::ENOSPC,
+                format!("pool {name} can't take new files: its {} full", are(full, "group")),
+            )
+            .hint(format!("remove files, or add a target to pool {name}")),
             (full, offline) => Error::new(
                 Errno::ENOSPC,
                 format!(

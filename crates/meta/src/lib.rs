@@ -1,1 +1,37 @@
-//! `meta`
+//! The metadata service: a shell around the state machine in `namespace` that gives it a store, locks and a clock.
+//!
+//! Each partition of the inode space has an executor: a lock, and the writes that are on their way to the store. The core
+//! that takes a request runs it itself. It locks the partitions that the request needs, runs it on what the store
+//! holds with the writes on their way laid over it, puts its writes into the queue of the [`kv::Writer`], unlocks,
+//! and answers when they are committed. So a lone request costs no hand-over, and a storm of them fills each other's commits.
+//!
+//! It isn't on the way of data, and sees chunks only to settle what a dead client left and to delete what was unlinked.
+//!
+//! Invariants:
+//! - An answer tells only what is committed: not what its own writes do, and not what it has seen of others', before a crash
+//!   of the process can't take it back any more.
+//! - Every commit carries the owner of all partitions that it read from or writes to. A service that was replaced
+//!   changes nothing.
+//! - Locks of partitions are taken in ascending order, and nobody waits for anything while holding one.
+//! - Nothing is run on top of a commit across partitions before it is in: losing one of them must not leave its writes
+//!   under later ones of the other.
+
+mod cache;
+mod chunks;
+mod executor;
+mod limits;
+mod locks;
+mod reaper;
+mod record;
+mod replies;
+mod service;
+mod sessions;
+mod settle;
+mod stats;
+mod view;
+
+pub use chunks::StorageChannel;
+pub use limits::SYNC_INTERVAL;
+pub use service::{MetaOptions, MetaService};
+pub use settle::Recovery;
+pub use stats::MetaStats;

@@ -32,6 +32,10 @@ pub enum Error {
     UnknownTarget { path: PathBuf, target: PathBuf },
     #[error("target {} is given twice", target.display())]
     DuplicateTarget { target: PathBuf },
+    #[error("{} can't become a target: it is not empty, it holds {example:?}", path.display())]
+    ForeignTarget { path: PathBuf, example: String },
+    #[error("list of targets {} is damaged: {cause}", path.display())]
+    CorruptTargetList { path: PathBuf, cause: String },
     #[error("the cluster map in {} is damaged: {cause}", path.display())]
     CorruptMap { path: PathBuf, cause: String },
     #[error("can't {action} {}: {cause}", path.display())]
@@ -49,8 +53,12 @@ impl Error {
     /// The remedy.
     pub fn hint(&self) -> String {
         match self {
-            Error::NotADirectory { .. } => "name a directory with --dir, or a path that doesn't exist yet".into(),
-            Error::Foreign { .. } => "name an empty directory, or a path that doesn't exist yet, with --dir".into(),
+            Error::NotADirectory { .. } => {
+                "name a directory with --dir, or a path that doesn't exist yet".into()
+            }
+            Error::Foreign { .. } => {
+                "name an empty directory, or a path that doesn't exist yet, with --dir".into()
+            }
             Error::NoCluster { path } => {
                 format!("weft up --dir {} --mount MOUNTPOINT makes one", path.display())
             }
@@ -63,18 +71,23 @@ impl Error {
                 "free some space there, or name a directory on another file system with --dir".into()
             }
             Error::InUse { path, .. } => {
-                format!(
-                    "weft status --dir {0} shows it, weft down --dir {0} stops it",
-                    path.display()
-                )
+                format!("weft status --dir {0} shows it, weft down --dir {0} stops it", path.display())
             }
             Error::TargetCount { have, .. } => {
-                format!("leave --targets out, or say --targets {have}: the number is fixed when a cluster is made")
+                format!(
+                    "leave --targets out, or say --targets {have}: the number is fixed when a cluster is made"
+                )
             }
             Error::UnknownTarget { .. } => {
                 "leave --target-dir out: the targets are fixed when a cluster is made".into()
             }
             Error::DuplicateTarget { .. } => "give every target a directory of its own".into(),
+            Error::ForeignTarget { .. } => {
+                "name an empty directory, or a path that doesn't exist yet, with --target-dir".into()
+            }
+            Error::CorruptTargetList { path, .. } => {
+                format!("restore {} from a backup", path.display())
+            }
             Error::CorruptMap { .. } => "restore the state directory's meta folder from a backup".into(),
             Error::Io { cause, .. } => match cause.kind() {
                 io::ErrorKind::PermissionDenied => "run as the owner of the directory, or as root".into(),
@@ -82,14 +95,16 @@ impl Error {
                 _ => "check the disk and the path (dmesg shows what the kernel knows)".into(),
             },
             Error::Store(KvError::NoSpace { .. }) => "free some space there".into(),
-            Error::Store(_) => "check the disk below the state directory (dmesg shows what the kernel knows)".into(),
+            Error::Store(_) => {
+                "check the disk below the state directory (dmesg shows what the kernel knows)".into()
+            }
         }
     }
 
     fn errno(&self) -> Errno {
         match self {
             Error::NotADirectory { .. } => Errno::ENOTDIR,
-            Error::Foreign { .. } => Errno::ENOTEMPTY,
+            Error::Foreign { .. } | Error::ForeignTarget { .. } => Errno::ENOTEMPTY,
             Error::NoCluster { .. } => Errno::ENOENT,
             Error::TooLittleSpace { .. } | Error::Store(KvError::NoSpace { .. }) => Errno::ENOSPC,
             Error::InUse { .. } => Errno::EBUSY,
@@ -98,7 +113,10 @@ impl Error {
             | Error::DuplicateTarget { .. }
             | Error::NewerFormat { .. } => Errno::EINVAL,
             Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno),
-            Error::CorruptSuperblock { .. } | Error::CorruptMap { .. } | Error::Store(_) => Errno::EIO,
+            Error::CorruptSuperblock { .. }
+            | Error::CorruptTargetList { .. }
+            | Error::CorruptMap { .. }
+            | Error::Store(_) => Errno::EIO,
         }
     }
 }

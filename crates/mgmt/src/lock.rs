@@ -12,7 +12,7 @@ const MAX_LOCK_BYTES: u64 = 64;
 /// process left behind holds nobody up; the pid inside is only for the message.
 #[derive(Debug)]
 pub struct StateLock {
-    _file: File,
+    file: File,
 }
 
 impl StateLock {
@@ -38,7 +38,15 @@ impl StateLock {
         }
         file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
         writeln!(file, "{}", std::process::id()).map_err(failed)?;
-        Ok(StateLock { _file: file })
+        Ok(StateLock { file })
+    }
+}
+
+impl Drop for StateLock {
+    /// Leaves the file as it was found: a start that is refused further on changes nothing.
+    fn drop(&mut self) {
+        // A pid that stays is harmless.
+        let _ = self.file.set_len(0);
     }
 }
 

@@ -2,10 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::space::{Space, space_of};
+use crate::target_list::TargetList;
 use kv::{Batch, Outcome, Writer};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use types::{
@@ -26,7 +27,6 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Keeps the cluster map: in the metadata store, and in the handle that the services of this process share.
 pub struct Management {
-    root: PathBuf,
     writer: Arc<Writer>,
     map: MapHandle,
 }
@@ -44,25 +44,26 @@ pub struct PoolUsage {
 }
 
 impl Management {
-    /// Loads the map of the cluster whose state directory is `root`; `None` before targets were registered.
-    pub fn load(root: &Path, writer: Arc<Writer>) -> Result<Option<Management>> {
-        let Some(stored) = writer.engine().get(MAP_KEY)? else { return Ok(None) };
-        let map = decode(root, &stored)?;
-        Ok(Some(Management::over(root, writer, map)))
+    /// Loads the map, or makes it when there is none yet: the targets of the list, all in the default pool. A
+    /// new map is durable when this returns.
+    ///
+    /// # Errors
+    /// Map and list must name the same targets.
+    pub async fn open(writer: Arc<Writer>, list: &TargetList) -> Result<Management> {
+        let stored = writer.engine().get(MAP_KEY)?;
+        let Some(stored) = stored else {
+            let management = Management::over(writer, ClusterMap::default());
+            management.publish(measured(&first_map(list), |path| space_of(path))).await?;
+            management.writer.sync().await?;
+            return Ok(management);
+        };
+        let map = decode(&stored, list)
+            .map_err(|cause| Error::CorruptMap { path: list.root().to_path_buf(), cause })?;
+        Ok(Management::over(writer, map))
     }
 
-    /// Registers the first targets, numbered from 1 in the order given, in the default pool; the map is durable when this returns.
-    /// Their directories must be formatted already: a map never names a directory that isn't a target.
-    pub async fn register(root: &Path, writer: Arc<Writer>, targets: &[PathBuf]) -> Result<Management> {
-        let map = first_map(root, targets)?;
-        let management = Management::over(root, writer, ClusterMap::default());
-        management.publish(measured(&map, |path| space_of(path))).await?;
-        management.writer.sync().await?;
-        Ok(management)
-    }
-
-    fn over(root: &Path, writer: Arc<Writer>, map: ClusterMap) -> Management {
-        Management { root: root.to_path_buf(), writer, map: Arc::new(RwLock::new(Arc::new(map))) }
+    fn over(writer: Arc<Writer>, map: ClusterMap) -> Management {
+        Management { writer, map: Arc::new(RwLock::new(Arc::new(map))) }
     }
 
     /// The handle through which the services of this process see the map.
@@ -75,22 +76,8 @@ impl Management {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Refuses wishes that differ from the targets the cluster has: their number, or their directories.
-    pub fn require_targets(&self, count: Option<usize>, directories: &[PathBuf]) -> Result<()> {
-        let map = self.current();
-        let path = || self.root.clone();
-        if let Some(asked) = count.filter(|asked| *asked != map.targets.len()) {
-            return Err(Error::TargetCount { path: path(), have: map.targets.len(), asked });
-        }
-        let known: BTreeSet<&Path> = map.targets.iter().map(|t| Path::new(&t.path)).collect();
-        match directories.iter().find(|d| !known.contains(d.as_path())) {
-            Some(target) => Err(Error::UnknownTarget { path: path(), target: target.clone() }),
-            None => Ok(()),
-        }
-    }
-
-    /// Measures every target and publishes what changed. A target that changed its state or capacity class makes a
-    /// new epoch, which is in the store before anybody sees it.
+    /// Measures every target and publishes what changed. A target that changed its state or capacity class
+    /// makes a new epoch, which is in the store before anybody sees it.
     pub async fn refresh(&self) -> Result<()> {
         let before = self.current();
         let after = measured(&before, |path| space_of(path));
@@ -131,7 +118,7 @@ impl Management {
             return Ok(());
         }
         if map.epoch != before.epoch {
-            let value = encode(&self.root, &map);
+            let value = encode(&map);
             let batch = Batch { guards: vec![], writes: vec![(MAP_KEY.to_vec(), Some(value))] };
             let outcome = self.writer.commit(batch).await?;
             debug_assert_eq!(outcome, Outcome::Won, "a batch without guards can't lose");
@@ -142,36 +129,32 @@ impl Management {
 }
 
 /// The map of a new cluster, before anything is measured.
-fn first_map(root: &Path, targets: &[PathBuf]) -> Result<ClusterMap> {
-    let mut seen = BTreeSet::new();
-    if let Some(target) = targets.iter().find(|t| !seen.insert(*t)) {
-        return Err(Error::DuplicateTarget { target: target.clone() });
-    }
-    let target = |(at, path): (usize, &PathBuf)| Target {
-        id: TargetId(at as u32 + 1),
+fn first_map(list: &TargetList) -> ClusterMap {
+    let target = |(id, path): (TargetId, &Path)| Target {
+        id,
         node: THIS_NODE,
         pool: DEFAULT_POOL.0,
-        path: root.join(path).to_string_lossy().into_owned(),
+        path: path.to_string_lossy().into_owned(),
         state: TargetState::Online,
         capacity: 0,
         free: 0,
         class: CapacityClass::Normal,
     };
     let mut map = ClusterMap {
-        epoch: Epoch(0),
-        targets: targets.iter().enumerate().map(target).collect(),
+        epoch: Epoch(1),
+        targets: list.targets().map(target).collect(),
         pools: vec![Pool { id: DEFAULT_POOL.0, name: DEFAULT_POOL.1.to_string() }],
         groups: vec![],
     };
     map.groups = layout::single_groups(&map);
-    map.epoch = Epoch(1);
-    Ok(map)
+    map
 }
 
 /// The map with what `measure` says of every target's directory.
 ///
-/// Directories on one local file system share its room: each is given an equal part, so that sums over targets are true. How
-/// full a target is, is judged by the file system as a whole. A directory that can't be measured is offline.
+/// Directories on one local file system share its room: each is given an equal part, so that sums over
+/// targets are true. How full a target is, is judged by the file system as a whole. A directory that can't be
+/// measured is offline.
 fn measured(map: &ClusterMap, measure: impl Fn(&Path) -> io::Result<Space>) -> ClusterMap {
     let spaces: Vec<Option<Space>> = map.targets.iter().map(|t| measure(Path::new(&t.path)).ok()).collect();
     let mut sharers: BTreeMap<u64, u64> = BTreeMap::new();
@@ -207,8 +190,11 @@ fn log_changes(before: &ClusterMap, after: &ClusterMap) {
         let (id, path) = (new.id.0, &new.path);
         match (old.state, new.state) {
             (TargetState::Online, TargetState::Offline) => {
-                tracing::error!(target_id = id, "target {id} ({path}) is offline: its directory can't be read; \
-                    check that its disk is there and mounted");
+                tracing::error!(
+                    target_id = id,
+                    "target {id} ({path}) is offline: its directory can't be read; \
+                    check that its disk is there and mounted"
+                );
             }
             (TargetState::Offline, TargetState::Online) => {
                 tracing::info!(target_id = id, "target {id} ({path}) is online again");
@@ -221,36 +207,38 @@ fn log_changes(before: &ClusterMap, after: &ClusterMap) {
                 tracing::info!(target_id = id, "target {id} ({path}) has enough room again");
             }
             (_, CapacityClass::Low) => {
-                tracing::warn!(target_id = id, "target {id} ({path}) is nearly full: {} MiB free; \
-                    new files prefer other targets", new.free >> 20);
+                tracing::warn!(
+                    target_id = id,
+                    "target {id} ({path}) is nearly full: {} MiB free; \
+                    new files prefer other targets",
+                    new.free >> 20
+                );
             }
             (_, CapacityClass::Emergency) => {
-                tracing::error!(target_id = id, "target {id} ({path}) is full: {} MiB free; it takes no new files; \
-                    delete files, or give its disk more room", new.free >> 20);
+                tracing::error!(
+                    target_id = id,
+                    "target {id} ({path}) is full: {} MiB free; it takes no new files; \
+                    delete files, or give its disk more room",
+                    new.free >> 20
+                );
             }
         }
     }
 }
 
-/// The stored form: JSON, with directories below the state directory named relative to it, so that it may be moved.
-fn encode(root: &Path, map: &ClusterMap) -> Vec<u8> {
-    let mut stored = map.clone();
-    for target in &mut stored.targets {
-        if let Ok(below) = Path::new(&target.path).strip_prefix(root) {
-            target.path = below.to_string_lossy().into_owned();
-        }
-    }
-    serde_json::to_vec(&stored).expect("a map has only string keys and finite numbers")
+fn encode(map: &ClusterMap) -> Vec<u8> {
+    serde_json::to_vec(map).expect("a map has only string keys and finite numbers")
 }
 
-fn decode(root: &Path, stored: &[u8]) -> Result<ClusterMap> {
-    let damaged = |cause: String| Error::CorruptMap { path: root.to_path_buf(), cause };
-    let mut map: ClusterMap = serde_json::from_slice(stored).map_err(|e| damaged(e.to_string()))?;
-    if map.targets.is_empty() || !map.targets.is_sorted_by_key(|t| t.id) {
-        return Err(damaged("its targets are missing or out of order".into()));
+/// The map, with the directories that the list says; or why it can't be used.
+fn decode(stored: &[u8], list: &TargetList) -> Result<ClusterMap, String> {
+    let mut map: ClusterMap = serde_json::from_slice(stored).map_err(|e| e.to_string())?;
+    let known = map.targets.iter().map(|t| t.id);
+    if !known.eq(list.targets().map(|(id, _)| id)) {
+        return Err("it doesn't have the targets of the list of targets".into());
     }
-    for target in &mut map.targets {
-        target.path = root.join(&target.path).to_string_lossy().into_owned();
+    for (target, (_, path)) in map.targets.iter_mut().zip(list.targets()) {
+        target.path = path.to_string_lossy().into_owned();
     }
     Ok(map)
 }
@@ -258,11 +246,18 @@ fn decode(root: &Path, stored: &[u8]) -> Result<ClusterMap> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_dir::StatePaths;
+    use std::path::PathBuf;
 
     const GIB: u64 = 1 << 30;
 
+    fn list(root: &str) -> TargetList {
+        let directories = vec!["targets/t1".into(), "/disk/b".into()];
+        TargetList::new(&StatePaths::new(root), directories).unwrap()
+    }
+
     fn two_targets() -> ClusterMap {
-        first_map(Path::new("/state"), &["/state/targets/t1".into(), "/disk/b".into()]).unwrap()
+        first_map(&list("/state"))
     }
 
     fn space(capacity: u64, free: u64, device: u64) -> io::Result<Space> {
@@ -274,17 +269,11 @@ mod tests {
         let map = two_targets();
         assert_eq!(map.epoch, Epoch(1));
         assert_eq!(map.targets.iter().map(|t| t.id.0).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(map.groups.iter().map(|g| g.members.clone()).collect::<Vec<_>>(), [
-            vec![TargetId(1)],
-            vec![TargetId(2)]
-        ]);
+        assert_eq!(
+            map.groups.iter().map(|g| g.members.clone()).collect::<Vec<_>>(),
+            [vec![TargetId(1)], vec![TargetId(2)]]
+        );
         assert_eq!(map.pool_named("default").unwrap().id, PoolId(1));
-    }
-
-    #[test]
-    fn a_directory_is_one_target_only() {
-        let twice = [PathBuf::from("/a"), PathBuf::from("/a")];
-        assert!(matches!(first_map(Path::new("/s"), &twice), Err(Error::DuplicateTarget { .. })));
     }
 
     #[test]
@@ -313,17 +302,65 @@ mod tests {
 
     #[test]
     fn a_stored_map_follows_its_directory() {
-        let stored = encode(Path::new("/state"), &two_targets());
-        let moved = decode(Path::new("/elsewhere"), &stored).unwrap();
+        let stored = encode(&two_targets());
+        let moved = decode(&stored, &list("/elsewhere")).unwrap();
         assert_eq!(moved.targets[0].path, "/elsewhere/targets/t1");
         assert_eq!(moved.targets[1].path, "/disk/b");
-        assert_eq!(decode(Path::new("/state"), &stored).unwrap(), two_targets());
+        assert_eq!(decode(&stored, &list("/state")).unwrap(), two_targets());
     }
 
     #[test]
-    fn a_damaged_map_is_refused() {
+    fn a_map_that_is_damaged_or_of_other_targets_is_refused() {
         for stored in [&b""[..], b"{}", br#"{"epoch":1,"targets":[],"pools":[],"groups":[]}"#] {
-            assert!(matches!(decode(Path::new("/s"), stored), Err(Error::CorruptMap { .. })));
+            assert!(decode(stored, &list("/state")).is_err());
         }
+        let one = TargetList::new(&StatePaths::new("/state"), vec!["targets/t1".into()]).unwrap();
+        assert!(decode(&encode(&two_targets()), &one).is_err());
+    }
+
+    /// The outcome of `check` in a new cluster with two targets, on a core.
+    fn in_cluster<F: Future<Output = ()> + 'static>(
+        check: impl FnOnce(TargetList, Arc<Writer>, Management) -> F + 'static,
+    ) {
+        let base = tempfile::tempdir().unwrap();
+        let root = base.path().to_path_buf();
+        let run = async move {
+            let directories: Vec<PathBuf> = [1, 2].map(|n| root.join(format!("t{n}"))).to_vec();
+            directories.iter().for_each(|d| std::fs::create_dir(d).unwrap());
+            let list = TargetList::new(&StatePaths::new(&root), directories).unwrap();
+            let writer = Arc::new(Writer::new(Arc::new(kv::Memory::new()), kv::Durability::Process));
+            let management = Management::open(writer.clone(), &list).await.unwrap();
+            check(list, writer, management).await;
+        };
+        rt::block_on(run).unwrap();
+    }
+
+    #[test]
+    fn the_map_is_the_same_after_a_restart() {
+        in_cluster(async |list, writer, first| {
+            let second = Management::open(writer, &list).await.unwrap();
+            assert_eq!(second.current(), first.current());
+            let pool = &second.pools()[0];
+            assert_eq!((&*pool.name, pool.targets, pool.groups), ("default", 2, 2));
+            assert!(pool.capacity > 0);
+        });
+    }
+
+    #[test]
+    fn a_target_that_goes_away_is_offline_and_comes_back() {
+        in_cluster(async |list, writer, management| {
+            let (here, gone) = (list.root().join("t2"), list.root().join("away"));
+            let state = || management.current().targets[1].state;
+            let before = management.current().epoch;
+            std::fs::rename(&here, &gone).unwrap();
+            management.refresh().await.unwrap();
+            assert_eq!(state(), TargetState::Offline);
+            assert_eq!(management.current().epoch.0, before.0 + 1);
+            let stored = Management::open(writer, &list).await.unwrap();
+            assert_eq!(stored.current().epoch, management.current().epoch);
+            std::fs::rename(&gone, &here).unwrap();
+            management.refresh().await.unwrap();
+            assert_eq!(state(), TargetState::Online);
+        });
     }
 }

@@ -2,15 +2,16 @@
 
 use crate::error::{Error, Result};
 use crate::lock::StateLock;
+use crate::sealed::draft_of;
 use crate::space::space_of;
-use crate::superblock::{Superblock, draft_of};
+use crate::superblock::Superblock;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Room that a new cluster must find, in bytes: the metadata store's journal and tables, the targets' intent logs, and
-/// enough left over to be of use.
+/// Room that a new cluster must find, in bytes: the metadata store's journal and tables, the targets' intent
+/// logs, and enough left over to be of use.
 pub const MIN_FREE_BYTES: u64 = 256 << 20;
 
 /// Names in a state directory.
@@ -33,6 +34,11 @@ impl StatePaths {
     /// Who the cluster is.
     pub fn superblock(&self) -> PathBuf {
         self.root.join("weft.toml")
+    }
+
+    /// Where the targets are.
+    pub fn target_list(&self) -> PathBuf {
+        self.root.join("targets.toml")
     }
 
     /// Held while a process serves.
@@ -80,9 +86,9 @@ impl StateDir {
     /// Opens the cluster in `root`, or makes a new one there when the directory is empty or absent.
     ///
     /// # Errors
-    /// Whatever is refused is left as it was: a path that is no directory, a directory with other files in it, a superblock that is
-    /// damaged or from the future, a file system with less than [`MIN_FREE_BYTES`] free (new clusters only), a
-    /// cluster that another process serves.
+    /// Whatever is refused is left as it was: a path that is no directory, a directory with other files in
+    /// it, a superblock that is damaged or from the future, a file system with less than [`MIN_FREE_BYTES`]
+    /// free (new clusters only), a cluster that another process serves.
     pub fn open_or_create(root: &Path, name: &str) -> Result<StateDir> {
         let root = absolute(root)?;
         let paths = StatePaths::new(&root);

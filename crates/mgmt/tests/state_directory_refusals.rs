@@ -61,7 +61,7 @@ fn an_empty_file_system_and_a_first_start_cut_short_are_taken() {
     let base = tempfile::tempdir().unwrap();
     fs::create_dir(base.path().join("lost+found")).unwrap();
     fs::write(base.path().join("lock"), "").unwrap();
-    fs::write(base.path().join("weft.toml.draft"), "magi").unwrap();
+    fs::write(base.path().join("weft.draft"), "magi").unwrap();
     StateDir::open_or_create(base.path(), "weft").unwrap();
 }
 

@@ -316,7 +316,8 @@ mod tests {
 
     #[test]
     fn each_required_entry_is_missed() {
-        let entries = [(1, 6, NO_ID), (2, 7, 1000), (4, 4, NO_ID), (8, 5, 100), (16, 7, NO_ID), (32, 0, NO_ID)];
+        let entries =
+            [(1, 6, NO_ID), (2, 7, 1000), (4, 4, NO_ID), (8, 5, 100), (16, 7, NO_ID), (32, 0, NO_ID)];
         for missing in [0, 2, 4, 5] {
             let mut entries = entries.to_vec();
             entries.remove(missing);
@@ -331,7 +332,8 @@ mod tests {
 
     #[test]
     fn every_entry_is_refused_twice_and_in_another_place() {
-        let entries = [(1, 6, NO_ID), (2, 7, 1000), (4, 4, NO_ID), (8, 5, 100), (16, 7, NO_ID), (32, 0, NO_ID)];
+        let entries =
+            [(1, 6, NO_ID), (2, 7, 1000), (4, 4, NO_ID), (8, 5, 100), (16, 7, NO_ID), (32, 0, NO_ID)];
         for i in 0..entries.len() {
             let mut twice = entries.to_vec();
             twice.insert(i, entries[i]);
@@ -347,7 +349,9 @@ mod tests {
     #[test]
     fn unknown_tags_permissions_and_ids_are_refused() {
         let with = |entry| refusal(&[(1, 6, NO_ID), entry, (4, 4, NO_ID), (16, 7, NO_ID), (32, 0, NO_ID)]);
-        assert!(parse(&value(&[(1, 6, NO_ID), (2, 7, 5), (4, 4, NO_ID), (16, 7, NO_ID), (32, 0, NO_ID)])).is_ok());
+        assert!(
+            parse(&value(&[(1, 6, NO_ID), (2, 7, 5), (4, 4, NO_ID), (16, 7, NO_ID), (32, 0, NO_ID)])).is_ok()
+        );
         assert_eq!(with((2, 8, 5)), Errno::EINVAL);
         assert_eq!(with((2, 0x107, 5)), Errno::EINVAL);
         assert_eq!(with((2, 7, NO_ID)), Errno::EINVAL);

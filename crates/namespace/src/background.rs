@@ -3,6 +3,7 @@
 //! Every page holds what comes after the inode (or cookie) given; an empty page is the end.
 
 use crate::keys::{self, Key, KeyRange};
+use crate::ops::readdir;
 use crate::record::{self, Inode, Orphan, Writing};
 use crate::{ReadError, Reader, Writes};
 use bytes::Bytes;
@@ -32,8 +33,8 @@ pub struct Unsettled {
     pub inline: bool,
 }
 
-/// An entry of a directory.
-pub type Child = DirEntry;
+/// The most sessions that can have a note on one file.
+pub(crate) const MAX_WRITERS: usize = 1 << 20;
 
 impl From<Error> for ReadError {
     fn from(error: Error) -> ReadError {
@@ -73,7 +74,7 @@ pub fn unsettled(
     {
         let last = key.clone();
         let rest_of_last = KeyRange { from: successor(&last), to: end_of_inode(&last) };
-        pairs.extend(scan(reader, &rest_of_last, usize::MAX)?);
+        pairs.extend(scan(reader, &rest_of_last, MAX_WRITERS)?);
     }
     let mut found = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
@@ -133,15 +134,16 @@ pub fn forget_doomed(ino: InodeId) -> Writes {
     vec![(keys::doomed(ino).to_vec(), None)]
 }
 
-/// Entries of a directory after `cookie`, at most `limit`, as they are stored.
+/// Entries of a directory after `cookie`, at most `limit`. Entries with equal cookies come on one page, which may so be
+/// longer.
 pub fn children(
     reader: &dyn Reader,
     dir: InodeId,
     cookie: u64,
     limit: usize,
-) -> Result<Vec<Child>, ReadError> {
-    let pairs = scan(reader, &keys::entries_after(dir, cookie), limit)?;
-    pairs.into_iter().map(|(key, value)| Ok(crate::ops::decode_entry(&key, value)?)).collect()
+) -> Result<Vec<DirEntry>, ReadError> {
+    let (entries, _end) = readdir::page(reader, dir, cookie, limit.max(1))?;
+    Ok(entries)
 }
 
 /// Inodes of a partition above `after`, at most `limit`.
@@ -161,10 +163,6 @@ pub fn inodes(
     Ok(found)
 }
 
-fn scan(
-    reader: &dyn Reader,
-    range: &KeyRange,
-    limit: usize,
-) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+fn scan(reader: &dyn Reader, range: &KeyRange, limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
     reader.scan(&range.from, &range.to, limit)
 }

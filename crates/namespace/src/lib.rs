@@ -53,14 +53,10 @@ pub mod locks;
 mod ops;
 mod permissions;
 pub mod record;
-#[cfg(test)]
-mod tests;
 mod tx;
 
 pub use attributes::{MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE, MAX_XATTR_VALUES};
-pub use background::{
-    Child, OrphanInode, Unsettled, children, doomed, forget_doomed, inodes, orphans, unsettled,
-};
+pub use background::{OrphanInode, Unsettled, children, doomed, forget_doomed, inodes, orphans, unsettled};
 pub use keys::{Key, decode_key, partition_of_key};
 pub use tx::MAX_NAME;
 
@@ -128,7 +124,7 @@ pub enum Failure {
 ///
 /// Locks and `Sync` are none of this state: they are refused with `ENOSYS`.
 pub fn apply(env: &Env<'_>, reader: &dyn Reader, op: &MetaOp) -> Result<Applied, Failure> {
-    ops::apply(tx::Tx::new(env, reader, keys::name_hash), op)
+    ops::apply(tx::Tx::new(env, reader), op)
 }
 
 /// The partition that a command surely reads: the best one to start with.

@@ -299,12 +299,8 @@ impl LockTable {
     fn hold(&mut self, request: &LockRequest) -> bool {
         let locks = self.inodes.entry(request.ino).or_default();
         let before = locks.held.len();
-        let lock = Held {
-            holder: request.holder,
-            pid: request.pid,
-            kind: request.kind,
-            range: request.range,
-        };
+        let lock =
+            Held { holder: request.holder, pid: request.pid, kind: request.kind, range: request.range };
         let weakened = locks.insert(lock);
         self.held_total = self.held_total + locks.held.len() - before;
         weakened
@@ -328,7 +324,8 @@ impl LockTable {
         let mut granted = Vec::new();
         loop {
             let mut weakened = false;
-            let queue: Vec<WaitId> = self.inodes.get(&ino).into_iter().flat_map(|l| l.queue.iter().copied()).collect();
+            let queue: Vec<WaitId> =
+                self.inodes.get(&ino).into_iter().flat_map(|l| l.queue.iter().copied()).collect();
             for wait in queue {
                 let request = self.waits[&wait];
                 if self.blockers(&request).next().is_none() {

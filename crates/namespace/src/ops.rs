@@ -6,7 +6,7 @@ mod link;
 mod lookup;
 mod make;
 mod pattern;
-mod readdir;
+pub(crate) mod readdir;
 mod reclaim;
 mod rename;
 mod unlink;

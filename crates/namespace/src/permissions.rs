@@ -71,12 +71,7 @@ pub(crate) fn chmod(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, permission
 }
 
 /// Sets or, with a value that names nobody, removes the access ACL, and makes the mode agree. The caller stores the inode.
-pub(crate) fn set_access_acl(
-    tx: &mut Tx<'_>,
-    ino: InodeId,
-    inode: &mut Inode,
-    value: &[u8],
-) -> Outcome<()> {
+pub(crate) fn set_access_acl(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, value: &[u8]) -> Outcome<()> {
     let access = parse_given(value)?;
     if let Some(access) = &access {
         inode.mode = inode.mode & !RWX | access.mode_bits() & RWX;
@@ -90,12 +85,7 @@ pub(crate) fn set_access_acl(
 }
 
 /// Sets or, with a value that names nobody, removes the default ACL of a directory. The caller stores the inode.
-pub(crate) fn set_default_acl(
-    tx: &mut Tx<'_>,
-    ino: InodeId,
-    inode: &mut Inode,
-    value: &[u8],
-) -> Outcome<()> {
+pub(crate) fn set_default_acl(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, value: &[u8]) -> Outcome<()> {
     match parse_given(value)? {
         Some(_) if !inode.is_directory() => Err(Errno::EACCES.into()),
         Some(default) => store_acl(tx, ino, inode, DEFAULT_ACL, &default),

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use prost::Message;
 use types::{
-    Attr, Chooser, Errno, Error, FileKind, GroupId, InodeId, PoolId, Scheme, SessionId, StripePattern, Timestamp,
-    mode,
+    Attr, Chooser, Errno, Error, FileKind, GroupId, InodeId, PoolId, Scheme, SessionId, StripePattern,
+    Timestamp, mode,
 };
 
 /// What a directory says of its size, in bytes. Constant, so that it never depends on how entries are stored.
@@ -376,5 +376,89 @@ pub fn decode<M: Message + Default>(key: &[u8], value: Bytes) -> Result<M, Error
 }
 
 #[cfg(test)]
-#[path = "tests/record.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    /// Every field set, each to its own value.
+    fn full_inode() -> Inode {
+        let time = |secs| Some(Time { secs, nanos: 7 });
+        Inode {
+            mode: 0o100644,
+            nlink: 2,
+            uid: 3,
+            gid: 4,
+            rdev: 5,
+            size: 6,
+            blocks: 7,
+            atime: time(-8),
+            mtime: time(9),
+            ctime: time(10),
+            btime: time(11),
+            parent: 12,
+            target: Bytes::from_static(b"to"),
+            pattern: Some(Pattern::from(&StripePattern::default())),
+            layout: Some(Layout { chunk_size: 65536, pool: 1, scheme: 0, groups: vec![1, 300] }),
+            inline: true,
+            access_acl: true,
+            default_acl: true,
+            xattr_names: 19,
+            xattr_values: 20,
+            tmpfile: true,
+        }
+    }
+
+    fn hex(record: &impl Message) -> String {
+        record.encode_to_vec().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn encodings_are_frozen() {
+        let inode = "08a483021002180320042805300638074204080f10074a04081210075204081410075a0408161007600c6a02746f720b\
+                     08011880804020042880207a0b088080041001220301ac02800101880101900101980113a00114a80101";
+        assert_eq!(hex(&full_inode()), inode);
+        assert_eq!(hex(&Entry { ino: 300, kind: 0o040000 }), "08ac0210808001");
+        assert_eq!(hex(&Xattr { value: Some(Bytes::from_static(b"v")) }), "0a0176");
+        assert_eq!(hex(&Inline { content: Bytes::from_static(b"data") }), "0a0464617461");
+        assert_eq!(hex(&Orphan { session: Some(5) }), "0805");
+        assert_eq!(hex(&Writing { writing: true, truncate_to: Some(0) }), "08011000");
+        assert_eq!(hex(&Next { sequence: 2 }), "0802");
+    }
+
+    #[test]
+    fn records_decode_to_what_was_encoded() {
+        let inode = full_inode();
+        let decoded: Inode = decode(b"key", inode.encode_to_vec().into()).unwrap();
+        assert_eq!(decoded, inode);
+    }
+
+    #[test]
+    fn a_record_that_says_nothing_is_still_written() {
+        assert!(!Xattr { value: Some(Bytes::new()) }.encode_to_vec().is_empty());
+        assert!(!Orphan { session: Some(0) }.encode_to_vec().is_empty());
+    }
+
+    #[test]
+    fn damage_is_an_error_that_names_the_key() {
+        let key = crate::keys::inode(InodeId(7));
+        let error = decode::<Inode>(&key, Bytes::from_static(b"\xff\xff")).unwrap_err();
+        assert_eq!(error.errno, Errno::EIO);
+        assert!(error.message.contains("Inode(InodeId(7))"), "{error}");
+    }
+
+    #[test]
+    fn patterns_and_layouts_survive_storage_and_unknown_numbers_are_refused() {
+        for chooser in [Chooser::RoundRobin, Chooser::Random, Chooser::CapacityWeighted] {
+            let pattern = StripePattern { chooser, stripe_count: 9, ..StripePattern::default() };
+            assert_eq!(StripePattern::try_from(&Pattern::from(&pattern)), Ok(pattern));
+        }
+        let layout = types::Layout {
+            chunk_size: 65536,
+            pool: PoolId(2),
+            scheme: Scheme::Single,
+            groups: vec![GroupId(4), GroupId(1)],
+        };
+        assert_eq!(types::Layout::try_from(&Layout::from(&layout)), Ok(layout));
+        let newer = Pattern { scheme: 99, ..Pattern::from(&StripePattern::default()) };
+        assert_eq!(StripePattern::try_from(&newer).unwrap_err().errno, Errno::EIO);
+    }
+}

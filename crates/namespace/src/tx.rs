@@ -1,6 +1,6 @@
 //! One command's view of the state: reads through the [`Reader`], with the command's own writes laid over it.
 
-use crate::keys::{self, NameHash};
+use crate::keys;
 use crate::record::{self, Entry, Inode};
 use crate::{Applied, Env, Failure, ReadError, Reader};
 use bytes::Bytes;
@@ -48,15 +48,14 @@ pub(crate) struct Slot {
 /// A command at work.
 pub(crate) struct Tx<'a> {
     pub env: &'a Env<'a>,
-    reader: &'a dyn Reader,
-    hash: NameHash,
+    pub reader: &'a dyn Reader,
     /// Ordered, so that the same command on the same state always yields the same writes.
     writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
 
 impl<'a> Tx<'a> {
-    pub fn new(env: &'a Env<'a>, reader: &'a dyn Reader, hash: NameHash) -> Tx<'a> {
-        Tx { env, reader, hash, writes: BTreeMap::new() }
+    pub fn new(env: &'a Env<'a>, reader: &'a dyn Reader) -> Tx<'a> {
+        Tx { env, reader, writes: BTreeMap::new() }
     }
 
     /// Ends the command.
@@ -145,7 +144,7 @@ impl<'a> Tx<'a> {
 
     /// Where a name of a directory is, and what it names.
     pub fn slot(&self, dir: InodeId, name: &[u8]) -> Outcome<Slot> {
-        let key = keys::entry(dir, (self.hash)(self.env.hash_key, name), name);
+        let key = keys::entry(dir, keys::name_hash(self.env.hash_key, name), name);
         let entry = self.get(&key)?;
         Ok(Slot { key, entry })
     }

@@ -139,15 +139,17 @@ unsafe impl Sync for Block {}
 impl Block {
     fn new(len: usize) -> Block {
         let capacity = capacity_for(len);
-        let pooled = class_of(capacity).and_then(|class| POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten());
+        let pooled = class_of(capacity)
+            .and_then(|class| POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten());
         Block { ptr: pooled.unwrap_or_else(|| allocate(capacity)), capacity }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let kept = class_of(self.capacity)
-            .is_some_and(|class| POOL.try_with(|pool| pool.borrow_mut().give(class, self.ptr)).unwrap_or(false));
+        let kept = class_of(self.capacity).is_some_and(|class| {
+            POOL.try_with(|pool| pool.borrow_mut().give(class, self.ptr)).unwrap_or(false)
+        });
         if !kept {
             free(self.ptr, self.capacity);
         }

@@ -1,11 +1,18 @@
 //! Time and randomness: the only place where either enters the program.
 
+use crate::context;
 use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
 use types::Timestamp;
 
+/// What a simulated machine's time of day is when its clock is zero: 2025-06-15T15:06:40Z.
+const SIMULATED_EPOCH_SECS: i64 = 1_750_000_000;
+
 /// The time of day.
 pub fn now() -> Timestamp {
+    if let Some(clock_ns) = context::with_sim(|world| world.clock_ns()) {
+        return simulated_time(clock_ns);
+    }
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => Timestamp::new(since.as_secs() as i64, since.subsec_nanos()),
         Err(before) => Timestamp::from_nanos(-(before.duration().as_nanos() as i64)),
@@ -14,6 +21,16 @@ pub fn now() -> Timestamp {
 
 /// Nanoseconds of a clock that never goes back; its zero is arbitrary.
 pub fn monotonic_ns() -> u64 {
+    context::with_sim(|world| world.clock_ns()).unwrap_or_else(kernel_clock_ns)
+}
+
+/// The time of day of a simulated machine whose clock shows `clock_ns`.
+pub(crate) fn simulated_time(clock_ns: u64) -> Timestamp {
+    let since_epoch = Timestamp::from_nanos(clock_ns as i64);
+    Timestamp::new(SIMULATED_EPOCH_SECS + since_epoch.secs, since_epoch.nanos)
+}
+
+fn kernel_clock_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a valid timespec, and the monotonic clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
@@ -27,6 +44,9 @@ thread_local! {
 
 /// A random number. Good enough for ids and choices, not for keys.
 pub fn random_u64() -> u64 {
+    if let Some(number) = context::with_sim(|world| world.random()) {
+        return number;
+    }
     GENERATOR.with(|generator| {
         let mut state = generator.get();
         if state == 0 {

@@ -1,6 +1,7 @@
 //! What the current thread runs inside: a core, a simulated machine, or nothing.
 
 use crate::executor::Core;
+use crate::sim::World;
 use crate::task::TaskHeader;
 use std::cell::RefCell;
 use std::io;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 pub(crate) enum Runtime {
     /// A real core.
     Core(Rc<Core>),
+    /// A simulated machine.
+    Sim(Rc<World>),
 }
 
 thread_local! {
@@ -32,7 +35,17 @@ pub(crate) fn require() -> io::Result<Runtime> {
 pub(crate) fn require_core() -> io::Result<Rc<Core>> {
     match require()? {
         Runtime::Core(core) => Ok(core),
+        Runtime::Sim(_) => Err(io::Error::other("a simulated machine has no ring")),
     }
+}
+
+/// Runs `f` on the simulated machine that this thread runs inside of, if any.
+pub(crate) fn with_sim<R>(f: impl FnOnce(&World) -> R) -> Option<R> {
+    let on_current = CURRENT.try_with(|current| match &*current.borrow() {
+        Some(Runtime::Sim(world)) => Some(f(world)),
+        _ => None,
+    });
+    on_current.ok().flatten()
 }
 
 fn outside() -> io::Error {

@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -31,6 +31,7 @@ type Ring = IoUring<Entry128, cqueue::Entry>;
 
 /// What the kernel uses during an operation, kept alive until its completion even if nobody waits any more.
 #[derive(Default)]
+#[expect(dead_code, reason = "the fields are there to be dropped late, not to be read")]
 pub(crate) struct Keep {
     /// Memory that is read or written.
     pub(crate) buf: Option<IoBuf>,
@@ -45,6 +46,8 @@ pub(crate) struct Keep {
 pub(crate) enum OnDrop {
     /// It runs to its end.
     Finish,
+    /// It runs to its end, and the descriptor that it gives is closed.
+    Close,
     /// It is cancelled: it might otherwise never end.
     Cancel,
     /// It stays; it ends when the other side (the kernel's file protocol) goes away, and touches only lasting memory.
@@ -55,7 +58,7 @@ enum State {
     Free { next: usize },
     Waiting { waker: Option<Waker>, keep: Keep, on_drop: OnDrop },
     Orphaned { keep: Keep, on_drop: OnDrop },
-    Done { result: i32 },
+    Done { result: i32, on_drop: OnDrop },
 }
 
 struct Slot {
@@ -116,7 +119,12 @@ impl Driver {
     ///
     /// # Safety
     /// Everything that `entry` points to is owned by `keep` or lives until the completion by other means.
-    pub(crate) unsafe fn start(&mut self, mut entry: Entry128, keep: Keep, on_drop: OnDrop) -> io::Result<OpId> {
+    pub(crate) unsafe fn start(
+        &mut self,
+        mut entry: Entry128,
+        keep: Keep,
+        on_drop: OnDrop,
+    ) -> io::Result<OpId> {
         let id = self.claim(State::Waiting { waker: None, keep, on_drop })?;
         entry.set_user_data(id.token());
         // SAFETY: passed on to the caller.
@@ -129,7 +137,7 @@ impl Driver {
         let slot = &mut self.slots[id.index as usize];
         debug_assert_eq!(slot.generation, id.generation, "an operation is polled after its end");
         match &mut slot.state {
-            State::Done { result } => {
+            State::Done { result, .. } => {
                 let result = *result;
                 self.release(id.index as usize);
                 Poll::Ready(result)
@@ -141,7 +149,9 @@ impl Driver {
                 }
                 Poll::Pending
             }
-            State::Free { .. } | State::Orphaned { .. } => unreachable!("only a live future polls its operation"),
+            State::Free { .. } | State::Orphaned { .. } => {
+                unreachable!("only a live future polls its operation")
+            }
         }
     }
 
@@ -155,7 +165,10 @@ impl Driver {
                     self.cancel(id);
                 }
             }
-            State::Done { .. } => self.release(index),
+            State::Done { result, on_drop } => {
+                discard(result, on_drop);
+                self.release(index);
+            }
             state => self.slots[index].state = state,
         }
     }
@@ -220,16 +233,20 @@ impl Driver {
     fn complete(&mut self, id: OpId, result: i32, woken: &mut Vec<Waker>, kept: &mut Vec<Keep>) {
         let index = id.index as usize;
         assert_eq!(self.slots[index].generation, id.generation, "the kernel completes an operation once");
-        match std::mem::replace(&mut self.slots[index].state, State::Done { result }) {
-            State::Waiting { waker, keep, .. } => {
+        match std::mem::replace(&mut self.slots[index].state, State::Free { next: NONE }) {
+            State::Waiting { waker, keep, on_drop } => {
+                self.slots[index].state = State::Done { result, on_drop };
                 woken.extend(waker);
                 kept.push(keep);
             }
-            State::Orphaned { keep, .. } => {
+            State::Orphaned { keep, on_drop } => {
+                discard(result, on_drop);
                 kept.push(keep);
                 self.release(index);
             }
-            State::Free { .. } | State::Done { .. } => unreachable!("the generation matched a live operation"),
+            State::Free { .. } | State::Done { .. } => {
+                unreachable!("the generation matched a live operation")
+            }
         }
     }
 
@@ -329,6 +346,14 @@ fn set_up_ring() -> io::Result<Ring> {
         .setup_cqsize(COMPLETION_ENTRIES)
         .build(SUBMISSION_ENTRIES);
     tuned.or_else(|_| Ring::builder().setup_cqsize(COMPLETION_ENTRIES).build(SUBMISSION_ENTRIES))
+}
+
+/// Disposes of a result that nobody takes.
+fn discard(result: i32, on_drop: OnDrop) {
+    if on_drop == OnDrop::Close && result >= 0 {
+        // SAFETY: the operation has opened the descriptor, and its future, the only one to learn of it, is gone.
+        drop(unsafe { OwnedFd::from_raw_fd(result) });
+    }
 }
 
 /// A wait that ends early (a signal, the timeout, completions to be reaped first) is no failure.

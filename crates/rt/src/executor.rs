@@ -79,8 +79,7 @@ impl Core {
             tasks.push(None);
             tasks.len() - 1
         });
-        let header =
-            Arc::new(TaskHeader { core: self.shared.clone(), index, queued: AtomicBool::new(true) });
+        let header = Arc::new(TaskHeader { core: self.shared.clone(), index, queued: AtomicBool::new(true) });
         let waker = Waker::from(header.clone());
         self.tasks.borrow_mut()[index] =
             Some(TaskSlot { header: header.clone(), waker, future: Some(future) });
@@ -154,7 +153,8 @@ impl Core {
     fn poll_task(&self, header: &Arc<TaskHeader>) {
         let (waker, mut future) = {
             let mut tasks = self.tasks.borrow_mut();
-            let Some(slot) = tasks[header.index].as_mut().filter(|slot| Arc::ptr_eq(&slot.header, header)) else {
+            let Some(slot) = tasks[header.index].as_mut().filter(|slot| Arc::ptr_eq(&slot.header, header))
+            else {
                 return; // It has ended.
             };
             let Some(future) = slot.future.take() else { return };

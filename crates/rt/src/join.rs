@@ -9,6 +9,7 @@ use std::task::Poll;
 pub fn spawn(task: impl Future<Output = ()> + 'static) {
     match context::current().expect("spawn needs rt::block_on or rt::start_core") {
         Runtime::Core(core) => core.spawn(Box::pin(task)),
+        Runtime::Sim(world) => world.spawn(Box::pin(task)),
     }
 }
 

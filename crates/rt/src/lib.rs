@@ -32,6 +32,7 @@ mod executor;
 mod join;
 mod op;
 pub mod ring;
+pub mod sim;
 pub mod sync;
 mod task;
 mod thread;

@@ -31,7 +31,8 @@ pub fn start_core<F: Future<Output = ()> + 'static>(
         if config.batch {
             schedule_as_batch();
         }
-        block_on(async move { main().await }).expect("the kernel offers io_uring, as block_on's caller has checked");
+        block_on(async move { main().await })
+            .expect("the kernel offers io_uring, as block_on's caller has checked");
     })
 }
 

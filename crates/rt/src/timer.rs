@@ -65,6 +65,7 @@ struct Sleep {
 fn with_timers<R>(f: impl FnOnce(&mut Timers) -> R) -> Option<R> {
     match context::current()? {
         Runtime::Core(core) => Some(f(&mut core.timers.borrow_mut())),
+        Runtime::Sim(world) => Some(world.with_timers(f)),
     }
 }
 

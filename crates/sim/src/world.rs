@@ -169,6 +169,13 @@ impl World {
         ))
     }
 
+    /// Everything is on disk: only the model as it is may be found from now on.
+    pub fn forget_past(&mut self) {
+        self.history = vec![self.model.clone()];
+        self.versions.clear();
+        self.held.clear();
+    }
+
     fn matches(
         &self,
         how: Interruption,

@@ -19,7 +19,7 @@ pub enum Scheme {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Chooser {
-    /// Each file starts where the one before it ended.
+    /// Each file starts one group after where the file before it started.
     #[default]
     RoundRobin,
     /// Uniformly at random.

@@ -1,11 +1,14 @@
 //! The `weft` binary: the administrator's commands, and the assembly of a whole cluster in one process.
 //!
-//! One file per command in `cmd/`. [`assembly`] puts the services together; [`control`] is how commands talk to a process that
-//! is running. Nothing here knows how a request is carried out.
+//! One file per command in `cmd/`. [`assembly`] puts the services together; [`control`] is how commands talk
+//! to a process that is running. Nothing here knows how a request is carried out.
 
+mod assembly;
 mod cli;
 mod cmd;
 mod control;
+mod detach;
+mod logging;
 mod mount_options;
 mod mountpoint;
 mod output;

@@ -6,11 +6,33 @@ use rustix::mount::MountFlags;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result};
 
-/// Options for others: mount(8) itself, systemd, and what the kernel shows of a FUSE mount and mount(8) repeats on a remount.
+/// Options for others: mount(8) itself, systemd, and what the kernel shows of a FUSE mount and mount(8)
+/// repeats on a remount.
 const IGNORED: [&str; 24] = [
-    "defaults", "_netdev", "auto", "noauto", "nofail", "user", "nouser", "users", "owner", "group", "async", "lazytime",
-    "nolazytime", "norelatime", "nostrictatime", "loud", "silent", "default_permissions", "allow_other", "user_id",
-    "group_id", "max_read", "blksize", "comment",
+    "defaults",
+    "_netdev",
+    "auto",
+    "noauto",
+    "nofail",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "async",
+    "lazytime",
+    "nolazytime",
+    "norelatime",
+    "nostrictatime",
+    "loud",
+    "silent",
+    "default_permissions",
+    "allow_other",
+    "user_id",
+    "group_id",
+    "max_read",
+    "blksize",
+    "comment",
 ];
 
 /// What the options mean.
@@ -132,7 +154,8 @@ mod tests {
 
     #[test]
     fn a_mount_is_an_up() {
-        let options = parse("rw,noauto,_netdev,x-systemd.automount,targets=3,transport=dev,durability=strict").unwrap();
+        let options =
+            parse("rw,noauto,_netdev,x-systemd.automount,targets=3,transport=dev,durability=strict").unwrap();
         let up = options.up(Path::new("/d"), Path::new("/m"));
         assert_eq!((up.dir, up.mount), ("/d".into(), "/m".into()));
         assert_eq!(up.targets, Some(3));
@@ -148,7 +171,8 @@ mod tests {
 
     #[test]
     fn a_remount_repeats_what_the_kernel_shows() {
-        let options = parse("remount,ro,nosuid,relatime,user_id=0,group_id=0,default_permissions,allow_other").unwrap();
+        let options =
+            parse("remount,ro,nosuid,relatime,user_id=0,group_id=0,default_permissions,allow_other").unwrap();
         assert!(options.remount);
         assert_eq!(options.flags, MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::RELATIME);
     }

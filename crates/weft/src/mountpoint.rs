@@ -1,25 +1,51 @@
 //! What is mounted where.
 
 use crate::output::os_error;
+use rustix::io::Errno as Os;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result};
 
 /// The type under which the kernel lists our mounts.
 pub const FILE_SYSTEM_TYPE: &str = "fuse.weft";
 
-/// Unmounts what a killed process left at `mountpoint`: a weft file system that nobody serves any more.
-///
-/// # Errors
-/// A mount point that another process still serves is refused.
-pub fn clear_leftover(mountpoint: &Path) -> Result<()> {
-    let mounted = weft_mounts()?.iter().filter(|m| *m == mountpoint).count();
-    if mounted == 0 {
-        return Ok(());
+/// Refuses what can't be mounted at, before anything is made or changed for it. What a killed process left
+/// mounted there, a weft file system that nobody serves any more, is unmounted.
+pub fn prepare(mountpoint: &Path) -> Result<()> {
+    let shown = mountpoint.display();
+    if weft_mounts()?.iter().any(|m| m == mountpoint) {
+        return clear_leftover(mountpoint);
     }
-    match std::fs::symlink_metadata(mountpoint) {
-        Err(e) if e.raw_os_error() == Some(Errno::ENOTCONN.0) => {}
+    let meta = std::fs::metadata(mountpoint).map_err(|e| {
+        let hint =
+            if e.kind() == io::ErrorKind::NotFound { format!("mkdir -p {shown}") } else { String::new() };
+        os_error(format_args!("mount point {shown}"), &e).hint(hint)
+    })?;
+    if !meta.is_dir() {
+        return Err(Error::new(Errno::ENOTDIR, format!("mount point {shown} is not a directory"))
+            .hint("name an empty directory with --mount"));
+    }
+    let parent = mountpoint.parent().and_then(|p| std::fs::metadata(p).ok());
+    if parent.is_none_or(|p| p.dev() != meta.dev()) {
+        return Err(Error::new(Errno::EBUSY, format!("something is mounted at {shown} already"))
+            .hint(format!("umount {shown}, or name another directory with --mount")));
+    }
+    let mut entries =
+        std::fs::read_dir(mountpoint).map_err(|e| os_error(format_args!("mount point {shown}"), &e))?;
+    if entries.next().is_some() {
+        return Err(Error::new(Errno::ENOTEMPTY, format!("mount point {shown} is not empty"))
+            .hint("name an empty directory with --mount: the mount would hide what is in this one"));
+    }
+    Ok(())
+}
+
+fn clear_leftover(mountpoint: &Path) -> Result<()> {
+    // Asked of the file system itself: attributes of the mount point may still be in the kernel's cache.
+    match rustix::fs::statfs(mountpoint) {
+        Err(Os::NOTCONN | Os::CONNABORTED | Os::CONNREFUSED) => {}
         _ => {
             let message = format!("{} has a weft file system mounted already", mountpoint.display());
             let hint = "name another mount point with --mount, or stop that cluster with weft down --dir DIR";
@@ -36,7 +62,8 @@ pub fn require_apart(dir: &Path, mountpoint: &Path) -> Result<()> {
     if !dir.starts_with(mountpoint) && !mountpoint.starts_with(dir) {
         return Ok(());
     }
-    let message = format!("mount point {} and directory {} are inside each other", mountpoint.display(), dir.display());
+    let message =
+        format!("mount point {} and directory {} are inside each other", mountpoint.display(), dir.display());
     Err(Error::new(Errno::EINVAL, message).hint("name a mount point beside the directory with --mount"))
 }
 
@@ -86,9 +113,24 @@ mod tests {
 
     #[test]
     fn other_mounts_are_passed_over() {
-        for line in ["", "36 35 98:0 / / rw - ext4 /dev/root rw", "36 35 0:4 / /mnt rw - fuse.other weft rw"] {
+        for line in ["", "36 35 98:0 / / rw - ext4 /dev/root rw", "36 35 0:4 / /mnt rw - fuse.other weft rw"]
+        {
             assert_eq!(weft_mount(line), None);
         }
+    }
+
+    #[test]
+    fn mount_points_are_checked_before_anything_happens() {
+        let base = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(base.path().join("full/child")).unwrap();
+        std::fs::create_dir(base.path().join("empty")).unwrap();
+        std::fs::write(base.path().join("file"), "").unwrap();
+        let errno = |path: &Path| prepare(path).map_err(|e| e.errno);
+        assert_eq!(errno(&base.path().join("missing")), Err(Errno::ENOENT));
+        assert_eq!(errno(&base.path().join("file")), Err(Errno::ENOTDIR));
+        assert_eq!(errno(&base.path().join("full")), Err(Errno::ENOTEMPTY));
+        assert_eq!(errno(&base.path().join("empty")), Ok(()));
+        assert_eq!(errno(Path::new("/proc")), Err(Errno::EBUSY));
     }
 
     #[test]

@@ -14,9 +14,8 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
             at.ok_or_else(|| format!("{text:?} is not a size: write for example 64K, 1M or 4096"))? + 1
         }
     };
-    let number: u64 = number
-        .parse()
-        .map_err(|_| format!("{text:?} is not a size: write for example 64K, 1M or 4096"))?;
+    let number: u64 =
+        number.parse().map_err(|_| format!("{text:?} is not a size: write for example 64K, 1M or 4096"))?;
     number.checked_mul(1 << (10 * power)).ok_or_else(|| format!("{text:?} is more than 16 EiB"))
 }
 

@@ -42,10 +42,11 @@ impl Disk {
         let mount = folder.join(name);
         File::create(&image).and_then(|file| file.set_len(bytes)).at(image.display())?;
         fs::create_dir_all(&mount).at(mount.display())?;
-        let device = match process::run_ok(Command::new("losetup").args(["-f", "--show"]).arg(&image), DEADLINE) {
-            Ok(done) => PathBuf::from(done.stdout.trim()),
-            Err(error) => return skip(format!("no loop device: {error}")),
-        };
+        let device =
+            match process::run_ok(Command::new("losetup").args(["-f", "--show"]).arg(&image), DEADLINE) {
+                Ok(done) => PathBuf::from(done.stdout.trim()),
+                Err(error) => return skip(format!("no loop device: {error}")),
+            };
         cleanup::hold(Resource::Loop(device.clone()));
         let disk = Disk { image, device, mount };
         let format = match kind {

@@ -1,3 +1,185 @@
-//! x
-use super::TestCase;
-pub const TESTS: &[TestCase] = &[];
+//! Targets that fail: full, broken, damaged. The program gets the right error, everybody else goes on, the log names the target.
+
+use super::disk::{Disk, DiskKind, SMALLEST_XFS_BYTES};
+use super::outcome::{At, Failure, TestResult, ensure, ensure_eq, expect_errno};
+use super::rig::{Rig, RigOptions};
+use super::stage::Stage;
+use super::{Content, Rng, Scope, TestCase};
+use crate::process;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(super) const TESTS: &[TestCase] = &[
+    TestCase { name: "full_target", scope: Scope::Own, minutes: 5, run: full_target },
+    TestCase { name: "failing_target", scope: Scope::Own, minutes: 5, run: failing_target },
+    TestCase { name: "truncated_chunk_file", scope: Scope::Own, minutes: 3, run: truncated_chunk_file },
+    TestCase { name: "flipped_bit", scope: Scope::Own, minutes: 3, run: flipped_bit },
+];
+
+/// How long the space of removed files may take to be free again.
+const RECLAIM_DEADLINE: Duration = Duration::from_secs(60);
+
+const MIB: u64 = 1 << 20;
+
+/// Writes and syncs a file; the first error of either ends it.
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn full_target(stage: &Stage) -> TestResult {
+    let folder = stage.scratch("full_target")?;
+    let disk = Disk::new(&folder, "small", DiskKind::Xfs, SMALLEST_XFS_BYTES)?;
+    let target = disk.path().join("target");
+    let target_dirs = vec![target.clone()];
+    let mut rig =
+        stage.start_rig("full", RigOptions { target_dirs, ..RigOptions::new(stage.transport()?) })?;
+    let dir = rig.mount().join("dir");
+    fs::create_dir(&dir).at("mkdir")?;
+    let content = |id| Content { id, version: 0, length: 8 * MIB };
+    let mut written = 0;
+    let error = loop {
+        match write_synced(&dir.join(written.to_string()), &content(written).bytes()) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        ensure!(written * 8 * MIB <= SMALLEST_XFS_BYTES, "more was written than the target holds");
+    };
+    ensure_eq!(error.raw_os_error(), Some(libc::ENOSPC), "the error of a full target ({error})");
+    ensure!(written > 3, "full after {written} files of 8 MiB");
+    ensure!(names_target(&rig, &target), "no line of the log names {}", target.display());
+    // Names, attributes and what is stored already are as good as ever.
+    fs::create_dir(dir.join("sub")).at("mkdir on a full target")?;
+    for id in 0..written {
+        let read = fs::read(dir.join(id.to_string())).at(format!("file {id} on a full target"))?;
+        ensure_eq!(Content::recognise(&read), Some(content(id)), "file {id} on a full target");
+    }
+    for id in 0..=written {
+        drop(fs::remove_file(dir.join(id.to_string())));
+    }
+    let again = || write_synced(&dir.join("again"), &content(99).bytes());
+    ensure!(
+        process::eventually(RECLAIM_DEADLINE, || again().is_ok()),
+        "still full after everything was removed"
+    );
+    for id in 0..written - 1 {
+        write_synced(&dir.join(id.to_string()), &content(id).bytes()).at("filling it again")?;
+    }
+    rig.down()?;
+    rig.fsck()
+}
+
+/// Whether a line of the log tells of trouble with this target.
+fn names_target(rig: &Rig, target: &Path) -> bool {
+    let target = target.to_string_lossy();
+    let log = rig.log();
+    log.lines().any(|line| line.contains(&*target) && (line.contains("ERROR") || line.contains("WARN")))
+}
+
+/// The chunk file that holds the start of a file.
+fn first_chunk_file(rig: &Rig, path: &Path) -> TestResult<PathBuf> {
+    let info = rig.entry(path)?;
+    let chunk_file = info["chunks"][0]["chunk_file"].as_str().map(PathBuf::from);
+    chunk_file.ok_or_else(|| Failure::Failed(format!("weft entry info names no chunk file: {info}")))
+}
+
+fn failing_target(stage: &Stage) -> TestResult {
+    const FILES: u64 = 24;
+    let folder = stage.scratch("failing_target")?;
+    let disk = Disk::new(&folder, "bad", DiskKind::Ext4, 256 * MIB)?;
+    let (good, bad) = (folder.join("good"), disk.path().join("target"));
+    let target_dirs = vec![good, bad.clone()];
+    let mut rig =
+        stage.start_rig("failing", RigOptions { target_dirs, ..RigOptions::new(stage.transport()?) })?;
+    let dir = rig.mount().join("dir");
+    fs::create_dir(&dir).at("mkdir")?;
+    rig.one_target_per_file(&dir)?;
+    let content = |id| Content { id, version: 0, length: 4 * MIB };
+    let path = |id: u64| dir.join(id.to_string());
+    let mut on_bad = Vec::new();
+    for id in 0..FILES {
+        write_synced(&path(id), &content(id).bytes()).at("write")?;
+        on_bad.push(first_chunk_file(&rig, &path(id))?.starts_with(&bad));
+    }
+    let count = on_bad.iter().filter(|bad| **bad).count();
+    ensure!(count > 0 && count < FILES as usize, "{count} of {FILES} files are on the second target");
+
+    // Cuts through the middle of what the files occupy.
+    disk.lose_everything_after(MIB * 4 * count as u64 / 2)?;
+    let mut failed = 0;
+    for id in 0..FILES {
+        match fs::read(path(id)) {
+            Ok(read) => ensure_eq!(Content::recognise(&read), Some(content(id)), "file {id}"),
+            Err(error) => {
+                ensure_eq!(error.raw_os_error(), Some(libc::EIO), "the error of file {id} ({error})");
+                ensure!(on_bad[id as usize], "file {id} is on the good target and can't be read: {error}");
+                failed += 1;
+            }
+        }
+    }
+    ensure!(failed > 0, "every file can be read although its disk is cut off");
+    ensure!(names_target(&rig, &bad), "no line of the log names {}", bad.display());
+    for (id, _) in (0..).zip(&on_bad).filter(|(_, bad)| !**bad) {
+        write_synced(&path(id), &content(id + 1000).bytes()).at("write to the good target")?;
+        let read = fs::read(path(id)).at("read from the good target")?;
+        ensure_eq!(Content::recognise(&read), Some(content(id + 1000)), "a file on the good target");
+    }
+    fs::write(dir.join("small"), "metadata goes on").at("a new small file")?;
+    // Its stop may say that a target can't be synced, which is right; that it ends is enough.
+    drop(rig.down());
+    Ok(())
+}
+
+/// A stopped file system with two files on one target each, one of them then damaged by `damage`; the other must be
+/// well, the damaged one must give EIO and never wrong bytes, and fsck must tell.
+fn with_damage(stage: &Stage, name: &str, damage: fn(&File) -> io::Result<()>) -> TestResult {
+    let mut rig = stage.start_rig(name, RigOptions::new(stage.transport()?))?;
+    let dir = rig.mount().join("dir");
+    fs::create_dir(&dir).at("mkdir")?;
+    rig.one_target_per_file(&dir)?;
+    let (victim, other) = (dir.join("victim"), dir.join("other"));
+    let content = Rng::new(21).bytes(3 * MIB as usize);
+    write_synced(&victim, &content).at("victim")?;
+    write_synced(&other, &content).at("other")?;
+    let chunk_file = first_chunk_file(&rig, &victim)?;
+    rig.down()?;
+    let file = File::options().read(true).write(true).open(&chunk_file).at(chunk_file.display())?;
+    damage(&file).at(chunk_file.display())?;
+    rig.up()?;
+    ensure!(fs::read(&other).at("other")? == content, "the other file is damaged too");
+    expect_errno(fs::read(&victim), libc::EIO, "reading the damaged file")?;
+    // Piece by piece: what can be read is right.
+    let open = File::open(&victim).at("victim")?;
+    let mut lost = 0;
+    for (number, expected) in content.chunks(65_536).enumerate() {
+        let mut piece = vec![0; expected.len()];
+        match open.read_exact_at(&mut piece, number as u64 * 65_536) {
+            Ok(()) => ensure!(piece == expected, "wrong bytes from {} on", number * 65_536),
+            Err(_) => lost += 1,
+        }
+    }
+    ensure!(lost > 0, "every piece can be read, although the whole can't");
+    let target = chunk_file.ancestors().find(|path| path.ends_with("t1") || path.ends_with("t2"));
+    let target = target.ok_or_else(|| format!("{} lies in no target", chunk_file.display()))?;
+    ensure!(names_target(&rig, target), "no line of the log names {}", target.display());
+    rig.down()?;
+    ensure!(rig.fsck().is_err(), "fsck finds nothing wrong");
+    Ok(())
+}
+
+fn truncated_chunk_file(stage: &Stage) -> TestResult {
+    with_damage(stage, "truncated", |file| file.set_len(file.metadata()?.len() / 2))
+}
+
+fn flipped_bit(stage: &Stage) -> TestResult {
+    with_damage(stage, "flipped", |file| {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, MIB + 77)?;
+        byte[0] ^= 0x10;
+        file.write_all_at(&byte, MIB + 77)
+    })
+}

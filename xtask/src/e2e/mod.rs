@@ -12,8 +12,8 @@ mod data;
 mod directories;
 mod disk;
 mod faults;
-mod links;
 mod lifecycle;
+mod links;
 mod locks;
 mod metadata;
 mod mounts;
@@ -99,8 +99,6 @@ impl Options {
 enum Scope {
     /// A folder on a mounted file system; run on every transport.
     Mounted,
-    /// The same, but the transport makes no difference: run on one.
-    MountedOnce,
     /// Starts a weft of its own, or several; run once.
     Own,
 }
@@ -173,7 +171,7 @@ fn subjects(options: &Options) -> Result<Vec<Subject>, String> {
     Ok(transports.into_iter().map(|transport| Subject::Weft { binary: binary.clone(), transport }).collect())
 }
 
-/// Runs all selected tests on one subject; those that need one subject only run on the first.
+/// Runs all selected tests on one subject; those with a weft of their own only on the first.
 fn run_on(subject: Subject, first: bool, options: &Options) -> Summary {
     let mut report = Report { subject: subject.name().to_string(), summary: Summary::default() };
     let stage = match Stage::new(subject, options.base, options.full) {
@@ -186,7 +184,10 @@ fn run_on(subject: Subject, first: bool, options: &Options) -> Summary {
     for test in TABLES.iter().flat_map(|table| *table) {
         if options.selects(test.name) && (first || test.scope == Scope::Mounted) {
             let start = Instant::now();
-            let result = run_test(&stage, test);
+            let result = match (test.scope, stage.binary()) {
+                (Scope::Own, Err(failure)) => Err(failure),
+                _ => run_test(&stage, test),
+            };
             report.add(test.name, start.elapsed(), result);
         }
     }

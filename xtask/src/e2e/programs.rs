@@ -1,3 +1,160 @@
-//! x
-use super::TestCase;
-pub const TESTS: &[TestCase] = &[];
+//! Programs that people run.
+
+use super::outcome::{At, TestResult, ensure, ensure_eq};
+use super::stage::Stage;
+use super::{Rng, Scope, TestCase, tools};
+use crate::{build, demo, process};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+pub(super) const TESTS: &[TestCase] = &[
+    TestCase { name: "git_clone_and_fsck", scope: Scope::Mounted, minutes: 3, run: git },
+    TestCase { name: "tar_of_20000_files", scope: Scope::Mounted, minutes: 5, run: tar },
+    TestCase { name: "build_a_c_project", scope: Scope::Mounted, minutes: 3, run: build_c },
+    TestCase { name: "sqlite_with_four_writers", scope: Scope::Mounted, minutes: 5, run: sqlite },
+    TestCase { name: "rsync_twice", scope: Scope::Mounted, minutes: 3, run: rsync },
+];
+
+/// Deadline of one program.
+const DEADLINE: Duration = Duration::from_secs(150);
+
+fn sh(script: &str, dir: &Path) -> TestResult<String> {
+    Ok(process::run_ok(Command::new("sh").args(["-ec", script]).current_dir(dir), DEADLINE)?.stdout)
+}
+
+fn git(stage: &Stage) -> TestResult {
+    tools::find("git")?;
+    let (outside, dir) = (stage.scratch("git")?, stage.folder("git")?);
+    let identity = "-c user.name=tester -c user.email=tester@localhost";
+    // A repository of our own source with some history, so that nothing depends on how this tree was obtained.
+    let source = build::root().join("xtask");
+    let script = format!(
+        "git init -q repo && cp -r '{}/src' repo/ && cd repo && git add -A && git {identity} commit -qm one
+         for n in 1 2 3 4 5; do echo $n >> src/main.rs; git {identity} commit -qam $n; done",
+        source.display()
+    );
+    sh(&script, &outside)?;
+    let repo = outside.join("repo");
+    let script = format!(
+        "git clone -q --no-local 'file://{}' clone && cd clone && git fsck --full --strict
+         git checkout -qb work && echo more > added && git add added && git {identity} commit -qm more
+         git checkout -q HEAD~3 && git checkout -q work && git gc -q --aggressive && git fsck --full
+         git status --porcelain",
+        repo.display()
+    );
+    let printed = sh(&script, &dir)?;
+    ensure_eq!(printed.trim(), "", "what git fsck and git status complain about");
+    let (ours, theirs) = ("git -C clone rev-parse work~1", "git -C repo rev-parse HEAD");
+    ensure_eq!(sh(ours, &dir)?, sh(theirs, &outside)?, "the commit that was cloned");
+    Ok(())
+}
+
+/// A tree of many files of many sizes, with links and modes; the same for the same count.
+fn generate_tree(top: &Path, files: u64) -> std::io::Result<()> {
+    let mut rng = Rng::new(files);
+    for number in 0..files {
+        let folder = top.join(format!("{}/{}", number % 37, number % 11));
+        if number < 37 * 11 {
+            fs::create_dir_all(&folder)?;
+        }
+        let path = folder.join(format!("file-{number}"));
+        // Mostly small, as real trees are; every hundredth has several chunks' worth or none.
+        let length = match number % 100 {
+            0 => rng.below(1_500_000),
+            1 => 0,
+            _ => rng.below(6000),
+        };
+        fs::write(&path, rng.bytes(length as usize))?;
+        if number % 50 == 0 {
+            symlink(format!("file-{number}"), folder.join(format!("symlink-{number}")))?;
+            fs::hard_link(&path, folder.join(format!("link-{number}")))?;
+        }
+    }
+    Ok(())
+}
+
+fn tar(stage: &Stage) -> TestResult {
+    const FILES: u64 = 20_000;
+    let (outside, dir) = (stage.scratch("tar")?, stage.folder("tar")?);
+    generate_tree(&outside.join("tree"), FILES).at("generating a tree")?;
+    sh("tar -cf tree.tar tree", &outside)?;
+    let archive = outside.join("tree.tar");
+    sh(&format!("tar -xf '{}'", archive.display()), &dir)?;
+    sh(&format!("diff -r --no-dereference '{}' tree", outside.join("tree").display()), &dir)?;
+    // And back, from the mount: names, modes, owners, times, links and content, compared by tar itself.
+    sh("tar -cf again.tar tree && tar -df again.tar", &dir)?;
+    sh(&format!("tar -df '{}'", dir.join("again.tar").display()), &outside)?;
+    sh("rm -rf tree && test ! -e tree", &dir)?;
+    fs::remove_dir_all(&outside).at("removing the tree")
+}
+
+fn build_c(stage: &Stage) -> TestResult {
+    tools::find("make")?;
+    tools::find("cc")?;
+    let dir = stage.folder("build_c")?;
+    demo::build_example(&dir).at("building")?;
+    let up_to_date = Command::new("make").arg("-q").arg("-C").arg(&dir).status().at("make -q")?;
+    ensure!(up_to_date.success(), "make would build again what it has just built");
+    sh("touch part7.c && make | grep -c -- ' -c '", &dir).and_then(|compiled| {
+        ensure_eq!(compiled.trim(), "1", "files compiled after one was touched");
+        Ok(())
+    })
+}
+
+fn sqlite(stage: &Stage) -> TestResult {
+    const WRITERS: u64 = 4;
+    const ROWS: u64 = 150;
+    let program = tools::find("sqlite3")?;
+    for journal in ["delete", "wal"] {
+        let dir = stage.folder(&format!("sqlite_{journal}"))?;
+        let ask = |statements: String| {
+            let mut command = Command::new(&program);
+            command.args(["-cmd", ".timeout 60000", "base.db"]).arg(statements).current_dir(&dir);
+            process::run_ok(&mut command, DEADLINE)
+        };
+        ask(format!("pragma journal_mode={journal}; create table t(writer, row, filler);"))?;
+        let write = |writer: u64| {
+            // Each row in a transaction of its own, several to a call.
+            for start in (0..ROWS).step_by(10) {
+                let insert = |row| format!("insert into t values({writer}, {row}, hex(randomblob(500)));");
+                ask((start..start + 10).map(insert).collect())?;
+            }
+            Ok::<(), String>(())
+        };
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || write(writer))).collect();
+            threads.into_iter().map(|thread| thread.join()).collect()
+        });
+        for outcome in outcomes {
+            outcome.map_err(|_| "a writer panicked".to_string())??;
+        }
+        ensure_eq!(
+            ask("pragma integrity_check;".into())?.stdout.trim(),
+            "ok",
+            "integrity with journal {journal}"
+        );
+        let rows = ask("select count(*), count(distinct writer * 1000000 + row) from t;".into())?.stdout;
+        let all = WRITERS * ROWS;
+        ensure_eq!(rows.trim(), format!("{all}|{all}"), "rows, and different ones, with journal {journal}");
+    }
+    Ok(())
+}
+
+fn rsync(stage: &Stage) -> TestResult {
+    tools::find("rsync")?;
+    let (outside, dir) = (stage.scratch("rsync")?, stage.folder("rsync")?);
+    generate_tree(&outside.join("tree"), 2000).at("generating a tree")?;
+    let copy = format!("rsync -aHAX --itemize-changes '{}/' copy/", outside.join("tree").display());
+    let first = sh(&copy, &dir)?;
+    ensure!(first.lines().count() >= 2000, "the first rsync copied {} things", first.lines().count());
+    ensure_eq!(sh(&copy, &dir)?, "", "what the second rsync changed");
+    let compare = copy.replace("-aHAX", "-aHAXcn --delete");
+    ensure_eq!(sh(&compare, &dir)?, "", "what differs by checksum");
+    fs::write(outside.join("tree/0/0/file-0"), "changed").at("changing a file")?;
+    let third = sh(&copy, &dir)?;
+    ensure!(third.contains("0/0/file-0"), "a changed file isn't copied: {third}");
+    Ok(())
+}

@@ -118,9 +118,11 @@ impl Rig {
 
     /// Starts the process and waits until it has mounted.
     pub fn up(&mut self) -> TestResult {
-        let output = File::options().create(true).append(true).open(self.output()).at("the rig's output file")?;
+        let output =
+            File::options().create(true).append(true).open(self.output()).at("the rig's output file")?;
         let errors = output.try_clone().at("the rig's output file")?;
-        let child = self.up_command().stdin(Stdio::null()).stdout(output).stderr(errors).spawn().at("weft up")?;
+        let child =
+            self.up_command().stdin(Stdio::null()).stdout(output).stderr(errors).spawn().at("weft up")?;
         cleanup::hold(Resource::Process(child.id() as i32));
         cleanup::hold(Resource::Mount(self.mount()));
         let child = self.process.insert(child);
@@ -132,7 +134,9 @@ impl Rig {
         });
         if mounted && ended.is_none() {
             // Answered only when the process serves, not just when the kernel knows the mount.
-            return process::run_ok(Command::new("stat").arg(&mount), START_DEADLINE).map(drop).map_err(Failure::from);
+            return process::run_ok(Command::new("stat").arg(&mount), START_DEADLINE)
+                .map(drop)
+                .map_err(Failure::from);
         }
         let cause = match ended {
             Some(status) => format!("ended with {status}"),
@@ -154,7 +158,9 @@ impl Rig {
         };
         self.forget_process();
         if !status.success() || mounts::find(&self.mount()).is_some() {
-            return Err(Failure::Failed(format!("weft down left a mount or ended with {status}:\n    {log}")));
+            return Err(Failure::Failed(format!(
+                "weft down left a mount or ended with {status}:\n    {log}"
+            )));
         }
         self.forget_mount();
         Ok(())
@@ -195,10 +201,14 @@ impl Rig {
         cleanup::released(&Resource::Mount(self.mount()));
     }
 
+    /// Whether the process still runs.
+    pub fn is_alive_process(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
     /// Whether the process still runs and is still mounted.
     pub fn is_alive(&mut self) -> bool {
-        let runs = self.process.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
-        runs && mounts::is_weft(&self.mount())
+        self.is_alive_process() && mounts::is_weft(&self.mount())
     }
 
     /// Runs one of weft's own commands to its end, whatever that is.

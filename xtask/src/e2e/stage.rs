@@ -155,7 +155,7 @@ fn fresh_folder(parent: &Path, name: &str) -> TestResult<PathBuf> {
 
 /// A temporary folder that programs of other users may enter.
 fn readable_temp_dir(parent: &Path) -> TestResult<TempDir> {
-    let dir = tempfile::Builder::new().prefix("weft-e2e-").tempdir_in(parent).at("a temporary folder")?;
+    let dir = tempfile::Builder::new().prefix("weft-").tempdir_in(parent).at("a temporary folder")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).at("a temporary folder")?;
     Ok(dir)
 }

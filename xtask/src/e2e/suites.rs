@@ -1,3 +1,182 @@
-//! x
-use super::TestCase;
-pub const TESTS: &[TestCase] = &[];
+//! The POSIX suites that others wrote: pjdfstest, fsx, fio with verification.
+
+use super::outcome::{At, TestResult, ensure, ensure_eq, skip};
+use super::stage::{Stage, Subject};
+use super::{Scope, TestCase, tools};
+use crate::{process, sys};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+pub(super) const TESTS: &[TestCase] = &[
+    TestCase { name: "pjdfstest", scope: Scope::Mounted, minutes: 5, run: pjdfstest },
+    TestCase { name: "fsx", scope: Scope::Mounted, minutes: 8, run: fsx },
+    TestCase { name: "fio_verify", scope: Scope::Mounted, minutes: 5, run: fio },
+];
+
+/// Deadline of one run of a suite in its short form; the tests' own deadlines end it earlier where they are shorter.
+const DEADLINE: Duration = Duration::from_secs(3600);
+
+/// Tests that pjdfstest can't run on a mounted weft: 13 that remount, and one for a LINK_MAX that FUSE can't tell.
+const SKIPPED_BY_PJDFSTEST: &[&str] = &[
+    "chmod::erofs_named",
+    "chown::erofs_named",
+    "chown::lchown::erofs_named",
+    "link::erofs_named",
+    "link::link_count_max",
+    "mkdir::erofs_new_file",
+    "mkfifo::erofs_new_file",
+    "open::erofs_named",
+    "open::erofs_new_file",
+    "rename::erofs_named",
+    "rmdir::erofs_named",
+    "symlink::erofs_new_file",
+    "truncate::erofs_named",
+    "unlink::erofs_named",
+];
+
+/// Tests of pjdfstest that pass on a file system without LINK_MAX.
+const PASSED_BY_PJDFSTEST: usize = 384;
+
+/// pjdfstest fills paths up to PATH_MAX with whole components, and some lengths of the folder's own path make it panic;
+/// from 48 bytes on its names don't fit a socket's address. This length is known to work.
+const PJDFSTEST_PATH_BYTES: usize = 40;
+
+/// The suites' configurations, compiled in so that the program needs no files beside it.
+const PJDFSTEST_CONFIG: &str = include_str!("../../suites/pjdfstest.toml");
+const FSX_CONFIG: &str = include_str!("../../suites/fsx.toml");
+const FIO_CONFIG: &str = include_str!("../../suites/fio-verify.fio");
+
+fn config(stage: &Stage, name: &str, text: &str) -> TestResult<PathBuf> {
+    let path = stage.scratch(&format!("config-{name}"))?.join(name);
+    fs::write(&path, text).at(path.display())?;
+    Ok(path)
+}
+
+fn pjdfstest(stage: &Stage) -> TestResult {
+    if !sys::is_root() {
+        return skip("pjdfstest needs root");
+    }
+    let program = tools::from_registry("pjdfstest", "0.2.2")?;
+    let config = config(stage, "pjdfstest.toml", PJDFSTEST_CONFIG)?;
+    let root = stage.root()?;
+    let padding = PJDFSTEST_PATH_BYTES.saturating_sub(root.as_os_str().len() + 1).max(1);
+    let dir = stage.folder(&"p".repeat(padding))?;
+    // Its tests drop to other users, who must reach the folder.
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).at("chmod of the mount's root")?;
+    let other = other_file_system(stage, &dir)?;
+    let mut command = Command::new(program);
+    command.arg("-c").arg(config).arg("-p").arg(&dir).arg("-s").arg(&other);
+    let done = process::run(&mut command, DEADLINE)?;
+    let results = Results::parse(&done.stdout);
+    ensure_eq!(results.failed, BTreeSet::new(), "tests of pjdfstest that failed");
+    ensure!(done.status.success(), "pjdfstest ended with {}:\n    {}", done.status, done.tail());
+    if let Subject::Directory(_) = &stage.subject {
+        return Ok(());
+    }
+    let expected: BTreeSet<String> = SKIPPED_BY_PJDFSTEST.iter().map(ToString::to_string).collect();
+    ensure_eq!(results.skipped, expected, "tests that pjdfstest skipped");
+    ensure_eq!(results.passed, PASSED_BY_PJDFSTEST, "tests of pjdfstest that passed");
+    Ok(())
+}
+
+/// A folder on another file system than `dir`, for what must not work across two.
+fn other_file_system(stage: &Stage, dir: &Path) -> TestResult<PathBuf> {
+    let device = |path: &Path| fs::metadata(path).map(|meta| meta.dev()).at(path.display());
+    let ours = device(dir)?;
+    for path in [stage.scratch("pjdfstest-other")?, PathBuf::from("/dev/shm")] {
+        if device(&path)? != ours {
+            return Ok(path);
+        }
+    }
+    skip("there is no second file system")
+}
+
+/// What pjdfstest printed.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Results {
+    passed: usize,
+    failed: BTreeSet<String>,
+    skipped: BTreeSet<String>,
+}
+
+impl Results {
+    fn parse(output: &str) -> Results {
+        let mut results = Results::default();
+        for line in output.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                [name, "ok"] if name.contains("::") => results.passed += 1,
+                [name, "FAILED"] => drop(results.failed.insert(name.to_string())),
+                [name, "skipped"] => drop(results.skipped.insert(name.to_string())),
+                _ => {}
+            }
+        }
+        results
+    }
+}
+
+fn fsx(stage: &Stage) -> TestResult {
+    let program = tools::from_registry("fsx", "0.3.2")?;
+    let config = config(stage, "fsx.toml", FSX_CONFIG)?;
+    let (dir, artifacts) = (stage.folder("fsx")?, stage.scratch("fsx-artifacts")?);
+    let (seeds, operations) = if stage.full { (8, "100000") } else { (3, "20000") };
+    for seed in 1..=seeds {
+        let mut command = Command::new(&program);
+        command.args(["-q", "-N", operations, "-S", &seed.to_string(), "-f"]).arg(&config);
+        command.arg("-P").arg(&artifacts).arg(dir.join(format!("file-{seed}")));
+        let done = process::run_ok(&mut command, DEADLINE)?;
+        let said = format!("{}{}", done.stdout, done.stderr);
+        ensure!(said.contains("A-OK"), "fsx with seed {seed} doesn't say that all is well: {}", done.tail());
+    }
+    Ok(())
+}
+
+fn fio(stage: &Stage) -> TestResult {
+    let program = tools::find("fio")?;
+    let config = config(stage, "fio-verify.fio", FIO_CONFIG)?;
+    let dir = stage.folder("fio")?;
+    let errors = fio_errors(&program, &config, &dir)?;
+    ensure_eq!(errors.len(), 5, "jobs that fio reports");
+    let failed: Vec<_> = errors.iter().filter(|(_, error)| *error != 0).collect();
+    ensure!(failed.is_empty(), "jobs of fio with errors: {failed:?}");
+    Ok(())
+}
+
+/// Runs a job file and answers each job's name and error number.
+fn fio_errors(program: &Path, config: &Path, dir: &Path) -> TestResult<Vec<(String, i64)>> {
+    let mut command = Command::new(program);
+    command.arg("--output-format=json").arg("--directory").arg(dir).arg(config).current_dir(dir);
+    let done = process::run_ok(&mut command, DEADLINE)?;
+    let json: serde_json::Value =
+        serde_json::from_str(&done.stdout).map_err(|error| format!("fio printed no JSON: {error}"))?;
+    let jobs = json["jobs"].as_array().ok_or_else(|| "fio reports no jobs".to_string())?;
+    let result =
+        |job: &serde_json::Value| Some((job["jobname"].as_str()?.to_string(), job["error"].as_i64()?));
+    jobs.iter()
+        .map(|job| Ok(result(job).ok_or_else(|| "fio reports a job without error".to_string())?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_pjdfstest_are_understood() {
+        let output = "chmod::a  ok\nchmod::erofs_named   skipped\n\tRemounts are not allowed\n\
+                      open::b   FAILED\n\tcapacity overflow\n\nSummary: 1 failed, 1 skipped, 1 passed\n";
+        let results = Results::parse(output);
+        assert_eq!(results.passed, 1);
+        assert_eq!(results.failed, BTreeSet::from(["open::b".to_string()]));
+        assert_eq!(results.skipped, BTreeSet::from(["chmod::erofs_named".to_string()]));
+    }
+
+    #[test]
+    fn the_bar_covers_the_whole_suite() {
+        assert_eq!(PASSED_BY_PJDFSTEST + SKIPPED_BY_PJDFSTEST.len(), 398);
+    }
+}

@@ -98,9 +98,7 @@ pub fn link_open_file(file: &File, to: &Path) -> io::Result<()> {
 pub fn set_xattr(path: &Path, name: &str, value: &[u8], flags: i32) -> io::Result<()> {
     let (path, name) = (c_path(path)?, c_name(name)?);
     // SAFETY: the strings are NUL-terminated, `value` is live, and its length is passed with it.
-    check(unsafe {
-        libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
-    })
+    check(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) })
 }
 
 /// `getxattr(2)`.
@@ -170,13 +168,7 @@ pub fn handle_of(path: &Path) -> io::Result<FileHandle> {
     let mut mount_id = 0;
     // SAFETY: `FileHandle` is laid out as the kernel's `file_handle` with room for the size that it states.
     check(unsafe {
-        libc::name_to_handle_at(
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            (&raw mut handle).cast(),
-            &mut mount_id,
-            0,
-        )
+        libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut handle).cast(), &mut mount_id, 0)
     })?;
     Ok(handle)
 }
@@ -185,8 +177,7 @@ pub fn handle_of(path: &Path) -> io::Result<FileHandle> {
 pub fn open_handle(mount: &File, handle: &FileHandle) -> io::Result<File> {
     let mut handle = handle.clone();
     // SAFETY: `FileHandle` is laid out as the kernel's `file_handle`; the descriptor is open while borrowed.
-    let fd =
-        unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), libc::O_RDONLY) };
+    let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), libc::O_RDONLY) };
     check(fd)?;
     // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
     Ok(unsafe { File::from_raw_fd(fd) })
@@ -219,9 +210,8 @@ impl Mapping {
     pub fn new(file: &File, length: usize, sharing: i32) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice disturbs no existing memory.
-        let address = unsafe {
-            libc::mmap(std::ptr::null_mut(), length, protection, sharing, file.as_raw_fd(), 0)
-        };
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, protection, sharing, file.as_raw_fd(), 0) };
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }

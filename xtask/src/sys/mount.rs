@@ -8,9 +8,7 @@ use std::path::Path;
 pub fn mount(source: &str, target: &Path, kind: &str, flags: u64) -> io::Result<()> {
     let (source, target, kind) = (c_name(source)?, c_path(target)?, c_name(kind)?);
     // SAFETY: the strings are NUL-terminated and live; these file systems take no data argument.
-    check(unsafe {
-        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null())
-    })
+    check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) })
 }
 
 /// `umount2(2)` with `MNT_*` flags.

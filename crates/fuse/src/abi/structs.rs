@@ -153,7 +153,12 @@ mod tests {
 
     #[test]
     fn fields_lie_where_the_kernel_puts_them() {
-        let stat = RawStatx { ino: 7, rdev_minor: 9, btime: SxTime { sec: -1, nsec: 5, reserved: 0 }, ..Default::default() };
+        let stat = RawStatx {
+            ino: 7,
+            rdev_minor: 9,
+            btime: SxTime { sec: -1, nsec: 5, reserved: 0 },
+            ..Default::default()
+        };
         let bytes = bytes_of(&stat);
         assert_eq!(bytes[32..40], 7u64.to_ne_bytes());
         assert_eq!(bytes[80..88], (-1i64).to_ne_bytes());

@@ -50,7 +50,9 @@ fn check_bounds(operation: Operation<'_>, data: &[u8]) {
     match operation {
         Operation::Write(args) => assert!(args.size as usize <= data.len()),
         Operation::Lookup { name } | Operation::Unlink { name } | Operation::Rmdir { name } => {
-            assert!(!name.is_empty() && name.len() <= NAME_MAX && !name.contains(&b'/') && !name.contains(&0));
+            assert!(
+                !name.is_empty() && name.len() <= NAME_MAX && !name.contains(&b'/') && !name.contains(&0)
+            );
         }
         _ => {}
     }
@@ -60,8 +62,12 @@ fn check_bounds(operation: Operation<'_>, data: &[u8]) {
 fn names_are_taken_in_order() {
     let args = abi::Rename2In { newdir: 9, flags: 1, padding: 0 };
     let operation = decode(Opcode::Rename2, bytes_of(&args), b"from\0to\0").unwrap();
-    let expected =
-        Operation::Rename { new_parent: InodeId(9), flags: 1, name: b"from".as_slice(), new_name: b"to".as_slice() };
+    let expected = Operation::Rename {
+        new_parent: InodeId(9),
+        flags: 1,
+        name: b"from".as_slice(),
+        new_name: b"to".as_slice(),
+    };
     assert_eq!(operation, expected);
     let operation = decode(Opcode::Symlink, b"", b"link\0/some/where\0").unwrap();
     assert_eq!(operation, Operation::Symlink { name: b"link", target: b"/some/where" });

@@ -54,9 +54,7 @@ impl Syncer {
     pub(super) async fn reach(&self, target: u64) -> Result<(), KvError> {
         match self.blocking {
             Blocking::Thread => Reach { syncer: self, target, number: None }.await,
-            Blocking::Inline => {
-                self.shared.persist(target).inspect_err(|error| self.shared.poison(error))
-            }
+            Blocking::Inline => self.shared.persist(target).inspect_err(|error| self.shared.poison(error)),
         }
     }
 

@@ -141,7 +141,8 @@ fn low_targets_serve_only_to_fill_the_stripe_and_come_last() {
     map.targets[3].class = CapacityClass::Low;
     for chooser in [Chooser::RoundRobin, Chooser::Random, Chooser::CapacityWeighted] {
         for sequence in 1..40 {
-            let three: BTreeSet<_> = chosen(&map, &pattern(chooser, 3), sequence, sequence).into_iter().collect();
+            let three: BTreeSet<_> =
+                chosen(&map, &pattern(chooser, 3), sequence, sequence).into_iter().collect();
             assert_eq!(three, BTreeSet::from([12, 13, 15]));
             let four = chosen(&map, &pattern(chooser, 4), sequence, sequence);
             assert_eq!(four[..3].iter().copied().collect::<BTreeSet<_>>(), BTreeSet::from([12, 13, 15]));

@@ -139,7 +139,10 @@ fn golden_places() {
     assert_eq!(locate(&layout, (5 << 20) + 17), (1, (1 << 20) + 17));
     assert_eq!(locate(&layout, (1 << 50) - 1), (3, (1 << 48) - 1));
     assert_eq!(file_offset(&layout, 2, 3 << 20), 14 << 20);
-    assert_eq!([0, 1, 2, 3].map(|s| local_len(&layout, s, (6 << 20) + 5)), [2 << 20, 2 << 20, (1 << 20) + 5, 1 << 20]);
+    assert_eq!(
+        [0, 1, 2, 3].map(|s| local_len(&layout, s, (6 << 20) + 5)),
+        [2 << 20, 2 << 20, (1 << 20) + 5, 1 << 20]
+    );
     assert_eq!(file_end(&layout, &[0, 5, 0, 0]), (1 << 20) + 5);
     assert_eq!(file_end(&layout, &[0; 4]), 0);
 }

@@ -222,20 +222,45 @@ fn the_end_of_a_session_ends_its_waits_and_grants_others() {
     assert_eq!(table.held_total, 0);
 }
 
+/// Gives holder 0 `count` locks on bytes `10 i .. 10 i + 2`, past the limits.
+fn fill(table: &mut LockTable, ino: InodeId, count: usize) {
+    let lock = |i: usize| Held {
+        holder: holder(Posix, 0),
+        pid: 100,
+        kind: Shared,
+        range: range(10 * i as u64, 10 * i as u64 + 2),
+    };
+    table.inodes.entry(ino).or_default().held = (0..count).map(lock).collect();
+    table.held_total += count;
+}
+
 #[test]
 fn an_inode_has_a_limit_that_unlocking_respects_too() {
     let mut table = LockTable::new();
-    let mut start = 0;
-    while verdict(&mut table, posix(0, Shared, start, start + 2), Refuse) == Verdict::Granted {
-        start += 10;
-    }
-    assert_eq!(held(&table, holder(Posix, 0)).len(), MAX_LOCKS_PER_INODE - 1);
-    assert_eq!(verdict(&mut table, posix(1, Exclusive, 0, 0), Wait), Verdict::Refused(Errno::ENOLCK));
-    assert_eq!(table.unlock(INO, holder(Posix, 0), range(1, 1)), Ok(vec![]));
-    assert_eq!(table.unlock(INO, holder(Posix, 0), range(11, 11)), Err(Errno::ENOLCK));
+    let owner = holder(Posix, 0);
+    fill(&mut table, INO, MAX_LOCKS_PER_INODE - GROWTH);
+    let waiting = wait(&mut table, posix(1, Exclusive, 0, 0));
+    assert_eq!(verdict(&mut table, posix(2, Exclusive, 5, 5), Wait), Verdict::Refused(Errno::ENOLCK));
+    assert_eq!(table.unlock(INO, owner, range(11, 11)), Err(Errno::ENOLCK));
     grant(&mut table, LockRequest { ino: InodeId(8), ..posix(0, Shared, 0, 0) });
-    assert_eq!(table.unlock(INO, holder(Posix, 0), range(20, 22)), Ok(vec![]));
-    assert_eq!(table.unlock(INO, holder(Posix, 0), range(11, 11)), Ok(vec![]));
+    assert_eq!(table.unlock(INO, owner, range(20, 22)), Ok(vec![]));
+    assert_eq!(table.unlock(INO, owner, range(11, 11)), Ok(vec![]));
+    assert_eq!(table.unlock(INO, owner, range(31, 31)), Err(Errno::ENOLCK));
+    assert_eq!(table.release_owner(INO, owner), [waiting]);
+    grant(&mut table, posix(2, Exclusive, 5, 5));
+}
+
+#[test]
+fn a_table_has_a_limit() {
+    let mut table = LockTable::new();
+    let per_inode = MAX_LOCKS_PER_INODE / 2;
+    for number in 0..MAX_LOCKS / per_inode {
+        fill(&mut table, InodeId(100 + number as u64), per_inode);
+    }
+    assert_eq!(verdict(&mut table, posix(1, Shared, 0, 0), Refuse), Verdict::Refused(Errno::ENOLCK));
+    assert_eq!(table.unlock(InodeId(100), holder(Posix, 0), range(1, 1)), Err(Errno::ENOLCK));
+    assert_eq!(table.release_owner(InodeId(100), holder(Posix, 0)), []);
+    grant(&mut table, posix(1, Shared, 0, 0));
 }
 
 mod against_a_model;

@@ -1,7 +1,7 @@
 //! Content: inline content, and what is known of content in chunks.
 
 use crate::keys;
-use crate::record::{self, Inline, Inode, Writing};
+use crate::record::{Inline, Inode, Writing};
 use crate::tx::{Outcome, Tx};
 use bytes::Bytes;
 use types::{Errno, InodeId, Layout, StripePattern, Timestamp};
@@ -96,12 +96,7 @@ pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
 }
 
 /// Ends the time of the inline copy: the content is in the chunks. A repeated call changes only size and times.
-pub(crate) fn drop_inline(
-    tx: &mut Tx<'_>,
-    ino: InodeId,
-    size: u64,
-    mtime: Timestamp,
-) -> Outcome<MetaReply> {
+pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Timestamp) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     if inode.layout.is_none() {
         return Err(Errno::EINVAL.into());
@@ -122,15 +117,19 @@ pub(crate) fn drop_inline(
 pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     let size = inode.size.max(check_size(report.size)?);
-    if size != inode.size || report.mtime.is_some() || report.kill_suid_sgid {
-        inode.touch(tx.env.now);
-    }
+    let grown = size != inode.size;
     inode.size = size;
     if !inode.inline {
         inode.blocks = report.blocks;
     }
     if let Some(mtime) = report.mtime {
         inode.mtime = Some(mtime.into());
+        // The change happened then, not now that it is reported: a program that looked in between saw this time.
+        if inode.attr(ino).ctime < mtime {
+            inode.touch(mtime);
+        }
+    } else if grown || report.kill_suid_sgid {
+        inode.touch(tx.env.now);
     }
     if report.kill_suid_sgid {
         inode.kill_suid_sgid();
@@ -148,12 +147,7 @@ pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report) -> Outcom
 /// Sets the size. Chunks that have to be cut are noted until the session says that they are.
 ///
 /// "Smaller" is judged by the size on record: a session that has written beyond it reports its size first.
-pub(crate) fn truncate(
-    tx: &mut Tx<'_>,
-    ino: InodeId,
-    size: u64,
-    kill_suid_sgid: bool,
-) -> Outcome<MetaReply> {
+pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid: bool) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     let shrinks = check_size(size)? < inode.size;
     if inode.inline && shrinks {
@@ -239,9 +233,4 @@ fn put_own_note(tx: &mut Tx<'_>, ino: InodeId, note: Writing) {
 
 fn check_size(size: u64) -> Outcome<u64> {
     if size > MAX_FILE_SIZE { Err(Errno::EFBIG.into()) } else { Ok(size) }
-}
-
-/// Encoded layout of a file that has chunks.
-pub(super) fn chunks_of(inode: &Inode) -> Option<&record::Layout> {
-    inode.layout.as_ref()
 }

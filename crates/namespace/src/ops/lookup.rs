@@ -8,11 +8,12 @@ use wire::MetaReply;
 pub(crate) fn lookup(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply> {
     check_name(name)?;
     let ino = match name {
+        // The kernel asks so for any inode, not just for directories, when it decodes a file handle.
         b"." => parent,
         b".." => tx.directory(parent)?.parent_id(),
         _ => return lookup_entry(tx, parent, name),
     };
-    let inode = tx.directory(ino)?;
+    let inode = tx.inode(ino)?;
     Ok(MetaReply::Entry(inode.attr(ino)))
 }
 

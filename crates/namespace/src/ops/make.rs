@@ -99,12 +99,7 @@ pub(crate) fn mkdir(
 }
 
 /// Makes a symlink.
-pub(crate) fn symlink(
-    tx: &mut Tx<'_>,
-    parent: InodeId,
-    name: &[u8],
-    target: &Bytes,
-) -> Outcome<MetaReply> {
+pub(crate) fn symlink(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], target: &Bytes) -> Outcome<MetaReply> {
     if target.is_empty() {
         return Err(Errno::ENOENT.into());
     }

@@ -7,6 +7,7 @@
 use crate::keys::{self, Key};
 use crate::record::{self, Entry, Inode};
 use crate::tx::{Outcome, Tx};
+use crate::{ReadError, Reader};
 use bytes::Bytes;
 use types::{Attr, Errno, Error, InodeId};
 use wire::{DirEntry, MetaReply};
@@ -26,22 +27,36 @@ pub(crate) fn readdir(
 ) -> Outcome<MetaReply> {
     let parent = tx.directory(dir)?.parent_id();
     let limit = (limit as usize).clamp(1, MAX_PAGE);
-    let (pairs, end) = page(tx, dir, cookie, limit)?;
-    let mut entries = Vec::with_capacity(pairs.len());
-    for (key, value) in pairs {
-        let mut entry = decode(&key, value)?;
-        if attributes {
+    let (mut entries, end) = page(tx.reader, dir, cookie, limit)?;
+    if attributes {
+        for entry in &mut entries {
             entry.attr = attr_at_home(tx, dir, entry.ino)?;
         }
-        entries.push(entry);
     }
     Ok(MetaReply::Directory { entries, end, parent })
 }
 
-/// The stored entries of a page, and whether it is the last one.
-fn page(tx: &Tx<'_>, dir: InodeId, cookie: u64, limit: usize) -> Outcome<(Vec<(Bytes, Bytes)>, bool)> {
+/// Entries after `cookie`, without attributes, and whether they are the last ones.
+pub(crate) fn page(
+    reader: &dyn Reader,
+    dir: InodeId,
+    cookie: u64,
+    limit: usize,
+) -> Result<(Vec<DirEntry>, bool), ReadError> {
+    let (pairs, end) = stored_page(reader, dir, cookie, limit)?;
+    let entries = pairs.into_iter().map(|(key, value)| decode(&key, value));
+    Ok((entries.collect::<Result<_, Error>>()?, end))
+}
+
+fn stored_page(
+    reader: &dyn Reader,
+    dir: InodeId,
+    cookie: u64,
+    limit: usize,
+) -> Result<(Vec<(Bytes, Bytes)>, bool), ReadError> {
     // One more than asked for shows whether this is the end, and whether the page would part equal hashes.
-    let mut pairs = tx.scan(&keys::entries_after(dir, cookie), limit + 1)?;
+    let range = keys::entries_after(dir, cookie);
+    let mut pairs = reader.scan(&range.from, &range.to, limit.saturating_add(1))?;
     if pairs.len() <= limit {
         return Ok((pairs, true));
     }
@@ -50,9 +65,9 @@ fn page(tx: &Tx<'_>, dir: InodeId, cookie: u64, limit: usize) -> Outcome<(Vec<(B
         pairs.truncate(limit);
         return Ok((pairs, false));
     }
-    let first_of_last = pairs.iter().position(|(key, _)| hash_of(key).ok() == Some(last)).unwrap_or(limit);
-    pairs.truncate(first_of_last);
-    pairs.extend(tx.scan(&keys::entries_at(dir, last), MAX_COLLISIONS)?);
+    pairs.retain(|(key, _)| keys::entry_hash(key) != Some(last));
+    let range = keys::entries_at(dir, last);
+    pairs.extend(reader.scan(&range.from, &range.to, MAX_COLLISIONS)?);
     Ok((pairs, false))
 }
 
@@ -66,15 +81,11 @@ fn attr_at_home(tx: &Tx<'_>, dir: InodeId, ino: InodeId) -> Outcome<Option<Attr>
     Ok(inode.map(|inode| inode.attr(ino)))
 }
 
-fn hash_of(key: &[u8]) -> Outcome<u64> {
-    match keys::entry_hash(key) {
-        Some(hash) => Ok(hash),
-        None => Err(damaged(key).into()),
-    }
+fn hash_of(key: &[u8]) -> Result<u64, Error> {
+    keys::entry_hash(key).ok_or_else(|| damaged(key))
 }
 
-/// A stored entry as a listing shows it, without attributes.
-pub(crate) fn decode(key: &Bytes, value: Bytes) -> Result<DirEntry, Error> {
+fn decode(key: &Bytes, value: Bytes) -> Result<DirEntry, Error> {
     let Some(Key::Entry { hash, name, .. }) = keys::decode_key(key) else {
         return Err(damaged(key));
     };

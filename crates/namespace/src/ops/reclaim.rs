@@ -1,20 +1,18 @@
 //! The end of an inode.
 
 use crate::attributes::MAX_XATTR_NAMES;
+use crate::background::MAX_WRITERS;
 use crate::keys;
-use crate::record::Orphan;
+use crate::record::{Inode, Orphan};
 use crate::tx::{Outcome, Tx};
 use types::InodeId;
 use wire::MetaReply;
-
-/// The most sessions that can have a note on one file.
-const MAX_WRITERS: usize = 1 << 20;
 
 /// Deletes an orphan with all that belongs to it. Its chunks are noted as doomed: they are deleted afterwards, by the
 /// metadata service. An inode that is gone, or that has a name, is left alone.
 pub(crate) fn reclaim(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     let is_orphan = tx.get::<Orphan>(&keys::orphan(ino))?.is_some();
-    let inode = match tx.get::<crate::record::Inode>(&keys::inode(ino))? {
+    let inode = match tx.get::<Inode>(&keys::inode(ino))? {
         Some(inode) if is_orphan && inode.nlink == 0 => inode,
         _ => return Ok(MetaReply::Unit),
     };

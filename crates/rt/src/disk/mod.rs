@@ -1,11 +1,10 @@
 //! Files: on the machine's file systems, or on the simulated machine's disk.
 
 mod real;
-#[cfg(test)]
-mod tests;
 
 use crate::buf::IoBuf;
 use crate::context::{self, Runtime};
+use crate::sim::{self, SimFile};
 use real::RealFile;
 use std::ffi::OsString;
 use std::io;
@@ -51,6 +50,15 @@ pub enum Fallocate {
     Zero,
 }
 
+/// When a write is on disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// After the next sync.
+    Later,
+    /// When it completes.
+    Now,
+}
+
 /// An open file. Its operations run on the core that calls them; any core may.
 #[derive(Debug)]
 pub struct File {
@@ -60,6 +68,7 @@ pub struct File {
 #[derive(Debug)]
 enum Inner {
     Real(RealFile),
+    Sim(SimFile),
 }
 
 impl File {
@@ -67,6 +76,7 @@ impl File {
     pub async fn open(path: &Path, options: OpenOptions) -> io::Result<File> {
         let inner = match context::require()? {
             Runtime::Core(_) => Inner::Real(RealFile::open(path, options).await?),
+            Runtime::Sim(world) => Inner::Sim(SimFile::open(&world, path, options).await?),
         };
         Ok(File { inner })
     }
@@ -75,20 +85,23 @@ impl File {
     pub async fn read_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
         match &self.inner {
             Inner::Real(file) => file.read_at(buf, offset).await,
+            Inner::Sim(file) => file.read_at(buf, offset).await,
         }
     }
 
     /// Writes all of `buf` at `offset` and returns its length.
     pub async fn write_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
         match &self.inner {
-            Inner::Real(file) => file.write_at(buf, offset, real::Durability::Later).await,
+            Inner::Real(file) => file.write_at(buf, offset, Durability::Later).await,
+            Inner::Sim(file) => file.write_at(buf, offset, Durability::Later).await,
         }
     }
 
     /// As [`File::write_at`], and the bytes are on disk when it returns.
     pub async fn write_at_durable(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
         match &self.inner {
-            Inner::Real(file) => file.write_at(buf, offset, real::Durability::Now).await,
+            Inner::Real(file) => file.write_at(buf, offset, Durability::Now).await,
+            Inner::Sim(file) => file.write_at(buf, offset, Durability::Now).await,
         }
     }
 
@@ -96,6 +109,7 @@ impl File {
     pub async fn sync_data(&self) -> io::Result<()> {
         match &self.inner {
             Inner::Real(file) => file.sync_data().await,
+            Inner::Sim(file) => file.sync_data().await,
         }
     }
 
@@ -103,6 +117,7 @@ impl File {
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
         match &self.inner {
             Inner::Real(file) => file.set_len(len),
+            Inner::Sim(file) => file.set_len(len).await,
         }
     }
 
@@ -110,6 +125,7 @@ impl File {
     pub async fn allocate(&self, how: Fallocate, offset: u64, len: u64) -> io::Result<()> {
         match &self.inner {
             Inner::Real(file) => file.allocate(how, offset, len).await,
+            Inner::Sim(file) => file.allocate(how, offset, len).await,
         }
     }
 
@@ -117,6 +133,7 @@ impl File {
     pub async fn stat(&self) -> io::Result<FileStat> {
         match &self.inner {
             Inner::Real(file) => file.stat(),
+            Inner::Sim(file) => file.stat().await,
         }
     }
 
@@ -124,6 +141,7 @@ impl File {
     pub async fn seek_data(&self, from: u64) -> io::Result<Option<u64>> {
         match &self.inner {
             Inner::Real(file) => file.seek_data(from),
+            Inner::Sim(file) => file.seek_data(from).await,
         }
     }
 
@@ -131,6 +149,7 @@ impl File {
     pub async fn seek_hole(&self, from: u64) -> io::Result<u64> {
         match &self.inner {
             Inner::Real(file) => file.seek_hole(from),
+            Inner::Sim(file) => file.seek_hole(from).await,
         }
     }
 }
@@ -139,6 +158,7 @@ impl File {
 pub async fn create_dir_all(path: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => std::fs::create_dir_all(path),
+        Runtime::Sim(world) => sim::create_dir_all(&world, path).await,
     }
 }
 
@@ -146,6 +166,7 @@ pub async fn create_dir_all(path: &Path) -> io::Result<()> {
 pub async fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
     match context::require()? {
         Runtime::Core(_) => std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect(),
+        Runtime::Sim(world) => sim::read_dir(&world, path).await,
     }
 }
 
@@ -153,6 +174,7 @@ pub async fn read_dir(path: &Path) -> io::Result<Vec<OsString>> {
 pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => real::rename(from, to).await,
+        Runtime::Sim(world) => sim::rename(&world, from, to).await,
     }
 }
 
@@ -160,6 +182,7 @@ pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
 pub async fn remove_file(path: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => real::remove_file(path).await,
+        Runtime::Sim(world) => sim::remove_file(&world, path).await,
     }
 }
 
@@ -167,6 +190,7 @@ pub async fn remove_file(path: &Path) -> io::Result<()> {
 pub async fn sync_dir(path: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => real::sync_dir(path).await,
+        Runtime::Sim(world) => sim::sync_dir(&world, path).await,
     }
 }
 
@@ -174,6 +198,7 @@ pub async fn sync_dir(path: &Path) -> io::Result<()> {
 pub async fn sync_filesystem(path: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => real::sync_filesystem(path).await,
+        Runtime::Sim(world) => sim::sync_filesystem(&world).await,
     }
 }
 
@@ -181,5 +206,6 @@ pub async fn sync_filesystem(path: &Path) -> io::Result<()> {
 pub async fn space(path: &Path) -> io::Result<(u64, u64)> {
     match context::require()? {
         Runtime::Core(_) => real::space(path),
+        Runtime::Sim(world) => sim::space(&world).await,
     }
 }

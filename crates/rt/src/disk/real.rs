@@ -3,11 +3,11 @@
 //! What the ring offers goes through it. Direct system calls remain where the ring has none, or where it would only move a
 //! quick call to a kernel thread and so cost more than the call itself.
 
-use super::{Fallocate, FileStat, OpenOptions};
+use super::{Durability, Fallocate, FileStat, OpenOptions};
 use crate::blocking;
 use crate::buf::IoBuf;
-use crate::driver::{Keep, large};
-use crate::op;
+use crate::driver::{Keep, OnDrop, checked, large};
+use crate::op::{self, Op};
 use io_uring::{opcode, types::Fd, types::FsyncFlags};
 use std::ffi::CString;
 use std::fs;
@@ -22,15 +22,6 @@ use types::Timestamp;
 const FILE_MODE: libc::mode_t = 0o600;
 /// One transfer's limit; the kernel cuts longer ones a little below 2 GiB.
 const MAX_TRANSFER: usize = 1 << 30;
-
-/// When a write is on disk.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Durability {
-    /// After the next sync.
-    Later,
-    /// When it completes.
-    Now,
-}
 
 /// An open file.
 #[derive(Debug)]
@@ -52,7 +43,9 @@ impl RealFile {
     }
 
     pub(super) async fn read_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
-        let mut done = if self.direct { 0 } else {
+        let mut done = if self.direct {
+            0
+        } else {
             match self.read_cached(&buf, offset)? {
                 Cached::Complete(done) => return Ok(done),
                 Cached::Partial(done) => done,
@@ -106,7 +99,12 @@ impl RealFile {
         Ok(Cached::Complete(done))
     }
 
-    pub(super) async fn write_at(&self, buf: IoBuf, offset: u64, durability: Durability) -> io::Result<usize> {
+    pub(super) async fn write_at(
+        &self,
+        buf: IoBuf,
+        offset: u64,
+        durability: Durability,
+    ) -> io::Result<usize> {
         let flags = if durability == Durability::Now { libc::RWF_DSYNC } else { 0 };
         let mut done = 0;
         while done < buf.len() {
@@ -229,8 +227,10 @@ async fn open_on_ring(path: &Path, flags: libc::c_int) -> io::Result<OwnedFd> {
     loop {
         let path = path.clone();
         let entry = opcode::OpenAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(flags).build();
-        // SAFETY: the entry points to `path`'s heap memory, which `keep` owns.
-        match unsafe { op::run(large(entry), Keep { paths: [Some(path), None], ..Keep::default() }) }.await {
+        let keep = Keep { paths: [Some(path), None], ..Keep::default() };
+        // SAFETY: the entry points to the path's heap memory, which `keep` owns.
+        let open = unsafe { Op::start(large(entry), keep, OnDrop::Close)? };
+        match checked(open.await) {
             // SAFETY: the kernel has just opened the descriptor for us.
             Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }),
             Err(e) if is_transient(&e) => {}
@@ -257,7 +257,9 @@ pub(super) async fn rename(from: &Path, to: &Path) -> io::Result<()> {
     let here = Fd(libc::AT_FDCWD);
     let entry = opcode::RenameAt::new(here, from.as_ptr(), here, to.as_ptr()).build();
     // SAFETY: the entry points to the paths' heap memory, which `keep` owns.
-    unsafe { op::run(large(entry), Keep { paths: [Some(from), Some(to)], ..Keep::default() }) }.await.map(drop)
+    unsafe { op::run(large(entry), Keep { paths: [Some(from), Some(to)], ..Keep::default() }) }
+        .await
+        .map(drop)
 }
 
 /// Removes through the ring: freeing the space of a large file takes long.

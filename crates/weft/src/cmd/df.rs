@@ -13,9 +13,17 @@ pub fn run(args: &QueryArgs) -> Result<()> {
         return print_json(&df);
     }
     let row = |what: String, capacity, used, free, place: &str| {
-        [what, format_size(capacity), format_size(used), format_size(free), percent(used, free), place.to_string()]
+        [
+            what,
+            format_size(capacity),
+            format_size(used),
+            format_size(free),
+            percent(used, free),
+            place.to_string(),
+        ]
     };
-    let targets = df.targets.iter().map(|t| row(format!("target {}", t.id), t.capacity, t.used, t.free, &t.path));
+    let targets =
+        df.targets.iter().map(|t| row(format!("target {}", t.id), t.capacity, t.used, t.free, &t.path));
     let mut rows = vec![row("cluster".into(), df.capacity, df.used, df.free, &df.mount)];
     rows.extend(targets);
     let heading = [

@@ -1,20 +1,15 @@
 //! `weft down`: unmount and stop.
 
 use crate::cli::DownArgs;
-use crate::control::Control;
+use crate::control::{Control, not_running};
 use crate::output::print;
 use std::time::Duration;
 use types::Result;
 
-/// Stops the cluster; one that is down already is no error.
+/// Stops the cluster, and waits until it has ended.
 pub fn run(args: &DownArgs) -> Result<()> {
-    let dir = args.dir.display();
-    match Control::connect(&args.dir)? {
-        Some(control) => {
-            let stopped = control.stop(Duration::from_secs(args.timeout))?;
-            print(&format!("stopped the cluster in {dir} (process {})\n", stopped.pid));
-        }
-        None => print(&format!("the cluster in {dir} is not running\n")),
-    }
+    let Some(control) = Control::connect(&args.dir)? else { return Err(not_running(&args.dir)) };
+    let stopped = control.stop(Duration::from_secs(args.timeout))?;
+    print(&format!("stopped the cluster in {} (process {})\n", args.dir.display(), stopped.pid));
     Ok(())
 }

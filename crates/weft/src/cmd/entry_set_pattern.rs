@@ -37,7 +37,11 @@ fn change_of(args: &PatternArgs) -> Value {
         ("inline_limit", args.inline_limit.map(|v| json!(v))),
         ("chooser", args.chooser.map(|v| json!(value_name(v)))),
     ];
-    fields.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect::<Map<_, _>>().into()
+    fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_string(), value?)))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 /// The kernel hands back a number only; here the cause is put into words again.
@@ -45,11 +49,13 @@ fn refused(args: &SetPatternArgs, cause: rustix::io::Errno) -> Error {
     let dir = args.dir.display();
     match Errno(cause.raw_os_error()) {
         Errno::EINVAL => Error::new(Errno::EINVAL, format!("the pattern for {dir} is not valid"))
-            .hint("chunk size: a power of two from 64K to 64M; inline limit: at most 64K; see weft pool list for pools"),
+            .hint("chunk size: a power of two from 64K to 64M; inline limit: at most 64K; weft pool list shows pools"),
         Errno::ENOTDIR => Error::new(Errno::ENOTDIR, format!("{dir} is not a directory"))
             .hint("patterns belong to directories; a file keeps the one it was made with"),
-        Errno::EPERM | Errno::EACCES => Error::new(Errno::EPERM, format!("not permitted to set the pattern of {dir}"))
-            .hint("its owner and root may"),
+        Errno::EPERM | Errno::EACCES => {
+            Error::new(Errno::EPERM, format!("not permitted to set the pattern of {dir}"))
+                .hint("its owner and root may")
+        }
         _ => foreign(&args.dir, cause),
     }
 }
@@ -61,7 +67,13 @@ mod tests {
 
     #[test]
     fn only_what_is_given_is_changed() {
-        let none = PatternArgs { pool: None, chunk_size: None, stripe_count: None, inline_limit: None, chooser: None };
+        let none = PatternArgs {
+            pool: None,
+            chunk_size: None,
+            stripe_count: None,
+            inline_limit: None,
+            chooser: None,
+        };
         let some = PatternArgs { chunk_size: Some(65536), chooser: Some(Chooser::RoundRobin), ..none };
         assert_eq!(change_of(&some), json!({ "chunk_size": 65536, "chooser": "round-robin" }));
     }

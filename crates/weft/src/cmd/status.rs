@@ -36,7 +36,10 @@ pub fn screen(status: &ClusterStatus) -> String {
                 format_size(status.capacity)
             ),
         ),
-        ("requests", format!("{} from the kernel, {} to targets", counters.fuse_requests, counters.storage_requests)),
+        (
+            "requests",
+            format!("{} from the kernel, {} to targets", counters.fuse_requests, counters.storage_requests),
+        ),
         (
             "metadata",
             format!(

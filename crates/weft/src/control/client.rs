@@ -30,7 +30,9 @@ impl Control {
         let connected = File::open(dir).and_then(|d| UnixStream::connect(short_path(&d, &paths.socket())));
         match connected {
             Ok(stream) => Ok(Some(Control { dir: dir.to_path_buf(), stream })),
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(None),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                Ok(None)
+            }
             Err(e) => Err(os_error(format_args!("can't reach the cluster in {}", dir.display()), &e)
                 .hint("run as the user who started it")),
         }
@@ -89,7 +91,7 @@ impl Control {
 }
 
 /// The error of a command that needs a running cluster.
-fn not_running(dir: &Path) -> Error {
+pub fn not_running(dir: &Path) -> Error {
     let dir = dir.display();
     Error::new(Errno::ENOTCONN, format!("the cluster in {dir} is not running"))
         .hint(format!("weft up --dir {dir} --mount MOUNTPOINT starts it"))

@@ -1,23 +1,24 @@
-//! How commands talk to the process that serves a cluster: a socket in the state directory, one JSON line each way.
+//! How commands talk to the process that serves a cluster: a socket in the state directory, one JSON line
+//! each way.
 //!
-//! A request is `{"cmd":"status"}`; the answer is `{"ok":…}` or `{"error":…,"hint":…}`. A connection that asked for a stop is held
-//! open until the process ends, so that its end is the signal that everything is over.
+//! A request is `{"cmd":"status"}`; the answer is `{"ok":…}` or `{"error":…,"hint":…}`. A connection that
+//! asked for a stop is held open until the process ends, so that its end is the signal that everything is
+//! over.
 
 mod client;
 mod protocol;
 mod server;
 
-pub use client::Control;
-pub use protocol::{
-    Answer, ClusterStatus, Counters, DiskFree, PoolStatus, Request, Stopping, TargetStatus,
-};
+pub use client::{Control, not_running};
+pub use protocol::{Answer, ClusterStatus, Counters, DiskFree, PoolStatus, Request, Stopping, TargetStatus};
 pub use server::{Service, start};
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest line either side accepts, bytes: the status of [`crate::cli`]'s most targets with long paths fits many times.
+/// Longest line either side accepts, bytes: the status of [`crate::cli`]'s most targets with long paths fits
+/// many times.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// How long either side waits for the other's line.

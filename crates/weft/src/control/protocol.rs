@@ -40,7 +40,8 @@ impl From<Answer> for types::Result<serde_json::Value> {
 
 impl From<Error> for Answer {
     fn from(error: Error) -> Answer {
-        let text = if error.message.is_empty() { error.errno.name().into() } else { error.message.to_string() };
+        let text =
+            if error.message.is_empty() { error.errno.name().into() } else { error.message.to_string() };
         Answer::Error { error: text, hint: error.hint.into_owned(), errno: error.errno.0 }
     }
 }

@@ -19,10 +19,12 @@ pub trait Service: Send + Sync + 'static {
     fn stop(&self, connection: UnixStream);
 }
 
-/// Opens the control socket and answers on a thread of its own, one connection after another, until the process ends.
+/// Opens the control socket and answers on a thread of its own, one connection after another, until the
+/// process ends.
 pub fn start(paths: &StatePaths, service: Arc<dyn Service>) -> Result<()> {
     let socket = paths.socket();
-    let listener = listen(paths).map_err(|e| os_error(format_args!("can't open {}", socket.display()), &e))?;
+    let listener =
+        listen(paths).map_err(|e| os_error(format_args!("can't open {}", socket.display()), &e))?;
     let serve = move || {
         for connection in listener.incoming() {
             let served = connection.and_then(|stream| serve_one(stream, &*service));

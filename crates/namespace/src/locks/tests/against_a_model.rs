@@ -29,7 +29,8 @@ impl Model {
                 covers(request, byte)
                     && bytes[byte].is_some_and(|kind| kind == Exclusive || request.kind == Exclusive)
             };
-            let other = ino == request.ino && holder != request.holder && holder.space == request.holder.space;
+            let other =
+                ino == request.ino && holder != request.holder && holder.space == request.holder.space;
             (other && (0..BYTES).any(clash)).then_some(holder)
         };
         self.bytes.iter().filter_map(in_the_way).collect()
@@ -193,7 +194,8 @@ fn step(table: &mut LockTable, model: &mut Model, dice: &mut Dice) -> Option<Ver
         _ => {
             let session = request.holder.session;
             let of_session = |(_, queued): &&(WaitId, LockRequest)| queued.holder.session == session;
-            let cancelled: Vec<WaitId> = model.queue.iter().filter(of_session).map(|(wait, _)| *wait).collect();
+            let cancelled: Vec<WaitId> =
+                model.queue.iter().filter(of_session).map(|(wait, _)| *wait).collect();
             model.queue.retain(|(_, queued)| queued.holder.session != session);
             model.bytes.retain(|(_, holder), _| holder.session != session);
             let released = table.release_session(session);

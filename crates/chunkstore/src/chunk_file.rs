@@ -1,0 +1,195 @@
+//! One open chunk file.
+
+use crate::place;
+use crate::range_lock::RangeLock;
+use crate::sums::{SumBudget, SumCache};
+use parking_lot::Mutex;
+use rt::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use types::{ByteRange, Errno, InodeId};
+
+/// A chunk file with its checksums and locks. There is one per inode and store at a time.
+pub(crate) struct ChunkFile {
+    pub(crate) ino: InodeId,
+    pub(crate) path: PathBuf,
+    sum_path: PathBuf,
+    /// Through the page cache.
+    pub(crate) cached: File,
+    /// Past it; `None` when the local file system can't.
+    direct: OnceLock<Option<File>>,
+    sum_file: OnceLock<File>,
+    /// Made by us: whatever checksum file is there is the leftover of a deletion that a crash interrupted.
+    fresh: bool,
+    pub(crate) sums: SumCache,
+    pub(crate) ranges: RangeLock,
+    /// Keeps write-backs of checksums, and cuts of the checksum file, one after another. Who holds it neither locks ranges nor
+    /// makes room for pages.
+    pub(crate) write_back: rt::sync::RwLock,
+    /// Changed since its last sync began.
+    pub(crate) unsynced: AtomicBool,
+    pub(crate) deleted: AtomicBool,
+    /// Used since the cache last looked.
+    pub(crate) used: AtomicBool,
+    /// Where a change was abandoned or failed half-way, so that checksums may not match.
+    unsettled: Mutex<Option<ByteRange>>,
+}
+
+const READ_WRITE: OpenOptions =
+    OpenOptions { read: true, write: true, create: false, exclusive: false, truncate: false, direct: false };
+
+fn absent_as_none(opened: io::Result<File>) -> io::Result<Option<File>> {
+    match opened {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+impl ChunkFile {
+    /// Opens an existing chunk file; `None` when there is none.
+    pub(crate) async fn open(dir: &Path, ino: InodeId, budget: &Arc<SumBudget>) -> io::Result<Option<ChunkFile>> {
+        let path = place::chunk_file(dir, ino);
+        let file = absent_as_none(File::open(&path, READ_WRITE).await)?;
+        Ok(file.map(|file| ChunkFile::new(dir, ino, path, file, budget)))
+    }
+
+    /// Makes a chunk file, which must not exist.
+    pub(crate) async fn create(dir: &Path, ino: InodeId, budget: &Arc<SumBudget>) -> io::Result<ChunkFile> {
+        let path = place::chunk_file(dir, ino);
+        let options = OpenOptions { create: true, exclusive: true, ..READ_WRITE };
+        let file = match File::open(&path, options).await {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                rt::create_dir_all(&place::folder(dir, ino)).await?;
+                File::open(&path, options).await?
+            }
+            opened => opened?,
+        };
+        Ok(ChunkFile { fresh: true, ..ChunkFile::new(dir, ino, path, file, budget) })
+    }
+
+    fn new(dir: &Path, ino: InodeId, path: PathBuf, cached: File, budget: &Arc<SumBudget>) -> ChunkFile {
+        ChunkFile {
+            ino,
+            path,
+            sum_path: place::sum_file(dir, ino),
+            cached,
+            direct: OnceLock::new(),
+            sum_file: OnceLock::new(),
+            fresh: false,
+            sums: SumCache::new(budget.clone()),
+            ranges: RangeLock::default(),
+            write_back: rt::sync::RwLock::new(),
+            unsynced: AtomicBool::new(false),
+            deleted: AtomicBool::new(false),
+            used: AtomicBool::new(true),
+            unsettled: Mutex::new(None),
+        }
+    }
+
+    /// The descriptor for direct I/O; `None` where the local file system has none.
+    pub(crate) async fn direct(&self) -> io::Result<Option<&File>> {
+        if let Some(file) = self.direct.get() {
+            return Ok(file.as_ref());
+        }
+        let opened = match File::open(&self.path, OpenOptions { direct: true, ..READ_WRITE }).await {
+            Ok(file) => Some(file),
+            Err(e) if e.raw_os_error() == Some(Errno::EINVAL.0) => None,
+            // Deleted meanwhile; what is open stays good.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        Ok(self.direct.get_or_init(|| opened).as_ref())
+    }
+
+    /// The checksum file if there is one.
+    pub(crate) async fn sum_file(&self) -> io::Result<Option<&File>> {
+        if self.lacks_sum_file() {
+            return Ok(None);
+        }
+        self.open_sum_file(READ_WRITE).await
+    }
+
+    /// The checksum file, made when it is needed; `None` when the chunk file is deleted. The caller holds `write_back`.
+    pub(crate) async fn sum_file_for_writing(&self) -> io::Result<Option<&File>> {
+        if self.deleted.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        self.open_sum_file(OpenOptions { create: true, truncate: self.fresh, ..READ_WRITE }).await
+    }
+
+    async fn open_sum_file(&self, options: OpenOptions) -> io::Result<Option<&File>> {
+        if let Some(file) = self.sum_file.get() {
+            return Ok(Some(file));
+        }
+        let opened = absent_as_none(File::open(&self.sum_path, options).await)?;
+        Ok(opened.map(|file| self.sum_file.get_or_init(|| file)))
+    }
+
+    /// A new chunk file whose checksum file has not been made yet.
+    pub(crate) fn lacks_sum_file(&self) -> bool {
+        self.fresh && self.sum_file.get().is_none()
+    }
+
+    /// Whether closing it now would lose something that only memory knows.
+    pub(crate) fn needs_write_back(&self) -> bool {
+        self.lacks_sum_file() || self.sums.is_dirty() || self.unsettled().is_some()
+    }
+
+    pub(crate) fn sum_path(&self) -> &Path {
+        &self.sum_path
+    }
+
+    /// Notes that checksums in a range may not match the data, through nobody's fault but ours.
+    pub(crate) fn unsettle(&self, range: ByteRange) {
+        let mut unsettled = self.unsettled.lock();
+        let hull = unsettled.map_or(range, |old| ByteRange::new(old.start.min(range.start), old.end.max(range.end)));
+        *unsettled = Some(hull);
+    }
+
+    pub(crate) fn unsettled(&self) -> Option<ByteRange> {
+        *self.unsettled.lock()
+    }
+
+    /// Takes note that checksums in a range have been made to match.
+    pub(crate) fn settle(&self, range: ByteRange) {
+        let mut unsettled = self.unsettled.lock();
+        if unsettled.is_some_and(|u| range.start <= u.start && u.end <= range.end) {
+            *unsettled = None;
+        }
+    }
+}
+
+pub(crate) fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+/// Watches over a change of data and checksums: dropped before [`Change::settled`], it leaves a note that they may not match.
+pub(crate) struct Change<'a> {
+    file: &'a ChunkFile,
+    range: ByteRange,
+    settled: bool,
+}
+
+impl<'a> Change<'a> {
+    pub(crate) fn begin(file: &'a ChunkFile, range: ByteRange) -> Change<'a> {
+        Change { file, range, settled: false }
+    }
+
+    pub(crate) fn settled(mut self) {
+        self.settled = true;
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.file.unsettle(self.range);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What can go wrong on a target.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use types::{ByteRange, InodeId, TargetId};
+
+/// Result with this crate's error.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// `ENOSPC` as the kernel numbers it.
+const ENOSPC: i32 = types::Errno::ENOSPC.0;
+/// `EDQUOT`: a quota on the target's own file system.
+const EDQUOT: i32 = types::Errno::EDQUOT.0;
+/// `EFBIG`: beyond what the local file system can address.
+const EFBIG: i32 = types::Errno::EFBIG.0;
+
+/// What the caller can do about an error depends on this alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The local file system has no room.
+    NoSpace,
+    /// The local file system failed a call.
+    Io,
+    /// Data doesn't match its checksums.
+    Corrupt {
+        /// Whose chunk file.
+        ino: InodeId,
+        /// Damaged bytes of the chunk file, whole blocks.
+        range: ByteRange,
+    },
+    /// The offset lies beyond what a chunk file can hold.
+    TooLarge,
+    /// The directory holds no target.
+    NotATarget,
+    /// The directory already holds a target, or something else.
+    NotEmpty,
+    /// The directory holds another cluster's or another target's data.
+    WrongIdentity,
+    /// A newer weft wrote the target.
+    NewerVersion,
+    /// The target's superblock or intent log can't be read.
+    Damaged,
+    /// The store is shut down.
+    Closed,
+}
+
+/// What failed, on which object, and what the reader can do.
+#[derive(Debug)]
+pub struct StoreError {
+    kind: Kind,
+    message: String,
+    hint: Cow<'static, str>,
+}
+
+impl StoreError {
+    pub(crate) fn new(kind: Kind, message: String, hint: impl Into<Cow<'static, str>>) -> StoreError {
+        StoreError { kind, message, hint: hint.into() }
+    }
+
+    /// A call of the local file system that failed.
+    pub(crate) fn io(target: TargetId, doing: &str, path: &Path, error: io::Error) -> StoreError {
+        let path = path.display();
+        match error.raw_os_error() {
+            Some(ENOSPC | EDQUOT) => StoreError::new(
+                Kind::NoSpace,
+                format!("target {target}: no free space to {doing} {path}"),
+                "free space on the target's file system, or add a target to its pool",
+            ),
+            Some(EFBIG) => StoreError::new(
+                Kind::TooLarge,
+                format!("target {target}: the file is too large for the target's file system to {doing} {path}"),
+                "stripe the file over more targets",
+            ),
+            _ => StoreError::new(
+                Kind::Io,
+                format!("target {target}: can't {doing} {path}: {error}"),
+                "look for disk errors in the kernel log of the target's node",
+            ),
+        }
+    }
+
+    pub(crate) fn corrupt(target: TargetId, ino: InodeId, range: ByteRange) -> StoreError {
+        StoreError::new(
+            Kind::Corrupt { ino, range },
+            format!("target {target}: bytes {range} of the chunk file of inode {ino} don't match their checksums"),
+            "restore the file from a copy, and check the target's disk",
+        )
+    }
+
+    pub(crate) fn closed(target: TargetId) -> StoreError {
+        StoreError::new(Kind::Closed, format!("target {target} is shut down"), "start its storage service again")
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Object and cause.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The remedy.
+    pub fn hint(&self) -> &str {
+        &self.hint
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; hint: {}", self.message, self.hint)
+    }
+}
+
+impl std::error::Error for StoreError {}

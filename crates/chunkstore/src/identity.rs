@@ -1,0 +1,220 @@
+//! `target.toml`: whose data a directory holds.
+
+use crate::error::{Kind, Result, StoreError};
+use crate::place::{CHUNKS, SUPERBLOCK};
+use rt::{File, IoBuf, OpenOptions};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::Path;
+use types::{BLOCK_SIZE, TargetId, block_sum};
+
+/// The format that this version writes, and the newest that it reads.
+pub const FORMAT_VERSION: u64 = 1;
+/// What a superblock says it is.
+const MAGIC: &str = "weft target";
+/// Name of the last line's key.
+const CHECKSUM_KEY: &str = "checksum";
+
+/// Which target of which cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The cluster's uuid, as its own superblock has it.
+    pub cluster: String,
+    /// The target's id within the cluster.
+    pub target: TargetId,
+}
+
+/// The part of the superblock that every version has.
+#[derive(Deserialize)]
+struct Stem {
+    magic: String,
+    format: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body {
+    magic: String,
+    format: u64,
+    cluster: String,
+    target: TargetId,
+}
+
+fn checksum(body: &str) -> String {
+    let mut block = [0; BLOCK_SIZE];
+    // Longer text can't be a superblock of ours; reading refuses it before.
+    let len = body.len().min(BLOCK_SIZE);
+    block[..len].copy_from_slice(&body.as_bytes()[..len]);
+    format!("{:08x}", block_sum(&block).0)
+}
+
+fn render(identity: &Identity) -> String {
+    let body = Body {
+        magic: MAGIC.to_string(),
+        format: FORMAT_VERSION,
+        cluster: identity.cluster.clone(),
+        target: identity.target,
+    };
+    let body = toml::to_string(&body).expect("strings and numbers always serialize");
+    let body = format!("# Superblock of a weft storage target. Nothing in it may be changed.\n{body}");
+    let sum = checksum(&body);
+    format!("{body}{CHECKSUM_KEY} = \"{sum}\"\n")
+}
+
+/// What a superblock's text says.
+#[derive(PartialEq, Eq, Debug)]
+enum Parsed {
+    Ours(Identity),
+    /// Written by a version that this one doesn't know.
+    Newer(u64),
+    Damaged(String),
+}
+
+fn parse(text: &str) -> Parsed {
+    let unreadable = |e: toml::de::Error| Parsed::Damaged(format!("it doesn't parse: {}", e.message()));
+    let stem: Stem = match toml::from_str(text) {
+        Ok(stem) => stem,
+        Err(e) => return unreadable(e),
+    };
+    if stem.magic != MAGIC {
+        return Parsed::Damaged("it is not a target's".to_string());
+    }
+    if stem.format > FORMAT_VERSION {
+        return Parsed::Newer(stem.format);
+    }
+    let (body, last) = text.split_at(text.rfind(CHECKSUM_KEY).unwrap_or(text.len()));
+    if last != format!("{CHECKSUM_KEY} = \"{}\"\n", checksum(body)) {
+        return Parsed::Damaged("its checksum doesn't match".to_string());
+    }
+    match toml::from_str::<Body>(body) {
+        Ok(body) => Parsed::Ours(Identity { cluster: body.cluster, target: body.target }),
+        Err(e) => unreadable(e),
+    }
+}
+
+/// Writes the superblock of a new target so that it is there entirely, and durably, or not at all.
+pub(crate) async fn write(dir: &Path, identity: &Identity) -> Result<()> {
+    let path = dir.join(SUPERBLOCK);
+    let draft = dir.join(format!("{SUPERBLOCK}.new"));
+    let text = render(identity);
+    let write = async {
+        let options = OpenOptions { write: true, create: true, truncate: true, ..Default::default() };
+        let file = File::open(&draft, options).await?;
+        let buf = IoBuf::alloc(text.len());
+        buf.copy_from(0, text.as_bytes());
+        file.write_at(buf, 0).await?;
+        file.sync_data().await?;
+        rt::rename(&draft, &path).await?;
+        rt::sync_dir(dir).await
+    };
+    write.await.map_err(|e| StoreError::io(identity.target, "write", &path, e))
+}
+
+/// Refuses to make a target where something is already.
+pub(crate) async fn refuse_occupied(dir: &Path, identity: &Identity) -> Result<()> {
+    let names = match rt::read_dir(dir).await {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        listed => listed.map_err(|e| StoreError::io(identity.target, "list", dir, e))?,
+    };
+    if names.iter().any(|name| name == SUPERBLOCK || name == CHUNKS) {
+        return Err(StoreError::new(
+            Kind::NotEmpty,
+            format!("{} already holds a weft target", dir.display()),
+            "choose an empty directory, or remove the old target's content first",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that a directory is the target that is expected. Changes nothing.
+pub(crate) async fn check(dir: &Path, expected: &Identity) -> Result<()> {
+    let path = dir.join(SUPERBLOCK);
+    let Some(text) = read(&path, expected.target).await? else {
+        return Err(StoreError::new(
+            Kind::NotATarget,
+            format!("{} is not a weft target: it has no {SUPERBLOCK}", dir.display()),
+            "check that its file system is mounted, and that the path is right",
+        ));
+    };
+    let damaged = |why: String| {
+        StoreError::new(
+            Kind::Damaged,
+            format!("the superblock {} of target {} is damaged: {why}", path.display(), expected.target),
+            "restore it from a copy, and check the disk",
+        )
+    };
+    let text = String::from_utf8(text).map_err(|_| damaged("it is not text".to_string()))?;
+    let found = match parse(&text) {
+        Parsed::Ours(found) => found,
+        Parsed::Damaged(why) => return Err(damaged(why)),
+        Parsed::Newer(version) => {
+            return Err(StoreError::new(
+                Kind::NewerVersion,
+                format!(
+                    "target {} in {} has format {version}; this weft reads up to {FORMAT_VERSION}",
+                    expected.target,
+                    dir.display()
+                ),
+                "use the version of weft that wrote it, or a newer one",
+            ));
+        }
+    };
+    if found == *expected {
+        return Ok(());
+    }
+    Err(StoreError::new(
+        Kind::WrongIdentity,
+        format!(
+            "{} holds target {} of cluster {}, where target {} of cluster {} should be",
+            dir.display(),
+            found.target,
+            found.cluster,
+            expected.target,
+            expected.cluster
+        ),
+        "was the target's folder swapped with another's? put each disk back in its place, or correct the path",
+    ))
+}
+
+/// The superblock's bytes; `None` when there is none.
+async fn read(path: &Path, target: TargetId) -> Result<Option<Vec<u8>>> {
+    let file = match File::open(path, OpenOptions { read: true, ..Default::default() }).await {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|e| StoreError::io(target, "open", path, e))?,
+    };
+    let buf = IoBuf::alloc(BLOCK_SIZE);
+    let n = file.read_at(buf.clone(), 0).await.map_err(|e| StoreError::io(target, "read", path, e))?;
+    Ok(Some(buf.as_slice()[..n].to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity { cluster: "8f1c0f5e-0000-4000-8000-000000000001".to_string(), target: TargetId(12) }
+    }
+
+    #[test]
+    fn the_format_is_frozen() {
+        let text = "# Superblock of a weft storage target. Nothing in it may be changed.\n\
+             magic = \"weft target\"\nformat = 1\ncluster = \"8f1c0f5e-0000-4000-8000-000000000001\"\ntarget = 12\n";
+        assert_eq!(render(&identity()), format!("{text}checksum = \"{}\"\n", checksum(text)));
+    }
+
+    #[test]
+    fn any_changed_byte_is_noticed() {
+        let text = render(&identity());
+        assert_eq!(parse(&text), Parsed::Ours(identity()));
+        for at in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            let changed = String::from_utf8(bytes).expect("flipping the lowest bit keeps ASCII");
+            assert_ne!(parse(&changed), Parsed::Ours(identity()), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_told_apart_whatever_else_it_has() {
+        assert_eq!(parse("magic = \"weft target\"\nformat = 9\nnovelty = true\n"), Parsed::Newer(9));
+    }
+}

@@ -1,0 +1,129 @@
+use super::*;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+const TARGET: TargetId = TargetId(1);
+
+fn run<T: 'static>(test: impl Future<Output = T> + 'static) -> T {
+    rt::block_on(test).expect("a core starts")
+}
+
+fn range(first: u64, end: u64) -> ByteRange {
+    ByteRange::new(first * REGION_BYTES, end * REGION_BYTES)
+}
+
+async fn fresh_log(dir: &Path) -> IntentLog {
+    IntentLog::format(TARGET, dir, MIN_LOG_BYTES).await.unwrap();
+    let found = IntentLog::open(TARGET, dir).await.unwrap().unwrap();
+    assert!(matches!(found.past, Past::Clean));
+    found.log.begin(LogState::InUse).await.unwrap();
+    found.log
+}
+
+async fn notes_on_disk(dir: &Path) -> Vec<Note> {
+    match IntentLog::open(TARGET, dir).await.unwrap().unwrap().past {
+        Past::InUse(notes) => notes,
+        _ => panic!("the log is in use"),
+    }
+}
+
+#[test]
+fn notes_are_on_disk_when_they_are_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    run(async move {
+        let log = fresh_log(&path).await;
+        let statistics = Statistics::default();
+        log.note(InodeId(5), range(100, 102), &statistics).await.unwrap();
+        log.note(InodeId(6), ByteRange::new(7 * REGION_BYTES, u64::MAX), &statistics).await.unwrap();
+        log.note(InodeId(5), range(101, 102), &statistics).await.unwrap();
+        assert_eq!(statistics.intent_writes.get(), 2);
+        let expected = [
+            Note { ino: InodeId(5), first: 100, end: 102 },
+            Note { ino: InodeId(6), first: 7, end: u64::MAX },
+        ];
+        assert_eq!(notes_on_disk(&path).await, expected);
+    });
+}
+
+#[test]
+fn concurrent_notes_share_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    run(async move {
+        let log = fresh_log(&path).await;
+        let statistics = Statistics::default();
+        let all = (0..100).map(|i| log.note(InodeId(i), range(1, 2), &statistics)).collect();
+        rt::join_all(all).await.into_iter().for_each(|noted| noted.unwrap());
+        // The first goes alone, and the rest, which came meanwhile, together.
+        assert!(statistics.intent_writes.get() <= 2, "{} writes", statistics.intent_writes.get());
+        assert_eq!(notes_on_disk(&path).await.len(), 100);
+    });
+}
+
+#[test]
+fn a_full_log_is_rewritten_without_what_has_retired() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    run(async move {
+        let log = fresh_log(&path).await;
+        let statistics = Statistics::default();
+        log.note(InodeId(1), range(9, 10), &statistics).await.unwrap();
+        for i in 0..100 {
+            log.note(InodeId(2), range(2 * i, 2 * i + 1), &statistics).await.unwrap();
+            // The note of inode 1 is relied on again and again; the others go.
+            log.note(InodeId(1), range(9, 10), &statistics).await.unwrap();
+            for ino in log.begin_retiring(1).keys() {
+                assert_eq!(*ino, InodeId(2));
+                log.retire(*ino);
+            }
+        }
+        assert!(statistics.intent_compactions.get() >= 4);
+        let notes = notes_on_disk(&path).await;
+        assert!(notes.contains(&Note { ino: InodeId(1), first: 9, end: 10 }));
+        assert!(notes.contains(&Note { ino: InodeId(2), first: 198, end: 199 }));
+        assert!(notes.len() < 30, "{notes:?}");
+    });
+}
+
+#[test]
+fn a_torn_last_block_spoils_nothing_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    let (before, torn) = run({
+        let path = path.clone();
+        async move {
+            let log = fresh_log(&path).await;
+            let statistics = Statistics::default();
+            for i in 0..5 {
+                log.note(InodeId(i), range(3, 4), &statistics).await.unwrap();
+            }
+            let tail = log.tail.lock();
+            (notes_on_disk(&path).await, (paths(&path)[tail.current].clone(), tail.next_block - 1))
+        }
+    });
+    assert_eq!(before.len(), 5);
+    let file = std::fs::OpenOptions::new().write(true).open(torn.0).unwrap();
+    file.write_all_at(&[0; 512], torn.1 * BLOCK_SIZE as u64).unwrap();
+    let after = run(async move { notes_on_disk(&path).await });
+    assert_eq!(after, before[..4]);
+}
+
+#[test]
+fn a_damaged_header_falls_back_or_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    run({
+        let path = path.clone();
+        async move { drop(fresh_log(&path).await) }
+    });
+    for name in INTENT_FILES {
+        let mut file = std::fs::OpenOptions::new().write(true).open(path.join(name)).unwrap();
+        file.write_all(b"spoilt").unwrap();
+    }
+    run(async move {
+        let refused = IntentLog::open(TARGET, &path).await.err().expect("no header is left");
+        assert_eq!(refused.kind(), Kind::Damaged);
+        assert!(refused.hint().contains("intent.0"), "{refused}");
+    });
+}

@@ -1,0 +1,216 @@
+//! Getting changes to disk, on demand and in the background.
+
+use crate::chunk_file::ChunkFile;
+use crate::error::{Kind, Result, StoreError};
+use crate::intent::Note;
+use crate::place;
+use crate::range_lock::Passage;
+use crate::store::Store;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::InodeId;
+
+/// How often the background looks. What was written is on disk within about twice this.
+const MAINTENANCE_PERIOD: Duration = Duration::from_millis(500);
+/// From so many files on, one sync of the whole file system is cheaper than one for each.
+const BULK_SYNC_FILES: usize = 16;
+/// Passes without a change after which a region's note goes: long enough that a file written at random places isn't noted anew all the
+/// time, short enough that little is left to examine after a crash.
+const IDLE_PASSES: u64 = 16;
+/// Notes from which on they go as soon as they can: what a recovery may have to examine, in regions, is then in the tens of GiB.
+const EAGER_NOTES: usize = 16 * 1024;
+/// Passes that a shutdown makes until nothing is left to do.
+const CLOSING_PASSES: usize = 4;
+/// Failures that are remembered for the syncs that have to report them.
+const MAX_SYNC_FAILURES: usize = 1024;
+
+impl Store {
+    /// Everything acknowledged of this chunk file is on disk when this returns.
+    pub async fn sync(&self, ino: InodeId) -> Result<()> {
+        if let Some(message) = self.sync_failures.lock().remove(&ino) {
+            return Err(StoreError::new(Kind::Io, message, "write the data again; check the target's disk"));
+        }
+        match self.find(ino).await? {
+            Some(file) => self.sync_file(&file).await,
+            None => {
+                self.unsynced.lock().remove(&ino);
+                self.sync_absence(ino).await
+            }
+        }
+    }
+
+    /// Everything acknowledged of the target is on disk when this returns.
+    pub async fn sync_all(&self) -> Result<()> {
+        let failed: Vec<InodeId> = self.sync_failures.lock().keys().copied().collect();
+        for ino in failed {
+            self.sync(ino).await?;
+        }
+        self.maintain(u64::MAX).await
+    }
+
+    /// Keeps changes on their way to disk until the store is closed; fails requests, never itself.
+    pub async fn background(self: Arc<Self>) {
+        loop {
+            rt::sleep(MAINTENANCE_PERIOD).await;
+            if self.closed.load(Ordering::Acquire) {
+                return;
+            }
+            let many = self.intents.as_ref().is_some_and(|log| log.note_count() > EAGER_NOTES);
+            if let Err(e) = self.maintain(if many { 0 } else { IDLE_PASSES }).await {
+                tracing::error!(target_id = %self.target(), "changes can't be written to disk: {e}");
+            }
+        }
+    }
+
+    /// One maintenance pass: makes all changes durable, and drops notes that no change has relied on for `idle_passes`.
+    ///
+    /// # Errors
+    /// The first of those that occurred; everything that could be done is done.
+    pub async fn maintain(&self, idle_passes: u64) -> Result<()> {
+        let _alone = self.maintenance.write().await;
+        let unsynced = std::mem::take(&mut *self.unsynced.lock());
+        let retiring = match &self.intents {
+            Some(log) => log.begin_retiring(idle_passes),
+            None => BTreeMap::new(),
+        };
+        let mut pass = Pass { store: self, retiring, failures: BTreeMap::new(), first_error: None };
+        pass.prepare().await;
+        let mut all: BTreeSet<InodeId> = unsynced;
+        all.extend(pass.retiring.keys());
+        if all.len() > BULK_SYNC_FILES {
+            pass.sync_together(&all).await;
+        } else {
+            for ino in &all {
+                pass.sync_one(*ino).await;
+            }
+        }
+        pass.finish()
+    }
+
+    /// Lets old notes retire when the intent log has too many. Called without any range held, since it waits for changes to end.
+    pub(crate) async fn make_room_for_notes(&self) -> Result<()> {
+        match &self.intents {
+            Some(log) if log.note_count() > log.note_limit() => self.maintain(0).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes everything durable and every note unnecessary; changes don't come any more.
+    pub(crate) async fn settle_everything(&self) -> Result<()> {
+        for _ in 0..CLOSING_PASSES {
+            self.maintain(0).await?;
+            let notes_left = self.intents.as_ref().map_or(0, |log| log.note_count());
+            if notes_left == 0 && self.unsynced.lock().is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the data of a file durable. Its checksums may lag behind as long as its notes are kept.
+    async fn sync_file(&self, file: &ChunkFile) -> Result<()> {
+        // Before the sync: a change that comes while it runs has to be synced again.
+        file.unsynced.store(false, Ordering::Release);
+        self.unsynced.lock().remove(&file.ino);
+        file.cached.sync_data().await.map_err(|e| {
+            self.mark_unsynced(file);
+            self.failed("sync", &file.path, e)
+        })
+    }
+
+    pub(crate) async fn sync_sums(&self, file: &ChunkFile) -> Result<()> {
+        let failed = |e| self.failed("sync", file.sum_path(), e);
+        match file.sum_file().await.map_err(failed)? {
+            Some(sums) => sums.sync_data().await.map_err(failed),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the removal of a chunk file durable.
+    async fn sync_absence(&self, ino: InodeId) -> Result<()> {
+        let folder = place::folder(&self.dir, ino);
+        match rt::sync_dir(&folder).await {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(self.failed("sync", &folder, e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A maintenance pass in progress.
+struct Pass<'a> {
+    store: &'a Store,
+    retiring: BTreeMap<InodeId, Vec<Note>>,
+    failures: BTreeMap<InodeId, String>,
+    first_error: Option<StoreError>,
+}
+
+impl Pass<'_> {
+    fn failed(&mut self, ino: InodeId, error: StoreError) {
+        self.failures.insert(ino, error.message().to_string());
+        self.first_error.get_or_insert(error);
+    }
+
+    /// For each file with notes that retire: waits for the changes that rely on them, and hands its checksums over.
+    async fn prepare(&mut self) {
+        let files: Vec<InodeId> = self.retiring.keys().copied().collect();
+        for ino in files {
+            if let Err(e) = self.prepare_one(ino).await {
+                self.failed(ino, e);
+            }
+        }
+    }
+
+    async fn prepare_one(&self, ino: InodeId) -> Result<()> {
+        let Some(file) = self.store.find(ino).await? else { return Ok(()) };
+        for note in &self.retiring[&ino] {
+            drop(file.ranges.acquire(note.bytes(), Passage::Neutral).await);
+        }
+        self.store.settle(&file).await?;
+        self.store.flush_sums(&file).await
+    }
+
+    async fn sync_one(&mut self, ino: InodeId) {
+        if let Err(e) = self.try_sync_one(ino).await {
+            self.failed(ino, e);
+        }
+    }
+
+    async fn try_sync_one(&self, ino: InodeId) -> Result<()> {
+        let Some(file) = self.store.find(ino).await? else { return self.store.sync_absence(ino).await };
+        self.store.sync_file(&file).await?;
+        if self.retiring.contains_key(&ino) { self.store.sync_sums(&file).await } else { Ok(()) }
+    }
+
+    async fn sync_together(&mut self, all: &BTreeSet<InodeId>) {
+        for file in all.iter().filter_map(|ino| self.store.cache.get(*ino)) {
+            file.unsynced.store(false, Ordering::Release);
+        }
+        if let Err(e) = rt::sync_filesystem(&self.store.dir).await {
+            let error = self.store.failed("sync", &self.store.dir, e);
+            for ino in all {
+                self.failures.insert(*ino, error.message().to_string());
+            }
+            self.first_error.get_or_insert(error);
+        }
+    }
+
+    /// Drops the notes of what is durable now; keeps those of what isn't, and remembers why.
+    fn finish(self) -> Result<()> {
+        if let Some(log) = &self.store.intents {
+            for ino in self.retiring.keys() {
+                if self.failures.contains_key(ino) { log.reactivate(*ino) } else { log.retire(*ino) }
+            }
+        }
+        self.store.unsynced.lock().extend(self.failures.keys());
+        let mut remembered = self.store.sync_failures.lock();
+        for (ino, message) in self.failures {
+            if remembered.len() < MAX_SYNC_FAILURES {
+                remembered.insert(ino, message);
+            }
+        }
+        self.first_error.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,133 @@
+//! Reading.
+//!
+//! A read takes no lock: it reads blocks, then compares them with their checksums. A write that races with it makes that fail now and
+//! then; so a mismatch is only believed when it shows with the range held, when no write can be going on there.
+
+use crate::chunk_file::ChunkFile;
+use crate::error::{Result, StoreError};
+use crate::range_lock::Passage;
+use crate::store::{IoPath, Store};
+use rt::IoBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use types::{BLOCK_SIZE, ByteRange, InodeId};
+
+/// Damaged blocks that are remembered as logged.
+const MAX_REPORTED_BLOCKS: usize = 4096;
+
+/// A block's length where offsets are computed.
+pub(crate) const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// The whole blocks that a range touches, as bytes.
+pub(crate) fn whole_blocks(range: ByteRange) -> ByteRange {
+    ByteRange::new(range.start / BLOCK * BLOCK, range.end.div_ceil(BLOCK).saturating_mul(BLOCK))
+}
+
+impl Store {
+    /// Fills `buf` from `offset`; holes and what is beyond the end read as zeros.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when data doesn't match its checksums; `buf` then holds anything.
+    pub async fn read(&self, ino: InodeId, offset: u64, buf: &IoBuf, path: IoPath) -> Result<()> {
+        self.statistics.reads.add(1);
+        self.statistics.read_bytes.add(buf.len() as u64);
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let end = self.end_of(ino, offset, buf.len() as u64)?;
+        let Some(file) = self.find(ino).await? else {
+            buf.zero(0..buf.len());
+            return Ok(());
+        };
+        let range = ByteRange::new(offset, end);
+        let blocks = whole_blocks(range);
+        if blocks == range {
+            return self.read_blocks(&file, blocks, buf, path).await;
+        }
+        // Checksums are of whole blocks, so whole blocks are read, and what was asked for is cut out.
+        let scratch = IoBuf::alloc(blocks.len() as usize);
+        self.read_blocks(&file, blocks, &scratch, IoPath::Cached).await?;
+        let from = (offset - blocks.start) as usize;
+        buf.copy_from(0, &scratch.as_slice()[from..from + buf.len()]);
+        Ok(())
+    }
+
+    /// Reads and checks whole blocks.
+    pub(crate) async fn read_blocks(
+        &self,
+        file: &Arc<ChunkFile>,
+        blocks: ByteRange,
+        buf: &IoBuf,
+        path: IoPath,
+    ) -> Result<()> {
+        self.fetch(file, blocks, buf, path).await?;
+        if self.first_mismatch(file, blocks, buf).await?.is_none() {
+            return Ok(());
+        }
+        self.statistics.read_retries.add(1);
+        let _held = file.ranges.acquire(blocks, Passage::Neutral).await;
+        self.fetch(file, blocks, buf, path).await?;
+        self.check_held(file, blocks, buf).await
+    }
+
+    /// Checks blocks that were read while their range is held.
+    pub(crate) async fn check_held(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<()> {
+        let Some(bad) = self.first_mismatch(file, blocks, buf).await? else { return Ok(()) };
+        if file.deleted.load(Ordering::Acquire) {
+            // Its checksums went with it.
+            buf.zero(0..buf.len());
+            return Ok(());
+        }
+        if file.unsettled().is_some_and(|unsettled| unsettled.overlaps(blocks)) {
+            // A change that failed half-way explains it; the data is what counts.
+            return self.adopt_found(file, blocks, buf).await;
+        }
+        Err(self.report_corrupt(file.ino, bad))
+    }
+
+    /// Reads whole blocks without checking them; zeros beyond the end.
+    pub(crate) async fn fetch(
+        &self,
+        file: &ChunkFile,
+        blocks: ByteRange,
+        buf: &IoBuf,
+        path: IoPath,
+    ) -> Result<()> {
+        let failed = |e| self.failed("read", &file.path, e);
+        let direct = if path == IoPath::Direct && buf.is_aligned() { file.direct().await.map_err(failed)? } else { None };
+        if direct.is_some() {
+            self.statistics.direct_reads.add(1);
+        }
+        let got = direct.unwrap_or(&file.cached).read_at(buf.clone(), blocks.start).await.map_err(failed)?;
+        if got < buf.len() {
+            buf.zero(got..buf.len());
+        }
+        Ok(())
+    }
+
+    /// The first run of blocks that don't match their checksums.
+    pub(crate) async fn first_mismatch(
+        &self,
+        file: &Arc<ChunkFile>,
+        blocks: ByteRange,
+        buf: &IoBuf,
+    ) -> Result<Option<ByteRange>> {
+        loop {
+            match file.sums.first_mismatch(blocks.start / BLOCK, buf.as_slice()) {
+                Ok(bad) => return Ok(bad.map(|(from, to)| ByteRange::new(from * BLOCK, to * BLOCK))),
+                Err(missing) => self.load_sums(file, missing).await?,
+            }
+        }
+    }
+
+    /// Makes an error of damage, and logs it once.
+    pub(crate) fn report_corrupt(&self, ino: InodeId, range: ByteRange) -> StoreError {
+        let error = StoreError::corrupt(self.target(), ino, range);
+        let mut reported = self.reported.lock();
+        if reported.len() < MAX_REPORTED_BLOCKS && reported.insert((ino, range.start / BLOCK)) {
+            self.statistics.corrupt_ranges.add(1);
+            tracing::error!(target_id = %self.target(), inode = %ino, %range, "{error}");
+        }
+        error
+    }
+}

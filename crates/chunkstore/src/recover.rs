@@ -1,0 +1,137 @@
+//! Making checksums match the data again where a change may have been cut short.
+
+use crate::chunk_file::ChunkFile;
+use crate::error::Result;
+use crate::intent::{Note, Past};
+use crate::range_lock::Passage;
+use crate::read::BLOCK;
+use crate::store::{IoPath, Store};
+use crate::sums::sum_of_found;
+use rt::IoBuf;
+use std::sync::Arc;
+use types::{BLOCK_SIZE, BlockSum, ByteRange};
+
+/// Bytes read at a time.
+const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// What was done to open a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecoveryReport {
+    /// The store had not been shut down.
+    pub was_needed: bool,
+    /// The intent log was missing, so that all chunk files were examined.
+    pub log_was_missing: bool,
+    /// Chunk files that were examined.
+    pub files: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Blocks whose checksums were out of date.
+    pub blocks_changed: u64,
+}
+
+impl Store {
+    /// Brings everything that may be out of date in step.
+    pub(crate) async fn recover(&self, past: Past) -> Result<RecoveryReport> {
+        let mut report = RecoveryReport::default();
+        let notes = match past {
+            Past::Clean => return Ok(report),
+            Past::InUse(notes) => notes,
+            Past::Unknown => {
+                report.log_was_missing = true;
+                self.list().await?.into_iter().map(|ino| Note { ino, first: 0, end: u64::MAX }).collect()
+            }
+        };
+        report.was_needed = true;
+        for of_one_file in notes.chunk_by(|a, b| a.ino == b.ino) {
+            let ino = of_one_file[0].ino;
+            let Some(file) = self.find(ino).await? else { continue };
+            report.files += 1;
+            for note in of_one_file {
+                let outcome = self.resum(&file, note.bytes()).await?;
+                report.bytes += outcome.bytes;
+                report.blocks_changed += outcome.blocks_changed;
+            }
+            self.flush_sums(&file).await?;
+            self.sync_sums(&file).await?;
+        }
+        let RecoveryReport { files, bytes, blocks_changed, .. } = report;
+        tracing::info!(target_id = %self.target(), files, bytes, blocks_changed, "recovered after a crash");
+        Ok(report)
+    }
+
+    /// Makes the checksums of a range those of the data, whatever they were. The caller holds the range, or is alone.
+    async fn resum(&self, file: &Arc<ChunkFile>, range: ByteRange) -> Result<Outcome> {
+        let failed = |e| self.failed("read", &file.path, e);
+        let mut outcome = Outcome::default();
+        let end = file.cached.stat().await.map_err(failed)?.len;
+        let data_end = end.next_multiple_of(BLOCK).min(range.end);
+        let mut at = range.start;
+        while at < data_end {
+            // Nothing but a hole up to here.
+            let data = file.cached.seek_data(at).await.map_err(failed)?.unwrap_or(data_end) / BLOCK * BLOCK;
+            let hole_end = data.clamp(at, data_end);
+            self.clear_sums(file, ByteRange::new(at, hole_end)).await?;
+            let segment = ByteRange::at(hole_end, SEGMENT_BYTES).intersect(ByteRange::new(0, data_end));
+            if segment.is_empty() {
+                break;
+            }
+            let buf = IoBuf::alloc(segment.len() as usize);
+            self.fetch(file, segment, &buf, IoPath::Direct).await?;
+            outcome.blocks_changed += self.adopt_sums(file, segment, &buf).await?;
+            outcome.bytes += segment.len();
+            at = segment.end;
+        }
+        if range.end == u64::MAX {
+            self.cut_sums(file, end.div_ceil(BLOCK).max(range.start / BLOCK)).await?;
+        } else {
+            self.clear_sums(file, ByteRange::new(data_end.max(range.start), range.end)).await?;
+        }
+        Ok(outcome)
+    }
+
+    /// Makes checksums those of blocks that were read; says how many had been different.
+    async fn adopt_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<u64> {
+        self.load_sums_of(file, blocks).await?;
+        let first = blocks.start / BLOCK;
+        let found: Vec<BlockSum> = buf.as_slice().chunks_exact(BLOCK_SIZE).map(sum_of_found).collect();
+        let mut known = vec![BlockSum::HOLE; found.len()];
+        while let Err(missing) = file.sums.copy(first, &mut known) {
+            self.load_sums(file, missing).await?;
+        }
+        let is_stale = |(block, sum): (&[u8], &BlockSum)| !crate::sums::matches(block, *sum);
+        let stale = buf.as_slice().chunks_exact(BLOCK_SIZE).zip(&known).filter(|pair| is_stale(*pair)).count();
+        if stale > 0 {
+            self.set_sums(file, first, &found).await?;
+        }
+        Ok(stale as u64)
+    }
+
+    /// Accepts blocks that were just read although their checksums say otherwise, since a failed change explains it.
+    pub(crate) async fn adopt_found(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<()> {
+        self.mark_unsynced(file);
+        self.adopt_sums(file, blocks, buf).await.map(drop)
+    }
+
+    /// After a change that failed: makes checksums match what is there. What can't be read now stays unsettled for later.
+    pub(crate) async fn settle_held(&self, file: &Arc<ChunkFile>, blocks: ByteRange) {
+        match self.resum(file, blocks).await {
+            Ok(_) => file.settle(blocks),
+            Err(e) => tracing::warn!(target_id = %self.target(), inode = %file.ino, "after a failed change: {e}"),
+        }
+    }
+
+    /// Makes checksums match where changes failed or were abandoned.
+    pub(crate) async fn settle(&self, file: &Arc<ChunkFile>) -> Result<()> {
+        let Some(unsettled) = file.unsettled() else { return Ok(()) };
+        let _held = file.ranges.acquire(unsettled, Passage::Neutral).await;
+        self.resum(file, unsettled).await?;
+        file.settle(unsettled);
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Outcome {
+    bytes: u64,
+    blocks_changed: u64,
+}

@@ -1,0 +1,188 @@
+//! Cutting, reserving, punching and removing.
+
+use crate::chunk_file::{Change, ChunkFile, absent_is_fine};
+use crate::error::Result;
+use crate::place;
+use crate::range_lock::Passage;
+use crate::read::{BLOCK, whole_blocks};
+use crate::store::{Allocate, MAX_CHUNK_FILE_BYTES, Store};
+use crate::sums::{PAGE_BYTES, PAGE_SUMS, SUM_BYTES};
+use rt::Fallocate;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use types::{BlockSum, ByteRange, InodeId};
+
+/// A block that is changed in part: its start and its checksum afterwards.
+type Edge = (u64, BlockSum);
+
+impl Store {
+    /// Cuts a chunk file to `len` bytes; a shorter or absent one is left alone.
+    pub async fn truncate(&self, ino: InodeId, len: u64) -> Result<()> {
+        self.make_room_for_notes().await?;
+        let _in_progress = self.begin_change()?;
+        let Some(file) = self.find(ino).await? else { return Ok(()) };
+        if len >= MAX_CHUNK_FILE_BYTES {
+            return Ok(());
+        }
+        let range = ByteRange::new(len, u64::MAX);
+        let blocks = ByteRange::new(len / BLOCK * BLOCK, u64::MAX);
+        let _held = file.ranges.acquire(blocks, Passage::Cached).await;
+        let failed = |e| self.failed("truncate", &file.path, e);
+        if file.cached.stat().await.map_err(failed)?.len <= len {
+            return Ok(());
+        }
+        let edge = if len > blocks.start {
+            let within = (len - blocks.start) as usize..BLOCK as usize;
+            Some((blocks.start, self.sum_after_change(&file, blocks.start, within, None).await?))
+        } else {
+            None
+        };
+        self.note(&file, range).await?;
+        let change = Change::begin(&file, blocks);
+        self.mark_unsynced(&file);
+        file.cached.set_len(len).await.map_err(failed)?;
+        self.cut_sums(&file, len.div_ceil(BLOCK)).await?;
+        self.set_edges(&file, edge.into_iter()).await?;
+        self.mark_unsynced(&file);
+        change.settled();
+        Ok(())
+    }
+
+    /// Reserves, frees or zeroes a range; an absent chunk file is made where space is reserved.
+    pub async fn allocate(&self, ino: InodeId, range: ByteRange, how: Allocate) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.make_room_for_notes().await?;
+        let _in_progress = self.begin_change()?;
+        let (file, range) = match how {
+            Allocate::Punch => {
+                let Some(file) = self.find(ino).await? else { return Ok(()) };
+                (file, range.intersect(ByteRange::new(0, MAX_CHUNK_FILE_BYTES)))
+            }
+            Allocate::Reserve | Allocate::Zero => {
+                self.end_of(ino, range.start, range.len())?;
+                (self.find_or_create(ino).await?, range)
+            }
+        };
+        match how {
+            _ if range.is_empty() => Ok(()),
+            Allocate::Reserve => self.fallocate(&file, Fallocate::Reserve, range).await,
+            Allocate::Punch => self.make_zero(&file, Fallocate::Punch, range).await,
+            Allocate::Zero => self.make_zero(&file, Fallocate::Zero, range).await,
+        }
+    }
+
+    /// Removes a chunk file; an absent one is no error.
+    pub async fn delete(&self, ino: InodeId) -> Result<()> {
+        let _in_progress = self.begin_change()?;
+        let shard = self.cache.shard(ino);
+        let _opening = shard.opening.write().await;
+        let open = shard.get(ino);
+        if let Some(file) = &open {
+            // Who has the file open goes on with what is then an empty one; checksums may not be made again.
+            file.deleted.store(true, Ordering::Release);
+            let _write_back = file.write_back.write().await;
+        }
+        shard.remove(ino);
+        let data = place::chunk_file(&self.dir, ino);
+        absent_is_fine(rt::remove_file(&data).await).map_err(|e| self.failed("remove", &data, e))?;
+        // Second, since data without checksums would look damaged.
+        let sums = place::sum_file(&self.dir, ino);
+        absent_is_fine(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))?;
+        self.unsynced.lock().insert(ino);
+        self.sync_failures.lock().remove(&ino);
+        Ok(())
+    }
+
+    async fn fallocate(&self, file: &ChunkFile, how: Fallocate, range: ByteRange) -> Result<()> {
+        self.mark_unsynced(file);
+        let done = file.cached.allocate(how, range.start, range.len()).await;
+        self.mark_unsynced(file);
+        done.map_err(|e| self.failed("allocate space in", &file.path, e))
+    }
+
+    async fn make_zero(&self, file: &Arc<ChunkFile>, how: Fallocate, range: ByteRange) -> Result<()> {
+        let blocks = whole_blocks(range);
+        let _held = file.ranges.acquire(blocks, Passage::Cached).await;
+        let edges = self.edges_after_zeroing(file, range).await?;
+        self.note(file, range).await?;
+        let change = Change::begin(file, blocks);
+        if let Err(e) = self.fallocate(file, how, range).await {
+            drop(change);
+            self.settle_held(file, blocks).await;
+            return Err(e);
+        }
+        let whole = ByteRange::new(range.start.div_ceil(BLOCK) * BLOCK, range.end / BLOCK * BLOCK);
+        self.clear_sums(file, whole).await?;
+        self.set_edges(file, edges).await?;
+        change.settled();
+        Ok(())
+    }
+
+    /// The checksums of the first and the last block of a range that they lie in only in part.
+    async fn edges_after_zeroing(
+        &self,
+        file: &Arc<ChunkFile>,
+        range: ByteRange,
+    ) -> Result<impl Iterator<Item = Edge> + use<>> {
+        let mut edges = [None; 2];
+        let (first, last) = (range.start / BLOCK * BLOCK, (range.end - 1) / BLOCK * BLOCK);
+        for (edge, start) in edges.iter_mut().zip([first, last]) {
+            let part = range.intersect(ByteRange::at(start, BLOCK));
+            if part.len() < BLOCK {
+                let within = (part.start - start) as usize..(part.end - start) as usize;
+                *edge = Some((start, self.sum_after_change(file, start, within, None).await?));
+            }
+        }
+        Ok(edges.into_iter().flatten())
+    }
+
+    async fn set_edges(&self, file: &Arc<ChunkFile>, edges: impl Iterator<Item = Edge>) -> Result<()> {
+        for (start, sum) in edges {
+            self.set_sums(file, start / BLOCK, &[sum]).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the checksums of blocks from `first_block` on, in memory and in the checksum file.
+    pub(crate) async fn cut_sums(&self, file: &Arc<ChunkFile>, first_block: u64) -> Result<()> {
+        let _write_back = file.write_back.write().await;
+        let failed = |e| self.failed("truncate", file.sum_path(), e);
+        if let Some(sums) = file.sum_file().await.map_err(failed)? {
+            let len = first_block * SUM_BYTES as u64;
+            if sums.stat().await.map_err(failed)?.len > len {
+                sums.set_len(len).await.map_err(failed)?;
+            }
+        }
+        file.sums.cut(first_block);
+        Ok(())
+    }
+
+    /// Makes whole blocks holes as far as checksums are concerned. The caller holds them.
+    pub(crate) async fn clear_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange) -> Result<()> {
+        let known_pages = self.known_sum_pages(file).await?;
+        let (mut at, end) = (blocks.start / BLOCK, (blocks.end / BLOCK).min(known_pages.saturating_mul(PAGE_SUMS)));
+        while at < end {
+            let n = (PAGE_SUMS - at % PAGE_SUMS).min(end - at);
+            if n == PAGE_SUMS {
+                self.make_room_for_sums().await;
+                file.sums.clear_page(file, at / PAGE_SUMS);
+            } else {
+                self.set_sums(file, at, &[BlockSum::HOLE; PAGE_SUMS as usize][..n as usize]).await?;
+            }
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Number of pages of checksums, in memory or on disk; all blocks beyond are holes.
+    pub(crate) async fn known_sum_pages(&self, file: &ChunkFile) -> Result<u64> {
+        let failed = |e| self.failed("stat", file.sum_path(), e);
+        let stored = match file.sum_file().await.map_err(failed)? {
+            Some(sums) => sums.stat().await.map_err(failed)?.len.div_ceil(PAGE_BYTES as u64),
+            None => 0,
+        };
+        Ok(stored.max(file.sums.last_page().map_or(0, |page| page + 1)))
+    }
+}

@@ -1,0 +1,396 @@
+//! A target that is open for use.
+
+use crate::cache::{self, FileCache};
+use crate::chunk_file::ChunkFile;
+use crate::error::{Kind, Result, StoreError};
+use crate::identity::{self, Identity};
+use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, LogState, Past};
+use crate::place::{self, CHUNKS};
+use crate::recover::RecoveryReport;
+use crate::statistics::Statistics;
+use crate::sums::{self, PAGE_BYTES, SumBudget};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use types::{BLOCK_SIZE, ByteRange, InodeId, TargetId, Timestamp};
+
+/// Chunk files kept open by default. Each takes up to three descriptors: cached, direct and checksums.
+pub const DEFAULT_MAX_OPEN_FILES: usize = 4096;
+/// Memory for checksums by default, bytes; stands for a thousand times as much data.
+pub const DEFAULT_SUM_CACHE_BYTES: usize = 64 << 20;
+/// Longest chunk file, bytes: what a signed offset holds, in whole blocks.
+pub(crate) const MAX_CHUNK_FILE_BYTES: u64 = i64::MAX as u64 / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+/// Attempts at making room for a page of checksums before the budget is overdrawn by it.
+const ROOM_ATTEMPTS: usize = 8;
+
+/// How often a shutdown looks whether the changes in progress are done.
+const CLOSING_POLL: Duration = Duration::from_millis(1);
+
+/// What can be chosen when a store is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Chunk files kept open while nobody uses them.
+    pub max_open_files: usize,
+    /// Memory for checksums, bytes.
+    pub sum_cache_bytes: usize,
+    /// Without it, a crash leaves checksums that don't match: only for showing that it is needed.
+    pub intent_log: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            max_open_files: DEFAULT_MAX_OPEN_FILES,
+            sum_cache_bytes: DEFAULT_SUM_CACHE_BYTES,
+            intent_log: true,
+        }
+    }
+}
+
+/// How data takes its way between buffer and disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoPath {
+    /// Past the page cache where offset, length and memory allow it; through it elsewhere.
+    Direct,
+    /// Through the page cache.
+    Cached,
+}
+
+/// What to do with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocate {
+    /// Reserve space; content and length stay.
+    Reserve,
+    /// Free the space; the range reads as zeros, the length stays.
+    Punch,
+    /// Zeros with space reserved; the length grows to the range's end.
+    Zero,
+}
+
+/// What to look for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Seek {
+    Data,
+    Hole,
+}
+
+/// What there is to know of a chunk file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ChunkStat {
+    /// Bytes.
+    pub len: u64,
+    /// Allocated 512-byte units, without checksums.
+    pub blocks: u64,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+}
+
+/// Space of the file system that a target is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// Bytes in all.
+    pub capacity: u64,
+    /// Bytes free for use.
+    pub free: u64,
+}
+
+/// An open target. Used from several cores at once; all I/O runs on the core that asks for it.
+///
+/// A future that is dropped before its end leaves its change done, not done, or done in part; data and checksums stay in step.
+pub struct Store {
+    pub(crate) dir: PathBuf,
+    pub(crate) identity: Identity,
+    pub(crate) statistics: Statistics,
+    /// `None`: switched off.
+    pub(crate) intents: Option<IntentLog>,
+    pub(crate) cache: FileCache,
+    pub(crate) budget: Arc<SumBudget>,
+    /// Held by the maintenance pass in progress.
+    pub(crate) maintenance: rt::sync::RwLock,
+    /// Files changed since they were last synced. Bounded by what a maintenance period can change.
+    pub(crate) unsynced: Mutex<BTreeSet<InodeId>>,
+    /// Why the background could not sync a file: the next sync of it says so.
+    pub(crate) sync_failures: Mutex<BTreeMap<InodeId, String>>,
+    /// Damaged blocks that were logged already.
+    pub(crate) reported: Mutex<BTreeSet<(InodeId, u64)>>,
+    pub(crate) closed: AtomicBool,
+    changes_in_progress: AtomicUsize,
+}
+
+/// A change in progress; a shutdown waits for it.
+pub(crate) struct InProgress<'a>(&'a Store);
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        self.0.changes_in_progress.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Store {
+    /// Makes a target in a directory that holds none; makes the directory if need be.
+    pub async fn format(dir: &Path, identity: &Identity) -> Result<()> {
+        Store::format_with_log(dir, identity, DEFAULT_LOG_BYTES).await
+    }
+
+    /// As [`Store::format`], with a given length of each of the two intent log files, bytes.
+    pub async fn format_with_log(dir: &Path, identity: &Identity, log_bytes: u64) -> Result<()> {
+        identity::refuse_occupied(dir, identity).await?;
+        let failed = |e| StoreError::io(identity.target, "make", dir, e);
+        rt::create_dir_all(&dir.join(CHUNKS)).await.map_err(failed)?;
+        IntentLog::format(identity.target, dir, log_bytes).await?;
+        // Last, since it is what makes the directory a target.
+        identity::write(dir, identity).await
+    }
+
+    /// Refuses a directory that [`Store::open`] would refuse for what it is. Changes nothing.
+    pub async fn check(dir: &Path, expected: &Identity) -> Result<()> {
+        identity::check(dir, expected).await
+    }
+
+    /// Where a target in `dir` keeps what it has of a file.
+    pub fn chunk_file_path(dir: &Path, ino: InodeId) -> PathBuf {
+        place::chunk_file(dir, ino)
+    }
+
+    /// Opens a target after checking that it is the expected one; rebuilds checksums if it wasn't shut down.
+    ///
+    /// Whoever opens makes sure that nobody else has the target open, and runs [`Store::background`].
+    ///
+    /// # Errors
+    /// A refusal (not a target, another's, a newer version's, damaged) leaves everything on disk as it was.
+    pub async fn open(dir: &Path, expected: &Identity, options: Options) -> Result<(Arc<Store>, RecoveryReport)> {
+        identity::check(dir, expected).await?;
+        let (log, past) = match IntentLog::open(expected.target, dir).await? {
+            Some(found) => (Some(found.log), found.past),
+            None => (None, Past::Unknown),
+        };
+        let mut store = Store {
+            dir: dir.to_path_buf(),
+            identity: expected.clone(),
+            statistics: Statistics::default(),
+            intents: None,
+            cache: FileCache::new(options.max_open_files),
+            budget: Arc::new(SumBudget::new(options.sum_cache_bytes)),
+            maintenance: rt::sync::RwLock::new(),
+            unsynced: Mutex::default(),
+            sync_failures: Mutex::default(),
+            reported: Mutex::default(),
+            closed: AtomicBool::new(false),
+            changes_in_progress: AtomicUsize::new(0),
+        };
+        let report = if options.intent_log { store.recover(past).await? } else { RecoveryReport::default() };
+        // A lost log is replaced only now, so that a crash before leaves the loss visible.
+        let log = match log {
+            Some(log) => log,
+            None => IntentLog::replace(expected.target, dir, DEFAULT_LOG_BYTES).await?,
+        };
+        log.begin(LogState::InUse).await?;
+        store.intents = options.intent_log.then_some(log);
+        Ok((Arc::new(store), report))
+    }
+
+    /// The target's id.
+    pub fn target(&self) -> TargetId {
+        self.identity.target
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Counters.
+    pub fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// What is known of a chunk file; an absent one has zeros.
+    pub async fn stat(&self, ino: InodeId) -> Result<ChunkStat> {
+        let Some(file) = self.find(ino).await? else { return Ok(ChunkStat::default()) };
+        let stat = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?;
+        Ok(ChunkStat { len: stat.len, blocks: stat.blocks, mtime: stat.mtime })
+    }
+
+    /// The first data or hole at or after `from`. The end is a hole; `None` when there is no more data.
+    pub async fn seek(&self, ino: InodeId, from: u64, what: Seek) -> Result<Option<u64>> {
+        let Some(file) = self.find(ino).await? else {
+            return Ok(if what == Seek::Hole { Some(from) } else { None });
+        };
+        let failed = |e| self.failed("seek in", &file.path, e);
+        match what {
+            Seek::Data => file.cached.seek_data(from).await.map_err(failed),
+            Seek::Hole => {
+                let len = file.cached.stat().await.map_err(failed)?.len;
+                // Everything beyond the end is a hole, which the local file system calls an error.
+                if from >= len { Ok(Some(from)) } else { file.cached.seek_hole(from).await.map(Some).map_err(failed) }
+            }
+        }
+    }
+
+    /// Space of the file system that the target is on.
+    pub async fn space(&self) -> Result<Space> {
+        let (capacity, free) = rt::space(&self.dir).await.map_err(|e| self.failed("ask for the space of", &self.dir, e))?;
+        Ok(Space { capacity, free })
+    }
+
+    /// Writes everything to disk and notes that nothing needs recovery. Changes that come later are refused.
+    pub async fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        while self.changes_in_progress.load(Ordering::SeqCst) > 0 {
+            rt::sleep(CLOSING_POLL).await;
+        }
+        self.settle_everything().await?;
+        match &self.intents {
+            Some(log) if log.note_count() == 0 => log.begin(LogState::Clean).await,
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn failed(&self, doing: &str, path: &Path, error: io::Error) -> StoreError {
+        StoreError::io(self.identity.target, doing, path, error)
+    }
+
+    /// To be called before a change begins, and kept until it is done; refused when the store is shut down.
+    pub(crate) fn begin_change(&self) -> Result<InProgress<'_>> {
+        self.changes_in_progress.fetch_add(1, Ordering::SeqCst);
+        let in_progress = InProgress(self);
+        if self.closed.load(Ordering::SeqCst) { Err(StoreError::closed(self.target())) } else { Ok(in_progress) }
+    }
+
+    /// The end of `len` bytes from `offset`.
+    pub(crate) fn end_of(&self, ino: InodeId, offset: u64, len: u64) -> Result<u64> {
+        offset.checked_add(len).filter(|end| *end <= MAX_CHUNK_FILE_BYTES).ok_or_else(|| {
+            StoreError::new(
+                Kind::TooLarge,
+                format!("target {}: offset {offset} is beyond what the chunk file of inode {ino} can hold", self.target()),
+                "stripe the file over more targets",
+            )
+        })
+    }
+
+    /// The chunk file of an inode if it exists.
+    pub(crate) async fn find(&self, ino: InodeId) -> Result<Option<Arc<ChunkFile>>> {
+        if let Some(file) = self.cache.get(ino) {
+            return Ok(Some(file));
+        }
+        let shard = self.cache.shard(ino);
+        let _opening = shard.opening.write().await;
+        if let Some(file) = shard.get(ino) {
+            return Ok(Some(file));
+        }
+        match ChunkFile::open(&self.dir, ino, &self.budget).await {
+            Ok(Some(file)) => Ok(Some(self.adopt(shard, file).await)),
+            Ok(None) => Ok(None),
+            Err(e) => Err(self.failed("open", &place::chunk_file(&self.dir, ino), e)),
+        }
+    }
+
+    /// The chunk file of an inode, made if it doesn't exist.
+    pub(crate) async fn find_or_create(&self, ino: InodeId) -> Result<Arc<ChunkFile>> {
+        if let Some(file) = self.find(ino).await? {
+            return Ok(file);
+        }
+        let shard = self.cache.shard(ino);
+        let _opening = shard.opening.write().await;
+        if let Some(file) = shard.get(ino) {
+            return Ok(file);
+        }
+        match ChunkFile::create(&self.dir, ino, &self.budget).await {
+            Ok(file) => Ok(self.adopt(shard, file).await),
+            Err(e) => Err(self.failed("create", &place::chunk_file(&self.dir, ino), e)),
+        }
+    }
+
+    /// Puts a file just opened into the cache; the caller holds the shard's `opening`.
+    async fn adopt(&self, shard: &cache::Shard, file: ChunkFile) -> Arc<ChunkFile> {
+        self.statistics.file_opens.add(1);
+        if let cache::Room::After(other) = self.cache.make_room(shard) {
+            let flushed = self.flush_sums(&other).await;
+            drop(other);
+            match flushed {
+                Ok(()) => drop(self.cache.make_room(shard)),
+                // It stays open and dirty; whoever syncs it gets the error.
+                Err(e) => tracing::warn!(target_id = %self.target(), "checksums can't be written back: {e}"),
+            }
+        }
+        let file = Arc::new(file);
+        self.cache.insert(file.clone());
+        file
+    }
+
+    /// Brings a page of checksums into memory.
+    pub(crate) async fn load_sums(&self, file: &Arc<ChunkFile>, sums::Missing(number): sums::Missing) -> Result<()> {
+        self.make_room_for_sums().await;
+        let failed = |e| self.failed("read", file.sum_path(), e);
+        let page = IoBuf::alloc(PAGE_BYTES);
+        loop {
+            let departures = file.sums.departures();
+            let got = match file.sum_file().await.map_err(failed)? {
+                Some(sums) => sums.read_at(page.clone(), number * PAGE_BYTES as u64).await.map_err(failed)?,
+                None => 0,
+            };
+            page.zero(got..PAGE_BYTES);
+            self.statistics.sum_page_loads.add(1);
+            if file.sums.insert(file, number, departures, page.as_slice()) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Keeps the memory for checksums within its budget, by writing some back if need be.
+    pub(crate) async fn make_room_for_sums(&self) {
+        for _ in 0..ROOM_ATTEMPTS {
+            match self.budget.make_room() {
+                sums::Room::Enough => return,
+                sums::Room::After(other) => {
+                    if let Err(e) = self.flush_sums(&other).await {
+                        tracing::warn!(target_id = %self.target(), "checksums can't be written back: {e}");
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands a file's checksums to the local file system; doesn't wait until they are on disk.
+    pub(crate) async fn flush_sums(&self, file: &Arc<ChunkFile>) -> Result<()> {
+        let _write_back = file.write_back.write().await;
+        let failed = |e| self.failed("write", file.sum_path(), e);
+        let mut from = 0;
+        if !file.lacks_sum_file() && !file.sums.is_dirty() {
+            return Ok(());
+        }
+        let Some(sum_file) = file.sum_file_for_writing().await.map_err(failed)? else { return Ok(()) };
+        while let Some(page) = file.sums.next_write(from) {
+            let at = page.number * PAGE_BYTES as u64;
+            sum_file.write_at(page.bytes.clone(), at).await.map_err(failed)?;
+            from = page.number + 1;
+            page.done();
+            self.statistics.sum_page_writes.add(1);
+        }
+        Ok(())
+    }
+
+    /// Notes that a range is about to change. The caller holds it.
+    pub(crate) async fn note(&self, file: &ChunkFile, range: ByteRange) -> Result<()> {
+        match &self.intents {
+            Some(log) => log.note(file.ino, range, &self.statistics).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that a file has changes that aren't on disk.
+    pub(crate) fn mark_unsynced(&self, file: &ChunkFile) {
+        if !file.unsynced.swap(true, Ordering::AcqRel) {
+            self.unsynced.lock().insert(file.ino);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Checksums of a chunk file's blocks in memory.
+//!
+//! Kept in pages that mirror the checksum file: page `n` is its bytes `n * 4096 ..`, little-endian numbers of four bytes. Pages come
+//! from the file when they are needed and go back lazily; all pages of a store share one budget.
+//!
+//! Invariant: a page that isn't here is on disk as it should be. So a page leaves only when it is clean, and while one is being
+//! written nobody takes it out.
+
+use crate::chunk_file::ChunkFile;
+use parking_lot::Mutex;
+use rt::IoBuf;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use types::{BLOCK_SIZE, BlockSum, block_sum};
+
+/// Bytes of a page.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Bytes of one stored checksum.
+pub(crate) const SUM_BYTES: usize = 4;
+/// Checksums of a page, which stand for 4 MiB of data.
+pub(crate) const PAGE_SUMS: u64 = (PAGE_BYTES / SUM_BYTES) as u64;
+/// How many pages a search for something to evict looks at.
+const EVICTION_PROBES: usize = 64;
+
+static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
+
+/// Whether `block` is what `sum` says.
+pub(crate) fn matches(block: &[u8], sum: BlockSum) -> bool {
+    if sum == BlockSum::HOLE { block == ZEROS } else { block_sum(block) == sum }
+}
+
+/// The checksum to store for a block whose content is known but whose history isn't: zeros count as a hole.
+pub(crate) fn sum_of_found(block: &[u8]) -> BlockSum {
+    if block == ZEROS { BlockSum::HOLE } else { block_sum(block) }
+}
+
+/// The page is not in memory; load it and ask again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Missing(pub u64);
+
+struct Page {
+    sums: Box<[BlockSum; PAGE_SUMS as usize]>,
+    dirty: bool,
+    writing: bool,
+    used: bool,
+}
+
+impl Page {
+    fn new() -> Page {
+        Page { sums: Box::new([BlockSum::HOLE; PAGE_SUMS as usize]), dirty: false, writing: false, used: true }
+    }
+}
+
+#[derive(Default)]
+struct Pages {
+    by_number: BTreeMap<u64, Page>,
+    /// Counts what could make a page read from disk meanwhile out of date: evictions and cuts.
+    departures: u64,
+}
+
+/// The pages of one chunk file.
+pub(crate) struct SumCache {
+    pages: Mutex<Pages>,
+    budget: Arc<SumBudget>,
+}
+
+impl SumCache {
+    pub(crate) fn new(budget: Arc<SumBudget>) -> SumCache {
+        SumCache { pages: Mutex::new(Pages::default()), budget }
+    }
+
+    /// Index of the first block of `data` that doesn't match, and of the next one after it that does.
+    pub(crate) fn first_mismatch(&self, first_block: u64, data: &[u8]) -> Result<Option<(u64, u64)>, Missing> {
+        /// Checksums copied out under one lock; checksums of data are computed outside of it.
+        const BATCH: usize = 64;
+        let mut bad: Option<(u64, u64)> = None;
+        for (i, part) in data.chunks(BATCH * BLOCK_SIZE).enumerate() {
+            let mut sums = [BlockSum::HOLE; BATCH];
+            let start = first_block + (i * BATCH) as u64;
+            let blocks = part.chunks(BLOCK_SIZE);
+            self.copy(start, &mut sums[..blocks.len()])?;
+            for (j, (block, sum)) in blocks.zip(sums).enumerate() {
+                let number = start + j as u64;
+                match (matches(block, sum), bad) {
+                    (true, None) => {}
+                    (false, None) => bad = Some((number, number + 1)),
+                    (false, Some((from, _))) => bad = Some((from, number + 1)),
+                    (true, Some(_)) => return Ok(bad),
+                }
+            }
+        }
+        Ok(bad)
+    }
+
+    /// Copies checksums of consecutive blocks.
+    pub(crate) fn copy(&self, first_block: u64, out: &mut [BlockSum]) -> Result<(), Missing> {
+        let mut pages = self.pages.lock();
+        let mut done = 0;
+        while done < out.len() {
+            let (number, at) = locate(first_block + done as u64);
+            let page = pages.by_number.get_mut(&number).ok_or(Missing(number))?;
+            page.used = true;
+            let n = (out.len() - done).min(PAGE_SUMS as usize - at);
+            out[done..done + n].copy_from_slice(&page.sums[at..at + n]);
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Sets checksums of consecutive blocks, all or none.
+    pub(crate) fn set(&self, first_block: u64, sums: &[BlockSum]) -> Result<(), Missing> {
+        let Some(last) = (first_block + sums.len() as u64).checked_sub(1) else { return Ok(()) };
+        let mut pages = self.pages.lock();
+        let touched = locate(first_block).0..=locate(last).0;
+        if let Some(number) = touched.into_iter().find(|n| !pages.by_number.contains_key(n)) {
+            return Err(Missing(number));
+        }
+        let mut done = 0;
+        while done < sums.len() {
+            let (number, at) = locate(first_block + done as u64);
+            let page = pages.by_number.get_mut(&number).ok_or(Missing(number))?;
+            let n = (sums.len() - done).min(PAGE_SUMS as usize - at);
+            page.sums[at..at + n].copy_from_slice(&sums[done..done + n]);
+            page.dirty = true;
+            page.used = true;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// To be read before a page is loaded, for [`SumCache::insert`].
+    pub(crate) fn departures(&self) -> u64 {
+        self.pages.lock().departures
+    }
+
+    pub(crate) fn contains(&self, number: u64) -> bool {
+        self.pages.lock().by_number.contains_key(&number)
+    }
+
+    /// The highest page in memory.
+    pub(crate) fn last_page(&self) -> Option<u64> {
+        self.pages.lock().by_number.last_key_value().map(|(number, _)| *number)
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.pages.lock().by_number.values().any(|page| page.dirty || page.writing)
+    }
+
+    /// Adds a page as it was read from disk. False: something changed since `departures` was asked for; read it again.
+    pub(crate) fn insert(&self, file: &Arc<ChunkFile>, number: u64, departures: u64, stored: &[u8]) -> bool {
+        let mut pages = self.pages.lock();
+        if pages.by_number.contains_key(&number) {
+            return true;
+        }
+        if pages.departures != departures {
+            return false;
+        }
+        let mut page = Page::new();
+        for (sum, bytes) in page.sums.iter_mut().zip(stored.as_chunks::<SUM_BYTES>().0) {
+            *sum = BlockSum(u32::from_le_bytes(*bytes));
+        }
+        pages.by_number.insert(number, page);
+        self.budget.resident.fetch_add(1, Ordering::Relaxed);
+        drop(pages);
+        self.budget.enqueue(file, number);
+        true
+    }
+
+    /// Makes every checksum of a page a hole's, whatever is stored.
+    pub(crate) fn clear_page(&self, file: &Arc<ChunkFile>, number: u64) {
+        let mut pages = self.pages.lock();
+        let mut arrived = false;
+        let page = pages.by_number.entry(number).or_insert_with(|| {
+            arrived = true;
+            Page::new()
+        });
+        page.sums.fill(BlockSum::HOLE);
+        page.dirty = true;
+        if arrived {
+            self.budget.resident.fetch_add(1, Ordering::Relaxed);
+            drop(pages);
+            self.budget.enqueue(file, number);
+        }
+    }
+
+    /// Forgets all blocks from `first_block` on. The caller has cut the checksum file and keeps write-backs away.
+    pub(crate) fn cut(&self, first_block: u64) {
+        let (number, at) = locate(first_block);
+        let mut pages = self.pages.lock();
+        pages.departures += 1;
+        let whole_from = if at == 0 { number } else { number + 1 };
+        let gone = pages.by_number.split_off(&whole_from);
+        self.budget.left(gone.len());
+        if let Some(page) = pages.by_number.get_mut(&number) {
+            page.sums[at..].fill(BlockSum::HOLE);
+            page.dirty = true;
+        }
+    }
+
+    /// The next page at or after `from` that has to be written, as bytes.
+    pub(crate) fn next_write(&self, from: u64) -> Option<PageWrite<'_>> {
+        let mut pages = self.pages.lock();
+        let (number, page) = pages.by_number.range_mut(from..).find(|(_, page)| page.dirty)?;
+        page.dirty = false;
+        page.writing = true;
+        let buf = IoBuf::alloc(PAGE_BYTES);
+        for (i, sum) in page.sums.iter().enumerate() {
+            buf.copy_from(i * SUM_BYTES, &sum.0.to_le_bytes());
+        }
+        Some(PageWrite { cache: self, number: *number, bytes: buf, done: false })
+    }
+
+    /// Lets go of a page if that loses nothing.
+    fn try_evict(&self, number: u64) -> Eviction {
+        let mut pages = self.pages.lock();
+        let Some(page) = pages.by_number.get_mut(&number) else { return Eviction::Absent };
+        if page.writing || std::mem::take(&mut page.used) {
+            return Eviction::InUse;
+        }
+        if page.dirty {
+            return Eviction::Dirty;
+        }
+        pages.by_number.remove(&number);
+        pages.departures += 1;
+        Eviction::Done
+    }
+}
+
+impl Drop for SumCache {
+    fn drop(&mut self) {
+        self.budget.left(self.pages.get_mut().by_number.len());
+    }
+}
+
+fn locate(block: u64) -> (u64, usize) {
+    (block / PAGE_SUMS, (block % PAGE_SUMS) as usize)
+}
+
+/// A page on its way to disk; still dirty when this is dropped before [`PageWrite::done`].
+pub(crate) struct PageWrite<'a> {
+    cache: &'a SumCache,
+    pub(crate) number: u64,
+    pub(crate) bytes: IoBuf,
+    done: bool,
+}
+
+impl PageWrite<'_> {
+    pub(crate) fn done(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for PageWrite<'_> {
+    fn drop(&mut self) {
+        if let Some(page) = self.cache.pages.lock().by_number.get_mut(&self.number) {
+            page.writing = false;
+            page.dirty |= !self.done;
+        }
+    }
+}
+
+enum Eviction {
+    Done,
+    Absent,
+    InUse,
+    Dirty,
+}
+
+/// What came of a search for a page to evict.
+pub(crate) enum Room {
+    /// There is room, or nothing can be done about it now.
+    Enough,
+    /// This file's pages have to be written first.
+    After(Arc<ChunkFile>),
+}
+
+/// The memory that all checksum pages of a store share, with a second-chance queue of what to evict.
+pub(crate) struct SumBudget {
+    limit: usize,
+    resident: AtomicUsize,
+    queue: Mutex<VecDeque<(Weak<ChunkFile>, u64)>>,
+}
+
+impl SumBudget {
+    pub(crate) fn new(limit_bytes: usize) -> SumBudget {
+        let limit = (limit_bytes / PAGE_BYTES).max(1);
+        SumBudget { limit, resident: AtomicUsize::new(0), queue: Mutex::new(VecDeque::new()) }
+    }
+
+    /// Queues a page for eviction. Called without the lock of any file's pages.
+    fn enqueue(&self, file: &Arc<ChunkFile>, number: u64) {
+        let mut queue = self.queue.lock();
+        queue.push_back((Arc::downgrade(file), number));
+        // Pages of closed files leave stale entries behind; this bounds them.
+        if queue.len() > 2 * self.limit + EVICTION_PROBES {
+            queue.retain(|(file, number)| file.upgrade().is_some_and(|file| file.sums.contains(*number)));
+        }
+    }
+
+    fn left(&self, pages: usize) {
+        self.resident.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Pages in memory.
+    #[cfg(test)]
+    pub(crate) fn resident(&self) -> usize {
+        self.resident.load(Ordering::Relaxed)
+    }
+
+    /// Evicts clean pages that weren't used lately until there is room for one more.
+    pub(crate) fn make_room(&self) -> Room {
+        let mut first_dirty = None;
+        for _ in 0..EVICTION_PROBES {
+            if self.resident.load(Ordering::Relaxed) < self.limit {
+                return Room::Enough;
+            }
+            let Some((file, number)) = self.queue.lock().pop_front() else { return Room::Enough };
+            let Some(open) = file.upgrade() else { continue };
+            match open.sums.try_evict(number) {
+                Eviction::Done => self.left(1),
+                Eviction::Absent => {}
+                Eviction::InUse => self.queue.lock().push_back((file, number)),
+                Eviction::Dirty => {
+                    self.queue.lock().push_back((file, number));
+                    first_dirty.get_or_insert(open);
+                }
+            }
+        }
+        first_dirty.map_or(Room::Enough, Room::After)
+    }
+}

@@ -1,0 +1,150 @@
+//! Writing.
+
+use crate::chunk_file::{Change, ChunkFile};
+use crate::error::Result;
+use crate::range_lock::Passage;
+use crate::read::{BLOCK, whole_blocks};
+use crate::store::{IoPath, Store};
+use crate::sums::PAGE_SUMS;
+use rt::{File, IoBuf};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, block_sum};
+
+/// When a write is on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durability {
+    /// Before it is answered.
+    Now,
+    /// Soon: the background sees to it within about a second, a sync at once.
+    Later,
+}
+
+impl Store {
+    /// Writes all of `buf` at `offset`, making the chunk file if need be. Nobody changes `buf` meanwhile.
+    ///
+    /// # Errors
+    /// [`Kind::NoSpace`](crate::Kind::NoSpace): nothing or a part was written. [`Kind::Corrupt`](crate::Kind::Corrupt): the write
+    /// covers a part of a block whose rest is damaged; nothing was written.
+    pub async fn write(
+        &self,
+        ino: InodeId,
+        offset: u64,
+        buf: &IoBuf,
+        path: IoPath,
+        durability: Durability,
+    ) -> Result<()> {
+        self.statistics.writes.add(1);
+        self.statistics.written_bytes.add(buf.len() as u64);
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let range = ByteRange::new(offset, self.end_of(ino, offset, buf.len() as u64)?);
+        self.make_room_for_notes().await?;
+        let _in_progress = self.begin_change()?;
+        let file = self.find_or_create(ino).await?;
+        let blocks = whole_blocks(range);
+        let direct = match path {
+            IoPath::Direct if blocks == range && buf.is_aligned() => {
+                file.direct().await.map_err(|e| self.failed("open", &file.path, e))?
+            }
+            _ => None,
+        };
+        let passage = if direct.is_some() { Passage::Direct } else { Passage::Cached };
+        let _held = file.ranges.acquire(blocks, passage).await;
+        let sums = self.sums_after_write(&file, range, buf).await?;
+        self.load_sums_of(&file, blocks).await?;
+        self.note(&file, range).await?;
+        if direct.is_some() {
+            self.statistics.direct_writes.add(1);
+        }
+        let change = Change::begin(&file, blocks);
+        // From here on bytes may be on disk, whatever becomes of the rest.
+        self.mark_unsynced(&file);
+        let written = put(direct.unwrap_or(&file.cached), buf, offset, durability).await;
+        // Again, since a sync may have begun and ended in between.
+        self.mark_unsynced(&file);
+        if let Err(e) = written {
+            drop(change);
+            self.settle_held(&file, blocks).await;
+            return Err(self.failed("write", &file.path, e));
+        }
+        self.set_sums(&file, blocks.start / BLOCK, &sums).await?;
+        change.settled();
+        Ok(())
+    }
+
+    /// Checksums of all blocks that a write touches, as they are afterwards.
+    async fn sums_after_write(&self, file: &Arc<ChunkFile>, range: ByteRange, buf: &IoBuf) -> Result<Vec<BlockSum>> {
+        let blocks = whole_blocks(range);
+        let mut sums = Vec::with_capacity((blocks.len() / BLOCK) as usize);
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let part = range.intersect(ByteRange::at(at, BLOCK));
+            let from = (part.start - range.start) as usize;
+            let data = &buf.as_slice()[from..from + part.len() as usize];
+            sums.push(if data.len() == BLOCK_SIZE {
+                block_sum(data)
+            } else {
+                let within = (part.start - at) as usize..(part.end - at) as usize;
+                self.sum_after_change(file, at, within, Some(data)).await?
+            });
+            at += BLOCK;
+        }
+        Ok(sums)
+    }
+
+    /// The checksum of the block at `start` after a part of it becomes `data`, or zeros. The caller holds the block. What is there is
+    /// checked first: else a new checksum would make old damage look right.
+    pub(crate) async fn sum_after_change(
+        &self,
+        file: &Arc<ChunkFile>,
+        start: u64,
+        within: Range<usize>,
+        data: Option<&[u8]>,
+    ) -> Result<BlockSum> {
+        let block = IoBuf::alloc(BLOCK_SIZE);
+        let whole = ByteRange::at(start, BLOCK);
+        self.fetch(file, whole, &block, IoPath::Cached).await?;
+        self.check_held(file, whole, &block).await?;
+        match data {
+            Some(data) => block.copy_from(within.start, data),
+            None => block.zero(within),
+        }
+        Ok(block_sum(block.as_slice()))
+    }
+
+    /// Brings the checksums of some blocks into memory.
+    pub(crate) async fn load_sums_of(&self, file: &Arc<ChunkFile>, blocks: ByteRange) -> Result<()> {
+        let last = (blocks.end / BLOCK).saturating_sub(1) / PAGE_SUMS;
+        for page in blocks.start / BLOCK / PAGE_SUMS..=last {
+            if !file.sums.contains(page) {
+                self.load_sums(file, crate::sums::Missing(page)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets checksums of blocks that the caller holds.
+    pub(crate) async fn set_sums(&self, file: &Arc<ChunkFile>, first_block: u64, sums: &[BlockSum]) -> Result<()> {
+        // A page at a time, so that not all of a large write have to be in memory at once.
+        let mut done = 0;
+        while done < sums.len() {
+            let block = first_block + done as u64;
+            let n = (sums.len() - done).min((PAGE_SUMS - block % PAGE_SUMS) as usize);
+            while let Err(missing) = file.sums.set(block, &sums[done..done + n]) {
+                self.load_sums(file, missing).await?;
+            }
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+async fn put(file: &File, buf: &IoBuf, offset: u64, durability: Durability) -> io::Result<usize> {
+    match durability {
+        Durability::Now => file.write_at_durable(buf.clone(), offset).await,
+        Durability::Later => file.write_at(buf.clone(), offset).await,
+    }
+}

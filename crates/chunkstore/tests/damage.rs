@@ -1,0 +1,120 @@
+//! What the disk changes behind the store's back is noticed, and nothing else.
+
+mod common;
+
+use chunkstore::{Allocate, Durability, IoPath, Kind, Options, Store};
+use common::{INO, buf, chunk_files, open, open_with, read, with_target};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use types::{ByteRange, InodeId};
+
+const LEN: usize = 40 * 4096 + 100;
+
+/// Writes a file, shuts down, lets `spoil` at the chunk file, and opens again.
+async fn spoilt(dir: &Path, spoil: impl FnOnce(&std::fs::File)) -> std::sync::Arc<Store> {
+    let (store, _) = open(dir).await;
+    let data: Vec<u8> = (0..LEN).map(|i| (i * 7 + 1) as u8).collect();
+    store.write(INO, 0, &buf(&data), IoPath::Cached, Durability::Later).await.unwrap();
+    store.close().await.unwrap();
+    let path = chunk_files(dir).pop().unwrap();
+    spoil(&OpenOptions::new().write(true).read(true).open(path).unwrap());
+    let (store, report) = open(dir).await;
+    assert!(!report.was_needed);
+    store
+}
+
+#[test]
+fn a_flipped_byte_is_found_by_read_and_verify() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |file| {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, 5 * 4096 + 17).unwrap();
+            file.write_all_at(&[byte[0] ^ 0x10], 5 * 4096 + 17).unwrap();
+        })
+        .await;
+        let bad = ByteRange::new(5 * 4096, 6 * 4096);
+        for path in [IoPath::Direct, IoPath::Cached] {
+            let error = read(&store, INO, 0, 16 * 4096, path).await.expect_err("damage");
+            assert_eq!(error.kind(), Kind::Corrupt { ino: INO, range: bad });
+            assert!(error.message().contains("target 3") && error.message().contains("20480..24576"), "{error}");
+            // Everything else is fine, up to the block's edges.
+            read(&store, INO, 0, 5 * 4096, path).await.unwrap();
+            read(&store, INO, 6 * 4096, LEN - 6 * 4096, path).await.unwrap();
+        }
+        read(&store, INO, 5 * 4096 + 100, 1, IoPath::Cached).await.expect_err("the block is damaged as a whole");
+        assert_eq!(store.verify(INO).await.unwrap(), [bad]);
+        assert_eq!(store.statistics().corrupt_ranges.get(), 1, "logged once");
+    });
+}
+
+#[test]
+fn a_lost_tail_is_found_by_read_and_verify() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |file| file.set_len(30 * 4096).unwrap()).await;
+        read(&store, INO, 0, 30 * 4096, IoPath::Cached).await.unwrap();
+        read(&store, INO, 30 * 4096, 4096, IoPath::Cached).await.expect_err("these were data");
+        assert_eq!(store.verify(INO).await.unwrap(), [ByteRange::new(30 * 4096, 41 * 4096)]);
+        // Beyond what there ever was, nothing is missing.
+        read(&store, INO, 41 * 4096, 4096, IoPath::Cached).await.unwrap();
+    });
+}
+
+#[test]
+fn data_in_a_hole_is_found() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |file| file.write_all_at(b"x", 100 * 4096).unwrap()).await;
+        read(&store, INO, 100 * 4096, 4096, IoPath::Cached).await.expect_err("nobody wrote this");
+        assert_eq!(store.verify(INO).await.unwrap(), [ByteRange::new(100 * 4096, 101 * 4096)]);
+    });
+}
+
+#[test]
+fn a_partial_write_does_not_whitewash_damage() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |file| file.write_all_at(b"damage", 8192).unwrap()).await;
+        let part = buf(b"part");
+        let written = store.write(INO, 8192 + 50, &part, IoPath::Cached, Durability::Later).await;
+        assert!(matches!(written.expect_err("the rest is damaged").kind(), Kind::Corrupt { .. }));
+        store.allocate(INO, ByteRange::new(8200, 8300), Allocate::Punch).await.expect_err("the rest is damaged");
+        store.truncate(INO, 8200).await.expect_err("the rest is damaged");
+        assert_eq!(store.verify(INO).await.unwrap(), [ByteRange::new(8192, 12288)]);
+        // A whole block replaces it.
+        store.write(INO, 8192, &buf(&[1; 4096]), IoPath::Cached, Durability::Later).await.unwrap();
+        assert_eq!(store.verify(INO).await.unwrap(), []);
+    });
+}
+
+#[test]
+fn damage_of_one_file_leaves_others_alone() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |file| file.write_all_at(b"damage", 0).unwrap()).await;
+        let other = InodeId(99);
+        store.write(other, 0, &buf(b"fine"), IoPath::Cached, Durability::Now).await.unwrap();
+        read(&store, INO, 0, 10, IoPath::Cached).await.expect_err("damage");
+        assert_eq!(read(&store, other, 0, 6, IoPath::Cached).await.unwrap(), b"fine\0\0");
+        store.sync_all().await.unwrap();
+        assert_eq!(store.list().await.unwrap(), [other, INO]);
+    });
+}
+
+#[test]
+fn checksums_survive_small_caches() {
+    with_target(|dir| async move {
+        let options = Options { max_open_files: 1, sum_cache_bytes: 3 * 4096, ..Options::default() };
+        let (store, _) = open_with(&dir, options).await;
+        // More files than may stay open, and in each more pages of checksums than may stay in memory.
+        let places: Vec<(InodeId, u64)> = (0..200).flat_map(|i| (0..5).map(move |p| (InodeId(i), p * (4 << 20)))).collect();
+        for (ino, offset) in &places {
+            store.write(*ino, *offset, &buf(&[ino.0 as u8 + 1; 5000]), IoPath::Direct, Durability::Later).await.unwrap();
+        }
+        for (ino, offset) in &places {
+            assert_eq!(read(&store, *ino, *offset, 5000, IoPath::Direct).await.unwrap(), vec![ino.0 as u8 + 1; 5000]);
+        }
+        store.close().await.unwrap();
+        let (store, _) = open(&dir).await;
+        for (ino, _) in &places {
+            assert_eq!(store.verify(*ino).await.unwrap(), []);
+        }
+    });
+}

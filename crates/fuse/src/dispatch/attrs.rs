@@ -1,0 +1,94 @@
+//! Attributes.
+
+use crate::abi::{SetattrIn, fattr};
+use crate::reply::{attr_out, put, statx_out};
+use crate::request::Request;
+use crate::transport::Core;
+use types::{Errno, Result, SetAttr, SetTime, Timestamp, mode};
+
+pub(super) async fn getattr(core: &Core, rq: &Request) -> Result<usize> {
+    let attr = core.shared.client.getattr(rq.ino()).await?;
+    Ok(put(&rq.out, 0, &attr_out(&attr)))
+}
+
+pub(super) async fn statx(core: &Core, rq: &Request) -> Result<usize> {
+    let attr = core.shared.client.getattr(rq.ino()).await?;
+    Ok(put(&rq.out, 0, &statx_out(&attr)))
+}
+
+pub(super) async fn setattr(core: &Core, rq: &Request, args: SetattrIn) -> Result<usize> {
+    let (set, size) = changes(&args)?;
+    let attr = core.shared.client.setattr(rq.credentials(), rq.ino(), set, size).await?;
+    Ok(put(&rq.out, 0, &attr_out(&attr)))
+}
+
+pub(super) async fn readlink(core: &Core, rq: &Request) -> Result<usize> {
+    let target = core.shared.client.readlink(rq.ino()).await?;
+    if target.len() > rq.out.len() {
+        return Err(Errno::EIO.into());
+    }
+    rq.out.copy_from(0, &target);
+    Ok(target.len())
+}
+
+/// What a SETATTR changes. The kernel asks by `KILL_SUIDGID` when a change of owner or size clears setuid and setgid.
+fn changes(args: &SetattrIn) -> Result<(SetAttr, Option<u64>), Errno> {
+    let has = |bit: u32| args.valid & bit != 0;
+    let set = SetAttr {
+        mode: has(fattr::MODE).then_some(args.mode & mode::PERMISSIONS),
+        uid: has(fattr::UID).then_some(args.uid),
+        gid: has(fattr::GID).then_some(args.gid),
+        atime: time(has(fattr::ATIME), has(fattr::ATIME_NOW), args.atime, args.atimensec)?,
+        mtime: time(has(fattr::MTIME), has(fattr::MTIME_NOW), args.mtime, args.mtimensec)?,
+        ctime: has(fattr::CTIME).then(|| timestamp(args.ctime, args.ctimensec)).transpose()?,
+        kill_suid_sgid: has(fattr::KILL_SUIDGID),
+    };
+    Ok((set, has(fattr::SIZE).then_some(args.size)))
+}
+
+fn time(given: bool, now: bool, secs: u64, nanos: u32) -> Result<Option<SetTime>, Errno> {
+    match (given, now) {
+        (_, true) => Ok(Some(SetTime::Now)),
+        (true, false) => timestamp(secs, nanos).map(|t| Some(SetTime::At(t))),
+        (false, false) => Ok(None),
+    }
+}
+
+fn timestamp(secs: u64, nanos: u32) -> Result<Timestamp, Errno> {
+    // Seconds are signed, though the protocol's field isn't.
+    if nanos < 1_000_000_000 { Ok(Timestamp::new(secs as i64, nanos)) } else { Err(Errno::EINVAL) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_valid_changes() {
+        let full = SetattrIn {
+            size: 9,
+            mode: 0o100644,
+            uid: 1,
+            gid: 2,
+            atime: 3,
+            mtime: 4,
+            ctime: 5,
+            ..Default::default()
+        };
+        assert_eq!(changes(&full), Ok((SetAttr::default(), None)));
+        let valid = fattr::MODE | fattr::SIZE | fattr::GID | fattr::KILL_SUIDGID;
+        let expected =
+            SetAttr { mode: Some(0o644), gid: Some(2), kill_suid_sgid: true, ..Default::default() };
+        assert_eq!(changes(&SetattrIn { valid, ..full }), Ok((expected, Some(9))));
+    }
+
+    #[test]
+    fn times_are_given_or_now() {
+        let valid = fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME;
+        let args = SetattrIn { valid, atime: 7, mtime: -3i64 as u64, mtimensec: 8, ..Default::default() };
+        let (set, _) = changes(&args).unwrap();
+        assert_eq!(set.atime, Some(SetTime::Now));
+        assert_eq!(set.mtime, Some(SetTime::At(Timestamp::new(-3, 8))));
+        assert_eq!(changes(&SetattrIn { mtimensec: 1_000_000_000, ..args }), Err(Errno::EINVAL));
+    }
+}

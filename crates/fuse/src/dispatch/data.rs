@@ -1,0 +1,102 @@
+//! Contents of files. The request's payload buffer goes to the client core as it is.
+
+use crate::abi::{
+    self, CopyFileRangeIn, CopyFileRangeOut, FallocateIn, FsyncIn, LseekIn, LseekOut, ReadIn, WriteIn,
+    WriteOut,
+};
+use crate::reply::put;
+use crate::request::Request;
+use crate::transport::Core;
+use client::WriteHow;
+use types::{ByteRange, Errno, Result};
+
+/// The most that COPY_FILE_RANGE can answer with its 32 bits, in whole pages.
+const MAX_NARROW_COPY: u64 = (u32::MAX - 0xfff) as u64;
+
+pub(super) async fn read(core: &Core, rq: &Request, args: ReadIn) -> Result<usize> {
+    let size = args.size as usize;
+    if size > rq.out.len() {
+        return Err(Errno::EIO.into());
+    }
+    let file = core.shared.handles.get(args.fh)?;
+    let buf = rq.out.slice(0..size);
+    let len = core.shared.client.read(&file.handle, args.offset, buf, is_direct(args.flags)).await?;
+    Ok(len.min(size))
+}
+
+pub(super) async fn write(core: &Core, rq: &Request, args: WriteIn) -> Result<usize> {
+    let file = core.shared.handles.get(args.fh)?;
+    let buf = rq.data.slice(0..args.size as usize);
+    let len = core.shared.client.write(&file.handle, args.offset, buf, write_how(&args)).await?;
+    Ok(put(&rq.out, 0, &WriteOut { size: len.min(args.size as usize) as u32, padding: 0 }))
+}
+
+fn is_direct(flags: u32) -> bool {
+    flags & libc::O_DIRECT as u32 != 0
+}
+
+fn write_how(args: &WriteIn) -> WriteHow {
+    // O_SYNC contains O_DSYNC's bit.
+    WriteHow {
+        direct: is_direct(args.flags),
+        durable: args.flags & (libc::O_DSYNC | libc::O_SYNC) as u32 != 0,
+        kill_suid_sgid: args.write_flags & abi::WRITE_KILL_SUIDGID != 0,
+    }
+}
+
+pub(super) async fn fsync(core: &Core, args: FsyncIn) -> Result<usize> {
+    let file = core.shared.handles.get(args.fh)?;
+    let data_only = args.fsync_flags & abi::FSYNC_FDATASYNC != 0;
+    core.shared.client.fsync(&file.handle, data_only).await.map(|()| 0)
+}
+
+pub(super) async fn fallocate(core: &Core, args: FallocateIn) -> Result<usize> {
+    let file = core.shared.handles.get(args.fh)?;
+    let range = ByteRange::at(args.offset, args.length);
+    core.shared.client.fallocate(&file.handle, args.mode, range).await.map(|()| 0)
+}
+
+pub(super) async fn lseek(core: &Core, rq: &Request, args: LseekIn) -> Result<usize> {
+    let file = core.shared.handles.get(args.fh)?;
+    let offset = core.shared.client.lseek(&file.handle, args.offset, args.whence).await?;
+    Ok(put(&rq.out, 0, &LseekOut { offset }))
+}
+
+pub(super) async fn copy_file_range(
+    core: &Core,
+    rq: &Request,
+    args: CopyFileRangeIn,
+    wide: bool,
+) -> Result<usize> {
+    if args.flags != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let from = core.shared.handles.get(args.fh_in)?;
+    let to = core.shared.handles.get(args.fh_out)?;
+    let len = if wide { args.len } else { args.len.min(MAX_NARROW_COPY) };
+    let client = &core.shared.client;
+    let copied =
+        client.copy_file_range(&from.handle, args.off_in, &to.handle, args.off_out, len).await?.min(len);
+    Ok(if wide {
+        put(&rq.out, 0, &CopyFileRangeOut { bytes_copied: copied })
+    } else {
+        put(&rq.out, 0, &WriteOut { size: copied as u32, padding: 0 })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_write_is_meant_is_in_its_flags() {
+        let how = |flags: i32, write_flags| {
+            write_how(&WriteIn { flags: flags as u32, write_flags, ..Default::default() })
+        };
+        let plain = how(libc::O_WRONLY, 0);
+        assert!(!plain.direct && !plain.durable && !plain.kill_suid_sgid);
+        assert!(how(libc::O_DIRECT, 0).direct);
+        assert!(how(libc::O_SYNC, 0).durable && how(libc::O_DSYNC, 0).durable);
+        assert!(how(0, abi::WRITE_KILL_SUIDGID).kill_suid_sgid);
+    }
+}

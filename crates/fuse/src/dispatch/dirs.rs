@@ -1,0 +1,149 @@
+//! Directories.
+
+use crate::abi::{OpenOut, ReadIn, fopen};
+use crate::reply::{DirWriter, Listed, put};
+use crate::request::Request;
+use crate::transport::Core;
+use client::Listing;
+use types::{Attr, Errno, InodeId, Result, mode};
+
+/// Where to go on after `.` and after `..`; the cookies of real entries are larger.
+const AFTER_DOT: u64 = 1;
+const AFTER_DOT_DOT: u64 = 2;
+
+/// Directories have no state while they are open. A kernel that can do without opening them is told so, once for the mount.
+pub(super) fn opendir(core: &Core, rq: &Request) -> Result<usize> {
+    if core.shared.agreement.without_opendir() {
+        return Err(Errno::ENOSYS.into());
+    }
+    let open_flags = fopen::KEEP_CACHE | fopen::CACHE_DIR;
+    Ok(put(&rq.out, 0, &OpenOut { fh: 0, open_flags, backing_id: 0 }))
+}
+
+pub(super) async fn readdir(core: &Core, rq: &Request, args: ReadIn, plus: bool) -> Result<usize> {
+    let client = &core.shared.client;
+    let size = (args.size as usize).min(rq.out.len());
+    let cookie = if args.offset <= AFTER_DOT_DOT { 0 } else { args.offset };
+    let listing = client.readdir(rq.ino(), cookie, DirWriter::capacity(size, plus), plus).await?;
+    let mut writer = DirWriter::new(&rq.out, size, plus);
+    fill(&mut writer, rq.ino(), args.offset, &listing, |ino| client.remember(ino));
+    if writer.len() == 0 && !(listing.end && listing.entries.is_empty()) {
+        // An empty reply would mean the end.
+        return Err(Errno::EINVAL.into());
+    }
+    Ok(writer.len())
+}
+
+/// Writes what fits of a listing that starts at `offset`. `remember` is told of each inode that the kernel gets to know.
+fn fill(
+    writer: &mut DirWriter<'_>,
+    dir: InodeId,
+    offset: u64,
+    listing: &Listing,
+    mut remember: impl FnMut(InodeId),
+) {
+    let dots: [(u64, InodeId, &[u8]); 2] = [(AFTER_DOT, dir, b"."), (AFTER_DOT_DOT, listing.parent, b"..")];
+    for (next, ino, name) in dots {
+        // The kernel knows both inodes; it takes their names only.
+        if offset < next && !writer.push(&Listed { ino, mode: mode::S_IFDIR, name, next }, None) {
+            return;
+        }
+    }
+    for entry in &listing.entries {
+        let listed = Listed { ino: entry.ino, mode: entry.mode, name: &entry.name, next: entry.cookie };
+        let attr: Option<&Attr> = entry.attr.as_ref();
+        if !writer.push(&listed, attr) {
+            return;
+        }
+        if writer.with_attributes() && attr.is_some() {
+            remember(entry.ino);
+        }
+    }
+}
+
+pub(super) async fn fsyncdir(core: &Core, rq: &Request) -> Result<usize> {
+    core.shared.client.fsyncdir(rq.ino()).await.map(|()| 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{self, Dirent, EntryOut};
+    use rt::IoBuf;
+    use types::Timestamp;
+    use wire::DirEntry;
+
+    fn listing(count: u64, attributes: bool) -> Listing {
+        let time = Timestamp::default();
+        let entry = |n: u64| {
+            let attr = Attr {
+                ino: InodeId(100 + n),
+                mode: mode::S_IFREG | 0o644,
+                nlink: 1,
+                uid: 0,
+                gid: 0,
+                rdev: 0,
+                size: n,
+                blocks: 0,
+                atime: time,
+                mtime: time,
+                ctime: time,
+                btime: time,
+            };
+            DirEntry {
+                name: format!("file-{n}").into_bytes().into(),
+                ino: attr.ino,
+                mode: attr.mode,
+                cookie: 16 + n,
+                attr: attributes.then_some(attr),
+            }
+        };
+        Listing { entries: (0..count).map(entry).collect(), end: true, parent: InodeId(7) }
+    }
+
+    /// Names and offsets in a reply.
+    fn parse(out: &IoBuf, len: usize, plus: bool) -> Vec<(String, u64, u64)> {
+        let (bytes, mut at, mut found) = (&out.as_slice()[..len], 0, Vec::new());
+        while at < len {
+            let head = if plus { size_of::<EntryOut>() } else { 0 };
+            let dirent: Dirent = abi::read(&bytes[at + head..]).unwrap();
+            let name_at = at + head + size_of::<Dirent>();
+            let name = String::from_utf8(bytes[name_at..name_at + dirent.namelen as usize].to_vec()).unwrap();
+            found.push((name, dirent.ino, dirent.off));
+            at = (name_at + dirent.namelen as usize).next_multiple_of(8);
+        }
+        assert_eq!(at, len);
+        found
+    }
+
+    #[test]
+    fn dots_come_first_and_only_at_the_start() {
+        let listing = listing(1, false);
+        let read = |offset| {
+            let out = IoBuf::alloc(4096);
+            let mut writer = DirWriter::new(&out, 4096, false);
+            fill(&mut writer, InodeId(5), offset, &listing, |_| {
+                panic!("a plain listing makes no references")
+            });
+            parse(&out, writer.len(), false)
+        };
+        let file = ("file-0".to_string(), 100, 16);
+        let (dot, dot_dot) = ((".".to_string(), 5, 1), ("..".to_string(), 7, 2));
+        assert_eq!(read(0), [dot, dot_dot.clone(), file.clone()]);
+        assert_eq!(read(1), [dot_dot, file.clone()]);
+        assert_eq!(read(2), [file]);
+    }
+
+    #[test]
+    fn only_entries_that_are_handed_over_are_remembered() {
+        let listing = listing(20, true);
+        let out = IoBuf::alloc(4096);
+        let mut writer = DirWriter::new(&out, 1000, true);
+        let mut remembered = Vec::new();
+        fill(&mut writer, InodeId(5), 0, &listing, |ino| remembered.push(ino.0));
+        let told = parse(&out, writer.len(), true);
+        let files: Vec<u64> = told.iter().skip(2).map(|(_, ino, _)| *ino).collect();
+        assert!(!files.is_empty() && files.len() < 20);
+        assert_eq!(remembered, files);
+    }
+}

@@ -1,0 +1,165 @@
+//! Opening and closing files.
+
+use super::locks::{WHOLE_FILE, drop_posix};
+use crate::abi::{self, CreateIn, FlushIn, OpenIn, OpenOut, ReleaseIn, fopen};
+use crate::reply::{entry, put};
+use crate::request::Request;
+use crate::transport::Core;
+use client::Handle;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use types::{Attr, Credentials, InodeId, Result, SetAttr};
+use wire::{LockOwner, LockSpace};
+
+const O_TRUNC: u32 = libc::O_TRUNC as u32;
+const O_DIRECT: u32 = libc::O_DIRECT as u32;
+const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
+const O_RDONLY: u32 = libc::O_RDONLY as u32;
+
+/// A file that a process has open.
+pub(crate) struct OpenFile {
+    /// What the client core knows it by.
+    pub(crate) handle: Arc<Handle>,
+    /// The file.
+    pub(crate) ino: InodeId,
+    /// Owners of byte-range locks taken through this file, where closing a descriptor sends no FLUSH that would drop them.
+    pub(crate) owners_without_flush: Option<Mutex<Vec<LockOwner>>>,
+}
+
+pub(super) async fn open(core: &Core, rq: &Request, args: OpenIn) -> Result<usize> {
+    let client = &core.shared.client;
+    let handle = client.open(rq.credentials(), rq.ino(), args.flags & !O_TRUNC).await?;
+    if args.flags & O_TRUNC != 0
+        && let Err(error) = truncate(core, rq.credentials(), rq.ino(), args.open_flags).await
+    {
+        client.release(handle).await;
+        return Err(error);
+    }
+    let reply = enter(core, rq.ino(), handle, args.flags).await?;
+    Ok(put(&rq.out, 0, &reply))
+}
+
+pub(super) async fn create(core: &Core, rq: &Request, args: CreateIn, name: &[u8]) -> Result<usize> {
+    let client = &core.shared.client;
+    let CreateIn { flags, mode, umask, open_flags } = args;
+    let (mut attr, handle) =
+        client.create(rq.credentials(), rq.ino(), name, mode, umask, flags & !O_TRUNC).await?;
+    // Another request may have made the name first.
+    if flags & O_TRUNC != 0 && attr.size > 0 {
+        match truncate(core, rq.credentials(), attr.ino, open_flags).await {
+            Ok(truncated) => attr = truncated,
+            Err(error) => {
+                client.release(handle).await;
+                client.forget(attr.ino, 1);
+                return Err(error);
+            }
+        }
+    }
+    reply_made(core, rq, &attr, handle, flags).await
+}
+
+pub(super) async fn tmpfile(core: &Core, rq: &Request, args: CreateIn) -> Result<usize> {
+    let CreateIn { flags, mode, umask, .. } = args;
+    let (attr, handle) = core.shared.client.tmpfile(rq.credentials(), rq.ino(), mode, umask, flags).await?;
+    reply_made(core, rq, &attr, handle, flags).await
+}
+
+async fn reply_made(
+    core: &Core,
+    rq: &Request,
+    attr: &Attr,
+    handle: Arc<Handle>,
+    flags: u32,
+) -> Result<usize> {
+    match enter(core, attr.ino, handle, flags).await {
+        Ok(opened) => {
+            let at = put(&rq.out, 0, &entry(attr));
+            Ok(put(&rq.out, at, &opened))
+        }
+        Err(error) => {
+            // The kernel never hears of the entry, so the reference that it would have had goes.
+            core.shared.client.forget(attr.ino, 1);
+            Err(error)
+        }
+    }
+}
+
+async fn truncate(core: &Core, who: Credentials, ino: InodeId, open_flags: u32) -> Result<Attr> {
+    let set = SetAttr { kill_suid_sgid: open_flags & abi::OPEN_KILL_SUIDGID != 0, ..Default::default() };
+    core.shared.client.setattr(who, ino, set, Some(0)).await
+}
+
+/// Enters an open file into the table.
+async fn enter(core: &Core, ino: InodeId, handle: Arc<Handle>, flags: u32) -> Result<OpenOut> {
+    let open_flags = reply_flags(flags, core.shared.holders.ever_used());
+    let owners_without_flush = (open_flags & fopen::NOFLUSH != 0).then(Mutex::default);
+    let file = OpenFile { handle: handle.clone(), ino, owners_without_flush };
+    match core.shared.handles.insert(core.index, Arc::new(file)) {
+        Ok(fh) => Ok(OpenOut { fh, open_flags, backing_id: 0 }),
+        Err(errno) => {
+            core.shared.client.release(handle).await;
+            Err(errno.into())
+        }
+    }
+}
+
+/// How the kernel treats an open file. One opened with O_DIRECT bypasses the page cache, and its writes run side by side. Others
+/// keep what is cached, since nothing changes behind the kernel's back.
+///
+/// Closing a file that was opened for reading needs no FLUSH: there is nothing to report. Its byte-range locks would have to be
+/// dropped, though; so once a mount has seen such locks, every close is told.
+fn reply_flags(flags: u32, locks_in_use: bool) -> u32 {
+    let caching = if flags & O_DIRECT != 0 {
+        fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
+    } else {
+        fopen::KEEP_CACHE
+    };
+    let quiet_close = flags & O_ACCMODE == O_RDONLY && !locks_in_use;
+    caching | if quiet_close { fopen::NOFLUSH } else { 0 }
+}
+
+pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<usize> {
+    let file = core.shared.handles.get(args.fh)?;
+    let flushed = core.shared.client.flush(&file.handle).await;
+    // A close drops all byte-range locks of the process on the file, whichever descriptor they were taken through.
+    drop_posix(core, rq.ino(), LockOwner(args.lock_owner)).await?;
+    flushed.map(|()| 0)
+}
+
+pub(super) async fn release(core: &Core, args: ReleaseIn) -> Result<usize> {
+    let client = &core.shared.client;
+    let file = core.shared.handles.remove(args.fh)?;
+    let mut unlocked = Ok(());
+    if args.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
+        let owner = LockOwner(args.lock_owner);
+        unlocked = client.unlock(file.ino, LockSpace::Flock, owner, WHOLE_FILE).await;
+    }
+    let owners = file.owners_without_flush.as_ref().map(|owners| std::mem::take(&mut *owners.lock()));
+    for owner in owners.unwrap_or_default() {
+        unlocked = unlocked.and(drop_posix(core, file.ino, owner).await);
+    }
+    client.release(file.handle.clone()).await;
+    unlocked.map(|()| 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const O_RDWR: u32 = libc::O_RDWR as u32;
+    const O_WRONLY: u32 = libc::O_WRONLY as u32;
+
+    #[test]
+    fn direct_files_bypass_the_cache_and_others_keep_it() {
+        let direct = reply_flags(O_RDWR | O_DIRECT, false);
+        assert_eq!(direct, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES);
+        assert_eq!(reply_flags(O_RDWR, false), fopen::KEEP_CACHE);
+    }
+
+    #[test]
+    fn only_readers_close_quietly_and_only_without_locks() {
+        assert_ne!(reply_flags(O_RDONLY, false) & fopen::NOFLUSH, 0);
+        assert_eq!(reply_flags(O_RDONLY, true) & fopen::NOFLUSH, 0);
+        assert_eq!(reply_flags(O_WRONLY, false) & fopen::NOFLUSH, 0);
+    }
+}

@@ -1,0 +1,112 @@
+//! Locks: of byte ranges (`fcntl`) and of whole files (`flock`).
+
+use crate::abi::{self, FileLock, LkIn, LkOut};
+use crate::reply::put;
+use crate::request::Request;
+use crate::transport::Core;
+use client::Cancel;
+use types::{Errno, InodeId, Result};
+use wire::{LockKind, LockOwner, LockRange, LockSpace};
+
+/// Every byte there is or will be.
+pub(super) const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
+/// The kernel's "to the end of the file".
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
+const F_RDLCK: u32 = libc::F_RDLCK as u32;
+const F_WRLCK: u32 = libc::F_WRLCK as u32;
+const F_UNLCK: u32 = libc::F_UNLCK as u32;
+
+pub(super) async fn test(core: &Core, rq: &Request, args: LkIn) -> Result<usize> {
+    let kind = kind(args.lk.kind)?.ok_or(Errno::EINVAL)?;
+    let (owner, range) = (LockOwner(args.owner), range(&args.lk)?);
+    let found = core.shared.client.test_lock(rq.ino(), owner, kind, range).await?;
+    let lk = match found {
+        Some((kind, range, pid)) => FileLock {
+            start: range.start.min(OFFSET_MAX),
+            end: range.last.min(OFFSET_MAX),
+            kind: if kind == LockKind::Shared { F_RDLCK } else { F_WRLCK },
+            pid,
+        },
+        None => FileLock { kind: F_UNLCK, ..args.lk },
+    };
+    Ok(put(&rq.out, 0, &LkOut { lk }))
+}
+
+pub(super) async fn set(core: &Core, rq: &Request, args: LkIn, wait: bool) -> Result<usize> {
+    let client = &core.shared.client;
+    let space = if args.lk_flags & abi::LK_FLOCK != 0 { LockSpace::Flock } else { LockSpace::Posix };
+    let (ino, owner, range, pid) = (rq.ino(), LockOwner(args.owner), range(&args.lk)?, args.lk.pid);
+    let Some(kind) = kind(args.lk.kind)? else {
+        return client.unlock(ino, space, owner, range).await.map(|()| 0);
+    };
+    if space == LockSpace::Posix {
+        note_posix(core, args.fh, ino, owner)?;
+    }
+    match client.lock(ino, space, owner, pid, kind, range, false, &Cancel::default()).await {
+        Err(error) if error.errno == Errno::EAGAIN && wait => {}
+        done => return done.map(|()| 0),
+    }
+    let _blocked = core.block_lane()?;
+    let waiting = core.shared.interrupts.register(rq.header.unique);
+    client.lock(ino, space, owner, pid, kind, range, true, &waiting.cancel).await.map(|()| 0)
+}
+
+/// Notes who may hold byte-range locks, before the first one is asked for: no close in between misses it.
+fn note_posix(core: &Core, fh: u64, ino: InodeId, owner: LockOwner) -> Result<()> {
+    let file = core.shared.handles.get(fh)?;
+    core.shared.holders.add(ino, owner)?;
+    if let Some(owners) = &file.owners_without_flush {
+        let mut owners = owners.lock();
+        if !owners.contains(&owner) {
+            owners.push(owner);
+        }
+    }
+    Ok(())
+}
+
+/// Drops all byte-range locks of an owner on a file, if it may have any.
+pub(super) async fn drop_posix(core: &Core, ino: InodeId, owner: LockOwner) -> Result<()> {
+    if !core.shared.holders.take(ino, owner) {
+        return Ok(());
+    }
+    core.shared.client.unlock(ino, LockSpace::Posix, owner, WHOLE_FILE).await
+}
+
+/// The strength of a lock; `None` for an unlock.
+fn kind(number: u32) -> Result<Option<LockKind>, Errno> {
+    match number {
+        F_RDLCK => Ok(Some(LockKind::Shared)),
+        F_WRLCK => Ok(Some(LockKind::Exclusive)),
+        F_UNLCK => Ok(None),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn range(lk: &FileLock) -> Result<LockRange, Errno> {
+    if lk.start > lk.end {
+        return Err(Errno::EINVAL);
+    }
+    Ok(LockRange { start: lk.start, last: if lk.end >= OFFSET_MAX { u64::MAX } else { lk.end } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_file_moves_with_it() {
+        let lk = |start, end| FileLock { start, end, kind: F_WRLCK, pid: 1 };
+        assert_eq!(range(&lk(5, OFFSET_MAX)), Ok(LockRange { start: 5, last: u64::MAX }));
+        assert_eq!(range(&lk(5, 5)), Ok(LockRange { start: 5, last: 5 }));
+        assert_eq!(range(&lk(5, 4)), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn strengths() {
+        assert_eq!(kind(F_RDLCK), Ok(Some(LockKind::Shared)));
+        assert_eq!(kind(F_WRLCK), Ok(Some(LockKind::Exclusive)));
+        assert_eq!(kind(F_UNLCK), Ok(None));
+        assert_eq!(kind(3), Err(Errno::EINVAL));
+    }
+}

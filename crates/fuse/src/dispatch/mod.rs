@@ -1,0 +1,92 @@
+//! From request to reply: what each operation means to the client core. Shared by all transports.
+//!
+//! A handler returns the length of the body that it has written to the request's `out`, or the error that the caller sees.
+
+mod attrs;
+mod control;
+mod data;
+mod dirs;
+mod files;
+mod locks;
+mod names;
+mod xattrs;
+
+pub(crate) use files::OpenFile;
+
+use crate::request::{Operation, Request};
+use crate::transport::{Core, Outcome};
+use std::rc::Rc;
+use types::{Errno, Result};
+
+/// The largest error number that the kernel takes in a reply.
+const MAX_ERRNO: i32 = 511;
+
+/// Handles one request to its end.
+pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
+    let operation = request.operation()?;
+    match perform(core, request, operation).await {
+        Ok(len) => Ok(len.min(request.out.len())),
+        Err(error) => {
+            if !error.message.is_empty() {
+                tracing::debug!(opcode = request.header.opcode, ino = request.header.nodeid, %error, "request failed");
+            }
+            Err(if (1..=MAX_ERRNO).contains(&error.errno.0) { error.errno } else { Errno::EIO })
+        }
+    }
+}
+
+async fn perform(core: &Rc<Core>, rq: &Request, operation: Operation<'_>) -> Result<usize> {
+    use Operation as Op;
+    match operation {
+        Op::Lookup { name } => names::lookup(core, rq, name).await,
+        Op::Symlink { name, target } => names::symlink(core, rq, name, target).await,
+        Op::Mknod { args, name } => names::mknod(core, rq, args, name).await,
+        Op::Mkdir { args, name } => names::mkdir(core, rq, args, name).await,
+        Op::Unlink { name } => names::unlink(core, rq, name).await,
+        Op::Rmdir { name } => names::rmdir(core, rq, name).await,
+        Op::Rename { new_parent, flags, name, new_name } => {
+            names::rename(core, rq, name, new_parent, new_name, flags).await
+        }
+        Op::Link { ino, name } => names::link(core, rq, ino, name).await,
+
+        Op::Getattr => attrs::getattr(core, rq).await,
+        Op::Statx => attrs::statx(core, rq).await,
+        Op::Setattr(args) => attrs::setattr(core, rq, args).await,
+        Op::Readlink => attrs::readlink(core, rq).await,
+
+        Op::Open(args) => files::open(core, rq, args).await,
+        Op::Create { args, name } => files::create(core, rq, args, name).await,
+        Op::Tmpfile(args) => files::tmpfile(core, rq, args).await,
+        Op::Flush(args) => files::flush(core, rq, args).await,
+        Op::Release(args) => files::release(core, args).await,
+
+        Op::Read(args) => data::read(core, rq, args).await,
+        Op::Write(args) => data::write(core, rq, args).await,
+        Op::Fsync(args) => data::fsync(core, args).await,
+        Op::Fallocate(args) => data::fallocate(core, args).await,
+        Op::Lseek(args) => data::lseek(core, rq, args).await,
+        Op::CopyFileRange { args, wide } => data::copy_file_range(core, rq, args, wide).await,
+
+        Op::Opendir => dirs::opendir(core, rq),
+        Op::Readdir { args, plus } => dirs::readdir(core, rq, args, plus).await,
+        Op::Releasedir => Ok(0),
+        Op::Fsyncdir => dirs::fsyncdir(core, rq).await,
+
+        Op::Setxattr { flags, kill_sgid, name, value } => {
+            xattrs::set(core, rq, name, value, flags, kill_sgid).await
+        }
+        Op::Getxattr { size, name } => xattrs::get(core, rq, name, size).await,
+        Op::Listxattr { size } => xattrs::list(core, rq, size).await,
+        Op::Removexattr { name } => xattrs::remove(core, rq, name).await,
+
+        Op::Getlk(args) => locks::test(core, rq, args).await,
+        Op::Setlk { args, wait } => locks::set(core, rq, args, wait).await,
+
+        Op::Statfs => control::statfs(core, rq).await,
+        Op::Syncfs => control::syncfs(core).await,
+        Op::Destroy => Ok(0),
+        // Not ENOSYS: programs probe files with ioctls and expect this answer.
+        Op::Ioctl => Err(types::Errno(libc::ENOTTY).into()),
+        Op::Unsupported => Err(Errno::ENOSYS.into()),
+    }
+}

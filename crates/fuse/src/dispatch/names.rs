@@ -1,0 +1,86 @@
+//! Names: looking up, making, moving and removing entries.
+
+use crate::abi::{MkdirIn, MknodIn};
+use crate::reply::{absent_entry, entry, put};
+use crate::request::Request;
+use crate::transport::Core;
+use types::{Attr, Errno, InodeId, Result};
+use wire::RenameMode;
+
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+
+pub(super) async fn lookup(core: &Core, rq: &Request, name: &[u8]) -> Result<usize> {
+    match core.shared.client.lookup(rq.credentials(), rq.ino(), name).await {
+        Ok(attr) => reply(rq, &attr),
+        // The kernel remembers that there is no such name, and asks no more until it makes one.
+        Err(error) if error.errno == Errno::ENOENT => Ok(put(&rq.out, 0, &absent_entry())),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) async fn symlink(core: &Core, rq: &Request, name: &[u8], target: &[u8]) -> Result<usize> {
+    reply(rq, &core.shared.client.symlink(rq.credentials(), rq.ino(), name, target).await?)
+}
+
+pub(super) async fn mknod(core: &Core, rq: &Request, args: MknodIn, name: &[u8]) -> Result<usize> {
+    let MknodIn { mode, rdev, umask, .. } = args;
+    reply(rq, &core.shared.client.mknod(rq.credentials(), rq.ino(), name, mode, umask, rdev).await?)
+}
+
+pub(super) async fn mkdir(core: &Core, rq: &Request, args: MkdirIn, name: &[u8]) -> Result<usize> {
+    reply(rq, &core.shared.client.mkdir(rq.credentials(), rq.ino(), name, args.mode, args.umask).await?)
+}
+
+pub(super) async fn link(core: &Core, rq: &Request, ino: InodeId, name: &[u8]) -> Result<usize> {
+    reply(rq, &core.shared.client.link(rq.credentials(), ino, rq.ino(), name).await?)
+}
+
+pub(super) async fn unlink(core: &Core, rq: &Request, name: &[u8]) -> Result<usize> {
+    core.shared.client.unlink(rq.credentials(), rq.ino(), name).await.map(|()| 0)
+}
+
+pub(super) async fn rmdir(core: &Core, rq: &Request, name: &[u8]) -> Result<usize> {
+    core.shared.client.rmdir(rq.credentials(), rq.ino(), name).await.map(|()| 0)
+}
+
+pub(super) async fn rename(
+    core: &Core,
+    rq: &Request,
+    name: &[u8],
+    new_parent: InodeId,
+    new_name: &[u8],
+    flags: u32,
+) -> Result<usize> {
+    let mode = rename_mode(flags)?;
+    core.shared.client.rename(rq.credentials(), rq.ino(), name, new_parent, new_name, mode).await.map(|()| 0)
+}
+
+fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        // RENAME_WHITEOUT too: it serves union mounts that have this one as their upper layer.
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn reply(rq: &Request, attr: &Attr) -> Result<usize> {
+    Ok(put(&rq.out, 0, &entry(attr)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_rename() {
+        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
+        assert_eq!(rename_mode(1), Ok(RenameMode::NoReplace));
+        assert_eq!(rename_mode(2), Ok(RenameMode::Exchange));
+        for refused in [3, 4, 8] {
+            assert_eq!(rename_mode(refused), Err(Errno::EINVAL));
+        }
+    }
+}

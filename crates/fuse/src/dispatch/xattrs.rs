@@ -1,0 +1,76 @@
+//! Extended attributes.
+
+use crate::abi::GetxattrOut;
+use crate::reply::put;
+use crate::request::Request;
+use crate::transport::Core;
+use types::{Errno, Result};
+use wire::XattrMode;
+
+pub(super) async fn get(core: &Core, rq: &Request, name: &[u8], size: u32) -> Result<usize> {
+    let value = core.shared.client.getxattr(rq.credentials(), rq.ino(), name).await?;
+    answer(rq, &value, size)
+}
+
+pub(super) async fn list(core: &Core, rq: &Request, size: u32) -> Result<usize> {
+    let names = core.shared.client.listxattr(rq.ino()).await?;
+    let mut joined = Vec::with_capacity(names.iter().map(|name| name.len() + 1).sum());
+    for name in &names {
+        joined.extend_from_slice(name);
+        joined.push(0);
+    }
+    answer(rq, &joined, size)
+}
+
+pub(super) async fn set(
+    core: &Core,
+    rq: &Request,
+    name: &[u8],
+    value: &[u8],
+    flags: u32,
+    kill_sgid: bool,
+) -> Result<usize> {
+    let mode = match flags as i32 {
+        0 => XattrMode::Any,
+        libc::XATTR_CREATE => XattrMode::Create,
+        libc::XATTR_REPLACE => XattrMode::Replace,
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    core.shared.client.setxattr(rq.credentials(), rq.ino(), name, value, mode, kill_sgid).await.map(|()| 0)
+}
+
+pub(super) async fn remove(core: &Core, rq: &Request, name: &[u8]) -> Result<usize> {
+    core.shared.client.removexattr(rq.credentials(), rq.ino(), name).await.map(|()| 0)
+}
+
+/// A question of size 0 asks for the size, any other for the bytes.
+fn answer(rq: &Request, value: &[u8], size: u32) -> Result<usize> {
+    if size == 0 {
+        return Ok(put(&rq.out, 0, &GetxattrOut { size: value.len() as u32, padding: 0 }));
+    }
+    if value.len() > (size as usize).min(rq.out.len()) {
+        return Err(Errno::ERANGE.into());
+    }
+    rq.out.copy_from(0, value);
+    Ok(value.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{self, InHeader};
+    use rt::IoBuf;
+
+    #[test]
+    fn sizes_are_asked_for_then_bytes() {
+        let empty = IoBuf::alloc(8).slice(0..0);
+        let rq =
+            Request { header: InHeader::default(), args: empty.clone(), data: empty, out: IoBuf::alloc(64) };
+        assert_eq!(answer(&rq, b"value", 0).unwrap(), 8);
+        assert_eq!(abi::read(rq.out.as_slice()), Some(GetxattrOut { size: 5, padding: 0 }));
+        assert_eq!(answer(&rq, b"value", 5).unwrap(), 5);
+        assert_eq!(&rq.out.as_slice()[..5], b"value");
+        assert_eq!(answer(&rq, b"value", 4).unwrap_err().errno, Errno::ERANGE);
+        assert_eq!(answer(&rq, &[0; 100], 4096).unwrap_err().errno, Errno::ERANGE);
+    }
+}

@@ -1,0 +1,316 @@
+//! A mount from its beginning to its end.
+
+use crate::abi::{self, InHeader, InitIn, OutHeader, bytes_of};
+use crate::dispatch::OpenFile;
+use crate::handles::Handles;
+use crate::init::{Agreement, Handshake, negotiate};
+use crate::locks::{Holders, Interrupts};
+use crate::mount::{Mount, MountHow, errno};
+use crate::notify::Notifier;
+use crate::request::OneWay;
+use crate::stats::Stats;
+use crate::sys;
+use crate::transport::{self, DEFAULT_DEPTH, Transport};
+use client::Client;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use types::{Errno, Error, InodeId, Result};
+
+/// How long an unmount waits for users of a busy mount and for running requests before it aborts the connection.
+const UNMOUNT_GRACE: Duration = Duration::from_secs(10);
+/// How long it waits after that. Threads that haven't ended by then are stuck outside of this crate, and are left behind.
+const ABORT_GRACE: Duration = Duration::from_secs(5);
+/// The kernel refuses smaller reads of the device.
+const INIT_BUFFER: usize = 64 * 1024;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// An empty directory.
+    pub mountpoint: PathBuf,
+    /// How requests come from the kernel.
+    pub transport: Transport,
+    /// Nothing may be changed through the mount.
+    pub read_only: bool,
+    /// Users other than the one that mounts may use it; the kernel checks permissions either way.
+    pub allow_other: bool,
+    /// Requests under way per processor; cut to what 512 MiB of buffers hold, and at least 4.
+    pub depth: usize,
+}
+
+impl MountOptions {
+    /// The defaults for a mount at `mountpoint`.
+    pub fn at(mountpoint: impl Into<PathBuf>) -> MountOptions {
+        MountOptions {
+            mountpoint: mountpoint.into(),
+            transport: Transport::Auto,
+            read_only: false,
+            allow_other: true,
+            depth: DEFAULT_DEPTH,
+        }
+    }
+}
+
+/// A mounted file system. Unmounts when dropped.
+pub struct Session {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What all threads of a mount share.
+pub(crate) struct Shared {
+    pub(crate) client: Arc<Client>,
+    pub(crate) mount: Mount,
+    pub(crate) agreement: Agreement,
+    pub(crate) handles: Handles<OpenFile>,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) holders: Holders,
+    pub(crate) stats: Stats,
+    notifier: Notifier,
+    /// Cores that still serve.
+    cores: AtomicUsize,
+    /// Threads that still serve.
+    live: Mutex<usize>,
+    changed: Condvar,
+    /// Why the connection ended, if not by unmounting.
+    fault: Mutex<Option<Error>>,
+}
+
+impl Session {
+    /// Mounts `client`'s file system. Returns when the mount can be used.
+    pub fn mount(client: Arc<Client>, options: MountOptions) -> Result<Session> {
+        let wants_uring = options.transport != Transport::Dev;
+        if wants_uring {
+            transport::enable_uring();
+        }
+        let how = MountHow { read_only: options.read_only, allow_other: options.allow_other };
+        let mount = Mount::new(&options.mountpoint, &how)?;
+        let agreement = match handshake(&mount, wants_uring) {
+            Ok(agreement) if options.transport == Transport::Uring && !agreement.over_uring() => {
+                Err(transport::uring_missing())
+            }
+            other => other,
+        };
+        let agreement = agreement.inspect_err(|_| give_up(&mount))?;
+        let shared = Arc::new(Shared {
+            client,
+            mount,
+            agreement,
+            handles: Handles::default(),
+            interrupts: Interrupts::default(),
+            holders: Holders::default(),
+            stats: Stats::new(transport::cores(agreement.over_uring())),
+            notifier: Notifier::default(),
+            cores: AtomicUsize::new(0),
+            live: Mutex::new(0),
+            changed: Condvar::new(),
+            fault: Mutex::new(None),
+        });
+        let threads = start_threads(&shared, options.depth).map_err(|e| {
+            give_up(&shared.mount);
+            Error::new(errno(&e), format!("starting the threads of the mount: {e}"))
+        })?;
+        shared.mount.set_read_ahead();
+        Ok(Session { shared, threads: Mutex::new(threads) })
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        self.shared.mount.mountpoint()
+    }
+
+    /// The transport in use: never `Auto`.
+    pub fn transport(&self) -> Transport {
+        if self.shared.agreement.over_uring() { Transport::Uring } else { Transport::Dev }
+    }
+
+    /// Counters of requests.
+    pub fn stats(&self) -> &Stats {
+        &self.shared.stats
+    }
+
+    /// Lets the kernel forget what it has cached of an inode (attributes and data), soon. For changes that the kernel didn't
+    /// ask for itself. `EAGAIN` when too many inodes wait already.
+    pub fn invalidate_inode(&self, ino: InodeId) -> Result<()> {
+        self.shared.notifier.invalidate_inode(ino)
+    }
+
+    /// Waits until it is unmounted, by whomever. An error says why the mount ended by itself.
+    pub fn wait(&self) -> Result<()> {
+        let mut live = self.shared.live.lock();
+        while *live > 0 {
+            self.shared.changed.wait(&mut live);
+        }
+        drop(live);
+        self.finish()
+    }
+
+    /// Unmounts. The mount disappears at once; those who still use it get a few seconds, then errors.
+    pub fn unmount(&self) -> Result<()> {
+        if self.shared.wait_for_end(Duration::ZERO) {
+            return self.finish();
+        }
+        self.shared.mount.unmount().map_err(|e| {
+            let path = self.mountpoint().display();
+            Error::new(errno(&e), format!("unmounting {path}: {e}")).hint(format!("umount -l {path}"))
+        })?;
+        if !self.shared.wait_for_end(UNMOUNT_GRACE) {
+            tracing::warn!(mountpoint = %self.mountpoint().display(), "still in use; aborting the connection");
+            self.shared.mount.abort();
+            if !self.shared.wait_for_end(ABORT_GRACE) {
+                let path = self.mountpoint().display();
+                return Err(Error::new(
+                    Errno::ETIMEDOUT,
+                    format!("requests of the mount at {path} do not end"),
+                ));
+            }
+        }
+        self.finish()
+    }
+
+    /// Joins the threads, which have ended.
+    fn finish(&self) -> Result<()> {
+        self.shared.mount.remove_remains();
+        for thread in self.threads.lock().drain(..) {
+            // A panic was reported when it happened and is the session's fault already.
+            let _ = thread.join();
+        }
+        self.shared.fault.lock().clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            tracing::warn!(%error, "the end of a mount");
+        }
+    }
+}
+
+impl Shared {
+    /// Counts a thread in, until it leaves.
+    pub(crate) fn enter(self: &Arc<Self>) -> Alive {
+        *self.live.lock() += 1;
+        Alive { shared: self.clone(), in_order: false }
+    }
+
+    /// Says how many cores will serve.
+    pub(crate) fn expect_cores(&self, count: usize) {
+        self.cores.store(count, Ordering::Release);
+    }
+
+    /// A core's lanes have ended; true for the last core.
+    pub(crate) fn core_ended(&self) -> bool {
+        self.cores.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Does what a request without a reply asks.
+    pub(crate) fn one_way(&self, opcode: u32, request: OneWay) {
+        self.stats.count(0, opcode);
+        match request {
+            OneWay::Forget(items) => items.iter().for_each(|&(ino, count)| self.client.forget(ino, count)),
+            OneWay::Interrupt(unique) => self.interrupts.interrupt(unique),
+        }
+    }
+
+    /// Ends the mount, since it can't be served any more.
+    pub(crate) fn fail(&self, error: Error) {
+        tracing::error!(mountpoint = %self.mount.mountpoint().display(), %error, "the mount ends");
+        self.fault.lock().get_or_insert(error);
+        self.mount.abort();
+    }
+
+    fn wait_for_end(&self, patience: Duration) -> bool {
+        let mut live = self.live.lock();
+        self.changed.wait_while_for(&mut live, |live| *live > 0, patience);
+        *live == 0
+    }
+}
+
+/// Keeps count of a thread that serves.
+pub(crate) struct Alive {
+    shared: Arc<Shared>,
+    in_order: bool,
+}
+
+impl Alive {
+    /// The thread has done its work.
+    pub(crate) fn leave(mut self) {
+        self.in_order = true;
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if !self.in_order {
+            // Without it some requests would wait for ever.
+            self.shared.fail(Error::new(Errno::EIO, "a thread of the mount panicked or could not start"));
+        }
+        let mut live = self.shared.live.lock();
+        *live -= 1;
+        if *live == 0 {
+            self.shared.notifier.end();
+            self.shared.interrupts.end();
+            self.shared.changed.notify_all();
+        }
+    }
+}
+
+fn start_threads(shared: &Arc<Shared>, depth: usize) -> io::Result<Vec<JoinHandle<()>>> {
+    let device = sys::duplicate(shared.mount.device())?;
+    // Counted while the others start, so that the notifier doesn't end with the first of them.
+    let starting = shared.enter();
+    let mut threads = transport::start(shared, depth)?;
+    let notified = shared.clone();
+    let notifier = std::thread::Builder::new().name("fuse-notify".into());
+    threads.push(notifier.spawn(move || notified.notifier.run(&device))?);
+    starting.leave();
+    Ok(threads)
+}
+
+/// Removes a mount that nobody serves.
+fn give_up(mount: &Mount) {
+    mount.abort();
+    mount.remove_remains();
+}
+
+/// Answers INIT.
+fn handshake(mount: &Mount, uring: bool) -> Result<Agreement> {
+    let mut buf = vec![0; INIT_BUFFER];
+    loop {
+        let len = match sys::read(mount.device(), &mut buf) {
+            Ok(len) => len,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(handshake_error(&e)),
+        };
+        let header: InHeader = abi::read(&buf[..len])
+            .filter(|h: &InHeader| h.opcode == abi::Opcode::Init as u32)
+            .ok_or_else(|| Error::new(Errno::EPROTO, "the kernel's first request is not INIT"))?;
+        // Kernels before 7.36 send a shorter struct; what they leave out reads as zeros.
+        buf[len..].fill(0);
+        let init: InitIn =
+            abi::read(&buf[size_of::<InHeader>()..]).expect("the buffer is longer than header and struct");
+        let answer = negotiate(&init, uring)?;
+        let body = match &answer {
+            Handshake::AskAgain(body) | Handshake::Done(_, body) => bytes_of(body),
+        };
+        let total = (size_of::<OutHeader>() + body.len()) as u32;
+        let mut reply = bytes_of(&OutHeader { len: total, error: 0, unique: header.unique }).to_vec();
+        reply.extend_from_slice(body);
+        sys::write(mount.device(), &reply).map_err(|e| handshake_error(&e))?;
+        if let Handshake::Done(agreement, _) = answer {
+            tracing::info!(minor = agreement.minor, flags = format_args!("{:#x}", agreement.flags),
+                uring = agreement.over_uring(), mountpoint = %mount.mountpoint().display(), "mounted");
+            return Ok(agreement);
+        }
+    }
+}
+
+fn handshake_error(e: &io::Error) -> Error {
+    Error::new(errno(e), format!("the handshake with the kernel: {e}"))
+}

@@ -1,0 +1,208 @@
+//! Requests over `/dev/fuse`: on every core a thread with a device of its own, cloned from the mount's, that it reads without
+//! blocking and whose readiness its ring tells.
+//!
+//! The lanes of a core take turns in reading: the one whose turn it is reads a request, passes the turn on and handles
+//! what it got.
+
+use super::lanes::{Core, Lane, Outcome};
+use super::{Arena, Cpus, is_end};
+use crate::abi::{self, InHeader, OutHeader, bytes_of};
+use crate::init::PAGE;
+use crate::mount::errno;
+use crate::request::{OneWay, Request, args_len};
+use crate::session::{Alive, Shared};
+use crate::sys;
+use rt::{CoreConfig, IoBuf};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::thread::JoinHandle;
+use types::Error;
+
+/// Length of what precedes the data of a WRITE.
+const WRITE_HEAD: usize = size_of::<InHeader>() + size_of::<abi::WriteIn>();
+/// Where requests are read to, so that the data of a WRITE begins on a page.
+const INBOX: usize = PAGE - WRITE_HEAD;
+/// Where the bodies of replies begin: on that page too.
+const BODY: usize = PAGE;
+/// Where replies begin, right before their bodies.
+const OUTBOX: usize = BODY - size_of::<OutHeader>();
+
+/// Starts a thread on every processor.
+pub(super) fn start(shared: &Arc<Shared>, cpus: &Cpus, depth: usize) -> io::Result<Vec<JoinHandle<()>>> {
+    let cores = cpus.allowed().len();
+    let depth = super::lanes_per_core(depth, cores, shared.agreement.max_io);
+    let alive: Vec<Alive> = (0..cores).map(|_| shared.enter()).collect();
+    shared.expect_cores(cores);
+    let mut threads = Vec::with_capacity(cores);
+    for ((index, &cpu), alive) in cpus.allowed().iter().enumerate().zip(alive) {
+        let device = sys::clone_device(shared.mount.device())?;
+        let memory = Arena::new(PAGE + shared.agreement.max_io, depth)?;
+        let config = CoreConfig { name: format!("fuse-{cpu}"), cpu: Some(cpu), batch: true };
+        let shared = shared.clone();
+        threads.push(rt::start_core(config, move || async move {
+            run_core(shared, index, device, memory).await;
+            alive.leave();
+        })?);
+    }
+    Ok(threads)
+}
+
+async fn run_core(shared: Arc<Shared>, index: usize, device: OwnedFd, memory: Arena) {
+    let core = Core::new(shared, index);
+    let reader = Rc::new(Reader { device, turn: Turn::default() });
+    let spares = Rc::new(RefCell::new(Vec::new()));
+    let (weak, kept, device) = (Rc::downgrade(&core), spares.clone(), reader.clone());
+    core.set_add_lane(move || {
+        let Some(core) = weak.upgrade() else { return Ok(()) };
+        let memory = Arena::new(PAGE + core.shared.agreement.max_io, 1)?;
+        core.run_lane(Slot::new(&core.shared, &device, memory.piece(0)));
+        kept.borrow_mut().push(memory);
+        Ok(())
+    });
+    for piece in 0..memory.count() {
+        core.run_lane(Slot::new(&core.shared, &reader, memory.piece(piece)));
+    }
+    core.finish().await;
+    // Only now does nobody use the buffers any more.
+    drop((memory, spares));
+}
+
+/// What the lanes of a core share.
+struct Reader {
+    device: OwnedFd,
+    turn: Turn,
+}
+
+/// A lane with its buffer.
+struct Slot {
+    shared: Arc<Shared>,
+    reader: Rc<Reader>,
+    buf: IoBuf,
+    inbox: IoBuf,
+    /// The request that is being handled.
+    unique: u64,
+}
+
+impl Slot {
+    fn new(shared: &Arc<Shared>, reader: &Rc<Reader>, buf: IoBuf) -> Slot {
+        let inbox = buf.slice(INBOX..buf.len());
+        Slot { shared: shared.clone(), reader: reader.clone(), buf, inbox, unique: 0 }
+    }
+
+    fn reply(&self, outcome: Outcome) {
+        let (len, error) = match outcome {
+            Ok(len) => (len, 0),
+            Err(errno) => (0, -errno.0),
+        };
+        let header = OutHeader { len: (size_of::<OutHeader>() + len) as u32, error, unique: self.unique };
+        self.buf.copy_from(OUTBOX, bytes_of(&header));
+        let result = sys::write(self.reader.device.as_raw_fd(), &self.buf.as_slice()[OUTBOX..BODY + len]);
+        match result {
+            Ok(()) => {}
+            // The request was given up, or the connection has ended: nobody waits for the reply.
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) || is_end(errno(&e).0) => {}
+            Err(error) => tracing::error!(%error, unique = self.unique, "the kernel refuses a reply"),
+        }
+    }
+
+    /// Reads one request when it is this lane's turn; its length.
+    async fn read(&self) -> Option<usize> {
+        let device = self.reader.device.as_raw_fd();
+        let _turn = self.reader.turn.take().await;
+        loop {
+            let cause = match sys::read_into(device, &self.inbox) {
+                Ok(len) => return Some(len),
+                Err(e) => e,
+            };
+            match cause.raw_os_error() {
+                // ENOENT: the request was given up while it was read.
+                Some(libc::EINTR | libc::ENOENT) => {}
+                Some(libc::EAGAIN) => {
+                    if let Err(e) = rt::ring::readable(device).await {
+                        self.shared.fail(Error::new(errno(&e), format!("waiting for {}: {e}", sys::DEVICE)));
+                        return None;
+                    }
+                }
+                Some(end) if is_end(end) => return None,
+                _ => {
+                    self.shared.fail(Error::new(errno(&cause), format!("{}: {cause}", sys::DEVICE)));
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// The request in the first `len` bytes of the inbox. Bytes that are missing are refused when it is decoded.
+    fn request(&self, header: InHeader, len: usize) -> Request {
+        let end = len.saturating_sub(usize::from(header.total_extlen) * 8).max(size_of::<InHeader>());
+        let split = (size_of::<InHeader>() + args_len(header.opcode)).min(end);
+        Request {
+            header,
+            args: self.inbox.slice(size_of::<InHeader>()..split),
+            data: self.inbox.slice(split..end),
+            out: self.buf.slice(BODY..self.buf.len()),
+        }
+    }
+}
+
+impl Lane for Slot {
+    async fn exchange(&mut self, reply: Option<Outcome>) -> Option<Request> {
+        if let Some(outcome) = reply {
+            self.reply(outcome);
+        }
+        loop {
+            let len = self.read().await?.min(self.inbox.len());
+            let Some(header) = abi::read::<InHeader>(&self.inbox.as_slice()[..len]) else { continue };
+            match OneWay::decode(&header, &self.inbox.as_slice()[size_of::<InHeader>()..len]) {
+                Some(one_way) => self.shared.one_way(header.opcode, one_way),
+                None => {
+                    self.unique = header.unique;
+                    return Some(self.request(header, len));
+                }
+            }
+        }
+    }
+}
+
+/// Whose turn it is, on one core.
+#[derive(Default)]
+struct Turn {
+    taken: Cell<bool>,
+    /// Bounded by the number of lanes.
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Turn {
+    async fn take(&self) -> TurnGuard<'_> {
+        poll_fn(|context| {
+            if self.taken.replace(true) {
+                self.waiting.borrow_mut().push(context.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
+        TurnGuard { turn: self }
+    }
+}
+
+/// The turn; passed on when dropped.
+struct TurnGuard<'a> {
+    turn: &'a Turn,
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        self.turn.taken.set(false);
+        // The lane that waited last has the warmest buffer.
+        let next = self.turn.waiting.borrow_mut().pop();
+        if let Some(waker) = next {
+            waker.wake();
+        }
+    }
+}

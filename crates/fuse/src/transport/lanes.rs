@@ -1,0 +1,130 @@
+//! The lanes of a core, and what they run.
+
+use crate::dispatch;
+use crate::request::Request;
+use crate::session::Shared;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use types::{Errno, Error, Result};
+
+/// Requests of one core that may wait for a lock at a time; beyond it locking fails with `ENOLCK`. Each holds a lane, so this
+/// many spare lanes may have to be made.
+const MAX_LOCK_WAITS: usize = 256;
+
+/// What a request comes to: the length of the reply's body, or an error number.
+pub(crate) type Outcome = std::result::Result<usize, Errno>;
+
+/// One lane.
+pub(crate) trait Lane: 'static {
+    /// Hands in the reply to the last request, if there was one, and waits for the next. `None`: the connection has ended.
+    async fn exchange(&mut self, reply: Option<Outcome>) -> Option<Request>;
+}
+
+/// Makes one more lane on this core.
+type AddLane = Box<dyn Fn() -> io::Result<()>>;
+
+/// A core that serves a mount.
+pub(crate) struct Core {
+    /// The mount.
+    pub(crate) shared: Arc<Shared>,
+    /// Number of the core among those of the mount.
+    pub(crate) index: usize,
+    live: Cell<usize>,
+    blocked: Cell<usize>,
+    spare: Cell<usize>,
+    add_lane: OnceCell<AddLane>,
+    ended: RefCell<Option<Waker>>,
+}
+
+impl Core {
+    /// A core without lanes.
+    pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Rc<Core> {
+        Rc::new(Core {
+            shared,
+            index,
+            live: Cell::new(0),
+            blocked: Cell::new(0),
+            spare: Cell::new(0),
+            add_lane: OnceCell::new(),
+            ended: RefCell::new(None),
+        })
+    }
+
+    /// Says how lanes are added when requests block theirs.
+    pub(crate) fn set_add_lane(&self, add: impl Fn() -> io::Result<()> + 'static) {
+        assert!(self.add_lane.set(Box::new(add)).is_ok(), "a core is set up once");
+    }
+
+    /// Runs a lane until the connection ends.
+    pub(crate) fn run_lane(self: &Rc<Self>, mut lane: impl Lane) {
+        self.live.set(self.live.get() + 1);
+        let core = self.clone();
+        rt::spawn(async move {
+            let mut reply = None;
+            while let Some(request) = lane.exchange(reply.take()).await {
+                core.shared.stats.count(core.index, request.header.opcode);
+                reply = Some(dispatch::handle(&core, &request).await);
+            }
+            // Whoever waits for a lock would wait for ever, since nobody is left to interrupt it.
+            core.shared.interrupts.end();
+            core.lane_ended();
+        });
+    }
+
+    fn lane_ended(&self) {
+        self.live.set(self.live.get() - 1);
+        if self.live.get() == 0
+            && let Some(waker) = self.ended.borrow_mut().take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Waits until all lanes have ended; the last core to get here releases what the kernel left open.
+    pub(crate) async fn finish(self: Rc<Self>) {
+        poll_fn(|context| {
+            if self.live.get() == 0 {
+                return Poll::Ready(());
+            }
+            *self.ended.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        if self.shared.core_ended() {
+            for file in self.shared.handles.drain() {
+                self.shared.client.release(file.handle.clone()).await;
+            }
+        }
+    }
+
+    /// Announces that the running request may wait for long: the core gets a spare lane, so that other requests don't wait with it.
+    /// Call the end of the wait by dropping the guard.
+    pub(crate) fn block_lane(&self) -> Result<Blocked<'_>> {
+        if self.blocked.get() >= self.spare.get() {
+            if self.spare.get() >= MAX_LOCK_WAITS {
+                let message = format!("{MAX_LOCK_WAITS} requests of one processor wait for locks already");
+                return Err(Error::new(Errno::ENOLCK, message));
+            }
+            let add = self.add_lane.get().expect("it is set before the first lane runs");
+            add().map_err(|e| Error::new(Errno::ENOLCK, format!("no memory for one more request: {e}")))?;
+            self.spare.set(self.spare.get() + 1);
+        }
+        self.blocked.set(self.blocked.get() + 1);
+        Ok(Blocked { core: self })
+    }
+}
+
+/// A lane that waits for long.
+pub(crate) struct Blocked<'a> {
+    core: &'a Core,
+}
+
+impl Drop for Blocked<'_> {
+    fn drop(&mut self) {
+        self.core.blocked.set(self.core.blocked.get() - 1);
+    }
+}

@@ -1,0 +1,98 @@
+//! Ways that requests take between the kernel and this process.
+//!
+//! A transport gives every core a number of lanes. A lane carries one request at a time: it takes a request, has it
+//! handled and hands in the reply, on the same core from beginning to end, with buffers of its own.
+
+mod arena;
+mod cpus;
+mod dev;
+mod lanes;
+#[allow(unsafe_code)] // Its commands hand buffers to the kernel; the SAFETY comment is there.
+mod uring;
+
+pub(crate) use arena::Arena;
+pub(crate) use cpus::Cpus;
+pub(crate) use lanes::{Core, Outcome};
+
+use crate::session::Shared;
+use crate::sys;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use types::{Errno, Error};
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// io_uring where the kernel has it, else the device.
+    #[default]
+    Auto,
+    /// io_uring queues, one for every processor (Linux 6.14 and later).
+    Uring,
+    /// Reads and writes of `/dev/fuse`.
+    Dev,
+}
+
+/// Requests that a core carries at a time, unless the mount says otherwise.
+pub const DEFAULT_DEPTH: usize = 32;
+/// Fewest lanes of a core: below it one slow request would hold up its processor's callers.
+const MIN_DEPTH: usize = 4;
+/// Payload buffers of all lanes of a mount together, in bytes.
+const PAYLOAD_BUDGET: usize = 512 << 20;
+/// The switch that lets the kernel offer io_uring.
+const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Lanes per core: what was asked for, within the budget for buffers.
+pub(crate) fn lanes_per_core(asked: usize, cores: usize, max_io: usize) -> usize {
+    asked.min(PAYLOAD_BUDGET / (max_io * cores.max(1))).max(MIN_DEPTH)
+}
+
+/// Switches the kernel's offer of io_uring on, where it has the switch. A mount finds out whether it worked.
+pub(crate) fn enable_uring() {
+    if let Err(error) = sys::write_setting(URING_PARAMETER, "Y") {
+        tracing::debug!(parameter = URING_PARAMETER, %error, "the kernel's FUSE over io_uring stays as it is");
+    }
+}
+
+/// The error for a mount that insists on io_uring.
+pub(crate) fn uring_missing() -> Error {
+    Error::new(Errno::EOPNOTSUPP, "the kernel does not offer FUSE over io_uring").hint(format!(
+        "it needs Linux 6.14 and `echo Y > {URING_PARAMETER}`; transport `dev` works everywhere"
+    ))
+}
+
+/// Starts the threads that serve a mount after its handshake.
+pub(crate) fn start(shared: &Arc<Shared>, depth: usize) -> io::Result<Vec<JoinHandle<()>>> {
+    let cpus = Cpus::of_machine();
+    if shared.agreement.over_uring() {
+        uring::start(shared, &cpus, depth)
+    } else {
+        dev::start(shared, &cpus, depth)
+    }
+}
+
+/// How many cores will serve, for counters made before they start.
+pub(crate) fn cores(over_uring: bool) -> usize {
+    let cpus = Cpus::of_machine();
+    if over_uring { cpus.possible() } else { cpus.allowed().len() }
+}
+
+/// True for an error that says that the connection has ended.
+fn is_end(errno: i32) -> bool {
+    matches!(errno, libc::ENOTCONN | libc::ECANCELED | libc::ENODEV | libc::ECONNABORTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_stay_within_their_budget() {
+        const MIB: usize = 1 << 20;
+        assert_eq!(lanes_per_core(32, 2, MIB), 32);
+        assert_eq!(lanes_per_core(1000, 2, MIB), 256);
+        assert_eq!(lanes_per_core(32, 64, MIB), 8);
+        assert_eq!(lanes_per_core(32, 1024, MIB), MIN_DEPTH);
+        assert_eq!(lanes_per_core(0, 1, MIB), MIN_DEPTH);
+    }
+}

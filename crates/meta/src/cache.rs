@@ -1,0 +1,135 @@
+//! A bounded cache of what the store holds.
+//!
+//! A key is read and changed only by who holds its partition, so the cache needs no coherence of its own: the locks of
+//! its shards merely keep the maps whole.
+
+use crate::limits::{CACHE_BYTES, CACHE_SHARDS, MAX_CACHED_VALUE};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+/// Bytes that an entry takes beside its key and value.
+const ENTRY_OVERHEAD: usize = 96;
+
+/// Two generations a shard: what is used moves to the young one, and when that is full, the old one goes.
+pub(crate) struct Cache {
+    shards: Vec<Mutex<Shard>>,
+    hasher: RandomState,
+    generation_bytes: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    young: HashMap<Bytes, Bytes>,
+    old: HashMap<Bytes, Bytes>,
+    young_bytes: usize,
+}
+
+impl Cache {
+    pub fn new() -> Cache {
+        Cache::with_capacity(CACHE_BYTES)
+    }
+
+    fn with_capacity(bytes: usize) -> Cache {
+        Cache {
+            shards: (0..CACHE_SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            generation_bytes: bytes / CACHE_SHARDS / 2,
+        }
+    }
+
+    pub fn get(&self, key: &[u8]) -> Option<Bytes> {
+        let mut shard = self.shard(key).lock();
+        if let Some(value) = shard.young.get(key) {
+            return Some(value.clone());
+        }
+        let (key, value) = shard.old.remove_entry(key)?;
+        shard.insert(key, value.clone(), self.generation_bytes);
+        Some(value)
+    }
+
+    pub fn put(&self, key: Bytes, value: Bytes) {
+        let mut shard = self.shard(&key).lock();
+        if value.len() > MAX_CACHED_VALUE {
+            shard.remove(&key);
+        } else {
+            shard.old.remove(&key);
+            shard.insert(key, value, self.generation_bytes);
+        }
+    }
+
+    pub fn remove(&self, key: &[u8]) {
+        self.shard(key).lock().remove(key);
+    }
+
+    fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
+        &self.shards[self.hasher.hash_one(key) as usize % CACHE_SHARDS]
+    }
+}
+
+impl Shard {
+    fn insert(&mut self, key: Bytes, value: Bytes, generation_bytes: usize) {
+        let key_len = key.len();
+        self.young_bytes += value.len();
+        match self.young.insert(key, value) {
+            Some(replaced) => self.young_bytes -= replaced.len(),
+            None => self.young_bytes += key_len + ENTRY_OVERHEAD,
+        }
+        if self.young_bytes > generation_bytes {
+            self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        if let Some((key, value)) = self.young.remove_entry(key) {
+            self.young_bytes -= key.len() + value.len() + ENTRY_OVERHEAD;
+        }
+        self.old.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(shard: &Shard) -> usize {
+        shard.young.iter().chain(&shard.old).map(|(k, v)| k.len() + v.len() + ENTRY_OVERHEAD).sum()
+    }
+
+    #[test]
+    fn stays_within_its_bytes_and_keeps_what_is_used() {
+        let capacity = 1 << 20;
+        let cache = Cache::with_capacity(capacity);
+        let hot = Bytes::from_static(b"hot");
+        cache.put(hot.clone(), Bytes::from_static(b"value"));
+        for i in 0..100_000u32 {
+            cache.put(Bytes::from(i.to_string()), Bytes::from(vec![0; (i % 500) as usize]));
+            if i % 10 == 0 {
+                assert_eq!(cache.get(&hot).unwrap(), "value");
+            }
+            if i % 1000 == 0 {
+                let total: usize = cache.shards.iter().map(|shard| bytes(&shard.lock())).sum();
+                assert!(total <= capacity + CACHE_SHARDS * 1000, "{total} bytes");
+            }
+        }
+        assert!(cache.get(b"0").is_none());
+        for shard in &cache.shards {
+            let shard = shard.lock();
+            let young: usize = shard.young.iter().map(|(k, v)| k.len() + v.len() + ENTRY_OVERHEAD).sum();
+            assert_eq!(young, shard.young_bytes);
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_too_large_replaces_and_is_not_kept() {
+        let cache = Cache::new();
+        cache.put("k".into(), "small".into());
+        cache.put("k".into(), vec![0; MAX_CACHED_VALUE + 1].into());
+        assert!(cache.get(b"k").is_none());
+        cache.put("k".into(), "again".into());
+        cache.remove(b"k");
+        assert!(cache.get(b"k").is_none());
+    }
+}

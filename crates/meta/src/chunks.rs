@@ -1,0 +1,86 @@
+//! What the service does to chunks: measure, cut and delete them.
+
+use net::Channel;
+use std::collections::HashMap;
+use std::sync::PoisonError;
+use types::{Errno, Error, GroupId, InodeId, Layout, MapHandle, Result, TargetId, Timestamp};
+use wire::{StorageOp, StorageReply, StorageRequest};
+
+/// A way to the storage service of a target.
+pub type StorageChannel = Channel<StorageRequest, StorageReply>;
+
+/// The chunks of all files.
+pub(crate) struct Chunks {
+    pub map: MapHandle,
+    pub channels: HashMap<TargetId, StorageChannel>,
+}
+
+/// What the chunk files of one file say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Measured {
+    /// Length of the chunk file of each stripe.
+    pub lens: Vec<u64>,
+    /// Allocated units of 512 bytes, all together.
+    pub blocks: u64,
+    /// The last change of any.
+    pub mtime: Timestamp,
+}
+
+impl Chunks {
+    /// Removes all chunk files of a file.
+    pub async fn delete(&self, ino: InodeId, layout: &Layout) -> Result<()> {
+        self.each(ino, layout, |_| StorageOp::Delete).await.map(|_| ())
+    }
+
+    /// Cuts the chunk files to what a file of this size has.
+    pub async fn truncate(&self, ino: InodeId, layout: &Layout, size: u64) -> Result<()> {
+        let cut = |stripe| StorageOp::Truncate { len: layout::local_len(layout, stripe, size) };
+        self.each(ino, layout, cut).await.map(|_| ())
+    }
+
+    /// Asks all chunk files for their length, allocation and last change.
+    pub async fn measure(&self, ino: InodeId, layout: &Layout) -> Result<Measured> {
+        let mut measured = Measured { lens: vec![0; layout.groups.len()], ..Measured::default() };
+        for (stripe, reply) in self.each(ino, layout, |_| StorageOp::Stat).await? {
+            let StorageReply::Stat { len, blocks, mtime } = reply else {
+                return Err(Error::new(Errno::EPROTO, format!("unexpected answer to a stat of file {ino}")));
+            };
+            measured.lens[stripe] = measured.lens[stripe].max(len);
+            measured.blocks += blocks;
+            measured.mtime = measured.mtime.max(mtime);
+        }
+        Ok(measured)
+    }
+
+    /// Asks every member of every group at once; answers with the number of their stripe. The first error is told after
+    /// all have answered.
+    async fn each(
+        &self,
+        ino: InodeId,
+        layout: &Layout,
+        op: impl Fn(usize) -> StorageOp,
+    ) -> Result<Vec<(usize, StorageReply)>> {
+        let mut calls = Vec::new();
+        for (stripe, group) in layout.groups.iter().enumerate() {
+            for target in self.members(*group)? {
+                let channel = self.channels.get(&target).ok_or_else(|| unreachable(target))?;
+                let request = StorageRequest { target, ino, op: op(stripe) };
+                calls.push(async move { channel.call(request, None).await.map(|reply| (stripe, reply)) });
+            }
+        }
+        rt::join_all(calls).await.into_iter().collect()
+    }
+
+    fn members(&self, group: GroupId) -> Result<Vec<TargetId>> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        match map.group(group) {
+            Some(group) => Ok(group.members.clone()),
+            None => Err(Error::new(Errno::EIO, format!("group {group} is not in cluster map {}", map.epoch))),
+        }
+    }
+}
+
+fn unreachable(target: TargetId) -> Error {
+    Error::new(Errno::ENXIO, format!("target {target} is not served"))
+        .hint("start the storage service that serves it")
+}

@@ -1,0 +1,293 @@
+//! Executors: who runs commands on a partition, and what they have under way.
+
+use crate::cache::Cache;
+use crate::stats::Counters;
+use crate::view::{View, not_owner, store_error};
+use bytes::Bytes;
+use kv::{Batch, Engine, Guard, Outcome, Ticket, Writer};
+use namespace::{Failure, Writes, keys};
+use parking_lot::{Mutex, MutexGuard};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use types::{Errno, Error, PartitionId, Result};
+
+/// Writes of a partition that are on their way to the store.
+pub(crate) type Overlay = BTreeMap<Bytes, PendingWrite>;
+
+pub(crate) struct PendingWrite {
+    pub ticket: Ticket,
+    pub value: Option<Bytes>,
+}
+
+/// All executors of a service.
+pub(crate) struct Executors {
+    pub writer: Arc<Writer>,
+    pub counters: Counters,
+    engine: Arc<dyn Engine>,
+    cache: Cache,
+    partitions: Vec<Mutex<Executor>>,
+}
+
+struct Executor {
+    partition: PartitionId,
+    /// That this service owns the partition, as every commit checks.
+    owner: Guard,
+    overlay: Overlay,
+    /// Commits under way, in order, with the keys that they write here.
+    pending: VecDeque<(Ticket, Vec<Bytes>)>,
+    /// A commit that concerns other partitions too: nothing is run on top of it.
+    barrier: Option<Ticket>,
+    /// Another service owns the partition now.
+    replaced: bool,
+}
+
+/// The partitions that a command holds, in ascending order.
+pub(crate) struct Held<'a> {
+    executors: Vec<MutexGuard<'a, Executor>>,
+}
+
+/// What a command did.
+pub(crate) struct Change<T> {
+    pub answer: T,
+    pub writes: Writes,
+}
+
+/// How far an attempt came.
+enum Attempt<T> {
+    /// This one is needed as well.
+    Need(PartitionId),
+    /// This commit has to be in first.
+    After(Ticket),
+    /// Carried out; to be answered when the commit is in.
+    Done { answer: Result<T>, after: Option<Ticket> },
+}
+
+impl Executors {
+    /// Executors of the partitions that these guards say are owned, in ascending order from 0.
+    pub fn new(writer: Arc<Writer>, owners: Vec<Guard>) -> Executors {
+        let executor = |(partition, owner)| {
+            Mutex::new(Executor {
+                partition: PartitionId(partition as u16),
+                owner,
+                overlay: Overlay::new(),
+                pending: VecDeque::new(),
+                barrier: None,
+                replaced: false,
+            })
+        };
+        Executors {
+            engine: writer.engine().clone(),
+            writer,
+            counters: Counters::default(),
+            cache: Cache::new(),
+            partitions: owners.into_iter().enumerate().map(executor).collect(),
+        }
+    }
+
+    /// Runs `command` on the partitions, and on all that it turns out to need, and returns its answer once everything
+    /// that the answer tells of is committed. `enqueued` is called while the partitions are held, when the command's
+    /// writes have got their place.
+    pub async fn transact<T>(
+        &self,
+        partitions: &[PartitionId],
+        mut command: impl FnMut(&View<'_>) -> Result<Change<T>, Failure>,
+        mut enqueued: impl FnMut(&Ticket, &T),
+    ) -> Result<T> {
+        let mut partitions = partitions.to_vec();
+        partitions.sort_unstable();
+        partitions.dedup();
+        self.check(&partitions)?;
+        loop {
+            match self.attempt(&partitions, &mut command, &mut enqueued) {
+                Attempt::Done { answer, after: None } => return answer,
+                Attempt::Done { answer, after: Some(ticket) } => {
+                    return self.committed(&partitions, &ticket).await.and(answer);
+                }
+                Attempt::After(ticket) => {
+                    self.counters.reruns.add(1);
+                    // Its outcome is the business of who asked for it; a failure of the store is met again right below.
+                    let _ = self.writer.wait(&ticket).await;
+                    if matches!(ticket.result(), Some(Err(_))) {
+                        return self.committed(&partitions, &ticket).await.and(Err(Errno::EIO.into()));
+                    }
+                }
+                Attempt::Need(partition) => {
+                    self.counters.reruns.add(1);
+                    // The set grows with every round, so that there are at most as many as partitions.
+                    match partitions.binary_search(&partition) {
+                        Err(at) => partitions.insert(at, partition),
+                        Ok(_) => return Err(bad_partition(partition)),
+                    }
+                    self.check(&partitions)?;
+                }
+            }
+        }
+    }
+
+    /// Commits writes of background work in the name of a partition.
+    pub async fn write(&self, partition: PartitionId, writes: Writes) -> Result<()> {
+        let command = |_: &View<'_>| Ok(Change { answer: (), writes: writes.clone() });
+        self.transact(&[partition], command, |_, _| ()).await
+    }
+
+    fn check(&self, partitions: &[PartitionId]) -> Result<()> {
+        match partitions.last() {
+            Some(last) if (last.0 as usize) < self.partitions.len() => Ok(()),
+            Some(last) => Err(bad_partition(*last)),
+            None => Ok(()),
+        }
+    }
+
+    fn attempt<T>(
+        &self,
+        partitions: &[PartitionId],
+        command: &mut impl FnMut(&View<'_>) -> Result<Change<T>, Failure>,
+        enqueued: &mut impl FnMut(&Ticket, &T),
+    ) -> Attempt<T> {
+        let executors = partitions.iter().map(|p| self.partitions[p.0 as usize].lock()).collect();
+        let mut held = Held { executors };
+        for executor in &mut held.executors {
+            self.retire(executor);
+            if executor.replaced {
+                return Attempt::Done { answer: Err(not_owner(executor.partition)), after: None };
+            }
+            if let Some(ticket) = &executor.barrier {
+                return Attempt::After(ticket.clone());
+            }
+        }
+        let view = View {
+            engine: &*self.engine,
+            cache: &self.cache,
+            counters: &self.counters,
+            held: &held,
+            seen: RefCell::new(None),
+        };
+        let result = command(&view);
+        let seen = view.seen.into_inner();
+        match result {
+            Err(Failure::NeedPartition(partition)) => Attempt::Need(partition),
+            Err(Failure::Refused(error)) => Attempt::Done { answer: Err(error), after: seen },
+            Ok(change) if change.writes.is_empty() => {
+                Attempt::Done { answer: Ok(change.answer), after: seen }
+            }
+            Ok(change) => {
+                let ticket = self.enqueue(&mut held, change.writes);
+                enqueued(&ticket, &change.answer);
+                Attempt::Done { answer: Ok(change.answer), after: Some(ticket) }
+            }
+        }
+    }
+
+    /// Gives the writes their place in the order of commits, and shows them to later commands.
+    fn enqueue(&self, held: &mut Held<'_>, writes: Writes) -> Ticket {
+        let mut shown: Vec<(Bytes, Option<Bytes>)> = Vec::with_capacity(writes.len());
+        for (key, value) in &writes {
+            shown.push((Bytes::copy_from_slice(key), value.as_deref().map(Bytes::copy_from_slice)));
+        }
+        let guards = held.executors.iter().map(|executor| executor.owner.clone()).collect();
+        let ticket = self.writer.enqueue(Batch { guards, writes });
+        if ticket.is_settled() {
+            // The writer takes no writes any more. What was not enqueued must not pile up here.
+            return ticket;
+        }
+        let spans = held.executors.len() > 1;
+        for executor in &mut held.executors {
+            let mut keys = Vec::with_capacity(shown.len());
+            for (key, value) in &shown {
+                if keys::partition_of_key(key) == executor.partition {
+                    let write = PendingWrite { ticket: ticket.clone(), value: value.clone() };
+                    executor.overlay.insert(key.clone(), write);
+                    keys.push(key.clone());
+                }
+            }
+            executor.pending.push_back((ticket.clone(), keys));
+            executor.barrier = spans.then(|| ticket.clone());
+        }
+        ticket
+    }
+
+    /// Waits for a commit that an answer tells of.
+    async fn committed(&self, partitions: &[PartitionId], ticket: &Ticket) -> Result<()> {
+        match self.writer.wait(ticket).await {
+            Ok(Outcome::Won) => Ok(()),
+            Ok(outcome) => {
+                for partition in partitions {
+                    self.retire(&mut self.partitions[partition.0 as usize].lock());
+                }
+                Err(match outcome {
+                    Outcome::Unknown => {
+                        Error::new(Errno::EIO, "the metadata store does not know the outcome of a commit")
+                    }
+                    _ => Error::new(
+                        Errno::ESTALE,
+                        "a partition of this request has moved to another metadata service",
+                    ),
+                })
+            }
+            Err(error) => Err(store_error(&error)),
+        }
+    }
+
+    /// Forgets what is settled. After a failure of the store everything stays: nobody knows what it holds.
+    fn retire(&self, executor: &mut Executor) {
+        while let Some((ticket, _)) = executor.pending.front() {
+            let outcome = match ticket.result() {
+                Some(Ok(outcome)) => outcome,
+                Some(Err(_)) | None => break,
+            };
+            let Some((ticket, keys)) = executor.pending.pop_front() else { break };
+            for key in keys {
+                if executor.overlay.get(&key).is_some_and(|write| write.ticket.number() == ticket.number()) {
+                    let write = executor.overlay.remove(&key);
+                    self.remember(outcome, key, write.and_then(|write| write.value));
+                }
+            }
+            if outcome != Outcome::Won {
+                self.doubt(executor);
+            }
+        }
+        if executor.barrier.as_ref().is_some_and(|ticket| matches!(ticket.result(), Some(Ok(_)))) {
+            executor.barrier = None;
+        }
+    }
+
+    fn remember(&self, outcome: Outcome, key: Bytes, value: Option<Bytes>) {
+        match (outcome, value) {
+            (Outcome::Won, Some(value)) => self.cache.put(key, value),
+            _ => self.cache.remove(&key),
+        }
+    }
+
+    /// A commit was lost: asks the store who owns the partition. If the service still does, another partition of that
+    /// commit was the cause, and nothing was run on top of it.
+    fn doubt(&self, executor: &mut Executor) {
+        let owner = self.engine.get(&executor.owner.key);
+        if owner.is_ok_and(|owner| owner == executor.owner.expected) {
+            return;
+        }
+        tracing::error!(
+            partition = executor.partition.0,
+            "another metadata service has taken this partition over"
+        );
+        executor.replaced = true;
+        executor.overlay.clear();
+        executor.pending.clear();
+        executor.barrier = None;
+    }
+}
+
+impl Held<'_> {
+    /// What is on its way in a partition; `None` when it is not held.
+    pub fn overlay(&self, partition: PartitionId) -> Option<&Overlay> {
+        // One or two as a rule.
+        self.executors
+            .iter()
+            .find(|executor| executor.partition == partition)
+            .map(|executor| &executor.overlay)
+    }
+}
+
+fn bad_partition(partition: PartitionId) -> Error {
+    Error::new(Errno::ESTALE, format!("there is no partition {partition}"))
+}

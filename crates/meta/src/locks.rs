@@ -1,0 +1,132 @@
+//! Advisory locks: the table of `namespace`, and the futures that wait for it.
+
+use namespace::locks::{Holder, LockRequest, LockTable, OnConflict, Verdict, WaitId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use types::{Errno, InodeId, Result, SessionId};
+use wire::{LockKind, LockRange};
+
+/// All advisory locks of the service. A restart forgets them, as it does the sessions that held them.
+#[derive(Default)]
+pub(crate) struct Locks {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    table: LockTable,
+    /// Waits whose futures have not noticed their end; the table bounds them.
+    waits: BTreeMap<WaitId, Wait>,
+}
+
+enum Wait {
+    Waiting(Option<Waker>),
+    Granted,
+    Cancelled,
+}
+
+impl Locks {
+    /// Asks for a lock, and waits for it if told so. Dropping the future ends the wait.
+    ///
+    /// Errors: `EAGAIN`, `EDEADLK`, `ENOLCK`, `EINVAL`; `ECANCELED` when the session ends.
+    pub async fn lock(&self, request: LockRequest, on_conflict: OnConflict) -> Result<()> {
+        let wait = {
+            let mut state = self.state.lock();
+            let outcome = state.table.lock(&request, on_conflict);
+            state.end(outcome.granted, || Wait::Granted);
+            match outcome.verdict {
+                Verdict::Granted => return Ok(()),
+                Verdict::WouldBlock => return Err(Errno::EAGAIN.into()),
+                Verdict::Deadlock => return Err(Errno::EDEADLK.into()),
+                Verdict::Refused(errno) => return Err(errno.into()),
+                Verdict::Waiting(wait) => {
+                    state.waits.insert(wait, Wait::Waiting(None));
+                    wait
+                }
+            }
+        };
+        LockWait { locks: self, wait, request }.await
+    }
+
+    /// Gives up what the holder has of a range.
+    pub fn unlock(&self, ino: InodeId, holder: Holder, range: LockRange) -> Result<()> {
+        let mut state = self.state.lock();
+        let granted = state.table.unlock(ino, holder, range)?;
+        state.end(granted, || Wait::Granted);
+        Ok(())
+    }
+
+    /// The first lock that is in the way.
+    pub fn test(&self, request: &LockRequest) -> Option<(LockKind, LockRange, u32)> {
+        self.state.lock().table.test(request)
+    }
+
+    /// Gives up all that a session holds or waits for.
+    pub fn release_session(&self, session: SessionId) {
+        let mut state = self.state.lock();
+        let released = state.table.release_session(session);
+        state.end(released.granted, || Wait::Granted);
+        state.end(released.cancelled, || Wait::Cancelled);
+    }
+}
+
+impl State {
+    /// Ends waits. Wakers only queue their task, so they may be called under the lock.
+    fn end(&mut self, waits: Vec<WaitId>, how: impl Fn() -> Wait) {
+        for wait in waits {
+            if let Some(Wait::Waiting(Some(waker))) = self.waits.insert(wait, how()) {
+                waker.wake();
+            }
+        }
+    }
+}
+
+struct LockWait<'a> {
+    locks: &'a Locks,
+    wait: WaitId,
+    request: LockRequest,
+}
+
+impl Future for LockWait<'_> {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let mut state = self.locks.state.lock();
+        match state.waits.get_mut(&self.wait) {
+            Some(Wait::Waiting(waker)) => {
+                *waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+            Some(Wait::Granted) => {
+                state.waits.remove(&self.wait);
+                Poll::Ready(Ok(()))
+            }
+            Some(Wait::Cancelled) | None => {
+                state.waits.remove(&self.wait);
+                Poll::Ready(Err(Errno::ECANCELED.into()))
+            }
+        }
+    }
+}
+
+impl Drop for LockWait<'_> {
+    fn drop(&mut self) {
+        let mut state = self.locks.state.lock();
+        match state.waits.remove(&self.wait) {
+            Some(Wait::Waiting(_)) => {
+                state.table.cancel(self.wait);
+            }
+            // Granted, but nobody is left to be told. At the limit of locks the range can't be given up, and goes with
+            // its session.
+            Some(Wait::Granted) => {
+                let LockRequest { ino, holder, range, .. } = self.request;
+                let granted = state.table.unlock(ino, holder, range).unwrap_or_default();
+                state.end(granted, || Wait::Granted);
+            }
+            Some(Wait::Cancelled) | None => {}
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Background work: keeping the store on disk, and deleting the chunks of files that are gone.
+
+use crate::limits::{BACKGROUND_BATCH, REAP_RETRY, SYNC_INTERVAL};
+use crate::service::MetaService;
+use namespace::Writes;
+use std::sync::Arc;
+use types::{InodeId, Layout, PartitionId, Result};
+
+impl MetaService {
+    /// Works until [`MetaService::stop`]: puts the store on disk every [`SYNC_INTERVAL`] if there is something new, and
+    /// deletes the chunks of files that are gone. Needs a runtime; one call per service.
+    pub async fn background(self: Arc<Self>) {
+        rt::spawn(self.clone().keep_on_disk());
+        rt::spawn(self.clone().retry_reaping());
+        while !self.stopping.is_set() {
+            self.doomed.wait().await;
+            // Taken back first: what is doomed from here on is seen by the next round, if not by this one.
+            self.doomed.clear();
+            if let Err(error) = self.reap().await {
+                tracing::warn!(%error, "chunks of deleted files stay for now");
+            }
+        }
+    }
+
+    /// Ends [`MetaService::background`].
+    pub fn stop(&self) {
+        self.stopping.set();
+        self.doomed.set();
+    }
+
+    async fn keep_on_disk(self: Arc<Self>) {
+        while !self.stopping.is_set() {
+            rt::sleep(SYNC_INTERVAL).await;
+            if self.executors.writer.is_dirty()
+                && let Err(error) = self.executors.writer.sync().await
+            {
+                // The writer has said so by an error of its own, and takes no writes any more.
+                tracing::debug!(%error, "the periodic sync has ended");
+                return;
+            }
+        }
+    }
+
+    async fn retry_reaping(self: Arc<Self>) {
+        while !self.stopping.is_set() {
+            rt::sleep(REAP_RETRY).await;
+            self.doomed.set();
+        }
+    }
+
+    /// Deletes the chunks of all files that are gone. Those whose targets don't answer are left for the next time.
+    pub async fn reap(&self) -> Result<()> {
+        let mut first_error = Ok(());
+        for partition in self.all_partitions() {
+            let mut after = InodeId(0);
+            loop {
+                let page = self.doomed_page(partition, after).await?;
+                let Some(&(last, _)) = page.last() else { break };
+                after = last;
+                let reaped = self.reap_page(partition, page).await;
+                first_error = first_error.and(reaped);
+                if self.stopping.is_set() {
+                    return first_error;
+                }
+            }
+        }
+        first_error
+    }
+
+    async fn doomed_page(&self, partition: PartitionId, after: InodeId) -> Result<Vec<(InodeId, Layout)>> {
+        self.read(partition, |view| namespace::doomed(view, partition, after, BACKGROUND_BATCH)).await
+    }
+
+    /// The chunks first, then the note of them: a crash in between deletes them once more.
+    async fn reap_page(&self, partition: PartitionId, page: Vec<(InodeId, Layout)>) -> Result<()> {
+        let mut failed = Ok(());
+        let mut writes = Writes::new();
+        let mut reaped = 0;
+        for (ino, layout) in page {
+            match self.chunks.delete(ino, &layout).await {
+                Ok(()) => {
+                    writes.extend(namespace::forget_doomed(ino));
+                    reaped += 1;
+                }
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        self.executors.write(partition, writes).await?;
+        self.executors.counters.reaped.add(reaped);
+        failed
+    }
+}

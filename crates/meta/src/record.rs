@@ -1,0 +1,214 @@
+//! What the service itself keeps in the store: owners of partitions and answers to changing requests. Protobuf, so that
+//! fields can be added.
+
+use prost::Message;
+use types::{Attr, InodeId, NodeId, Timestamp};
+use wire::MetaReply;
+
+/// Who executes a partition.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Owner {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    /// Counts the times that the partition was taken over; the first owner has 1.
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+}
+
+impl Owner {
+    /// The next owner of a partition that has (or had) `before`.
+    pub fn after(before: Option<&[u8]>, node: NodeId) -> Result<Owner, prost::DecodeError> {
+        let epoch = before.map(Owner::decode).transpose()?.map_or(0, |owner| owner.epoch);
+        Ok(Owner { node: node.0, epoch: epoch + 1 })
+    }
+}
+
+/// The answer to a request that changed something.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct StoredReply {
+    #[prost(oneof = "Answer", tags = "1, 2, 3, 4")]
+    pub answer: Option<Answer>,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Oneof)]
+pub(crate) enum Answer {
+    #[prost(bool, tag = "1")]
+    Unit(bool),
+    #[prost(message, tag = "2")]
+    Entry(StoredAttr),
+    #[prost(message, tag = "3")]
+    Attr(StoredAttr),
+    #[prost(message, tag = "4")]
+    Renamed(StoredRename),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct StoredRename {
+    #[prost(message, required, tag = "1")]
+    pub moved: StoredAttr,
+    #[prost(message, optional, tag = "2")]
+    pub other: Option<StoredAttr>,
+}
+
+/// Attributes; times in nanoseconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct StoredAttr {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint32, tag = "2")]
+    pub mode: u32,
+    #[prost(uint32, tag = "3")]
+    pub nlink: u32,
+    #[prost(uint32, tag = "4")]
+    pub uid: u32,
+    #[prost(uint32, tag = "5")]
+    pub gid: u32,
+    #[prost(uint32, tag = "6")]
+    pub rdev: u32,
+    #[prost(uint64, tag = "7")]
+    pub size: u64,
+    #[prost(uint64, tag = "8")]
+    pub blocks: u64,
+    #[prost(sint64, tag = "9")]
+    pub atime: i64,
+    #[prost(sint64, tag = "10")]
+    pub mtime: i64,
+    #[prost(sint64, tag = "11")]
+    pub ctime: i64,
+    #[prost(sint64, tag = "12")]
+    pub btime: i64,
+}
+
+impl From<&Attr> for StoredAttr {
+    fn from(attr: &Attr) -> StoredAttr {
+        StoredAttr {
+            ino: attr.ino.0,
+            mode: attr.mode,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: attr.atime.as_nanos(),
+            mtime: attr.mtime.as_nanos(),
+            ctime: attr.ctime.as_nanos(),
+            btime: attr.btime.as_nanos(),
+        }
+    }
+}
+
+impl From<&StoredAttr> for Attr {
+    fn from(stored: &StoredAttr) -> Attr {
+        Attr {
+            ino: InodeId(stored.ino),
+            mode: stored.mode,
+            nlink: stored.nlink,
+            uid: stored.uid,
+            gid: stored.gid,
+            rdev: stored.rdev,
+            size: stored.size,
+            blocks: stored.blocks,
+            atime: Timestamp::from_nanos(stored.atime),
+            mtime: Timestamp::from_nanos(stored.mtime),
+            ctime: Timestamp::from_nanos(stored.ctime),
+            btime: Timestamp::from_nanos(stored.btime),
+        }
+    }
+}
+
+impl StoredReply {
+    /// What is stored of an answer; `None` for one whose request may as well be carried out twice.
+    pub fn of(reply: &MetaReply) -> Option<StoredReply> {
+        let answer = match reply {
+            MetaReply::Unit => Answer::Unit(true),
+            MetaReply::Entry(attr) => Answer::Entry(attr.into()),
+            MetaReply::Attr(attr) => Answer::Attr(attr.into()),
+            MetaReply::Renamed { moved, other } => Answer::Renamed(StoredRename {
+                moved: moved.into(),
+                other: other.as_ref().map(StoredAttr::from),
+            }),
+            // Openings, truncations and changes of a pattern say the same when they are repeated, and the others
+            // change nothing.
+            MetaReply::File(_)
+            | MetaReply::Description(_)
+            | MetaReply::Bytes(_)
+            | MetaReply::Names(_)
+            | MetaReply::Directory { .. }
+            | MetaReply::Lock(_) => return None,
+        };
+        Some(StoredReply { answer: Some(answer) })
+    }
+
+    /// The answer again; `None` for a kind that this version doesn't know.
+    pub fn reply(&self) -> Option<MetaReply> {
+        Some(match self.answer.as_ref()? {
+            Answer::Unit(_) => MetaReply::Unit,
+            Answer::Entry(attr) => MetaReply::Entry(attr.into()),
+            Answer::Attr(attr) => MetaReply::Attr(attr.into()),
+            Answer::Renamed(StoredRename { moved, other }) => {
+                MetaReply::Renamed { moved: moved.into(), other: other.as_ref().map(Attr::from) }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr() -> Attr {
+        let time = |n| Timestamp::new(n, n as u32);
+        Attr {
+            ino: InodeId(1 << 40 | 7),
+            mode: 0o100644,
+            nlink: 2,
+            uid: 3,
+            gid: 4,
+            rdev: 5,
+            size: 6,
+            blocks: 7,
+            atime: time(-1).max(time(0)),
+            mtime: time(9),
+            ctime: time(10),
+            btime: time(11),
+        }
+    }
+
+    #[test]
+    fn answers_come_back_as_they_were() {
+        let other = Some(Attr { ino: InodeId(9), ..attr() });
+        let replies = [
+            MetaReply::Unit,
+            MetaReply::Entry(attr()),
+            MetaReply::Attr(attr()),
+            MetaReply::Renamed { moved: attr(), other },
+            MetaReply::Renamed { moved: attr(), other: None },
+        ];
+        for reply in replies {
+            let bytes = StoredReply::of(&reply).unwrap().encode_to_vec();
+            let decoded = StoredReply::decode(bytes.as_slice()).unwrap().reply().unwrap();
+            assert_eq!(format!("{decoded:?}"), format!("{reply:?}"));
+        }
+    }
+
+    #[test]
+    fn stored_bytes_are_frozen() {
+        assert_eq!(Owner { node: 3, epoch: 300 }.encode_to_vec(), [8, 3, 16, 172, 2]);
+        assert_eq!(StoredReply::of(&MetaReply::Unit).unwrap().encode_to_vec(), [8, 1]);
+        let entry = MetaReply::Entry(Attr { ino: InodeId(5), mode: 1, nlink: 1, ..zero() });
+        assert_eq!(StoredReply::of(&entry).unwrap().encode_to_vec(), [18, 6, 8, 5, 16, 1, 24, 1]);
+    }
+
+    fn zero() -> Attr {
+        (&StoredAttr::default()).into()
+    }
+
+    #[test]
+    fn an_owner_follows_the_one_before() {
+        let first = Owner::after(None, NodeId(1)).unwrap();
+        assert_eq!(first.epoch, 1);
+        let second = Owner::after(Some(&first.encode_to_vec()), NodeId(2)).unwrap();
+        assert_eq!(second, Owner { node: 2, epoch: 2 });
+    }
+}

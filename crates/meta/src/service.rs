@@ -1,0 +1,246 @@
+//! The service: what it is made of, and the way of a request through it.
+
+use crate::chunks::{Chunks, StorageChannel};
+use crate::executor::{Change, Executors};
+use crate::locks::Locks;
+use crate::record::Owner;
+use crate::sessions::{Session, Sessions};
+use crate::stats::MetaStats;
+use crate::view::{View, store_error};
+use kv::{Batch, Guard, Outcome, Writer};
+use namespace::locks::{Holder, LockRequest, OnConflict};
+use namespace::{Env, Failure, ReadError, keys};
+use net::{Handler, LocalFuture};
+use prost::Message;
+use rt::IoBuf;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use types::{
+    ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
+    TargetId,
+};
+use wire::{LockSpace, MetaOp, MetaReply, MetaRequest};
+
+/// What a service is told when it is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct MetaOptions {
+    /// The node that it runs on.
+    pub node: NodeId,
+    /// Key of the name hash, fixed when the file system is made.
+    pub hash_key: (u64, u64),
+    /// Number of partitions, fixed when the file system is made.
+    pub partitions: u16,
+}
+
+/// A metadata service. Every core may use it; nothing in it belongs to one.
+pub struct MetaService {
+    options: MetaOptions,
+    pub(crate) executors: Executors,
+    pub(crate) sessions: Sessions,
+    pub(crate) locks: Locks,
+    pub(crate) chunks: Chunks,
+    /// There may be chunks to delete.
+    pub(crate) doomed: rt::sync::Event,
+    pub(crate) stopping: rt::sync::Event,
+}
+
+impl MetaService {
+    /// Takes all partitions over from whoever had them, and makes an empty file system when there is none.
+    ///
+    /// Errors: the store's; `EBUSY` when another service does the same at this moment.
+    pub async fn open(
+        writer: Arc<Writer>,
+        options: MetaOptions,
+        map: MapHandle,
+        storage: HashMap<TargetId, StorageChannel>,
+    ) -> Result<Arc<MetaService>> {
+        let owners = take_over(&writer, &options, &map).await?;
+        Ok(Arc::new(MetaService {
+            options,
+            executors: Executors::new(writer, owners),
+            sessions: Sessions::default(),
+            locks: Locks::default(),
+            chunks: Chunks { map, channels: storage },
+            doomed: rt::sync::Event::new(),
+            stopping: rt::sync::Event::new(),
+        }))
+    }
+
+    /// Makes a client known. The answers to a durable session's changes are kept in the store, so that a request that is
+    /// sent again after a restart of the service is not carried out twice.
+    pub fn register_session(&self, session: SessionId, durable: bool) -> Result<()> {
+        match durable {
+            true => self.sessions.register_durable(session, &**self.executors.writer.engine()),
+            false => self.sessions.get(session).map(|_| ()),
+        }
+    }
+
+    /// Counts since the service was opened.
+    pub fn stats(&self) -> MetaStats {
+        let counters = &self.executors.counters;
+        let writer = self.executors.writer.stats();
+        MetaStats {
+            commands: counters.commands.get(),
+            refused: counters.refused.get(),
+            repeated: counters.repeated.get(),
+            reruns: counters.reruns.get(),
+            batches: writer.batches,
+            commits: writer.commits,
+            persists: writer.persists,
+            cache_hits: counters.cache_hits.get(),
+            cache_misses: counters.cache_misses.get(),
+            reaped: counters.reaped.get(),
+            sessions: self.sessions.len() as u64,
+        }
+    }
+
+    pub(crate) fn all_partitions(&self) -> impl Iterator<Item = PartitionId> + use<> {
+        (0..self.options.partitions).map(PartitionId)
+    }
+
+    async fn answer(&self, request: MetaRequest) -> Result<MetaReply> {
+        let session = request.session;
+        let answer = match request.op {
+            MetaOp::Lock { ino, space, owner, pid, kind, range, wait } => {
+                let holder = Holder { session, space, owner };
+                let on_conflict = if wait { OnConflict::Wait } else { OnConflict::Refuse };
+                let lock = LockRequest { ino, holder, pid, kind, range };
+                self.locks.lock(lock, on_conflict).await.map(|()| MetaReply::Unit)
+            }
+            MetaOp::Unlock { ino, space, owner, range } => {
+                let holder = Holder { session, space, owner };
+                self.locks.unlock(ino, holder, range).map(|()| MetaReply::Unit)
+            }
+            MetaOp::TestLock { ino, owner, kind, range } => {
+                let holder = Holder { session, space: LockSpace::Posix, owner };
+                let lock = LockRequest { ino, holder, pid: request.credentials.pid, kind, range };
+                Ok(MetaReply::Lock(self.locks.test(&lock)))
+            }
+            MetaOp::Sync => {
+                let synced = self.executors.writer.sync().await;
+                synced.map(|()| MetaReply::Unit).map_err(|error| store_error(&error))
+            }
+            _ => self.execute(&request).await,
+        };
+        self.executors.counters.commands.add(1);
+        if answer.is_err() {
+            self.executors.counters.refused.add(1);
+        }
+        answer
+    }
+
+    /// Carries out a command of the namespace and returns its answer once that is committed.
+    pub(crate) async fn execute(&self, request: &MetaRequest) -> Result<MetaReply> {
+        let session = self.sessions.get(request.session)?;
+        let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let (first, second) = partitions_of(&request.op);
+        let partitions = [first, second.unwrap_or(first)];
+        let command = |view: &View<'_>| self.apply(request, &session, &map, view);
+        let sequence = request.sequence;
+        let answer = self
+            .executors
+            .transact(&partitions, command, |ticket, reply| session.record(sequence, reply, ticket))
+            .await;
+        if matches!(request.op, MetaOp::Reclaim { .. }) {
+            self.doomed.set();
+        }
+        answer
+    }
+
+    fn apply(
+        &self,
+        request: &MetaRequest,
+        session: &Session,
+        map: &ClusterMap,
+        view: &View<'_>,
+    ) -> Result<Change<MetaReply>, Failure> {
+        // Looked up while the partition is held: the first copy of the request may be in another core's hands.
+        if let Some(recorded) = session.recorded(request.sequence) {
+            self.executors.counters.repeated.add(1);
+            recorded.ticket.iter().for_each(|ticket| view.see(ticket));
+            return Ok(Change { answer: recorded.reply, writes: Vec::new() });
+        }
+        let env = env(&self.options, request.session, request.credentials, map);
+        let mut applied = namespace::apply(&env, view, &request.op)?;
+        session.record_durably(request.sequence, &applied.reply, &mut applied.writes);
+        Ok(Change { answer: applied.reply, writes: applied.writes })
+    }
+
+    /// Reads a partition as background work does.
+    pub(crate) async fn read<T>(
+        &self,
+        partition: PartitionId,
+        mut read: impl FnMut(&View<'_>) -> Result<T, ReadError>,
+    ) -> Result<T> {
+        let command = |view: &View<'_>| match read(view) {
+            Ok(answer) => Ok(Change { answer, writes: Vec::new() }),
+            Err(ReadError::NeedPartition(partition)) => Err(Failure::NeedPartition(partition)),
+            Err(ReadError::Store(error)) => Err(Failure::Refused(error)),
+        };
+        self.executors.transact(&[partition], command, |_, _| ()).await
+    }
+}
+
+impl Handler<MetaRequest, MetaReply> for MetaService {
+    fn handle(&self, request: MetaRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaReply>> {
+        Box::pin(self.answer(request))
+    }
+}
+
+fn env<'a>(
+    options: &MetaOptions,
+    session: SessionId,
+    credentials: Credentials,
+    map: &'a ClusterMap,
+) -> Env<'a> {
+    Env {
+        now: rt::now(),
+        session,
+        credentials,
+        hash_key: options.hash_key,
+        partitions: options.partitions,
+        seed: rt::random_u64(),
+        map,
+    }
+}
+
+/// The partitions that a command surely needs.
+fn partitions_of(op: &MetaOp) -> (PartitionId, Option<PartitionId>) {
+    let first = namespace::home_partition(op);
+    let second = match op {
+        MetaOp::Link { ino, parent, .. } => Some([ino, parent]),
+        MetaOp::Rename { parent, new_parent, .. } => Some([parent, new_parent]),
+        _ => None,
+    };
+    (first, second.and_then(|pair| pair.map(|ino| ino.partition()).into_iter().find(|p| *p != first)))
+}
+
+/// Writes the service's name on every partition, and the root directory of a new file system. Returns what every later
+/// commit checks.
+async fn take_over(writer: &Writer, options: &MetaOptions, map: &MapHandle) -> Result<Vec<Guard>> {
+    let engine = writer.engine();
+    let get = |key: &[u8]| engine.get(key).map_err(|error| store_error(&error));
+    let mut batch = Batch::default();
+    let mut owners = Vec::with_capacity(options.partitions as usize);
+    for partition in (0..options.partitions).map(PartitionId) {
+        let key = keys::owner(partition).to_vec();
+        let before = get(&key)?;
+        let owner = Owner::after(before.as_deref(), options.node).map_err(|cause| {
+            Error::new(Errno::EIO, format!("the owner record of partition {partition} is damaged: {cause}"))
+        })?;
+        let value = owner.encode_to_vec();
+        batch.guards.push(Guard { key: key.clone(), expected: before });
+        batch.writes.push((key.clone(), Some(value.clone())));
+        owners.push(Guard { key, expected: Some(value.into()) });
+    }
+    if get(&keys::inode(InodeId::ROOT))?.is_none() {
+        let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        batch.writes.extend(namespace::format(&env(options, SessionId(0), Credentials::default(), &map)));
+    }
+    match writer.commit(batch).await.map_err(|error| store_error(&error))? {
+        Outcome::Won => Ok(owners),
+        Outcome::Lost | Outcome::Unknown => {
+            Err(Error::new(Errno::EBUSY, "another metadata service takes the partitions over at this moment"))
+        }
+    }
+}

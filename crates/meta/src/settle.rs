@@ -1,0 +1,148 @@
+//! What dead clients left: files without a name that nobody uses any more, and files whose chunks may differ from what their
+//! inodes say.
+
+use crate::limits::BACKGROUND_BATCH;
+use crate::service::MetaService;
+use namespace::{OrphanInode, Unsettled, keys};
+use types::{Credentials, InodeId, PartitionId, Result, SessionId};
+use wire::{MetaOp, MetaRequest};
+
+/// What the end of sessions made necessary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Files without a name that were deleted.
+    pub reclaimed: usize,
+    /// Files whose size and times were read from their chunks.
+    pub settled: usize,
+    /// Files that could not be settled because a target did not answer. They keep their note, and the size on record.
+    pub unsettled: usize,
+}
+
+impl MetaService {
+    /// Ends all sessions of an earlier run. To be called before the first request, when the storage services answer.
+    pub async fn recover(&self) -> Result<Recovery> {
+        let recovery = self.end_sessions(|_| true).await?;
+        // Chunks that the earlier run was still deleting.
+        self.doomed.set();
+        Ok(recovery)
+    }
+
+    /// Ends a session: gives up its locks, reclaims the files without a name that it held, and settles those that it
+    /// wrote to.
+    pub async fn end_session(&self, session: SessionId) -> Result<Recovery> {
+        self.locks.release_session(session);
+        let recovery = self.end_sessions(|other| other == session).await?;
+        self.forget_replies(session).await?;
+        self.sessions.remove(session);
+        Ok(recovery)
+    }
+
+    async fn end_sessions(&self, ends: impl Fn(SessionId) -> bool) -> Result<Recovery> {
+        let mut recovery = Recovery::default();
+        for partition in self.all_partitions() {
+            self.reclaim_orphans(partition, &ends, &mut recovery).await?;
+            self.settle_files(partition, &ends, &mut recovery).await?;
+        }
+        if recovery != Recovery::default() {
+            tracing::info!(?recovery, "settled what sessions left");
+        }
+        Ok(recovery)
+    }
+
+    async fn reclaim_orphans(
+        &self,
+        partition: PartitionId,
+        ends: &impl Fn(SessionId) -> bool,
+        recovery: &mut Recovery,
+    ) -> Result<()> {
+        let mut after = InodeId(0);
+        loop {
+            let page: Vec<OrphanInode> = self
+                .read(partition, |view| namespace::orphans(view, partition, after, BACKGROUND_BATCH))
+                .await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = last.ino;
+            for orphan in page.into_iter().filter(|orphan| ends(orphan.session)) {
+                self.run_as(orphan.session, MetaOp::Reclaim { ino: orphan.ino }).await?;
+                recovery.reclaimed += 1;
+            }
+        }
+    }
+
+    async fn settle_files(
+        &self,
+        partition: PartitionId,
+        ends: &impl Fn(SessionId) -> bool,
+        recovery: &mut Recovery,
+    ) -> Result<()> {
+        let mut after = InodeId(0);
+        loop {
+            let page: Vec<Unsettled> = self
+                .read(partition, |view| namespace::unsettled(view, partition, after, BACKGROUND_BATCH))
+                .await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = last.record.ino;
+            for file in page.into_iter().filter(|file| ends(file.record.session)) {
+                let ino = file.record.ino;
+                match self.settle(&file).await {
+                    Ok(()) => recovery.settled += 1,
+                    Err(error) => {
+                        tracing::warn!(ino = ino.0, %error, "a file could not be settled: its size may be wrong");
+                        recovery.unsettled += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes inode and chunks of a file agree, and takes the note away that they may not.
+    async fn settle(&self, file: &Unsettled) -> Result<()> {
+        let ino = file.record.ino;
+        let mut report = EndOfWrite { size: file.attr.size, blocks: file.attr.blocks, mtime: None };
+        match &file.layout {
+            // An unfinished move to chunks: the inline content is still the file.
+            Some(layout) if file.inline => self.chunks.delete(ino, layout).await?,
+            Some(layout) => {
+                if let Some(size) = file.record.truncate_to {
+                    self.chunks.truncate(ino, layout, size).await?;
+                }
+                let chunks = self.chunks.measure(ino, layout).await?;
+                report.size = report.size.max(layout::file_end(layout, &chunks.lens));
+                report.blocks = chunks.blocks;
+                report.mtime = Some(file.attr.mtime.max(chunks.mtime));
+            }
+            None => {}
+        }
+        let session = file.record.session;
+        self.run_as(session, report.into_op(ino)).await?;
+        self.run_as(session, MetaOp::TruncateDone { ino }).await
+    }
+
+    /// Carries out a command in the name of a session that is not there any more.
+    async fn run_as(&self, session: SessionId, op: MetaOp) -> Result<()> {
+        let request = MetaRequest { session, sequence: 0, credentials: Credentials::default(), op };
+        self.execute(&request).await.map(|_| ())
+    }
+
+    async fn forget_replies(&self, session: SessionId) -> Result<()> {
+        let range = keys::operations_of(session);
+        let stored = self.executors.writer.engine().scan(&range.from, &range.to, usize::MAX);
+        let stored = stored.map_err(|error| crate::view::store_error(&error))?;
+        let writes: namespace::Writes = stored.into_iter().map(|(key, _)| (key.to_vec(), None)).collect();
+        // In the name of the first partition, so that a service that was replaced deletes nothing.
+        self.executors.write(PartitionId(0), writes).await
+    }
+}
+
+struct EndOfWrite {
+    size: u64,
+    blocks: u64,
+    mtime: Option<types::Timestamp>,
+}
+
+impl EndOfWrite {
+    fn into_op(self, ino: InodeId) -> MetaOp {
+        let EndOfWrite { size, blocks, mtime } = self;
+        MetaOp::EndWrite { ino, size, blocks, mtime, done: true, kill_suid_sgid: false }
+    }
+}

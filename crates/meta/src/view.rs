@@ -1,0 +1,110 @@
+//! What a command sees: the store, with the writes that are on their way laid over it.
+
+use crate::cache::Cache;
+use crate::executor::{Held, Overlay};
+use crate::stats::Counters;
+use bytes::Bytes;
+use kv::{Engine, KvError, Ticket};
+use namespace::{ReadError, Reader, keys};
+use std::cell::RefCell;
+use std::collections::btree_map::Range;
+use std::iter::Peekable;
+use types::{Errno, Error, PartitionId};
+
+/// The state of the partitions that are held, for one command.
+pub(crate) struct View<'a> {
+    pub engine: &'a dyn Engine,
+    pub cache: &'a Cache,
+    pub counters: &'a Counters,
+    pub held: &'a Held<'a>,
+    /// The last commit on its way of which something was seen.
+    pub seen: RefCell<Option<Ticket>>,
+}
+
+impl View<'_> {
+    /// Notes that the answer tells of this commit, and so has to wait for it.
+    pub fn see(&self, ticket: &Ticket) {
+        let mut seen = self.seen.borrow_mut();
+        if seen.as_ref().is_none_or(|seen| seen.number() < ticket.number()) {
+            *seen = Some(ticket.clone());
+        }
+    }
+
+    fn overlay(&self, key: &[u8]) -> Result<&Overlay, ReadError> {
+        let partition = keys::partition_of_key(key);
+        self.held.overlay(partition).ok_or(ReadError::NeedPartition(partition))
+    }
+}
+
+impl Reader for View<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        if let Some(write) = self.overlay(key)?.get(key) {
+            self.see(&write.ticket);
+            return Ok(write.value.clone());
+        }
+        if let Some(value) = self.cache.get(key) {
+            self.counters.cache_hits.add(1);
+            return Ok(Some(value));
+        }
+        self.counters.cache_misses.add(1);
+        let value = self.engine.get(key).map_err(|error| ReadError::Store(store_error(&error)))?;
+        if let Some(value) = &value {
+            self.cache.put(Bytes::copy_from_slice(key), value.clone());
+        }
+        Ok(value)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let overlay = self.overlay(from)?;
+        let bounds = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to));
+        let pending = overlay.range::<[u8], _>(bounds);
+        let hidden = pending.clone().count();
+        pending.clone().for_each(|(_, write)| self.see(&write.ticket));
+        // As many more as the overlay may hide, so that what is left is complete up to the limit.
+        let stored = self.engine.scan(from, to, limit.saturating_add(hidden));
+        let stored = stored.map_err(|error| ReadError::Store(store_error(&error)))?;
+        if hidden == 0 {
+            return Ok(stored);
+        }
+        Ok(merge(stored, pending.peekable(), limit))
+    }
+}
+
+fn merge(
+    stored: Vec<kv::Pair>,
+    mut pending: Peekable<Range<'_, Bytes, crate::executor::PendingWrite>>,
+    limit: usize,
+) -> Vec<kv::Pair> {
+    let mut merged = Vec::with_capacity(stored.len());
+    for pair in stored {
+        while let Some((key, write)) = pending.next_if(|(key, _)| **key < pair.0) {
+            merged.extend(write.value.clone().map(|value| (key.clone(), value)));
+        }
+        match pending.next_if(|(key, _)| **key == pair.0) {
+            Some((key, write)) => merged.extend(write.value.clone().map(|value| (key.clone(), value))),
+            None => merged.push(pair),
+        }
+    }
+    merged.extend(pending.filter_map(|(key, write)| Some((key.clone(), write.value.clone()?))));
+    merged.truncate(limit);
+    merged
+}
+
+/// A failure of the store, as a client is told.
+pub(crate) fn store_error(error: &KvError) -> Error {
+    match error {
+        KvError::NoSpace { .. } => Error::new(Errno::ENOSPC, error.to_string())
+            .hint("free space on that device, then restart the metadata service"),
+        KvError::Locked { .. } => Error::new(Errno::EBUSY, error.to_string()),
+        KvError::Io { .. } | KvError::Corrupt { .. } => Error::new(Errno::EIO, error.to_string())
+            .hint("look at the kernel's log for this device, then restart the metadata service"),
+    }
+}
+
+/// The answer of a service that does not own a partition any more.
+pub(crate) fn not_owner(partition: PartitionId) -> Error {
+    Error::new(Errno::ESTALE, format!("partition {partition} has moved to another metadata service"))
+}

@@ -1,0 +1,238 @@
+//! A metadata service on a real store, and what tests say to it.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use bytes::Bytes;
+use kv::{Durability, Embedded, Engine, Memory, Writer};
+use meta::{MetaOptions, MetaService, StorageChannel};
+use net::{Handler, LocalFuture};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::sync::Arc;
+use types::{
+    Attr, ClusterMap, Credentials, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, NodeId,
+    PartitionId, Pool, PoolId, Result, Scheme, SessionId, Target, TargetId, TargetState, Timestamp,
+};
+use wire::{MetaOp, MetaReply, MetaRequest, RenameMode, StorageOp, StorageReply, StorageRequest};
+
+pub const PARTITIONS: u16 = 8;
+pub const TARGETS: u32 = 3;
+
+/// A store in a directory that goes with it.
+pub struct Store {
+    pub dir: tempfile::TempDir,
+}
+
+impl Store {
+    pub fn new() -> Store {
+        Store { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn writer(&self) -> Arc<Writer> {
+        let engine: Arc<dyn Engine> = Arc::new(Embedded::open(self.dir.path()).unwrap());
+        Arc::new(Writer::new(engine, Durability::Process))
+    }
+}
+
+pub fn memory_writer(memory: &Arc<Memory>, durability: Durability) -> Arc<Writer> {
+    Arc::new(Writer::new(memory.clone(), durability))
+}
+
+/// A service without storage.
+pub async fn open(writer: Arc<Writer>) -> Arc<MetaService> {
+    open_with(writer, HashMap::new()).await
+}
+
+pub async fn open_with(writer: Arc<Writer>, storage: HashMap<TargetId, StorageChannel>) -> Arc<MetaService> {
+    let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
+    MetaService::open(writer, options, map(), storage).await.unwrap()
+}
+
+/// Three targets with a group each.
+pub fn map() -> MapHandle {
+    let pool = PoolId(1);
+    let target = |id| Target {
+        id: TargetId(id),
+        node: NodeId(1),
+        pool,
+        path: format!("/targets/{id}"),
+        state: TargetState::Online,
+        capacity: 1 << 40,
+        free: 1 << 40,
+        class: types::CapacityClass::Normal,
+    };
+    let group = |id| Group { id: GroupId(id), pool, scheme: Scheme::Single, members: vec![TargetId(id)] };
+    let map = ClusterMap {
+        epoch: Epoch(1),
+        targets: (1..=TARGETS).map(target).collect(),
+        pools: vec![Pool { id: pool, name: "default".into() }],
+        groups: (1..=TARGETS).map(group).collect(),
+    };
+    Arc::new(std::sync::RwLock::new(Arc::new(map)))
+}
+
+/// Runs the same thing on several cores and waits for all.
+pub fn on_cores<F, Fut>(cores: usize, run: F)
+where
+    F: Fn(usize) -> Fut + Send + Clone + 'static,
+    Fut: Future<Output = ()> + 'static,
+{
+    let start = |core| {
+        let run = run.clone();
+        let config = rt::CoreConfig { name: format!("test-{core}"), cpu: None, batch: false };
+        rt::start_core(config, move || run(core)).unwrap()
+    };
+    let threads: Vec<_> = (0..cores).map(start).collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+/// One client.
+#[derive(Clone)]
+pub struct Client {
+    pub meta: Arc<MetaService>,
+    pub session: SessionId,
+}
+
+impl Client {
+    pub fn new(meta: &Arc<MetaService>, session: u64) -> Client {
+        Client { meta: meta.clone(), session: SessionId(session) }
+    }
+
+    pub async fn call(&self, op: MetaOp) -> Result<MetaReply> {
+        self.call_numbered(0, op).await
+    }
+
+    pub async fn call_numbered(&self, sequence: u64, op: MetaOp) -> Result<MetaReply> {
+        let credentials = Credentials { uid: 1000, gid: 1000, pid: 1 };
+        self.meta.handle(MetaRequest { session: self.session, sequence, credentials, op }, None).await
+    }
+
+    pub async fn create(&self, parent: InodeId, name: &str) -> Result<Attr> {
+        entry(self.call(create(parent, name)).await)
+    }
+
+    pub async fn mkdir(&self, parent: InodeId, name: &str) -> Result<Attr> {
+        let op = MetaOp::Mkdir { parent, name: bytes(name), mode: 0o755, umask: 0 };
+        entry(self.call(op).await)
+    }
+
+    pub async fn lookup(&self, parent: InodeId, name: &str) -> Result<Attr> {
+        entry(self.call(MetaOp::Lookup { parent, name: bytes(name) }).await)
+    }
+
+    pub async fn unlink(&self, parent: InodeId, name: &str) -> Result<Attr> {
+        entry(self.call(MetaOp::Unlink { parent, name: bytes(name) }).await)
+    }
+
+    pub async fn getattr(&self, ino: InodeId) -> Result<Attr> {
+        match self.call(MetaOp::Getattr { ino }).await? {
+            MetaReply::Attr(attr) => Ok(attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn rename(
+        &self,
+        parent: InodeId,
+        name: &str,
+        new_parent: InodeId,
+        new_name: &str,
+    ) -> Result<()> {
+        let (name, new_name) = (bytes(name), bytes(new_name));
+        let op = MetaOp::Rename { parent, name, new_parent, new_name, mode: RenameMode::Replace };
+        self.call(op).await.map(|_| ())
+    }
+
+    /// Names of all entries.
+    pub async fn list(&self, dir: InodeId) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let op = MetaOp::Readdir { dir, cookie, limit: 50, attributes: false };
+            let MetaReply::Directory { entries, end, .. } = self.call(op).await.unwrap() else { panic!() };
+            names.extend(entries.iter().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()));
+            cookie = entries.last().map_or(cookie, |entry| entry.cookie);
+            if end {
+                names.sort();
+                return names;
+            }
+        }
+    }
+
+    /// A directory below `parent` in another partition.
+    pub async fn mkdir_elsewhere(&self, parent: InodeId, others: &[PartitionId]) -> InodeId {
+        for number in 0.. {
+            let ino = self.mkdir(parent, &format!("d{number}")).await.unwrap().ino;
+            if ino.partition() != parent.partition() && !others.contains(&ino.partition()) {
+                return ino;
+            }
+        }
+        unreachable!()
+    }
+}
+
+pub fn create(parent: InodeId, name: &str) -> MetaOp {
+    MetaOp::Create { parent, name: bytes(name), mode: 0o100644, umask: 0, rdev: 0, exclusive: true }
+}
+
+pub fn entry(reply: Result<MetaReply>) -> Result<Attr> {
+    match reply? {
+        MetaReply::Entry(attr) => Ok(attr),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn errno<T: std::fmt::Debug>(result: Result<T>) -> Errno {
+    result.unwrap_err().errno
+}
+
+pub fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+/// Chunk files in memory: their lengths.
+#[derive(Default)]
+pub struct Chunks {
+    pub lens: Mutex<BTreeMap<(TargetId, InodeId), u64>>,
+    /// Targets that don't answer.
+    pub down: Mutex<Vec<TargetId>>,
+}
+
+pub const CHUNK_MTIME: Timestamp = Timestamp::new(5_000_000_000, 7);
+
+impl Chunks {
+    pub fn channels(self: &Arc<Self>) -> HashMap<TargetId, StorageChannel> {
+        (1..=TARGETS).map(|id| (TargetId(id), StorageChannel::in_process(self.clone()))).collect()
+    }
+}
+
+impl Handler<StorageRequest, StorageReply> for Chunks {
+    fn handle(&self, request: StorageRequest, _: Option<IoBuf>) -> LocalFuture<'_, Result<StorageReply>> {
+        Box::pin(async move {
+            if self.down.lock().contains(&request.target) {
+                return Err(Error::new(Errno::ETIMEDOUT, "target is down"));
+            }
+            let mut lens = self.lens.lock();
+            let key = (request.target, request.ino);
+            match request.op {
+                StorageOp::Delete => {
+                    lens.remove(&key);
+                }
+                StorageOp::Truncate { len } => {
+                    lens.entry(key).and_modify(|old| *old = len.min(*old));
+                }
+                StorageOp::Stat => {
+                    let len = lens.get(&key).copied();
+                    let mtime = if len.is_some() { CHUNK_MTIME } else { Timestamp::default() };
+                    let len = len.unwrap_or(0);
+                    return Ok(StorageReply::Stat { len, blocks: len.div_ceil(512), mtime });
+                }
+                other => panic!("the metadata service asks for {other:?}"),
+            }
+            Ok(StorageReply::Unit)
+        })
+    }
+}

@@ -1,0 +1,166 @@
+use crate::support::{Holding, World, bytes};
+use namespace::{keys, unsettled};
+use types::{Errno, InodeId, SessionId, Timestamp};
+use wire::{FileInfo, MetaOp};
+
+const ROOT: InodeId = InodeId::ROOT;
+
+/// A file with 100 bytes in chunks that nobody writes any more.
+fn chunked_file(world: &mut World) -> InodeId {
+    let file = world.create(ROOT, "file");
+    world.run(MetaOp::BeginWrite { ino: file }).unwrap();
+    world.run(MetaOp::DropInline { ino: file, size: 100, mtime: Timestamp::new(50, 0) }).unwrap();
+    end_write(world, file, 100);
+    file
+}
+
+fn end_write(world: &mut World, ino: InodeId, size: u64) {
+    let op = MetaOp::EndWrite { ino, size, blocks: 8, mtime: None, done: true, kill_suid_sgid: false };
+    world.run(op).unwrap();
+}
+
+fn truncate(world: &mut World, ino: InodeId, size: u64) -> FileInfo {
+    world.file(MetaOp::Truncate { ino, size, kill_suid_sgid: false }).unwrap()
+}
+
+/// Sessions with a note on a file, and what they still have to cut.
+fn notes(world: &World, ino: InodeId) -> Vec<(SessionId, Option<u64>)> {
+    let page = unsettled(&world.state, ino.partition(), InodeId(0), 100).unwrap();
+    page.into_iter().map(|found| (found.record.session, found.record.truncate_to)).collect()
+}
+
+#[test]
+fn the_first_writer_fixes_the_layout() {
+    let mut world = World::new(Holding::All);
+    let file = world.create(ROOT, "file");
+    let first = world.file(MetaOp::BeginWrite { ino: file }).unwrap().layout.unwrap();
+    assert_eq!((first.chunk_size, first.groups.len()), (1 << 20, 4));
+    world.session = SessionId(2);
+    let second = world.file(MetaOp::BeginWrite { ino: file }).unwrap().layout.unwrap();
+    assert_eq!(first, second);
+    assert_eq!(notes(&world, file), [(SessionId(1), None), (SessionId(2), None)]);
+}
+
+#[test]
+fn content_moves_from_inline_to_chunks() {
+    let mut world = World::new(Holding::All);
+    let file = world.create(ROOT, "file");
+    let early = MetaOp::DropInline { ino: file, size: 1, mtime: Timestamp::default() };
+    assert_eq!(world.run(early).unwrap_err(), Errno::EINVAL);
+    let write = MetaOp::WriteInline { ino: file, offset: 0, data: bytes("head"), kill_suid_sgid: false };
+    world.run(write.clone()).unwrap();
+    let info = world.file(MetaOp::BeginWrite { ino: file }).unwrap();
+    assert_eq!(info.inline, Some(bytes("head")));
+    // Nobody changes the inline copy while it moves.
+    assert_eq!(world.run(write).unwrap_err(), Errno::ERANGE);
+
+    let mtime = Timestamp::new(77, 5);
+    let attr = world.attr_of(MetaOp::DropInline { ino: file, size: 9000, mtime }).unwrap();
+    assert_eq!((attr.size, attr.mtime, attr.ctime.secs), (9000, mtime, world.now));
+    let info = world.file(MetaOp::Open { ino: file }).unwrap();
+    assert!(info.inline.is_none() && info.layout.is_some());
+    assert!(!world.holds(keys::inline(file)));
+    world.check_invariants();
+}
+
+#[test]
+fn a_note_stays_until_its_writer_is_done() {
+    let mut world = World::new(Holding::All);
+    let file = chunked_file(&mut world);
+    assert_eq!(notes(&world, file), []);
+    world.run(MetaOp::BeginWrite { ino: file }).unwrap();
+    let report = MetaOp::EndWrite {
+        ino: file,
+        size: 200,
+        blocks: 16,
+        mtime: Some(Timestamp::new(60, 0)),
+        done: false,
+        kill_suid_sgid: false,
+    };
+    let attr = world.attr_of(report).unwrap();
+    assert_eq!((attr.size, attr.blocks, attr.mtime.secs), (200, 16, 60));
+    assert_eq!(notes(&world, file), [(SessionId(1), None)]);
+    end_write(&mut world, file, 200);
+    assert_eq!(notes(&world, file), []);
+}
+
+#[test]
+fn a_report_never_shrinks_a_file() {
+    let mut world = World::new(Holding::All);
+    let file = chunked_file(&mut world);
+    let before = world.getattr(file).unwrap();
+    end_write(&mut world, file, 10);
+    assert_eq!(world.getattr(file).unwrap(), before);
+}
+
+#[test]
+fn a_cut_is_noted_until_it_is_made() {
+    let mut world = World::new(Holding::All);
+    let file = chunked_file(&mut world);
+    let cut = truncate(&mut world, file, 30);
+    assert_eq!((cut.attr.size, cut.attr.mtime.secs), (30, world.now));
+    assert_eq!(notes(&world, file), [(SessionId(1), Some(30))]);
+    world.run(MetaOp::TruncateDone { ino: file }).unwrap();
+    assert_eq!(notes(&world, file), []);
+}
+
+#[test]
+fn growing_needs_no_note() {
+    let mut world = World::new(Holding::All);
+    let file = chunked_file(&mut world);
+    assert_eq!(truncate(&mut world, file, 1000).attr.size, 1000);
+    assert_eq!(notes(&world, file), []);
+}
+
+#[test]
+fn the_deeper_of_two_cuts_is_made() {
+    let mut world = World::new(Holding::All);
+    let file = chunked_file(&mut world);
+    truncate(&mut world, file, 10);
+    truncate(&mut world, file, 80);
+    truncate(&mut world, file, 40);
+    assert_eq!(notes(&world, file), [(SessionId(1), Some(10))]);
+    assert_eq!(world.getattr(file).unwrap().size, 40);
+}
+
+#[test]
+fn writing_and_cutting_end_independently() {
+    let mut world = World::new(Holding::All);
+    let file = chunked_file(&mut world);
+    world.run(MetaOp::BeginWrite { ino: file }).unwrap();
+    truncate(&mut world, file, 30);
+    end_write(&mut world, file, 30);
+    assert_eq!(notes(&world, file), [(SessionId(1), Some(30))]);
+    world.run(MetaOp::BeginWrite { ino: file }).unwrap();
+    world.run(MetaOp::TruncateDone { ino: file }).unwrap();
+    assert_eq!(notes(&world, file), [(SessionId(1), None)]);
+}
+
+#[test]
+fn a_cut_of_another_session_is_not_ended_by_this_one() {
+    let mut world = World::new(Holding::All);
+    let file = chunked_file(&mut world);
+    truncate(&mut world, file, 30);
+    world.session = SessionId(2);
+    world.run(MetaOp::TruncateDone { ino: file }).unwrap();
+    assert_eq!(notes(&world, file), [(SessionId(1), Some(30))]);
+}
+
+#[test]
+fn a_file_that_never_had_chunks_is_cut_without_a_note() {
+    let mut world = World::new(Holding::All);
+    let file = world.create(ROOT, "file");
+    truncate(&mut world, file, 100);
+    truncate(&mut world, file, 10);
+    assert_eq!(notes(&world, file), []);
+}
+
+#[test]
+fn no_room_for_chunks_changes_nothing() {
+    let mut world = World::new(Holding::All);
+    let file = world.create(ROOT, "file");
+    world.map.groups.clear();
+    assert!(world.run(MetaOp::BeginWrite { ino: file }).is_err());
+    assert_eq!(notes(&world, file), []);
+    assert!(world.file(MetaOp::Open { ino: file }).unwrap().layout.is_none());
+}

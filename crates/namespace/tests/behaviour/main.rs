@@ -1,0 +1,16 @@
+//! What each group of commands promises, one file a group.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod access_control;
+mod attributes;
+mod background;
+mod chunks;
+mod inline_content;
+mod names;
+mod orphans;
+mod patterns;
+mod readdir;
+mod rename;
+#[path = "../support/mod.rs"]
+mod support;
+mod xattrs;

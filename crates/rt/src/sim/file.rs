@@ -1,0 +1,188 @@
+//! Files and names of the simulated disk, as the functions of this crate offer them.
+
+use super::content::PAGE;
+use super::names::errno;
+use super::world::{Speed, World};
+use crate::buf::{IO_ALIGNMENT, IoBuf};
+use crate::clock::simulated_time;
+use crate::context::{self, Runtime};
+use crate::disk::{Durability, Fallocate, FileStat, OpenOptions};
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Units of `FileStat::blocks`.
+const UNIT: u64 = 512;
+
+/// An open file of a simulated machine.
+#[derive(Debug)]
+pub(crate) struct SimFile {
+    ino: u64,
+    /// The machine's boot that it was opened in; it is dead in any other.
+    boot: u64,
+    options: OpenOptions,
+}
+
+impl SimFile {
+    pub(crate) async fn open(world: &World, path: &Path, options: OpenOptions) -> io::Result<SimFile> {
+        let boot = world.boot();
+        let path = path.to_path_buf();
+        let opened = world.submit(Speed::Quick, move |disk, now_ns| {
+            let ino = disk.open(&path, options, now_ns)?;
+            Ok(SimFile { ino, boot, options })
+        });
+        opened.await
+    }
+
+    pub(crate) async fn read_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
+        let world = self.world()?;
+        if !self.options.read && self.options.write {
+            return Err(errno(libc::EBADF));
+        }
+        self.check_alignment(&buf, offset)?;
+        let ino = self.ino;
+        let read = world.submit(Speed::Quick, move |disk, _| {
+            let mut bytes = vec![0; buf.len()];
+            let got = disk.read(ino, offset, &mut bytes)?;
+            buf.copy_from(0, &bytes[..got]);
+            Ok(got)
+        });
+        read.await
+    }
+
+    pub(crate) async fn write_at(
+        &self,
+        buf: IoBuf,
+        offset: u64,
+        durability: Durability,
+    ) -> io::Result<usize> {
+        let world = self.writable()?;
+        self.check_alignment(&buf, offset)?;
+        let ino = self.ino;
+        let speed = match durability {
+            Durability::Later => Speed::Quick,
+            Durability::Now => Speed::Sync,
+        };
+        let write = world.submit(speed, move |disk, now_ns| {
+            disk.write(ino, offset, buf.as_slice(), now_ns)?;
+            if durability == Durability::Now {
+                disk.sync_last_write(ino)?;
+            }
+            Ok(buf.len())
+        });
+        write.await
+    }
+
+    pub(crate) async fn sync_data(&self) -> io::Result<()> {
+        let world = self.world()?;
+        let ino = self.ino;
+        let up_to = world.with_disk(|disk| disk.sequence());
+        world.submit(Speed::Sync, move |disk, _| disk.sync(ino, up_to)).await
+    }
+
+    pub(crate) async fn set_len(&self, len: u64) -> io::Result<()> {
+        let ino = self.ino;
+        self.writable()?.submit(Speed::Quick, move |disk, now_ns| disk.set_len(ino, len, now_ns)).await
+    }
+
+    pub(crate) async fn allocate(&self, how: Fallocate, offset: u64, len: u64) -> io::Result<()> {
+        let ino = self.ino;
+        let end = offset.checked_add(len).ok_or_else(|| errno(libc::EFBIG))?;
+        let world = self.writable()?;
+        world.submit(Speed::Quick, move |disk, now_ns| disk.allocate(ino, how, offset..end, now_ns)).await
+    }
+
+    pub(crate) async fn stat(&self) -> io::Result<FileStat> {
+        let ino = self.ino;
+        let stat = self.world()?.submit(Speed::Quick, move |disk, _| {
+            let inode = disk.inode(ino)?;
+            Ok(FileStat {
+                len: inode.visible.len(),
+                blocks: inode.visible.allocated() * (PAGE / UNIT),
+                mtime: simulated_time(inode.mtime_ns),
+            })
+        });
+        stat.await
+    }
+
+    pub(crate) async fn seek_data(&self, from: u64) -> io::Result<Option<u64>> {
+        let ino = self.ino;
+        let seek =
+            self.world()?.submit(Speed::Quick, move |disk, _| Ok(disk.inode(ino)?.visible.seek_data(from)));
+        seek.await
+    }
+
+    pub(crate) async fn seek_hole(&self, from: u64) -> io::Result<u64> {
+        let ino = self.ino;
+        let seek = self.world()?.submit(Speed::Quick, move |disk, _| {
+            disk.inode(ino)?.visible.seek_hole(from).ok_or_else(|| errno(libc::ENXIO))
+        });
+        seek.await
+    }
+
+    /// The machine that it was opened on, if that is where the caller runs and it hasn't died meanwhile.
+    fn world(&self) -> io::Result<Rc<World>> {
+        match context::current() {
+            Some(Runtime::Sim(world)) if world.boot() == self.boot => Ok(world),
+            _ => Err(errno(libc::EBADF)),
+        }
+    }
+
+    fn writable(&self) -> io::Result<Rc<World>> {
+        if self.options.write { self.world() } else { Err(errno(libc::EBADF)) }
+    }
+
+    /// Direct I/O is as strict as on a real disk.
+    fn check_alignment(&self, buf: &IoBuf, offset: u64) -> io::Result<()> {
+        let aligned = buf.is_aligned() && offset.is_multiple_of(IO_ALIGNMENT as u64);
+        if self.options.direct && !aligned { Err(errno(libc::EINVAL)) } else { Ok(()) }
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        if let Ok(world) = self.world() {
+            world.close(self.ino);
+        }
+    }
+}
+
+pub(crate) async fn create_dir_all(world: &World, path: &Path) -> io::Result<()> {
+    let path = path.to_path_buf();
+    world.submit(Speed::Quick, move |disk, _| disk.create_dir_all(&path)).await
+}
+
+pub(crate) async fn read_dir(world: &World, path: &Path) -> io::Result<Vec<OsString>> {
+    let path = path.to_path_buf();
+    world.submit(Speed::Quick, move |disk, _| disk.read_dir(&path)).await
+}
+
+pub(crate) async fn rename(world: &World, from: &Path, to: &Path) -> io::Result<()> {
+    let (from, to) = (from.to_path_buf(), to.to_path_buf());
+    world.submit(Speed::Quick, move |disk, _| disk.rename(&from, &to)).await
+}
+
+pub(crate) async fn remove_file(world: &World, path: &Path) -> io::Result<()> {
+    let path = path.to_path_buf();
+    world.submit(Speed::Quick, move |disk, _| disk.remove(&path)).await
+}
+
+pub(crate) async fn sync_dir(world: &World, path: &Path) -> io::Result<()> {
+    let path = path.to_path_buf();
+    let up_to = world.with_disk(|disk| disk.sequence());
+    world.submit(Speed::Sync, move |disk, _| disk.sync_dir(&path, up_to)).await
+}
+
+pub(crate) async fn sync_filesystem(world: &World) -> io::Result<()> {
+    let up_to = world.with_disk(|disk| disk.sequence());
+    let sync = world.submit(Speed::Sync, move |disk, _| {
+        disk.sync_all(up_to);
+        Ok(())
+    });
+    sync.await
+}
+
+pub(crate) async fn space(world: &World) -> io::Result<(u64, u64)> {
+    world.submit(Speed::Quick, |disk, _| Ok(disk.space())).await
+}

@@ -1,0 +1,161 @@
+//! A whole cluster in one process of a simulated machine.
+
+use chunkstore::{Identity, Options, Store};
+use client::{Client, ClientOptions};
+use kv::{Blocking, Durability, Engine, Memory, Writer};
+use meta::{MetaOptions, MetaService};
+use net::Channel;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+use storage::StorageService;
+use types::{
+    CapacityClass, ClusterMap, Credentials, Epoch, Errno, Error, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
+    SessionId, Target, TargetId, TargetState,
+};
+use wire::{StorageReply, StorageRequest, XattrMode};
+
+/// Targets of the cluster: as many as the default pattern stripes over.
+const TARGETS: u32 = 4;
+/// Few partitions, so that commands often need two.
+const PARTITIONS: u16 = 4;
+/// Key of the name hash; any will do.
+const HASH_KEY: (u64, u64) = (0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
+/// Bytes of each intent log file: small, so that runs are short enough to fill one.
+const LOG_BYTES: u64 = 256 * 1024;
+/// What new files get: the smallest chunks, so that small files have several.
+const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
+/// Bytes that a target of the map has, all of them free.
+const CAPACITY: u64 = 1 << 40;
+
+type StorageChannel = Channel<StorageRequest, StorageReply>;
+
+/// What survives the process besides the simulated disk, and how the next process is started.
+#[derive(Clone)]
+pub(crate) struct Site {
+    /// The metadata engine.
+    pub(crate) engine: Arc<Memory>,
+    /// Whether targets keep their intent log; without it checksums are wrong after a crash.
+    pub(crate) intent_log: bool,
+}
+
+/// A running cluster with one client.
+pub(crate) struct Cluster {
+    pub(crate) client: Arc<Client>,
+    site: Site,
+    map: MapHandle,
+    writer: Arc<Writer>,
+    stores: BTreeMap<TargetId, Arc<Store>>,
+    meta: Arc<MetaService>,
+}
+
+impl Site {
+    /// Makes the targets and the root directory of a new file system.
+    pub(crate) async fn format(&self) -> Result<()> {
+        for target in targets() {
+            Store::format_with_log(&directory(target), &identity(target), LOG_BYTES).await.map_err(store_error)?;
+        }
+        let cluster = self.start(SessionId(1)).await?;
+        let root = Credentials::default();
+        cluster.client.setxattr(root, InodeId::ROOT, b"weft.pattern", PATTERN, XattrMode::Any, false).await?;
+        cluster.stop().await
+    }
+
+    /// Starts all services and settles what the process before left.
+    pub(crate) async fn start(&self, session: SessionId) -> Result<Cluster> {
+        let map: MapHandle = Arc::new(RwLock::new(Arc::new(cluster_map())));
+        let mut stores = BTreeMap::new();
+        for target in targets() {
+            let options = Options { intent_log: self.intent_log, ..Options::default() };
+            let opened = Store::open(&directory(target), &identity(target), options).await;
+            let (store, _report) = opened.map_err(store_error)?;
+            stores.insert(target, store);
+        }
+        let service = Arc::new(StorageService::new(stores.values().cloned()));
+        let channels: HashMap<TargetId, StorageChannel> =
+            targets().map(|target| (target, Channel::in_process(service.clone()))).collect();
+        let engine: Arc<dyn Engine> = self.engine.clone();
+        let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
+        let options = MetaOptions { node: NodeId(1), hash_key: HASH_KEY, partitions: PARTITIONS };
+        let meta = MetaService::open(writer.clone(), options, map.clone(), channels.clone()).await?;
+        meta.recover().await?;
+        let client = Client::new(ClientOptions {
+            session,
+            meta: Channel::in_process(meta.clone()),
+            storage: channels,
+            map: map.clone(),
+        });
+        Ok(Cluster { client, site: self.clone(), map, writer, stores, meta })
+    }
+}
+
+impl Cluster {
+    /// Starts what runs beside requests.
+    pub(crate) fn start_background(&self) {
+        rt::spawn(self.meta.clone().background());
+        rt::spawn(self.client.clone().background());
+        for store in self.stores.values() {
+            rt::spawn(store.clone().background());
+        }
+    }
+
+    /// What the file system check finds. To be called while nothing runs.
+    pub(crate) async fn check(&self) -> Result<fsck::Report> {
+        let map = self.map.read().map_err(|_| Error::new(Errno::EIO, "the map's lock is poisoned"))?.clone();
+        let subject = fsck::Subject {
+            engine: &*self.site.engine,
+            partitions: PARTITIONS,
+            hash_key: HASH_KEY,
+            map: &map,
+            stores: &self.stores,
+        };
+        fsck::check(&subject, false, &|_, _, _| ()).await
+    }
+
+    /// Ends everything in good order.
+    pub(crate) async fn stop(self) -> Result<()> {
+        self.client.shutdown().await?;
+        self.meta.stop();
+        for store in self.stores.values() {
+            store.close().await.map_err(store_error)?;
+        }
+        self.writer.sync().await.map_err(|error| Error::new(Errno::EIO, error.to_string()))
+    }
+}
+
+fn targets() -> impl Iterator<Item = TargetId> {
+    (1..=TARGETS).map(TargetId)
+}
+
+fn directory(target: TargetId) -> PathBuf {
+    PathBuf::from(format!("/targets/t{target}"))
+}
+
+fn identity(target: TargetId) -> Identity {
+    Identity { cluster: "00000000-0000-4000-8000-000000000001".into(), target }
+}
+
+fn cluster_map() -> ClusterMap {
+    let target = |id: TargetId| Target {
+        id,
+        node: NodeId(1),
+        pool: PoolId(1),
+        path: directory(id).display().to_string(),
+        state: TargetState::Online,
+        capacity: CAPACITY,
+        free: CAPACITY,
+        class: CapacityClass::Normal,
+    };
+    let mut map = ClusterMap {
+        epoch: Epoch(1),
+        targets: targets().map(target).collect(),
+        pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+        groups: Vec::new(),
+    };
+    map.groups = layout::single_groups(&map);
+    map
+}
+
+fn store_error(error: chunkstore::StoreError) -> Error {
+    Error::new(Errno::EIO, error.to_string())
+}

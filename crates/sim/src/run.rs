@@ -1,0 +1,342 @@
+//! One run: rounds of random operations, each interrupted, recovered from and compared.
+
+use crate::cluster::{Cluster, Site};
+use crate::driver::{Driver, Found, Seen};
+use crate::model::Outcome;
+use crate::operation::{Dice, Operation};
+use crate::world::{Interruption, World};
+use fsck::{Finding, Kind};
+use kv::Memory;
+use rt::sim::Machine;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use types::{Result, SessionId};
+
+/// Operations that a violation shows.
+const SHOWN_OPERATIONS: usize = 20;
+/// Findings of a file system check that a violation shows.
+const SHOWN_FINDINGS: usize = 5;
+/// Scheduler steps that an operation takes, roughly: interruptions are spread over as many per operation.
+const STEPS_PER_OPERATION: u64 = 40;
+/// Scheduler steps of a start, roughly.
+const STEPS_PER_START: u64 = 2_000;
+
+/// What a run is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOptions {
+    /// Interruptions; one more round ends with a clean shutdown.
+    pub rounds: u32,
+    /// Operations of a round, at most.
+    pub operations: u64,
+    /// Whether targets keep their intent log. Without it runs fail: that shows that checks work.
+    pub intent_log: bool,
+}
+
+impl Default for RunOptions {
+    fn default() -> RunOptions {
+        RunOptions { rounds: 8, operations: 150, intent_log: true }
+    }
+}
+
+/// What a run did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// Operations that returned.
+    pub operations: u64,
+    /// Deaths of the process.
+    pub kills: u64,
+    /// Power cuts.
+    pub power_cuts: u64,
+    /// A digest of all decisions: equal for equal runs.
+    pub fingerprint: u64,
+}
+
+/// Something that must not happen.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// The run.
+    pub seed: u64,
+    /// The round, from 0.
+    pub round: u32,
+    /// Steps that the scheduler had made.
+    pub step: u64,
+    /// What was wrong.
+    pub cause: String,
+    /// The last operations with what they returned.
+    pub operations: Vec<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}, round {}, step {}: {}", self.seed, self.round, self.step, self.cause)?;
+        writeln!(f, "last operations:")?;
+        for operation in &self.operations {
+            writeln!(f, "  {operation}")?;
+        }
+        write!(f, "to replay: make sim SEED={}", self.seed)
+    }
+}
+
+/// What is shared between the run and the programs that it starts on the machine.
+struct Shared {
+    world: World,
+    /// The program's file handles; gone with the process.
+    driver: Option<Driver>,
+    cluster: Option<Cluster>,
+    trace: VecDeque<String>,
+    operations: u64,
+}
+
+struct Run {
+    seed: u64,
+    options: RunOptions,
+    dice: Dice,
+    machine: Machine,
+    site: Site,
+    shared: Rc<RefCell<Shared>>,
+    round: u32,
+    summary: Summary,
+    /// What happened since the last comparison; a power cut outweighs a kill.
+    interruption: Option<Interruption>,
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The first thing that must not happen.
+pub fn run_seed(seed: u64, options: RunOptions) -> Result<Summary, Box<Violation>> {
+    let mut run = Run {
+        seed,
+        options,
+        dice: Dice(seed ^ 0x5eed),
+        machine: Machine::new(seed),
+        site: Site { engine: Arc::new(Memory::new()), intent_log: options.intent_log },
+        shared: Rc::new(RefCell::new(Shared {
+            world: World::new(seed),
+            driver: None,
+            cluster: None,
+            trace: VecDeque::new(),
+            operations: 0,
+        })),
+        round: 0,
+        summary: Summary::default(),
+        interruption: None,
+    };
+    run.all().map_err(|cause| {
+        let operations = run.shared.borrow().trace.iter().cloned().collect();
+        Box::new(Violation { seed, round: run.round, step: run.machine.steps(), cause, operations })
+    })
+}
+
+impl Run {
+    fn all(&mut self) -> Result<Summary, String> {
+        let site = self.site.clone();
+        self.uninterrupted(async move { site.format().await.map_err(|error| format!("format: {error}")) })?;
+        // The format's background tasks and handles.
+        self.machine.kill();
+        for round in 0..self.options.rounds {
+            self.round = round;
+            let how = if self.dice.below(2) == 0 { Interruption::Kill } else { Interruption::PowerCut };
+            let interrupt_after = self.dice_says_interrupt_start();
+            if self.start(interrupt_after)? {
+                self.operate()?;
+            }
+            self.interrupt(how);
+        }
+        self.round = self.options.rounds;
+        self.finish()?;
+        self.summary.operations = self.shared.borrow().operations;
+        self.summary.fingerprint = self.machine.fingerprint();
+        Ok(self.summary)
+    }
+
+    /// Steps after which the start is interrupted: in one round of five.
+    fn dice_says_interrupt_start(&mut self) -> Option<u64> {
+        (self.dice.below(5) == 0).then(|| self.dice.below(STEPS_PER_START))
+    }
+
+    /// Runs something to its end.
+    fn uninterrupted<T: 'static>(
+        &mut self,
+        future: impl Future<Output = Result<T, String>> + 'static,
+    ) -> Result<T, String> {
+        self.machine.run(future).map_err(|deadlock| deadlock.to_string())?
+    }
+
+    /// Starts a process and compares what it finds. False if it was interrupted after so many steps.
+    fn start(&mut self, interrupt_after: Option<u64>) -> Result<bool, String> {
+        let (site, shared) = (self.site.clone(), self.shared.clone());
+        let session = SessionId(2 + self.round as u64);
+        let program = start(site, session, shared.clone(), self.interruption);
+        let steps = interrupt_after.unwrap_or(u64::MAX);
+        let ended = self.machine.run_until(program, steps).map_err(|deadlock| deadlock.to_string())?;
+        let Some(found) = ended else { return Ok(false) };
+        let found = found?;
+        if let Some(how) = self.interruption.take() {
+            shared.borrow_mut().world.recovered(how, &found)?;
+            note(&shared, format!("restarted after {how:?}"));
+        }
+        Ok(true)
+    }
+
+    /// Runs operations until a number of steps that the seed chooses, or until there are no more.
+    fn operate(&mut self) -> Result<(), String> {
+        let operations = 1 + self.dice.below(self.options.operations);
+        let steps = 1 + self.dice.below(operations * STEPS_PER_OPERATION);
+        let program = operate(self.shared.clone(), operations);
+        match self.machine.run_until(program, steps) {
+            Ok(None) => Ok(()),
+            Ok(Some(result)) => result,
+            Err(deadlock) => Err(deadlock.to_string()),
+        }
+    }
+
+    fn interrupt(&mut self, how: Interruption) {
+        {
+            let mut shared = self.shared.borrow_mut();
+            shared.driver = None;
+            shared.cluster = None;
+        }
+        match how {
+            Interruption::Kill => {
+                self.machine.kill();
+                self.site.engine.kill();
+                self.summary.kills += 1;
+            }
+            Interruption::PowerCut => {
+                self.machine.crash();
+                let keep = self.dice.below(self.site.engine.unsynced() as u64 + 1);
+                self.site.engine.crash(keep as usize);
+                self.summary.power_cuts += 1;
+            }
+        }
+        note(&self.shared, format!("{how:?} at step {}", self.machine.steps()));
+        if self.interruption != Some(Interruption::PowerCut) {
+            self.interruption = Some(how);
+        }
+    }
+
+    /// A round that ends with a clean shutdown, after which nothing may be different.
+    fn finish(&mut self) -> Result<(), String> {
+        self.start(None)?;
+        let program = operate(self.shared.clone(), self.options.operations);
+        self.uninterrupted(program)?;
+        let cluster = {
+            let mut shared = self.shared.borrow_mut();
+            shared.driver = None;
+            shared.cluster.take().expect("the process was started and not interrupted")
+        };
+        self.uninterrupted(async move { cluster.stop().await.map_err(|error| format!("shutdown: {error}")) })?;
+        // Nothing is lost by a power cut any more.
+        self.machine.crash();
+        self.site.engine.crash(0);
+        self.round += 1;
+        self.shared.borrow_mut().world.forget_past();
+        self.interruption = Some(Interruption::PowerCut);
+        self.start(None).map(drop)
+    }
+}
+
+/// The program that starts a process: opens and recovers everything, checks it, and reads the whole tree.
+async fn start(
+    site: Site,
+    session: SessionId,
+    shared: Rc<RefCell<Shared>>,
+    interruption: Option<Interruption>,
+) -> Result<BTreeMap<String, Found>, String> {
+    let cluster = site.start(session).await.map_err(|error| format!("restart: {error}"))?;
+    let report = cluster.check().await.map_err(|error| format!("file system check: {error}"))?;
+    judge(&report.findings, interruption)?;
+    cluster.start_background();
+    let driver = Driver::new(cluster.client.clone());
+    let found = driver.survey().await.map_err(|error| format!("reading the tree after a restart: {error:?}"))?;
+    let mut shared = shared.borrow_mut();
+    shared.cluster = Some(cluster);
+    shared.driver = Some(driver);
+    Ok(found)
+}
+
+/// What a check may find: nothing, but that a power cut takes chunk files that nobody synced.
+fn judge(findings: &[Finding], interruption: Option<Interruption>) -> Result<(), String> {
+    let excused = |finding: &&Finding| {
+        interruption == Some(Interruption::PowerCut) && finding.kind == Kind::MissingChunkFile
+    };
+    let wrong: Vec<&Finding> = findings.iter().filter(|finding| !excused(finding)).collect();
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let shown = wrong.iter().take(SHOWN_FINDINGS);
+    let lines: Vec<String> =
+        shown.map(|finding| format!("{:?} {}: {}", finding.kind, finding.object, finding.cause)).collect();
+    Err(format!("the file system check after a restart finds {} faults: {}", wrong.len(), lines.join("; ")))
+}
+
+/// The program that runs operations, each compared with the model.
+async fn operate(shared: Rc<RefCell<Shared>>, operations: u64) -> Result<(), String> {
+    // Out of the shared state, since it works across awaits; it is the process's, so it may die with this program.
+    let mut driver = shared.borrow_mut().driver.take().expect("the process was started");
+    for _ in 0..operations {
+        let (operation, expected) = {
+            let mut shared = shared.borrow_mut();
+            let operation = shared.world.begin();
+            let expected = shared.world.expected();
+            (operation, expected)
+        };
+        note(&shared, format!("{operation} ..."));
+        let seen = driver.run(&operation).await;
+        finish_operation(&shared, &operation, &expected, &seen)?;
+    }
+    shared.borrow_mut().driver = Some(driver);
+    Ok(())
+}
+
+fn finish_operation(
+    shared: &Rc<RefCell<Shared>>,
+    operation: &Operation,
+    expected: &Outcome<Seen>,
+    seen: &Outcome<Seen>,
+) -> Result<(), String> {
+    let mut shared = shared.borrow_mut();
+    shared.trace.pop_back();
+    shared.push(format!("{operation} = {}", brief(seen)));
+    if seen != expected {
+        let difference = first_difference(expected, seen);
+        return Err(format!("{operation} returned {}, not {}{difference}", brief(seen), brief(expected)));
+    }
+    shared.world.acknowledge();
+    shared.operations += 1;
+    Ok(())
+}
+
+impl Shared {
+    fn push(&mut self, line: String) {
+        if self.trace.len() == SHOWN_OPERATIONS {
+            self.trace.pop_front();
+        }
+        self.trace.push_back(line);
+    }
+}
+
+fn note(shared: &Rc<RefCell<Shared>>, line: String) {
+    shared.borrow_mut().push(line);
+}
+
+/// An outcome without its bytes.
+fn brief(outcome: &Outcome<Seen>) -> String {
+    match outcome {
+        Ok(Seen::Bytes(bytes)) => format!("{} bytes", bytes.len()),
+        Ok(other) => format!("{other:?}"),
+        Err(errno) => format!("{errno:?}"),
+    }
+}
+
+fn first_difference(expected: &Outcome<Seen>, seen: &Outcome<Seen>) -> String {
+    let (Ok(Seen::Bytes(expected)), Ok(Seen::Bytes(seen))) = (expected, seen) else { return String::new() };
+    match expected.iter().zip(seen).position(|(a, b)| a != b) {
+        Some(at) => format!("; byte {at} is {}, not {}", seen[at], expected[at]),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,47 @@
+//! Between the words of the wire and those of the chunk store.
+
+use chunkstore::{Durability, IoPath, Kind, StoreError};
+use types::{Errno, Error};
+
+pub(crate) fn path(path: wire::Path) -> IoPath {
+    match path {
+        wire::Path::Direct => IoPath::Direct,
+        wire::Path::Cached => IoPath::Cached,
+    }
+}
+
+pub(crate) fn durability(durable: bool) -> Durability {
+    if durable { Durability::Now } else { Durability::Later }
+}
+
+pub(crate) fn allocate(how: wire::Allocate) -> chunkstore::Allocate {
+    match how {
+        wire::Allocate::Reserve => chunkstore::Allocate::Reserve,
+        wire::Allocate::Punch => chunkstore::Allocate::Punch,
+        wire::Allocate::Zero => chunkstore::Allocate::Zero,
+    }
+}
+
+pub(crate) fn seek(what: wire::Seek) -> chunkstore::Seek {
+    match what {
+        wire::Seek::Data => chunkstore::Seek::Data,
+        wire::Seek::Hole => chunkstore::Seek::Hole,
+    }
+}
+
+/// What a program sees of a store's error.
+pub(crate) fn error(error: &StoreError) -> Error {
+    let errno = match error.kind() {
+        Kind::NoSpace => Errno::ENOSPC,
+        Kind::TooLarge => Errno::EFBIG,
+        Kind::Closed => Errno::ENODEV,
+        Kind::Io
+        | Kind::Corrupt { .. }
+        | Kind::NotATarget
+        | Kind::NotEmpty
+        | Kind::WrongIdentity
+        | Kind::NewerVersion
+        | Kind::Damaged => Errno::EIO,
+    };
+    Error::new(errno, error.message().to_string()).hint(error.hint().to_string())
+}

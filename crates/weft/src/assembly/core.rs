@@ -1,0 +1,72 @@
+//! The thread that opens the services, does their background work and closes them.
+
+use super::services::{Plan, Services};
+use crate::output::os_error;
+use rt::sync::Event;
+use rt::{CoreConfig, start_core};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use types::{Errno, Error, Result};
+
+/// The core and the services that it opened.
+pub struct BackgroundCore {
+    services: Arc<Services>,
+    shut_down: Arc<Event>,
+    closed: Receiver<Result<()>>,
+    thread: JoinHandle<()>,
+}
+
+impl BackgroundCore {
+    /// Opens the services and starts their background work.
+    pub fn start(plan: Plan) -> Result<BackgroundCore> {
+        let shut_down = Arc::new(Event::new());
+        let (opening, opened) = sync_channel(1);
+        let (closing, closed) = sync_channel(1);
+        let until = shut_down.clone();
+        let config = CoreConfig { name: "weft-bg".into(), ..CoreConfig::default() };
+        let main = move || run(plan, opening, until, closing);
+        let thread = start_core(config, main).map_err(|e| os_error("can't start a thread", &e))?;
+        let services = opened.recv().map_err(|_| died())??;
+        Ok(BackgroundCore { services, shut_down, closed, thread })
+    }
+
+    /// The services.
+    pub fn services(&self) -> &Arc<Services> {
+        &self.services
+    }
+
+    /// Closes the services; nobody may use them any more. Everything they acknowledged is on disk when this
+    /// returns.
+    pub fn shut_down(self) -> Result<()> {
+        self.shut_down.set();
+        let outcome = self.closed.recv().map_err(|_| died())?;
+        self.thread.join().map_err(|_| died())?;
+        outcome
+    }
+}
+
+async fn run(
+    plan: Plan,
+    opening: SyncSender<Result<Arc<Services>>>,
+    until: Arc<Event>,
+    closing: SyncSender<Result<()>>,
+) {
+    let services = match Services::open(&plan).await {
+        Ok(services) => Arc::new(services),
+        Err(error) => {
+            // The other end waits for exactly this.
+            let _ = opening.send(Err(error));
+            return;
+        }
+    };
+    services.spawn_background();
+    let _ = opening.send(Ok(services.clone()));
+    until.wait().await;
+    let _ = closing.send(services.close().await);
+}
+
+fn died() -> Error {
+    Error::new(Errno::ECANCELED, "the background thread ended before its time")
+        .hint("the lines above, or in the log, say why")
+}

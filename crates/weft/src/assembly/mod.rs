@@ -1,0 +1,139 @@
+//! A whole cluster in one process: its services, its mount, and their orderly end.
+//!
+//! The services live on a background core (`weft-bg`) and are called from the cores of the mount;
+//! [`Cluster::serve`] waits on the main thread for whatever ends the cluster first: a signal, `weft down`, or
+//! an `umount`.
+
+mod core;
+mod services;
+mod status;
+mod stop;
+
+pub use self::status::View;
+
+use self::core::BackgroundCore;
+use self::services::Plan;
+use self::stop::{Stop, Stops};
+use crate::cli::{self, UpArgs};
+use crate::control::{self, ClusterStatus};
+use crate::output::os_error;
+use fuse::{MountOptions, Session};
+use mgmt::{StateDir, StatePaths};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use std::fs;
+use std::sync::Arc;
+use types::{Errno, Error, Result};
+
+/// A mounted cluster.
+pub struct Cluster {
+    // Dropped in this order: the lock of the state directory goes last.
+    view: Arc<View>,
+    session: Arc<Session>,
+    core: BackgroundCore,
+    stops: Stops,
+    state: StateDir,
+}
+
+impl Cluster {
+    /// Opens the services of `state` and mounts them.
+    pub fn assemble(state: StateDir, args: &UpArgs) -> Result<Cluster> {
+        prepare_process()?;
+        let stops = Stops::listen()?;
+        let core = BackgroundCore::start(Plan::new(&state, args)?)?;
+        let session = match Session::mount(core.services().client.clone(), mount_options(args)) {
+            Ok(session) => Arc::new(session),
+            Err(error) => {
+                core.shut_down()?;
+                return Err(error);
+            }
+        };
+        stops.watch(session.clone())?;
+        let view =
+            Arc::new(View::new(&state, args, core.services().clone(), session.clone(), stops.sender()));
+        let cluster = Cluster { view, session, core, stops, state };
+        match cluster.announce() {
+            Ok(()) => Ok(cluster),
+            Err(error) => {
+                cluster.end(Stop::Failure)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// What `weft status` shows.
+    pub fn status(&self) -> ClusterStatus {
+        self.view.status()
+    }
+
+    /// Serves until something ends the cluster, and then ends it in good order.
+    pub fn serve(self) -> Result<()> {
+        let stop = self.stops.wait();
+        self.end(stop)
+    }
+
+    /// Lets commands find this process.
+    fn announce(&self) -> Result<()> {
+        let paths = &self.state.paths;
+        let pid = format!("{}\n", std::process::id());
+        fs::write(paths.pid(), pid).map_err(|e| os_error(paths.pid().display(), &e))?;
+        control::start(paths, self.view.clone())?;
+        let (name, uuid) = (&self.state.superblock.name, &self.state.superblock.uuid);
+        let (mount, transport) = (self.view.mount(), self.view.transport());
+        tracing::info!(uuid, mount, transport, "cluster {name} is up");
+        Ok(())
+    }
+
+    /// `stop` may hold the connection of the one who waits for the end, so it is kept to the end of the
+    /// process.
+    fn end(self, mut stop: Stop) -> Result<()> {
+        tracing::info!("stopping: {stop}");
+        let unmounted = match &mut stop {
+            Stop::Unmounted(outcome) => std::mem::replace(outcome, Ok(())),
+            _ => self.session.unmount(),
+        };
+        let ended = self.core.shut_down().and(unmounted);
+        forget(&self.state.paths);
+        match &ended {
+            Ok(()) => tracing::info!("stopped"),
+            Err(error) => tracing::error!(hint = &*error.hint, "not stopped in good order: {error}"),
+        }
+        drop(self.state);
+        // The connection in it ends with the process and not a moment before.
+        std::mem::forget(stop);
+        ended
+    }
+}
+
+/// Removes what lets commands find this process; what can't be removed is harmless.
+fn forget(paths: &StatePaths) {
+    for path in [paths.socket(), paths.pid()] {
+        if let Err(e) = fs::remove_file(&path) {
+            tracing::debug!("{}: {e}", path.display());
+        }
+    }
+}
+
+fn mount_options(args: &UpArgs) -> MountOptions {
+    let transport = match args.transport {
+        cli::Transport::Auto => fuse::Transport::Auto,
+        cli::Transport::Uring => fuse::Transport::Uring,
+        cli::Transport::Dev => fuse::Transport::Dev,
+    };
+    MountOptions { transport, read_only: args.read_only, ..MountOptions::at(&args.mount) }
+}
+
+/// Settings of the process that the services count on.
+fn prepare_process() -> Result<()> {
+    // What is stored is everybody's data: only the mount decides who may see what.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    rustix::process::chdir("/").map_err(|e| os_error("/", &e.into()))?;
+    let mut files = getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    if let Err(e) = setrlimit(Resource::Nofile, files) {
+        tracing::warn!("the limit of open files stays as it is: {e}");
+    }
+    rt::block_on(async {}).map_err(|e| {
+        Error::new(Errno::EOPNOTSUPP, format!("io_uring is not available: {e}"))
+            .hint("sysctl kernel.io_uring_disabled=0; a container must allow its system calls (seccomp)")
+    })
+}

@@ -1,0 +1,206 @@
+//! The services of a cluster, opened from the bottom up and closed from the top down.
+
+use crate::cli::{self, UpArgs};
+use chunkstore::{
+    DEFAULT_MAX_OPEN_FILES, DEFAULT_SUM_CACHE_BYTES, Identity, Kind, Options as StoreOptions, Store,
+    StoreError,
+};
+use client::{Client, ClientOptions};
+use kv::{Durability, Embedded, Writer};
+use meta::{MetaOptions, MetaService, StorageChannel};
+use mgmt::{Management, StateDir, StatePaths, Superblock, TargetList};
+use net::Channel;
+use rustix::process::{Resource, getrlimit};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use storage::StorageService;
+use types::{Errno, Error, NodeId, Result, SessionId, TargetId};
+
+/// Targets of a new cluster unless told otherwise: as many as a file is striped over by default.
+const DEFAULT_TARGETS: usize = 4;
+
+/// Memory for checksums of all targets together, bytes; stands for a thousand times as much data.
+const SUM_CACHE_BYTES: usize = 256 << 20;
+
+/// Descriptors that a chunk file may take: cached, direct and checksums.
+const FILES_PER_CHUNK_FILE: u64 = 3;
+
+/// Descriptors kept for everything but chunk files: the metadata store's tables, rings, FUSE devices, sockets.
+const RESERVED_FILES: u64 = 1024;
+
+/// Chunk files that a target keeps open however few descriptors there are.
+const MIN_OPEN_CHUNK_FILES: usize = 16;
+
+/// The node that a cluster of one process has.
+const THIS_NODE: NodeId = NodeId(1);
+
+/// What a process is to serve.
+pub struct Plan {
+    superblock: Superblock,
+    paths: StatePaths,
+    /// The targets there are; `None` the first time.
+    list: Option<TargetList>,
+    /// The targets to make the first time.
+    wanted: TargetList,
+    durability: Durability,
+}
+
+impl Plan {
+    /// The plan for a state directory and a command line.
+    ///
+    /// # Errors
+    /// Wishes that contradict what there is.
+    pub fn new(state: &StateDir, args: &UpArgs) -> Result<Plan> {
+        let paths = state.paths.clone();
+        let list = TargetList::read(&paths)?;
+        if let Some(list) = &list {
+            list.require(args.targets.map(usize::from), &args.target_dir)?;
+        }
+        let directories = match args.target_dir.is_empty() {
+            true => {
+                let count = args.targets.map_or(DEFAULT_TARGETS, usize::from);
+                (1..=count).map(|number| paths.default_target(number)).collect()
+            }
+            false => args.target_dir.clone(),
+        };
+        let wanted = TargetList::new(&paths, directories)?;
+        let durability = match args.durability {
+            cli::Durability::Relaxed => Durability::Process,
+            cli::Durability::Strict => Durability::Disk,
+        };
+        Ok(Plan { superblock: state.superblock.clone(), paths, list, wanted, durability })
+    }
+
+    fn identity(&self, target: TargetId) -> Identity {
+        Identity { cluster: self.superblock.uuid.clone(), target }
+    }
+
+    /// The targets, each of which is there and the right one. The first time they are made.
+    ///
+    /// # Errors
+    /// A target that is missing, or another's: nothing has been touched then.
+    async fn targets(&self) -> Result<&TargetList> {
+        let Some(list) = &self.list else {
+            for (id, directory) in self.wanted.targets() {
+                make_target(directory, &self.identity(id)).await?;
+            }
+            self.wanted.create(&self.paths)?;
+            return Ok(&self.wanted);
+        };
+        for (id, directory) in list.targets() {
+            Store::check(directory, &self.identity(id)).await.map_err(refusal)?;
+        }
+        Ok(list)
+    }
+
+    async fn open_stores(&self, list: &TargetList) -> Result<BTreeMap<TargetId, Arc<Store>>> {
+        let count = list.targets().count();
+        let mut stores = BTreeMap::new();
+        for (id, directory) in list.targets() {
+            let opened = Store::open(directory, &self.identity(id), store_options(count)).await;
+            let (store, report) = opened.map_err(refusal)?;
+            tracing::debug!(target_id = id.0, ?report, "target opened");
+            stores.insert(id, store);
+        }
+        Ok(stores)
+    }
+}
+
+/// Makes a directory a target, unless a first start that was cut short has done so.
+async fn make_target(directory: &Path, identity: &Identity) -> Result<()> {
+    mgmt::require_target_or_vacant(directory)?;
+    match Store::format(directory, identity).await {
+        Err(e) if e.kind() == Kind::NotEmpty => Store::check(directory, identity).await.map_err(refusal),
+        made => made.map_err(refusal),
+    }
+}
+
+/// The share of one of `count` targets in what the process may use.
+fn store_options(count: usize) -> StoreOptions {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).saturating_sub(RESERVED_FILES);
+    let files = files / (FILES_PER_CHUNK_FILE * count as u64);
+    StoreOptions {
+        max_open_files: (files as usize).clamp(MIN_OPEN_CHUNK_FILES, DEFAULT_MAX_OPEN_FILES),
+        sum_cache_bytes: (SUM_CACHE_BYTES / count).min(DEFAULT_SUM_CACHE_BYTES),
+        ..StoreOptions::default()
+    }
+}
+
+/// A target's refusal as the boundary error.
+fn refusal(error: StoreError) -> Error {
+    let errno = match error.kind() {
+        Kind::NoSpace => Errno::ENOSPC,
+        Kind::NotATarget => Errno::ENOENT,
+        Kind::NotEmpty => Errno::ENOTEMPTY,
+        Kind::WrongIdentity | Kind::NewerVersion => Errno::EINVAL,
+        _ => Errno::EIO,
+    };
+    Error::new(errno, error.message().to_string()).hint(error.hint().to_string())
+}
+
+/// Everything that runs between the mount and the disks.
+pub struct Services {
+    writer: Arc<Writer>,
+    stores: BTreeMap<TargetId, Arc<Store>>,
+    storage: Arc<StorageService>,
+    /// Keeps the cluster map.
+    pub management: Arc<Management>,
+    /// Names and attributes.
+    pub meta: Arc<MetaService>,
+    /// The session of the mount.
+    pub client: Arc<Client>,
+}
+
+impl Services {
+    /// Opens all services, and settles what a process that died may have left.
+    pub async fn open(plan: &Plan) -> Result<Services> {
+        let list = plan.targets().await?;
+        let engine = Embedded::open(&plan.paths.meta()).map_err(mgmt::Error::from)?;
+        let writer = Arc::new(Writer::new(Arc::new(engine), plan.durability));
+        let management = Arc::new(Management::open(writer.clone(), list).await?);
+        let stores = plan.open_stores(list).await?;
+        let storage = Arc::new(StorageService::new(stores.values().cloned()));
+        let channel: StorageChannel = Channel::in_process(storage.clone());
+        let channels: HashMap<TargetId, StorageChannel> =
+            stores.keys().map(|id| (*id, channel.clone())).collect();
+        let options = MetaOptions {
+            node: THIS_NODE,
+            hash_key: plan.superblock.hash_key,
+            partitions: plan.superblock.partitions,
+        };
+        let meta = MetaService::open(writer.clone(), options, management.map(), channels.clone()).await?;
+        meta.recover().await?;
+        let client = Client::new(ClientOptions {
+            session: SessionId(rt::random_u64()),
+            meta: Channel::in_process(meta.clone()),
+            storage: channels,
+            map: management.map(),
+        });
+        Ok(Services { writer, stores, storage, management, meta, client })
+    }
+
+    /// Starts the background work of every service on the calling core.
+    pub fn spawn_background(&self) {
+        rt::spawn(self.management.clone().background());
+        rt::spawn(self.meta.clone().background());
+        rt::spawn(self.client.clone().background());
+        for store in self.stores.values() {
+            rt::spawn(store.clone().background());
+        }
+    }
+
+    /// Ends the session and closes the services; the first failure is told after all were tried.
+    pub async fn close(&self) -> Result<()> {
+        let mut outcome = self.client.shutdown().await;
+        for store in self.stores.values() {
+            outcome = outcome.and(store.close().await.map_err(refusal));
+        }
+        outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()))
+    }
+
+    /// Requests that a target has been sent.
+    pub fn requests(&self, target: TargetId) -> u64 {
+        self.storage.counters(target).map_or(0, |counters| counters.requests)
+    }
+}

@@ -1,0 +1,153 @@
+//! What a running cluster tells about itself.
+
+use super::services::Services;
+use super::stop::Stop;
+use crate::cli::{UpArgs, value_name};
+use crate::control::{ClusterStatus, Counters, DiskFree, PoolStatus, Request, Service, TargetStatus};
+use fuse::Session;
+use mgmt::{StateDir, Superblock};
+use serde_json::Value;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use types::{Errno, Error, Result};
+
+/// Answers the commands of the control socket.
+pub struct View {
+    superblock: Superblock,
+    dir: PathBuf,
+    args: UpArgs,
+    services: Arc<Services>,
+    session: Arc<Session>,
+    stops: Sender<Stop>,
+    started_ns: u64,
+}
+
+impl View {
+    /// A view of the services and their mount.
+    pub fn new(
+        state: &StateDir,
+        args: &UpArgs,
+        services: Arc<Services>,
+        session: Arc<Session>,
+        stops: Sender<Stop>,
+    ) -> View {
+        View {
+            superblock: state.superblock.clone(),
+            dir: state.paths.root().to_path_buf(),
+            args: args.clone(),
+            services,
+            session,
+            stops,
+            started_ns: rt::monotonic_ns(),
+        }
+    }
+
+    /// The mount point.
+    pub fn mount(&self) -> String {
+        self.args.mount.display().to_string()
+    }
+
+    /// How requests travel, after `auto` was decided.
+    pub fn transport(&self) -> &'static str {
+        match self.session.transport() {
+            fuse::Transport::Uring => "uring",
+            fuse::Transport::Dev => "dev",
+            fuse::Transport::Auto => "auto",
+        }
+    }
+
+    /// The whole cluster.
+    pub fn status(&self) -> ClusterStatus {
+        let df = self.df();
+        ClusterStatus {
+            version: env!("CARGO_PKG_VERSION").into(),
+            name: self.superblock.name.clone(),
+            uuid: self.superblock.uuid.clone(),
+            pid: std::process::id(),
+            uptime_s: (rt::monotonic_ns() - self.started_ns) / 1_000_000_000,
+            dir: self.dir.display().to_string(),
+            mount: df.mount,
+            transport: self.transport().into(),
+            durability: value_name(self.args.durability),
+            read_only: self.args.read_only,
+            epoch: self.services.management.current().epoch.0,
+            capacity: df.capacity,
+            used: df.used,
+            free: df.free,
+            counters: self.counters(&df.targets),
+            targets: df.targets,
+        }
+    }
+
+    fn counters(&self, targets: &[TargetStatus]) -> Counters {
+        let meta = self.services.meta.stats();
+        Counters {
+            fuse_requests: self.session.stats().all().iter().map(|(_, count)| count).sum(),
+            metadata_commands: meta.commands,
+            metadata_batches: meta.batches,
+            metadata_commits: meta.commits,
+            metadata_syncs: meta.persists,
+            storage_requests: targets.iter().map(|t| t.operations).sum(),
+        }
+    }
+
+    fn targets(&self) -> Vec<TargetStatus> {
+        let map = self.services.management.current();
+        let status = |t: &types::Target| TargetStatus {
+            id: t.id,
+            pool: map.pool(t.pool).map(|p| p.name.clone()).unwrap_or_default(),
+            path: t.path.clone(),
+            state: t.state,
+            class: t.class,
+            capacity: t.capacity,
+            used: t.capacity.saturating_sub(t.free),
+            free: t.free,
+            operations: self.services.requests(t.id),
+        };
+        map.targets.iter().map(status).collect()
+    }
+
+    fn pools(&self) -> Vec<PoolStatus> {
+        let status = |p: mgmt::PoolUsage| PoolStatus {
+            id: p.id,
+            name: p.name,
+            targets: p.targets,
+            groups: p.groups,
+            capacity: p.capacity,
+            used: p.capacity.saturating_sub(p.free),
+            free: p.free,
+        };
+        self.services.management.pools().into_iter().map(status).collect()
+    }
+
+    fn df(&self) -> DiskFree {
+        let targets = self.targets();
+        DiskFree {
+            mount: self.mount(),
+            capacity: targets.iter().map(|t| t.capacity).sum(),
+            used: targets.iter().map(|t| t.used).sum(),
+            free: targets.iter().map(|t| t.free).sum(),
+            targets,
+        }
+    }
+}
+
+impl Service for View {
+    fn answer(&self, request: Request) -> Result<Value> {
+        let value = match request {
+            Request::Status => serde_json::to_value(self.status()),
+            Request::Targets => serde_json::to_value(self.targets()),
+            Request::Pools => serde_json::to_value(self.pools()),
+            Request::Df => serde_json::to_value(self.df()),
+            Request::Stop => return Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
+        };
+        value.map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
+    }
+
+    fn stop(&self, connection: UnixStream) {
+        // Nobody listens once the end has begun; then the process ends anyhow, and the connection with it.
+        let _ = self.stops.send(Stop::Command(connection));
+    }
+}

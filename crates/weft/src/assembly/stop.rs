@@ -1,0 +1,87 @@
+//! What can end a cluster.
+
+use crate::output::os_error;
+use fuse::Session;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fmt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
+use types::Result;
+
+/// Why the cluster ends.
+pub enum Stop {
+    /// The process was told by this signal.
+    Signal(i32),
+    /// `weft down`, which waits until this connection ends.
+    Command(#[allow(dead_code)] UnixStream),
+    /// The mount has ended: somebody unmounted it, or it failed.
+    Unmounted(Result<()>),
+    /// It could not be brought up entirely.
+    Failure,
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stop::Signal(signal) => match signal_hook::low_level::signal_name(*signal) {
+                Some(name) => write!(f, "{name}"),
+                None => write!(f, "signal {signal}"),
+            },
+            Stop::Command(_) => write!(f, "weft down"),
+            Stop::Unmounted(Ok(())) => write!(f, "unmounted"),
+            Stop::Unmounted(Err(error)) => write!(f, "the mount has failed: {error}"),
+            Stop::Failure => write!(f, "not up entirely"),
+        }
+    }
+}
+
+/// Where the reasons arrive. Each source sends at most a few, so the channel needs no bound.
+pub struct Stops {
+    sender: Sender<Stop>,
+    receiver: Receiver<Stop>,
+}
+
+impl Stops {
+    /// Catches the signals that ask a process to end, from now on until the process ends.
+    pub fn listen() -> Result<Stops> {
+        let (sender, receiver) = channel();
+        let mut signals =
+            Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|e| os_error("can't catch signals", &e))?;
+        let stops = sender.clone();
+        let forward = move || {
+            for signal in signals.forever() {
+                // Nobody listens once the end has begun: the first reason is enough.
+                let _ = stops.send(Stop::Signal(signal));
+            }
+        };
+        Builder::new()
+            .name("weft-signals".into())
+            .spawn(forward)
+            .map_err(|e| os_error("can't start a thread", &e))?;
+        Ok(Stops { sender, receiver })
+    }
+
+    /// Makes the end of the mount a reason.
+    pub fn watch(&self, session: Arc<Session>) -> Result<()> {
+        let stops = self.sender();
+        let wait = move || {
+            // Nobody listens when the end has begun elsewhere.
+            let _ = stops.send(Stop::Unmounted(session.wait()));
+        };
+        let started = Builder::new().name("weft-unmount".into()).spawn(wait);
+        started.map(drop).map_err(|e| os_error("can't start a thread", &e))
+    }
+
+    /// For another source of reasons.
+    pub fn sender(&self) -> Sender<Stop> {
+        self.sender.clone()
+    }
+
+    /// Waits for the first reason.
+    pub fn wait(&self) -> Stop {
+        self.receiver.recv().expect("the receiver's owner holds a sender too")
+    }
+}

@@ -1,0 +1,95 @@
+//! `weft up`: a whole cluster in one process, mounted.
+
+use super::status::screen;
+use crate::assembly::Cluster;
+use crate::cli::UpArgs;
+use crate::control::ClusterStatus;
+use crate::output::{os_error, print};
+use crate::{detach, logging};
+use mgmt::StateDir;
+use std::path::{Path, PathBuf};
+use types::Result;
+
+/// Name of a cluster that `weft up` makes.
+const CLUSTER_NAME: &str = "weft";
+
+/// Starts the cluster, here or in the background.
+pub fn run(args: &UpArgs) -> Result<()> {
+    if args.detached {
+        return in_background(args);
+    }
+    if args.detach {
+        print(&screen(&start(args)?));
+        return Ok(());
+    }
+    let cluster = assemble(&absolute(args)?, |_| Ok(()))?;
+    print(&screen(&cluster.status()));
+    cluster.serve()
+}
+
+/// Starts the cluster in the background; returns when it is mounted.
+pub fn start(args: &UpArgs) -> Result<ClusterStatus> {
+    let args = UpArgs { detach: false, detached: true, ..absolute(args)? };
+    let log = mgmt::StatePaths::new(&args.dir).log();
+    detach::spawn(&args.to_arguments(), &log)
+}
+
+/// The background half of [`start`].
+fn in_background(args: &UpArgs) -> Result<()> {
+    let starter = detach::leave_terminal()?;
+    match assemble(&absolute(args)?, |state| logging::redirect(&state.paths.log())) {
+        Ok(cluster) => {
+            starter.report(Ok(cluster.status()))?;
+            cluster.serve()
+        }
+        Err(error) => {
+            tracing::error!(hint = &*error.hint, "not started: {error}");
+            // The starter prints it.
+            starter.report(Err(error))?;
+            std::process::exit(1)
+        }
+    }
+}
+
+fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir) -> Result<()>) -> Result<Cluster> {
+    logging::init();
+    crate::mountpoint::require_apart(&args.dir, &args.mount)?;
+    for target in &args.target_dir {
+        crate::mountpoint::require_apart(target, &args.mount)?;
+        mgmt::require_target_or_vacant(target)?;
+    }
+    crate::mountpoint::prepare(&args.mount)?;
+    let state = StateDir::open_or_create(&args.dir, CLUSTER_NAME)?;
+    opened(&state)?;
+    Cluster::assemble(state, args)
+}
+
+/// The same with paths from the root directory, links resolved as far as they exist: the process leaves its
+/// working directory.
+fn absolute(args: &UpArgs) -> Result<UpArgs> {
+    Ok(UpArgs {
+        dir: resolve(&args.dir)?,
+        mount: resolve_mountpoint(&args.mount)?,
+        target_dir: args.target_dir.iter().map(|dir| resolve(dir)).collect::<Result<_>>()?,
+        ..args.clone()
+    })
+}
+
+fn resolve(path: &Path) -> Result<PathBuf> {
+    match path.canonicalize() {
+        Ok(resolved) => Ok(resolved),
+        Err(_) => std::path::absolute(path).map_err(|e| os_error(path.display(), &e)),
+    }
+}
+
+/// Only the parent is resolved: what a killed process left mounted can't be looked at.
+fn resolve_mountpoint(path: &Path) -> Result<PathBuf> {
+    if let Ok(resolved) = path.canonicalize() {
+        return Ok(resolved);
+    }
+    let path = std::path::absolute(path).map_err(|e| os_error(path.display(), &e))?;
+    Ok(match (path.parent().map(Path::canonicalize), path.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => path,
+    })
+}

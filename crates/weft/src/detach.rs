@@ -1,0 +1,76 @@
+//! Going on in the background: the command starts itself again, detached, and waits for one line that says
+//! how it went.
+
+use crate::control::{Answer, ClusterStatus};
+use crate::output::os_error;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use types::{Errno, Error, Result};
+
+/// Longest report, bytes.
+const MAX_REPORT_BYTES: u64 = 1 << 20;
+
+/// Starts this binary in the background with these arguments, and waits for its report.
+pub fn spawn(arguments: &[OsString], log: &Path) -> Result<ClusterStatus> {
+    let binary = std::env::current_exe().map_err(|e| os_error("can't find this binary", &e))?;
+    let mut child = Command::new(&binary)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| os_error(format_args!("can't start {}", binary.display()), &e))?;
+    let pipe = child.stdout.take().expect("standard output was asked to be a pipe");
+    let mut line = String::new();
+    let read = BufReader::new(pipe.take(MAX_REPORT_BYTES)).read_line(&mut line);
+    match read.ok().and_then(|_| serde_json::from_str::<Answer>(&line).ok()) {
+        Some(answer) => {
+            let status = Result::from(answer)?;
+            serde_json::from_value(status).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))
+        }
+        None => {
+            let end = child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+            Err(Error::new(Errno::ECANCELED, format!("the background process ended while starting ({end})"))
+                .hint(format!("its log may say more: {}", log.display())))
+        }
+    }
+}
+
+/// Where the background process reports to.
+pub struct Starter {
+    pipe: File,
+}
+
+/// Leaves the terminal's session. Standard output, a pipe to the starter, is kept aside for the report and
+/// closed to everything else.
+pub fn leave_terminal() -> Result<Starter> {
+    // Fails only for a process that leads a group already, as when it is run by hand.
+    let _ = rustix::process::setsid();
+    let detached = || -> std::io::Result<Starter> {
+        let pipe = File::from(rustix::io::dup(std::io::stdout())?);
+        rustix::io::fcntl_setfd(&pipe, rustix::io::FdFlags::CLOEXEC)?;
+        let null = OpenOptions::new().write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdout(&null)?;
+        Ok(Starter { pipe })
+    };
+    detached().map_err(|e| os_error("can't detach", &e))
+}
+
+impl Starter {
+    /// Tells the starter how it went, and lets it go.
+    pub fn report(mut self, outcome: Result<ClusterStatus>) -> Result<()> {
+        let answer = match outcome {
+            Ok(status) => Answer::Ok {
+                ok: serde_json::to_value(status).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))?,
+            },
+            Err(error) => error.into(),
+        };
+        let mut line = serde_json::to_vec(&answer).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))?;
+        line.push(b'\n');
+        // A starter that was interrupted doesn't end the cluster.
+        let _ = self.pipe.write_all(&line);
+        Ok(())
+    }
+}
