@@ -394,3 +394,6 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 /// Bytes of decoded blocks kept in memory.
 const BLOCK_CACHE_BYTES: u64 = 128 << 20;
 
-/// Bytes of recent writes kept in memory before they are sorted into a table. At most four such memtables exist
-/// at a time: fjall holds writers back beyond that.
-const MEMTABLE_BYTES: u64 = 16 << 20;
+/// Bytes of recent writes kept in memory before they are sorted into a table. They take about four times as much
+/// there as they count, and up to four such memtables wait to be written before fjall holds writers back.
+const MEMTABLE_BYTES: u64 = 8 << 20;
 
 /// Bytes of journals on disk; fjall asks for at least 64 MiB and rotates its journal at that size.
 const JOURNAL_BYTES: u64 = 128 << 20;

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-/// Bytes that an entry takes beside its key and value.
-const ENTRY_OVERHEAD: usize = 96;
+/// Bytes that an entry takes beside its key and value: its place in the map, and an allocation with a count for each.
+const ENTRY_OVERHEAD: usize = 256;
 
 /// Two generations a shard: what is used moves to the young one, and when that is full, the old one goes.
 pub(crate) struct Cache {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Bytes of keys and values kept in memory, over all partitions. Some 200,000 inodes with their entries.
+/// Bytes of keys and values kept in memory, over all partitions. Some 80,000 inodes with their entries.
 pub(crate) const CACHE_BYTES: usize = 64 << 20;
 
 /// Parts of the cache with a lock each, so that cores seldom meet.

@@ -103,9 +103,13 @@ fn dropped_operations_keep_their_buffers_and_files() {
             decoys.push(File::open(&decoy, writable()).await.unwrap());
         }
         let file = File::open(&path, writable()).await.unwrap();
-        while file.stat().await.unwrap().len < 200 * BLOCK as u64 {
+        for _ in 0..5000 {
+            if file.stat().await.unwrap().len == 200 * BLOCK as u64 {
+                break;
+            }
             rt::sleep(std::time::Duration::from_millis(1)).await;
         }
+        assert_eq!(file.stat().await.unwrap().len, 200 * BLOCK as u64);
         let decoy = File::open(&dir.join("decoy"), writable()).await.unwrap();
         assert_eq!(decoy.stat().await.unwrap().len, 0);
         let buf = IoBuf::alloc(200 * BLOCK);

@@ -12,6 +12,7 @@ pub const ROOT: NodeId = 1;
 
 /// A file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Node {
     /// Content and number of names.
     File { content: Rc<Vec<u8>>, links: u32 },
@@ -132,11 +133,11 @@ impl Model {
     pub fn link(&mut self, from: &str, to: &str) -> Outcome<()> {
         let id = self.walk(from)?;
         let (dir, name) = self.parent_of(to)?;
-        if matches!(self.nodes[&id], Node::Directory { .. }) {
-            return Err(Errno::EPERM);
-        }
         if self.entries(dir)?.contains_key(&name) {
             return Err(Errno::EEXIST);
+        }
+        if matches!(self.nodes[&id], Node::Directory { .. }) {
+            return Err(Errno::EPERM);
         }
         self.entries_mut(dir)?.insert(name, id);
         if let Some(Node::File { links, .. }) = self.nodes.get_mut(&id) {

@@ -167,9 +167,14 @@ fn put(content: &mut Vec<u8>, range: ByteRange, fill: u64) {
     content[range.start as usize..range.end as usize].copy_from_slice(&bytes_of(fill, range.len() as usize));
 }
 
+/// The part of a range that lies in the first `len` bytes.
+pub fn within(range: ByteRange, len: usize) -> std::ops::Range<usize> {
+    (range.start as usize).min(len)..(range.end as usize).min(len)
+}
+
 fn punch(content: &mut [u8], range: ByteRange) {
-    let range = range.intersect(ByteRange::new(0, content.len() as u64));
-    content[range.start as usize..range.end as usize].fill(0);
+    let within = within(range, content.len());
+    content[within].fill(0);
 }
 
 impl fmt::Display for Operation {

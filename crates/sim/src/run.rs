@@ -91,7 +91,6 @@ struct Shared {
 }
 
 struct Run {
-    seed: u64,
     options: RunOptions,
     dice: Dice,
     machine: Machine,
@@ -109,7 +108,6 @@ struct Run {
 /// The first thing that must not happen.
 pub fn run_seed(seed: u64, options: RunOptions) -> Result<Summary, Box<Violation>> {
     let mut run = Run {
-        seed,
         options,
         dice: Dice(seed ^ 0x5eed),
         machine: Machine::new(seed),

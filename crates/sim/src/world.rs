@@ -2,7 +2,7 @@
 
 use crate::driver::{Found, MAX_HELD, Seen};
 use crate::model::{Model, Node, NodeId, Outcome};
-use crate::operation::{Dice, Operation};
+use crate::operation::{Dice, Operation, within};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use types::{ByteRange, Errno, InodeId};
@@ -276,6 +276,5 @@ impl World {
 }
 
 fn cut(content: &[u8], range: ByteRange) -> Vec<u8> {
-    let range = range.intersect(ByteRange::new(0, content.len() as u64));
-    content[range.start as usize..range.end as usize].to_vec()
+    content[within(range, content.len())].to_vec()
 }

@@ -1,9 +1,7 @@
 //! A store that was dropped instead of closed, as by a killed process.
 
-mod common;
-
 use chunkstore::{Allocate, Durability, IoPath, Kind, Options};
-use common::{INO, buf, open, open_with, read, with_target};
+use crate::common::{INO, buf, open, open_with, read, with_target};
 use std::time::Duration;
 use types::{ByteRange, InodeId};
 

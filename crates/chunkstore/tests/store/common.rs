@@ -1,6 +1,4 @@
 //! What the tests of the chunk store share.
-#![allow(dead_code)] // Each test file uses a part.
-
 use chunkstore::{Identity, IoPath, Options, RecoveryReport, Store};
 use rt::IoBuf;
 use std::future::Future;

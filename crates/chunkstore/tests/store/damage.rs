@@ -1,9 +1,7 @@
 //! What the disk changes behind the store's back is noticed, and nothing else.
 
-mod common;
-
-use chunkstore::{Allocate, Durability, IoPath, Kind, Options, Store};
-use common::{INO, buf, chunk_files, open, open_with, read, with_target};
+use chunkstore::{Allocate, Durability, IoPath, Kind, Store};
+use crate::common::{INO, buf, chunk_files, open, read, with_target};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -95,26 +93,5 @@ fn damage_of_one_file_leaves_others_alone() {
         assert_eq!(read(&store, other, 0, 6, IoPath::Cached).await.unwrap(), b"fine\0\0");
         store.sync_all().await.unwrap();
         assert_eq!(store.list().await.unwrap(), [other, INO]);
-    });
-}
-
-#[test]
-fn checksums_survive_small_caches() {
-    with_target(|dir| async move {
-        let options = Options { max_open_files: 1, sum_cache_bytes: 3 * 4096, ..Options::default() };
-        let (store, _) = open_with(&dir, options).await;
-        // More files than may stay open, and in each more pages of checksums than may stay in memory.
-        let places: Vec<(InodeId, u64)> = (0..200).flat_map(|i| (0..5).map(move |p| (InodeId(i), p * (4 << 20)))).collect();
-        for (ino, offset) in &places {
-            store.write(*ino, *offset, &buf(&[ino.0 as u8 + 1; 5000]), IoPath::Direct, Durability::Later).await.unwrap();
-        }
-        for (ino, offset) in &places {
-            assert_eq!(read(&store, *ino, *offset, 5000, IoPath::Direct).await.unwrap(), vec![ino.0 as u8 + 1; 5000]);
-        }
-        store.close().await.unwrap();
-        let (store, _) = open(&dir).await;
-        for (ino, _) in &places {
-            assert_eq!(store.verify(*ino).await.unwrap(), []);
-        }
     });
 }

@@ -1,9 +1,7 @@
 //! A store opens only what it is told to open, and a refusal changes nothing.
 
-mod common;
-
 use chunkstore::{Identity, Kind, Options, Store};
-use common::{identity, open, run, with_target};
+use crate::common::{identity, open, run, with_target};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use types::TargetId;

@@ -1,0 +1,10 @@
+//! The chunk store as its users see it: on a real directory, and on a simulated machine that crashes.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
+mod common;
+mod concurrency;
+mod crash;
+mod damage;
+mod identity;
+mod model;
+mod recovery;
