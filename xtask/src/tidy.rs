@@ -30,7 +30,8 @@ const UNFINISHED: &[&str] = &[
     concat!("unimplemented", "!("),
     concat!("// TO", "DO"),
     concat!("// FIX", "ME"),
-    concat!("#[ign", "ore"),
+    // With a reason (`= "..."`) it is a helper that another test starts.
+    concat!("#[ign", "ore]"),
 ];
 
 /// Starts of paths that exist on one machine only.

@@ -217,6 +217,14 @@ impl IntentLog {
         self.switch(&[], state).await
     }
 
+    /// Begins a new log in use with the notes that were left: what recovery has brought in step is not on disk yet.
+    pub(crate) async fn resume(&self, notes: &[Note]) -> Result<()> {
+        let _writer = self.writer.write().await;
+        self.switch(notes, LogState::InUse).await?;
+        self.table.activate(notes, self.pass.load(Ordering::Relaxed));
+        Ok(())
+    }
+
     /// How many notes may be in force before older ones have to retire.
     pub(crate) fn note_limit(&self) -> usize {
         ((self.blocks - 1) * NOTES_PER_BLOCK as u64 / NOTE_SHARE) as usize

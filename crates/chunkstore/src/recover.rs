@@ -30,11 +30,12 @@ pub struct RecoveryReport {
 }
 
 impl Store {
-    /// Brings everything that may be out of date in step.
-    pub(crate) async fn recover(&self, past: Past) -> Result<RecoveryReport> {
+    /// Brings everything that may be out of date in step. Returns the notes that have to stay in force, since data that was in nobody's
+    /// hands but the kernel's when the process died is still there.
+    pub(crate) async fn recover(&self, past: Past) -> Result<(RecoveryReport, Vec<Note>)> {
         let mut report = RecoveryReport::default();
         let notes = match past {
-            Past::Clean => return Ok(report),
+            Past::Clean => return Ok((report, Vec::new())),
             Past::InUse(notes) => notes,
             Past::Unknown => {
                 report.log_was_missing = true;
@@ -44,8 +45,15 @@ impl Store {
         report.was_needed = true;
         for of_one_file in notes.chunk_by(|a, b| a.ino == b.ino) {
             let ino = of_one_file[0].ino;
+            self.touched.lock().push(ino);
+            // What the process before wrote is covered by the syncs to come.
+            self.unsynced.lock().insert(ino);
             let Some(file) = self.find(ino).await? else { continue };
             report.files += 1;
+            if report.log_was_missing {
+                // So many notes wouldn't fit into a log: these go, so what they stand for has to be on disk.
+                file.cached.sync_data().await.map_err(|e| self.failed("sync", &file.path, e))?;
+            }
             for note in of_one_file {
                 let outcome = self.resum(&file, note.bytes()).await?;
                 report.bytes += outcome.bytes;
@@ -56,7 +64,7 @@ impl Store {
         }
         let RecoveryReport { files, bytes, blocks_changed, .. } = report;
         tracing::info!(target_id = %self.target(), files, bytes, blocks_changed, "recovered after a crash");
-        Ok(report)
+        Ok((report, if report.log_was_missing { Vec::new() } else { notes }))
     }
 
     /// Makes the checksums of a range those of the data, whatever they were. The caller holds the range, or is alone.

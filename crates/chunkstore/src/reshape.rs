@@ -75,7 +75,12 @@ impl Store {
 
     /// Removes a chunk file; an absent one is no error.
     pub async fn delete(&self, ino: InodeId) -> Result<()> {
+        self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
+        if let Some(file) = self.find(ino).await? {
+            // A crash may bring it back: the note tells then to look.
+            self.note(&file, ByteRange::new(0, 1)).await?;
+        }
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         let open = shard.get(ino);

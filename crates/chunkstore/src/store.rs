@@ -119,6 +119,8 @@ pub struct Store {
     pub(crate) sync_failures: Mutex<BTreeMap<InodeId, String>>,
     /// Damaged blocks that were logged already.
     pub(crate) reported: Mutex<BTreeSet<(InodeId, u64)>>,
+    /// Files that were changing when the store was last left; taken once.
+    pub(crate) touched: Mutex<Vec<InodeId>>,
     pub(crate) closed: AtomicBool,
     changes_in_progress: AtomicUsize,
 }
@@ -181,16 +183,17 @@ impl Store {
             unsynced: Mutex::default(),
             sync_failures: Mutex::default(),
             reported: Mutex::default(),
+            touched: Mutex::default(),
             closed: AtomicBool::new(false),
             changes_in_progress: AtomicUsize::new(0),
         };
-        let report = if options.intent_log { store.recover(past).await? } else { RecoveryReport::default() };
+        let (report, notes) = if options.intent_log { store.recover(past).await? } else { Default::default() };
         // A lost log is replaced only now, so that a crash before leaves the loss visible.
         let log = match log {
             Some(log) => log,
             None => IntentLog::replace(expected.target, dir, DEFAULT_LOG_BYTES).await?,
         };
-        log.begin(LogState::InUse).await?;
+        log.resume(&notes).await?;
         store.intents = options.intent_log.then_some(log);
         Ok((Arc::new(store), report))
     }
@@ -203,6 +206,12 @@ impl Store {
     /// Its directory.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The files that were changing when the store was last left without a shutdown, also those that have no chunk file any more: a
+    /// crash of the machine may have undone a part of what was done to them. Told once.
+    pub fn take_touched(&self) -> Vec<InodeId> {
+        std::mem::take(&mut *self.touched.lock())
     }
 
     /// Counters.

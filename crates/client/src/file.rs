@@ -5,7 +5,7 @@ use crate::{Client, entry, file_info};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{Attr, ByteRange, Credentials, InodeId, Layout, Result, SetAttr};
+use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr};
 use wire::{FileInfo, MetaOp, Path, StorageOp};
 
 /// Transfers of at least this many bytes go past the storage server's page cache: they are as fast from the device, and the kernel
@@ -168,7 +168,11 @@ impl Client {
             content.stays_inline(end)
         };
         if fits_inline {
-            return self.write_inline(inode, offset, buf, how.kill_suid_sgid).await;
+            match self.write_inline(inode, offset, buf, how.kill_suid_sgid).await {
+                // A move to chunks that somebody began and didn't end has to be ended first.
+                Err(error) if error.errno == Errno::ERANGE => {}
+                done => return done,
+            }
         }
         let layout = self.make_chunked(inode).await?;
         self.write_and_note(inode, &layout, offset, buf, how).await
@@ -218,6 +222,7 @@ impl Client {
     pub async fn fsync(&self, handle: &Arc<Handle>, data_only: bool) -> Result<()> {
         let _ = data_only;
         let inode = &handle.inode;
+        self.load(inode).await?;
         let layout = {
             let mut content = inode.content.lock();
             let layout = if content.unsynced { content.layout.clone() } else { None };
@@ -278,6 +283,8 @@ impl Client {
         let mut content = inode.content.lock();
         if !content.loaded {
             content.take(info);
+            // An earlier use of the file, or an earlier client, may have left chunks that aren't on disk.
+            content.unsynced = content.layout.is_some();
         }
         Ok(())
     }

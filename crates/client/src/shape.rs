@@ -53,6 +53,8 @@ impl Client {
             self.on_every_stripe(inode.ino, &layout, cut).await?;
             self.report(MetaOp::TruncateDone { ino: inode.ino }).await?;
             inode.content.lock().unsynced = true;
+            let (ino, blocks) = (inode.ino, self.allocated(inode.ino, &layout).await?);
+            self.report(MetaOp::EndWrite { ino, size, blocks, mtime: None, done: false, kill_suid_sgid: false }).await?;
         }
         Ok(())
     }
@@ -107,10 +109,14 @@ impl Client {
             let content = inode.content.lock();
             (content.size, content.stays_inline(range.end))
         };
-        if fits_inline {
-            self.zero_inline(inode, how, range.intersect(ByteRange::new(0, size))).await?;
-        } else {
-            self.allocate_chunks(inode, how, range).await?;
+        let done = match fits_inline {
+            true => self.zero_inline(inode, how, range.intersect(ByteRange::new(0, size))).await,
+            false => Err(Errno::ERANGE.into()),
+        };
+        match done {
+            // It isn't inline, or somebody began to move it to chunks.
+            Err(error) if error.errno == Errno::ERANGE => self.allocate_chunks(inode, how, range).await?,
+            done => done?,
         }
         if mode & KEEP_SIZE == 0 && range.end > size {
             self.truncate_alone(inode, range.end, false).await?;

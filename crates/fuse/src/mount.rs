@@ -12,13 +12,13 @@ use types::{Errno, Error, Result};
 
 /// File system type, as `mount` and `findmnt` show it.
 const FS_TYPE: &str = "fuse.weft";
-/// Source, as `mount` and `df` show it.
-const SOURCE: &str = "weft";
 /// Where the kernel lists FUSE connections.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// How a mount is made.
 pub struct MountHow {
+    /// What is mounted, as `mount` and `df` show it.
+    pub source: String,
     /// Nothing may be changed through it.
     pub read_only: bool,
     /// Users other than the one that mounts may use it; the kernel checks permissions either way.
@@ -45,7 +45,7 @@ impl Mount {
         }
         // Device nodes and setuid programs work as on a local file system: only root can make this mount.
         let flags = if how.read_only { libc::MS_RDONLY } else { 0 };
-        sys::mount(SOURCE, &mountpoint, FS_TYPE, flags, &options)
+        sys::mount(&how.source, &mountpoint, FS_TYPE, flags, &options)
             .map_err(|e| mount_error(&mountpoint, &e))?;
         let number = device_number(&mountpoint);
         Ok(Mount { mountpoint, device, number })

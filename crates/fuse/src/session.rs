@@ -33,6 +33,8 @@ const INIT_BUFFER: usize = 64 * 1024;
 pub struct MountOptions {
     /// An empty directory.
     pub mountpoint: PathBuf,
+    /// What is mounted, as `mount` and `df` show it.
+    pub source: String,
     /// How requests come from the kernel.
     pub transport: Transport,
     /// Nothing may be changed through the mount.
@@ -48,6 +50,7 @@ impl MountOptions {
     pub fn at(mountpoint: impl Into<PathBuf>) -> MountOptions {
         MountOptions {
             mountpoint: mountpoint.into(),
+            source: "weft".to_string(),
             transport: Transport::Auto,
             read_only: false,
             allow_other: true,
@@ -88,7 +91,11 @@ impl Session {
         if wants_uring {
             transport::enable_uring();
         }
-        let how = MountHow { read_only: options.read_only, allow_other: options.allow_other };
+        let how = MountHow {
+            source: options.source,
+            read_only: options.read_only,
+            allow_other: options.allow_other,
+        };
         let mount = Mount::new(&options.mountpoint, &how)?;
         let agreement = match handshake(&mount, wants_uring) {
             Ok(agreement) if options.transport == Transport::Uring && !agreement.over_uring() => {

@@ -71,6 +71,22 @@ impl Chunks {
         rt::join_all(calls).await.into_iter().collect()
     }
 
+    /// One request to one target.
+    pub async fn on(&self, target: TargetId, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
+        let channel = self.channels.get(&target).ok_or_else(|| unreachable(target))?;
+        channel.call(StorageRequest { target, ino, op }, None).await
+    }
+
+    /// The stripe of a layout that a target has; `None` when it has none.
+    pub fn stripe_on(&self, layout: &Layout, target: TargetId) -> Result<Option<usize>> {
+        for (stripe, group) in layout.groups.iter().enumerate() {
+            if self.members(*group)?.contains(&target) {
+                return Ok(Some(stripe));
+            }
+        }
+        Ok(None)
+    }
+
     fn members(&self, group: GroupId) -> Result<Vec<TargetId>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         match map.group(group) {

@@ -2,6 +2,7 @@
 
 use crate::limits::{BACKGROUND_BATCH, REAP_RETRY, SYNC_INTERVAL};
 use crate::service::MetaService;
+use crate::view::store_error;
 use namespace::Writes;
 use std::sync::Arc;
 use types::{InodeId, Layout, PartitionId, Result};
@@ -71,8 +72,10 @@ impl MetaService {
         self.read(partition, |view| namespace::doomed(view, partition, after, BACKGROUND_BATCH)).await
     }
 
-    /// The chunks first, then the note of them: a crash in between deletes them once more.
+    /// The end of the file is on disk before its chunks go: a power cut must not bring back a file without its content.
+    /// Then the chunks, then the note of them: a crash in between deletes them once more.
     async fn reap_page(&self, partition: PartitionId, page: Vec<(InodeId, Layout)>) -> Result<()> {
+        self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
         let mut failed = Ok(());
         let mut writes = Writes::new();
         let mut reaped = 0;

@@ -98,6 +98,11 @@ impl MetaService {
         (0..self.options.partitions).map(PartitionId)
     }
 
+    /// Whether inodes can have this partition.
+    pub(crate) fn has_partition(&self, partition: PartitionId) -> bool {
+        partition.0 < self.options.partitions
+    }
+
     async fn answer(&self, request: MetaRequest) -> Result<MetaReply> {
         let session = request.session;
         let answer = match request.op {

@@ -3,9 +3,9 @@
 
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
-use namespace::{OrphanInode, Unsettled, keys};
-use types::{Credentials, InodeId, PartitionId, Result, SessionId};
-use wire::{MetaOp, MetaRequest};
+use namespace::{Chunks, OrphanInode, Unsettled, keys};
+use types::{Credentials, InodeId, PartitionId, Result, SessionId, TargetId};
+use wire::{MetaOp, MetaRequest, StorageOp};
 
 /// What the end of sessions made necessary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,31 @@ impl MetaService {
         // Chunks that the earlier run was still deleting.
         self.doomed.set();
         Ok(recovery)
+    }
+
+    /// Makes a target agree with the metadata. A crash of the machine may have kept chunks while the metadata that explains
+    /// them was lost, or have lost a cut: so of the `files` that the target says were changing then, the chunk files
+    /// that belong to no file are deleted, and those that reach beyond the end of theirs are cut, all of it on disk
+    /// when this returns. Else a file that is made or grows later would show old bytes.
+    ///
+    /// To be called after [`MetaService::recover`] and before the first request.
+    pub async fn tidy(&self, target: TargetId, files: &[InodeId]) -> Result<()> {
+        for &ino in files.iter().filter(|ino| self.has_partition(ino.partition())) {
+            let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
+            let owned = match known {
+                Chunks::Unsettled => continue,
+                Chunks::None => None,
+                Chunks::Settled { layout, size } => {
+                    let stripe = self.chunks.stripe_on(&layout, target)?;
+                    stripe.map(|stripe| layout::local_len(&layout, stripe, size))
+                }
+            };
+            // An absent chunk file is left alone by both.
+            let change = owned.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
+            self.chunks.on(target, ino, change).await?;
+            self.chunks.on(target, ino, StorageOp::Sync).await?;
+        }
+        Ok(())
     }
 
     /// Ends a session: gives up its locks, reclaims the files without a name that it held, and settles those that it

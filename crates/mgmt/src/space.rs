@@ -6,7 +6,8 @@ use std::path::Path;
 /// Room on one local file system, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// In all.
+    /// In all that ordinary users can have: what is used and what is free, without the file system's own
+    /// reserve.
     pub capacity: u64,
     /// Free to ordinary users.
     pub free: u64,
@@ -18,6 +19,7 @@ pub struct Space {
 pub fn space_of(path: &Path) -> io::Result<Space> {
     let vfs = rustix::fs::statvfs(path)?;
     let device = rustix::fs::stat(path)?.st_dev;
-    let free = vfs.f_bavail.saturating_mul(vfs.f_frsize);
-    Ok(Space { capacity: vfs.f_blocks.saturating_mul(vfs.f_frsize), free, device })
+    let used = vfs.f_blocks.saturating_sub(vfs.f_bfree);
+    let bytes = |blocks: u64| blocks.saturating_mul(vfs.f_frsize);
+    Ok(Space { capacity: bytes(used.saturating_add(vfs.f_bavail)), free: bytes(vfs.f_bavail), device })
 }

@@ -134,6 +134,36 @@ pub fn forget_doomed(ino: InodeId) -> Writes {
     vec![(keys::doomed(ino).to_vec(), None)]
 }
 
+/// What is known of the chunks of an inode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Chunks {
+    /// It has none: it doesn't exist, is no regular file, or has its content elsewhere.
+    None,
+    /// A session changes them.
+    Unsettled,
+    /// They hold a file of this size.
+    Settled {
+        /// Where they are.
+        layout: Layout,
+        /// Bytes of the file.
+        size: u64,
+    },
+}
+
+/// The chunks that an inode should have.
+pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
+    if !scan(reader, &keys::writing_of(ino), 1)?.is_empty() {
+        return Ok(Chunks::Unsettled);
+    }
+    let key = keys::inode(ino);
+    let Some(value) = reader.get(&key)? else { return Ok(Chunks::None) };
+    let inode: Inode = record::decode(&key, value)?;
+    match &inode.layout {
+        Some(layout) if !inode.inline => Ok(Chunks::Settled { layout: layout.try_into()?, size: inode.size }),
+        _ => Ok(Chunks::None),
+    }
+}
+
 /// Entries of a directory after `cookie`, at most `limit`. Entries with equal cookies come on one page, which may so be
 /// longer.
 pub fn children(

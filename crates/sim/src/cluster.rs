@@ -79,6 +79,9 @@ impl Site {
         let options = MetaOptions { node: NodeId(1), hash_key: HASH_KEY, partitions: PARTITIONS };
         let meta = MetaService::open(writer.clone(), options, map.clone(), channels.clone()).await?;
         meta.recover().await?;
+        for (&target, store) in &stores {
+            meta.tidy(target, &store.take_touched()).await?;
+        }
         let client = Client::new(ClientOptions {
             session,
             meta: Channel::in_process(meta.clone()),

@@ -153,19 +153,21 @@ impl World {
             }
         }
         let unfinished = in_flight.and_then(|(_, _, changed)| changed);
-        let mut complaint = "no state to compare with".to_owned();
+        let mut complaints: Vec<String> = Vec::new();
         for candidate in candidates.iter().rev() {
             match self.matches(how, candidate, unfinished, found) {
                 Ok(()) => {
                     self.go_on(how, candidate.clone(), found);
                     return Ok(());
                 }
-                Err(difference) => complaint = difference,
+                Err(difference) if complaints.last() != Some(&difference) => complaints.push(difference),
+                Err(_) => {}
             }
         }
         Err(format!(
-            "after {how:?} the tree is none of the {} states that it may be in; the oldest of them: {complaint}",
-            candidates.len()
+            "after {how:?} the tree is none of the {} states that it may be in; what is wrong, newest first: {}",
+            candidates.len(),
+            complaints.join(" | ")
         ))
     }
 

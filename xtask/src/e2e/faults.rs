@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, DiskKind, SMALLEST_XFS_BYTES};
 use super::outcome::{At, Failure, TestResult, ensure, ensure_eq, expect_errno};
-use super::rig::{Rig, RigOptions};
+use super::rig::{Rig, RigOptions, last_lines};
 use super::stage::Stage;
 use super::{Content, Rng, Scope, TestCase};
 use crate::process;
@@ -51,7 +51,7 @@ fn full_target(stage: &Stage) -> TestResult {
     };
     ensure_eq!(error.raw_os_error(), Some(libc::ENOSPC), "the error of a full target ({error})");
     ensure!(written > 3, "full after {written} files of 8 MiB");
-    ensure!(names_target(&rig, &target), "no line of the log names {}", target.display());
+    ensure_logged(&rig, 1)?;
     // Names, attributes and what is stored already are as good as ever.
     fs::create_dir(dir.join("sub")).at("mkdir on a full target")?;
     for id in 0..written {
@@ -73,11 +73,21 @@ fn full_target(stage: &Stage) -> TestResult {
     rig.fsck()
 }
 
-/// Whether a line of the log tells of trouble with this target.
-fn names_target(rig: &Rig, target: &Path) -> bool {
-    let target = target.to_string_lossy();
+/// A line of the log tells of trouble with the target of this number.
+fn ensure_logged(rig: &Rig, target: u32) -> TestResult {
     let log = rig.log();
-    log.lines().any(|line| line.contains(&*target) && (line.contains("ERROR") || line.contains("WARN")))
+    let names = |line: &str| {
+        line.split(&format!("target {target}"))
+            .nth(1)
+            .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let told = |line: &&str| names(line) && (line.contains("ERROR") || line.contains("WARN"));
+    ensure!(
+        log.lines().any(|line| told(&line)),
+        "no line of the log names target {target}:\n    {}",
+        last_lines(&log)
+    );
+    Ok(())
 }
 
 /// The chunk file that holds the start of a file.
@@ -122,7 +132,7 @@ fn failing_target(stage: &Stage) -> TestResult {
         }
     }
     ensure!(failed > 0, "every file can be read although its disk is cut off");
-    ensure!(names_target(&rig, &bad), "no line of the log names {}", bad.display());
+    ensure_logged(&rig, 2)?;
     for (id, _) in (0..).zip(&on_bad).filter(|(_, bad)| !**bad) {
         write_synced(&path(id), &content(id + 1000).bytes()).at("write to the good target")?;
         let read = fs::read(path(id)).at("read from the good target")?;
@@ -163,9 +173,8 @@ fn with_damage(stage: &Stage, name: &str, damage: fn(&File) -> io::Result<()>) -
         }
     }
     ensure!(lost > 0, "every piece can be read, although the whole can't");
-    let target = chunk_file.ancestors().find(|path| path.ends_with("t1") || path.ends_with("t2"));
-    let target = target.ok_or_else(|| format!("{} lies in no target", chunk_file.display()))?;
-    ensure!(names_target(&rig, target), "no line of the log names {}", target.display());
+    let number = (1..=2).find(|number| chunk_file.starts_with(rig.dir().join(format!("targets/t{number}"))));
+    ensure_logged(&rig, number.ok_or_else(|| format!("{} lies in no target", chunk_file.display()))?)?;
     rig.down()?;
     ensure!(rig.fsck().is_err(), "fsck finds nothing wrong");
     Ok(())

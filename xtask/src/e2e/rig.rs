@@ -263,7 +263,7 @@ impl Drop for Rig {
 }
 
 /// The end of a log, for messages.
-fn last_lines(log: &str) -> String {
+pub fn last_lines(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(15)..].join("\n    ")
 }

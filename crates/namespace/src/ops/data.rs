@@ -155,7 +155,8 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, ino: InodeId, size: u64, kill_suid_sgid:
         let kept = content.len().min(size as usize);
         put_inline(tx, ino, &mut inode, content.slice(..kept));
     }
-    if inode.layout.is_some() && shrinks {
+    // While the content is inline, chunks are an unfinished move there: whoever ends it begins anew.
+    if inode.layout.is_some() && !inode.inline && shrinks {
         let note = own_note(tx, ino)?;
         // Of two cuts that are still to be made, the deeper one covers both.
         let truncate_to = Some(note.truncate_to.map_or(size, |earlier| earlier.min(size)));

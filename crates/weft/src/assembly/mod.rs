@@ -119,13 +119,16 @@ fn mount_options(args: &UpArgs) -> MountOptions {
         cli::Transport::Uring => fuse::Transport::Uring,
         cli::Transport::Dev => fuse::Transport::Dev,
     };
-    MountOptions { transport, read_only: args.read_only, ..MountOptions::at(&args.mount) }
+    MountOptions {
+        source: args.dir.display().to_string(),
+        transport,
+        read_only: args.read_only,
+        ..MountOptions::at(&args.mount)
+    }
 }
 
 /// Settings of the process that the services count on.
 fn prepare_process() -> Result<()> {
-    // What is stored is everybody's data: only the mount decides who may see what.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     rustix::process::chdir("/").map_err(|e| os_error("/", &e.into()))?;
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;

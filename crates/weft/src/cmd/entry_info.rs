@@ -3,10 +3,12 @@
 use crate::cli::EntryInfoArgs;
 use crate::output::{Align, list, os_error, print, print_json, table};
 use crate::size::format_size;
+use chunkstore::Store;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::path::Path;
-use types::{Errno, Error, Result};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use types::{Errno, Error, InodeId, Result};
 
 /// The attribute through which the mount answers.
 const ATTRIBUTE: &str = "weft.entry";
@@ -31,7 +33,27 @@ pub fn describe(path: &Path) -> Result<Value> {
     let length = rustix::fs::getxattr(path, ATTRIBUTE, &mut buffer[..]).map_err(|e| foreign(path, e))?;
     let mut value: Value = serde_json::from_slice(&buffer[..length]).map_err(|e| not_understood(path, &e))?;
     value["path"] = json!(path.to_string_lossy());
+    locate_chunk_files(&mut value);
     Ok(value)
+}
+
+/// Puts the path of every chunk file where the mount, which doesn't know how targets name their files, says
+/// only whose it is.
+fn locate_chunk_files(value: &mut Value) {
+    let Some(ino) = value["ino"].as_u64().map(InodeId) else { return };
+    let mut directories = HashMap::new();
+    for group in value["layout"]["groups"].as_array().into_iter().flatten() {
+        for target in group["targets"].as_array().into_iter().flatten() {
+            if let (Some(id), Some(path)) = (target["id"].as_u64(), target["path"].as_str()) {
+                directories.insert(id, PathBuf::from(path));
+            }
+        }
+    }
+    for chunk in value["chunks"].as_array_mut().into_iter().flatten() {
+        if let Some(directory) = chunk["target"].as_u64().and_then(|id| directories.get(&id)) {
+            chunk["chunk_file"] = json!(Store::chunk_file_path(directory, ino));
+        }
+    }
 }
 
 /// A failed call on a path that should be on a weft file system.
@@ -218,6 +240,18 @@ mod tests {
         assert!(text.contains("content    100 chunks of 1 MiB over 1 groups\n"), "{text}");
         assert!(text.contains("    3       3  /d/t3\n"), "{text}");
         assert!(text.ends_with("and 99 more chunks\n"), "{text}");
+    }
+
+    #[test]
+    fn chunk_files_are_located() {
+        let mut value = json!({
+            "ino": 1,
+            "layout": {"groups": [{"group": 3, "targets": [{"id": 7, "path": "/d/t7"}]}]},
+            "chunks": [{"target": 7, "chunk_file": "0000000000000001"}, {"target": 8, "chunk_file": "kept"}],
+        });
+        locate_chunk_files(&mut value);
+        assert_eq!(value["chunks"][0]["chunk_file"], "/d/t7/chunks/05/e5/0000000000000001");
+        assert_eq!(value["chunks"][1]["chunk_file"], "kept");
     }
 
     #[test]

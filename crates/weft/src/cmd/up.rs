@@ -53,6 +53,8 @@ fn in_background(args: &UpArgs) -> Result<()> {
 
 fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir) -> Result<()>) -> Result<Cluster> {
     logging::init();
+    // What is stored is everybody's data: only the mount decides who may see what.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     crate::mountpoint::require_apart(&args.dir, &args.mount)?;
     for target in &args.target_dir {
         crate::mountpoint::require_apart(target, &args.mount)?;
