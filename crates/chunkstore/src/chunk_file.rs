@@ -50,7 +50,11 @@ fn absent_as_none(opened: io::Result<File>) -> io::Result<Option<File>> {
 
 impl ChunkFile {
     /// Opens an existing chunk file; `None` when there is none.
-    pub(crate) async fn open(dir: &Path, ino: InodeId, budget: &Arc<SumBudget>) -> io::Result<Option<ChunkFile>> {
+    pub(crate) async fn open(
+        dir: &Path,
+        ino: InodeId,
+        budget: &Arc<SumBudget>,
+    ) -> io::Result<Option<ChunkFile>> {
         let path = place::chunk_file(dir, ino);
         let file = absent_as_none(File::open(&path, READ_WRITE).await)?;
         Ok(file.map(|file| ChunkFile::new(dir, ino, path, file, budget)))
@@ -145,7 +149,8 @@ impl ChunkFile {
     /// Notes that checksums in a range may not match the data, through nobody's fault but ours.
     pub(crate) fn unsettle(&self, range: ByteRange) {
         let mut unsettled = self.unsettled.lock();
-        let hull = unsettled.map_or(range, |old| ByteRange::new(old.start.min(range.start), old.end.max(range.end)));
+        let hull =
+            unsettled.map_or(range, |old| ByteRange::new(old.start.min(range.start), old.end.max(range.end)));
         *unsettled = Some(hull);
     }
 

@@ -70,7 +70,9 @@ impl StoreError {
             ),
             Some(EFBIG) => StoreError::new(
                 Kind::TooLarge,
-                format!("target {target}: the file is too large for the target's file system to {doing} {path}"),
+                format!(
+                    "target {target}: the file is too large for the target's file system to {doing} {path}"
+                ),
                 "stripe the file over more targets",
             ),
             _ => StoreError::new(
@@ -84,13 +86,19 @@ impl StoreError {
     pub(crate) fn corrupt(target: TargetId, ino: InodeId, range: ByteRange) -> StoreError {
         StoreError::new(
             Kind::Corrupt { ino, range },
-            format!("target {target}: bytes {range} of the chunk file of inode {ino} don't match their checksums"),
+            format!(
+                "target {target}: bytes {range} of the chunk file of inode {ino} don't match their checksums"
+            ),
             "restore the file from a copy, and check the target's disk",
         )
     }
 
     pub(crate) fn closed(target: TargetId) -> StoreError {
-        StoreError::new(Kind::Closed, format!("target {target} is shut down"), "start its storage service again")
+        StoreError::new(
+            Kind::Closed,
+            format!("target {target} is shut down"),
+            "start its storage service again",
+        )
     }
 
     /// What kind of failure it is.

@@ -32,6 +32,8 @@ const MIN_LOG_BYTES: u64 = 16 * BLOCK_SIZE as u64;
 const BULK_BYTES: usize = 1 << 20;
 /// The share of a log's notes that may be in force, so that a rewritten log has room to go on.
 const NOTE_SHARE: u64 = 4;
+/// Retired notes that stay in the log while others are in force: a recovery examines their regions for nothing, some GiB at most.
+const TIDY_RETIRED_NOTES: usize = 4096;
 
 impl Note {
     pub(crate) fn bytes(&self) -> ByteRange {
@@ -67,6 +69,8 @@ struct Tail {
     sequence: u64,
     /// Where the next record block goes.
     next_block: u64,
+    /// Notes in the file, those that have retired included.
+    recorded: usize,
 }
 
 #[derive(Default)]
@@ -117,7 +121,13 @@ impl IntentLog {
         let bytes = bytes.max(MIN_LOG_BYTES).next_multiple_of(BLOCK_SIZE as u64);
         for (i, path) in paths(dir).iter().enumerate() {
             let write = async {
-                let options = OpenOptions { read: true, write: true, create: true, truncate: true, ..Default::default() };
+                let options = OpenOptions {
+                    read: true,
+                    write: true,
+                    create: true,
+                    truncate: true,
+                    ..Default::default()
+                };
                 let file = open_file(path, options).await?;
                 let zeros = IoBuf::alloc(BULK_BYTES);
                 zeros.zero(0..BULK_BYTES);
@@ -168,7 +178,7 @@ impl IntentLog {
             return Err(damaged(target, dir));
         };
         let header = headers[current].expect("only files with a header were considered");
-        let tail = Tail { current, sequence: header.sequence, next_block: 1 };
+        let tail = Tail { current, sequence: header.sequence, next_block: 1, recorded: 0 };
         let log = IntentLog {
             target,
             paths,
@@ -225,6 +235,18 @@ impl IntentLog {
         Ok(())
     }
 
+    /// Rewrites the log when most of what a recovery would find in it has retired.
+    pub(crate) async fn tidy(&self, statistics: &Statistics) -> Result<()> {
+        let _writer = self.writer.write().await;
+        let notes = merged(self.table.all());
+        let retired = self.tail.lock().recorded.saturating_sub(notes.len());
+        if retired == 0 || (!notes.is_empty() && retired < TIDY_RETIRED_NOTES + notes.len()) {
+            return Ok(());
+        }
+        statistics.intent_compactions.add(1);
+        self.switch(&notes, LogState::InUse).await
+    }
+
     /// How many notes may be in force before older ones have to retire.
     pub(crate) fn note_limit(&self) -> usize {
         ((self.blocks - 1) * NOTES_PER_BLOCK as u64 / NOTE_SHARE) as usize
@@ -238,7 +260,9 @@ impl IntentLog {
     /// Returns when a range is noted durably. The caller holds the range and keeps holding it until its change is done.
     pub(crate) async fn note(&self, ino: InodeId, range: ByteRange, statistics: &Statistics) -> Result<()> {
         let wanted = regions_of(range);
-        let Some(note) = self.table.lacking(ino, wanted, self.pass.load(Ordering::Relaxed)) else { return Ok(()) };
+        let Some(note) = self.table.lacking(ino, wanted, self.pass.load(Ordering::Relaxed)) else {
+            return Ok(());
+        };
         let batch = {
             let mut pending = self.pending.lock();
             pending.notes.push(note);
@@ -273,7 +297,9 @@ impl IntentLog {
                 (tail.current, tail.sequence, at)
             };
             self.write_notes(current, sequence, at, &notes).await?;
-            self.tail.lock().next_block = at + needed;
+            let mut tail = self.tail.lock();
+            tail.next_block = at + needed;
+            tail.recorded += notes.len();
         }
         statistics.intent_writes.add(1);
         statistics.intents.add(notes.len() as u64);
@@ -305,7 +331,7 @@ impl IntentLog {
             self.write_notes(other, sequence, 1, notes).await?;
         }
         self.write_durably(other, block_buf(&Header { sequence, state }.encode()), 0).await?;
-        *self.tail.lock() = Tail { current: other, sequence, next_block: 1 + needed };
+        *self.tail.lock() = Tail { current: other, sequence, next_block: 1 + needed, recorded: notes.len() };
         Ok(())
     }
 
@@ -358,7 +384,9 @@ fn damaged(target: TargetId, dir: &Path) -> StoreError {
     StoreError::new(
         Kind::Damaged,
         format!("target {target}: the intent log in {} is damaged", dir.display()),
-        format!("check the disk, then remove {first} and {second}: all checksums are rebuilt at the next start"),
+        format!(
+            "check the disk, then remove {first} and {second}: all checksums are rebuilt at the next start"
+        ),
     )
 }
 

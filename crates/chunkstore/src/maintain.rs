@@ -87,7 +87,7 @@ impl Store {
                 pass.sync_one(*ino).await;
             }
         }
-        pass.finish()
+        pass.finish().await
     }
 
     /// Lets old notes retire when the intent log has too many. Called without any range held, since it waits for changes to end.
@@ -198,10 +198,15 @@ impl Pass<'_> {
     }
 
     /// Drops the notes of what is durable now; keeps those of what isn't, and remembers why.
-    fn finish(self) -> Result<()> {
+    async fn finish(mut self) -> Result<()> {
         if let Some(log) = &self.store.intents {
             for ino in self.retiring.keys() {
                 if self.failures.contains_key(ino) { log.reactivate(*ino) } else { log.retire(*ino) }
+            }
+            if !self.retiring.is_empty()
+                && let Err(e) = log.tidy(&self.store.statistics).await
+            {
+                self.first_error.get_or_insert(e);
             }
         }
         self.store.unsynced.lock().extend(self.failures.keys());

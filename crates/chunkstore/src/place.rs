@@ -59,7 +59,10 @@ mod tests {
         assert_eq!(place(0), "t/chunks/00/00/0000000000000000");
         assert_eq!(place(1), "t/chunks/05/e5/0000000000000001");
         assert_eq!(place(0x0001_0000_0000_0002), "t/chunks/eb/d8/0001000000000002");
-        assert_eq!(sum_file(Path::new("t"), InodeId(0)).display().to_string(), "t/chunks/00/00/0000000000000000.sum");
+        assert_eq!(
+            sum_file(Path::new("t"), InodeId(0)).display().to_string(),
+            "t/chunks/00/00/0000000000000000.sum"
+        );
     }
 
     #[test]

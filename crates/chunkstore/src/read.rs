@@ -7,6 +7,7 @@ use crate::chunk_file::ChunkFile;
 use crate::error::{Result, StoreError};
 use crate::range_lock::Passage;
 use crate::store::{IoPath, Store};
+use crate::sums::PAGE_SUMS;
 use rt::IoBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,9 @@ use types::{BLOCK_SIZE, ByteRange, InodeId};
 
 /// Damaged blocks that are remembered as logged.
 const MAX_REPORTED_BLOCKS: usize = 4096;
+
+/// Bytes of data that a page of checksums stands for.
+const PAGE_DATA_BYTES: u64 = PAGE_SUMS * BLOCK;
 
 /// A block's length where offsets are computed.
 pub(crate) const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -71,7 +75,12 @@ impl Store {
     }
 
     /// Checks blocks that were read while their range is held.
-    pub(crate) async fn check_held(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<()> {
+    pub(crate) async fn check_held(
+        &self,
+        file: &Arc<ChunkFile>,
+        blocks: ByteRange,
+        buf: &IoBuf,
+    ) -> Result<()> {
         let Some(bad) = self.first_mismatch(file, blocks, buf).await? else { return Ok(()) };
         if file.deleted.load(Ordering::Acquire) {
             // Its checksums went with it.
@@ -94,7 +103,11 @@ impl Store {
         path: IoPath,
     ) -> Result<()> {
         let failed = |e| self.failed("read", &file.path, e);
-        let direct = if path == IoPath::Direct && buf.is_aligned() { file.direct().await.map_err(failed)? } else { None };
+        let direct = if path == IoPath::Direct && buf.is_aligned() {
+            file.direct().await.map_err(failed)?
+        } else {
+            None
+        };
         if direct.is_some() {
             self.statistics.direct_reads.add(1);
         }
@@ -105,19 +118,25 @@ impl Store {
         Ok(())
     }
 
-    /// The first run of blocks that don't match their checksums.
+    /// The first run of blocks that don't match their checksums; may go on in the next page of checksums.
     pub(crate) async fn first_mismatch(
         &self,
         file: &Arc<ChunkFile>,
         blocks: ByteRange,
         buf: &IoBuf,
     ) -> Result<Option<ByteRange>> {
-        loop {
-            match file.sums.first_mismatch(blocks.start / BLOCK, buf.as_slice()) {
-                Ok(bad) => return Ok(bad.map(|(from, to)| ByteRange::new(from * BLOCK, to * BLOCK))),
+        let mut at = blocks.start;
+        while at < blocks.end {
+            // A page at a time, so that however little memory there is for checksums, one is enough.
+            let end = (at / PAGE_DATA_BYTES + 1).saturating_mul(PAGE_DATA_BYTES).min(blocks.end);
+            let data = &buf.as_slice()[(at - blocks.start) as usize..(end - blocks.start) as usize];
+            match file.sums.first_mismatch(at / BLOCK, data) {
+                Ok(None) => at = end,
+                Ok(Some((from, to))) => return Ok(Some(ByteRange::new(from * BLOCK, to * BLOCK))),
                 Err(missing) => self.load_sums(file, missing).await?,
             }
         }
+        Ok(None)
     }
 
     /// Makes an error of damage, and logs it once.

@@ -99,15 +99,13 @@ impl Store {
 
     /// Makes checksums those of blocks that were read; says how many had been different.
     async fn adopt_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<u64> {
-        self.load_sums_of(file, blocks).await?;
         let first = blocks.start / BLOCK;
         let found: Vec<BlockSum> = buf.as_slice().chunks_exact(BLOCK_SIZE).map(sum_of_found).collect();
         let mut known = vec![BlockSum::HOLE; found.len()];
-        while let Err(missing) = file.sums.copy(first, &mut known) {
-            self.load_sums(file, missing).await?;
-        }
+        self.copy_sums(file, first, &mut known).await?;
         let is_stale = |(block, sum): (&[u8], &BlockSum)| !crate::sums::matches(block, *sum);
-        let stale = buf.as_slice().chunks_exact(BLOCK_SIZE).zip(&known).filter(|pair| is_stale(*pair)).count();
+        let stale =
+            buf.as_slice().chunks_exact(BLOCK_SIZE).zip(&known).filter(|pair| is_stale(*pair)).count();
         if stale > 0 {
             self.set_sums(file, first, &found).await?;
         }
@@ -115,7 +113,12 @@ impl Store {
     }
 
     /// Accepts blocks that were just read although their checksums say otherwise, since a failed change explains it.
-    pub(crate) async fn adopt_found(&self, file: &Arc<ChunkFile>, blocks: ByteRange, buf: &IoBuf) -> Result<()> {
+    pub(crate) async fn adopt_found(
+        &self,
+        file: &Arc<ChunkFile>,
+        blocks: ByteRange,
+        buf: &IoBuf,
+    ) -> Result<()> {
         self.mark_unsynced(file);
         self.adopt_sums(file, blocks, buf).await.map(drop)
     }
@@ -124,7 +127,9 @@ impl Store {
     pub(crate) async fn settle_held(&self, file: &Arc<ChunkFile>, blocks: ByteRange) {
         match self.resum(file, blocks).await {
             Ok(_) => file.settle(blocks),
-            Err(e) => tracing::warn!(target_id = %self.target(), inode = %file.ino, "after a failed change: {e}"),
+            Err(e) => {
+                tracing::warn!(target_id = %self.target(), inode = %file.ino, "after a failed change: {e}")
+            }
         }
     }
 

@@ -167,7 +167,8 @@ impl Store {
     /// Makes whole blocks holes as far as checksums are concerned. The caller holds them.
     pub(crate) async fn clear_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange) -> Result<()> {
         let known_pages = self.known_sum_pages(file).await?;
-        let (mut at, end) = (blocks.start / BLOCK, (blocks.end / BLOCK).min(known_pages.saturating_mul(PAGE_SUMS)));
+        let (mut at, end) =
+            (blocks.start / BLOCK, (blocks.end / BLOCK).min(known_pages.saturating_mul(PAGE_SUMS)));
         while at < end {
             let n = (PAGE_SUMS - at % PAGE_SUMS).min(end - at);
             if n == PAGE_SUMS {

@@ -36,7 +36,9 @@ impl Store {
     async fn names(&self, dir: &Path) -> Result<Vec<String>> {
         match rt::read_dir(dir).await {
             Ok(names) => Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect()),
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(Vec::new())
+            }
             Err(e) => Err(self.failed("list", dir, e)),
         }
     }
@@ -56,7 +58,12 @@ impl Store {
             let segment = ByteRange::at(at, SEGMENT_BYTES).intersect(ByteRange::new(0, end));
             at = segment.end;
             // In a hole there is nothing to read; checksums there mean that something was lost.
-            let is_hole = file.cached.seek_data(segment.start).await.map_err(failed)?.is_none_or(|data| data >= segment.end);
+            let is_hole = file
+                .cached
+                .seek_data(segment.start)
+                .await
+                .map_err(failed)?
+                .is_none_or(|data| data >= segment.end);
             if is_hole && !self.has_sums(&file, segment).await? {
                 continue;
             }
@@ -88,9 +95,7 @@ impl Store {
     async fn has_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange) -> Result<bool> {
         let mut sums = [BlockSum::HOLE; SEGMENT_BYTES as usize / BLOCK_SIZE];
         let sums = &mut sums[..(blocks.len() / BLOCK) as usize];
-        while let Err(missing) = file.sums.copy(blocks.start / BLOCK, sums) {
-            self.load_sums(file, missing).await?;
-        }
+        self.copy_sums(file, blocks.start / BLOCK, sums).await?;
         Ok(sums.iter().any(|sum| *sum != BlockSum::HOLE))
     }
 }

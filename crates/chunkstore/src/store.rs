@@ -166,7 +166,11 @@ impl Store {
     ///
     /// # Errors
     /// A refusal (not a target, another's, a newer version's, damaged) leaves everything on disk as it was.
-    pub async fn open(dir: &Path, expected: &Identity, options: Options) -> Result<(Arc<Store>, RecoveryReport)> {
+    pub async fn open(
+        dir: &Path,
+        expected: &Identity,
+        options: Options,
+    ) -> Result<(Arc<Store>, RecoveryReport)> {
         identity::check(dir, expected).await?;
         let (log, past) = match IntentLog::open(expected.target, dir).await? {
             Some(found) => (Some(found.log), found.past),
@@ -187,7 +191,8 @@ impl Store {
             closed: AtomicBool::new(false),
             changes_in_progress: AtomicUsize::new(0),
         };
-        let (report, notes) = if options.intent_log { store.recover(past).await? } else { Default::default() };
+        let (report, notes) =
+            if options.intent_log { store.recover(past).await? } else { Default::default() };
         // A lost log is replaced only now, so that a crash before leaves the loss visible.
         let log = match log {
             Some(log) => log,
@@ -237,14 +242,19 @@ impl Store {
             Seek::Hole => {
                 let len = file.cached.stat().await.map_err(failed)?.len;
                 // Everything beyond the end is a hole, which the local file system calls an error.
-                if from >= len { Ok(Some(from)) } else { file.cached.seek_hole(from).await.map(Some).map_err(failed) }
+                if from >= len {
+                    Ok(Some(from))
+                } else {
+                    file.cached.seek_hole(from).await.map(Some).map_err(failed)
+                }
             }
         }
     }
 
     /// Space of the file system that the target is on.
     pub async fn space(&self) -> Result<Space> {
-        let (capacity, free) = rt::space(&self.dir).await.map_err(|e| self.failed("ask for the space of", &self.dir, e))?;
+        let (capacity, free) =
+            rt::space(&self.dir).await.map_err(|e| self.failed("ask for the space of", &self.dir, e))?;
         Ok(Space { capacity, free })
     }
 
@@ -271,7 +281,11 @@ impl Store {
     pub(crate) fn begin_change(&self) -> Result<InProgress<'_>> {
         self.changes_in_progress.fetch_add(1, Ordering::SeqCst);
         let in_progress = InProgress(self);
-        if self.closed.load(Ordering::SeqCst) { Err(StoreError::closed(self.target())) } else { Ok(in_progress) }
+        if self.closed.load(Ordering::SeqCst) {
+            Err(StoreError::closed(self.target()))
+        } else {
+            Ok(in_progress)
+        }
     }
 
     /// The end of `len` bytes from `offset`.
@@ -279,7 +293,10 @@ impl Store {
         offset.checked_add(len).filter(|end| *end <= MAX_CHUNK_FILE_BYTES).ok_or_else(|| {
             StoreError::new(
                 Kind::TooLarge,
-                format!("target {}: offset {offset} is beyond what the chunk file of inode {ino} can hold", self.target()),
+                format!(
+                    "target {}: offset {offset} is beyond what the chunk file of inode {ino} can hold",
+                    self.target()
+                ),
                 "stripe the file over more targets",
             )
         })
@@ -312,6 +329,10 @@ impl Store {
         if let Some(file) = shard.get(ino) {
             return Ok(file);
         }
+        if let Some(log) = &self.intents {
+            // Before there is anything to be found after a crash that the metadata may not know. Mostly it covers the first write, too.
+            log.note(ino, ByteRange::new(0, 1), &self.statistics).await?;
+        }
         match ChunkFile::create(&self.dir, ino, &self.budget).await {
             Ok(file) => Ok(self.adopt(shard, file).await),
             Err(e) => Err(self.failed("create", &place::chunk_file(&self.dir, ino), e)),
@@ -336,7 +357,11 @@ impl Store {
     }
 
     /// Brings a page of checksums into memory.
-    pub(crate) async fn load_sums(&self, file: &Arc<ChunkFile>, sums::Missing(number): sums::Missing) -> Result<()> {
+    pub(crate) async fn load_sums(
+        &self,
+        file: &Arc<ChunkFile>,
+        sums::Missing(number): sums::Missing,
+    ) -> Result<()> {
         self.make_room_for_sums().await;
         let failed = |e| self.failed("read", file.sum_path(), e);
         let page = IoBuf::alloc(PAGE_BYTES);

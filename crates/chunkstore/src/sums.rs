@@ -48,7 +48,12 @@ struct Page {
 
 impl Page {
     fn new() -> Page {
-        Page { sums: Box::new([BlockSum::HOLE; PAGE_SUMS as usize]), dirty: false, writing: false, used: true }
+        Page {
+            sums: Box::new([BlockSum::HOLE; PAGE_SUMS as usize]),
+            dirty: false,
+            writing: false,
+            used: true,
+        }
     }
 }
 
@@ -71,7 +76,11 @@ impl SumCache {
     }
 
     /// Index of the first block of `data` that doesn't match, and of the next one after it that does.
-    pub(crate) fn first_mismatch(&self, first_block: u64, data: &[u8]) -> Result<Option<(u64, u64)>, Missing> {
+    pub(crate) fn first_mismatch(
+        &self,
+        first_block: u64,
+        data: &[u8],
+    ) -> Result<Option<(u64, u64)>, Missing> {
         /// Checksums copied out under one lock; checksums of data are computed outside of it.
         const BATCH: usize = 64;
         let mut bad: Option<(u64, u64)> = None;

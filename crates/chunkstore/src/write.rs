@@ -76,7 +76,12 @@ impl Store {
     }
 
     /// Checksums of all blocks that a write touches, as they are afterwards.
-    async fn sums_after_write(&self, file: &Arc<ChunkFile>, range: ByteRange, buf: &IoBuf) -> Result<Vec<BlockSum>> {
+    async fn sums_after_write(
+        &self,
+        file: &Arc<ChunkFile>,
+        range: ByteRange,
+        buf: &IoBuf,
+    ) -> Result<Vec<BlockSum>> {
         let blocks = whole_blocks(range);
         let mut sums = Vec::with_capacity((blocks.len() / BLOCK) as usize);
         let mut at = blocks.start;
@@ -126,8 +131,32 @@ impl Store {
         Ok(())
     }
 
+    /// Copies checksums of consecutive blocks.
+    pub(crate) async fn copy_sums(
+        &self,
+        file: &Arc<ChunkFile>,
+        first_block: u64,
+        out: &mut [BlockSum],
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let block = first_block + done as u64;
+            let n = (out.len() - done).min((PAGE_SUMS - block % PAGE_SUMS) as usize);
+            while let Err(missing) = file.sums.copy(block, &mut out[done..done + n]) {
+                self.load_sums(file, missing).await?;
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
     /// Sets checksums of blocks that the caller holds.
-    pub(crate) async fn set_sums(&self, file: &Arc<ChunkFile>, first_block: u64, sums: &[BlockSum]) -> Result<()> {
+    pub(crate) async fn set_sums(
+        &self,
+        file: &Arc<ChunkFile>,
+        first_block: u64,
+        sums: &[BlockSum],
+    ) -> Result<()> {
         // A page at a time, so that not all of a large write have to be in memory at once.
         let mut done = 0;
         while done < sums.len() {

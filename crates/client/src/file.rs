@@ -104,7 +104,7 @@ impl Client {
         };
         // Whole blocks keep the direct path open for the last, partial block of a file.
         let whole = len.next_multiple_of(types::BLOCK_SIZE).min(buf.len());
-        let path = path_of(direct, whole);
+        let path = self.path_of(direct, whole);
         self.read_chunks(inode.ino, &layout, offset, buf.slice(0..whole), path).await?;
         Ok(len)
     }
@@ -142,7 +142,7 @@ impl Client {
         buf: &IoBuf,
         how: WriteHow,
     ) -> Result<()> {
-        let path = path_of(how.direct, buf.len());
+        let path = self.path_of(how.direct, buf.len());
         self.write_chunks(inode.ino, layout, offset, buf.clone(), path, how.durable).await?;
         {
             let mut content = inode.content.lock();
@@ -192,6 +192,10 @@ impl Client {
         content.inline = Some(bytes.into());
         content.size = attr.size;
         Ok(())
+    }
+
+    fn path_of(&self, direct: bool, len: usize) -> Path {
+        if len >= DIRECT_FROM || (direct && !self.server_cache) { Path::Direct } else { Path::Cached }
     }
 
     /// One descriptor is closed. Nothing is held back here, so there is nothing to report.
@@ -313,9 +317,6 @@ fn prepare(content: &Content) -> Prepared {
     }
 }
 
-fn path_of(direct: bool, len: usize) -> Path {
-    if direct || len >= DIRECT_FROM { Path::Direct } else { Path::Cached }
-}
 
 /// Fills the first `len` bytes of `buf` from inline content at `offset`, with zeros behind its end.
 fn copy_inline(inline: &[u8], offset: u64, buf: &IoBuf, len: usize) {

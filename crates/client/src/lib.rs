@@ -51,6 +51,9 @@ pub struct ClientOptions {
     pub storage: HashMap<TargetId, StorageChannel>,
     /// The cluster map, kept current by management.
     pub map: MapHandle,
+    /// Small transfers use the storage servers' page cache even if the program asked for `O_DIRECT`, which then means that no cache on the
+    /// client's side is used. Off: `O_DIRECT` reaches the device.
+    pub server_cache: bool,
 }
 
 /// What `statfs` tells.
@@ -77,6 +80,7 @@ pub struct Client {
     meta: MetaChannel,
     storage: HashMap<TargetId, StorageChannel>,
     map: MapHandle,
+    server_cache: bool,
     inodes: InodeTable,
 }
 
@@ -89,6 +93,7 @@ impl Client {
             meta: options.meta,
             storage: options.storage,
             map: options.map,
+            server_cache: options.server_cache,
             inodes: InodeTable::default(),
         })
     }

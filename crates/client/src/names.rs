@@ -43,12 +43,17 @@ impl Client {
         if size.is_some() && set == (SetAttr { kill_suid_sgid: set.kill_suid_sgid, ..SetAttr::default() }) {
             return self.getattr(ino).await;
         }
-        let attr = entry(self.change(credentials, MetaOp::Setattr { ino, set }).await?)?;
-        if set.mtime.is_some()
-            && let Some(open) = self.inodes.open(ino)
-        {
-            open.content.lock().mtime = None;
-        }
+        let open = if set.mtime.is_some() { self.inodes.open(ino) } else { None };
+        let attr = match open {
+            Some(open) => {
+                // Alone, so that a report of an earlier write (a close is reported late) can't overwrite the time that is set.
+                let _alone = open.gate.write().await;
+                let attr = entry(self.change(credentials, MetaOp::Setattr { ino, set }).await?)?;
+                open.content.lock().mtime = None;
+                attr
+            }
+            None => entry(self.change(credentials, MetaOp::Setattr { ino, set }).await?)?,
+        };
         Ok(self.inodes.overlay(attr))
     }
 

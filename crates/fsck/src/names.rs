@@ -67,7 +67,7 @@ pub(crate) fn check(subject: &Subject<'_>, tree: &mut Tree, report: &mut Report)
     checker.fixes
 }
 
-/// Every directory that the root leads to.
+/// Every directory that the root leads to, or will once directories without a name have got one.
 fn reachable(tree: &Tree) -> HashSet<InodeId> {
     let mut children: HashMap<InodeId, Vec<InodeId>> = HashMap::new();
     for (&ino, known) in &tree.inodes {
@@ -77,7 +77,9 @@ fn reachable(tree: &Tree) -> HashSet<InodeId> {
             }
         }
     }
-    let (mut reachable, mut pending) = (HashSet::from([InodeId::ROOT]), vec![InodeId::ROOT]);
+    let nameless = tree.inodes.iter().filter(|(_, known)| known.inode.is_some() && tree.live_names(known) == 0);
+    let mut pending: Vec<InodeId> = nameless.map(|(&ino, _)| ino).chain([InodeId::ROOT]).collect();
+    let mut reachable: HashSet<InodeId> = pending.iter().copied().collect();
     while let Some(dir) = pending.pop() {
         for &child in children.get(&dir).map_or(&[][..], |list| list) {
             if reachable.insert(child) {
@@ -122,8 +124,7 @@ fn links(
     reachable: &HashSet<InodeId>,
     checker: &mut Checker<'_>,
 ) {
-    let live = |name: &&Name| tree.inode(name.dir).is_some_and(Inode::is_directory);
-    let names = known.names.iter().filter(live).count() as u32;
+    let names = tree.live_names(known);
     let orphan = tree.orphans.contains(&ino);
     let directory = inode.is_directory();
     if names == 0 && ino != InodeId::ROOT {

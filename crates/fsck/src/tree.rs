@@ -156,6 +156,12 @@ impl Tree {
         self.inodes.get(&ino).and_then(|known| known.inode.as_ref())
     }
 
+    /// Number of names in directories that exist.
+    pub(crate) fn live_names(&self, known: &Known) -> u32 {
+        let live = |name: &&Name| self.inode(name.dir).is_some_and(Inode::is_directory);
+        known.names.iter().filter(live).count() as u32
+    }
+
     /// A path that leads to an inode, for messages.
     pub(crate) fn path(&self, ino: InodeId) -> String {
         const DEEPEST: usize = 4096;

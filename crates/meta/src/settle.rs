@@ -3,6 +3,7 @@
 
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
+use crate::view::store_error;
 use namespace::{Chunks, OrphanInode, Unsettled, keys};
 use types::{Credentials, InodeId, PartitionId, Result, SessionId, TargetId};
 use wire::{MetaOp, MetaRequest, StorageOp};
@@ -34,6 +35,10 @@ impl MetaService {
     ///
     /// To be called after [`MetaService::recover`] and before the first request.
     pub async fn tidy(&self, target: TargetId, files: &[InodeId]) -> Result<()> {
+        if !files.is_empty() {
+            // A power cut now must not bring back a file whose chunks are deleted here.
+            self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
+        }
         for &ino in files.iter().filter(|ino| self.has_partition(ino.partition())) {
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let owned = match known {

@@ -87,6 +87,7 @@ impl Site {
             meta: Channel::in_process(meta.clone()),
             storage: channels,
             map: map.clone(),
+            server_cache: false,
         });
         Ok(Cluster { client, site: self.clone(), map, writer, stores, meta })
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use types::{Result, SessionId};
 
 /// Operations that a violation shows.
-const SHOWN_OPERATIONS: usize = 2000;
+const SHOWN_OPERATIONS: usize = 20;
 /// Findings of a file system check that a violation shows.
 const SHOWN_FINDINGS: usize = 5;
 /// Scheduler steps that an operation takes, roughly: interruptions are spread over as many per operation.

@@ -35,7 +35,8 @@ impl Alarm {
     /// `None` while quiet; else how many were kept quiet since the last.
     fn admit(&self, now_ns: u64) -> Option<u64> {
         let mut state = self.state.lock();
-        let is_quiet = state.last_ns.is_some_and(|last| now_ns.saturating_sub(last) < QUIET_TIME.as_nanos() as u64);
+        let is_quiet =
+            state.last_ns.is_some_and(|last| now_ns.saturating_sub(last) < QUIET_TIME.as_nanos() as u64);
         if is_quiet {
             state.suppressed += 1;
             return None;

@@ -69,7 +69,9 @@ impl StorageService {
     async fn answer(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         let Some(served) = self.targets.get(&request.target) else {
             let message = format!("target {} is not served here", request.target);
-            return Err(Error::new(Errno::ENODEV, message).hint("check that its node has started all of its targets"));
+            return Err(
+                Error::new(Errno::ENODEV, message).hint("check that its node has started all of its targets")
+            );
         };
         served.requests.fetch_add(1, Ordering::Relaxed);
         let needs_payload = matches!(request.op, StorageOp::Read { .. } | StorageOp::Write { .. });
@@ -130,7 +132,11 @@ async fn perform(
 }
 
 impl Handler<StorageRequest, StorageReply> for StorageService {
-    fn handle(&self, request: StorageRequest, payload: Option<IoBuf>) -> LocalFuture<'_, Result<StorageReply>> {
+    fn handle(
+        &self,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'_, Result<StorageReply>> {
         Box::pin(self.answer(request, payload))
     }
 }

@@ -68,6 +68,9 @@ pub struct UpArgs {
     /// What an acknowledged change survives without fsync
     #[arg(long, value_enum, default_value_t)]
     pub durability: Durability,
+    /// Let O_DIRECT reach the devices, past the servers' page cache too
+    #[arg(long)]
+    pub no_server_cache: bool,
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
@@ -116,8 +119,12 @@ impl UpArgs {
         }
         option("--transport", value_name(self.transport).into());
         option("--durability", value_name(self.durability).into());
-        let flags =
-            [("--detach", self.detach), ("--read-only", self.read_only), ("--detached", self.detached)];
+        let flags = [
+            ("--detach", self.detach),
+            ("--no-server-cache", self.no_server_cache),
+            ("--read-only", self.read_only),
+            ("--detached", self.detached),
+        ];
         line.extend(flags.iter().filter(|(_, set)| *set).map(|(name, _)| OsString::from(name)));
         line
     }

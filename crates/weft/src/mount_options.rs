@@ -105,6 +105,7 @@ impl MountOptions {
             detach: true,
             transport: self.transport,
             durability: self.durability,
+            no_server_cache: false,
             read_only: self.flags.contains(MountFlags::RDONLY),
             detached: false,
         }

@@ -25,6 +25,8 @@ pub enum Resource {
     Disk(PathBuf),
     /// A loop device.
     Loop(PathBuf),
+    /// A temporary folder.
+    Folder(PathBuf),
 }
 
 static HELD: Mutex<Vec<Resource>> = Mutex::new(Vec::new());
@@ -68,6 +70,9 @@ pub fn release_all() {
             Resource::Process(_) => {}
             Resource::Mount(path) | Resource::Disk(path) => mounts::force_unmount(path),
             Resource::Loop(device) => detach_loop(device),
+            // Gone already where its owner was dropped; what is mounted below it must not be emptied.
+            Resource::Folder(path) if !mounts::any_below(path) => drop(std::fs::remove_dir_all(path)),
+            Resource::Folder(_) => {}
         }
     }
 }

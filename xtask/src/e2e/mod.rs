@@ -41,6 +41,9 @@ use std::time::{Duration, Instant};
 /// How long a test may go on after the file system under it was aborted.
 const ABORT_GRACE: Duration = Duration::from_secs(60);
 
+/// How much of a failure's message is shown: enough to see what, not all of a long listing.
+const MAX_MESSAGE_CHARS: usize = 3000;
+
 /// Options of `cargo xtask e2e`.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Options {
@@ -244,6 +247,7 @@ impl Report {
             Err(Failure::Skipped(reason)) => ("skipped", format!(": {reason}")),
             Err(Failure::Failed(message)) => ("FAILED", format!(": {message}")),
         };
+        let message: String = message.chars().take(MAX_MESSAGE_CHARS).collect();
         println!("e2e {name} [{}] {word} ({:.1} s){message}", self.subject, took.as_secs_f64());
         match result {
             Ok(()) => self.summary.passed += 1,

@@ -33,6 +33,11 @@ pub fn find(path: &Path) -> Option<Mounted> {
     list().into_iter().rev().find(|mount| mount.path == path)
 }
 
+/// Whether something is mounted below this folder.
+pub fn any_below(folder: &Path) -> bool {
+    list().iter().any(|mount| mount.path.starts_with(folder))
+}
+
 /// All mounts, oldest first.
 fn list() -> Vec<Mounted> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

@@ -1,5 +1,6 @@
 //! What a test gets to work with.
 
+use super::cleanup::{self, Resource};
 use super::disk::{Disk, DiskKind};
 use super::outcome::{At, TestResult, skip};
 use super::rig::{Rig, RigOptions, Transport};
@@ -38,24 +39,24 @@ pub struct Stage {
     pub subject: Subject,
     /// The long form of every test.
     pub full: bool,
-    // Before `scratch` and `disk`, so that the rig is gone when they are dropped.
+    // Fields are dropped in this order: what stands on another goes first.
     rig: Mutex<Option<Rig>>,
-    scratch: TempDir,
-    // Unmounted last.
     disk: Option<Disk>,
+    scratch: TempDir,
 }
 
 impl Stage {
     /// A stage on which nothing runs yet.
     pub fn new(subject: Subject, base: BaseKind, full: bool) -> TestResult<Stage> {
         let scratch = readable_temp_dir(&std::env::temp_dir())?;
+        cleanup::hold(Resource::Folder(scratch.path().to_path_buf()));
         let disk = match (base, &subject) {
             (BaseKind::Xfs, Subject::Weft { .. }) => {
                 Some(Disk::new(scratch.path(), "base", DiskKind::Xfs, XFS_BASE_BYTES)?)
             }
             _ => None,
         };
-        Ok(Stage { subject, full, rig: Mutex::new(None), scratch, disk })
+        Ok(Stage { subject, full, rig: Mutex::new(None), disk, scratch })
     }
 
     fn shared(&self) -> MutexGuard<'_, Option<Rig>> {

@@ -105,7 +105,8 @@ pub(crate) fn decode_notes(sequence: u64, index: u64, block: &[u8]) -> Option<Ve
     }
     let count = (u32_at(block, 12) as usize).min(NOTES_PER_BLOCK);
     let bytes = &block[PREFIX_BYTES..].as_chunks::<NOTE_BYTES>().0[..count];
-    let note = |b: &[u8; NOTE_BYTES]| Note { ino: InodeId(u64_at(b, 0)), first: u64_at(b, 8), end: u64_at(b, 16) };
+    let note =
+        |b: &[u8; NOTE_BYTES]| Note { ino: InodeId(u64_at(b, 0)), first: u64_at(b, 8), end: u64_at(b, 16) };
     Some(bytes.iter().map(note).collect())
 }
 

@@ -98,7 +98,11 @@ impl NoteTable {
         let mut all = Vec::with_capacity(self.len());
         for shard in &self.shards {
             for (ino, file) in shard.lock().iter() {
-                all.extend(file.active.iter().map(|(first, note)| Note { ino: *ino, first: *first, end: note.end }));
+                all.extend(file.active.iter().map(|(first, note)| Note {
+                    ino: *ino,
+                    first: *first,
+                    end: note.end,
+                }));
                 all.extend(&file.retiring);
             }
         }
@@ -112,8 +116,10 @@ impl NoteTable {
         let mut retiring = BTreeMap::new();
         for shard in &self.shards {
             for (ino, file) in shard.lock().iter_mut() {
-                let idle = file.active.extract_if(.., |_, note| note.last_pass < before);
-                let notes: Vec<Note> = idle.map(|(first, note)| Note { ino: *ino, first, end: note.end }).collect();
+                let idle = file.active.iter().filter(|(_, note)| note.last_pass < before);
+                let notes: Vec<Note> =
+                    idle.map(|(first, note)| Note { ino: *ino, first: *first, end: note.end }).collect();
+                file.active.retain(|_, note| note.last_pass >= before);
                 if !notes.is_empty() {
                     file.retiring.extend(&notes);
                     retiring.insert(*ino, notes);

@@ -98,8 +98,9 @@ fn a_torn_last_block_spoils_nothing_before_it() {
             for i in 0..5 {
                 log.note(InodeId(i), range(3, 4), &statistics).await.unwrap();
             }
+            let notes = notes_on_disk(&path).await;
             let tail = log.tail.lock();
-            (notes_on_disk(&path).await, (paths(&path)[tail.current].clone(), tail.next_block - 1))
+            (notes, (paths(&path)[tail.current].clone(), tail.next_block - 1))
         }
     });
     assert_eq!(before.len(), 5);

@@ -20,7 +20,9 @@ pub fn run<T: 'static>(test: impl Future<Output = T> + 'static) -> T {
 }
 
 /// Runs a test with a formatted target in a directory that goes afterwards.
-pub fn with_target<T: 'static, F: Future<Output = T> + 'static>(test: impl FnOnce(PathBuf) -> F + 'static) -> T {
+pub fn with_target<T: 'static, F: Future<Output = T> + 'static>(
+    test: impl FnOnce(PathBuf) -> F + 'static,
+) -> T {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("target");
     let inner = path.clone();
@@ -46,7 +48,13 @@ pub fn buf(data: &[u8]) -> IoBuf {
     buf
 }
 
-pub async fn read(store: &Store, ino: InodeId, offset: u64, len: usize, path: IoPath) -> chunkstore::Result<Vec<u8>> {
+pub async fn read(
+    store: &Store,
+    ino: InodeId,
+    offset: u64,
+    len: usize,
+    path: IoPath,
+) -> chunkstore::Result<Vec<u8>> {
     let buf = IoBuf::alloc(len);
     // So that a byte that isn't filled shows.
     buf.copy_from(0, &vec![0xee; len]);

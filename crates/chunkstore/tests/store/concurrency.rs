@@ -20,7 +20,11 @@ fn random_path() -> IoPath {
 /// A place for an operation; half of them are whole blocks.
 fn random_place() -> (u64, usize) {
     let (offset, len) = (random(FILE_BYTES), 1 + random(60_000));
-    if random(2) == 0 { (offset, len as usize) } else { (offset / 4096 * 4096, len.next_multiple_of(4096) as usize) }
+    if random(2) == 0 {
+        (offset, len as usize)
+    } else {
+        (offset / 4096 * 4096, len.next_multiple_of(4096) as usize)
+    }
 }
 
 async fn writer(store: Arc<Store>, fill: u8) {
@@ -69,8 +73,13 @@ fn on_two_cores<F: Future<Output = ()> + 'static>(store: &Arc<Store>, work: fn(A
 
 async fn fight(store: Arc<Store>, core: u8) {
     let (a, b) = (writer(store.clone(), 2 * core + 1), writer(store.clone(), 2 * core + 2));
-    let everybody: Vec<std::pin::Pin<Box<dyn Future<Output = ()>>>> =
-        vec![Box::pin(a), Box::pin(b), Box::pin(reader(store.clone())), Box::pin(reader(store.clone())), Box::pin(caretaker(store))];
+    let everybody: Vec<std::pin::Pin<Box<dyn Future<Output = ()>>>> = vec![
+        Box::pin(a),
+        Box::pin(b),
+        Box::pin(reader(store.clone())),
+        Box::pin(reader(store.clone())),
+        Box::pin(caretaker(store)),
+    ];
     rt::join_all(everybody).await;
 }
 
@@ -93,7 +102,10 @@ async fn write_own_blocks(store: Arc<Store>, core: u8) {
         let store = store.clone();
         async move {
             let offset = (2 * i + u64::from(core)) * 4096;
-            store.write(INO, offset, &buf(&[core + 1; 4096]), random_path(), Durability::Later).await.unwrap();
+            store
+                .write(INO, offset, &buf(&[core + 1; 4096]), random_path(), Durability::Later)
+                .await
+                .unwrap();
         }
     });
     rt::join_all(blocks.collect()).await;

@@ -14,7 +14,7 @@ const DIR: &str = "/target";
 const FILE_BYTES: usize = 96 << 10;
 const FILES: usize = 3;
 const ROUNDS: usize = 4;
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 30;
 
 /// What a byte may be after a crash.
 #[derive(Clone, Copy)]
@@ -106,7 +106,11 @@ async fn worker(store: Arc<Store>, models: Models, file: usize) {
     loop {
         let offset = random(FILE_BYTES as u64);
         let range = ByteRange::at(offset, 1 + random(20_000)).intersect(ByteRange::new(0, FILE_BYTES as u64));
-        let range = if random(2) == 0 { range } else { ByteRange::new(offset / 4096 * 4096, range.end.next_multiple_of(4096)) };
+        let range = if random(2) == 0 {
+            range
+        } else {
+            ByteRange::new(offset / 4096 * 4096, range.end.next_multiple_of(4096))
+        };
         let fill = random(255) as u8 + 1;
         let begin = |range, byte| models.borrow_mut()[file].begin(range, byte);
         let finish = |durability| models.borrow_mut()[file].finish(durability);
@@ -130,7 +134,10 @@ async fn worker(store: Arc<Store>, models: Models, file: usize) {
                 let durability = if roll == 3 { Durability::Now } else { Durability::Later };
                 let path = if random(2) == 0 { IoPath::Direct } else { IoPath::Cached };
                 begin(range, fill);
-                store.write(ino, range.start, &buf(&vec![fill; range.len() as usize]), path, durability).await.unwrap();
+                store
+                    .write(ino, range.start, &buf(&vec![fill; range.len() as usize]), path, durability)
+                    .await
+                    .unwrap();
                 finish(durability);
             }
         }
@@ -169,7 +176,9 @@ async fn examine(options: Options) -> Result<Vec<Vec<u8>>, Kind> {
 /// Lets the machine work and fail a few times; the damage that it finds, if any.
 fn survive(seed: u64, options: &Options) -> Result<(), Kind> {
     let mut machine = Machine::new(seed);
-    machine.run(async { Store::format_with_log(Path::new(DIR), &identity(), LOG_BYTES).await.unwrap() }).unwrap();
+    machine
+        .run(async { Store::format_with_log(Path::new(DIR), &identity(), LOG_BYTES).await.unwrap() })
+        .unwrap();
     let mut contents = vec![vec![0; FILE_BYTES]; FILES];
     for round in 0..ROUNDS {
         let models: Models = Rc::new(RefCell::new(contents.into_iter().map(Model::holding).collect()));

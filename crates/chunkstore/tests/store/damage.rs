@@ -1,7 +1,7 @@
 //! What the disk changes behind the store's back is noticed, and nothing else.
 
-use chunkstore::{Allocate, Durability, IoPath, Kind, Store};
 use crate::common::{INO, buf, chunk_files, open, read, with_target};
+use chunkstore::{Allocate, Durability, IoPath, Kind, Store};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -35,12 +35,17 @@ fn a_flipped_byte_is_found_by_read_and_verify() {
         for path in [IoPath::Direct, IoPath::Cached] {
             let error = read(&store, INO, 0, 16 * 4096, path).await.expect_err("damage");
             assert_eq!(error.kind(), Kind::Corrupt { ino: INO, range: bad });
-            assert!(error.message().contains("target 3") && error.message().contains("20480..24576"), "{error}");
+            assert!(
+                error.message().contains("target 3") && error.message().contains("20480..24576"),
+                "{error}"
+            );
             // Everything else is fine, up to the block's edges.
             read(&store, INO, 0, 5 * 4096, path).await.unwrap();
             read(&store, INO, 6 * 4096, LEN - 6 * 4096, path).await.unwrap();
         }
-        read(&store, INO, 5 * 4096 + 100, 1, IoPath::Cached).await.expect_err("the block is damaged as a whole");
+        read(&store, INO, 5 * 4096 + 100, 1, IoPath::Cached)
+            .await
+            .expect_err("the block is damaged as a whole");
         assert_eq!(store.verify(INO).await.unwrap(), [bad]);
         assert_eq!(store.statistics().corrupt_ranges.get(), 1, "logged once");
     });
@@ -74,7 +79,10 @@ fn a_partial_write_does_not_whitewash_damage() {
         let part = buf(b"part");
         let written = store.write(INO, 8192 + 50, &part, IoPath::Cached, Durability::Later).await;
         assert!(matches!(written.expect_err("the rest is damaged").kind(), Kind::Corrupt { .. }));
-        store.allocate(INO, ByteRange::new(8200, 8300), Allocate::Punch).await.expect_err("the rest is damaged");
+        store
+            .allocate(INO, ByteRange::new(8200, 8300), Allocate::Punch)
+            .await
+            .expect_err("the rest is damaged");
         store.truncate(INO, 8200).await.expect_err("the rest is damaged");
         assert_eq!(store.verify(INO).await.unwrap(), [ByteRange::new(8192, 12288)]);
         // A whole block replaces it.

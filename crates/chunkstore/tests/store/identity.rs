@@ -1,7 +1,7 @@
 //! A store opens only what it is told to open, and a refusal changes nothing.
 
-use chunkstore::{Identity, Kind, Options, Store};
 use crate::common::{identity, open, run, with_target};
+use chunkstore::{Identity, Kind, Options, Store};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use types::TargetId;
@@ -21,7 +21,12 @@ fn content(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Opens as `expected` after `spoil`, and expects a refusal that says all of `words`.
-fn refused(expected: Identity, kind: Kind, words: &'static [&'static str], spoil: impl FnOnce(&Path) + 'static) {
+fn refused(
+    expected: Identity,
+    kind: Kind,
+    words: &'static [&'static str],
+    spoil: impl FnOnce(&Path) + 'static,
+) {
     with_target(move |dir| async move {
         spoil(&dir);
         let before = content(&dir);
@@ -49,7 +54,9 @@ fn another_clusters_folder_is_refused() {
 
 #[test]
 fn a_folder_without_a_superblock_is_refused() {
-    refused(identity(), Kind::NotATarget, &["mounted"], |dir| std::fs::remove_file(dir.join("target.toml")).unwrap());
+    refused(identity(), Kind::NotATarget, &["mounted"], |dir| {
+        std::fs::remove_file(dir.join("target.toml")).unwrap()
+    });
 }
 
 #[test]
@@ -72,7 +79,8 @@ fn a_newer_format_is_refused() {
 
 #[test]
 fn a_directory_that_is_not_there_is_refused() {
-    let error = run(async { Store::open(Path::new("/nonexistent"), &identity(), Options::default()).await.err() });
+    let error =
+        run(async { Store::open(Path::new("/nonexistent"), &identity(), Options::default()).await.err() });
     assert_eq!(error.expect("it can't open").kind(), Kind::NotATarget);
 }
 

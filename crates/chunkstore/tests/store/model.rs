@@ -30,7 +30,8 @@ fn place() -> impl Strategy<Value = (u64, usize)> {
         (0..REACH / 4096, 1..40usize).prop_map(|(block, count)| (block * 4096, count * 4096)),
         (0..REACH, 1..MAX_LEN),
         // Around the edges of blocks.
-        (0..REACH / 4096, 0..3u64, 1..5000usize).prop_map(|(block, d, len)| ((block * 4096 + d).saturating_sub(1), len)),
+        (0..REACH / 4096, 0..3u64, 1..5000usize)
+            .prop_map(|(block, d, len)| ((block * 4096 + d).saturating_sub(1), len)),
         // Close to the start, so that operations meet.
         (0..20_000u64, 1..20_000usize),
     ]
@@ -73,7 +74,9 @@ fn expected(model: &[u8], offset: u64, len: usize) -> Vec<u8> {
 
 /// Bytes that differ from place to place, so that a shift shows.
 fn pattern(offset: u64, len: usize, fill: u8) -> Vec<u8> {
-    (offset..offset + len as u64).map(|at| (at / 512) as u8 ^ (at as u8).wrapping_mul(fill | 1) ^ fill).collect()
+    (offset..offset + len as u64)
+        .map(|at| (at / 512) as u8 ^ (at as u8).wrapping_mul(fill | 1) ^ fill)
+        .collect()
 }
 
 async fn reopen(dir: &Path, options: &Options) -> Arc<Store> {

@@ -1,7 +1,7 @@
 //! A store that was dropped instead of closed, as by a killed process.
 
-use chunkstore::{Allocate, Durability, IoPath, Kind, Options};
 use crate::common::{INO, buf, open, open_with, read, with_target};
+use chunkstore::{Allocate, Durability, IoPath, Kind, Options};
 use std::time::Duration;
 use types::{ByteRange, InodeId};
 

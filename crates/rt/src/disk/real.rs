@@ -39,6 +39,9 @@ impl RealFile {
         } else {
             open_on_ring(path, flags).await?
         };
+        if !options.direct {
+            expect_random_reads(&fd);
+        }
         Ok(RealFile { fd: Arc::new(fd), direct: options.direct })
     }
 
@@ -237,6 +240,12 @@ async fn open_on_ring(path: &Path, flags: libc::c_int) -> io::Result<OwnedFd> {
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Says that reads of a file come in no order: what reads ahead is above, and asks for what it wants.
+fn expect_random_reads(fd: &OwnedFd) {
+    // SAFETY: a plain system call on an open descriptor. It is advice: a refusal changes nothing.
+    unsafe { libc::posix_fadvise(fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
 }
 
 async fn fsync_on_ring(fd: &Arc<OwnedFd>, flags: FsyncFlags) -> io::Result<()> {

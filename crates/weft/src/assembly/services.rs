@@ -44,6 +44,7 @@ pub struct Plan {
     /// The targets to make the first time.
     wanted: TargetList,
     durability: Durability,
+    server_cache: bool,
 }
 
 impl Plan {
@@ -69,7 +70,7 @@ impl Plan {
             cli::Durability::Relaxed => Durability::Process,
             cli::Durability::Strict => Durability::Disk,
         };
-        Ok(Plan { superblock: state.superblock.clone(), paths, list, wanted, durability })
+        Ok(Plan { superblock: state.superblock.clone(), paths, list, wanted, durability, server_cache: !args.no_server_cache })
     }
 
     fn identity(&self, target: TargetId) -> Identity {
@@ -176,6 +177,7 @@ impl Services {
             meta: Channel::in_process(meta.clone()),
             storage: channels,
             map: management.map(),
+            server_cache: plan.server_cache,
         });
         Ok(Services { writer, stores, storage, management, meta, client })
     }

@@ -1,0 +1,5 @@
+//! Each kind of fault is found, and repaired where that takes no guess.
+
+mod content;
+mod names;
+mod support;

@@ -1,0 +1,223 @@
+//! A small file system on a real engine and real targets, made without services.
+
+use bytes::Bytes;
+use chunkstore::{Durability, Identity, IoPath, Options, Store};
+use fsck::{Finding, Kind, Report, Subject, Verdict};
+use kv::{Batch, Embedded, Engine, Outcome};
+use namespace::record::Inode;
+use namespace::{Env, ReadError, Reader, Writes, keys};
+use prost::Message;
+use rt::IoBuf;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+use types::{
+    CapacityClass, ClusterMap, Credentials, Epoch, InodeId, Layout, NodeId, Pool, PoolId, SessionId, Target, TargetId,
+    TargetState, Timestamp,
+};
+use wire::{MetaOp, MetaReply};
+
+pub const HASH_KEY: (u64, u64) = (3, 5);
+pub const PARTITIONS: u16 = 4;
+
+/// A file system with nobody to serve it.
+pub struct Fs {
+    pub engine: Embedded,
+    pub stores: BTreeMap<TargetId, Arc<Store>>,
+    pub map: ClusterMap,
+    dir: TempDir,
+}
+
+/// Runs a test on a core.
+pub fn on_a_core(test: impl AsyncFnOnce(Fs) + 'static) {
+    rt::block_on(async move { test(Fs::new().await).await }).unwrap();
+}
+
+struct EngineReader<'a>(&'a Embedded);
+
+impl Reader for EngineReader<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        Ok(self.0.get(key).unwrap())
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        Ok(self.0.scan(from, to, limit).unwrap())
+    }
+}
+
+impl Fs {
+    async fn new() -> Fs {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Embedded::open(&dir.path().join("meta")).unwrap();
+        let map = cluster_map();
+        let mut stores = BTreeMap::new();
+        for target in map.targets.iter().map(|target| target.id) {
+            let path = dir.path().join(format!("t{target}"));
+            let identity = Identity { cluster: "test".into(), target };
+            Store::format_with_log(&path, &identity, 256 * 1024).await.unwrap();
+            let (store, _) = Store::open(&path, &identity, Options::default()).await.unwrap();
+            stores.insert(target, store);
+        }
+        let fs = Fs { engine, stores, map, dir };
+        fs.put_all(namespace::format(&fs.env()));
+        fs
+    }
+
+    fn env(&self) -> Env<'_> {
+        Env {
+            now: Timestamp::new(1_700_000_000, 0),
+            session: SessionId(1),
+            credentials: Credentials::default(),
+            hash_key: HASH_KEY,
+            partitions: PARTITIONS,
+            seed: 0,
+            map: &self.map,
+        }
+    }
+
+    /// Writes to the metadata behind everybody's back.
+    pub fn put_all(&self, writes: Writes) {
+        let outcome = self.engine.apply(&[Batch { guards: Vec::new(), writes }]).unwrap();
+        assert_eq!(outcome, [Outcome::Won]);
+    }
+
+    pub fn put(&self, key: &[u8], value: &impl Message) {
+        self.put_all(vec![(key.to_vec(), Some(value.encode_to_vec()))]);
+    }
+
+    pub fn delete(&self, key: &[u8]) {
+        self.put_all(vec![(key.to_vec(), None)]);
+    }
+
+    pub fn engine_has(&self, key: &[u8]) -> bool {
+        self.engine.get(key).unwrap().is_some()
+    }
+
+    pub fn inode(&self, ino: InodeId) -> Inode {
+        namespace::record::decode(&keys::inode(ino), self.engine.get(&keys::inode(ino)).unwrap().unwrap()).unwrap()
+    }
+
+    pub fn edit_inode(&self, ino: InodeId, change: impl FnOnce(&mut Inode)) {
+        let mut inode = self.inode(ino);
+        change(&mut inode);
+        self.put(&keys::inode(ino), &inode);
+    }
+
+    pub fn entry_key(&self, dir: InodeId, name: &str) -> Vec<u8> {
+        keys::entry(dir, keys::name_hash(HASH_KEY, name.as_bytes()), name.as_bytes())
+    }
+
+    /// Carries out a command as the metadata service does.
+    pub fn run(&self, op: MetaOp) -> MetaReply {
+        let applied = namespace::apply(&self.env(), &EngineReader(&self.engine), &op).unwrap();
+        if !applied.writes.is_empty() {
+            self.put_all(applied.writes);
+        }
+        applied.reply
+    }
+
+    pub fn mkdir(&self, parent: InodeId, name: &'static str) -> InodeId {
+        self.made(MetaOp::Mkdir { parent, name: name.into(), mode: 0o755, umask: 0 })
+    }
+
+    pub fn create(&self, parent: InodeId, name: &'static str) -> InodeId {
+        let op = MetaOp::Create { parent, name: name.into(), mode: 0o644, umask: 0, rdev: 0, exclusive: true };
+        self.made(op)
+    }
+
+    fn made(&self, op: MetaOp) -> InodeId {
+        match self.run(op) {
+            MetaReply::Entry(attr) => attr.ino,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Makes a file with so many bytes in chunks.
+    pub async fn chunked(&self, parent: InodeId, name: &'static str, len: usize) -> InodeId {
+        let ino = self.create(parent, name);
+        self.run(MetaOp::BeginWrite { ino });
+        self.run(MetaOp::DropInline { ino, size: 0, mtime: Timestamp::new(1_700_000_001, 0) });
+        let layout = self.layout(ino);
+        let data: Vec<u8> = (0..len).map(|at| (at / 1000) as u8 | 1).collect();
+        for piece in layout::pieces(&layout, types::ByteRange::new(0, len as u64)) {
+            let part = IoBuf::from_slice(&data[piece.file.start as usize..piece.file.end as usize]);
+            let store = self.store_of(&layout, piece.stripe);
+            store.write(ino, piece.local, &part, IoPath::Cached, Durability::Later).await.unwrap();
+        }
+        let blocks = len.div_ceil(512) as u64;
+        let size = len as u64;
+        self.run(MetaOp::EndWrite { ino, size, blocks, mtime: None, done: true, kill_suid_sgid: false });
+        ino
+    }
+
+    pub fn layout(&self, ino: InodeId) -> Layout {
+        Layout::try_from(self.inode(ino).layout.as_ref().unwrap()).unwrap()
+    }
+
+    /// The store that holds a stripe.
+    pub fn store_of(&self, layout: &Layout, stripe: usize) -> &Arc<Store> {
+        let group = self.map.group(layout.groups[stripe]).unwrap();
+        &self.stores[&group.members[0]]
+    }
+
+    /// Where a chunk file is.
+    pub fn chunk_file(&self, ino: InodeId, stripe: usize) -> PathBuf {
+        let target = self.store_of(&self.layout(ino), stripe).target();
+        Store::chunk_file_path(&self.dir.path().join(format!("t{target}")), ino)
+    }
+
+    pub async fn check(&self, repair: bool) -> Report {
+        let subject = Subject {
+            engine: &self.engine,
+            partitions: PARTITIONS,
+            hash_key: HASH_KEY,
+            map: &self.map,
+            stores: &self.stores,
+        };
+        fsck::check(&subject, repair, &|_, _, _| ()).await.unwrap()
+    }
+
+    /// Finds exactly this kind of fault, in a check that changes nothing, and nothing after a repair.
+    pub async fn finds_and_repairs(&self, kind: Kind) -> Vec<Finding> {
+        let found = self.check(false).await;
+        assert_eq!(found.verdict(), Verdict::Damaged);
+        assert!(found.findings.iter().any(|finding| finding.kind == kind), "{:?}", found.findings);
+        assert_eq!(self.check(false).await.findings, found.findings, "a check without repair changes nothing");
+        let repaired = self.check(true).await;
+        assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
+        let after = self.check(false).await;
+        assert_eq!(after.verdict(), Verdict::Clean, "{:?}", after.findings);
+        found.findings
+    }
+
+    /// Finds one fault of this kind, and repair leaves it.
+    pub async fn finds_and_leaves(&self, kind: Kind) -> Finding {
+        let report = self.check(true).await;
+        let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
+        assert_eq!((kinds, report.verdict()), (vec![kind], Verdict::Damaged));
+        assert_eq!(self.check(true).await.findings, report.findings);
+        report.findings[0].clone()
+    }
+}
+
+fn cluster_map() -> ClusterMap {
+    let target = |id| Target {
+        id: TargetId(id),
+        node: NodeId(1),
+        pool: PoolId(1),
+        path: format!("t{id}"),
+        state: TargetState::Online,
+        capacity: 1 << 40,
+        free: 1 << 40,
+        class: CapacityClass::Normal,
+    };
+    let mut map = ClusterMap {
+        epoch: Epoch(1),
+        targets: (1..=4).map(target).collect(),
+        pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+        groups: Vec::new(),
+    };
+    map.groups = layout::single_groups(&map);
+    map
+}

@@ -1,0 +1,32 @@
+//! Runs of the whole cluster, small enough for every build.
+
+use sim::{RunOptions, run_seed};
+
+const SMALL: RunOptions = RunOptions { rounds: 5, operations: 80, intent_log: true };
+
+#[test]
+fn seeds_pass() {
+    for seed in 0..20 {
+        if let Err(violation) = run_seed(seed, SMALL) {
+            panic!("{violation}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in [1, 7, 12] {
+        let (first, second) = (run_seed(seed, SMALL).unwrap(), run_seed(seed, SMALL).unwrap());
+        assert_eq!(first, second, "seed {seed}");
+        assert!(first.operations > 0 && first.kills + first.power_cuts == 5);
+    }
+    assert_ne!(run_seed(1, SMALL).unwrap().fingerprint, run_seed(7, SMALL).unwrap().fingerprint);
+}
+
+/// The negative control: what checks can't see missing, they can't see broken.
+#[test]
+fn without_the_intent_log_damage_is_noticed() {
+    let options = RunOptions { intent_log: false, ..SMALL };
+    let violation = (0..20).find_map(|seed| run_seed(seed, options).err()).expect("some seed of twenty fails");
+    assert!(violation.to_string().contains(&format!("make sim SEED={}", violation.seed)));
+}

@@ -1,0 +1,106 @@
+//! The service as a client sees it.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
+use chunkstore::{Identity, Options, Store};
+use net::{Channel, Handler};
+use rt::IoBuf;
+use std::path::Path;
+use std::sync::Arc;
+use storage::{Counters, StorageService};
+use types::{ByteRange, Errno, InodeId, Result, TargetId};
+use wire::{Allocate, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
+
+const INO: InodeId = InodeId(9);
+
+async fn store(dir: &Path, target: u32) -> Arc<Store> {
+    let identity = Identity { cluster: "test".to_string(), target: TargetId(target) };
+    let dir = dir.join(target.to_string());
+    Store::format_with_log(&dir, &identity, 0).await.unwrap();
+    Store::open(&dir, &identity, Options::default()).await.unwrap().0
+}
+
+/// Runs a test with a service of targets 1 and 2.
+fn with_service<F: Future<Output = ()>>(
+    test: impl FnOnce(Arc<StorageService>, std::path::PathBuf) -> F + 'static,
+) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    let run = async move {
+        let stores = [store(&path, 1).await, store(&path, 2).await];
+        test(Arc::new(StorageService::new(stores)), path).await;
+    };
+    rt::block_on(run).unwrap();
+}
+
+async fn ask(
+    service: &Arc<StorageService>,
+    target: u32,
+    op: StorageOp,
+    payload: Option<IoBuf>,
+) -> Result<StorageReply> {
+    let service: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
+    let request = StorageRequest { target: TargetId(target), ino: INO, op };
+    Channel::in_process(service).call(request, payload).await
+}
+
+#[test]
+fn every_request_has_its_answer() {
+    with_service(|service, _| async move {
+        let data = IoBuf::from_slice(&[5; 10_000]);
+        let write = StorageOp::Write { offset: 0, path: Way::Direct, durable: true };
+        assert_eq!(ask(&service, 1, write, Some(data)).await, Ok(StorageReply::Unit));
+        let punch = StorageOp::Allocate { range: ByteRange::new(0, 4096), how: Allocate::Punch };
+        assert_eq!(ask(&service, 1, punch, None).await, Ok(StorageReply::Unit));
+        assert_eq!(ask(&service, 1, StorageOp::Truncate { len: 9000 }, None).await, Ok(StorageReply::Unit));
+        assert_eq!(ask(&service, 1, StorageOp::Sync, None).await, Ok(StorageReply::Unit));
+        let seek = StorageOp::Seek { from: 0, what: Seek::Data };
+        assert_eq!(ask(&service, 1, seek, None).await, Ok(StorageReply::Offset(Some(4096))));
+        let Ok(StorageReply::Stat { len: 9000, .. }) = ask(&service, 1, StorageOp::Stat, None).await else {
+            panic!("the length is what it was cut to")
+        };
+        let found = IoBuf::alloc(10_000);
+        let read = StorageOp::Read { offset: 0, path: Way::Cached };
+        assert_eq!(ask(&service, 1, read.clone(), Some(found.clone())).await, Ok(StorageReply::Unit));
+        let expected = [vec![0; 4096], vec![5; 9000 - 4096], vec![0; 1000]].concat();
+        assert_eq!(found.as_slice(), expected);
+        // The other target has nothing of the file.
+        assert_eq!(ask(&service, 2, read, Some(found.clone())).await, Ok(StorageReply::Unit));
+        assert_eq!(found.as_slice(), [0; 10_000]);
+        assert_eq!(ask(&service, 1, StorageOp::Delete, None).await, Ok(StorageReply::Unit));
+        assert_eq!(ask(&service, 1, StorageOp::SyncTarget, None).await, Ok(StorageReply::Unit));
+        let Ok(StorageReply::Space { capacity, free }) = ask(&service, 1, StorageOp::Space, None).await
+        else {
+            panic!("space is answered with space")
+        };
+        assert!(free <= capacity && capacity > 0);
+        assert_eq!(service.counters(TargetId(1)), Some(Counters { requests: 10, ..Counters::default() }));
+    });
+}
+
+#[test]
+fn errors_name_target_and_remedy() {
+    with_service(|service, path| async move {
+        let data = IoBuf::from_slice(&[5; 4096]);
+        let write = StorageOp::Write { offset: 0, path: Way::Direct, durable: true };
+        ask(&service, 2, write.clone(), Some(data.clone())).await.unwrap();
+        let mut folder = path.join("2/chunks");
+        while folder.is_dir() {
+            let entry = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            folder = entry.filter(|path| path.extension().is_none()).last().unwrap();
+        }
+        std::fs::write(folder, [6; 4096]).unwrap();
+        let read = StorageOp::Read { offset: 0, path: Way::Direct };
+        let error = ask(&service, 2, read, Some(data.clone())).await.unwrap_err();
+        assert_eq!(error.errno, Errno::EIO);
+        assert!(error.message.contains("target 2") && error.message.contains("0..4096"), "{error}");
+        assert!(!error.hint.is_empty());
+        assert_eq!(service.counters(TargetId(2)).unwrap().io_errors, 1);
+
+        let beyond = StorageOp::Write { offset: u64::MAX - 100, path: Way::Cached, durable: false };
+        assert_eq!(ask(&service, 1, beyond, Some(data)).await.unwrap_err().errno, Errno::EFBIG);
+        assert_eq!(ask(&service, 1, write, None).await.unwrap_err().errno, Errno::EINVAL);
+        let unknown = ask(&service, 3, StorageOp::Stat, None).await.unwrap_err();
+        assert_eq!(unknown.errno, Errno::ENODEV);
+        assert!(unknown.message.contains("target 3"), "{unknown}");
+    });
+}
