@@ -31,9 +31,9 @@ check: tools
 test: tools
 	cargo xtask test
 
-## sim: the whole-cluster simulation, SEEDS=N
+## sim: the whole-cluster simulation, SEEDS=N, or SEED=n to replay one
 sim: tools
-	cargo xtask sim --seeds $(SEEDS)
+	cargo xtask sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 ## bench: rates of the mount beside the local directory below it
 bench: tools

@@ -11,26 +11,23 @@ pub struct Options {
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
-    first: u64,
-    /// Run only simulations whose name contains this.
-    #[arg(long, default_value = "sim")]
-    name: String,
+    from: u64,
+    /// Run this seed alone.
+    #[arg(long)]
+    seed: Option<u64>,
 }
 
-/// Runs every simulated test of the workspace; each takes its seeds from the environment.
+/// Builds and runs the simulator.
 pub fn run(options: &Options) -> Result<(), String> {
     let mut command = build::cargo();
-    command
-        .args(["test", "--workspace", "--lib", "--tests", "--", &options.name, "--nocapture"])
-        .env("WEFT_SIM_SEEDS", options.seeds.to_string())
-        .env("WEFT_SIM_FIRST_SEED", options.first.to_string())
-        .stdin(Stdio::null());
-    println!("simulating {} seeds from {}", options.seeds, options.first);
+    command.args(["run", "--quiet", "--package", "sim", "--"]).stdin(Stdio::null());
+    match options.seed {
+        Some(seed) => command.args(["--seed", &seed.to_string()]),
+        None => command.args(["--seeds", &options.seeds.to_string(), "--from", &options.from.to_string()]),
+    };
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!(
-            "a simulation failed ({status}); replay one seed with: cargo xtask sim --seeds 1 --first SEED"
-        )),
+        Ok(status) => Err(format!("the simulation failed ({status})")),
         Err(error) => Err(format!("cannot start cargo: {error}")),
     }
 }

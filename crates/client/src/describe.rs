@@ -61,7 +61,8 @@ impl Client {
         let total = size.div_ceil(chunk);
         let shown = (0..total).take(CHUNKS_SHOWN).map(|index| {
             let range = ByteRange::new(index * chunk, ((index + 1) * chunk).min(size));
-            let piece = layout::pieces(layout, range).next().expect("a chunk before the end of the file has bytes");
+            let piece =
+                layout::pieces(layout, range).next().expect("a chunk before the end of the file has bytes");
             Ok(json!({
                 "index": index, "offset": range.start, "length": range.len(), "group": piece.group,
                 "target": self.member(piece.group)?, "chunk_file": format!("{:016x}", ino.0),
@@ -72,10 +73,18 @@ impl Client {
     }
 
     /// Changes a directory's stripe pattern, as its owner or root.
-    pub(crate) async fn set_pattern(&self, credentials: Credentials, dir: InodeId, json: &[u8]) -> Result<()> {
+    pub(crate) async fn set_pattern(
+        &self,
+        credentials: Credentials,
+        dir: InodeId,
+        json: &[u8],
+    ) -> Result<()> {
         let attr = self.getattr(dir).await?;
         if credentials.uid != 0 && credentials.uid != attr.uid {
-            return Err(Error::new(Errno::EPERM, format!("only the owner of directory {dir} may set its pattern")));
+            return Err(Error::new(
+                Errno::EPERM,
+                format!("only the owner of directory {dir} may set its pattern"),
+            ));
         }
         let change = parse_change(json)?;
         self.change(credentials, MetaOp::SetPattern { dir, change }).await.map(drop)
@@ -127,7 +136,8 @@ mod tests {
         let change = parse_change(br#"{"chunk_size":65536,"chooser":"random"}"#).unwrap();
         assert_eq!(change.chunk_size, Some(65536));
         assert_eq!(change.chooser, Some(types::Chooser::Random));
-        for bad in [&b"[]"[..], b"{", br#"{"chunk_size":"big"}"#, br#"{"size":1}"#, br#"{"chooser":"best"}"#] {
+        for bad in [&b"[]"[..], b"{", br#"{"chunk_size":"big"}"#, br#"{"size":1}"#, br#"{"chooser":"best"}"#]
+        {
             assert_eq!(parse_change(bad).unwrap_err().errno, Errno::EINVAL);
         }
     }

@@ -126,7 +126,13 @@ impl Client {
     }
 
     /// The everyday write: the file is in chunks and this session may change them. False when it isn't so yet.
-    async fn write_through(&self, inode: &OpenInode, offset: u64, buf: &IoBuf, how: WriteHow) -> Result<bool> {
+    async fn write_through(
+        &self,
+        inode: &OpenInode,
+        offset: u64,
+        buf: &IoBuf,
+        how: WriteHow,
+    ) -> Result<bool> {
         let _shared = inode.gate.read().await;
         let prepared = prepare(&inode.content.lock());
         let Prepared::Chunks(layout) = prepared else { return Ok(false) };
@@ -159,7 +165,13 @@ impl Client {
     }
 
     /// The first write, or one to an inline file.
-    async fn write_reshaping(&self, inode: &OpenInode, offset: u64, buf: &IoBuf, how: WriteHow) -> Result<()> {
+    async fn write_reshaping(
+        &self,
+        inode: &OpenInode,
+        offset: u64,
+        buf: &IoBuf,
+        how: WriteHow,
+    ) -> Result<()> {
         let _alone = inode.gate.write().await;
         self.load(inode).await?;
         let end = offset + buf.len() as u64;
@@ -178,7 +190,13 @@ impl Client {
         self.write_and_note(inode, &layout, offset, buf, how).await
     }
 
-    async fn write_inline(&self, inode: &OpenInode, offset: u64, buf: &IoBuf, kill_suid_sgid: bool) -> Result<()> {
+    async fn write_inline(
+        &self,
+        inode: &OpenInode,
+        offset: u64,
+        buf: &IoBuf,
+        kill_suid_sgid: bool,
+    ) -> Result<()> {
         let data = Bytes::copy_from_slice(buf.as_slice());
         let op = MetaOp::WriteInline { ino: inode.ino, offset, data, kill_suid_sgid };
         let attr = entry(self.report(op).await?)?;
@@ -316,7 +334,6 @@ fn prepare(content: &Content) -> Prepared {
         _ => Prepared::Reshape,
     }
 }
-
 
 /// Fills the first `len` bytes of `buf` from inline content at `offset`, with zeros behind its end.
 fn copy_inline(inline: &[u8], offset: u64, buf: &IoBuf, len: usize) {

@@ -115,7 +115,9 @@ impl InodeTable {
     /// True when the caller's use is the only one left and the file should be reported before it ends. Orphans that nobody can reach
     /// any more need no report.
     pub(crate) fn is_last_use(&self, ino: InodeId) -> bool {
-        self.shard(ino).get(&ino).is_some_and(|node| node.users == 1 && !(node.unlinked && node.references == 0))
+        self.shard(ino)
+            .get(&ino)
+            .is_some_and(|node| node.users == 1 && !(node.unlinked && node.references == 0))
     }
 
     /// Ends a use.

@@ -100,7 +100,8 @@ impl Client {
 
     /// Asks something that changes nothing.
     async fn ask(&self, op: MetaOp) -> Result<MetaReply> {
-        let request = MetaRequest { session: self.session, sequence: 0, credentials: Credentials::default(), op };
+        let request =
+            MetaRequest { session: self.session, sequence: 0, credentials: Credentials::default(), op };
         self.meta.call(request, None).await
     }
 
@@ -115,7 +116,13 @@ impl Client {
         self.change(Credentials::default(), op).await
     }
 
-    async fn store(&self, target: TargetId, ino: InodeId, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
+    async fn store(
+        &self,
+        target: TargetId,
+        ino: InodeId,
+        op: StorageOp,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
         let channel = self.storage.get(&target).ok_or_else(|| {
             Error::new(Errno::EIO, format!("target {target} is not served by anybody"))
                 .hint("weft target list shows which targets are online")
@@ -142,7 +149,8 @@ impl Client {
 
     /// Everything that returned before is on disk when this returns.
     pub async fn syncfs(&self) -> Result<()> {
-        let asked = self.storage.keys().map(|&target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
+        let asked =
+            self.storage.keys().map(|&target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
         for reply in rt::join_all(asked.collect()).await {
             reply?;
         }

@@ -23,7 +23,13 @@ impl Client {
     }
 
     /// Gives a range back.
-    pub async fn unlock(&self, ino: InodeId, space: LockSpace, owner: LockOwner, range: LockRange) -> Result<()> {
+    pub async fn unlock(
+        &self,
+        ino: InodeId,
+        space: LockSpace,
+        owner: LockOwner,
+        range: LockRange,
+    ) -> Result<()> {
         self.ask(MetaOp::Unlock { ino, space, owner, range }).await.map(drop)
     }
 

@@ -106,7 +106,13 @@ impl Client {
     }
 
     /// Gives an inode another name.
-    pub async fn link(&self, credentials: Credentials, ino: InodeId, parent: InodeId, name: &[u8]) -> Result<Attr> {
+    pub async fn link(
+        &self,
+        credentials: Credentials,
+        ino: InodeId,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<Attr> {
         let op = MetaOp::Link { ino, parent, name: Bytes::copy_from_slice(name) };
         let reply = self.change(credentials, op).await?;
         self.inodes.linked(ino);

@@ -54,7 +54,15 @@ impl Client {
             self.report(MetaOp::TruncateDone { ino: inode.ino }).await?;
             inode.content.lock().unsynced = true;
             let (ino, blocks) = (inode.ino, self.allocated(inode.ino, &layout).await?);
-            self.report(MetaOp::EndWrite { ino, size, blocks, mtime: None, done: false, kill_suid_sgid: false }).await?;
+            self.report(MetaOp::EndWrite {
+                ino,
+                size,
+                blocks,
+                mtime: None,
+                done: false,
+                kill_suid_sgid: false,
+            })
+            .await?;
         }
         Ok(())
     }

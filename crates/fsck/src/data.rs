@@ -98,7 +98,12 @@ impl ChunkFile<'_> {
             Ok(damaged) => damaged,
             Err(error) => {
                 let remedy = "check the target's device; restore the file from a copy";
-                report.add(Kind::DamagedContent, self.tree.path(self.ino), error.message().to_owned(), remedy);
+                report.add(
+                    Kind::DamagedContent,
+                    self.tree.path(self.ino),
+                    error.message().to_owned(),
+                    remedy,
+                );
                 return Ok(());
             }
         };
@@ -115,7 +120,8 @@ impl ChunkFile<'_> {
                 object: self.tree.path(self.ino),
                 range: Some(range),
                 cause: format!("bytes {local} of {} do not match their checksums", self.object()),
-                remedy: "restore the file from a copy, or delete it: there is no second copy to repair from".into(),
+                remedy: "restore the file from a copy, or delete it: there is no second copy to repair from"
+                    .into(),
                 repaired: false,
             });
         }
@@ -130,7 +136,10 @@ fn mark_repaired(report: &mut Report) {
 
 /// Which stripe of the layout a target holds.
 fn stripe_of(subject: &Subject<'_>, layout: &Layout, target: TargetId) -> Option<usize> {
-    layout.groups.iter().position(|&group| subject.map.group(group).is_some_and(|group| group.members.contains(&target)))
+    layout
+        .groups
+        .iter()
+        .position(|&group| subject.map.group(group).is_some_and(|group| group.members.contains(&target)))
 }
 
 /// Files whose chunk files are gone. A chunk file may rightly be absent where the file has a hole, so only files that
@@ -149,7 +158,12 @@ async fn missing(
         for (stripe, &group) in layout.groups.iter().enumerate() {
             let target = subject.map.group(group).and_then(|group| group.members.first());
             let Some(files) = target.and_then(|target| present.get(target)) else {
-                report.add(Kind::UnknownTarget, tree.path(ino), format!("group {group} of its layout has no target here"), REMEDY);
+                report.add(
+                    Kind::UnknownTarget,
+                    tree.path(ino),
+                    format!("group {group} of its layout has no target here"),
+                    REMEDY,
+                );
                 continue;
             };
             let expected = layout::local_len(&layout, stripe, inode.size);

@@ -90,7 +90,13 @@ impl Report {
         }
     }
 
-    pub(crate) fn add(&mut self, kind: Kind, object: impl Into<String>, cause: impl Into<String>, remedy: &str) {
+    pub(crate) fn add(
+        &mut self,
+        kind: Kind,
+        object: impl Into<String>,
+        cause: impl Into<String>,
+        remedy: &str,
+    ) {
         self.findings.push(Finding {
             kind,
             object: object.into(),

@@ -19,12 +19,28 @@ pub(crate) struct Fix {
 pub(crate) enum Change {
     Delete(Vec<u8>),
     /// Store the name again where it belongs.
-    Refile { name: Name, ino: InodeId, mode: u32 },
-    Links { ino: InodeId, nlink: u32 },
-    Parent { ino: InodeId, parent: InodeId },
+    Refile {
+        name: Name,
+        ino: InodeId,
+        mode: u32,
+    },
+    Links {
+        ino: InodeId,
+        nlink: u32,
+    },
+    Parent {
+        ino: InodeId,
+        parent: InodeId,
+    },
     /// Give it a name in `/lost+found`.
-    Rescue { ino: InodeId, subdirectories: u32 },
-    Next { partition: PartitionId, sequence: u64 },
+    Rescue {
+        ino: InodeId,
+        subdirectories: u32,
+    },
+    Next {
+        partition: PartitionId,
+        sequence: u64,
+    },
 }
 
 struct Checker<'a> {
@@ -77,7 +93,8 @@ fn reachable(tree: &Tree) -> HashSet<InodeId> {
             }
         }
     }
-    let nameless = tree.inodes.iter().filter(|(_, known)| known.inode.is_some() && tree.live_names(known) == 0);
+    let nameless =
+        tree.inodes.iter().filter(|(_, known)| known.inode.is_some() && tree.live_names(known) == 0);
     let mut pending: Vec<InodeId> = nameless.map(|(&ino, _)| ino).chain([InodeId::ROOT]).collect();
     let mut reachable: HashSet<InodeId> = pending.iter().copied().collect();
     while let Some(dir) = pending.pop() {
@@ -92,19 +109,34 @@ fn reachable(tree: &Tree) -> HashSet<InodeId> {
 
 fn dangling(tree: &Tree, known: &Known, ino: InodeId, checker: &mut Checker<'_>) {
     for name in &known.names {
-        let path = format!("{}/{}", tree.path(name.dir).trim_end_matches('/'), String::from_utf8_lossy(&name.name));
+        let path =
+            format!("{}/{}", tree.path(name.dir).trim_end_matches('/'), String::from_utf8_lossy(&name.name));
         let cause = format!("it names inode {ino}, which does not exist");
-        checker.found(Kind::DanglingName, path, cause, "repair removes the name", Change::Delete(name.key.clone()));
+        checker.found(
+            Kind::DanglingName,
+            path,
+            cause,
+            "repair removes the name",
+            Change::Delete(name.key.clone()),
+        );
     }
 }
 
-fn names(subject: &Subject<'_>, tree: &Tree, known: &Known, ino: InodeId, inode: &Inode, checker: &mut Checker<'_>) {
+fn names(
+    subject: &Subject<'_>,
+    tree: &Tree,
+    known: &Known,
+    ino: InodeId,
+    inode: &Inode,
+    checker: &mut Checker<'_>,
+) {
     for name in &known.names {
         let hash = keys::name_hash(subject.hash_key, &name.name);
         let misfiled = keys::entry(name.dir, hash, &name.name) != name.key;
         let wrong_type = name.kind != inode.mode & mode::S_IFMT;
         if misfiled || wrong_type {
-            let cause = if misfiled { "it is stored under a wrong hash" } else { "its type is not the inode's" };
+            let cause =
+                if misfiled { "it is stored under a wrong hash" } else { "its type is not the inode's" };
             let change = Change::Refile { name: name.clone(), ino, mode: inode.mode };
             checker.found(Kind::MisfiledName, tree.path(ino), cause.into(), "repair stores it again", change);
         }
@@ -160,13 +192,24 @@ fn links(
     }
     if !reachable.contains(&ino) {
         let object = format!("inode {ino}");
-        checker.report.add(Kind::Unreachable, object, "the root does not lead to this directory", "restore the metadata from a backup");
+        checker.report.add(
+            Kind::Unreachable,
+            object,
+            "the root does not lead to this directory",
+            "restore the metadata from a backup",
+        );
     }
 }
 
 fn link_count(tree: &Tree, ino: InodeId, is: u32, nlink: u32, checker: &mut Checker<'_>) {
     let cause = format!("its link count is {is}, its names make {nlink}");
-    checker.found(Kind::LinkCount, tree.path(ino), cause, "repair sets the count", Change::Links { ino, nlink });
+    checker.found(
+        Kind::LinkCount,
+        tree.path(ino),
+        cause,
+        "repair sets the count",
+        Change::Links { ino, nlink },
+    );
 }
 
 /// Records that hang on an inode which isn't there, or which they contradict.
@@ -213,7 +256,13 @@ fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
         if next <= used {
             let cause = format!("the next inode number is {next}, but {used} is in use");
             let change = Change::Next { partition, sequence: used + 1 };
-            checker.found(Kind::NextNumber, format!("partition {partition}"), cause, "repair sets it", change);
+            checker.found(
+                Kind::NextNumber,
+                format!("partition {partition}"),
+                cause,
+                "repair sets it",
+                change,
+            );
         }
     }
 }

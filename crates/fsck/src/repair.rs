@@ -53,9 +53,11 @@ fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
 
 fn load(subject: &Subject<'_>, ino: InodeId) -> Result<Inode> {
     let key = keys::inode(ino);
-    let value = subject.engine.get(&key).map_err(unreadable)?.ok_or_else(|| {
-        Error::new(Errno::EIO, format!("inode {ino} vanished during the repair"))
-    })?;
+    let value = subject
+        .engine
+        .get(&key)
+        .map_err(unreadable)?
+        .ok_or_else(|| Error::new(Errno::EIO, format!("inode {ino} vanished during the repair")))?;
     record::decode(&key, value)
 }
 
@@ -90,12 +92,14 @@ fn rescue(subject: &Subject<'_>, ino: InodeId, subdirectories: u32) -> Result<Wr
 
 /// The directory, and the writes that make it.
 fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
-    let root_key = keys::entry(InodeId::ROOT, keys::name_hash(subject.hash_key, LOST_AND_FOUND), LOST_AND_FOUND);
+    let root_key =
+        keys::entry(InodeId::ROOT, keys::name_hash(subject.hash_key, LOST_AND_FOUND), LOST_AND_FOUND);
     if let Some(value) = subject.engine.get(&root_key).map_err(unreadable)? {
         let entry: Entry = record::decode(&root_key, value)?;
         let directory = load(subject, entry.id())?;
         if !directory.is_directory() {
-            let error = Error::new(Errno::ENOTDIR, "/lost+found is no directory, so that nothing can be named in it");
+            let error =
+                Error::new(Errno::ENOTDIR, "/lost+found is no directory, so that nothing can be named in it");
             return Err(error.hint("rename it and repair again"));
         }
         return Ok((entry.id(), directory, Vec::new()));

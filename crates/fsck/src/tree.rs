@@ -80,7 +80,12 @@ impl Tree {
             from = [last.as_ref(), &[0]].concat();
             for (key, value) in page {
                 if let Err(cause) = take(self, &key, value) {
-                    report.add(Kind::DamagedRecord, format!("metadata key {:02x?}", key.as_ref()), cause, REMEDY);
+                    report.add(
+                        Kind::DamagedRecord,
+                        format!("metadata key {:02x?}", key.as_ref()),
+                        cause,
+                        REMEDY,
+                    );
                     self.damaged.push(key.to_vec());
                 }
             }
@@ -180,18 +185,24 @@ impl Tree {
 
     /// Number of inodes that aren't directories.
     pub(crate) fn files(&self) -> u64 {
-        self.inodes.values().filter(|known| known.inode.as_ref().is_some_and(|inode| !inode.is_directory())).count() as u64
+        self.inodes
+            .values()
+            .filter(|known| known.inode.as_ref().is_some_and(|inode| !inode.is_directory()))
+            .count() as u64
     }
 
     /// Number of directories.
     pub(crate) fn directories(&self) -> u64 {
-        self.inodes.values().filter(|known| known.inode.as_ref().is_some_and(Inode::is_directory)).count() as u64
+        self.inodes.values().filter(|known| known.inode.as_ref().is_some_and(Inode::is_directory)).count()
+            as u64
     }
 
     /// The layout of a file whose content is in chunks.
     pub(crate) fn layout(&self, ino: InodeId) -> Option<Layout> {
         let inode = self.inode(ino).filter(|inode| inode.is_regular() && !inode.inline)?;
-        Layout::try_from(inode.layout.as_ref()?).ok().filter(|layout| !layout.groups.is_empty() && layout.chunk_size > 0)
+        Layout::try_from(inode.layout.as_ref()?)
+            .ok()
+            .filter(|layout| !layout.groups.is_empty() && layout.chunk_size > 0)
     }
 }
 

@@ -56,7 +56,9 @@ pub mod record;
 mod tx;
 
 pub use attributes::{MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE, MAX_XATTR_VALUES};
-pub use background::{Chunks, OrphanInode, Unsettled, children, chunks, doomed, forget_doomed, inodes, orphans, unsettled};
+pub use background::{
+    Chunks, OrphanInode, Unsettled, children, chunks, doomed, forget_doomed, inodes, orphans, unsettled,
+};
 pub use keys::{Key, decode_key, partition_of_key};
 pub use tx::MAX_NAME;
 

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use storage::StorageService;
 use types::{
-    CapacityClass, ClusterMap, Credentials, Epoch, Errno, Error, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
-    SessionId, Target, TargetId, TargetState,
+    CapacityClass, ClusterMap, Credentials, Epoch, Errno, Error, InodeId, MapHandle, NodeId, Pool, PoolId,
+    Result, SessionId, Target, TargetId, TargetState,
 };
 use wire::{StorageReply, StorageRequest, XattrMode};
 
@@ -53,7 +53,9 @@ impl Site {
     /// Makes the targets and the root directory of a new file system.
     pub(crate) async fn format(&self) -> Result<()> {
         for target in targets() {
-            Store::format_with_log(&directory(target), &identity(target), LOG_BYTES).await.map_err(store_error)?;
+            Store::format_with_log(&directory(target), &identity(target), LOG_BYTES)
+                .await
+                .map_err(store_error)?;
         }
         let cluster = self.start(SessionId(1)).await?;
         let root = Credentials::default();

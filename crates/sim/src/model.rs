@@ -32,7 +32,10 @@ pub type Outcome<T> = Result<T, Errno>;
 
 impl Default for Model {
     fn default() -> Model {
-        Model { nodes: BTreeMap::from([(ROOT, Node::Directory { entries: BTreeMap::new() })]), next: ROOT + 1 }
+        Model {
+            nodes: BTreeMap::from([(ROOT, Node::Directory { entries: BTreeMap::new() })]),
+            next: ROOT + 1,
+        }
     }
 }
 
@@ -175,7 +178,9 @@ impl Model {
     fn is_within(&self, dir: NodeId, top: NodeId) -> bool {
         dir == top
             || match self.nodes.get(&top) {
-                Some(Node::Directory { entries }) => entries.values().any(|&child| self.is_within(dir, child)),
+                Some(Node::Directory { entries }) => {
+                    entries.values().any(|&child| self.is_within(dir, child))
+                }
                 _ => false,
             }
     }

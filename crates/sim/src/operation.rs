@@ -66,27 +66,69 @@ impl Dice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation {
-    Create { path: String },
-    Mkdir { path: String },
-    Unlink { path: String },
-    Rmdir { path: String },
-    Link { from: String, to: String },
-    Rename { from: String, to: String },
+    Create {
+        path: String,
+    },
+    Mkdir {
+        path: String,
+    },
+    Unlink {
+        path: String,
+    },
+    Rmdir {
+        path: String,
+    },
+    Link {
+        from: String,
+        to: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
     /// `fill` seeds the bytes.
-    Write { path: String, range: ByteRange, fill: u64, direct: bool },
-    Read { path: String, range: ByteRange },
-    Truncate { path: String, size: u64 },
-    Punch { path: String, range: ByteRange },
-    Fsync { path: String },
-    Stat { path: String },
-    List { path: String },
+    Write {
+        path: String,
+        range: ByteRange,
+        fill: u64,
+        direct: bool,
+    },
+    Read {
+        path: String,
+        range: ByteRange,
+    },
+    Truncate {
+        path: String,
+        size: u64,
+    },
+    Punch {
+        path: String,
+        range: ByteRange,
+    },
+    Fsync {
+        path: String,
+    },
+    Stat {
+        path: String,
+    },
+    List {
+        path: String,
+    },
     /// Keeps a file open over what follows; the oldest of a few is closed.
-    Hold { path: String },
+    Hold {
+        path: String,
+    },
     /// Reads and writes through an open file that may have lost its name.
-    UseHeld { index: usize, range: ByteRange, fill: u64 },
+    UseHeld {
+        index: usize,
+        range: ByteRange,
+        fill: u64,
+    },
     SyncAll,
     /// Lets background work run.
-    Rest { ms: u64 },
+    Rest {
+        ms: u64,
+    },
 }
 
 impl Operation {
@@ -111,7 +153,9 @@ impl Operation {
             85..88 => Operation::Stat { path },
             88..91 => Operation::List { path },
             91..93 => Operation::Hold { path },
-            93..96 => Operation::UseHeld { index: dice.below(4) as usize, range: dice.range(), fill: dice.next() },
+            93..96 => {
+                Operation::UseHeld { index: dice.below(4) as usize, range: dice.range(), fill: dice.next() }
+            }
             96..97 => Operation::SyncAll,
             _ => Operation::Rest { ms: dice.below(1500) },
         }
@@ -126,8 +170,12 @@ impl Operation {
             Operation::Rmdir { path } => drop(model.rmdir(path)),
             Operation::Link { from, to } => drop(model.link(from, to)),
             Operation::Rename { from, to } => drop(model.rename(from, to)),
-            Operation::Write { path, range, fill, .. } => return edit_path(model, path, |c| put(c, *range, *fill)),
-            Operation::Truncate { path, size } => return edit_path(model, path, |c| c.resize(*size as usize, 0)),
+            Operation::Write { path, range, fill, .. } => {
+                return edit_path(model, path, |c| put(c, *range, *fill));
+            }
+            Operation::Truncate { path, size } => {
+                return edit_path(model, path, |c| c.resize(*size as usize, 0));
+            }
             Operation::Punch { path, range } => return edit_path(model, path, |c| punch(c, *range)),
             Operation::UseHeld { index, range, fill } => {
                 let id = *held.get(*index)?;

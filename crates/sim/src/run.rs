@@ -227,7 +227,9 @@ impl Run {
             shared.driver = None;
             shared.cluster.take().expect("the process was started and not interrupted")
         };
-        self.uninterrupted(async move { cluster.stop().await.map_err(|error| format!("shutdown: {error}")) })?;
+        self.uninterrupted(
+            async move { cluster.stop().await.map_err(|error| format!("shutdown: {error}")) },
+        )?;
         // Nothing is lost by a power cut any more.
         self.machine.crash();
         self.site.engine.crash(0);
@@ -250,7 +252,8 @@ async fn start(
     judge(&report.findings, had_power_cut)?;
     cluster.start_background();
     let driver = Driver::new(cluster.client.clone());
-    let found = driver.survey().await.map_err(|error| format!("reading the tree after a restart: {error:?}"))?;
+    let found =
+        driver.survey().await.map_err(|error| format!("reading the tree after a restart: {error:?}"))?;
     let mut shared = shared.borrow_mut();
     shared.cluster = Some(cluster);
     shared.driver = Some(driver);

@@ -204,7 +204,8 @@ impl World {
                     if links != found_links {
                         return Err(format!("{path} has link count {found_links}, not {links}"));
                     }
-                    self.content_is_allowed(how, id, unfinished, content).map_err(|why| format!("{path}: {why}"))?;
+                    self.content_is_allowed(how, id, unfinished, content)
+                        .map_err(|why| format!("{path}: {why}"))?;
                 }
                 _ => return Err(format!("{path} is of another kind")),
             }

@@ -27,6 +27,7 @@ fn the_same_seed_gives_the_same_run() {
 #[test]
 fn without_the_intent_log_damage_is_noticed() {
     let options = RunOptions { intent_log: false, ..SMALL };
-    let violation = (0..20).find_map(|seed| run_seed(seed, options).err()).expect("some seed of twenty fails");
+    let violation =
+        (0..20).find_map(|seed| run_seed(seed, options).err()).expect("some seed of twenty fails");
     assert!(violation.to_string().contains(&format!("make sim SEED={}", violation.seed)));
 }

@@ -37,6 +37,8 @@ pub enum Command {
     /// Pools: named sets of targets
     #[command(subcommand)]
     Pool(ListCommand),
+    /// Check a stopped cluster, and repair it
+    Fsck(FsckArgs),
     /// Let mount(8) and fstab know the type fuse.weft
     InstallHelper(InstallHelperArgs),
     /// What mount(8) calls
@@ -153,6 +155,21 @@ pub struct QueryArgs {
     /// State directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft fsck`.
+#[derive(Args, Debug)]
+#[command(after_help = "Exit status: 0 in order, 1 repaired, 4 damage is left, 8 could not check")]
+pub struct FsckArgs {
+    /// State directory of the cluster
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Put right what takes no guess; damaged content stays as it is
+    #[arg(long)]
+    pub repair: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

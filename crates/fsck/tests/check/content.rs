@@ -46,7 +46,10 @@ fn a_chunk_file_on_a_target_that_is_not_the_files_is_deleted() {
     on_a_core(async |fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", 100_000).await;
         fs.edit_inode(ino, |inode| inode.layout.as_mut().unwrap().groups.truncate(1));
-        let other = fs.stores.values().find(|store| !std::path::Path::new(&fs.chunk_file(ino, 0)).starts_with(store.dir()));
+        let other = fs
+            .stores
+            .values()
+            .find(|store| !std::path::Path::new(&fs.chunk_file(ino, 0)).starts_with(store.dir()));
         let other = other.unwrap();
         other.write(ino, 0, &IoBuf::from_slice(b"x"), IoPath::Cached, Durability::Later).await.unwrap();
         fs.finds_and_repairs(Kind::StrayChunkFile).await;

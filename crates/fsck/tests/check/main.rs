@@ -1,5 +1,7 @@
 //! Each kind of fault is found, and repaired where that takes no guess.
 
+#![allow(clippy::unwrap_used, reason = "test support")]
+
 mod content;
 mod names;
 mod support;

@@ -43,7 +43,9 @@ fn a_damaged_record_is_dropped_and_what_hangs_on_it() {
         let (_, file) = tree(&fs);
         fs.put_all(vec![(keys::inode(file).to_vec(), Some(vec![0xff; 9]))]);
         let findings = fs.finds_and_repairs(Kind::DamagedRecord).await;
-        assert!(findings.iter().any(|finding| finding.kind == Kind::DanglingName && finding.object == "/link"));
+        assert!(
+            findings.iter().any(|finding| finding.kind == Kind::DanglingName && finding.object == "/link")
+        );
     });
 }
 

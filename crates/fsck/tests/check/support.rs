@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
 use types::{
-    CapacityClass, ClusterMap, Credentials, Epoch, InodeId, Layout, NodeId, Pool, PoolId, SessionId, Target, TargetId,
-    TargetState, Timestamp,
+    CapacityClass, ClusterMap, Credentials, Epoch, InodeId, Layout, NodeId, Pool, PoolId, SessionId, Target,
+    TargetId, TargetState, Timestamp,
 };
 use wire::{MetaOp, MetaReply};
 
@@ -95,7 +95,8 @@ impl Fs {
     }
 
     pub fn inode(&self, ino: InodeId) -> Inode {
-        namespace::record::decode(&keys::inode(ino), self.engine.get(&keys::inode(ino)).unwrap().unwrap()).unwrap()
+        namespace::record::decode(&keys::inode(ino), self.engine.get(&keys::inode(ino)).unwrap().unwrap())
+            .unwrap()
     }
 
     pub fn edit_inode(&self, ino: InodeId, change: impl FnOnce(&mut Inode)) {
@@ -122,7 +123,8 @@ impl Fs {
     }
 
     pub fn create(&self, parent: InodeId, name: &'static str) -> InodeId {
-        let op = MetaOp::Create { parent, name: name.into(), mode: 0o644, umask: 0, rdev: 0, exclusive: true };
+        let op =
+            MetaOp::Create { parent, name: name.into(), mode: 0o644, umask: 0, rdev: 0, exclusive: true };
         self.made(op)
     }
 
@@ -183,7 +185,11 @@ impl Fs {
         let found = self.check(false).await;
         assert_eq!(found.verdict(), Verdict::Damaged);
         assert!(found.findings.iter().any(|finding| finding.kind == kind), "{:?}", found.findings);
-        assert_eq!(self.check(false).await.findings, found.findings, "a check without repair changes nothing");
+        assert_eq!(
+            self.check(false).await.findings,
+            found.findings,
+            "a check without repair changes nothing"
+        );
         let repaired = self.check(true).await;
         assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
         let after = self.check(false).await;

@@ -4,11 +4,13 @@
 //! [`Cluster::serve`] waits on the main thread for whatever ends the cluster first: a signal, `weft down`, or
 //! an `umount`.
 
+mod check;
 mod core;
 mod services;
 mod status;
 mod stop;
 
+pub use self::check::check;
 pub use self::status::View;
 
 use self::core::BackgroundCore;
@@ -128,7 +130,7 @@ fn mount_options(args: &UpArgs) -> MountOptions {
 }
 
 /// Settings of the process that the services count on.
-fn prepare_process() -> Result<()> {
+pub fn prepare_process() -> Result<()> {
     rustix::process::chdir("/").map_err(|e| os_error("/", &e.into()))?;
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;

@@ -13,7 +13,7 @@ use net::Channel;
 use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use storage::StorageService;
 use types::{Errno, Error, NodeId, Result, SessionId, TargetId};
 
@@ -70,7 +70,36 @@ impl Plan {
             cli::Durability::Relaxed => Durability::Process,
             cli::Durability::Strict => Durability::Disk,
         };
-        Ok(Plan { superblock: state.superblock.clone(), paths, list, wanted, durability, server_cache: !args.no_server_cache })
+        Ok(Plan {
+            superblock: state.superblock.clone(),
+            paths,
+            list,
+            wanted,
+            durability,
+            server_cache: !args.no_server_cache,
+        })
+    }
+
+    /// The plan for a cluster that is there already.
+    ///
+    /// # Errors
+    /// A cluster that was never started.
+    pub fn existing(state: &StateDir) -> Result<Plan> {
+        let paths = state.paths.clone();
+        let list = TargetList::read(&paths)?.ok_or_else(|| {
+            let message = format!("the cluster in {} has no targets yet", paths.root().display());
+            Error::new(Errno::ENOENT, message).hint("weft up makes them")
+        })?;
+        let superblock = state.superblock.clone();
+        let wanted = list.clone();
+        Ok(Plan {
+            superblock,
+            paths,
+            list: Some(list),
+            wanted,
+            durability: Durability::Process,
+            server_cache: true,
+        })
     }
 
     fn identity(&self, target: TargetId) -> Identity {
@@ -172,6 +201,9 @@ impl Services {
         };
         let meta = MetaService::open(writer.clone(), options, management.map(), channels.clone()).await?;
         meta.recover().await?;
+        for (&target, store) in &stores {
+            meta.tidy(target, &store.take_touched()).await?;
+        }
         let client = Client::new(ClientOptions {
             session: SessionId(rt::random_u64()),
             meta: Channel::in_process(meta.clone()),
@@ -190,6 +222,24 @@ impl Services {
         for store in self.stores.values() {
             rt::spawn(store.clone().background());
         }
+    }
+
+    /// What the file system check finds; nothing may be served meanwhile, nor after a repair.
+    pub async fn check(
+        &self,
+        plan: &Plan,
+        repair: bool,
+        progress: fsck::Progress<'_>,
+    ) -> Result<fsck::Report> {
+        let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
+        let subject = fsck::Subject {
+            engine: &**self.writer.engine(),
+            partitions: plan.superblock.partitions,
+            hash_key: plan.superblock.hash_key,
+            map: &map,
+            stores: &self.stores,
+        };
+        fsck::check(&subject, repair, progress).await
     }
 
     /// Ends the session and closes the services; the first failure is told after all were tried.

@@ -4,6 +4,7 @@ mod df;
 mod down;
 mod entry_info;
 mod entry_set_pattern;
+mod fsck;
 pub mod install_helper;
 mod mount_helper;
 mod pool_list;
@@ -25,6 +26,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Entry(EntryCommand::SetPattern(args)) => entry_set_pattern::run(&args),
         Command::Target(ListCommand::List(args)) => target_list::run(&args),
         Command::Pool(ListCommand::List(args)) => pool_list::run(&args),
+        Command::Fsck(args) => fsck::run(&args),
         Command::InstallHelper(args) => install_helper::run(&args),
         Command::MountHelper(args) => mount_helper::run(&args),
     }
