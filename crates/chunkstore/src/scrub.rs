@@ -2,7 +2,7 @@
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result};
-use crate::place::{CHUNKS, inode_of};
+use crate::place::{self, CHUNKS, inode_of};
 use crate::read::BLOCK;
 use crate::store::{IoPath, Store};
 use crate::sums::PAGE_SUMS;
@@ -25,8 +25,11 @@ impl Store {
         for outer in self.names(&root).await? {
             let outer = root.join(outer);
             for inner in self.names(&outer).await? {
-                let names = self.names(&outer.join(inner)).await?;
-                inodes.extend(names.iter().filter_map(|name| inode_of(name)));
+                let folder = outer.join(inner);
+                let names = self.names(&folder).await?;
+                // A name that is in another folder than its own is a stranger's: nobody would ever look for it there.
+                let at_home = |ino: &InodeId| place::folder(&self.dir, *ino) == folder;
+                inodes.extend(names.iter().filter_map(|name| inode_of(name)).filter(at_home));
             }
         }
         inodes.sort_unstable();

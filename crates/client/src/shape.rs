@@ -123,7 +123,20 @@ impl Client {
         };
         match done {
             // It isn't inline, or somebody began to move it to chunks.
-            Err(error) if error.errno == Errno::ERANGE => self.allocate_chunks(inode, how, range).await?,
+            Err(error) if error.errno == Errno::ERANGE => {
+                // Zeroing makes a chunk file longer. Where the file keeps its size, what is beyond its end is reserved instead.
+                let keeps = mode & KEEP_SIZE != 0 && how == Allocate::Zero;
+                let inside = if keeps { range.intersect(ByteRange::new(0, size)) } else { range };
+                self.allocate_chunks(inode, how, inside).await?;
+                if keeps {
+                    self.allocate_chunks(
+                        inode,
+                        Allocate::Reserve,
+                        ByteRange::new(size.max(range.start), range.end),
+                    )
+                    .await?;
+                }
+            }
             done => done?,
         }
         if mode & KEEP_SIZE == 0 && range.end > size {
@@ -146,6 +159,9 @@ impl Client {
     }
 
     async fn allocate_chunks(&self, inode: &OpenInode, how: Allocate, range: ByteRange) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
         let layout = self.make_chunked(inode).await?;
         let op = |stripe| StorageOp::Allocate { range: layout::local_range(&layout, stripe, range), how };
         self.on_every_stripe(inode.ino, &layout, op).await?;

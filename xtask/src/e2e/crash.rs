@@ -39,7 +39,7 @@ struct Loader {
 impl Loader {
     fn start(dir: &Path, seed: u64) -> TestResult<Loader> {
         fs::create_dir(dir).at(dir.display())?;
-        let mut command = Command::new(std::env::current_exe().at("xtask")?);
+        let mut command = Command::new(process::this_program());
         command.args(["helper", "load", "--seed", &seed.to_string()]).arg(dir);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut child = child.at("the loader")?;

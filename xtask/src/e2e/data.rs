@@ -139,7 +139,7 @@ fn mapping_survives(stage: &Stage) -> TestResult {
     let dir = stage.folder("mapping_survives")?;
     let (path, length) = (dir.join("file"), 2 * MIB as usize + 5);
     read_write(&path)?.set_len(length as u64).at("truncate")?;
-    let mut child = Command::new(std::env::current_exe().at("xtask")?);
+    let mut child = Command::new(process::this_program());
     child.args(["helper", "map-write", "--length", &length.to_string()]).arg(&path);
     process::run_ok(&mut child, Duration::from_secs(30))?;
     ensure_same(&fs::read(&path).at("read")?, &helper::mapped_content(length), "the mapped file")
@@ -274,7 +274,7 @@ fn appenders(stage: &Stage) -> TestResult {
     let dir = stage.folder("appenders")?;
     let path = dir.join("file");
     read_write(&path)?;
-    let exe = std::env::current_exe().at("xtask")?;
+    let exe = process::this_program();
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let start = |id: u64| {
             let mut child = Command::new(&exe);

@@ -70,7 +70,7 @@ struct Waiter {
 
 impl Waiter {
     fn start(file: &Path, kind: &str) -> TestResult<Waiter> {
-        let exe = std::env::current_exe().at("xtask")?;
+        let exe = process::this_program();
         let mut command = Command::new(exe);
         command.args(["helper", "lock", "--kind", kind]).arg(file);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
