@@ -1,9 +1,9 @@
 //! Striped transfers: which bytes go to which target, all targets at once.
 
-use crate::{Client, StorageChannel};
+use crate::Client;
 use rt::IoBuf;
 use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, TargetId};
-use wire::{Path, StorageOp, StorageReply, StorageRequest};
+use wire::{Path, StorageOp, StorageReply};
 
 impl Client {
     /// The target that serves a group.
@@ -15,18 +15,8 @@ impl Client {
         })
     }
 
-    fn channel(&self, group: GroupId) -> Result<(TargetId, &StorageChannel)> {
-        let target = self.member(group)?;
-        let channel = self.storage.get(&target).ok_or_else(|| {
-            Error::new(Errno::EIO, format!("target {target} is not served by anybody"))
-                .hint("weft target list shows which targets are online")
-        })?;
-        Ok((target, channel))
-    }
-
     async fn transfer(&self, ino: InodeId, group: GroupId, op: StorageOp, buf: IoBuf) -> Result<()> {
-        let (target, channel) = self.channel(group)?;
-        channel.call(StorageRequest { target, ino, op }, Some(buf)).await.map(drop)
+        self.store(self.member(group)?, ino, op, Some(buf)).await.map(drop)
     }
 
     /// Fills `buf` from `offset` of the file.
@@ -85,10 +75,7 @@ impl Client {
     ) -> Result<Vec<StorageReply>> {
         let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
             let op = op(stripe);
-            async move {
-                let (target, channel) = self.channel(group)?;
-                channel.call(StorageRequest { target, ino, op }, None).await
-            }
+            async move { self.store(self.member(group)?, ino, op, None).await }
         });
         rt::join_all(calls.collect()).await.into_iter().collect()
     }

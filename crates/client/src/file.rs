@@ -155,7 +155,7 @@ impl Client {
             content.size = content.size.max(offset + buf.len() as u64);
             content.mtime = Some(rt::now());
             content.unreported = true;
-            content.unsynced |= !how.durable;
+            content.changes += u64::from(!how.durable);
         }
         if how.kill_suid_sgid {
             let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
@@ -229,13 +229,14 @@ impl Client {
 
     /// Ends one use of an inode; the last one reports what was written.
     pub(crate) async fn end_use(&self, inode: &Arc<OpenInode>) {
-        if inode.content.lock().writing {
-            let _alone = inode.gate.write().await;
-            if self.inodes.is_last_use(inode.ino)
-                && let Err(error) = self.end_write(inode, true).await
-            {
-                tracing::warn!(ino = %inode.ino, %error, "size and times are settled from the chunks at the next start");
-            }
+        let writing = inode.content.lock().writing;
+        // Held until the use has ended: of two uses that end at once, one must see that it is the last.
+        let _alone = if writing { Some(inode.gate.write().await) } else { None };
+        if writing
+            && self.inodes.is_last_use(inode.ino)
+            && let Err(error) = self.end_write(inode, true).await
+        {
+            tracing::warn!(ino = %inode.ino, %error, "size and times are settled from the chunks at the next start");
         }
         self.inodes.release(inode.ino);
     }
@@ -245,17 +246,15 @@ impl Client {
         let _ = data_only;
         let inode = &handle.inode;
         self.load(inode).await?;
-        let layout = {
-            let mut content = inode.content.lock();
-            let layout = if content.unsynced { content.layout.clone() } else { None };
-            content.unsynced = false;
-            layout
+        let (layout, changes) = {
+            let content = inode.content.lock();
+            (content.layout.clone().filter(|_| content.synced < content.changes), content.changes)
         };
-        if let Some(layout) = layout
-            && let Err(error) = self.on_every_stripe(inode.ino, &layout, |_| StorageOp::Sync).await
-        {
-            inode.content.lock().unsynced = true;
-            return Err(error);
+        if let Some(layout) = layout {
+            self.on_every_stripe(inode.ino, &layout, |_| StorageOp::Sync).await?;
+            // Only now, so that whoever syncs at the same time waits for the disk as well.
+            let mut content = inode.content.lock();
+            content.synced = content.synced.max(changes);
         }
         self.report_progress(inode, false).await?;
         self.ask(MetaOp::Sync).await.map(drop)
@@ -306,7 +305,7 @@ impl Client {
         if !content.loaded {
             content.take(info);
             // An earlier use of the file, or an earlier client, may have left chunks that aren't on disk.
-            content.unsynced = content.layout.is_some();
+            content.changes += u64::from(content.layout.is_some());
         }
         Ok(())
     }

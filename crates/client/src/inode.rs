@@ -34,8 +34,9 @@ pub(crate) struct Content {
     pub(crate) writing: bool,
     /// Size or mtime differ from what the metadata service knows.
     pub(crate) unreported: bool,
-    /// Chunks were written since the last sync.
-    pub(crate) unsynced: bool,
+    /// Changes of chunks so far, and how many of them a sync is known to cover.
+    pub(crate) changes: u64,
+    pub(crate) synced: u64,
 }
 
 #[derive(Default)]

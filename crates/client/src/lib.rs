@@ -116,6 +116,14 @@ impl Client {
         self.change(Credentials::default(), op).await
     }
 
+    /// The way to the service of a target.
+    fn storage_of(&self, target: TargetId) -> Result<&StorageChannel> {
+        self.storage.get(&target).ok_or_else(|| {
+            Error::new(Errno::EIO, format!("target {target} is not served by anybody"))
+                .hint("weft target list shows which targets are online")
+        })
+    }
+
     async fn store(
         &self,
         target: TargetId,
@@ -123,11 +131,7 @@ impl Client {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let channel = self.storage.get(&target).ok_or_else(|| {
-            Error::new(Errno::EIO, format!("target {target} is not served by anybody"))
-                .hint("weft target list shows which targets are online")
-        })?;
-        channel.call(StorageRequest { target, ino, op }, payload).await
+        self.storage_of(target)?.call(StorageRequest { target, ino, op }, payload).await
     }
 
     /// Space of all targets together, as management measured it a moment ago: it knows which targets share a disk.

@@ -52,7 +52,7 @@ impl Client {
             let cut = |stripe| StorageOp::Truncate { len: layout::local_len(&layout, stripe, size) };
             self.on_every_stripe(inode.ino, &layout, cut).await?;
             self.report(MetaOp::TruncateDone { ino: inode.ino }).await?;
-            inode.content.lock().unsynced = true;
+            inode.content.lock().changes += 1;
             let (ino, blocks) = (inode.ino, self.allocated(inode.ino, &layout).await?);
             self.report(MetaOp::EndWrite {
                 ino,
@@ -167,7 +167,7 @@ impl Client {
         self.on_every_stripe(inode.ino, &layout, op).await?;
         let mut content = inode.content.lock();
         content.unreported = true;
-        content.unsynced = true;
+        content.changes += 1;
         if how != Allocate::Reserve {
             content.mtime = Some(rt::now());
         }
