@@ -20,6 +20,9 @@ const BULK_SYNC_FILES: usize = 16;
 /// Passes without a change after which a region's note goes: long enough that a file written at random places isn't noted anew all the
 /// time, short enough that little is left to examine after a crash.
 const IDLE_PASSES: u64 = 16;
+/// The same when there are many notes. Still longer than the metadata service takes to make a new file durable: until then its note is
+/// what tells the next start to look at its chunks.
+const EAGER_IDLE_PASSES: u64 = 4;
 /// Notes from which on they go as soon as they can: what a recovery may have to examine, in regions, is then in the tens of GiB.
 const EAGER_NOTES: usize = 16 * 1024;
 /// Passes that a shutdown makes until nothing is left to do.
@@ -59,7 +62,7 @@ impl Store {
                 return;
             }
             let many = self.intents.as_ref().is_some_and(|log| log.note_count() > EAGER_NOTES);
-            if let Err(e) = self.maintain(if many { 0 } else { IDLE_PASSES }).await {
+            if let Err(e) = self.maintain(if many { EAGER_IDLE_PASSES } else { IDLE_PASSES }).await {
                 tracing::error!(target_id = %self.target(), "changes can't be written to disk: {e}");
             }
         }
@@ -112,9 +115,10 @@ impl Store {
 
     /// Makes the data of a file durable. Its checksums may lag behind as long as its notes are kept.
     async fn sync_file(&self, file: &ChunkFile) -> Result<()> {
-        // Before the sync: a change that comes while it runs has to be synced again.
-        file.unsynced.store(false, Ordering::Release);
+        // Before the sync: a change that comes while it runs has to be synced again. The list before the mark: a change in between finds
+        // the mark set and is covered by this sync; the other way round it would be marked and in no list.
         self.unsynced.lock().remove(&file.ino);
+        file.unsynced.swap(false, Ordering::AcqRel);
         file.cached.sync_data().await.map_err(|e| {
             self.mark_unsynced(file);
             self.failed("sync", &file.path, e)

@@ -18,10 +18,15 @@ impl Client {
     /// Entries after `cookie` (0 from the start), about `limit` of them. With `attributes`, the caller calls
     /// [`Client::remember`] for every entry whose attributes it hands to the kernel.
     pub async fn readdir(&self, dir: InodeId, cookie: u64, limit: u32, attributes: bool) -> Result<Listing> {
+        let reports = self.inodes.all_reports();
         match self.ask(MetaOp::Readdir { dir, cookie, limit, attributes }).await? {
             MetaReply::Directory { mut entries, end, parent } => {
                 for entry in &mut entries {
                     entry.attr = entry.attr.map(|attr| self.inodes.overlay(attr));
+                }
+                if self.inodes.all_reports() != reports {
+                    // A report may have slipped between answer and overlay: the kernel asks for what it needs.
+                    entries.iter_mut().for_each(|entry| entry.attr = None);
                 }
                 Ok(Listing { entries, end, parent })
             }

@@ -5,7 +5,7 @@ use crate::{Client, entry, file_info};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr};
+use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
 use wire::{FileInfo, MetaOp, Path, StorageOp};
 
 /// Transfers of at least this many bytes go past the storage server's page cache: they are as fast from the device, and the kernel
@@ -149,15 +149,22 @@ impl Client {
         how: WriteHow,
     ) -> Result<()> {
         let path = self.path_of(how.direct, buf.len());
-        self.write_chunks(inode.ino, layout, offset, buf.clone(), path, how.durable).await?;
-        {
+        let written = self.write_chunks(inode.ino, layout, offset, buf.clone(), path, how.durable).await;
+        let kill = {
             let mut content = inode.content.lock();
+            if let Err(error) = written {
+                // Some targets may have taken their part.
+                content.cut_pending |= offset + buf.len() as u64 > content.size;
+                return Err(error);
+            }
             content.size = content.size.max(offset + buf.len() as u64);
             content.mtime = Some(rt::now());
             content.unreported = true;
             content.changes += u64::from(!how.durable);
-        }
-        if how.kill_suid_sgid {
+            // The kernel asks for it with every write of an unprivileged program; mostly there is nothing to clear.
+            how.kill_suid_sgid && std::mem::take(&mut content.privileged)
+        };
+        if kill {
             let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
             self.report(MetaOp::Setattr { ino: inode.ino, set }).await?;
         }
@@ -229,10 +236,10 @@ impl Client {
 
     /// Ends one use of an inode; the last one reports what was written.
     pub(crate) async fn end_use(&self, inode: &Arc<OpenInode>) {
-        let writing = inode.content.lock().writing;
+        let unfinished = inode.content.lock().is_unfinished();
         // Held until the use has ended: of two uses that end at once, one must see that it is the last.
-        let _alone = if writing { Some(inode.gate.write().await) } else { None };
-        if writing
+        let _alone = if unfinished { Some(inode.gate.write().await) } else { None };
+        if unfinished
             && self.inodes.is_last_use(inode.ino)
             && let Err(error) = self.end_write(inode, true).await
         {
@@ -264,7 +271,7 @@ impl Client {
     pub(crate) async fn report_progress(&self, inode: &OpenInode, done: bool) -> Result<()> {
         let needed = {
             let content = inode.content.lock();
-            content.unreported || (done && content.writing)
+            content.unreported || (done && content.is_unfinished())
         };
         if !needed {
             return Ok(());
@@ -275,6 +282,9 @@ impl Client {
 
     /// The same under the exclusive gate.
     pub(crate) async fn end_write(&self, inode: &OpenInode, done: bool) -> Result<()> {
+        if done {
+            self.finish_cut(inode).await?;
+        }
         let (size, mtime, layout) = {
             let content = inode.content.lock();
             if !content.writing || !(content.unreported || done) {
@@ -288,6 +298,7 @@ impl Client {
         };
         let op = MetaOp::EndWrite { ino: inode.ino, size, blocks, mtime, done, kill_suid_sgid: false };
         self.report(op).await?;
+        self.inodes.reported(inode.ino);
         let mut content = inode.content.lock();
         content.unreported = false;
         content.mtime = None;
@@ -317,6 +328,11 @@ impl Content {
         self.inline.is_some() && self.layout.is_none() && end <= self.inline_limit as u64
     }
 
+    /// Notes what a write has to know of the mode.
+    pub(crate) fn note_mode(&mut self, bits: u32) {
+        self.privileged = bits & (mode::S_ISUID | mode::S_ISGID) != 0;
+    }
+
     /// Takes over what the metadata service knows.
     pub(crate) fn take(&mut self, info: FileInfo) {
         self.loaded = true;
@@ -324,12 +340,13 @@ impl Content {
         self.layout = info.layout.map(Arc::new);
         self.inline = info.inline;
         self.inline_limit = info.inline_limit;
+        self.note_mode(info.attr.mode);
     }
 }
 
 fn prepare(content: &Content) -> Prepared {
     match (&content.layout, &content.inline) {
-        (Some(layout), None) if content.writing => Prepared::Chunks(layout.clone()),
+        (Some(layout), None) if content.writing && !content.cut_pending => Prepared::Chunks(layout.clone()),
         _ => Prepared::Reshape,
     }
 }

@@ -6,6 +6,7 @@
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use types::{Attr, InodeId, Layout, Timestamp};
 
 /// Shards of the table; a power of two, many more than cores.
@@ -30,6 +31,10 @@ pub(crate) struct Content {
     pub(crate) layout: Option<Arc<Layout>>,
     pub(crate) inline: Option<bytes::Bytes>,
     pub(crate) inline_limit: u32,
+    /// Chunks may reach beyond `size`, because cutting them or a write failed half-way. They are cut before anything is written again.
+    pub(crate) cut_pending: bool,
+    /// It has setuid or setgid, which a write may have to clear.
+    pub(crate) privileged: bool,
     /// `BeginWrite` was granted and `EndWrite` has yet to end it.
     pub(crate) writing: bool,
     /// Size or mtime differ from what the metadata service knows.
@@ -37,6 +42,13 @@ pub(crate) struct Content {
     /// Changes of chunks so far, and how many of them a sync is known to cover.
     pub(crate) changes: u64,
     pub(crate) synced: u64,
+}
+
+impl Content {
+    /// Something of it must not be forgotten.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.writing || self.cut_pending
+    }
 }
 
 #[derive(Default)]
@@ -55,6 +67,8 @@ pub(crate) struct InodeTable {
     shards: Vec<Mutex<HashMap<InodeId, Node>>>,
     abandoned: Mutex<Vec<InodeId>>,
     some_abandoned: rt::sync::Event,
+    /// Reports of size and times so far, by shard.
+    reports: [AtomicU64; SHARDS],
 }
 
 impl Default for InodeTable {
@@ -63,6 +77,7 @@ impl Default for InodeTable {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             abandoned: Mutex::default(),
             some_abandoned: rt::sync::Event::default(),
+            reports: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }
@@ -126,7 +141,8 @@ impl InodeTable {
         let mut shard = self.shard(ino);
         if let Some(node) = shard.get_mut(&ino) {
             node.users = node.users.saturating_sub(1);
-            if node.users == 0 && node.open.as_ref().is_some_and(|open| !open.content.lock().writing) {
+            if node.users == 0 && node.open.as_ref().is_some_and(|open| !open.content.lock().is_unfinished())
+            {
                 node.open = None;
             }
         }
@@ -172,6 +188,22 @@ impl InodeTable {
     /// Waits until there is one.
     pub(crate) async fn wait_for_abandoned(&self) {
         self.some_abandoned.wait().await;
+    }
+
+    /// The metadata service was told size and times of a file; they are about to vanish from the overlay.
+    pub(crate) fn reported(&self, ino: InodeId) {
+        self.reports[ino.0 as usize % SHARDS].fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Reports so far. Attributes that were asked for before the last report of their file, and laid over after it, may have missed it
+    /// on both sides: the caller compares this number before and after.
+    pub(crate) fn reports(&self, ino: InodeId) -> u64 {
+        self.reports[ino.0 as usize % SHARDS].load(Ordering::Acquire)
+    }
+
+    /// Reports of all files so far.
+    pub(crate) fn all_reports(&self) -> u64 {
+        self.reports.iter().map(|shard| shard.load(Ordering::Acquire)).sum()
     }
 
     /// Lays what only this session knows yet over attributes from the metadata service.

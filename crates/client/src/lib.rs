@@ -155,13 +155,23 @@ impl Client {
     pub async fn syncfs(&self) -> Result<()> {
         let asked =
             self.storage.keys().map(|&target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
-        for reply in rt::join_all(asked.collect()).await {
-            reply?;
-        }
+        let mut outcome: Result<()> =
+            rt::join_all(asked.collect()).await.into_iter().map(|reply| reply.map(drop)).collect();
+        outcome = outcome.and(self.report_all(false).await);
+        outcome.and(self.ask(MetaOp::Sync).await.map(drop))
+    }
+
+    /// Reports every open file; the first failure is told after all were tried.
+    async fn report_all(&self, done: bool) -> Result<()> {
+        let mut outcome = Ok(());
         for inode in self.inodes.open_inodes() {
-            self.report_progress(&inode, false).await?;
+            let reported = self.report_progress(&inode, done).await;
+            // A file that was closed, deleted and reclaimed meanwhile has nothing to report any more.
+            if self.inodes.open(inode.ino).is_some() {
+                outcome = outcome.and(reported);
+            }
         }
-        self.ask(MetaOp::Sync).await.map(drop)
+        outcome
     }
 
     /// Reclaims orphans that nobody of this session uses any more; runs as long as the client.
@@ -176,13 +186,11 @@ impl Client {
 
     /// Ends the session in good order: reports what is open, reclaims what is abandoned, makes all of it durable.
     pub async fn shutdown(&self) -> Result<()> {
-        for inode in self.inodes.open_inodes() {
-            self.report_progress(&inode, true).await?;
-        }
+        let outcome = self.report_all(true).await;
         for ino in self.inodes.take_abandoned() {
             self.reclaim(ino).await;
         }
-        self.ask(MetaOp::Sync).await.map(drop)
+        outcome.and(self.ask(MetaOp::Sync).await.map(drop))
     }
 
     async fn reclaim(&self, ino: InodeId) {

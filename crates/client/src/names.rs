@@ -2,15 +2,17 @@
 
 use crate::{Client, entry, unexpected};
 use bytes::Bytes;
-use types::{Attr, Credentials, InodeId, Result, SetAttr};
+use types::{Attr, Credentials, FileKind, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply, RenameMode};
 
 impl Client {
     /// Finds a name, `.` and `..` too. Success adds one kernel reference to the inode.
     pub async fn lookup(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Attr> {
         let _ = credentials;
+        let reports = self.inodes.all_reports();
         let reply = self.ask(MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) }).await?;
-        self.referenced(reply)
+        let attr = self.referenced(reply)?;
+        self.current(reports, attr).await
     }
 
     /// Drops kernel references. Any thread may call it; it doesn't wait.
@@ -25,8 +27,13 @@ impl Client {
 
     /// Attributes as they are now.
     pub async fn getattr(&self, ino: InodeId) -> Result<Attr> {
-        let attr = entry(self.ask(MetaOp::Getattr { ino }).await?)?;
-        Ok(self.inodes.overlay(attr))
+        loop {
+            let reports = self.inodes.reports(ino);
+            let attr = self.inodes.overlay(entry(self.ask(MetaOp::Getattr { ino }).await?)?);
+            if self.inodes.reports(ino) == reports {
+                return Ok(attr);
+            }
+        }
     }
 
     /// Changes the size first, then the rest.
@@ -43,18 +50,22 @@ impl Client {
         if size.is_some() && set == (SetAttr { kill_suid_sgid: set.kill_suid_sgid, ..SetAttr::default() }) {
             return self.getattr(ino).await;
         }
-        let open = if set.mtime.is_some() { self.inodes.open(ino) } else { None };
-        let attr = match open {
-            Some(open) => {
+        let open = self.inodes.open(ino);
+        let reports = self.inodes.all_reports();
+        let attr = match &open {
+            Some(open) if set.mtime.is_some() => {
                 // Alone, so that a report of an earlier write (a close is reported late) can't overwrite the time that is set.
                 let _alone = open.gate.write().await;
                 let attr = entry(self.change(credentials, MetaOp::Setattr { ino, set }).await?)?;
                 open.content.lock().mtime = None;
                 attr
             }
-            None => entry(self.change(credentials, MetaOp::Setattr { ino, set }).await?)?,
+            _ => entry(self.change(credentials, MetaOp::Setattr { ino, set }).await?)?,
         };
-        Ok(self.inodes.overlay(attr))
+        if let Some(open) = open {
+            open.content.lock().note_mode(attr.mode);
+        }
+        self.current(reports, self.inodes.overlay(attr)).await
     }
 
     /// The target of a symlink.
@@ -114,9 +125,11 @@ impl Client {
         name: &[u8],
     ) -> Result<Attr> {
         let op = MetaOp::Link { ino, parent, name: Bytes::copy_from_slice(name) };
+        let reports = self.inodes.all_reports();
         let reply = self.change(credentials, op).await?;
         self.inodes.linked(ino);
-        self.referenced(reply)
+        let attr = self.referenced(reply)?;
+        self.current(reports, attr).await
     }
 
     /// Removes a name of something that is no directory.
@@ -163,6 +176,12 @@ impl Client {
         let attr = entry(reply)?;
         self.inodes.remember(attr.ino);
         Ok(self.inodes.overlay(attr))
+    }
+
+    /// Attributes that came with another answer, asked for again when a report may have slipped between answer and overlay.
+    async fn current(&self, reports: u64, attr: Attr) -> Result<Attr> {
+        let stale = attr.kind() == FileKind::Regular && self.inodes.all_reports() != reports;
+        if stale { self.getattr(attr.ino).await } else { Ok(attr) }
     }
 
     fn note_links(&self, attr: &Attr) {

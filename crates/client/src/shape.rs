@@ -36,6 +36,7 @@ impl Client {
 
     async fn truncate_alone(&self, inode: &OpenInode, size: u64, kill_suid_sgid: bool) -> Result<()> {
         self.load(inode).await?;
+        self.finish_cut(inode).await?;
         // The service compares with the size it knows, so it must know the real one.
         self.end_write(inode, false).await?;
         let old_size = inode.content.lock().size;
@@ -49,10 +50,8 @@ impl Client {
         if let Some(layout) = layout
             && size < old_size
         {
-            let cut = |stripe| StorageOp::Truncate { len: layout::local_len(&layout, stripe, size) };
-            self.on_every_stripe(inode.ino, &layout, cut).await?;
-            self.report(MetaOp::TruncateDone { ino: inode.ino }).await?;
-            inode.content.lock().changes += 1;
+            inode.content.lock().cut_pending = true;
+            self.finish_cut(inode).await?;
             let (ino, blocks) = (inode.ino, self.allocated(inode.ino, &layout).await?);
             self.report(MetaOp::EndWrite {
                 ino,
@@ -67,25 +66,49 @@ impl Client {
         Ok(())
     }
 
+    /// Cuts chunks that reach beyond the end of the file, if there may be any. The gate is held exclusively.
+    pub(crate) async fn finish_cut(&self, inode: &OpenInode) -> Result<()> {
+        let (pending, size, layout) = {
+            let content = inode.content.lock();
+            (content.cut_pending, content.size, content.layout.clone())
+        };
+        let Some(layout) = layout.filter(|_| pending) else { return Ok(()) };
+        let cut = |stripe| StorageOp::Truncate { len: layout::local_len(&layout, stripe, size) };
+        self.on_every_stripe(inode.ino, &layout, cut).await?;
+        self.report(MetaOp::TruncateDone { ino: inode.ino }).await?;
+        let mut content = inode.content.lock();
+        content.cut_pending = false;
+        content.changes += 1;
+        Ok(())
+    }
+
     /// Makes sure that the file is in chunks and that this session may change them. The gate is held exclusively.
     pub(crate) async fn make_chunked(&self, inode: &OpenInode) -> Result<Arc<Layout>> {
-        {
+        self.finish_cut(inode).await?;
+        let begun_before = {
             let content = inode.content.lock();
             if let (Some(layout), None, true) = (&content.layout, &content.inline, content.writing) {
                 return Ok(layout.clone());
             }
-        }
+            content.layout.is_some() && content.inline.is_some()
+        };
         let info = file_info(self.report(MetaOp::BeginWrite { ino: inode.ino }).await?)?;
         let layout = Arc::new(info.layout.ok_or_else(|| {
             Error::new(Errno::EIO, format!("inode {} got no layout to write to", inode.ino))
         })?);
+        {
+            let mut content = inode.content.lock();
+            content.layout = Some(layout.clone());
+            content.writing = true;
+        }
         if let Some(inline) = info.inline {
+            if begun_before {
+                // What an earlier, failed move wrote must not show through holes of the content as it is now.
+                self.on_every_stripe(inode.ino, &layout, |_| StorageOp::Truncate { len: 0 }).await?;
+            }
             self.move_inline(inode, &layout, &inline, info.attr.size).await?;
         }
-        let mut content = inode.content.lock();
-        content.layout = Some(layout.clone());
-        content.inline = None;
-        content.writing = true;
+        inode.content.lock().inline = None;
         Ok(layout)
     }
 
@@ -164,8 +187,12 @@ impl Client {
         }
         let layout = self.make_chunked(inode).await?;
         let op = |stripe| StorageOp::Allocate { range: layout::local_range(&layout, stripe, range), how };
-        self.on_every_stripe(inode.ino, &layout, op).await?;
+        let done = self.on_every_stripe(inode.ino, &layout, op).await;
         let mut content = inode.content.lock();
+        if let Err(error) = done {
+            content.cut_pending |= how == Allocate::Zero && range.end > content.size;
+            return Err(error);
+        }
         content.unreported = true;
         content.changes += 1;
         if how != Allocate::Reserve {
@@ -238,12 +265,17 @@ impl Client {
         let mut copied = 0;
         while copied < wanted {
             let part = buf.slice(0..(wanted - copied).min(buf.len() as u64) as usize);
-            let got = self.read(from, from_offset + copied, part, false).await?;
-            if got == 0 {
-                break;
+            let moved = async {
+                let got = self.read(from, from_offset + copied, part, false).await?;
+                self.write(to, to_offset + copied, buf.slice(0..got), WriteHow::default()).await
+            };
+            match moved.await {
+                Ok(0) => break,
+                Ok(moved) => copied += moved as u64,
+                // What was copied before counts: only success tells the kernel that its cached pages are out of date.
+                Err(_) if copied > 0 => break,
+                Err(error) => return Err(error),
             }
-            self.write(to, to_offset + copied, buf.slice(0..got), WriteHow::default()).await?;
-            copied += got as u64;
         }
         Ok(copied)
     }

@@ -1,6 +1,7 @@
 //! The default engine: an LSM tree (fjall) in a directory.
 
 use crate::merge::Merge;
+use crate::room::{Measure, Room};
 use crate::{Batch, Engine, KvError, Outcome, Pair};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
@@ -50,6 +51,7 @@ pub struct Embedded {
     path: PathBuf,
     /// Values of guarded keys as the store has them. Its lock also makes `apply` exclusive.
     guarded: Mutex<HashMap<Vec<u8>, Option<Bytes>>>,
+    room: Room,
 }
 
 impl Embedded {
@@ -67,7 +69,13 @@ impl Embedded {
             .map_err(failed)?;
         let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
         let keyspace = database.keyspace("weft", options).map_err(failed)?;
-        Ok(Embedded { keyspace, database, path: path.to_path_buf(), guarded: Mutex::default() })
+        Ok(Embedded {
+            keyspace,
+            database,
+            path: path.to_path_buf(),
+            guarded: Mutex::default(),
+            room: Room::default(),
+        })
     }
 
     /// Bytes that the store takes on disk.
@@ -161,6 +169,8 @@ impl Engine for Embedded {
             }
         }
         commit.commit().map_err(|e| self.failed(e))?;
+        let length = |(key, value): &(&[u8], Option<&[u8]>)| key.len() + value.map_or(0, <[u8]>::len);
+        self.room.note_applied(merge.writes().iter().map(length).sum::<usize>() as u64);
         for (key, value) in merge.writes() {
             if let Some(known) = guarded.get_mut(*key) {
                 *known = value.map(Bytes::copy_from_slice);
@@ -169,9 +179,18 @@ impl Engine for Embedded {
         Ok(outcomes)
     }
 
+    fn has_room(&self) -> bool {
+        self.room.is_enough(rt::monotonic_ns(), || Measure::take(&self.path, self.keyspace.disk_space()))
+    }
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
     fn persist(&self) -> Result<(), KvError> {
         match self.sync_journal() {
-            Ok(true) => Ok(()),
+            // The kernel tells a failed write-back once. If fjall was told, it has poisoned itself, and says so here.
+            Ok(true) => self.database.persist(PersistMode::Buffer).map_err(|e| self.failed(e)),
             Ok(false) => self.database.persist(PersistMode::SyncData).map_err(|e| self.failed(e)),
             Err(error) => Err(self.failed(fjall::Error::Io(error))),
         }

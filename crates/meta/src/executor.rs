@@ -187,8 +187,9 @@ impl Executors {
         }
         let guards = held.executors.iter().map(|executor| executor.owner.clone()).collect();
         let ticket = self.writer.enqueue(Batch { guards, writes });
-        if ticket.is_settled() {
-            // The writer takes no writes any more. What was not enqueued must not pile up here.
+        if matches!(ticket.result(), Some(Err(_))) {
+            // The writer takes no writes any more. What was not enqueued must not pile up here. A ticket that is settled well already
+            // (another core led the commit meanwhile) goes on like any other: the cache has to learn of its writes.
             return ticket;
         }
         let spans = held.executors.len() > 1;

@@ -44,12 +44,21 @@ pub(super) async fn set(core: &Core, rq: &Request, args: LkIn, wait: bool) -> Re
         note_posix(core, args.fh, ino, owner)?;
     }
     match client.lock(ino, space, owner, pid, kind, range, false, &Cancel::default()).await {
-        Err(error) if error.errno == Errno::EAGAIN && wait => {}
-        done => return done.map(|()| 0),
+        Err(error) if error.errno == Errno::EAGAIN && wait => {
+            let _blocked = core.block_lane()?;
+            let waiting = core.shared.interrupts.register(rq.header.unique);
+            client.lock(ino, space, owner, pid, kind, range, true, &waiting.cancel).await?;
+        }
+        done => done?,
     }
-    let _blocked = core.block_lane()?;
-    let waiting = core.shared.interrupts.register(rq.header.unique);
-    client.lock(ino, space, owner, pid, kind, range, true, &waiting.cancel).await.map(|()| 0)
+    // Again: a close of another descriptor may have removed the note, and what its owner held, before this lock was granted.
+    if space == LockSpace::Posix
+        && let Err(error) = note_posix(core, args.fh, ino, owner)
+    {
+        client.unlock(ino, space, owner, range).await?;
+        return Err(error);
+    }
+    Ok(0)
 }
 
 /// Notes who may hold byte-range locks, before the first one is asked for: no close in between misses it.

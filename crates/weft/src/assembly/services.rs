@@ -245,6 +245,8 @@ impl Services {
     /// Ends the session and closes the services; the first failure is told after all were tried.
     pub async fn close(&self) -> Result<()> {
         let mut outcome = self.client.shutdown().await;
+        // Before the stores call themselves clean: what they hold must not outlive the metadata that owns it.
+        outcome = outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()));
         for store in self.stores.values() {
             outcome = outcome.and(store.close().await.map_err(refusal));
         }
