@@ -142,6 +142,11 @@ fn collect(stream: Option<impl Read + Send + 'static>) -> Collected {
     }))
 }
 
+/// This program, to be started again as a helper: also when cargo has replaced its file meanwhile.
+pub fn this_program() -> &'static str {
+    "/proc/self/exe"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,9 +170,4 @@ mod tests {
     }
 
     const SHORT: Duration = Duration::from_secs(30);
-}
-
-/// This program, to be started again as a helper: also when cargo has replaced its file meanwhile.
-pub fn this_program() -> &'static str {
-    "/proc/self/exe"
 }

@@ -18,6 +18,7 @@
 //! - before a region of a chunk file changes, a note of that is on disk; a note goes only when data and checksums of the region are on disk.
 //!   So after a crash, checksums outside of noted regions are right, and those inside are rebuilt from the data;
 //! - who changes blocks holds their range, from before the note until the checksums in memory are right again;
+//! - what needs space is refused while the disk has none but a reserve; what frees space never is;
 //! - a failing chunk file fails requests for that file, not for others.
 //!
 //! The order in which locks are taken: maintenance, a cache shard's `opening`, a range, the log's writer, a file's `write_back`.
@@ -35,6 +36,7 @@ mod range_lock;
 mod read;
 mod recover;
 mod reshape;
+mod room;
 mod scrub;
 mod statistics;
 mod store;

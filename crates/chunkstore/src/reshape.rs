@@ -49,9 +49,16 @@ impl Store {
     }
 
     /// Reserves, frees or zeroes a range; an absent chunk file is made where space is reserved.
+    ///
+    /// # Errors
+    /// [`Kind::NoSpace`](crate::Kind::NoSpace), which freeing never meets.
     pub async fn allocate(&self, ino: InodeId, range: ByteRange, how: Allocate) -> Result<()> {
         if range.is_empty() {
             return Ok(());
+        }
+        if how != Allocate::Punch {
+            self.end_of(ino, range.start, range.len())?;
+            self.ensure_room(ino, range).await?;
         }
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
@@ -60,10 +67,7 @@ impl Store {
                 let Some(file) = self.find(ino).await? else { return Ok(()) };
                 (file, range.intersect(ByteRange::new(0, MAX_CHUNK_FILE_BYTES)))
             }
-            Allocate::Reserve | Allocate::Zero => {
-                self.end_of(ino, range.start, range.len())?;
-                (self.find_or_create(ino).await?, range)
-            }
+            Allocate::Reserve | Allocate::Zero => (self.find_or_create(ino).await?, range),
         };
         match how {
             _ if range.is_empty() => Ok(()),

@@ -7,6 +7,7 @@ use crate::identity::{self, Identity};
 use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, LogState, Past};
 use crate::place::{self, CHUNKS};
 use crate::recover::RecoveryReport;
+use crate::room::Room;
 use crate::statistics::Statistics;
 use crate::sums::{self, PAGE_BYTES, SumBudget};
 use parking_lot::Mutex;
@@ -111,6 +112,7 @@ pub struct Store {
     pub(crate) intents: Option<IntentLog>,
     pub(crate) cache: FileCache,
     pub(crate) budget: Arc<SumBudget>,
+    pub(crate) room: Room,
     /// Held by the maintenance pass in progress.
     pub(crate) maintenance: rt::sync::RwLock,
     /// Files changed since they were last synced. Bounded by what a maintenance period can change.
@@ -183,6 +185,7 @@ impl Store {
             intents: None,
             cache: FileCache::new(options.max_open_files),
             budget: Arc::new(SumBudget::new(options.sum_cache_bytes)),
+            room: Room::default(),
             maintenance: rt::sync::RwLock::new(),
             unsynced: Mutex::default(),
             sync_failures: Mutex::default(),

@@ -41,6 +41,7 @@ impl Store {
             return Ok(());
         }
         let range = ByteRange::new(offset, self.end_of(ino, offset, buf.len() as u64)?);
+        self.ensure_room(ino, range).await?;
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
         let file = self.find_or_create(ino).await?;

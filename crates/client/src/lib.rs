@@ -155,9 +155,9 @@ impl Client {
     pub async fn syncfs(&self) -> Result<()> {
         let asked =
             self.storage.keys().map(|&target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
-        let mut outcome: Result<()> =
-            rt::join_all(asked.collect()).await.into_iter().map(|reply| reply.map(drop)).collect();
-        outcome = outcome.and(self.report_all(false).await);
+        let replies = rt::join_all(asked.collect()).await;
+        let outcome = replies.into_iter().try_for_each(|reply| reply.map(drop));
+        let outcome = outcome.and(self.report_all(false).await);
         outcome.and(self.ask(MetaOp::Sync).await.map(drop))
     }
 

@@ -61,4 +61,13 @@ pub trait Engine: Send + Sync + 'static {
     fn apply(&self, batches: &[Batch]) -> Result<Vec<Outcome>, KvError>;
     /// Everything applied before is on disk when this returns.
     fn persist(&self) -> Result<(), KvError>;
+    /// Whether the store may grow. When its disk is nearly full, only what frees space or hardly needs any should still be
+    /// applied: once a write fails for want of space, nothing more can be written. Cheap enough to be asked for every write.
+    fn has_room(&self) -> bool {
+        true
+    }
+    /// Where the store is, for messages.
+    fn place(&self) -> String {
+        "memory".into()
+    }
 }

@@ -22,6 +22,7 @@ mod embedded;
 mod engine;
 mod memory;
 mod merge;
+mod room;
 mod writer;
 
 pub use embedded::Embedded;

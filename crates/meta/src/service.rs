@@ -167,8 +167,23 @@ impl MetaService {
         }
         let env = env(&self.options, request.session, request.credentials, map);
         let mut applied = namespace::apply(&env, view, &request.op)?;
+        if needs_room(&request.op) && !applied.writes.is_empty() {
+            self.check_room()?;
+        }
         session.record_durably(request.sequence, &applied.reply, &mut applied.writes);
         Ok(Change { answer: applied.reply, writes: applied.writes })
+    }
+
+    /// Refuses to let the store grow while its disk is nearly full. A failed write would end all writing, of removals, too.
+    fn check_room(&self) -> Result<(), Failure> {
+        let engine = self.executors.writer.engine();
+        if engine.has_room() {
+            return Ok(());
+        }
+        let message = format!("the disk of the metadata store at {} is nearly full", engine.place());
+        Err(Failure::Refused(
+            Error::new(Errno::ENOSPC, message).hint("delete files, or free space on that disk"),
+        ))
     }
 
     /// Reads a partition as background work does.
@@ -207,6 +222,21 @@ fn env<'a>(
         seed: rt::random_u64(),
         map,
     }
+}
+
+/// Whether a command makes the store grow. The others free space, or need so little that they may use what is kept for them: a
+/// file that was begun has to be ended, and a full file system has to be tidied.
+fn needs_room(op: &MetaOp) -> bool {
+    matches!(
+        op,
+        MetaOp::Create { .. }
+            | MetaOp::Mkdir { .. }
+            | MetaOp::Symlink { .. }
+            | MetaOp::Tmpfile { .. }
+            | MetaOp::Link { .. }
+            | MetaOp::SetXattr { .. }
+            | MetaOp::WriteInline { .. }
+    )
 }
 
 /// The partitions that a command surely needs.

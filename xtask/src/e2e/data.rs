@@ -277,7 +277,7 @@ fn appenders(stage: &Stage) -> TestResult {
     let exe = process::this_program();
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let start = |id: u64| {
-            let mut child = Command::new(&exe);
+            let mut child = Command::new(exe);
             child
                 .args(["helper", "append", "--id", &id.to_string(), "--lines", &LINES.to_string()])
                 .arg(&path);

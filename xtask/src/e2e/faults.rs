@@ -14,6 +14,12 @@ use std::time::Duration;
 
 pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "full_target", scope: Scope::Own, minutes: 5, run: full_target },
+    TestCase {
+        name: "full_disk_shared_with_metadata",
+        scope: Scope::Own,
+        minutes: 5,
+        run: full_disk_shared_with_metadata,
+    },
     TestCase { name: "failing_target", scope: Scope::Own, minutes: 5, run: failing_target },
     TestCase { name: "truncated_chunk_file", scope: Scope::Own, minutes: 3, run: truncated_chunk_file },
     TestCase { name: "flipped_bit", scope: Scope::Own, minutes: 3, run: flipped_bit },
@@ -69,6 +75,51 @@ fn full_target(stage: &Stage) -> TestResult {
     for id in 0..written - 1 {
         write_synced(&dir.join(id.to_string()), &content(id).bytes()).at("filling it again")?;
     }
+    rig.down()?;
+    rig.fsck()
+}
+
+/// Makes numbered files until there is no space, and answers how many were made.
+fn fill(dir: &Path, name: &str, most: usize, make: impl Fn(&Path) -> io::Result<()>) -> TestResult<usize> {
+    for number in 0..most {
+        let path = dir.join(format!("{name}{number}"));
+        if let Err(error) = make(&path) {
+            ensure_eq!(error.raw_os_error(), Some(libc::ENOSPC), "the error of a full disk ({error})");
+            return Ok(number);
+        }
+    }
+    Err(format!("{most} files {name} fit on the disk").into())
+}
+
+fn full_disk_shared_with_metadata(stage: &Stage) -> TestResult {
+    const DISK_BYTES: u64 = 640 * MIB;
+    let folder = stage.scratch("full_disk")?;
+    let disk = Disk::new(&folder, "shared", DiskKind::Xfs, DISK_BYTES)?;
+    let mut rig = Rig::start(stage.binary()?, disk.path(), RigOptions::new(stage.transport()?))?;
+    let dir = rig.mount().join("dir");
+    let large = Rng::new(31).bytes(8 * MIB as usize);
+    // Lives in the metadata store, and can't be compressed.
+    let small = Rng::new(32).bytes(3000);
+    // The second round shows that nothing was lost for good.
+    for round in 0..2 {
+        fs::create_dir(&dir).at("mkdir")?;
+        let first = || write_synced(&dir.join("first"), &large).is_ok();
+        ensure!(process::eventually(RECLAIM_DEADLINE, first), "round {round}: still full after the removal");
+        let many = fill(&dir, "large", (DISK_BYTES / (8 * MIB)) as usize, |path| write_synced(path, &large))?;
+        ensure!(many > 20, "round {round}: full after {many} files of 8 MiB");
+        let more = fill(&dir, "small", DISK_BYTES as usize / small.len(), |path| fs::write(path, &small))?;
+        ensure!(more > 100, "round {round}: no metadata fits beside full targets: {more} files");
+        for number in 0..more {
+            let read = fs::read(dir.join(format!("small{number}"))).at("a small file on a full disk")?;
+            ensure!(read == small, "round {round}: small file {number} holds something else");
+        }
+        let read = fs::read(dir.join(format!("large{}", many - 1))).at("a large file on a full disk")?;
+        ensure!(read == large, "round {round}: the last large file holds something else");
+        fs::rename(dir.join("large0"), dir.join("renamed")).at("rename on a full disk")?;
+        fs::remove_dir_all(&dir).at("removing everything from a full disk")?;
+    }
+    let log = rig.log();
+    ensure!(!log.contains("takes no writes any more"), "the store gave up:\n    {}", last_lines(&log));
     rig.down()?;
     rig.fsck()
 }

@@ -5,6 +5,7 @@ mod common;
 mod concurrency;
 mod crash;
 mod damage;
+mod full;
 mod identity;
 mod model;
 mod recovery;

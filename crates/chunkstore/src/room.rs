@@ -1,0 +1,132 @@
+//! Keeping a part of the target's disk free.
+//!
+//! By default targets share their disk with the metadata store, which has to write even to remove a file. If chunks took the last
+//! block, nobody could delete anything any more.
+//!
+//! How much is free is asked once for many writes: an answer grants bytes that may be written before the next question. The grant
+//! shrinks as the disk fills, since other targets on it are granted theirs from the same room.
+
+use crate::error::{Kind, Result, StoreError};
+use crate::store::{Space, Store};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use types::{ByteRange, InodeId};
+
+/// Bytes kept free: the metadata store's journals, and its largest compaction, which writes everything anew before it frees
+/// the old. Also the target's own checksums, which are written after the data.
+const RESERVE_BYTES: u64 = 512 << 20;
+/// No more than this part of the disk's capacity is kept free: an eighth.
+const RESERVE_DIVISOR: u64 = 8;
+/// The most bytes that one look at the disk grants.
+const MAX_GRANT_BYTES: u64 = 16 << 20;
+/// The part of the room left that one look grants: a sixteenth, so that as many targets as that may share a disk.
+const GRANT_DIVISOR: u64 = 16;
+/// How long to wait before a refusal: file systems free the space of removed files in the background, a moment later.
+const SECOND_LOOK_AFTER: Duration = Duration::from_millis(20);
+/// Unit of [`rt::FileStat::blocks`], bytes.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// What may be written before the disk is looked at again. Starts with nothing.
+#[derive(Default)]
+pub(crate) struct Room {
+    granted: AtomicU64,
+}
+
+impl Room {
+    /// Takes `bytes` of what was granted, if that much is left.
+    fn take(&self, bytes: u64) -> bool {
+        let left = |granted: u64| granted.checked_sub(bytes);
+        self.granted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
+    }
+
+    /// Takes `bytes` of what the disk has, and grants a part of the rest.
+    fn take_from(&self, space: Space, bytes: u64) -> bool {
+        let rest = space.free.saturating_sub(reserve(space.capacity)).checked_sub(bytes);
+        let grant = rest.map_or(0, |rest| (rest / GRANT_DIVISOR).min(MAX_GRANT_BYTES));
+        self.granted.store(grant, Ordering::Relaxed);
+        rest.is_some()
+    }
+}
+
+/// Bytes kept free on a disk of this capacity.
+fn reserve(capacity: u64) -> u64 {
+    RESERVE_BYTES.min(capacity / RESERVE_DIVISOR)
+}
+
+impl Store {
+    /// Refuses a change that needs space while the disk has none but the reserve. What lies on allocated space already may always be
+    /// overwritten.
+    pub(crate) async fn ensure_room(&self, ino: InodeId, range: ByteRange) -> Result<()> {
+        let bytes = range.len();
+        if self.room.take(bytes) || self.room.take_from(self.space().await?, bytes) {
+            return Ok(());
+        }
+        if self.is_allocated(ino, range).await? {
+            return Ok(());
+        }
+        rt::sleep(SECOND_LOOK_AFTER).await;
+        let space = self.space().await?;
+        match self.room.take_from(space, bytes) {
+            true => Ok(()),
+            false => Err(self.no_room(space, bytes)),
+        }
+    }
+
+    /// Whether the range surely has its space: it holds data without a hole, or the file is allocated without one.
+    async fn is_allocated(&self, ino: InodeId, range: ByteRange) -> Result<bool> {
+        let Some(file) = self.find(ino).await? else { return Ok(false) };
+        let failed = |e| self.failed("stat", &file.path, e);
+        let stat = file.cached.stat().await.map_err(failed)?;
+        // Counts what the file has beyond its end, too, so a hole may go unseen then. It is no longer than that.
+        if stat.blocks.saturating_mul(STAT_BLOCK_BYTES) >= stat.len.max(range.end) {
+            return Ok(true);
+        }
+        let failed = |e| self.failed("seek in", &file.path, e);
+        Ok(range.end <= stat.len && file.cached.seek_hole(range.start).await.map_err(failed)? >= range.end)
+    }
+
+    fn no_room(&self, space: Space, bytes: u64) -> StoreError {
+        StoreError::new(
+            Kind::NoSpace,
+            format!(
+                "target {}: no room for {bytes} bytes in {}: {} bytes of its disk are free, and {} of them are kept for metadata and checksums",
+                self.target(),
+                self.dir.display(),
+                space.free,
+                reserve(space.capacity),
+            ),
+            "delete files, or add a target on another disk",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn the_reserve_is_small_on_small_disks() {
+        assert_eq!(reserve(1000 * GIB), RESERVE_BYTES);
+        assert_eq!(reserve(GIB), 128 << 20);
+        assert_eq!(reserve(0), 0);
+    }
+
+    #[test]
+    fn a_grant_is_used_up_and_never_reaches_into_the_reserve() {
+        let room = Room::default();
+        assert!(!room.take(1), "nothing is granted before the first look");
+        let free = |free| Space { capacity: 8 * GIB, free };
+        assert!(room.take_from(free(4 * GIB), 1 << 20));
+        assert!(room.take(MAX_GRANT_BYTES));
+        assert!(!room.take(1));
+        // 160 bytes are left beside the reserve after the 40 that are asked for.
+        assert!(room.take_from(free(RESERVE_BYTES + 200), 40));
+        assert!(!room.take(11));
+        assert!(room.take(10));
+        assert!(!room.take_from(free(RESERVE_BYTES + 39), 40));
+        assert!(!room.take_from(free(0), 1));
+        assert!(!room.take(1), "a refusal grants nothing");
+    }
+}

@@ -1,0 +1,125 @@
+//! Whether an engine's disk has room for a store to grow.
+//!
+//! An engine that runs into a full disk writes nothing more, not even what would free space. So growth has to stop earlier, where
+//! enough is left for journals, tables and compaction of what is still allowed.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Bytes that have to be free for journals and new tables.
+const WORKING_BYTES: u64 = 64 << 20;
+/// On small disks a sixteenth of the capacity does for that.
+const WORKING_DIVISOR: u64 = 16;
+/// Bytes that the largest usual compaction writes before it frees what it read: four tables of 8 MiB and a first level of
+/// four times 64 MiB. A store that is smaller needs no more than its own size.
+const COMPACTION_BYTES: u64 = 288 << 20;
+/// Applied bytes after which the disk is looked at again.
+const LOOK_AFTER_BYTES: u64 = 1 << 20;
+/// Time after which the disk is looked at again: others use it, too.
+const LOOK_AFTER_NS: u64 = 200_000_000;
+
+/// What a look at the disk finds, bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measure {
+    /// The disk's.
+    pub(crate) capacity: u64,
+    /// Free on the disk for ordinary users.
+    pub(crate) free: u64,
+    /// In the store's tables.
+    pub(crate) tables: u64,
+}
+
+impl Measure {
+    /// Looks at the disk that holds `dir`.
+    pub(crate) fn take(dir: &Path, tables: u64) -> io::Result<Measure> {
+        let disk = rustix::fs::statvfs(dir)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+        Ok(Measure { capacity: bytes(disk.f_blocks), free: bytes(disk.f_bavail), tables })
+    }
+
+    fn has_room(&self) -> bool {
+        let working = WORKING_BYTES.min(self.capacity / WORKING_DIVISOR);
+        self.free >= working + self.tables.min(COMPACTION_BYTES)
+    }
+}
+
+/// Remembers the last look for as long as little can have changed.
+#[derive(Default)]
+pub(crate) struct Room {
+    is_lacking: AtomicBool,
+    /// When to look again; zero at first.
+    next_look_ns: AtomicU64,
+    applied_since: AtomicU64,
+}
+
+impl Room {
+    /// To be told of what was applied.
+    pub(crate) fn note_applied(&self, bytes: u64) {
+        self.applied_since.fetch_add(bytes, Relaxed);
+    }
+
+    /// Whether there is room, as far as was known or by a new look.
+    pub(crate) fn is_enough(&self, now_ns: u64, look: impl FnOnce() -> io::Result<Measure>) -> bool {
+        let is_due =
+            now_ns >= self.next_look_ns.load(Relaxed) || self.applied_since.load(Relaxed) >= LOOK_AFTER_BYTES;
+        if is_due {
+            // First, so that cores that come meanwhile don't look as well.
+            self.next_look_ns.store(now_ns.saturating_add(LOOK_AFTER_NS), Relaxed);
+            self.applied_since.store(0, Relaxed);
+            // A disk that can't be asked is not known to be full; writing to it will tell.
+            self.is_lacking.store(look().is_ok_and(|measure| !measure.has_room()), Relaxed);
+        }
+        !self.is_lacking.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn measure(free: u64) -> io::Result<Measure> {
+        Ok(Measure { capacity: 100 * GIB, free, tables: 0 })
+    }
+
+    fn unasked() -> io::Result<Measure> {
+        panic!("the disk was looked at again")
+    }
+
+    #[test]
+    fn the_room_needed_depends_on_the_disk_and_on_the_store() {
+        let has_room = |capacity, tables, free| Measure { capacity, free, tables }.has_room();
+        assert!(has_room(100 * GIB, 0, WORKING_BYTES));
+        assert!(!has_room(100 * GIB, 0, WORKING_BYTES - 1));
+        assert!(!has_room(100 * GIB, 1000, WORKING_BYTES + 999));
+        assert!(has_room(100 * GIB, 50 * GIB, WORKING_BYTES + COMPACTION_BYTES));
+        assert!(has_room(160 << 20, 0, 10 << 20));
+    }
+
+    #[test]
+    fn a_look_holds_for_a_while() {
+        let room = Room::default();
+        assert!(room.is_enough(1000, || measure(GIB)));
+        assert!(room.is_enough(1000 + LOOK_AFTER_NS - 1, unasked));
+        assert!(!room.is_enough(1000 + LOOK_AFTER_NS, || measure(0)));
+        assert!(!room.is_enough(1001 + LOOK_AFTER_NS, unasked));
+        assert!(room.is_enough(1000 + 2 * LOOK_AFTER_NS, || measure(GIB)));
+    }
+
+    #[test]
+    fn a_look_holds_for_some_bytes() {
+        let room = Room::default();
+        assert!(room.is_enough(0, || measure(GIB)));
+        room.note_applied(LOOK_AFTER_BYTES - 1);
+        assert!(room.is_enough(1, unasked));
+        room.note_applied(1);
+        assert!(!room.is_enough(1, || measure(0)));
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_asked_is_not_called_full() {
+        assert!(Room::default().is_enough(0, || Err(io::ErrorKind::NotFound.into())));
+    }
+}
