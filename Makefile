@@ -13,7 +13,6 @@ up: tools
 	cargo build --release --package weft
 	mkdir -p $(MOUNT)
 	$(WEFT) up --dir $(DIR) --mount $(MOUNT) --detach
-	$(WEFT) status --dir $(DIR)
 
 ## down: unmount and stop
 down:

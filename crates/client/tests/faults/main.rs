@@ -1,0 +1,15 @@
+//! What the client makes of requests that fail half-way, come late or come side by side.
+//!
+//! The services and stores are the real ones, on a simulated machine; between them and the client sits a [`tap::Tap`] that can refuse
+//! or delay requests and counts what was answered.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod cluster;
+mod copies;
+mod cuts;
+mod fsync;
+mod mode_bits;
+mod shutdown;
+mod tap;
+mod times;

@@ -1,0 +1,76 @@
+//! A service seen through a tap: requests pass, unless a test wants otherwise.
+
+use net::{Handler, LocalFuture};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{Errno, Error, Result};
+
+type Predicate<Req> = Box<dyn Fn(&Req) -> bool + Send>;
+
+/// Passes requests on to a service.
+pub(crate) struct Tap<Req, Rep> {
+    service: Arc<dyn Handler<Req, Rep>>,
+    state: Mutex<State<Req>>,
+}
+
+struct State<Req> {
+    /// Each refuses one request.
+    refusals: Vec<(Predicate<Req>, Errno)>,
+    delays: Vec<(Predicate<Req>, Duration)>,
+    /// Requests in the order of their answers, and whether they succeeded.
+    answered: Vec<(Req, bool)>,
+}
+
+impl<Req: Clone, Rep> Tap<Req, Rep> {
+    pub(crate) fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Tap<Req, Rep>> {
+        let state = State { refusals: Vec::new(), delays: Vec::new(), answered: Vec::new() };
+        Arc::new(Tap { service, state: Mutex::new(state) })
+    }
+
+    /// Answers the next such request with an error; the service doesn't see it.
+    pub(crate) fn refuse_next(&self, errno: Errno, which: impl Fn(&Req) -> bool + Send + 'static) {
+        self.state.lock().refusals.push((Box::new(which), errno));
+    }
+
+    /// Holds back all such requests for a while.
+    pub(crate) fn delay(&self, time: Duration, which: impl Fn(&Req) -> bool + Send + 'static) {
+        self.state.lock().delays.push((Box::new(which), time));
+    }
+
+    /// How many such requests were carried out.
+    pub(crate) fn succeeded(&self, which: impl Fn(&Req) -> bool) -> usize {
+        self.state.lock().answered.iter().filter(|(request, ok)| *ok && which(request)).count()
+    }
+
+    /// Every refusal that was asked for has happened.
+    pub(crate) fn has_refused_all(&self) -> bool {
+        self.state.lock().refusals.is_empty()
+    }
+
+    async fn pass(&self, request: Req, payload: Option<IoBuf>) -> Result<Rep> {
+        let delay = self.state.lock().delays.iter().find(|(which, _)| which(&request)).map(|(_, time)| *time);
+        if let Some(delay) = delay {
+            rt::sleep(delay).await;
+        }
+        let reply = match self.take_refusal(&request) {
+            Some(errno) => Err(Error::new(errno, "refused by the test")),
+            None => self.service.handle(request.clone(), payload).await,
+        };
+        self.state.lock().answered.push((request, reply.is_ok()));
+        reply
+    }
+
+    fn take_refusal(&self, request: &Req) -> Option<Errno> {
+        let mut state = self.state.lock();
+        let at = state.refusals.iter().position(|(which, _)| which(request))?;
+        Some(state.refusals.swap_remove(at).1)
+    }
+}
+
+impl<Req: Clone + Send, Rep> Handler<Req, Rep> for Tap<Req, Rep> {
+    fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>> {
+        Box::pin(self.pass(request, payload))
+    }
+}
