@@ -6,22 +6,20 @@ mod support;
 
 use kv::{Durability, Embedded, Engine, Writer};
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use support::{block_on, put};
 
-/// Where the child keeps its store; set only for the child.
+/// Where the child keeps its store. Set only for the child, which is this test program started again.
 const CHILD_DIR: &str = "WEFT_KV_KILL_DIR";
 
 /// Acknowledgements after which the child is killed, each on a fresh store that goes on over all rounds.
 const KILL_AFTER: [usize; 6] = [1, 37, 500, 2_000, 3, 1_000];
 
-/// The process that is killed. Commits numbered batches and prints each number once committed.
-#[test]
-#[ignore = "not a test of its own: it is started, and killed, by the one below"]
-fn child() {
-    let dir = std::env::var(CHILD_DIR).expect("started by the test below");
-    let engine: Arc<dyn Engine> = Arc::new(Embedded::open(dir.as_ref()).unwrap());
+/// The process that is killed. Commits numbered batches and prints each number once committed; ends only by being killed.
+fn commit_for_ever(dir: &Path) {
+    let engine: Arc<dyn Engine> = Arc::new(Embedded::open(dir).unwrap());
     let first = count(&*engine);
     let writer = Writer::new(engine, Durability::Process);
     let mut out = std::io::stdout().lock();
@@ -46,11 +44,14 @@ fn count(engine: &dyn Engine) -> usize {
 
 #[test]
 fn acknowledged_commits_survive_the_death_of_the_process() {
+    if let Some(dir) = std::env::var_os(CHILD_DIR) {
+        return commit_for_ever(dir.as_ref());
+    }
     let dir = tempfile::tempdir().unwrap();
     let mut acknowledged = 0;
     for acks in KILL_AFTER {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "acknowledged_commits_survive_the_death_of_the_process", "--nocapture"])
             .env(CHILD_DIR, dir.path())
             .stdout(Stdio::piped())
             .spawn()
