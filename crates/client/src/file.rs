@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
-use wire::{FileInfo, MetaOp, Path, StorageOp};
+use wire::{FileInfo, MetaOp, MetaReply, Path, StorageOp};
 
 /// Transfers of at least this many bytes go past the storage server's page cache: they are as fast from the device, and the kernel
 /// that asked keeps its own copy.
@@ -33,6 +33,22 @@ pub struct WriteHow {
     pub durable: bool,
     /// Clear setuid and setgid.
     pub kill_suid_sgid: bool,
+}
+
+/// What is known of a file because it is new.
+#[derive(Clone, Copy)]
+pub(crate) struct Fresh {
+    inline_limit: u32,
+    bare: bool,
+}
+
+impl Fresh {
+    fn of(reply: &MetaReply) -> Option<Fresh> {
+        match *reply {
+            MetaReply::Created { inline_limit, bare, .. } => Some(Fresh { inline_limit, bare }),
+            _ => None,
+        }
+    }
 }
 
 /// What a write has to do first.
@@ -63,8 +79,14 @@ impl Client {
         const O_EXCL: u32 = 0o200;
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
         let op = MetaOp::Create { parent, name, mode, umask, rdev: 0, exclusive };
-        let attr = self.referenced(self.change(credentials, op).await?)?;
-        Ok((attr, Arc::new(Handle { inode: self.inodes.acquire(attr.ino) })))
+        let reply = self.change(credentials, op).await?;
+        let fresh = Fresh::of(&reply);
+        let attr = entry(reply)?;
+        let (inode, alone) = self.inodes.remember_and_acquire(attr.ino);
+        if let Some(fresh) = fresh.filter(|_| alone) {
+            inode.content.lock().begin(&attr, fresh);
+        }
+        Ok((self.inodes.overlay(attr), Arc::new(Handle { inode })))
     }
 
     /// Makes a regular file without a name and opens it.
@@ -205,16 +227,11 @@ impl Client {
         kill_suid_sgid: bool,
     ) -> Result<()> {
         let data = Bytes::copy_from_slice(buf.as_slice());
-        let op = MetaOp::WriteInline { ino: inode.ino, offset, data, kill_suid_sgid };
+        let op = MetaOp::WriteInline { ino: inode.ino, offset, data: data.clone(), kill_suid_sgid };
         let attr = entry(self.report(op).await?)?;
         let mut content = inode.content.lock();
-        let mut bytes = content.inline.take().unwrap_or_default().to_vec();
-        let end = offset as usize + buf.len();
-        if bytes.len() < end {
-            bytes.resize(end, 0);
-        }
-        bytes[offset as usize..end].copy_from_slice(buf.as_slice());
-        content.inline = Some(bytes.into());
+        let old = content.inline.take().unwrap_or_default();
+        content.inline = Some(laid_over(old, offset as usize, data));
         content.size = attr.size;
         Ok(())
     }
@@ -333,6 +350,13 @@ impl Content {
         self.privileged = bits & (mode::S_ISUID | mode::S_ISGID) != 0;
     }
 
+    /// Starts with a file that was made just now and that nobody else has seen yet, without asking for what is known.
+    fn begin(&mut self, attr: &Attr, fresh: Fresh) {
+        let inline = (fresh.inline_limit > 0).then(Bytes::new);
+        self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit: fresh.inline_limit });
+        self.bare = fresh.bare;
+    }
+
     /// Takes over what the metadata service knows.
     pub(crate) fn take(&mut self, info: FileInfo) {
         self.loaded = true;
@@ -349,6 +373,20 @@ fn prepare(content: &Content) -> Prepared {
         (Some(layout), None) if content.writing && !content.cut_pending => Prepared::Chunks(layout.clone()),
         _ => Prepared::Reshape,
     }
+}
+
+/// Inline content after a write at `offset`, with zeros in any gap.
+fn laid_over(old: Bytes, offset: usize, data: Bytes) -> Bytes {
+    let end = offset + data.len();
+    if offset == 0 && end >= old.len() {
+        return data;
+    }
+    let mut bytes = old.to_vec();
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[offset..end].copy_from_slice(&data);
+    bytes.into()
 }
 
 /// Fills the first `len` bytes of `buf` from inline content at `offset`, with zeros behind its end.

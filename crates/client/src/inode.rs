@@ -31,6 +31,8 @@ pub(crate) struct Content {
     pub(crate) layout: Option<Arc<Layout>>,
     pub(crate) inline: Option<bytes::Bytes>,
     pub(crate) inline_limit: u32,
+    /// It surely has no extended attributes: it was made while open here, and got none since.
+    pub(crate) bare: bool,
     /// Chunks may reach beyond `size`, because cutting them or a write failed half-way. They are cut before anything is written again.
     pub(crate) cut_pending: bool,
     /// It has setuid or setgid, which a write may have to clear.
@@ -126,6 +128,15 @@ impl InodeTable {
                 Arc::new(OpenInode { ino, gate: rt::sync::RwLock::new(), content: Mutex::default() })
             })
             .clone()
+    }
+
+    /// Both for an inode that was made just now: the kernel gets a reference, and a use of the content starts. True when nobody else
+    /// refers to it, so that it surely is as it was made.
+    pub(crate) fn remember_and_acquire(&self, ino: InodeId) -> (Arc<OpenInode>, bool) {
+        self.remember(ino);
+        let open = self.acquire(ino);
+        let alone = self.shard(ino).get(&ino).is_some_and(|node| node.references == 1 && node.users == 1);
+        (open, alone)
     }
 
     /// True when the caller's use is the only one left and the file should be reported before it ends. Orphans that nobody can reach

@@ -207,7 +207,7 @@ fn unexpected(reply: MetaReply) -> Error {
 
 fn entry(reply: MetaReply) -> Result<Attr> {
     match reply {
-        MetaReply::Entry(attr) | MetaReply::Attr(attr) => Ok(attr),
+        MetaReply::Entry(attr) | MetaReply::Created { attr, .. } | MetaReply::Attr(attr) => Ok(attr),
         other => Err(unexpected(other)),
     }
 }

@@ -7,6 +7,8 @@ use wire::{MetaOp, MetaReply, XattrMode};
 
 /// Read: a description of the inode as JSON. Not listed.
 const ENTRY: &[u8] = b"weft.entry";
+/// File capabilities, which a write takes away.
+const CAPABILITY: &[u8] = b"security.capability";
 /// Written, on a directory, by its owner: changes of its stripe pattern as JSON. Not listed.
 const PATTERN: &[u8] = b"weft.pattern";
 
@@ -16,6 +18,10 @@ impl Client {
         let _ = credentials;
         if name == ENTRY {
             return self.describe(ino).await;
+        }
+        // The kernel asks for it before the first write to any file.
+        if name == CAPABILITY && self.is_bare(ino) {
+            return Err(Errno::ENODATA.into());
         }
         match self.ask(MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) }).await? {
             MetaReply::Bytes(value) => Ok(value),
@@ -39,8 +45,15 @@ impl Client {
         if name == ENTRY {
             return Err(Error::new(Errno::EPERM, "weft.entry can only be read"));
         }
+        if let Some(open) = self.inodes.open(ino) {
+            open.content.lock().bare = false;
+        }
         let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
         self.change(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid }).await.map(drop)
+    }
+
+    fn is_bare(&self, ino: InodeId) -> bool {
+        self.inodes.open(ino).is_some_and(|open| open.content.lock().bare)
     }
 
     /// Names of all stored attributes.

@@ -25,7 +25,7 @@ pub(crate) fn apply(subject: &Subject<'_>, fixes: &[Fix], report: &mut Report) -
     subject.engine.persist().map_err(unreadable)
 }
 
-type Writes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+type Writes = Vec<(Vec<u8>, Option<bytes::Bytes>)>;
 
 fn commit(subject: &Subject<'_>, writes: Writes) -> Result<()> {
     let outcomes = subject.engine.apply(&[Batch { guards: Vec::new(), writes }]).map_err(unreadable)?;
@@ -40,12 +40,12 @@ fn writes(subject: &Subject<'_>, change: &Change) -> Result<Writes> {
         Change::Delete(key) => vec![(key.clone(), None)],
         Change::Refile { name, ino, mode } => {
             let key = keys::entry(name.dir, keys::name_hash(subject.hash_key, &name.name), &name.name);
-            vec![(name.key.clone(), None), (key, Some(Entry::new(*ino, *mode).encode_to_vec()))]
+            vec![(name.key.clone(), None), (key, Some(Entry::new(*ino, *mode).encode_to_vec().into()))]
         }
         Change::Links { ino, nlink } => edit(subject, *ino, |inode| inode.nlink = *nlink)?,
         Change::Parent { ino, parent } => edit(subject, *ino, |inode| inode.parent = parent.0)?,
         Change::Next { partition, sequence } => {
-            vec![(keys::next(*partition).to_vec(), Some(Next { sequence: *sequence }.encode_to_vec()))]
+            vec![(keys::next(*partition).to_vec(), Some(Next { sequence: *sequence }.encode_to_vec().into()))]
         }
         Change::Rescue { ino, subdirectories } => rescue(subject, *ino, *subdirectories)?,
     })
@@ -61,8 +61,8 @@ fn load(subject: &Subject<'_>, ino: InodeId) -> Result<Inode> {
     record::decode(&key, value)
 }
 
-fn store(ino: InodeId, inode: &Inode) -> (Vec<u8>, Option<Vec<u8>>) {
-    (keys::inode(ino).to_vec(), Some(inode.encode_to_vec()))
+fn store(ino: InodeId, inode: &Inode) -> (Vec<u8>, Option<bytes::Bytes>) {
+    (keys::inode(ino).to_vec(), Some(inode.encode_to_vec().into()))
 }
 
 fn edit(subject: &Subject<'_>, ino: InodeId, change: impl FnOnce(&mut Inode)) -> Result<Writes> {
@@ -84,7 +84,7 @@ fn rescue(subject: &Subject<'_>, ino: InodeId, subdirectories: u32) -> Result<Wr
     }
     let name = format!("{}", ino.0).into_bytes();
     let key = keys::entry(dir, keys::name_hash(subject.hash_key, &name), &name);
-    writes.push((key, Some(Entry::new(ino, inode.mode).encode_to_vec())));
+    writes.push((key, Some(Entry::new(ino, inode.mode).encode_to_vec().into())));
     writes.push(store(ino, &inode));
     writes.push(store(dir, &directory));
     Ok(writes)
@@ -124,8 +124,8 @@ fn lost_and_found(subject: &Subject<'_>) -> Result<(InodeId, Inode, Writes)> {
     };
     root.nlink += 1;
     let writes = vec![
-        (root_key, Some(Entry::new(dir, directory.mode).encode_to_vec())),
-        (next_key.to_vec(), Some(Next { sequence: sequence + 1 }.encode_to_vec())),
+        (root_key, Some(Entry::new(dir, directory.mode).encode_to_vec().into())),
+        (next_key.to_vec(), Some(Next { sequence: sequence + 1 }.encode_to_vec().into())),
         store(InodeId::ROOT, &root),
     ];
     Ok((dir, directory, writes))

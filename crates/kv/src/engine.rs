@@ -19,7 +19,7 @@ pub struct Batch {
     /// Conditions.
     pub guards: Vec<Guard>,
     /// Key and new value; `None` deletes. The last write to a key wins.
-    pub writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    pub writes: Vec<(Vec<u8>, Option<Bytes>)>,
 }
 
 /// What became of a batch.

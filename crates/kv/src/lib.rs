@@ -13,7 +13,7 @@
 //! # use std::sync::Arc;
 //! use kv::{Batch, Engine, Memory};
 //! let engine = Memory::new();
-//! let batch = Batch { guards: vec![], writes: vec![(b"key".to_vec(), Some(b"value".to_vec()))] };
+//! let batch = Batch { guards: vec![], writes: vec![(b"key".to_vec(), Some("value".into()))] };
 //! assert_eq!(engine.apply(&[batch]).unwrap(), [kv::Outcome::Won]);
 //! assert_eq!(engine.get(b"key").unwrap().unwrap(), "value");
 //! ```

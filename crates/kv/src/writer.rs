@@ -16,6 +16,7 @@ mod ticket;
 pub use ticket::{Commit, Ticket};
 
 use crate::{Batch, Engine, KvError, Outcome};
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,6 +32,10 @@ const MAX_COMMIT_BYTES: usize = 4 << 20;
 
 /// Most batches in the queue; whoever brings more waits or leads.
 const MAX_QUEUED_BATCHES: usize = 16_384;
+
+/// How long a core watches another one commit before it does something else. A commit takes some microseconds; being woken on
+/// another core takes several times that.
+const LEADER_PATIENCE_NS: u64 = 30_000;
 
 /// Engine commits that a leader makes for others after its own batch is in.
 const EXTRA_ROUNDS: usize = 4;
@@ -188,7 +193,14 @@ impl Writer {
 
     /// One step of waiting for `ticket`: leads if nobody does, else leaves a waker. True when it is settled.
     fn drive(&self, ticket: &Ticket, waker: &Waker) -> bool {
-        let queue = self.shared.queue.lock();
+        let mut queue = self.shared.queue.lock();
+        if queue.led && self.shared.durability == Durability::Process {
+            drop(queue);
+            if watch(ticket) {
+                return true;
+            }
+            queue = self.shared.queue.lock();
+        }
         if queue.led || ticket.is_settled() {
             ticket.register(waker);
             return ticket.is_settled();
@@ -302,12 +314,21 @@ impl Shared {
     }
 }
 
+/// Looks at a ticket for a moment; true when it was settled.
+fn watch(ticket: &Ticket) -> bool {
+    let end = rt::monotonic_ns() + LEADER_PATIENCE_NS;
+    while !ticket.is_settled() && rt::monotonic_ns() < end {
+        std::hint::spin_loop();
+    }
+    ticket.is_settled()
+}
+
 /// Takes as many batches off the queue as one engine commit may carry, and at least one.
 fn take_commit(queue: &mut VecDeque<(Ticket, Batch)>) -> (Vec<Ticket>, Vec<Batch>) {
     let mut bytes = 0;
     let mut count = 0;
     for (_, batch) in queue.iter().take(MAX_COMMIT_BATCHES) {
-        bytes += batch.writes.iter().map(|(k, v)| k.len() + v.as_ref().map_or(0, Vec::len)).sum::<usize>();
+        bytes += batch.writes.iter().map(|(k, v)| k.len() + v.as_ref().map_or(0, Bytes::len)).sum::<usize>();
         if count > 0 && bytes > MAX_COMMIT_BYTES {
             break;
         }

@@ -34,7 +34,7 @@ fn reads_what_was_applied() {
 fn later_batches_and_later_writes_win() {
     every_engine(|engine| {
         let mut twice = put("a", "1");
-        twice.writes.push((b"a".to_vec(), Some(b"2".to_vec())));
+        twice.writes.push((b"a".to_vec(), Some("2".into())));
         engine.apply(&[twice]).unwrap();
         assert_eq!(value(engine, "a").as_deref(), Some("2"));
         engine.apply(&[put("b", "1"), delete("b"), put("a", "3"), put("c", "1"), delete("a")]).unwrap();
@@ -49,7 +49,7 @@ fn scans_in_order_of_unsigned_bytes_and_keep_bounds_and_limit() {
     every_engine(|engine| {
         let keys: [&[u8]; 5] = [b"a", b"a\0", b"b", b"\x7f", b"\xff\x01"];
         for key in keys.iter().rev() {
-            let writes = vec![(key.to_vec(), Some(b"v".to_vec()))];
+            let writes = vec![(key.to_vec(), Some("v".into()))];
             engine.apply(&[kv::Batch { guards: vec![], writes }]).unwrap();
         }
         let scan = |from: &[u8], to: &[u8], limit| -> Vec<Vec<u8>> {
@@ -70,7 +70,7 @@ fn a_guard_that_does_not_hold_stops_its_whole_batch_and_no_other() {
     every_engine(|engine| {
         engine.apply(&[put("owner", "me")]).unwrap();
         let mut two = guarded(put("a", "1"), "owner", Some("you"));
-        two.writes.push((b"b".to_vec(), Some(b"1".to_vec())));
+        two.writes.push((b"b".to_vec(), Some("1".into())));
         let outcomes = engine.apply(&[two, put("c", "1")]).unwrap();
         assert_eq!(outcomes, [Outcome::Lost, Outcome::Won]);
         assert_eq!((value(engine, "a"), value(engine, "b")), (None, None));

@@ -27,7 +27,7 @@ fn batch() -> impl Strategy<Value = Batch> {
     let writes = prop::collection::vec((key(), content()), 0..5);
     (guards, writes).prop_map(|(guards, writes)| Batch {
         guards: guards.into_iter().map(|(key, v)| Guard { key, expected: v.map(Into::into) }).collect(),
-        writes,
+        writes: writes.into_iter().map(|(key, v)| (key, v.map(Into::into))).collect(),
     })
 }
 

@@ -1,4 +1,4 @@
-//! A bounded cache of what the store holds.
+//! A bounded cache of what the store holds, and of what it surely doesn't hold.
 //!
 //! A key is read and changed only by who holds its partition, so the cache needs no coherence of its own: the locks of
 //! its shards merely keep the maps whole.
@@ -21,8 +21,9 @@ pub(crate) struct Cache {
 
 #[derive(Default)]
 struct Shard {
-    young: HashMap<Bytes, Bytes>,
-    old: HashMap<Bytes, Bytes>,
+    /// `None`: the store has no such key. A file is looked up before it is made.
+    young: HashMap<Bytes, Option<Bytes>>,
+    old: HashMap<Bytes, Option<Bytes>>,
     young_bytes: usize,
 }
 
@@ -39,7 +40,8 @@ impl Cache {
         }
     }
 
-    pub fn get(&self, key: &[u8]) -> Option<Bytes> {
+    /// What the store has under a key, if that is known.
+    pub fn get(&self, key: &[u8]) -> Option<Option<Bytes>> {
         let mut shard = self.shard(key).lock();
         if let Some(value) = shard.young.get(key) {
             return Some(value.clone());
@@ -49,9 +51,9 @@ impl Cache {
         Some(value)
     }
 
-    pub fn put(&self, key: Bytes, value: Bytes) {
+    pub fn put(&self, key: Bytes, value: Option<Bytes>) {
         let mut shard = self.shard(&key).lock();
-        if value.len() > MAX_CACHED_VALUE {
+        if length(&value) > MAX_CACHED_VALUE {
             shard.remove(&key);
         } else {
             shard.old.remove(&key);
@@ -68,12 +70,16 @@ impl Cache {
     }
 }
 
+fn length(value: &Option<Bytes>) -> usize {
+    value.as_ref().map_or(0, Bytes::len)
+}
+
 impl Shard {
-    fn insert(&mut self, key: Bytes, value: Bytes, generation_bytes: usize) {
+    fn insert(&mut self, key: Bytes, value: Option<Bytes>, generation_bytes: usize) {
         let key_len = key.len();
-        self.young_bytes += value.len();
+        self.young_bytes += length(&value);
         match self.young.insert(key, value) {
-            Some(replaced) => self.young_bytes -= replaced.len(),
+            Some(replaced) => self.young_bytes -= length(&replaced),
             None => self.young_bytes += key_len + ENTRY_OVERHEAD,
         }
         if self.young_bytes > generation_bytes {
@@ -84,7 +90,7 @@ impl Shard {
 
     fn remove(&mut self, key: &[u8]) {
         if let Some((key, value)) = self.young.remove_entry(key) {
-            self.young_bytes -= key.len() + value.len() + ENTRY_OVERHEAD;
+            self.young_bytes -= key.len() + length(&value) + ENTRY_OVERHEAD;
         }
         self.old.remove(key);
     }
@@ -95,7 +101,7 @@ mod tests {
     use super::*;
 
     fn bytes(shard: &Shard) -> usize {
-        shard.young.iter().chain(&shard.old).map(|(k, v)| k.len() + v.len() + ENTRY_OVERHEAD).sum()
+        shard.young.iter().chain(&shard.old).map(|(k, v)| k.len() + length(v) + ENTRY_OVERHEAD).sum()
     }
 
     #[test]
@@ -103,11 +109,12 @@ mod tests {
         let capacity = 1 << 20;
         let cache = Cache::with_capacity(capacity);
         let hot = Bytes::from_static(b"hot");
-        cache.put(hot.clone(), Bytes::from_static(b"value"));
+        cache.put(hot.clone(), Some(Bytes::from_static(b"value")));
         for i in 0..100_000u32 {
-            cache.put(Bytes::from(i.to_string()), Bytes::from(vec![0; (i % 500) as usize]));
+            let value = (i % 3 > 0).then(|| Bytes::from(vec![0; (i % 500) as usize]));
+            cache.put(Bytes::from(i.to_string()), value);
             if i % 10 == 0 {
-                assert_eq!(cache.get(&hot).unwrap(), "value");
+                assert_eq!(cache.get(&hot), Some(Some(Bytes::from_static(b"value"))));
             }
             if i % 1000 == 0 {
                 let total: usize = cache.shards.iter().map(|shard| bytes(&shard.lock())).sum();
@@ -117,7 +124,7 @@ mod tests {
         assert!(cache.get(b"0").is_none());
         for shard in &cache.shards {
             let shard = shard.lock();
-            let young: usize = shard.young.iter().map(|(k, v)| k.len() + v.len() + ENTRY_OVERHEAD).sum();
+            let young: usize = shard.young.iter().map(|(k, v)| k.len() + length(v) + ENTRY_OVERHEAD).sum();
             assert_eq!(young, shard.young_bytes);
         }
     }
@@ -125,11 +132,21 @@ mod tests {
     #[test]
     fn a_value_that_is_too_large_replaces_and_is_not_kept() {
         let cache = Cache::new();
-        cache.put("k".into(), "small".into());
-        cache.put("k".into(), vec![0; MAX_CACHED_VALUE + 1].into());
+        cache.put("k".into(), Some("small".into()));
+        cache.put("k".into(), Some(vec![0; MAX_CACHED_VALUE + 1].into()));
         assert!(cache.get(b"k").is_none());
-        cache.put("k".into(), "again".into());
+        cache.put("k".into(), Some("again".into()));
         cache.remove(b"k");
         assert!(cache.get(b"k").is_none());
+    }
+
+    #[test]
+    fn what_is_not_there_is_known_until_it_is_put() {
+        let cache = Cache::new();
+        assert_eq!(cache.get(b"k"), None);
+        cache.put("k".into(), None);
+        assert_eq!(cache.get(b"k"), Some(None));
+        cache.put("k".into(), Some("v".into()));
+        assert_eq!(cache.get(b"k"), Some(Some("v".into())));
     }
 }

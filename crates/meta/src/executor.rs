@@ -8,6 +8,7 @@ use kv::{Batch, Engine, Guard, Outcome, Ticket, Writer};
 use namespace::{Failure, Writes, keys};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use types::{Errno, Error, PartitionId, Result};
@@ -183,7 +184,7 @@ impl Executors {
     fn enqueue(&self, held: &mut Held<'_>, writes: Writes) -> Ticket {
         let mut shown: Vec<(Bytes, Option<Bytes>)> = Vec::with_capacity(writes.len());
         for (key, value) in &writes {
-            shown.push((Bytes::copy_from_slice(key), value.as_deref().map(Bytes::copy_from_slice)));
+            shown.push((Bytes::copy_from_slice(key), value.clone()));
         }
         let guards = held.executors.iter().map(|executor| executor.owner.clone()).collect();
         let ticket = self.writer.enqueue(Batch { guards, writes });
@@ -239,9 +240,11 @@ impl Executors {
             };
             let Some((ticket, keys)) = executor.pending.pop_front() else { break };
             for key in keys {
-                if executor.overlay.get(&key).is_some_and(|write| write.ticket.number() == ticket.number()) {
-                    let write = executor.overlay.remove(&key);
-                    self.remember(outcome, key, write.and_then(|write| write.value));
+                if let Entry::Occupied(write) = executor.overlay.entry(key)
+                    && write.get().ticket.number() == ticket.number()
+                {
+                    let (key, write) = write.remove_entry();
+                    self.remember(outcome, key, write.value);
                 }
             }
             if outcome != Outcome::Won {
@@ -254,8 +257,8 @@ impl Executors {
     }
 
     fn remember(&self, outcome: Outcome, key: Bytes, value: Option<Bytes>) {
-        match (outcome, value) {
-            (Outcome::Won, Some(value)) => self.cache.put(key, value),
+        match outcome {
+            Outcome::Won => self.cache.put(key, value),
             _ => self.cache.remove(&key),
         }
     }

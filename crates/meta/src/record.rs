@@ -122,7 +122,8 @@ impl StoredReply {
     pub fn of(reply: &MetaReply) -> Option<StoredReply> {
         let answer = match reply {
             MetaReply::Unit => Answer::Unit(true),
-            MetaReply::Entry(attr) => Answer::Entry(attr.into()),
+            // What else is said of a new file can be asked for again.
+            MetaReply::Entry(attr) | MetaReply::Created { attr, .. } => Answer::Entry(attr.into()),
             MetaReply::Attr(attr) => Answer::Attr(attr.into()),
             MetaReply::Renamed { moved, other } => Answer::Renamed(StoredRename {
                 moved: moved.into(),

@@ -265,7 +265,7 @@ async fn take_over(writer: &Writer, options: &MetaOptions, map: &MapHandle) -> R
         })?;
         let value = owner.encode_to_vec();
         batch.guards.push(Guard { key: key.clone(), expected: before });
-        batch.writes.push((key.clone(), Some(value.clone())));
+        batch.writes.push((key.clone(), Some(value.clone().into())));
         owners.push(Guard { key, expected: Some(value.into()) });
     }
     if get(&keys::inode(InodeId::ROOT))?.is_none() {

@@ -87,7 +87,7 @@ impl Session {
             return;
         }
         if let Some(stored) = StoredReply::of(reply) {
-            writes.push((keys::operation(self.id, sequence), Some(stored.encode_to_vec())));
+            writes.push((keys::operation(self.id, sequence), Some(stored.encode_to_vec().into())));
         }
         if let Some(old) = sequence.checked_sub(REPLIES_PER_SESSION as u64) {
             writes.push((keys::operation(self.id, old), None));

@@ -44,13 +44,11 @@ impl Reader for View<'_> {
         }
         if let Some(value) = self.cache.get(key) {
             self.counters.cache_hits.add(1);
-            return Ok(Some(value));
+            return Ok(value);
         }
         self.counters.cache_misses.add(1);
         let value = self.engine.get(key).map_err(|error| ReadError::Store(store_error(&error)))?;
-        if let Some(value) = &value {
-            self.cache.put(Bytes::copy_from_slice(key), value.clone());
-        }
+        self.cache.put(Bytes::copy_from_slice(key), value.clone());
         Ok(value)
     }
 

@@ -88,7 +88,7 @@ fn records_of_a_durable_session_do_not_pile_up() {
         let SessionId(id) = client.session;
         for sequence in 1..=600 {
             let reply = client.call_numbered(sequence, create(InodeId::ROOT, &sequence.to_string())).await;
-            assert!(matches!(reply, Ok(MetaReply::Entry(_))));
+            assert!(matches!(reply, Ok(MetaReply::Created { .. })));
         }
         let range = namespace::keys::operations_of(SessionId(id));
         let records = writer.engine().scan(&range.from, &range.to, usize::MAX).unwrap();

@@ -124,7 +124,7 @@ impl Management {
         }
         if map.epoch != before.epoch {
             let value = encode(&map);
-            let batch = Batch { guards: vec![], writes: vec![(MAP_KEY.to_vec(), Some(value))] };
+            let batch = Batch { guards: vec![], writes: vec![(MAP_KEY.to_vec(), Some(value.into()))] };
             let outcome = self.writer.commit(batch).await?;
             debug_assert_eq!(outcome, Outcome::Won, "a batch without guards can't lose");
         }

@@ -20,14 +20,14 @@
 //! use namespace::{Env, Reader, ReadError, apply, format};
 //! use std::collections::BTreeMap;
 //!
-//! struct State(BTreeMap<Vec<u8>, Vec<u8>>);
+//! struct State(BTreeMap<Vec<u8>, bytes::Bytes>);
 //! impl Reader for State {
 //!     fn get(&self, key: &[u8]) -> Result<Option<bytes::Bytes>, ReadError> {
-//!         Ok(self.0.get(key).map(|value| value.clone().into()))
+//!         Ok(self.0.get(key).cloned())
 //!     }
 //!     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(bytes::Bytes, bytes::Bytes)>, ReadError> {
 //!         let range = self.0.range(from.to_vec()..to.to_vec()).take(limit);
-//!         Ok(range.map(|(key, value)| (key.clone().into(), value.clone().into())).collect())
+//!         Ok(range.map(|(key, value)| (key.clone().into(), value.clone())).collect())
 //!     }
 //! }
 //!
@@ -67,7 +67,7 @@ use types::{ClusterMap, Error, InodeId, PartitionId, SessionId, StripePattern, T
 use wire::{MetaOp, MetaReply};
 
 /// Keys and new values; `None` deletes.
-pub type Writes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+pub type Writes = Vec<(Vec<u8>, Option<Bytes>)>;
 
 /// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,5 +148,5 @@ pub fn format(env: &Env<'_>) -> Writes {
         pattern: Some((&StripePattern::default()).into()),
         ..record::Inode::default()
     };
-    vec![(keys::inode(InodeId::ROOT).to_vec(), Some(prost::Message::encode_to_vec(&root)))]
+    vec![(keys::inode(InodeId::ROOT).to_vec(), Some(prost::Message::encode_to_vec(&root).into()))]
 }

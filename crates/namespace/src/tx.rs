@@ -50,7 +50,7 @@ pub(crate) struct Tx<'a> {
     pub env: &'a Env<'a>,
     pub reader: &'a dyn Reader,
     /// Ordered, so that the same command on the same state always yields the same writes.
-    writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    writes: BTreeMap<Vec<u8>, Option<Bytes>>,
 }
 
 impl<'a> Tx<'a> {
@@ -66,7 +66,7 @@ impl<'a> Tx<'a> {
     /// The record under a key.
     pub fn get<M: Message + Default>(&self, key: &[u8]) -> Outcome<Option<M>> {
         let value = match self.writes.get(key) {
-            Some(written) => written.as_deref().map(Bytes::copy_from_slice),
+            Some(written) => written.clone(),
             None => self.reader.get(key)?,
         };
         Ok(value.map(|value| record::decode(key, value)).transpose()?)
@@ -76,7 +76,7 @@ impl<'a> Tx<'a> {
     pub fn put(&mut self, key: impl Into<Vec<u8>>, record: &impl Message) {
         let value = record.encode_to_vec();
         debug_assert!(!value.is_empty(), "engines refuse empty values");
-        self.writes.insert(key.into(), Some(value));
+        self.writes.insert(key.into(), Some(value.into()));
     }
 
     /// Deletes the record under a key.

@@ -18,6 +18,10 @@ use clap::Parser;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// A request allocates and frees some dozen small pieces on its core, which this allocator does without meeting other cores.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = cli::Cli::parse_from(arguments(std::env::args_os()));
     match cmd::run(cli.command) {

@@ -61,14 +61,14 @@ pub enum MetaOp {
     Getattr { ino: InodeId },
     /// `Attr` after the change. A change of mode updates the mask of an access ACL; ctime is set by the service.
     Setattr { ino: InodeId, set: SetAttr },
-    /// Makes a regular file, fifo, socket or device node: `Entry`. When the name exists: `EEXIST` if `exclusive`,
-    /// else the existing entry.
+    /// Makes a regular file (`Created`), fifo, socket or device node (`Entry`). When the name exists: `EEXIST` if `exclusive`,
+    /// else the existing one's `Entry`.
     Create { parent: InodeId, name: Bytes, mode: u32, umask: u32, rdev: u32, exclusive: bool },
     /// `Entry`.
     Mkdir { parent: InodeId, name: Bytes, mode: u32, umask: u32 },
     /// `Entry`.
     Symlink { parent: InodeId, name: Bytes, target: Bytes },
-    /// A regular file without a name (an orphan from birth, until it is linked): `Entry`.
+    /// A regular file without a name (an orphan from birth, until it is linked): `Created`.
     Tmpfile { parent: InodeId, mode: u32, umask: u32 },
     /// `Entry` of the inode with its new link count.
     Link { ino: InodeId, parent: InodeId, name: Bytes },
@@ -204,6 +204,14 @@ pub struct WriteRecord {
 pub enum MetaReply {
     Unit,
     Entry(Attr),
+    /// A regular file that was made just now: empty, without chunks.
+    Created {
+        attr: Attr,
+        /// The most bytes that may live inline.
+        inline_limit: u32,
+        /// It has no extended attributes, ACLs included.
+        bare: bool,
+    },
     Attr(Attr),
     /// The inode that moved, and the one that was replaced (or exchanged), as they are afterwards.
     Renamed {

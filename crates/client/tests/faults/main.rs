@@ -10,6 +10,7 @@ mod copies;
 mod cuts;
 mod fsync;
 mod mode_bits;
+mod new_files;
 mod shutdown;
 mod tap;
 mod times;

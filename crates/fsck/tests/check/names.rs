@@ -41,7 +41,7 @@ fn a_sound_file_system_is_clean() {
 fn a_damaged_record_is_dropped_and_what_hangs_on_it() {
     on_a_core(async |fs| {
         let (_, file) = tree(&fs);
-        fs.put_all(vec![(keys::inode(file).to_vec(), Some(vec![0xff; 9]))]);
+        fs.put_all(vec![(keys::inode(file).to_vec(), Some(vec![0xff; 9].into()))]);
         let findings = fs.finds_and_repairs(Kind::DamagedRecord).await;
         assert!(
             findings.iter().any(|finding| finding.kind == Kind::DanglingName && finding.object == "/link")
@@ -58,7 +58,7 @@ fn records_in_partitions_without_inodes_are_found() {
             let findings = fs.finds_and_repairs(Kind::DamagedRecord).await;
             assert_eq!(findings.len(), 1);
         }
-        fs.put_all(vec![(b"\xff\xffmap".to_vec(), Some(b"management's".to_vec()))]);
+        fs.put_all(vec![(b"\xff\xffmap".to_vec(), Some(b"management's".to_vec().into()))]);
         assert_eq!(fs.check(true).await.verdict(), Verdict::Clean);
     });
 }

@@ -83,7 +83,7 @@ impl Fs {
     }
 
     pub fn put(&self, key: &[u8], value: &impl Message) {
-        self.put_all(vec![(key.to_vec(), Some(value.encode_to_vec()))]);
+        self.put_all(vec![(key.to_vec(), Some(value.encode_to_vec().into()))]);
     }
 
     pub fn delete(&self, key: &[u8]) {
@@ -130,7 +130,7 @@ impl Fs {
 
     fn made(&self, op: MetaOp) -> InodeId {
         match self.run(op) {
-            MetaReply::Entry(attr) => attr.ino,
+            MetaReply::Entry(attr) | MetaReply::Created { attr, .. } => attr.ino,
             other => panic!("{other:?}"),
         }
     }

@@ -36,7 +36,10 @@ pub fn poll_once<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll
 
 /// A batch that sets one key.
 pub fn put(key: &str, value: &str) -> Batch {
-    Batch { guards: vec![], writes: vec![(key.into(), Some(value.into()))] }
+    Batch {
+        guards: vec![],
+        writes: vec![(key.into(), Some(bytes::Bytes::copy_from_slice(value.as_bytes())))],
+    }
 }
 
 /// A batch that deletes one key.

@@ -180,7 +180,7 @@ pub fn create(parent: InodeId, name: &str) -> MetaOp {
 
 pub fn entry(reply: Result<MetaReply>) -> Result<Attr> {
     match reply? {
-        MetaReply::Entry(attr) => Ok(attr),
+        MetaReply::Entry(attr) | MetaReply::Created { attr, .. } => Ok(attr),
         other => panic!("{other:?}"),
     }
 }

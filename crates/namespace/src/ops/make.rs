@@ -52,7 +52,7 @@ impl Site {
         tx.put_inode(ino, inode);
         tx.fill(self.slot, Entry::new(ino, inode.mode));
         tx.put_inode(self.dir, &self.directory);
-        MetaReply::Entry(inode.attr(ino))
+        made(ino, inode)
     }
 }
 
@@ -124,7 +124,17 @@ pub(crate) fn tmpfile(tx: &mut Tx<'_>, parent: InodeId, asked: u32, umask: u32) 
     permissions::adopt(tx, ino, &mut inode, inherited)?;
     tx.put_inode(ino, &inode);
     tx.put_orphan(ino);
-    Ok(MetaReply::Entry(inode.attr(ino)))
+    Ok(made(ino, &inode))
+}
+
+/// What the caller is told of a new inode.
+fn made(ino: InodeId, inode: &Inode) -> MetaReply {
+    let attr = inode.attr(ino);
+    if !inode.is_regular() {
+        return MetaReply::Entry(attr);
+    }
+    let inline_limit = inode.pattern.map_or(0, |pattern| pattern.inline_limit);
+    MetaReply::Created { attr, inline_limit, bare: inode.xattr_names == 0 }
 }
 
 /// The type bits of a mode that [`create`] makes.

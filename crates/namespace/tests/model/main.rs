@@ -54,7 +54,7 @@ fn compare(holding: Holding, actions: &[Action]) {
 
 fn ino_of(reply: &MetaReply) -> InodeId {
     match reply {
-        MetaReply::Entry(attr) => attr.ino,
+        MetaReply::Entry(attr) | MetaReply::Created { attr, .. } => attr.ino,
         reply => panic!("no entry: {reply:?}"),
     }
 }

@@ -35,7 +35,7 @@ impl State {
             match value {
                 Some(value) => {
                     assert!(!value.is_empty(), "engines refuse empty values");
-                    self.0.insert(key, value.into());
+                    self.0.insert(key, value);
                 }
                 None => {
                     self.0.remove(&key);
@@ -163,7 +163,7 @@ impl World {
     /// The attributes that a command answers.
     pub fn attr_of(&mut self, op: MetaOp) -> Result<Attr, Errno> {
         match self.run(op)? {
-            MetaReply::Attr(attr) | MetaReply::Entry(attr) => Ok(attr),
+            MetaReply::Attr(attr) | MetaReply::Entry(attr) | MetaReply::Created { attr, .. } => Ok(attr),
             MetaReply::File(info) => Ok(info.attr),
             reply => panic!("no attributes: {reply:?}"),
         }
