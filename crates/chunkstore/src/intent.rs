@@ -2,17 +2,22 @@
 //!
 //! Before a region of a chunk file is first changed, a note is made durable here; it goes when data and checksums of the region are on
 //! disk. After a crash only noted regions are examined. Concurrent notes share one write.
+//!
+//! So that not every new file costs a durable write, the note of the first of many is a span: it stands for the first region of all files
+//! that come next in the partition. A recovery looks for each of them; [`MAX_SPANS`] bounds how many that are.
 
 mod format;
 mod notes;
+mod spans;
 
 use crate::error::{Kind, Result, StoreError};
 use crate::place::INTENT_FILES;
 use crate::statistics::Statistics;
-use format::{Header, NOTES_PER_BLOCK, decode_notes, encode_notes};
+use format::{Block, Header, NOTES_PER_BLOCK};
 use notes::NoteTable;
 use parking_lot::Mutex;
 use rt::{File, IoBuf, OpenOptions};
+use spans::SPAN_INODES;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -20,7 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{BLOCK_SIZE, ByteRange, Errno, InodeId, TargetId};
 
-pub(crate) use format::{LogState, Note};
+pub(crate) use format::{LogState, Note, Records, Span, merged};
+pub(crate) use spans::MAX_SPANS;
 
 /// What a note speaks of: this many bytes of a chunk file, aligned.
 pub(crate) const REGION_BYTES: u64 = 1 << 20;
@@ -28,11 +34,14 @@ pub(crate) const REGION_BYTES: u64 = 1 << 20;
 pub(crate) const DEFAULT_LOG_BYTES: u64 = 8 << 20;
 /// Smallest useful log: a header and a few blocks of records.
 const MIN_LOG_BYTES: u64 = 16 * BLOCK_SIZE as u64;
+/// What is noted of a chunk file before it is made.
+const NEW_FILE: Range<u64> = 0..1;
 /// Unit of zeroing and of reading a log, bytes.
 const BULK_BYTES: usize = 1 << 20;
 /// The share of a log's notes that may be in force, so that a rewritten log has room to go on.
 const NOTE_SHARE: u64 = 4;
-/// Retired notes that stay in the log while others are in force: a recovery examines their regions for nothing, some GiB at most.
+/// Retired notes that stay in the log while others are in force: a recovery examines their regions for nothing, some GiB at most. A
+/// span counts as one for each of its inodes.
 const TIDY_RETIRED_NOTES: usize = 4096;
 
 impl Note {
@@ -57,10 +66,18 @@ pub(crate) struct Found {
 pub(crate) enum Past {
     /// By a shutdown that finished.
     Clean,
-    /// In use, with these notes.
-    InUse(Vec<Note>),
+    /// In use, with these records.
+    InUse(Records),
     /// The log is gone: anything may be out of date.
     Unknown,
+}
+
+/// What a recovery leaves in force.
+#[derive(Default)]
+pub(crate) struct Inherited {
+    pub(crate) records: Records,
+    /// The chunk files that were found in the spans.
+    pub(crate) in_spans: Vec<InodeId>,
 }
 
 struct Tail {
@@ -69,17 +86,23 @@ struct Tail {
     sequence: u64,
     /// Where the next record block goes.
     next_block: u64,
-    /// Notes in the file, those that have retired included.
+    /// What is in the file, retired or not, see [`weight`].
     recorded: usize,
 }
 
 #[derive(Default)]
 struct Pending {
-    notes: Vec<Note>,
-    /// Number of the batch that `notes` will be written in.
+    records: Records,
+    /// Number of the batch that `records` will be written in.
     batch: u64,
     /// All batches before this one are durable.
     durable_before: u64,
+}
+
+impl Pending {
+    fn has_span_of(&self, ino: InodeId) -> bool {
+        self.records.spans.iter().any(|span| span.contains(ino))
+    }
 }
 
 /// The log of one store.
@@ -99,6 +122,11 @@ pub(crate) struct IntentLog {
 
 fn paths(dir: &Path) -> [PathBuf; 2] {
     INTENT_FILES.map(|name| dir.join(name))
+}
+
+/// Chunk files that a recovery has to look at because of records, about.
+fn weight(records: &Records) -> usize {
+    records.notes.len() + records.spans.len() * SPAN_INODES as usize
 }
 
 fn block_buf(block: &[u8]) -> IoBuf {
@@ -192,14 +220,14 @@ impl IntentLog {
         };
         let past = match header.state {
             LogState::Clean => Past::Clean,
-            LogState::InUse => Past::InUse(log.read_notes(current, header.sequence).await?),
+            LogState::InUse => Past::InUse(log.read_records(current, header.sequence).await?),
         };
         Ok(Some(Found { log, past }))
     }
 
-    /// All notes of the file in use, up to the first block that isn't one: the last write may have been torn, and nobody relied on it.
-    async fn read_notes(&self, current: usize, sequence: u64) -> Result<Vec<Note>> {
-        let mut notes = Vec::new();
+    /// All records of the file in use, up to the first block that isn't one: the last write may have been torn, and nobody relied on it.
+    async fn read_records(&self, current: usize, sequence: u64) -> Result<Records> {
+        let mut records = Records::default();
         let buf = IoBuf::alloc(BULK_BYTES);
         let mut index = 1;
         while index < self.blocks {
@@ -208,9 +236,8 @@ impl IntentLog {
             let read = self.files[current].read_at(part.clone(), index * BLOCK_SIZE as u64).await;
             let n = read.map_err(|e| StoreError::io(self.target, "read", &self.paths[current], e))?;
             for block in part.as_slice()[..n].chunks_exact(BLOCK_SIZE) {
-                match decode_notes(sequence, index, block) {
-                    Some(found) => notes.extend(found),
-                    None => return Ok(merged(notes)),
+                if !records.decode(sequence, index, block) {
+                    return Ok(records.merged());
                 }
                 index += 1;
             }
@@ -218,105 +245,171 @@ impl IntentLog {
                 break;
             }
         }
-        Ok(merged(notes))
+        Ok(records.merged())
     }
 
     /// Begins a new log without notes, in use or clean. Nothing may be noted at the same time.
     pub(crate) async fn begin(&self, state: LogState) -> Result<()> {
         let _writer = self.writer.write().await;
-        self.switch(&[], state).await
+        self.table.spans().clear();
+        self.switch(&Records::default(), state).await
     }
 
-    /// Begins a new log in use with the notes that were left: what recovery has brought in step is not on disk yet.
-    pub(crate) async fn resume(&self, notes: &[Note]) -> Result<()> {
+    /// Begins a new log in use with what was left.
+    pub(crate) async fn resume(&self, inherited: &Inherited) -> Result<()> {
         let _writer = self.writer.write().await;
-        self.switch(notes, LogState::InUse).await?;
-        self.table.activate(notes, self.pass.load(Ordering::Relaxed));
+        let Inherited { records, in_spans } = inherited;
+        self.switch(records, LogState::InUse).await?;
+        let pass = self.pass.load(Ordering::Relaxed);
+        self.table.activate(&records.notes, pass);
+        self.table.spans().activate(&records.spans, pass);
+        for ino in in_spans {
+            let lacking = self.table.lacking(*ino, NEW_FILE, pass);
+            debug_assert_eq!(lacking, None, "the span covers it");
+        }
+        records
+            .notes
+            .iter()
+            .map(|note| note.ino)
+            .chain(in_spans.iter().copied())
+            .for_each(|ino| self.see(ino));
         Ok(())
     }
 
     /// Rewrites the log when most of what a recovery would find in it has retired.
     pub(crate) async fn tidy(&self, statistics: &Statistics) -> Result<()> {
         let _writer = self.writer.write().await;
-        let notes = merged(self.table.all());
-        let retired = self.tail.lock().recorded.saturating_sub(notes.len());
-        if retired == 0 || (!notes.is_empty() && retired < TIDY_RETIRED_NOTES + notes.len()) {
+        self.table.spans().drop_unused();
+        let kept = self.table.all().merged();
+        let retired = self.tail.lock().recorded.saturating_sub(weight(&kept));
+        if retired == 0 || (!kept.is_empty() && retired < TIDY_RETIRED_NOTES + kept.len()) {
             return Ok(());
         }
         statistics.intent_compactions.add(1);
-        self.switch(&notes, LogState::InUse).await
+        self.switch(&kept, LogState::InUse).await
     }
 
-    /// How many notes may be in force before older ones have to retire.
+    /// How many notes may take room in the log before older ones have to retire.
     pub(crate) fn note_limit(&self) -> usize {
         ((self.blocks - 1) * NOTES_PER_BLOCK as u64 / NOTE_SHARE) as usize
     }
 
-    /// Notes in force.
+    /// Notes that take room in the log.
+    pub(crate) fn logged_count(&self) -> usize {
+        self.table.logged()
+    }
+
+    /// Notes in force, those that a span stands for included.
     pub(crate) fn note_count(&self) -> usize {
         self.table.len()
     }
 
+    /// Spans in force.
+    pub(crate) fn span_count(&self) -> usize {
+        self.table.spans().len()
+    }
+
+    /// Takes note of an inode that has a chunk file.
+    pub(crate) fn see(&self, ino: InodeId) {
+        self.table.spans().see(ino);
+    }
+
+    /// As [`IntentLog::note`] for region 0 of a chunk file that doesn't exist yet, and for those that come next if it can be.
+    pub(crate) async fn note_new(&self, ino: InodeId, statistics: &Statistics) -> Result<()> {
+        if self.awaits_span(ino) {
+            let _writer = self.writer.write().await;
+            if self.pending.lock().has_span_of(ino) {
+                Box::pin(self.commit(statistics)).await?;
+            }
+        }
+        // Relies on the span, or on a note of its own where there is none, or none any more.
+        self.note_regions(ino, NEW_FILE, statistics).await
+    }
+
+    /// Whether a span that covers a new inode is about to be written. Proposes one if it may.
+    fn awaits_span(&self, ino: InodeId) -> bool {
+        // Held all the time: a span is in force before it stops being pending, so that one of the two shows.
+        let mut pending = self.pending.lock();
+        if pending.has_span_of(ino) {
+            return true;
+        }
+        let proposed = self.table.spans().propose(ino, pending.records.spans.len());
+        pending.records.spans.extend(proposed);
+        proposed.is_some()
+    }
+
     /// Returns when a range is noted durably. The caller holds the range and keeps holding it until its change is done.
     pub(crate) async fn note(&self, ino: InodeId, range: ByteRange, statistics: &Statistics) -> Result<()> {
-        let wanted = regions_of(range);
+        self.note_regions(ino, regions_of(range), statistics).await
+    }
+
+    async fn note_regions(&self, ino: InodeId, wanted: Range<u64>, statistics: &Statistics) -> Result<()> {
         let Some(note) = self.table.lacking(ino, wanted, self.pass.load(Ordering::Relaxed)) else {
             return Ok(());
         };
         let batch = {
             let mut pending = self.pending.lock();
-            pending.notes.push(note);
+            pending.records.notes.push(note);
             pending.batch
         };
         let _writer = self.writer.write().await;
         if batch < self.pending.lock().durable_before {
             return Ok(());
         }
-        self.commit(statistics).await
+        // Rare, and large: kept out of the future of every request.
+        Box::pin(self.commit(statistics)).await
     }
 
-    /// Makes all pending notes durable; the caller is the writer. What a failed or abandoned attempt leaves stays pending.
+    /// Makes everything pending durable; the caller is the writer. What a failed or abandoned attempt leaves stays pending.
     async fn commit(&self, statistics: &Statistics) -> Result<()> {
-        let notes = {
+        let records = {
             let mut pending = self.pending.lock();
             pending.batch += 1;
-            pending.notes.clone()
+            pending.records.clone()
         };
-        let needed = notes.len().div_ceil(NOTES_PER_BLOCK) as u64;
-        let full = self.tail.lock().next_block + needed > self.blocks;
+        let full = self.tail.lock().next_block + records.blocks() > self.blocks;
         if full {
             let mut all = self.table.all();
-            all.extend(&notes);
-            self.switch(&merged(all), LogState::InUse).await?;
+            all.extend(&records);
+            self.switch(&all.merged(), LogState::InUse).await?;
             statistics.intent_compactions.add(1);
         } else {
-            let (current, sequence, at) = {
-                let mut tail = self.tail.lock();
-                // A failed or abandoned write leaves a gap, which would end the log for its reader: the next notes then begin a new one.
-                let at = std::mem::replace(&mut tail.next_block, self.blocks);
-                (tail.current, tail.sequence, at)
-            };
-            self.write_notes(current, sequence, at, &notes).await?;
-            let mut tail = self.tail.lock();
-            tail.next_block = at + needed;
-            tail.recorded += notes.len();
+            self.append(&records).await?;
         }
         statistics.intent_writes.add(1);
-        statistics.intents.add(notes.len() as u64);
-        self.table.activate(&notes, self.pass.load(Ordering::Relaxed));
+        statistics.intents.add(records.len() as u64);
+        let pass = self.pass.load(Ordering::Relaxed);
+        self.table.activate(&records.notes, pass);
+        self.table.spans().activate(&records.spans, pass);
         let mut pending = self.pending.lock();
-        pending.notes.drain(..notes.len());
+        pending.records.notes.drain(..records.notes.len());
+        pending.records.spans.drain(..records.spans.len());
         pending.durable_before = pending.batch;
         Ok(())
     }
 
-    /// Writes notes to the other file and makes that one count.
-    async fn switch(&self, notes: &[Note], state: LogState) -> Result<()> {
+    /// Writes records behind the last ones; there is room for them.
+    async fn append(&self, records: &Records) -> Result<()> {
+        let (current, sequence, at) = {
+            let mut tail = self.tail.lock();
+            // A failed or abandoned write leaves a gap, which would end the log for its reader: the next records then begin a new one.
+            let at = std::mem::replace(&mut tail.next_block, self.blocks);
+            (tail.current, tail.sequence, at)
+        };
+        self.write_records(current, sequence, at, records).await?;
+        let mut tail = self.tail.lock();
+        tail.next_block = at + records.blocks();
+        tail.recorded += weight(records);
+        Ok(())
+    }
+
+    /// Writes records to the other file and makes that one count.
+    async fn switch(&self, records: &Records, state: LogState) -> Result<()> {
         let (other, sequence) = {
             let tail = self.tail.lock();
             (1 - tail.current, tail.sequence + 1)
         };
-        let needed = notes.len().div_ceil(NOTES_PER_BLOCK) as u64;
+        let needed = records.blocks();
         if needed + 1 > self.blocks {
             return Err(StoreError::new(
                 Kind::NoSpace,
@@ -328,18 +421,19 @@ impl IntentLog {
         self.tail.lock().next_block = self.blocks;
         self.write_durably(other, block_buf(&[0; BLOCK_SIZE]), 0).await?;
         if needed > 0 {
-            self.write_notes(other, sequence, 1, notes).await?;
+            self.write_records(other, sequence, 1, records).await?;
         }
         self.write_durably(other, block_buf(&Header { sequence, state }.encode()), 0).await?;
-        *self.tail.lock() = Tail { current: other, sequence, next_block: 1 + needed, recorded: notes.len() };
+        *self.tail.lock() =
+            Tail { current: other, sequence, next_block: 1 + needed, recorded: weight(records) };
         Ok(())
     }
 
-    async fn write_notes(&self, file: usize, sequence: u64, at: u64, notes: &[Note]) -> Result<()> {
-        let blocks = notes.chunks(NOTES_PER_BLOCK);
+    async fn write_records(&self, file: usize, sequence: u64, at: u64, records: &Records) -> Result<()> {
+        let blocks: Vec<Block> = records.encode(sequence, at);
         let buf = IoBuf::alloc(blocks.len() * BLOCK_SIZE);
-        for (i, part) in blocks.enumerate() {
-            buf.copy_from(i * BLOCK_SIZE, &encode_notes(sequence, at + i as u64, part));
+        for (i, block) in blocks.iter().enumerate() {
+            buf.copy_from(i * BLOCK_SIZE, block);
         }
         self.write_durably(file, buf, at).await
     }
@@ -349,10 +443,10 @@ impl IntentLog {
         written.map(|_| ()).map_err(|e| StoreError::io(self.target, "write", &self.paths[file], e))
     }
 
-    /// Starts a maintenance pass: notes that were idle for `idle_passes` whole passes begin to retire.
+    /// Starts a maintenance pass: notes that were idle for `idle_passes` whole passes begin to retire, and spans close.
     pub(crate) fn begin_retiring(&self, idle_passes: u64) -> BTreeMap<InodeId, Vec<Note>> {
         let pass = self.pass.fetch_add(1, Ordering::Relaxed) + 1;
-        self.table.begin_retiring(pass.saturating_sub(idle_passes))
+        self.table.begin_retiring(pass, idle_passes)
     }
 
     /// See [`NoteTable::retire`].
@@ -364,19 +458,6 @@ impl IntentLog {
     pub(crate) fn reactivate(&self, ino: InodeId) {
         self.table.reactivate(ino, self.pass.load(Ordering::Relaxed));
     }
-}
-
-/// The same regions in as few notes as possible, in order.
-fn merged(mut notes: Vec<Note>) -> Vec<Note> {
-    notes.sort_unstable();
-    let mut merged: Vec<Note> = Vec::with_capacity(notes.len());
-    for note in notes {
-        match merged.last_mut() {
-            Some(last) if last.ino == note.ino && note.first <= last.end => last.end = last.end.max(note.end),
-            _ => merged.push(note),
-        }
-    }
-    merged
 }
 
 fn damaged(target: TargetId, dir: &Path) -> StoreError {

@@ -2,7 +2,7 @@
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result, StoreError};
-use crate::intent::Note;
+use crate::intent::{MAX_SPANS, Note};
 use crate::place;
 use crate::range_lock::Passage;
 use crate::store::Store;
@@ -25,6 +25,8 @@ const IDLE_PASSES: u64 = 16;
 const EAGER_IDLE_PASSES: u64 = 4;
 /// Notes from which on they go as soon as they can: what a recovery may have to examine, in regions, is then in the tens of GiB.
 const EAGER_NOTES: usize = 16 * 1024;
+/// The same for spans, since beyond [`MAX_SPANS`] new files are noted one by one.
+const EAGER_SPANS: usize = MAX_SPANS / 2;
 /// Passes that a shutdown makes until nothing is left to do.
 const CLOSING_PASSES: usize = 4;
 /// Failures that are remembered for the syncs that have to report them.
@@ -61,7 +63,10 @@ impl Store {
             if self.closed.load(Ordering::Acquire) {
                 return;
             }
-            let many = self.intents.as_ref().is_some_and(|log| log.note_count() > EAGER_NOTES);
+            let many = self
+                .intents
+                .as_ref()
+                .is_some_and(|log| log.note_count() > EAGER_NOTES || log.span_count() > EAGER_SPANS);
             if let Err(e) = self.maintain(if many { EAGER_IDLE_PASSES } else { IDLE_PASSES }).await {
                 tracing::error!(target_id = %self.target(), "changes can't be written to disk: {e}");
             }
@@ -96,7 +101,7 @@ impl Store {
     /// Lets old notes retire when the intent log has too many. Called without any range held, since it waits for changes to end.
     pub(crate) async fn make_room_for_notes(&self) -> Result<()> {
         match &self.intents {
-            Some(log) if log.note_count() > log.note_limit() => self.maintain(0).await,
+            Some(log) if log.logged_count() > log.note_limit() => self.maintain(0).await,
             _ => Ok(()),
         }
     }
@@ -207,9 +212,7 @@ impl Pass<'_> {
             for ino in self.retiring.keys() {
                 if self.failures.contains_key(ino) { log.reactivate(*ino) } else { log.retire(*ino) }
             }
-            if !self.retiring.is_empty()
-                && let Err(e) = log.tidy(&self.store.statistics).await
-            {
+            if let Err(e) = log.tidy(&self.store.statistics).await {
                 self.first_error.get_or_insert(e);
             }
         }

@@ -2,14 +2,15 @@
 
 use crate::chunk_file::ChunkFile;
 use crate::error::Result;
-use crate::intent::{Note, Past};
+use crate::intent::{Inherited, Note, Past, Records, Span, merged};
 use crate::range_lock::Passage;
 use crate::read::BLOCK;
 use crate::store::{IoPath, Store};
 use crate::sums::sum_of_found;
 use rt::IoBuf;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use types::{BLOCK_SIZE, BlockSum, ByteRange};
+use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
 
 /// Bytes read at a time.
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -30,41 +31,64 @@ pub struct RecoveryReport {
 }
 
 impl Store {
-    /// Brings everything that may be out of date in step. Returns the notes that have to stay in force, since data that was in nobody's
-    /// hands but the kernel's when the process died is still there.
-    pub(crate) async fn recover(&self, past: Past) -> Result<(RecoveryReport, Vec<Note>)> {
+    /// Brings everything that may be out of date in step. Returns what has to stay in force: until the metadata service has made these
+    /// files agree with what it knows, another crash has to lead here again.
+    ///
+    /// What there is to examine is bounded: the notes in force, [`MAX_SPANS`](crate::intent::MAX_SPANS) spans, and the retired ones that
+    /// the log still has. Of each inode of a span it is the first region, where there is a chunk file.
+    pub(crate) async fn recover(&self, past: Past) -> Result<(RecoveryReport, Inherited)> {
         let mut report = RecoveryReport::default();
-        let notes = match past {
-            Past::Clean => return Ok((report, Vec::new())),
-            Past::InUse(notes) => notes,
+        let records = match past {
+            Past::Clean => return Ok((report, Inherited::default())),
+            Past::InUse(records) => records,
             Past::Unknown => {
                 report.log_was_missing = true;
-                self.list().await?.into_iter().map(|ino| Note { ino, first: 0, end: u64::MAX }).collect()
+                let all = self.list().await?.into_iter().map(|ino| Note { ino, first: 0, end: u64::MAX });
+                Records { notes: all.collect(), spans: Vec::new() }
             }
         };
         report.was_needed = true;
-        for of_one_file in notes.chunk_by(|a, b| a.ino == b.ino) {
-            let ino = of_one_file[0].ino;
-            self.touched.lock().push(ino);
-            // What the process before wrote is covered by the syncs to come.
-            self.unsynced.lock().insert(ino);
-            let Some(file) = self.find(ino).await? else { continue };
-            report.files += 1;
-            if report.log_was_missing {
-                // So many notes wouldn't fit into a log: these go, so what they stand for has to be on disk.
-                file.cached.sync_data().await.map_err(|e| self.failed("sync", &file.path, e))?;
-            }
-            for note in of_one_file {
-                let outcome = self.resum(&file, note.bytes()).await?;
-                report.bytes += outcome.bytes;
-                report.blocks_changed += outcome.blocks_changed;
-            }
-            self.flush_sums(&file).await?;
-            self.sync_sums(&file).await?;
+        let in_spans = self.chunk_files_in(&records.spans).await?;
+        let mut notes = records.notes.clone();
+        notes.extend(in_spans.iter().map(|ino| Note { ino: *ino, first: 0, end: 1 }));
+        for of_one_file in merged(notes).chunk_by(|a, b| a.ino == b.ino) {
+            self.recover_one(of_one_file, &mut report).await?;
         }
+        // Once for everything: the checksums just written, the data where notes go, and the absence of deleted files that a span covers,
+        // which nobody knows by their numbers any more.
+        rt::sync_filesystem(&self.dir).await.map_err(|e| self.failed("sync", &self.dir, e))?;
         let RecoveryReport { files, bytes, blocks_changed, .. } = report;
         tracing::info!(target_id = %self.target(), files, bytes, blocks_changed, "recovered after a crash");
-        Ok((report, if report.log_was_missing { Vec::new() } else { notes }))
+        if report.log_was_missing {
+            // So many notes wouldn't fit into a log, and what they stand for is on disk.
+            return Ok((report, Inherited::default()));
+        }
+        Ok((report, Inherited { records, in_spans }))
+    }
+
+    /// Brings the noted regions of one file in step.
+    async fn recover_one(&self, notes: &[Note], report: &mut RecoveryReport) -> Result<()> {
+        let ino = notes[0].ino;
+        self.touched.lock().push(ino);
+        let Some(file) = self.find(ino).await? else { return Ok(()) };
+        report.files += 1;
+        for note in notes {
+            let outcome = self.resum(&file, note.bytes()).await?;
+            report.bytes += outcome.bytes;
+            report.blocks_changed += outcome.blocks_changed;
+        }
+        self.flush_sums(&file).await
+    }
+
+    /// The chunk files that exist among the inodes of spans.
+    async fn chunk_files_in(&self, spans: &[Span]) -> Result<Vec<InodeId>> {
+        let mut found = BTreeSet::new();
+        for ino in spans.iter().flat_map(|span| span.inodes()) {
+            if !found.contains(&ino) && self.find(ino).await?.is_some() {
+                found.insert(ino);
+            }
+        }
+        Ok(found.into_iter().collect())
     }
 
     /// Makes the checksums of a range those of the data, whatever they were. The caller holds the range, or is alone.

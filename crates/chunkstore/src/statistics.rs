@@ -27,7 +27,7 @@ pub struct Statistics {
     pub sum_page_writes: Counter,
     /// Durable writes of the intent log.
     pub intent_writes: Counter,
-    /// Notes in them.
+    /// Notes and spans in them.
     pub intents: Counter,
     /// Times the intent log was rewritten.
     pub intent_compactions: Counter,

@@ -194,14 +194,14 @@ impl Store {
             closed: AtomicBool::new(false),
             changes_in_progress: AtomicUsize::new(0),
         };
-        let (report, notes) =
+        let (report, inherited) =
             if options.intent_log { store.recover(past).await? } else { Default::default() };
         // A lost log is replaced only now, so that a crash before leaves the loss visible.
         let log = match log {
             Some(log) => log,
             None => IntentLog::replace(expected.target, dir, DEFAULT_LOG_BYTES).await?,
         };
-        log.resume(&notes).await?;
+        log.resume(&inherited).await?;
         store.intents = options.intent_log.then_some(log);
         Ok((Arc::new(store), report))
     }
@@ -334,7 +334,7 @@ impl Store {
         }
         if let Some(log) = &self.intents {
             // Before there is anything to be found after a crash that the metadata may not know. Mostly it covers the first write, too.
-            log.note(ino, ByteRange::new(0, 1), &self.statistics).await?;
+            log.note_new(ino, &self.statistics).await?;
         }
         match ChunkFile::create(&self.dir, ino, &self.budget).await {
             Ok(file) => Ok(self.adopt(shard, file).await),
@@ -345,6 +345,9 @@ impl Store {
     /// Puts a file just opened into the cache; the caller holds the shard's `opening`.
     async fn adopt(&self, shard: &cache::Shard, file: ChunkFile) -> Arc<ChunkFile> {
         self.statistics.file_opens.add(1);
+        if let Some(log) = &self.intents {
+            log.see(file.ino);
+        }
         if let cache::Room::After(other) = self.cache.make_room(shard) {
             let flushed = self.flush_sums(&other).await;
             drop(other);

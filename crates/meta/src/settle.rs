@@ -52,7 +52,9 @@ impl MetaService {
             // An absent chunk file is left alone by both.
             let change = owned.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
             self.chunks.on(target, ino, change).await?;
-            self.chunks.on(target, ino, StorageOp::Sync).await?;
+        }
+        if !files.is_empty() {
+            self.chunks.on(target, InodeId::ROOT, StorageOp::SyncTarget).await?;
         }
         Ok(())
     }

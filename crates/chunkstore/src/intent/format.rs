@@ -4,19 +4,28 @@
 //! is written once and never again in the life of a header, so that a torn write can only spoil what nobody was told is durable.
 //! Each block carries the sequence number of its header and its own place: leftovers of an earlier life are no records.
 //! Numbers are little-endian.
+//!
+//! A record block holds notes, or spans; its magic says which. A version that knows no spans takes a block of them for the end of the
+//! log: going back to one needs a shutdown that finished.
 
 use types::{BLOCK_SIZE, InodeId, block_sum};
 
 /// What a header begins with.
 const HEADER_MAGIC: [u8; 8] = *b"weftlog\x01";
-/// What a record block begins with.
-const RECORD_MAGIC: [u8; 8] = *b"weftnote";
+/// What a block of notes begins with.
+const NOTE_MAGIC: [u8; 8] = *b"weftnote";
+/// What a block of spans begins with.
+const SPAN_MAGIC: [u8; 8] = *b"weftspan";
 /// Magic, checksum, count or state, sequence, block index.
 const PREFIX_BYTES: usize = 8 + 4 + 4 + 8 + 8;
 /// Inode, first region, end region.
 const NOTE_BYTES: usize = 24;
+/// First inode, end inode.
+const SPAN_BYTES: usize = 16;
 /// Notes in a block.
 pub(crate) const NOTES_PER_BLOCK: usize = (BLOCK_SIZE - PREFIX_BYTES) / NOTE_BYTES;
+/// Spans in a block.
+const SPANS_PER_BLOCK: usize = (BLOCK_SIZE - PREFIX_BYTES) / SPAN_BYTES;
 
 /// Regions `first..end` of a chunk file may be changing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -24,6 +33,30 @@ pub(crate) struct Note {
     pub(crate) ino: InodeId,
     pub(crate) first: u64,
     pub(crate) end: u64,
+}
+
+/// Region 0 of the chunk files of inodes `first..end` may be changing, of those that don't exist yet, too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Span {
+    pub(crate) first: InodeId,
+    pub(crate) end: InodeId,
+}
+
+impl Span {
+    pub(crate) fn contains(self, ino: InodeId) -> bool {
+        self.first <= ino && ino < self.end
+    }
+
+    pub(crate) fn inodes(self) -> impl Iterator<Item = InodeId> {
+        (self.first.0..self.end.0).map(InodeId)
+    }
+}
+
+/// What a log says.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Records {
+    pub(crate) notes: Vec<Note>,
+    pub(crate) spans: Vec<Span>,
 }
 
 /// Whether somebody may have changed chunk files since the header was written.
@@ -40,7 +73,7 @@ pub(crate) struct Header {
     pub(crate) state: LogState,
 }
 
-type Block = [u8; BLOCK_SIZE];
+pub(crate) type Block = [u8; BLOCK_SIZE];
 
 fn seal(block: &mut Block) {
     block[8..12].fill(0);
@@ -81,33 +114,112 @@ impl Header {
     }
 }
 
-/// A record block with up to [`NOTES_PER_BLOCK`] notes.
-pub(crate) fn encode_notes(sequence: u64, index: u64, notes: &[Note]) -> Block {
-    assert!(notes.len() <= NOTES_PER_BLOCK, "the caller cuts notes into blocks");
+impl Records {
+    pub(crate) fn len(&self) -> usize {
+        self.notes.len() + self.spans.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Blocks that they take in a log.
+    pub(crate) fn blocks(&self) -> u64 {
+        (self.notes.len().div_ceil(NOTES_PER_BLOCK) + self.spans.len().div_ceil(SPANS_PER_BLOCK)) as u64
+    }
+
+    pub(crate) fn extend(&mut self, other: &Records) {
+        self.notes.extend(&other.notes);
+        self.spans.extend(&other.spans);
+    }
+
+    /// The same in as few records as possible, in order.
+    pub(crate) fn merged(self) -> Records {
+        let mut spans = self.spans;
+        spans.sort_unstable();
+        spans.dedup();
+        Records { notes: merged(self.notes), spans }
+    }
+
+    /// The record blocks from block `first` of the log `sequence` on.
+    pub(crate) fn encode(&self, sequence: u64, first: u64) -> Vec<Block> {
+        let notes = self.notes.chunks(NOTES_PER_BLOCK).map(|part| {
+            let bytes = part.iter().flat_map(|note| encode_note(*note)).collect::<Vec<u8>>();
+            (&NOTE_MAGIC, part.len(), bytes)
+        });
+        let spans = self.spans.chunks(SPANS_PER_BLOCK).map(|part| {
+            let bytes = part.iter().flat_map(|span| encode_span(*span)).collect::<Vec<u8>>();
+            (&SPAN_MAGIC, part.len(), bytes)
+        });
+        let all = notes.chain(spans).zip(first..);
+        all.map(|((magic, count, bytes), index)| record_block(magic, count, sequence, index, &bytes))
+            .collect()
+    }
+
+    /// Adds what a record block says; false, and nothing is added, when it isn't block `index` of the log `sequence`.
+    #[must_use]
+    pub(crate) fn decode(&mut self, sequence: u64, index: u64, block: &[u8]) -> bool {
+        let holds =
+            |magic| is_sealed(block, magic) && u64_at(block, 16) == sequence && u64_at(block, 24) == index;
+        if holds(&NOTE_MAGIC) {
+            let notes = block[PREFIX_BYTES..].as_chunks::<NOTE_BYTES>().0.iter().map(decode_note);
+            self.notes.extend(notes.take(u32_at(block, 12) as usize));
+            true
+        } else if holds(&SPAN_MAGIC) {
+            let spans = block[PREFIX_BYTES..].as_chunks::<SPAN_BYTES>().0.iter().map(decode_span);
+            self.spans.extend(spans.take(u32_at(block, 12) as usize));
+            true
+        } else {
+            false
+        }
+    }
+}
+
+/// The same regions in as few notes as possible, in order.
+pub(crate) fn merged(mut notes: Vec<Note>) -> Vec<Note> {
+    notes.sort_unstable();
+    let mut merged: Vec<Note> = Vec::with_capacity(notes.len());
+    for note in notes {
+        match merged.last_mut() {
+            Some(last) if last.ino == note.ino && note.first <= last.end => last.end = last.end.max(note.end),
+            _ => merged.push(note),
+        }
+    }
+    merged
+}
+
+fn record_block(magic: &[u8; 8], count: usize, sequence: u64, index: u64, records: &[u8]) -> Block {
     let mut block = [0; BLOCK_SIZE];
-    block[..8].copy_from_slice(&RECORD_MAGIC);
-    block[12..16].copy_from_slice(&(notes.len() as u32).to_le_bytes());
+    block[..8].copy_from_slice(magic);
+    block[12..16].copy_from_slice(&(count as u32).to_le_bytes());
     block[16..24].copy_from_slice(&sequence.to_le_bytes());
     block[24..32].copy_from_slice(&index.to_le_bytes());
-    for (bytes, note) in block[PREFIX_BYTES..].as_chunks_mut::<NOTE_BYTES>().0.iter_mut().zip(notes) {
-        bytes[..8].copy_from_slice(&note.ino.0.to_le_bytes());
-        bytes[8..16].copy_from_slice(&note.first.to_le_bytes());
-        bytes[16..].copy_from_slice(&note.end.to_le_bytes());
-    }
+    block[PREFIX_BYTES..PREFIX_BYTES + records.len()].copy_from_slice(records);
     seal(&mut block);
     block
 }
 
-/// The notes of a record block; `None` when it isn't block `index` of the log `sequence`.
-pub(crate) fn decode_notes(sequence: u64, index: u64, block: &[u8]) -> Option<Vec<Note>> {
-    if !is_sealed(block, &RECORD_MAGIC) || u64_at(block, 16) != sequence || u64_at(block, 24) != index {
-        return None;
-    }
-    let count = (u32_at(block, 12) as usize).min(NOTES_PER_BLOCK);
-    let bytes = &block[PREFIX_BYTES..].as_chunks::<NOTE_BYTES>().0[..count];
-    let note =
-        |b: &[u8; NOTE_BYTES]| Note { ino: InodeId(u64_at(b, 0)), first: u64_at(b, 8), end: u64_at(b, 16) };
-    Some(bytes.iter().map(note).collect())
+fn encode_note(note: Note) -> [u8; NOTE_BYTES] {
+    let mut bytes = [0; NOTE_BYTES];
+    bytes[..8].copy_from_slice(&note.ino.0.to_le_bytes());
+    bytes[8..16].copy_from_slice(&note.first.to_le_bytes());
+    bytes[16..].copy_from_slice(&note.end.to_le_bytes());
+    bytes
+}
+
+fn decode_note(bytes: &[u8; NOTE_BYTES]) -> Note {
+    Note { ino: InodeId(u64_at(bytes, 0)), first: u64_at(bytes, 8), end: u64_at(bytes, 16) }
+}
+
+fn encode_span(span: Span) -> [u8; SPAN_BYTES] {
+    let mut bytes = [0; SPAN_BYTES];
+    bytes[..8].copy_from_slice(&span.first.0.to_le_bytes());
+    bytes[8..].copy_from_slice(&span.end.0.to_le_bytes());
+    bytes
+}
+
+fn decode_span(bytes: &[u8; SPAN_BYTES]) -> Span {
+    Span { first: InodeId(u64_at(bytes, 0)), end: InodeId(u64_at(bytes, 8)) }
 }
 
 #[cfg(test)]
@@ -129,21 +241,68 @@ mod tests {
         }
     }
 
-    #[test]
-    fn notes_survive_in_their_place_only() {
-        let notes: Vec<Note> = (0..NOTES_PER_BLOCK as u64).map(note).collect();
-        let block = encode_notes(5, 9, &notes);
-        assert_eq!(decode_notes(5, 9, &block), Some(notes));
-        assert_eq!(decode_notes(6, 9, &block), None);
-        assert_eq!(decode_notes(5, 8, &block), None);
-        assert_eq!(decode_notes(5, 9, &Header { sequence: 5, state: LogState::Clean }.encode()), None);
+    fn span(n: u64) -> Span {
+        Span { first: InodeId(n), end: InodeId(n + 1024) }
+    }
+
+    fn decoded(sequence: u64, index: u64, block: &[u8]) -> Option<Records> {
+        let mut records = Records::default();
+        records.decode(sequence, index, block).then_some(records)
     }
 
     #[test]
-    fn the_format_is_frozen() {
-        let block = encode_notes(1, 2, &[Note { ino: InodeId(3), first: 4, end: u64::MAX }]);
-        assert_eq!(&block[..8], b"weftnote");
+    fn records_survive_in_their_place_only() {
+        let notes = Records { notes: (0..NOTES_PER_BLOCK as u64).map(note).collect(), ..Records::default() };
+        let spans = Records { spans: (0..SPANS_PER_BLOCK as u64).map(span).collect(), ..Records::default() };
+        for records in [notes, spans] {
+            let blocks = records.encode(5, 9);
+            assert_eq!((blocks.len(), records.blocks()), (1, 1));
+            assert_eq!(decoded(5, 9, &blocks[0]), Some(records));
+            assert_eq!(decoded(6, 9, &blocks[0]), None);
+            assert_eq!(decoded(5, 8, &blocks[0]), None);
+            let mut damaged = blocks[0];
+            damaged[100] ^= 1;
+            assert_eq!(decoded(5, 9, &damaged), None);
+        }
+        assert_eq!(decoded(5, 9, &Header { sequence: 5, state: LogState::Clean }.encode()), None);
+    }
+
+    #[test]
+    fn many_records_take_blocks_in_order() {
+        let records = Records {
+            notes: (0..NOTES_PER_BLOCK as u64 + 1).map(note).collect(),
+            spans: (0..SPANS_PER_BLOCK as u64 + 1).map(span).collect(),
+        };
+        let blocks = records.encode(1, 7);
+        assert_eq!((blocks.len(), records.blocks()), (4, 4));
+        let mut found = Records::default();
+        for (index, block) in (7..).zip(&blocks) {
+            assert!(found.decode(1, index, block));
+        }
+        assert_eq!(found, records);
+    }
+
+    #[test]
+    fn the_format_of_notes_is_frozen() {
+        let records =
+            Records { notes: vec![Note { ino: InodeId(3), first: 4, end: u64::MAX }], ..Records::default() };
+        let block = records.encode(1, 2)[0];
+        assert_eq!(&block[..12], b"weftnote\xbb\x55\xab\x03");
         assert_eq!(&block[12..32], b"\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");
         assert_eq!(&block[32..56], b"\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff");
+        assert!(block[56..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn the_format_of_spans_is_frozen() {
+        let records = Records {
+            spans: vec![Span { first: InodeId(0x0001_0000_0000_0002), end: InodeId(0x0001_0000_0000_0402) }],
+            ..Records::default()
+        };
+        let block = records.encode(1, 2)[0];
+        assert_eq!(&block[..12], b"weftspan\x4e\xe5\xf5\x68");
+        assert_eq!(&block[12..32], b"\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0");
+        assert_eq!(&block[32..48], b"\x02\0\0\0\0\0\x01\0\x02\x04\0\0\0\0\x01\0");
+        assert!(block[48..].iter().all(|byte| *byte == 0));
     }
 }

@@ -1,12 +1,14 @@
 //! Which regions are noted, in memory.
 //!
 //! A note is *active* while a change may rely on it, then *retiring* while everything that did is made durable, then gone. The log on
-//! disk holds at least all active and retiring notes.
+//! disk holds at least all active and retiring notes, but for region 0 of files that rely on a span: there it holds the span.
 
-use super::format::Note;
+use super::format::{Note, Records};
+use super::spans::{SpanInForce, Spans};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use types::InodeId;
 
@@ -19,13 +21,27 @@ struct Active {
     end: u64,
     /// The maintenance pass during which a change last relied on it.
     last_pass: u64,
+    /// What stands for it in the log; `None`: a note of its own.
+    span: Option<Arc<SpanInForce>>,
+}
+
+impl Active {
+    /// A change needs a note of its own once the span has closed: else a file that is changed all the time would keep it in force.
+    fn can_be_relied_on(&self) -> bool {
+        self.span.as_ref().is_none_or(|span| span.is_open())
+    }
+}
+
+struct Retiring {
+    note: Note,
+    span: Option<Arc<SpanInForce>>,
 }
 
 #[derive(Default)]
 struct FileNotes {
     /// By first region; may overlap.
     active: BTreeMap<u64, Active>,
-    retiring: Vec<Note>,
+    retiring: Vec<Retiring>,
 }
 
 impl FileNotes {
@@ -34,7 +50,7 @@ impl FileNotes {
         let mut region = wanted.start;
         while region < wanted.end {
             match self.active.range_mut(..=region).next_back() {
-                Some((_, note)) if note.end > region => {
+                Some((_, note)) if note.end > region && note.can_be_relied_on() => {
                     note.last_pass = pass;
                     region = note.end;
                 }
@@ -42,6 +58,21 @@ impl FileNotes {
             }
         }
         None
+    }
+
+    /// Moves the notes that were idle since before pass `before` to those that retire; returns them.
+    fn begin_retiring(&mut self, ino: InodeId, before: u64) -> Vec<Note> {
+        let mut begun = Vec::new();
+        self.active.retain(|first, active| {
+            let is_idle = active.last_pass < before;
+            if is_idle {
+                let note = Note { ino, first: *first, end: active.end };
+                begun.push(note);
+                self.retiring.push(Retiring { note, span: active.span.take() });
+            }
+            !is_idle
+        });
+        begun
     }
 
     fn is_noted_up_to(&self, region: u64) -> bool {
@@ -53,7 +84,11 @@ impl FileNotes {
 #[derive(Default)]
 pub(crate) struct NoteTable {
     shards: [Mutex<HashMap<InodeId, FileNotes>>; SHARDS],
+    /// Locked after a shard, if both are.
+    spans: Spans,
     len: AtomicUsize,
+    /// Notes that are in the log themselves.
+    logged: AtomicUsize,
 }
 
 impl NoteTable {
@@ -66,15 +101,30 @@ impl NoteTable {
         self.len.load(Ordering::Relaxed)
     }
 
+    /// Those of them that take room in the log.
+    pub(crate) fn logged(&self) -> usize {
+        self.logged.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn spans(&self) -> &Spans {
+        &self.spans
+    }
+
     /// What has to be noted before regions `wanted` of a file may be changed; `None` when all of them are.
     pub(crate) fn lacking(&self, ino: InodeId, wanted: Range<u64>, pass: u64) -> Option<Note> {
         let mut shard = self.shard(ino).lock();
-        let Some(file) = shard.get_mut(&ino) else {
-            let ahead = if wanted.start == 0 { AHEAD_REGIONS } else { 0 };
-            return Some(Note { ino, first: wanted.start, end: wanted.end.max(ahead) });
+        let mut first = match shard.get_mut(&ino) {
+            Some(file) => file.first_gap(&wanted, pass)?,
+            None => wanted.start,
         };
-        let first = file.first_gap(&wanted, pass)?;
-        let in_order = first == 0 || file.is_noted_up_to(first);
+        if first == 0
+            && let Some(span) = self.spans.rely(ino, pass)
+        {
+            let file = shard.entry(ino).or_default();
+            self.add_in_span(file, span, pass);
+            first = file.first_gap(&wanted, pass)?;
+        }
+        let in_order = first == 0 || shard.get(&ino).is_some_and(|file| file.is_noted_up_to(first));
         let ahead = if in_order { first.saturating_add(AHEAD_REGIONS) } else { 0 };
         Some(Note { ino, first, end: wanted.end.max(ahead) })
     }
@@ -83,46 +133,64 @@ impl NoteTable {
     pub(crate) fn activate(&self, notes: &[Note], pass: u64) {
         for note in notes {
             let mut shard = self.shard(note.ino).lock();
-            let active = &mut shard.entry(note.ino).or_default().active;
-            let entry = active.entry(note.first).or_insert_with(|| {
-                self.len.fetch_add(1, Ordering::Relaxed);
-                Active { end: note.end, last_pass: pass }
-            });
-            entry.end = entry.end.max(note.end);
-            entry.last_pass = pass;
+            self.add_logged(shard.entry(note.ino).or_default(), *note, pass);
         }
     }
 
-    /// Everything that the log must not forget.
-    pub(crate) fn all(&self) -> Vec<Note> {
-        let mut all = Vec::with_capacity(self.len());
+    /// Adds a note that is in the log.
+    fn add_logged(&self, file: &mut FileNotes, note: Note, pass: u64) {
+        let entry = file.active.entry(note.first).or_insert_with(|| {
+            self.len.fetch_add(1, Ordering::Relaxed);
+            self.logged.fetch_add(1, Ordering::Relaxed);
+            Active { end: note.end, last_pass: pass, span: None }
+        });
+        if entry.span.take().is_some() {
+            self.logged.fetch_add(1, Ordering::Relaxed);
+        }
+        entry.end = entry.end.max(note.end);
+        entry.last_pass = pass;
+    }
+
+    /// Adds a note of region 0 for which a span is in the log.
+    fn add_in_span(&self, file: &mut FileNotes, span: Arc<SpanInForce>, pass: u64) {
+        let entry = file.active.entry(0).or_insert_with(|| {
+            self.len.fetch_add(1, Ordering::Relaxed);
+            Active { end: 1, last_pass: pass, span: Some(span.clone()) }
+        });
+        // A note of its own is as good, and one in an open span is better than one in a closed one.
+        if !entry.can_be_relied_on() {
+            entry.span = Some(span);
+        }
+        entry.last_pass = pass;
+    }
+
+    /// Everything that the log must not forget. The caller keeps the log from being written.
+    pub(crate) fn all(&self) -> Records {
+        let mut notes = Vec::with_capacity(self.logged());
         for shard in &self.shards {
             for (ino, file) in shard.lock().iter() {
-                all.extend(file.active.iter().map(|(first, note)| Note {
-                    ino: *ino,
-                    first: *first,
-                    end: note.end,
-                }));
-                all.extend(&file.retiring);
+                let active = file.active.iter().filter(|(_, note)| note.span.is_none());
+                notes.extend(active.map(|(first, note)| Note { ino: *ino, first: *first, end: note.end }));
+                let retiring = file.retiring.iter().filter(|retiring| retiring.span.is_none());
+                notes.extend(retiring.map(|retiring| retiring.note));
             }
         }
-        all.sort_unstable();
-        all.dedup();
-        all
+        notes.sort_unstable();
+        notes.dedup();
+        Records { notes, spans: self.spans.all() }
     }
 
-    /// Starts retiring the notes that no change has relied on since before pass `before`. Changes that begin from here on note anew.
-    pub(crate) fn begin_retiring(&self, before: u64) -> BTreeMap<InodeId, Vec<Note>> {
+    /// In maintenance pass `pass`, starts retiring the notes that no change has relied on for `idle_passes`, and closes the spans that
+    /// no file has. Changes that begin from here on note anew.
+    pub(crate) fn begin_retiring(&self, pass: u64, idle_passes: u64) -> BTreeMap<InodeId, Vec<Note>> {
+        let before = pass.saturating_sub(idle_passes);
+        self.spans.close(pass, idle_passes);
         let mut retiring = BTreeMap::new();
         for shard in &self.shards {
             for (ino, file) in shard.lock().iter_mut() {
-                let idle = file.active.iter().filter(|(_, note)| note.last_pass < before);
-                let notes: Vec<Note> =
-                    idle.map(|(first, note)| Note { ino: *ino, first: *first, end: note.end }).collect();
-                file.active.retain(|_, note| note.last_pass >= before);
-                if !notes.is_empty() {
-                    file.retiring.extend(&notes);
-                    retiring.insert(*ino, notes);
+                let begun = file.begin_retiring(*ino, before);
+                if !begun.is_empty() {
+                    retiring.insert(*ino, begun);
                 }
             }
         }
@@ -133,8 +201,7 @@ impl NoteTable {
     pub(crate) fn retire(&self, ino: InodeId) {
         let mut shard = self.shard(ino).lock();
         let Some(file) = shard.get_mut(&ino) else { return };
-        self.len.fetch_sub(file.retiring.len(), Ordering::Relaxed);
-        file.retiring.clear();
+        self.take_retiring(file);
         if file.active.is_empty() {
             shard.remove(&ino);
         }
@@ -142,13 +209,22 @@ impl NoteTable {
 
     /// Retiring didn't work out: the notes stand as before.
     pub(crate) fn reactivate(&self, ino: InodeId, pass: u64) {
-        let notes = {
-            let mut shard = self.shard(ino).lock();
-            let Some(file) = shard.get_mut(&ino) else { return };
-            self.len.fetch_sub(file.retiring.len(), Ordering::Relaxed);
-            std::mem::take(&mut file.retiring)
-        };
-        self.activate(&notes, pass);
+        let mut shard = self.shard(ino).lock();
+        let Some(file) = shard.get_mut(&ino) else { return };
+        for Retiring { note, span } in self.take_retiring(file) {
+            match span {
+                Some(span) => self.add_in_span(file, span, pass),
+                None => self.add_logged(file, note, pass),
+            }
+        }
+    }
+
+    fn take_retiring(&self, file: &mut FileNotes) -> Vec<Retiring> {
+        let retiring = std::mem::take(&mut file.retiring);
+        let logged = retiring.iter().filter(|retiring| retiring.span.is_none()).count();
+        self.len.fetch_sub(retiring.len(), Ordering::Relaxed);
+        self.logged.fetch_sub(logged, Ordering::Relaxed);
+        retiring
     }
 }
 
@@ -177,11 +253,11 @@ mod tests {
         let table = NoteTable::default();
         table.activate(&[note(0, 64), note(100, 101)], 0);
         assert_eq!(table.lacking(INO, 0..1, 5), None);
-        assert_eq!(table.begin_retiring(5), BTreeMap::from([(INO, vec![note(100, 101)])]));
+        assert_eq!(table.begin_retiring(5, 0), BTreeMap::from([(INO, vec![note(100, 101)])]));
         assert_eq!(table.lacking(INO, 100..101, 5), Some(note(100, 101)));
-        assert_eq!(table.all(), [note(0, 64), note(100, 101)]);
+        assert_eq!(table.all().notes, [note(0, 64), note(100, 101)]);
         table.retire(INO);
-        assert_eq!(table.all(), [note(0, 64)]);
+        assert_eq!(table.all().notes, [note(0, 64)]);
         assert_eq!(table.len(), 1);
     }
 
@@ -189,7 +265,7 @@ mod tests {
     fn a_failed_retirement_changes_nothing() {
         let table = NoteTable::default();
         table.activate(&[note(3, 4)], 0);
-        table.begin_retiring(u64::MAX);
+        table.begin_retiring(1, 0);
         table.reactivate(INO, 1);
         assert_eq!(table.lacking(INO, 3..4, 1), None);
         assert_eq!(table.len(), 1);

@@ -1,3 +1,6 @@
+mod model;
+mod spans;
+
 use super::*;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -20,11 +23,25 @@ async fn fresh_log(dir: &Path) -> IntentLog {
     found.log
 }
 
-async fn notes_on_disk(dir: &Path) -> Vec<Note> {
+async fn on_disk(dir: &Path) -> Records {
     match IntentLog::open(TARGET, dir).await.unwrap().unwrap().past {
-        Past::InUse(notes) => notes,
+        Past::InUse(records) => records,
         _ => panic!("the log is in use"),
     }
+}
+
+async fn notes_on_disk(dir: &Path) -> Vec<Note> {
+    let Records { notes, spans } = on_disk(dir).await;
+    assert_eq!(spans, []);
+    notes
+}
+
+/// Retires what has been idle for so many passes, as a maintenance pass does.
+async fn pass(log: &IntentLog, idle_passes: u64, statistics: &Statistics) {
+    for ino in log.begin_retiring(idle_passes).keys() {
+        log.retire(*ino);
+    }
+    log.tidy(statistics).await.unwrap();
 }
 
 #[test]

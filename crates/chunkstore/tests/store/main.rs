@@ -8,4 +8,6 @@ mod damage;
 mod full;
 mod identity;
 mod model;
+mod new_files;
+mod new_files_crash;
 mod recovery;

@@ -1,0 +1,223 @@
+//! Spans in force: many new chunk files, noted in one durable write.
+//!
+//! Numbers of new inodes of a partition ascend, so the files that come next have the numbers that come next. A span notes region 0 of
+//! the chunk files of [`SPAN_INODES`] of them, most of which don't exist yet. A file that relies on it gets a note of its own in
+//! memory, which holds the span.
+//!
+//! A span is *open* while further files may rely on it, then *closed*, and in force until nobody holds it any more.
+
+use super::format::Span;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use types::{InodeId, PartitionId};
+
+/// Inodes that a span covers: enough that its durable write doesn't count, and few enough that a recovery looks for all of them in
+/// some ten milliseconds.
+pub(crate) const SPAN_INODES: u64 = 1024;
+/// Spans in force at a time, four for each of 64 partitions: a recovery looks for a quarter of a million chunk files at most, and reads
+/// the first region of those that exist. It bounds the notes that rely on them, too. Beyond that, new files are noted one by one.
+pub(crate) const MAX_SPANS: usize = 256;
+/// Passes after which a span closes though it is used: what retired since then is examined after a crash for nothing.
+const MAX_OPEN_PASSES: u64 = 64;
+
+/// A span that is noted durably.
+pub(crate) struct SpanInForce {
+    span: Span,
+    since_pass: u64,
+    /// The maintenance pass during which a file last began to rely on it.
+    last_pass: AtomicU64,
+    /// Set and asked under the lock of all spans, but for [`SpanInForce::is_open`].
+    open: AtomicBool,
+}
+
+impl SpanInForce {
+    /// Whether a file that relies on it may go on doing so. One that has just closed stays in force as long as it is held.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// The oldest first; at most [`MAX_SPANS`], and what a recovery found.
+    in_force: Vec<Arc<SpanInForce>>,
+    /// The highest inode of each partition that the store has seen.
+    frontiers: HashMap<PartitionId, InodeId>,
+}
+
+impl State {
+    fn see(&mut self, ino: InodeId) -> bool {
+        let frontier = self.frontiers.entry(ino.partition()).or_default();
+        let is_beyond = *frontier < ino;
+        *frontier = ino.max(*frontier);
+        is_beyond
+    }
+
+    fn open_one(&self, ino: InodeId) -> Option<&Arc<SpanInForce>> {
+        self.in_force.iter().rev().find(|known| known.is_open() && known.span.contains(ino))
+    }
+}
+
+/// All spans of a store.
+#[derive(Default)]
+pub(crate) struct Spans(Mutex<State>);
+
+/// The span that begins with an inode. It stays within its partition.
+fn span_from(first: InodeId) -> Span {
+    let partition_end = (first.0 | ((1 << InodeId::SEQUENCE_BITS) - 1)).saturating_add(1);
+    Span { first, end: InodeId(first.0.saturating_add(SPAN_INODES).min(partition_end)) }
+}
+
+impl Spans {
+    /// Takes note of an inode that has a chunk file.
+    pub(crate) fn see(&self, ino: InodeId) {
+        self.0.lock().see(ino);
+    }
+
+    /// The span to be noted for a new chunk file: none if there is one already, if the inode isn't beyond all that were seen of its
+    /// partition, so that the span would take in existing files, or if there are too many. `pending` more are about to be in force.
+    ///
+    /// Files that the store hasn't seen since it was opened may be in it all the same: a recovery examines them for nothing, and takes
+    /// what it finds in their first region as right, as in every noted region.
+    pub(crate) fn propose(&self, ino: InodeId, pending: usize) -> Option<Span> {
+        let mut state = self.0.lock();
+        let is_beyond = state.see(ino);
+        let wanted = is_beyond && state.open_one(ino).is_none() && state.in_force.len() + pending < MAX_SPANS;
+        wanted.then(|| span_from(ino))
+    }
+
+    /// Adds spans that are durable now.
+    pub(crate) fn activate(&self, spans: &[Span], pass: u64) {
+        let in_force = |span: &Span| {
+            Arc::new(SpanInForce {
+                span: *span,
+                since_pass: pass,
+                last_pass: AtomicU64::new(pass),
+                open: AtomicBool::new(true),
+            })
+        };
+        self.0.lock().in_force.extend(spans.iter().map(in_force));
+    }
+
+    /// The open span that region 0 of a file may rely on from now on.
+    pub(crate) fn rely(&self, ino: InodeId, pass: u64) -> Option<Arc<SpanInForce>> {
+        let state = self.0.lock();
+        let found = state.open_one(ino)?;
+        found.last_pass.store(pass, Ordering::Relaxed);
+        Some(found.clone())
+    }
+
+    /// In maintenance pass `pass`, closes the spans that no file has begun to rely on for `idle_passes`, and those that have been open
+    /// for long.
+    pub(crate) fn close(&self, pass: u64, idle_passes: u64) {
+        let before = pass.saturating_sub(idle_passes);
+        for known in &self.0.lock().in_force {
+            let is_idle = known.last_pass.load(Ordering::Relaxed) < before;
+            if is_idle || known.since_pass + MAX_OPEN_PASSES < pass {
+                known.open.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Lets go of closed spans that nobody holds. The caller keeps the log from being written.
+    pub(crate) fn drop_unused(&self) {
+        self.0.lock().in_force.retain(|known| known.is_open() || Arc::strong_count(known) > 1);
+    }
+
+    /// Forgets all of them: the log has been begun anew.
+    pub(crate) fn clear(&self) {
+        self.0.lock().in_force.clear();
+    }
+
+    pub(crate) fn all(&self) -> Vec<Span> {
+        self.0.lock().in_force.iter().map(|known| known.span).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().in_force.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ino(partition: u16, sequence: u64) -> InodeId {
+        InodeId::new(PartitionId(partition), sequence)
+    }
+
+    #[test]
+    fn a_span_begins_beyond_everything_seen_of_its_partition() {
+        let spans = Spans::default();
+        spans.see(ino(1, 50));
+        assert_eq!(spans.propose(ino(1, 49), 0), None);
+        assert_eq!(spans.propose(ino(1, 50), 0), None);
+        let span = spans.propose(ino(1, 51), 0).unwrap();
+        assert_eq!(span, Span { first: ino(1, 51), end: ino(1, 51 + SPAN_INODES) });
+        spans.activate(&[span], 0);
+        assert_eq!(spans.propose(ino(1, 60), 0), None, "it is in the span");
+        assert_eq!(spans.propose(ino(1, 50 + SPAN_INODES), 0), None, "it is in the span");
+        assert!(spans.propose(ino(1, 51 + SPAN_INODES), 0).is_some());
+        assert_eq!(
+            spans.propose(ino(2, 1), 0).unwrap().first,
+            ino(2, 1),
+            "partitions have nothing in common"
+        );
+    }
+
+    #[test]
+    fn a_span_ends_with_its_partition() {
+        let last = ino(3, (1 << InodeId::SEQUENCE_BITS) - 1);
+        let span = Spans::default().propose(last, 0).unwrap();
+        assert_eq!(span, Span { first: last, end: InodeId(last.0 + 1) });
+    }
+
+    #[test]
+    fn there_are_only_so_many() {
+        let spans = Spans::default();
+        for partition in 0..MAX_SPANS as u16 - 1 {
+            let span = spans.propose(ino(partition, 1), 0).unwrap();
+            spans.activate(&[span], 0);
+        }
+        assert_eq!(spans.propose(ino(1000, 1), 1), None);
+        assert!(spans.propose(ino(1001, 1), 0).is_some());
+    }
+
+    #[test]
+    fn a_span_closes_when_it_is_idle_and_goes_when_nobody_holds_it() {
+        let spans = Spans::default();
+        spans.activate(&[span_from(ino(0, 1))], 0);
+        let held = spans.rely(ino(0, 2), 5).unwrap();
+        spans.close(6, 1);
+        assert!(spans.rely(ino(0, 3), 5).is_some());
+        spans.close(6, 0);
+        assert!(!held.is_open() && spans.rely(ino(0, 3), 6).is_none());
+        spans.drop_unused();
+        assert_eq!(spans.all(), [span_from(ino(0, 1))]);
+        drop(held);
+        spans.drop_unused();
+        assert_eq!(spans.all(), []);
+    }
+
+    #[test]
+    fn a_span_in_use_closes_after_a_while() {
+        let spans = Spans::default();
+        spans.activate(&[span_from(ino(0, 1))], 0);
+        for pass in 1..=MAX_OPEN_PASSES {
+            spans.close(pass, 1);
+            assert!(spans.rely(ino(0, 1 + pass), pass).is_some());
+        }
+        spans.close(MAX_OPEN_PASSES + 1, 1);
+        assert!(spans.rely(ino(0, 500), MAX_OPEN_PASSES + 1).is_none());
+    }
+
+    #[test]
+    fn an_open_span_stays_though_nobody_holds_it() {
+        let spans = Spans::default();
+        spans.activate(&[span_from(ino(0, 1))], 0);
+        spans.drop_unused();
+        assert!(spans.rely(ino(0, 7), 0).is_some());
+    }
+}

@@ -1,0 +1,243 @@
+//! Spans in the log: when there is one, who relies on it, and when it goes.
+
+use super::*;
+use rt::sim::Machine;
+use std::cell::RefCell;
+use std::rc::Rc;
+use types::PartitionId;
+
+fn ino(sequence: u64) -> InodeId {
+    InodeId::new(PartitionId(2), sequence)
+}
+
+fn span(first: u64) -> Span {
+    Span { first: ino(first), end: ino(first + SPAN_INODES) }
+}
+
+/// Runs a test with a log in a directory that goes afterwards.
+fn with_log<F: Future<Output = ()> + 'static>(
+    test: impl FnOnce(PathBuf, IntentLog, Statistics) -> F + 'static,
+) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    run(async move {
+        let log = fresh_log(&path).await;
+        test(path, log, Statistics::default()).await;
+    });
+}
+
+#[test]
+fn new_files_in_order_share_one_durable_write() {
+    with_log(|dir, log, statistics| async move {
+        for sequence in 10..10 + SPAN_INODES {
+            log.note_new(ino(sequence), &statistics).await.unwrap();
+            log.note(ino(sequence), ByteRange::new(0, REGION_BYTES), &statistics).await.unwrap();
+        }
+        assert_eq!((statistics.intent_writes.get(), statistics.intents.get()), (1, 1));
+        assert_eq!((log.note_count(), log.logged_count()), (SPAN_INODES as usize, 0));
+        assert_eq!(on_disk(&dir).await, Records { notes: vec![], spans: vec![span(10)] });
+        log.note_new(ino(10 + SPAN_INODES), &statistics).await.unwrap();
+        assert_eq!(statistics.intent_writes.get(), 2);
+        assert_eq!(on_disk(&dir).await.spans, [span(10), span(10 + SPAN_INODES)]);
+    });
+}
+
+#[test]
+fn new_files_at_the_same_time_share_one_span() {
+    with_log(|dir, log, statistics| async move {
+        let all = (10..200).map(|sequence| log.note_new(ino(sequence), &statistics)).collect();
+        rt::join_all(all).await.into_iter().for_each(|noted| noted.unwrap());
+        assert_eq!(statistics.intent_writes.get(), 1);
+        assert_eq!(on_disk(&dir).await, Records { notes: vec![], spans: vec![span(10)] });
+        assert_eq!(log.note_count(), 190);
+    });
+}
+
+type Noted = Rc<RefCell<Vec<InodeId>>>;
+
+/// Notes some new files at the same time, on a machine that may fail meanwhile.
+async fn note_at_the_same_time(noted: Noted) {
+    let log = fresh_log(Path::new("/log")).await;
+    let statistics = Statistics::default();
+    let note = async |sequence| {
+        log.note_new(ino(sequence), &statistics).await.unwrap();
+        noted.borrow_mut().push(ino(sequence));
+    };
+    rt::join_all((10..16).map(note).collect()).await;
+}
+
+#[test]
+fn who_relies_on_a_span_has_waited_for_its_write() {
+    let mut outcomes = [0; 2];
+    for seed in 0..400 {
+        let mut machine = Machine::new(seed);
+        machine.run(async { rt::create_dir_all(Path::new("/log")).await.unwrap() }).unwrap();
+        let noted = Noted::default();
+        machine.run_until(note_at_the_same_time(noted.clone()), seed % 100).unwrap();
+        machine.crash();
+        let noted = noted.take();
+        outcomes[usize::from(noted.is_empty())] += 1;
+        if !noted.is_empty() {
+            let Records { spans, .. } = machine.run(async { on_disk(Path::new("/log")).await }).unwrap();
+            assert_eq!(spans, [span(10)], "seed {seed}: {noted:?} rely on it");
+        }
+    }
+    assert!(outcomes.iter().all(|count| *count > 50), "{outcomes:?}");
+}
+
+#[test]
+fn only_the_first_region_is_in_the_span() {
+    with_log(|dir, log, statistics| async move {
+        log.note_new(ino(10), &statistics).await.unwrap();
+        log.note(ino(10), range(0, 2), &statistics).await.unwrap();
+        // Ahead, since the file is written in order.
+        let second = Note { ino: ino(10), first: 1, end: 65 };
+        assert_eq!(on_disk(&dir).await, Records { notes: vec![second], spans: vec![span(10)] });
+        log.note(ino(11), range(500, 501), &statistics).await.unwrap();
+        assert_eq!(statistics.intent_writes.get(), 3);
+        assert_eq!(on_disk(&dir).await.notes[1], Note { ino: ino(11), first: 500, end: 501 });
+    });
+}
+
+#[test]
+fn files_that_are_not_new_begin_no_span() {
+    with_log(|dir, log, statistics| async move {
+        log.see(ino(20));
+        log.note(ino(30), range(0, 1), &statistics).await.unwrap();
+        log.note_new(ino(19), &statistics).await.unwrap();
+        assert_eq!(on_disk(&dir).await.spans, []);
+        assert_eq!((log.note_count(), log.logged_count()), (2, 2));
+    });
+}
+
+#[test]
+fn a_retired_file_of_an_open_span_is_noted_again_without_a_write() {
+    with_log(|dir, log, statistics| async move {
+        log.note_new(ino(10), &statistics).await.unwrap();
+        pass(&log, 1, &statistics).await;
+        log.note_new(ino(11), &statistics).await.unwrap();
+        pass(&log, 1, &statistics).await;
+        assert_eq!(log.note_count(), 1);
+        log.note(ino(10), range(0, 1), &statistics).await.unwrap();
+        assert_eq!((log.note_count(), statistics.intent_writes.get()), (2, 1));
+        assert_eq!(on_disk(&dir).await.spans, [span(10)]);
+    });
+}
+
+#[test]
+fn a_closed_span_is_relied_on_by_nobody_and_goes_with_its_last_file() {
+    with_log(|dir, log, statistics| async move {
+        log.note_new(ino(10), &statistics).await.unwrap();
+        log.note_new(ino(11), &statistics).await.unwrap();
+        // The file is changed while its note retires, and the span with it.
+        assert_eq!(log.begin_retiring(0).len(), 2);
+        log.note(ino(11), range(0, 1), &statistics).await.unwrap();
+        log.retire(ino(10));
+        log.tidy(&statistics).await.unwrap();
+        let own = Note { ino: ino(11), first: 0, end: 64 };
+        assert_eq!(on_disk(&dir).await, Records { notes: vec![own], spans: vec![span(10)] });
+        log.reactivate(ino(11));
+        log.tidy(&statistics).await.unwrap();
+        assert_eq!(on_disk(&dir).await.notes, [own]);
+        assert_eq!(log.span_count(), 0);
+        pass(&log, 0, &statistics).await;
+        assert_eq!(on_disk(&dir).await, Records::default());
+        assert_eq!((log.note_count(), log.logged_count()), (0, 0));
+    });
+}
+
+#[test]
+fn a_failed_retirement_keeps_the_span() {
+    with_log(|dir, log, statistics| async move {
+        log.note_new(ino(10), &statistics).await.unwrap();
+        log.begin_retiring(0);
+        log.reactivate(ino(10));
+        log.tidy(&statistics).await.unwrap();
+        assert_eq!((log.note_count(), log.logged_count(), log.span_count()), (1, 0, 1));
+        assert_eq!(on_disk(&dir).await.spans, [span(10)]);
+        pass(&log, 0, &statistics).await;
+        assert_eq!((log.note_count(), log.span_count()), (0, 0));
+        assert_eq!(on_disk(&dir).await, Records::default());
+    });
+}
+
+#[test]
+fn a_file_that_changes_all_the_time_does_not_keep_a_span_in_force() {
+    with_log(|dir, log, statistics| async move {
+        for sequence in 10..20 {
+            log.note_new(ino(sequence), &statistics).await.unwrap();
+        }
+        for _ in 0..4 {
+            log.note(ino(15), range(0, 1), &statistics).await.unwrap();
+            pass(&log, 1, &statistics).await;
+        }
+        assert_eq!((log.note_count(), log.span_count()), (1, 0));
+        log.note(ino(15), range(0, 1), &statistics).await.unwrap();
+        assert_eq!(statistics.intent_writes.get(), 2, "one of the span, one of the file");
+        assert!(on_disk(&dir).await.notes.contains(&Note { ino: ino(15), first: 0, end: 64 }));
+    });
+}
+
+#[test]
+fn retired_spans_do_not_heap_up_in_the_log() {
+    with_log(|dir, log, statistics| async move {
+        for i in 0..200 {
+            log.note_new(ino(10 + i * SPAN_INODES), &statistics).await.unwrap();
+            pass(&log, 1, &statistics).await;
+            assert!(log.span_count() <= 3);
+            assert!(on_disk(&dir).await.spans.len() <= 8);
+        }
+    });
+}
+
+#[test]
+fn too_many_spans_give_way_to_notes() {
+    with_log(|dir, log, statistics| async move {
+        for partition in 0..MAX_SPANS as u16 + 50 {
+            log.note_new(InodeId::new(PartitionId(partition), 1), &statistics).await.unwrap();
+        }
+        assert_eq!((log.span_count(), log.logged_count()), (MAX_SPANS, 50));
+        let Records { notes, spans } = on_disk(&dir).await;
+        assert_eq!((notes.len(), spans.len()), (50, MAX_SPANS));
+        assert!(statistics.intent_compactions.get() > 0, "they outlast a rewrite of the log");
+    });
+}
+
+#[test]
+fn spans_are_inherited() {
+    with_log(|dir, log, statistics| async move {
+        log.note_new(ino(10), &statistics).await.unwrap();
+        log.note(ino(12), range(3, 4), &statistics).await.unwrap();
+        drop(log);
+        let found = IntentLog::open(TARGET, &dir).await.unwrap().unwrap();
+        let Past::InUse(records) = found.past else { panic!("the log is in use") };
+        let inherited = Inherited { records, in_spans: vec![ino(10), ino(12)] };
+        found.log.resume(&inherited).await.unwrap();
+        assert_eq!(on_disk(&dir).await, inherited.records);
+        assert_eq!((found.log.note_count(), found.log.logged_count(), found.log.span_count()), (3, 1, 1));
+        // Seen, and in the span all the same.
+        found.log.note_new(ino(11), &statistics).await.unwrap();
+        assert_eq!((found.log.note_count(), found.log.logged_count()), (4, 1));
+        pass(&found.log, 0, &statistics).await;
+        assert_eq!(on_disk(&dir).await, Records::default());
+    });
+}
+
+#[test]
+fn a_log_of_a_version_without_spans_is_read() {
+    with_log(|dir, log, _| async move {
+        let current = log.tail.lock().current;
+        let sequence = log.tail.lock().sequence;
+        drop(log);
+        // As such a version wrote it: header and notes only.
+        assert_eq!(sequence, 3);
+        let mut block = [0; BLOCK_SIZE];
+        block[..12].copy_from_slice(b"weftnote\x29\x6d\xec\xf9");
+        block[12..32].copy_from_slice(b"\x01\0\0\0\x03\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0");
+        block[32..56].copy_from_slice(b"\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x40\0\0\0\0\0\0\0");
+        let file = std::fs::OpenOptions::new().write(true).open(&paths(&dir)[current]).unwrap();
+        file.write_all_at(&block, BLOCK_SIZE as u64).unwrap();
+        let expected = Records { notes: vec![Note { ino: InodeId(7), first: 0, end: 64 }], spans: vec![] };
+        assert_eq!(on_disk(&dir).await, expected);
+    });
+}
