@@ -37,6 +37,9 @@ const MAX_QUEUED_BATCHES: usize = 16_384;
 /// another core takes several times that.
 const LEADER_PATIENCE_NS: u64 = 30_000;
 
+/// How often it looks in that time at most: a simulated clock stands still meanwhile.
+const LEADER_LOOKS: usize = 4096;
+
 /// Engine commits that a leader makes for others after its own batch is in.
 const EXTRA_ROUNDS: usize = 4;
 
@@ -317,7 +320,10 @@ impl Shared {
 /// Looks at a ticket for a moment; true when it was settled.
 fn watch(ticket: &Ticket) -> bool {
     let end = rt::monotonic_ns() + LEADER_PATIENCE_NS;
-    while !ticket.is_settled() && rt::monotonic_ns() < end {
+    for _ in 0..LEADER_LOOKS {
+        if ticket.is_settled() || rt::monotonic_ns() >= end {
+            break;
+        }
         std::hint::spin_loop();
     }
     ticket.is_settled()
