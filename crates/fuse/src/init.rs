@@ -17,10 +17,10 @@ const CONGESTION: u16 = MAX_BACKGROUND / 4 * 3;
 pub const READ_AHEAD: u32 = 4 << 20;
 
 /// What weft uses where the kernel has it. Not among them, on purpose: `WRITEBACK_CACHE`, since acknowledged writes must survive the
-/// death of this process and the size is this side's to know; `NO_EXPORT_SUPPORT`, since file handles work.
+/// death of this process and the size is this side's to know; `NO_EXPORT_SUPPORT`, since file handles work; `ATOMIC_O_TRUNC`, with
+/// which the kernel has a file cut before it looks whether the open must fail, as that of a running program must.
 const WANTED: u64 = ASYNC_READ
     | POSIX_LOCKS
-    | ATOMIC_O_TRUNC
     | EXPORT_SUPPORT
     | BIG_WRITES
     | DONT_MASK
@@ -142,7 +142,8 @@ mod tests {
         assert_eq!(u64::from(reply.flags) | u64::from(reply.flags2) << 32, agreement.flags);
         assert_eq!((reply.max_write, reply.max_pages, reply.time_gran), (1 << 20, 256, 1));
         const WRITEBACK_CACHE: u64 = 1 << 16;
-        assert_eq!(agreement.flags & WRITEBACK_CACHE, 0);
+        const ATOMIC_O_TRUNC: u64 = 1 << 3;
+        assert_eq!(agreement.flags & (WRITEBACK_CACHE | ATOMIC_O_TRUNC), 0);
     }
 
     #[test]

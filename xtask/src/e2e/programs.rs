@@ -1,11 +1,11 @@
 //! Programs that people run.
 
-use super::outcome::{At, TestResult, ensure, ensure_eq};
+use super::outcome::{At, TestResult, ensure, ensure_eq, expect_errno};
 use super::stage::Stage;
 use super::{Rng, Scope, TestCase, tools};
 use crate::{build, demo, process};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -15,6 +15,7 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "tar_of_20000_files", scope: Scope::Mounted, minutes: 5, run: tar },
     TestCase { name: "build_a_c_project", scope: Scope::Mounted, minutes: 3, run: build_c },
     TestCase { name: "sqlite_with_four_writers", scope: Scope::Mounted, minutes: 5, run: sqlite },
+    TestCase { name: "running_program", scope: Scope::Mounted, minutes: 1, run: running_program },
     TestCase { name: "rsync_twice", scope: Scope::Mounted, minutes: 3, run: rsync },
 ];
 
@@ -140,6 +141,34 @@ fn sqlite(stage: &Stage) -> TestResult {
         let all = WRITERS * ROWS;
         ensure_eq!(rows.trim(), format!("{all}|{all}"), "rows, and different ones, with journal {journal}");
     }
+    Ok(())
+}
+
+/// A program that runs can't be written or cut, and goes on.
+fn running_program(stage: &Stage) -> TestResult {
+    let dir = stage.folder("running_program")?;
+    let program = dir.join("sleep");
+    let original = tools::find("sleep")?;
+    fs::copy(&original, &program).at("copying a program")?;
+    let mut running = Command::new(&program).arg("60").spawn().at("running it")?;
+    let cut = || fs::OpenOptions::new().read(true).custom_flags(libc::O_TRUNC).open(&program);
+    let writing = fs::OpenOptions::new().write(true).open(&program);
+    let refused = expect_errno(writing, libc::ETXTBSY, "writing a program that runs").and(expect_errno(
+        cut(),
+        libc::ETXTBSY,
+        "cutting a program that runs",
+    ));
+    let ended = running.try_wait().at("asking after it")?;
+    running.kill().at("ending it")?;
+    running.wait().at("waiting for it")?;
+    refused?;
+    ensure!(ended.is_none(), "the program ended: {ended:?}");
+    ensure!(
+        fs::read(&program).at("program")? == fs::read(&original).at("original")?,
+        "the program has changed"
+    );
+    cut().at("cutting a program that has ended")?;
+    ensure_eq!(fs::metadata(&program).at("program")?.len(), 0, "bytes after the cut");
     Ok(())
 }
 

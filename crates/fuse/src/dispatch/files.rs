@@ -27,14 +27,8 @@ pub(crate) struct OpenFile {
 }
 
 pub(super) async fn open(core: &Core, rq: &Request, args: OpenIn) -> Result<usize> {
-    let client = &core.shared.client;
-    let handle = client.open(rq.credentials(), rq.ino(), args.flags & !O_TRUNC).await?;
-    if args.flags & O_TRUNC != 0
-        && let Err(error) = truncate(core, rq.credentials(), rq.ino(), args.open_flags).await
-    {
-        client.release(handle).await;
-        return Err(error);
-    }
+    // The kernel asks for O_TRUNC by a SETATTR afterwards.
+    let handle = core.shared.client.open(rq.credentials(), rq.ino(), args.flags).await?;
     let reply = enter(core, rq.ino(), handle, args.flags).await?;
     Ok(put(&rq.out, 0, &reply))
 }
