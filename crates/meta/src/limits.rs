@@ -8,9 +8,20 @@ pub(crate) const CACHE_BYTES: usize = 64 << 20;
 /// Parts of the cache with a lock each, so that cores seldom meet.
 pub(crate) const CACHE_SHARDS: usize = 16;
 
-/// Bytes of the largest value that is kept: larger ones are inline content, which clients cache, and which would push out
-/// a dozen inodes each.
-pub(crate) const MAX_CACHED_VALUE: usize = 1 << 10;
+/// Bytes of the largest value that is kept: inline content of the default limit, which an open brings along, is.
+pub(crate) const MAX_CACHED_VALUE: usize = 8 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::MAX_CACHED_VALUE;
+    use types::StripePattern;
+
+    #[test]
+    fn inline_content_of_the_default_limit_is_cached() {
+        let largest = StripePattern::default().inline_limit as usize;
+        assert!(largest + 64 <= MAX_CACHED_VALUE, "{largest} bytes and what surrounds them");
+    }
+}
 
 /// Answers kept per session for requests that are sent again; a client has fewer changes than that under way.
 pub(crate) const REPLIES_PER_SESSION: usize = 256;
