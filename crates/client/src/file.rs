@@ -328,7 +328,7 @@ impl Client {
         if inode.content.lock().loaded {
             return Ok(());
         }
-        let info = file_info(self.ask(MetaOp::Open { ino: inode.ino }).await?)?;
+        let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?)?;
         let mut content = inode.content.lock();
         if !content.loaded {
             content.take(info);

@@ -34,10 +34,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
-use wire::{FileInfo, MetaOp, MetaReply, MetaRequest, StorageOp, StorageReply, StorageRequest};
+use wire::{FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, StorageOp, StorageReply, StorageRequest};
 
 /// The way to a metadata service.
-pub type MetaChannel = Channel<MetaRequest, MetaReply>;
+pub type MetaChannel = Channel<MetaRequest, MetaResponse>;
 /// The way to a storage service.
 pub type StorageChannel = Channel<StorageRequest, StorageReply>;
 
@@ -102,13 +102,14 @@ impl Client {
     async fn ask(&self, op: MetaOp) -> Result<MetaReply> {
         let request =
             MetaRequest { session: self.session, sequence: 0, credentials: Credentials::default(), op };
-        self.meta.call(request, None).await
+        self.meta.call(request, None).await.map(|response| response.reply)
     }
 
     /// Asks for a change.
     async fn change(&self, credentials: Credentials, op: MetaOp) -> Result<MetaReply> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        self.meta.call(MetaRequest { session: self.session, sequence, credentials, op }, None).await
+        let request = MetaRequest { session: self.session, sequence, credentials, op };
+        self.meta.call(request, None).await.map(|response| response.reply)
     }
 
     /// Asks for a change on the client's own account.
@@ -131,7 +132,9 @@ impl Client {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        self.storage_of(target)?.call(StorageRequest { target, ino, op }, payload).await
+        self.storage_of(target)?
+            .call(StorageRequest { session: self.session, target, ino, op }, payload)
+            .await
     }
 
     /// Space of all targets together, as management measured it a moment ago: it knows which targets share a disk.

@@ -176,7 +176,7 @@ impl Client {
         let op = MetaOp::WriteInline { ino: inode.ino, offset: range.start, data, kill_suid_sgid: false };
         self.report(op).await?;
         // What is inline now is asked for again.
-        let info = file_info(self.ask(MetaOp::Open { ino: inode.ino }).await?)?;
+        let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?)?;
         inode.content.lock().take(info);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use net::Channel;
 use std::collections::HashMap;
 use std::sync::PoisonError;
-use types::{Errno, Error, GroupId, InodeId, Layout, MapHandle, Result, TargetId, Timestamp};
+use types::{Errno, Error, GroupId, InodeId, Layout, MapHandle, Result, SessionId, TargetId, Timestamp};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
 /// A way to the storage service of a target.
@@ -64,7 +64,7 @@ impl Chunks {
         for (stripe, group) in layout.groups.iter().enumerate() {
             for target in self.members(*group)? {
                 let channel = self.channels.get(&target).ok_or_else(|| unreachable(target))?;
-                let request = StorageRequest { target, ino, op: op(stripe) };
+                let request = StorageRequest { session: SessionId(0), target, ino, op: op(stripe) };
                 calls.push(async move { channel.call(request, None).await.map(|reply| (stripe, reply)) });
             }
         }
@@ -74,7 +74,7 @@ impl Chunks {
     /// One request to one target.
     pub async fn on(&self, target: TargetId, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
         let channel = self.channels.get(&target).ok_or_else(|| unreachable(target))?;
-        channel.call(StorageRequest { target, ino, op }, None).await
+        channel.call(StorageRequest { session: SessionId(0), target, ino, op }, None).await
     }
 
     /// The stripe of a layout that a target has; `None` when it has none.

@@ -11,18 +11,6 @@ pub(crate) const CACHE_SHARDS: usize = 16;
 /// Bytes of the largest value that is kept: inline content of the default limit, which an open brings along, is.
 pub(crate) const MAX_CACHED_VALUE: usize = 8 << 10;
 
-#[cfg(test)]
-mod tests {
-    use super::MAX_CACHED_VALUE;
-    use types::StripePattern;
-
-    #[test]
-    fn inline_content_of_the_default_limit_is_cached() {
-        let largest = StripePattern::default().inline_limit as usize;
-        assert!(largest + 64 <= MAX_CACHED_VALUE, "{largest} bytes and what surrounds them");
-    }
-}
-
 /// Answers kept per session for requests that are sent again; a client has fewer changes than that under way.
 pub(crate) const REPLIES_PER_SESSION: usize = 256;
 
@@ -38,3 +26,15 @@ pub(crate) const BACKGROUND_BATCH: usize = 64;
 
 /// Rest before chunks are deleted again that could not be deleted.
 pub(crate) const REAP_RETRY: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::MAX_CACHED_VALUE;
+    use types::StripePattern;
+
+    #[test]
+    fn inline_content_of_the_default_limit_is_cached() {
+        let largest = StripePattern::default().inline_limit as usize;
+        assert!(largest + 64 <= MAX_CACHED_VALUE, "{largest} bytes and what surrounds them");
+    }
+}

@@ -136,6 +136,7 @@ impl StoredReply {
             | MetaReply::Bytes(_)
             | MetaReply::Names(_)
             | MetaReply::Directory { .. }
+            | MetaReply::Recalls(_)
             | MetaReply::Lock(_) => return None,
         };
         Some(StoredReply { answer: Some(answer) })

@@ -19,7 +19,7 @@ use types::{
     ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
     TargetId,
 };
-use wire::{LockSpace, MetaOp, MetaReply, MetaRequest};
+use wire::{LockSpace, MetaOp, MetaReply, MetaRequest, MetaResponse};
 
 /// What a service is told when it is opened.
 #[derive(Clone, Copy, Debug)]
@@ -201,9 +201,9 @@ impl MetaService {
     }
 }
 
-impl Handler<MetaRequest, MetaReply> for MetaService {
-    fn handle(&self, request: MetaRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaReply>> {
-        Box::pin(self.answer(request))
+impl Handler<MetaRequest, MetaResponse> for MetaService {
+    fn handle(&self, request: MetaRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
+        Box::pin(async { self.answer(request).await.map(MetaResponse::from) })
     }
 }
 

@@ -53,7 +53,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         }
         MetaOp::ListXattr { ino } => xattr::list(tx, *ino),
         MetaOp::RemoveXattr { ino, name } => xattr::remove(tx, *ino, name),
-        MetaOp::Open { ino } => data::open(tx, *ino),
+        MetaOp::Open { ino, .. } => data::open(tx, *ino),
         MetaOp::WriteInline { ino, offset, data, kill_suid_sgid } => {
             data::write_inline(tx, *ino, *offset, data, *kill_suid_sgid)
         }
@@ -74,9 +74,14 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         MetaOp::Reclaim { ino } => reclaim::reclaim(tx, *ino),
         MetaOp::Describe { ino } => pattern::describe(tx, *ino),
         MetaOp::SetPattern { dir, change } => pattern::set_pattern(tx, *dir, change),
-        MetaOp::Lock { .. } | MetaOp::Unlock { .. } | MetaOp::TestLock { .. } | MetaOp::Sync => {
-            Err(Errno::ENOSYS.into())
-        }
+        MetaOp::Lock { .. }
+        | MetaOp::Unlock { .. }
+        | MetaOp::TestLock { .. }
+        | MetaOp::NextRecalls { .. }
+        | MetaOp::Yield { .. }
+        | MetaOp::Release { .. }
+        | MetaOp::EndSession
+        | MetaOp::Sync => Err(Errno::ENOSYS.into()),
     }
 }
 
@@ -100,7 +105,7 @@ pub(crate) fn subject(op: &MetaOp) -> InodeId {
         | MetaOp::SetXattr { ino, .. }
         | MetaOp::ListXattr { ino }
         | MetaOp::RemoveXattr { ino, .. }
-        | MetaOp::Open { ino }
+        | MetaOp::Open { ino, .. }
         | MetaOp::WriteInline { ino, .. }
         | MetaOp::BeginWrite { ino }
         | MetaOp::DropInline { ino, .. }
@@ -112,6 +117,10 @@ pub(crate) fn subject(op: &MetaOp) -> InodeId {
         | MetaOp::Unlock { ino, .. }
         | MetaOp::TestLock { ino, .. }
         | MetaOp::Describe { ino } => *ino,
-        MetaOp::Sync => InodeId::ROOT,
+        MetaOp::NextRecalls { .. }
+        | MetaOp::Yield { .. }
+        | MetaOp::Release { .. }
+        | MetaOp::EndSession
+        | MetaOp::Sync => InodeId::ROOT,
     }
 }

@@ -5,10 +5,10 @@ use crate::convert;
 use chunkstore::{Kind, Store, StoreError};
 use net::{Handler, LocalFuture};
 use rt::IoBuf;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use types::{Errno, Error, InodeId, Result, TargetId};
+use std::sync::{Arc, PoisonError, RwLock};
+use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
 /// Requests and failures of one target, since the service was made.
@@ -33,6 +33,7 @@ struct Served {
 /// Answers storage requests for a set of targets.
 pub struct StorageService {
     targets: BTreeMap<TargetId, Served>,
+    fenced: RwLock<HashSet<SessionId>>,
 }
 
 impl StorageService {
@@ -48,7 +49,7 @@ impl StorageService {
             };
             (served.store.target(), served)
         };
-        StorageService { targets: stores.into_iter().map(serve).collect() }
+        StorageService { targets: stores.into_iter().map(serve).collect(), fenced: RwLock::default() }
     }
 
     /// The stores that are served, by target.
@@ -74,6 +75,14 @@ impl StorageService {
             );
         };
         served.requests.fetch_add(1, Ordering::Relaxed);
+        if let StorageOp::Fence { session } = request.op {
+            self.fenced.write().unwrap_or_else(PoisonError::into_inner).insert(session);
+            return Ok(StorageReply::Unit);
+        }
+        if self.fenced.read().unwrap_or_else(PoisonError::into_inner).contains(&request.session) {
+            let message = format!("session {} has been ended", request.session);
+            return Err(Error::new(Errno::ESTALE, message).hint("mount again"));
+        }
         let needs_payload = matches!(request.op, StorageOp::Read { .. } | StorageOp::Write { .. });
         if needs_payload && payload.is_none() {
             return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
@@ -115,6 +124,7 @@ async fn perform(
         StorageOp::Allocate { range, how } => store.allocate(ino, range, convert::allocate(how)).await?,
         StorageOp::Delete => store.delete(ino).await?,
         StorageOp::Sync => store.sync(ino).await?,
+        StorageOp::Fence { .. } => {}
         StorageOp::SyncTarget => store.sync_all().await?,
         StorageOp::Stat => {
             let stat = store.stat(ino).await?;

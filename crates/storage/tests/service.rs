@@ -7,7 +7,7 @@ use rt::IoBuf;
 use std::path::Path;
 use std::sync::Arc;
 use storage::{Counters, StorageService};
-use types::{ByteRange, Errno, InodeId, Result, TargetId};
+use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
 use wire::{Allocate, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
 
 const INO: InodeId = InodeId(9);
@@ -39,7 +39,7 @@ async fn ask(
     payload: Option<IoBuf>,
 ) -> Result<StorageReply> {
     let service: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
-    let request = StorageRequest { target: TargetId(target), ino: INO, op };
+    let request = StorageRequest { session: SessionId(0), target: TargetId(target), ino: INO, op };
     Channel::in_process(service).call(request, payload).await
 }
 

@@ -4,13 +4,17 @@
 //! checksums, protobuf bodies with raw payloads) belongs here too and comes with the first transport that needs it.
 //! Data never travels inside a message: reads and writes carry it beside, as a payload buffer.
 
+mod lease;
 mod lock;
+mod message;
 mod meta;
 mod storage;
 
+pub use lease::{Grant, LeaseMode, Recall, Yield};
 pub use lock::{LockKind, LockOwner, LockRange, LockSpace};
+pub use message::{Answer, Malformed, Message, Request, Service};
 pub use meta::{
-    Description, DirEntry, FileInfo, MetaOp, MetaReply, MetaRequest, PatternChange, RenameMode, WriteRecord,
-    XattrMode,
+    Description, DirEntry, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, PatternChange, RenameMode,
+    WriteRecord, XattrMode,
 };
 pub use storage::{Allocate, Path, Seek, StorageOp, StorageReply, StorageRequest};

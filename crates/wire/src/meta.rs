@@ -1,6 +1,6 @@
 //! Requests to a metadata service.
 
-use crate::{LockKind, LockOwner, LockRange, LockSpace};
+use crate::{Grant, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Recall, Yield};
 use bytes::Bytes;
 use types::{Attr, Chooser, Credentials, InodeId, Layout, SessionId, SetAttr, StripePattern, Timestamp};
 
@@ -92,8 +92,9 @@ pub enum MetaOp {
     /// `Attr`.
     RemoveXattr { ino: InodeId, name: Bytes },
 
-    /// `File`: attributes with layout or inline content.
-    Open { ino: InodeId },
+    /// `File`: attributes with layout or inline content. `wish`: the lease that is asked for; what is granted may be weaker
+    /// (`Shared` for `Write` while others write the file), and `None` asks for none.
+    Open { ino: InodeId, wish: Option<LeaseMode> },
     /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any more: the client then
     /// moves it to chunks (`BeginWrite`, write the content to its chunks, `DropInline`). Truncated inline files are
     /// changed by `Truncate`.
@@ -136,6 +137,17 @@ pub enum MetaOp {
     Unlock { ino: InodeId, space: LockSpace, owner: LockOwner, range: LockRange },
     /// `Lock`: the first lock in the way, if any.
     TestLock { ino: InodeId, owner: LockOwner, kind: LockKind, range: LockRange },
+
+    /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe none. Being asked again and again, it
+    /// also tells that the session lives.
+    NextRecalls { after: u64 },
+    /// Answers recalls: `Unit`.
+    Yield { yields: Vec<Yield> },
+    /// The session has no lease on these inodes and no open file of them any more: `Unit`. `seen`: recalls that it had seen when it
+    /// let go; of a grant made after later ones the service knows better.
+    Release { inodes: Vec<InodeId>, seen: u64 },
+    /// Ends the session in good order: its locks, leases and open files go: `Unit`.
+    EndSession,
 
     /// `Description`.
     Describe { ino: InodeId },
@@ -228,5 +240,24 @@ pub enum MetaReply {
     },
     File(FileInfo),
     Lock(Option<(LockKind, LockRange, u32)>),
+    Recalls(Vec<Recall>),
     Description(Box<Description>),
+}
+
+/// A reply with what every reply carries.
+#[derive(Clone, Debug)]
+pub struct MetaResponse {
+    /// The answer.
+    pub reply: MetaReply,
+    /// Leases that come with it.
+    pub grants: Vec<Grant>,
+    /// Recalls of this session that had been made when they were granted: a client that has seen a later one can't tell whether it was
+    /// for these, and doesn't rely on them.
+    pub recalls: u64,
+}
+
+impl From<MetaReply> for MetaResponse {
+    fn from(reply: MetaReply) -> MetaResponse {
+        MetaResponse { reply, grants: Vec::new(), recalls: 0 }
+    }
 }

@@ -1,10 +1,12 @@
 //! Requests to a storage service. Offsets are offsets in the chunk file, not in the file.
 
-use types::{ByteRange, InodeId, TargetId, Timestamp};
+use types::{ByteRange, InodeId, SessionId, TargetId, Timestamp};
 
 /// A request with what every request carries. A read's or write's data is the payload beside it.
 #[derive(Clone, Debug)]
 pub struct StorageRequest {
+    /// The client that asks; 0 for services.
+    pub session: SessionId,
     /// The target it is for.
     pub target: TargetId,
     /// The file whose chunk file it is about.
@@ -64,6 +66,8 @@ pub enum StorageOp {
     Seek { from: u64, what: Seek },
     /// `Space` of the target.
     Space,
+    /// This session has been ended: its requests are refused from now on, and none of them runs any more when this answers: `Unit`.
+    Fence { session: SessionId },
 }
 
 /// Answers; which one belongs to which request is said there.

@@ -17,7 +17,7 @@ use types::{
     Attr, CapacityClass, ClusterMap, Credentials, Epoch, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
     SessionId, SetAttr, Target, TargetId, TargetState,
 };
-use wire::{MetaReply, MetaRequest, StorageReply, StorageRequest, XattrMode};
+use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
 /// Targets of the cluster; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 4;
@@ -34,7 +34,7 @@ pub(crate) struct Cluster {
     /// What the client says to storage.
     pub(crate) storage: Arc<Tap<StorageRequest, StorageReply>>,
     /// What the client says to the metadata service.
-    pub(crate) names: Arc<Tap<MetaRequest, MetaReply>>,
+    pub(crate) names: Arc<Tap<MetaRequest, MetaResponse>>,
     engine: Arc<Memory>,
     map: MapHandle,
     writer: Arc<Writer>,

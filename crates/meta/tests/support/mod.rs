@@ -107,7 +107,8 @@ impl Client {
 
     pub async fn call_numbered(&self, sequence: u64, op: MetaOp) -> Result<MetaReply> {
         let credentials = Credentials { uid: 1000, gid: 1000, pid: 1 };
-        self.meta.handle(MetaRequest { session: self.session, sequence, credentials, op }, None).await
+        let request = MetaRequest { session: self.session, sequence, credentials, op };
+        self.meta.handle(request, None).await.map(|response| response.reply)
     }
 
     pub async fn create(&self, parent: InodeId, name: &str) -> Result<Attr> {

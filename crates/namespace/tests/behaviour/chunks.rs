@@ -57,7 +57,7 @@ fn content_moves_from_inline_to_chunks() {
     let mtime = Timestamp::new(77, 5);
     let attr = world.attr_of(MetaOp::DropInline { ino: file, size: 9000, mtime }).unwrap();
     assert_eq!((attr.size, attr.mtime, attr.ctime.secs), (9000, mtime, world.now));
-    let info = world.file(MetaOp::Open { ino: file }).unwrap();
+    let info = world.file(MetaOp::Open { ino: file, wish: None }).unwrap();
     assert!(info.inline.is_none() && info.layout.is_some());
     assert!(!world.holds(keys::inline(file)));
     world.check_invariants();
@@ -162,5 +162,5 @@ fn no_room_for_chunks_changes_nothing() {
     world.map.groups.clear();
     assert!(world.run(MetaOp::BeginWrite { ino: file }).is_err());
     assert_eq!(notes(&world, file), []);
-    assert!(world.file(MetaOp::Open { ino: file }).unwrap().layout.is_none());
+    assert!(world.file(MetaOp::Open { ino: file, wish: None }).unwrap().layout.is_none());
 }

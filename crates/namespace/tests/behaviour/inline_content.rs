@@ -19,7 +19,7 @@ fn truncate(world: &mut World, ino: InodeId, size: u64) -> FileInfo {
 }
 
 fn content(world: &mut World, ino: InodeId) -> Vec<u8> {
-    world.file(MetaOp::Open { ino }).unwrap().inline.unwrap().to_vec()
+    world.file(MetaOp::Open { ino, wish: None }).unwrap().inline.unwrap().to_vec()
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn without_a_limit_no_file_is_inline() {
     let change = PatternChange { inline_limit: Some(0), ..PatternChange::default() };
     world.run(MetaOp::SetPattern { dir: ROOT, change }).unwrap();
     let file = world.create(ROOT, "file");
-    let info = world.file(MetaOp::Open { ino: file }).unwrap();
+    let info = world.file(MetaOp::Open { ino: file, wish: None }).unwrap();
     assert_eq!((info.inline, info.layout, info.inline_limit), (None, None, 0));
     assert_eq!(write(&mut world, file, 0, b"x"), Err(Errno::ERANGE));
     assert_eq!(truncate(&mut world, file, 100).attr.size, 100);
@@ -103,7 +103,7 @@ fn only_regular_files_have_content() {
     let symlink = MetaOp::Symlink { parent: ROOT, name: bytes("link"), target: bytes("x") };
     let link = world.attr_of(symlink).unwrap().ino;
     for (ino, errno) in [(dir, Errno::EISDIR), (link, Errno::EINVAL)] {
-        assert_eq!(world.run(MetaOp::Open { ino }).unwrap_err(), errno);
+        assert_eq!(world.run(MetaOp::Open { ino, wish: None }).unwrap_err(), errno);
         assert_eq!(world.run(MetaOp::BeginWrite { ino }).unwrap_err(), errno);
         assert_eq!(write(&mut world, ino, 0, b"x"), Err(errno));
     }

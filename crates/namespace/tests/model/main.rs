@@ -97,7 +97,7 @@ fn compare_xattrs(world: &mut World, node: &Node) {
 fn compare_content(world: &mut World, model: &Model, node: &Node) {
     match &node.content {
         Content::File(content) => {
-            let info = world.file(MetaOp::Open { ino: node.ino }).unwrap();
+            let info = world.file(MetaOp::Open { ino: node.ino, wish: None }).unwrap();
             let mut got = info.inline.expect("the model's files stay inline").to_vec();
             assert!(got.len() as u64 <= info.attr.size);
             got.resize(info.attr.size as usize, 0);
