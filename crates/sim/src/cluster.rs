@@ -151,8 +151,10 @@ fn cluster_map() -> ClusterMap {
         capacity: CAPACITY,
         free: CAPACITY,
         class: CapacityClass::Normal,
+        drain: false,
     };
     let mut map = ClusterMap {
+        nodes: vec![],
         epoch: Epoch(1),
         targets: targets().map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "default".into() }],

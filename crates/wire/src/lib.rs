@@ -8,6 +8,7 @@ mod lease;
 mod lock;
 mod message;
 mod meta;
+pub mod mgmt;
 mod storage;
 
 pub use lease::{Grant, LeaseMode, Recall, Yield};
@@ -17,4 +18,5 @@ pub use meta::{
     Description, DirEntry, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, PatternChange, RenameMode,
     WriteRecord, XattrMode,
 };
+pub use mgmt::{MgmtReply, MgmtRequest};
 pub use storage::{Allocate, Path, Seek, StorageOp, StorageReply, StorageRequest};

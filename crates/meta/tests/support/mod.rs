@@ -64,6 +64,7 @@ pub fn map() -> MapHandle {
     };
     let group = |id| Group { id: GroupId(id), pool, scheme: Scheme::Single, members: vec![TargetId(id)] };
     let map = ClusterMap {
+        nodes: vec![],
         epoch: Epoch(1),
         targets: (1..=TARGETS).map(target).collect(),
         pools: vec![Pool { id: pool, name: "default".into() }],
