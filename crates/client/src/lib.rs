@@ -28,9 +28,8 @@ pub use dir::Listing;
 pub use file::{Handle, WriteHow};
 
 use inode::InodeTable;
-use net::Channel;
+use net::{Channel, StorageChannels};
 use rt::IoBuf;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
@@ -38,8 +37,6 @@ use wire::{FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, StorageOp, St
 
 /// The way to a metadata service.
 pub type MetaChannel = Channel<MetaRequest, MetaResponse>;
-/// The way to a storage service.
-pub type StorageChannel = Channel<StorageRequest, StorageReply>;
 
 /// What a client needs to know of its cluster.
 pub struct ClientOptions {
@@ -47,8 +44,8 @@ pub struct ClientOptions {
     pub session: SessionId,
     /// The metadata service.
     pub meta: MetaChannel,
-    /// The storage service of each target.
-    pub storage: HashMap<TargetId, StorageChannel>,
+    /// The ways to all targets.
+    pub storage: StorageChannels,
     /// The cluster map, kept current by management.
     pub map: MapHandle,
     /// Small transfers use the storage servers' page cache even if the program asked for `O_DIRECT`, which then means that no cache on the
@@ -78,7 +75,7 @@ pub struct Client {
     session: SessionId,
     sequence: AtomicU64,
     meta: MetaChannel,
-    storage: HashMap<TargetId, StorageChannel>,
+    storage: StorageChannels,
     map: MapHandle,
     server_cache: bool,
     inodes: InodeTable,
@@ -117,14 +114,6 @@ impl Client {
         self.change(Credentials::default(), op).await
     }
 
-    /// The way to the service of a target.
-    fn storage_of(&self, target: TargetId) -> Result<&StorageChannel> {
-        self.storage.get(&target).ok_or_else(|| {
-            Error::new(Errno::EIO, format!("target {target} is not served by anybody"))
-                .hint("weft target list shows which targets are online")
-        })
-    }
-
     async fn store(
         &self,
         target: TargetId,
@@ -132,9 +121,7 @@ impl Client {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        self.storage_of(target)?
-            .call(StorageRequest { session: self.session, target, ino, op }, payload)
-            .await
+        self.storage.call(StorageRequest { session: self.session, target, ino, op }, payload).await
     }
 
     /// Space of all targets together, as management measured it a moment ago: it knows which targets share a disk.
@@ -157,7 +144,7 @@ impl Client {
     /// Everything that returned before is on disk when this returns.
     pub async fn syncfs(&self) -> Result<()> {
         let asked =
-            self.storage.keys().map(|&target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
+            self.storage.targets().into_iter().map(|target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
         let replies = rt::join_all(asked.collect()).await;
         let outcome = replies.into_iter().try_for_each(|reply| reply.map(drop));
         let outcome = outcome.and(self.report_all(false).await);

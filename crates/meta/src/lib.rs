@@ -30,7 +30,7 @@ mod settle;
 mod stats;
 mod view;
 
-pub use chunks::StorageChannel;
+pub use net::StorageChannel;
 pub use limits::SYNC_INTERVAL;
 pub use service::{MetaOptions, MetaService};
 pub use settle::Recovery;

@@ -1,6 +1,6 @@
 //! The service: what it is made of, and the way of a request through it.
 
-use crate::chunks::{Chunks, StorageChannel};
+use crate::chunks::Chunks;
 use crate::executor::{Change, Executors};
 use crate::locks::Locks;
 use crate::record::Owner;
@@ -10,14 +10,12 @@ use crate::view::{View, store_error};
 use kv::{Batch, Guard, Outcome, Writer};
 use namespace::locks::{Holder, LockRequest, OnConflict};
 use namespace::{Env, Failure, ReadError, keys};
-use net::{Handler, LocalFuture};
+use net::{Handler, LocalFuture, StorageChannels};
 use prost::Message;
 use rt::IoBuf;
-use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use types::{
     ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
-    TargetId,
 };
 use wire::{LockSpace, MetaOp, MetaReply, MetaRequest, MetaResponse};
 
@@ -52,7 +50,7 @@ impl MetaService {
         writer: Arc<Writer>,
         options: MetaOptions,
         map: MapHandle,
-        storage: HashMap<TargetId, StorageChannel>,
+        storage: impl Into<StorageChannels>,
     ) -> Result<Arc<MetaService>> {
         let owners = take_over(&writer, &options, &map).await?;
         Ok(Arc::new(MetaService {
@@ -60,7 +58,7 @@ impl MetaService {
             executors: Executors::new(writer, owners),
             sessions: Sessions::default(),
             locks: Locks::default(),
-            chunks: Chunks { map, channels: storage },
+            chunks: Chunks { map, channels: storage.into() },
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
         }))

@@ -7,6 +7,10 @@
 //!
 //! What messages mean is not known here.
 
+mod storage_channels;
+
+pub use storage_channels::{Connect, StorageChannel, StorageChannels, WhenOffline};
+
 use rt::IoBuf;
 use std::future::Future;
 use std::pin::Pin;

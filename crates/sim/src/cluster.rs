@@ -87,7 +87,7 @@ impl Site {
         let client = Client::new(ClientOptions {
             session,
             meta: Channel::in_process(meta.clone()),
-            storage: channels,
+            storage: channels.into(),
             map: map.clone(),
             server_cache: false,
         });

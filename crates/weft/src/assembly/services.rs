@@ -207,7 +207,7 @@ impl Services {
         let client = Client::new(ClientOptions {
             session: SessionId(rt::random_u64()),
             meta: Channel::in_process(meta.clone()),
-            storage: channels,
+            storage: channels.into(),
             map: management.map(),
             server_cache: plan.server_cache,
         });
