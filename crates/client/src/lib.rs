@@ -143,8 +143,11 @@ impl Client {
 
     /// Everything that returned before is on disk when this returns.
     pub async fn syncfs(&self) -> Result<()> {
-        let asked =
-            self.storage.targets().into_iter().map(|target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
+        let asked = self
+            .storage
+            .targets()
+            .into_iter()
+            .map(|target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
         let replies = rt::join_all(asked.collect()).await;
         let outcome = replies.into_iter().try_for_each(|reply| reply.map(drop));
         let outcome = outcome.and(self.report_all(false).await);

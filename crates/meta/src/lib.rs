@@ -30,8 +30,8 @@ mod settle;
 mod stats;
 mod view;
 
-pub use net::StorageChannel;
 pub use limits::SYNC_INTERVAL;
+pub use net::StorageChannel;
 pub use service::{MetaOptions, MetaService};
 pub use settle::Recovery;
 pub use stats::MetaStats;

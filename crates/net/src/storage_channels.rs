@@ -97,7 +97,8 @@ impl Mapped {
         let found = map.target(target).and_then(|t| Some((t, map.node(t.node)?)));
         let (target, node) = found.ok_or_else(|| not_served(target))?;
         if target.state == TargetState::Offline && self.when_offline == WhenOffline::Refuse {
-            let message = format!("target {} is offline: node {} ({}) is down", target.id, node.id, node.name);
+            let message =
+                format!("target {} is offline: node {} ({}) is down", target.id, node.id, node.name);
             return Err(Error::new(Errno::EHOSTDOWN, message)
                 .hint("weft node list shows which nodes are up; start weft serve there"));
         }

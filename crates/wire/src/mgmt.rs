@@ -327,7 +327,8 @@ impl Request for MgmtRequest {
 }
 
 fn write(message: &impl Serialize, out: &mut Vec<u8>) {
-    serde_json::to_writer(out, message).expect("messages have string keys only, and a vector takes any bytes");
+    serde_json::to_writer(out, message)
+        .expect("messages have string keys only, and a vector takes any bytes");
 }
 
 fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {

@@ -75,7 +75,8 @@ impl Cluster {
             stores.push(opened.unwrap().0);
         }
         let service = Arc::new(StorageService::new(stores.iter().cloned()));
-        let direct: HashMap<_, _> = targets().map(|target| (target, Channel::in_process(service.clone()))).collect();
+        let direct: HashMap<_, _> =
+            targets().map(|target| (target, Channel::in_process(service.clone()))).collect();
         let shared: Arc<dyn Engine> = engine.clone();
         let writer = Arc::new(Writer::with_blocking(shared, Durability::Process, Blocking::Inline));
         let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
