@@ -24,11 +24,11 @@ pub const MAX_CLOCK_SKEW_S: u64 = 30;
 /// A watch of the map is answered after this long even if nothing happened, so that free space follows.
 pub const WATCH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Nodes of a cluster, so that the map stays a message.
+/// Nodes of a cluster, so that the map fits into a message.
 pub const MAX_NODES: usize = 1024;
 
-/// Targets of a cluster, so that the map stays a message: 200 bytes each.
-pub const MAX_TARGETS: usize = 4096;
+/// Targets of a cluster, so that the map fits into a message: with its group each takes some 260 bytes of a MiB.
+pub const MAX_TARGETS: usize = 2048;
 
 /// Addresses of a node.
 pub const MAX_ADDRESSES: usize = 16;

@@ -9,6 +9,8 @@
 
 mod alarm;
 mod convert;
+mod lease;
 mod service;
 
-pub use service::{Counters, StorageService};
+pub use lease::ServingLease;
+pub use service::{Counters, MAX_TARGETS, StorageService};
