@@ -4,6 +4,7 @@
 //! checksums, protobuf bodies with raw payloads) belongs here too and comes with the first transport that needs it.
 //! Data never travels inside a message: reads and writes carry it beside, as a payload buffer.
 
+pub mod frame;
 mod lease;
 mod lock;
 mod message;
