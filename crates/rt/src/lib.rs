@@ -48,5 +48,5 @@ pub use disk::{
 };
 pub use executor::block_on;
 pub use join::{join_all, spawn, yield_now};
-pub use thread::{CoreConfig, start_core};
+pub use thread::{CoreConfig, pinned_cpu, start_core};
 pub use timer::{sleep, timeout};

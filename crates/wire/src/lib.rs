@@ -9,6 +9,7 @@ mod lease;
 mod lock;
 mod message;
 mod meta;
+mod proto;
 mod storage;
 
 pub use lease::{Grant, LeaseMode, Recall, Yield};
@@ -18,4 +19,5 @@ pub use meta::{
     Description, DirEntry, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, PatternChange, RenameMode,
     WriteRecord, XattrMode,
 };
+pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{Allocate, Path, Seek, StorageOp, StorageReply, StorageRequest};
