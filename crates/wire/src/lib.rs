@@ -4,11 +4,13 @@
 //! checksums, protobuf bodies with raw payloads) belongs here too and comes with the first transport that needs it.
 //! Data never travels inside a message: reads and writes carry it beside, as a payload buffer.
 
+pub mod frame;
 mod lease;
 mod lock;
 mod message;
 mod meta;
 pub mod mgmt;
+mod proto;
 mod storage;
 
 pub use lease::{Grant, LeaseMode, Recall, Yield};
@@ -19,4 +21,5 @@ pub use meta::{
     WriteRecord, XattrMode,
 };
 pub use mgmt::{MgmtReply, MgmtRequest};
+pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{Allocate, Path, Seek, StorageOp, StorageReply, StorageRequest};
