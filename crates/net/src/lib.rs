@@ -35,9 +35,11 @@ mod outbox;
 mod server;
 mod signal;
 mod stream;
+mod tls;
 
-pub use caller::Caller;
+pub use caller::{Caller, Proof};
 pub use channel::{Channel, Handler, LocalFuture};
 pub use client::{AddressFailure, ClientIdentity, LinkStatus, Peer, PeerOptions, PeerStatus};
 pub use server::{Router, Server, ServerLimits, ServerOptions};
 pub use stream::{Security, Transport};
+pub use tls::Tls;
