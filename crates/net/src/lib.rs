@@ -36,10 +36,12 @@ mod server;
 mod signal;
 mod storage_channels;
 mod stream;
+mod tls;
 
-pub use caller::Caller;
+pub use caller::{Caller, Proof};
 pub use channel::{Channel, Handler, LocalFuture};
 pub use client::{AddressFailure, ClientIdentity, LinkStatus, Peer, PeerOptions, PeerStatus};
 pub use server::{Router, Server, ServerLimits, ServerOptions};
 pub use storage_channels::{Connect, StorageChannel, StorageChannels, WhenOffline};
 pub use stream::{Security, Transport};
+pub use tls::Tls;

@@ -91,6 +91,14 @@ impl IoBuf {
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
+    /// The bytes for changing them, if no other handle to the memory exists: no clone, no slice, no operation under way. `None` for memory
+    /// that this type doesn't own.
+    pub fn exclusive(&mut self) -> Option<&mut [u8]> {
+        Arc::get_mut(self.owner.as_mut()?)?;
+        // SAFETY: the only handle is borrowed for as long as the result lives; ptr and len describe initialised memory of its block.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
+    }
+
     /// Copies `data` to offset `at`. Panics when it doesn't fit. `data` may be a part of the same memory.
     pub fn copy_from(&self, at: usize, data: &[u8]) {
         self.check(&(at..at.saturating_add(data.len())));
