@@ -144,8 +144,11 @@ impl LeaseTable {
                 if let Some(own) = entry.holder(asker.session)
                     && let Some(mode) = own.mode
                 {
+                    if mode == LeaseMode::Shared {
+                        return None;
+                    }
                     own.granted_at = asker.recalls;
-                    return (mode != LeaseMode::Shared).then_some(mode);
+                    return Some(mode);
                 }
                 let shared = entry.others(asker.session).any(|other| !other.allows(LeaseMode::Read));
                 if shared || entry.recalled_ns.is_some() || entry.doomed {
@@ -245,7 +248,7 @@ impl LeaseTable {
         let Some(entry) = self.inodes.get_mut(&answer.ino) else { return };
         let Some(own) = entry.holder(session) else { return };
         // An answer can't tell of a file that was opened after its recall.
-        own.in_use = answer.in_use || own.granted_at >= answer.number;
+        own.in_use = answer.in_use || (own.in_use && own.granted_at >= answer.number);
         if let Some(pending) = own.recall
             && pending.number == answer.number
         {
