@@ -99,15 +99,24 @@ impl Credentials {
     pub fn load(dir: &Path) -> Result<Credentials> {
         let path = dir.join(FILE);
         let text = files::read_private(&path)?;
-        let (key, chain) = text.split_once(KEY_END).unwrap_or((&text, ""));
-        Credentials::from_pem(chain.trim_start(), &format!("{key}{KEY_END}\n"))
-            .map_err(|e| Error::damaged(&path, e.to_string()))
+        Credentials::from_text(&text).map_err(|e| Error::damaged(&path, e.to_string()))
     }
 
     /// Writes them to a directory, which is made if need be.
     pub fn store(&self, dir: &Path) -> Result<()> {
         files::make_directory(dir)?;
-        files::write_private(&dir.join(FILE), &format!("{}{}", self.key_pem, self.chain_pem))
+        files::write_private(&dir.join(FILE), &self.to_text())
+    }
+
+    /// Takes them from [`Credentials::to_text`].
+    pub fn from_text(text: &str) -> Result<Credentials> {
+        let (key, chain) = text.split_once(KEY_END).unwrap_or((text, ""));
+        Credentials::from_pem(chain.trim_start(), &format!("{key}{KEY_END}\n"))
+    }
+
+    /// Key and chain in PEM, for a file that only its owner may read.
+    pub fn to_text(&self) -> String {
+        format!("{}{}", self.key_pem, self.chain_pem)
     }
 }
 

@@ -42,6 +42,6 @@ pub use lock::StateLock;
 pub use management::{DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata};
 pub use roster::{check_address, check_name};
 pub use space::{Space, space_of};
-pub use state_dir::{MIN_FREE_BYTES, StateDir, StatePaths};
+pub use state_dir::{MIN_FREE_BYTES, StateDir, StatePaths, require_vacant};
 pub use superblock::{FORMAT_VERSION, Superblock};
 pub use target_list::{TargetList, require_target_or_vacant};

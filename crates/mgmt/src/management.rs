@@ -197,6 +197,16 @@ impl Management {
         }
     }
 
+    /// Nodes with targets that have not registered since this process has started.
+    pub fn missing_nodes(&self) -> Vec<NodeId> {
+        let (map, liveness) = (self.current(), self.liveness());
+        let mut nodes: Vec<NodeId> = map.targets.iter().map(|target| target.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.retain(|node| liveness.seen(*node).is_none());
+        nodes
+    }
+
     /// What every pool holds, by id.
     pub fn pools(&self) -> Vec<PoolInfo> {
         let map = self.current();

@@ -170,3 +170,8 @@ pub(crate) fn default_pool(pool: &str) -> Error {
 pub(crate) fn no_metadata() -> Error {
     Error::new(Errno::EAGAIN, "the metadata service is still starting").hint("try again in a moment")
 }
+
+pub(crate) fn not_allowed(who: &str) -> Error {
+    Error::new(Errno::EACCES, format!("{who} may not ask this of management"))
+        .hint("use the weft command on a node of the cluster, as its administrator")
+}

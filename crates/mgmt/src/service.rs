@@ -6,7 +6,7 @@ use crate::management::{Gate, Management, Metadata};
 use crate::refusal;
 use crate::roster::{Host, check_clock, check_version};
 use crate::superblock::Superblock;
-use net::{Handler, LocalFuture};
+use net::{Caller, Handler, LocalFuture, Proof};
 use rt::IoBuf;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,8 +19,55 @@ use wire::mgmt::{
 use wire::{MgmtReply, MgmtRequest};
 
 impl Handler<MgmtRequest, MgmtReply> for Management {
+    /// For an administrator on this machine, who may do everything.
     fn handle(&self, request: MgmtRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MgmtReply>> {
         Box::pin(self.answer(request))
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: MgmtRequest,
+        _payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<MgmtReply>> {
+        Box::pin(async move {
+            authorize(&caller.proof, &request).map_err(|()| refusal::not_allowed(&caller.name))?;
+            self.answer(request).await
+        })
+    }
+}
+
+/// What a connection's other end may ask. Strangers may only join; clients may look; nodes may do what administrators on them ask for,
+/// and speak for themselves. Tokens are made on the management node only.
+fn authorize(proof: &Proof, request: &MgmtRequest) -> std::result::Result<(), ()> {
+    let allowed = match (proof, request) {
+        (_, MgmtRequest::NewToken { .. }) => false,
+        (_, MgmtRequest::Join(_)) | (Proof::NotAsked, _) => true,
+        (Proof::Stranger, _) => false,
+        (Proof::Member(member), request) => match (&member.role, speaks_for(request)) {
+            (identity::Role::Node(id), Some(node)) => *id == node,
+            (identity::Role::Node(_), None) => true,
+            (identity::Role::Client(_), _) => matches!(
+                request,
+                MgmtRequest::Attach { .. }
+                    | MgmtRequest::WatchMap { .. }
+                    | MgmtRequest::ListNodes
+                    | MgmtRequest::ListTargets
+                    | MgmtRequest::ListPools
+                    | MgmtRequest::Health
+            ),
+        },
+    };
+    if allowed { Ok(()) } else { Err(()) }
+}
+
+/// The node that must itself ask for this.
+fn speaks_for(request: &MgmtRequest) -> Option<NodeId> {
+    match request {
+        MgmtRequest::Register(register) => Some(register.node),
+        MgmtRequest::Heartbeat(beat) => Some(beat.node),
+        MgmtRequest::Goodbye { node, .. } | MgmtRequest::AddTarget { node, .. } => Some(*node),
+        _ => None,
     }
 }
 
@@ -267,4 +314,39 @@ async fn first_of(one: impl Future<Output = ()>, other: impl Future<Output = ()>
         _ => Poll::Ready(()),
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use identity::{Identity, Role};
+    use types::SessionId;
+
+    fn member(role: Role) -> Proof {
+        Proof::Member(Identity { cluster: "c".into(), role, expires: 0, serial: String::new() })
+    }
+
+    #[test]
+    fn who_may_ask_what() {
+        let goodbye = |node| MgmtRequest::Goodbye { node: NodeId(node), instance: 1 };
+        let evict = MgmtRequest::EvictSession { session: SessionId(1) };
+        let watch = MgmtRequest::WatchMap { after: Epoch(0) };
+        let token = MgmtRequest::NewToken { client: true };
+        let node = member(Role::Node(NodeId(2)));
+        let client = member(Role::Client("login1".into()));
+        for (proof, request, allowed) in [
+            (&node, goodbye(2), true),
+            (&node, goodbye(3), false),
+            (&node, evict.clone(), true),
+            (&node, token.clone(), false),
+            (&client, watch.clone(), true),
+            (&client, evict.clone(), false),
+            (&client, goodbye(2), false),
+            (&Proof::Stranger, watch, false),
+            (&Proof::NotAsked, evict, true),
+            (&Proof::NotAsked, token, false),
+        ] {
+            assert_eq!(authorize(proof, &request).is_ok(), allowed, "{proof:?}: {request:?}");
+        }
+    }
 }

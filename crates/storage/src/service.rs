@@ -2,14 +2,14 @@
 
 use crate::alarm::Alarm;
 use crate::convert;
+use crate::fences::Fences;
 use crate::lease::ServingLease;
 use chunkstore::{Kind, Store, StoreError};
 use net::{Handler, LocalFuture};
 use rt::IoBuf;
 use rt::sync::Event;
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest};
@@ -52,7 +52,7 @@ pub struct StorageService {
     /// Held while one is added.
     adding: Mutex<()>,
     lease: Arc<ServingLease>,
-    fenced: RwLock<HashSet<SessionId>>,
+    fences: Fences,
 }
 
 impl StorageService {
@@ -73,7 +73,7 @@ impl StorageService {
             targets: (0..MAX_TARGETS).map(|_| OnceLock::new()).collect(),
             adding: Mutex::default(),
             lease,
-            fenced: RwLock::default(),
+            fences: Fences::default(),
         }
     }
 
@@ -138,22 +138,20 @@ impl StorageService {
         };
         served.requests.fetch_add(1, Ordering::Relaxed);
         if let StorageOp::Fence { session } = request.op {
-            self.fenced.write().unwrap_or_else(PoisonError::into_inner).insert(session);
+            self.fences.fence(session).await;
             return Ok(StorageReply::Unit);
         }
-        if self.fenced.read().unwrap_or_else(PoisonError::into_inner).contains(&request.session) {
-            let message = format!("session {} has been ended", request.session);
-            return Err(Error::new(Errno::ESTALE, message).hint("mount again"));
-        }
-        let needs_payload = matches!(request.op, StorageOp::Read { .. } | StorageOp::Write { .. });
-        if needs_payload && payload.is_none() {
-            return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
-        }
+        // Before the request counts as running: a fence doesn't wait for what waits here.
         if request.session != SessionId(0) && !served.is_open.is_set() {
             served.wait_until_open().await?;
         }
         if is_change(&request.op) && !self.lease.holds(rt::monotonic_ns()) {
             self.wait_for_lease(request.target).await?;
+        }
+        let _running = self.fences.enter(request.session)?;
+        let needs_payload = matches!(request.op, StorageOp::Read { .. } | StorageOp::Write { .. });
+        if needs_payload && payload.is_none() {
+            return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
         }
         match perform(&served.store, request.ino, request.op, payload).await {
             Ok(reply) => Ok(reply),

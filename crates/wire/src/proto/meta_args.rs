@@ -292,6 +292,12 @@ pub(crate) struct ReleaseFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RegisterFields {
+    #[prost(uint64, repeated, tag = "1")]
+    pub in_use: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SetPatternFields {
     #[prost(uint64, tag = "1")]
     pub dir: u64,

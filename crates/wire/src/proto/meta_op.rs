@@ -80,6 +80,8 @@ pub(crate) enum OpFields {
     SetPattern(SetPatternFields),
     #[prost(message, tag = "44")]
     Sync(()),
+    #[prost(message, tag = "45")]
+    Register(RegisterFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -173,6 +175,9 @@ impl From<&MetaOp> for OpFields {
             MetaOp::Describe { ino } => OpFields::Describe(InodeFields::of(ino)),
             MetaOp::SetPattern { dir, change } => OpFields::SetPattern(SetPatternFields::of(dir, change)),
             MetaOp::Sync => OpFields::Sync(()),
+            MetaOp::Register { in_use } => {
+                OpFields::Register(RegisterFields { in_use: in_use.iter().map(|ino| ino.0).collect() })
+            }
         }
     }
 }
@@ -286,6 +291,9 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Describe(f) => MetaOp::Describe { ino: InodeId(f.ino) },
             OpFields::SetPattern(f) => f.try_into()?,
             OpFields::Sync(()) => MetaOp::Sync,
+            OpFields::Register(f) => MetaOp::Register {
+                in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
+            },
         })
     }
 }

@@ -104,6 +104,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Yield { yields: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| Yield { number, ino, in_use })) },
         Release { inodes: vec_of(ino()), seen: u64s() },
         EndSession,
+        Register { in_use: vec_of(ino()) },
         Describe { ino: ino() },
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
