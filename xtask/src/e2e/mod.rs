@@ -6,6 +6,7 @@
 //! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's fault.
 
 mod cleanup;
+mod cluster;
 mod content;
 mod crash;
 mod data;
@@ -127,6 +128,7 @@ const TABLES: &[&[TestCase]] = &[
     refusals::TESTS,
     faults::TESTS,
     crash::TESTS,
+    cluster::TESTS,
 ];
 
 /// Runs the suite and prints the totals last.
