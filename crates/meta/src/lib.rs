@@ -18,7 +18,10 @@
 
 mod cache;
 mod chunks;
+mod coherence;
+mod eviction;
 mod executor;
+mod leases;
 mod limits;
 mod locks;
 mod reaper;
@@ -33,5 +36,6 @@ mod view;
 pub use chunks::StorageChannel;
 pub use limits::SYNC_INTERVAL;
 pub use service::{MetaOptions, MetaService};
+pub use sessions::SessionKind;
 pub use settle::Recovery;
 pub use stats::MetaStats;

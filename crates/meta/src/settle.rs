@@ -3,8 +3,10 @@
 
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
+use crate::sessions::{Session, SessionKind};
 use crate::view::store_error;
 use namespace::{Chunks, OrphanInode, Unsettled, keys};
+use std::sync::Arc;
 use types::{Credentials, InodeId, PartitionId, Result, SessionId, TargetId};
 use wire::{MetaOp, MetaRequest, StorageOp};
 
@@ -62,10 +64,19 @@ impl MetaService {
     /// Ends a session: gives up its locks, reclaims the files without a name that it held, and settles those that it
     /// wrote to.
     pub async fn end_session(&self, session: SessionId) -> Result<Recovery> {
-        self.locks.release_session(session);
-        let recovery = self.end_sessions(|other| other == session).await?;
-        self.forget_replies(session).await?;
+        self.sessions.find(session).iter().for_each(|session| _ = session.end());
+        let recovery = self.wind_up(session).await?;
         self.sessions.remove(session);
+        Ok(recovery)
+    }
+
+    /// Gives up and settles what a session has. Its leases go last: until its files are settled, nobody else may know their size.
+    pub(crate) async fn wind_up(&self, session: SessionId) -> Result<Recovery> {
+        self.locks.release_session(session);
+        let recovery = self.end_sessions(|other| other == session).await;
+        self.leases.end_session(session);
+        let recovery = recovery?;
+        self.forget_replies(session).await?;
         Ok(recovery)
     }
 
@@ -151,9 +162,10 @@ impl MetaService {
     }
 
     /// Carries out a command in the name of a session that is not there any more.
-    async fn run_as(&self, session: SessionId, op: MetaOp) -> Result<()> {
+    pub(crate) async fn run_as(&self, session: SessionId, op: MetaOp) -> Result<()> {
         let request = MetaRequest { session, sequence: 0, credentials: Credentials::default(), op };
-        self.execute(&request).await.map(|_| ())
+        let nobody = Arc::new(Session::new(session, SessionKind::Local));
+        self.execute(&request, &nobody).await.map(|_| ())
     }
 
     async fn forget_replies(&self, session: SessionId) -> Result<()> {

@@ -242,6 +242,15 @@ pub fn entry_hash(key: &[u8]) -> Option<u64> {
     if head[2] == ENTRY { rest.first_chunk().map(|hash| u64::from_be_bytes(*hash)) } else { None }
 }
 
+/// The inode whose attributes, names, extended attributes or content a key is part of; `None` for any other key.
+pub fn inode_of_key(key: &[u8]) -> Option<InodeId> {
+    let head = key.first_chunk::<ID_KEY_LEN>()?;
+    let is_part = matches!(head[2], INODE | ENTRY | XATTR | INLINE | ORPHAN | WRITING);
+    is_part.then(|| {
+        InodeId(u64::from_be_bytes([head[3], head[4], head[5], head[6], head[7], head[8], head[9], head[10]]))
+    })
+}
+
 /// Takes a key apart; `None` when it is none of this schema.
 pub fn decode_key(key: &[u8]) -> Option<Key> {
     let (head, rest) = key.split_first_chunk::<ID_KEY_LEN>()?;
@@ -300,6 +309,9 @@ mod tests {
         ];
         for (key, decoded) in cases {
             assert_eq!(decode_key(&key), Some(decoded.clone()), "{key:?}");
+            let of_inode =
+                !matches!(decoded, Key::Doomed(_) | Key::Next(_) | Key::Owner(_) | Key::Operation { .. });
+            assert_eq!(inode_of_key(&key), of_inode.then_some(ino));
             let global = matches!(decoded, Key::Owner(_) | Key::Operation { .. });
             assert_eq!(partition_of_key(&key), if global { GLOBAL } else { PartitionId(3) });
         }

@@ -120,7 +120,7 @@ pub enum MetaOp {
     Truncate { ino: InodeId, size: u64, kill_suid_sgid: bool },
     /// The chunks are cut: `Unit`.
     TruncateDone { ino: InodeId },
-    /// This session has no use of an orphan any more: `Unit`. Its inode goes now, its chunks soon.
+    /// This session has no use of an orphan any more: `Unit`. With the last session's use its inode goes at once, its chunks soon.
     Reclaim { ino: InodeId },
 
     /// `Unit`, or `EAGAIN` when the lock is held and `wait` is false; with `wait` the reply comes when the lock is granted.
@@ -138,6 +138,10 @@ pub enum MetaOp {
     /// `Lock`: the first lock in the way, if any.
     TestLock { ino: InodeId, owner: LockOwner, kind: LockKind, range: LockRange },
 
+    /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`): `Unit`. It has no lease then, and
+    /// caches nothing; `in_use` are the inodes of which it has files open. Its recalls are asked for from 0 on. Sessions that didn't
+    /// register get no leases.
+    Register { in_use: Vec<InodeId> },
     /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe none. Being asked again and again, it
     /// also tells that the session lives.
     NextRecalls { after: u64 },
