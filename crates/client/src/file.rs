@@ -457,7 +457,6 @@ impl Client {
         content.writing = !done;
         Ok(())
     }
-
 }
 
 /// What a read needs to know of a file.

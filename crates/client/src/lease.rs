@@ -373,7 +373,10 @@ mod tests {
         let before = leases.asking();
         let asked = answer(&leases, leases.asking(), LeaseMode::Read, 0);
         assert!(leases.may_be_kept(asked, INO));
-        assert!(!leases.may_be_kept(before, INO), "asked before the lease was there, and answered without it");
+        assert!(
+            !leases.may_be_kept(before, INO),
+            "asked before the lease was there, and answered without it"
+        );
         assert!(leases.may_be_kept(leases.asking(), INO), "asked under the lease");
         leases.close(&recall(1, None));
         let terms = leases.terms(&recall(1, None));

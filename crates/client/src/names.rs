@@ -1,5 +1,6 @@
 //! Names, and attributes that have nothing to do with content.
 
+use crate::access::Need;
 use crate::lease::{Answer, Asked};
 use crate::{Client, entry, unexpected};
 use bytes::Bytes;

@@ -159,7 +159,7 @@ impl LeaseTable {
     }
 
     /// Asks for a lease. What is in the way is recalled, and what has to be waited for is added to `due`: then nothing is granted, and the
-    /// wish is to be repeated. `Shared` is granted for `Write` while others write.
+    /// wish is to be repeated. `Shared` is granted for `Write` while others write, unless the session holds `Shared` already.
     ///
     /// Never waits for the session itself: while it is to give its lease up, or at a limit, nothing is granted.
     pub fn acquire(
@@ -178,9 +178,11 @@ impl LeaseTable {
         if own.is_some_and(|own| own.recall.is_some()) {
             return None;
         }
-        let wanted = joined(own.and_then(|own| own.mode), wish);
-        let writers = entry.others(asker.session).any(Holder::writes);
-        let mode = if wanted == LeaseMode::Write && writers { LeaseMode::Shared } else { wanted };
+        let held = own.and_then(|own| own.mode);
+        let wanted = joined(held, wish);
+        // Who shares the file already and asks for more has to be alone with it.
+        let shares = held != Some(LeaseMode::Shared) && entry.others(asker.session).any(Holder::writes);
+        let mode = if wanted == LeaseMode::Write && shares { LeaseMode::Shared } else { wanted };
         let before = due.len();
         entry.make_way((asker.session, ino), |held| in_the_way_of(held, mode), send, due);
         // Who waits for the answer to a recall must not find somebody new there then.

@@ -93,7 +93,7 @@ pub enum MetaOp {
     RemoveXattr { ino: InodeId, name: Bytes },
 
     /// `File`: attributes with layout or inline content. `wish`: the lease that is asked for; what is granted may be weaker
-    /// (`Shared` for `Write` while others write the file), and `None` asks for none.
+    /// (`Shared` for `Write` while others write the file, unless this session shares it with them already), and `None` asks for none.
     Open { ino: InodeId, wish: Option<LeaseMode> },
     /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any more: the client then
     /// moves it to chunks (`BeginWrite`, write the content to its chunks, `DropInline`). Truncated inline files are

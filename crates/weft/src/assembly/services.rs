@@ -210,6 +210,7 @@ impl Services {
             storage: channels,
             map: management.map(),
             server_cache: plan.server_cache,
+            alone: true,
         });
         Ok(Services { writer, stores, storage, management, meta, client })
     }
