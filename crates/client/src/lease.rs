@@ -179,9 +179,9 @@ impl Leases {
         matches!(self.vouches(asked, ino), Some(LeaseMode::Read | LeaseMode::Write))
     }
 
-    /// True while a lease is held, be it closing.
-    pub(crate) fn holds(&self, ino: InodeId) -> bool {
-        self.shard(ino).held.contains_key(&ino)
+    /// The lease that is held, be it closing.
+    pub(crate) fn mode(&self, ino: InodeId) -> Option<LeaseMode> {
+        self.shard(ino).held.get(&ino).map(|lease| lease.mode)
     }
 
     /// Waits until no recall of the inode is under way.
@@ -287,11 +287,6 @@ impl Leases {
     pub(crate) fn all(&self) -> Vec<InodeId> {
         self.shards.iter().flat_map(|shard| shard.lock().held.keys().copied().collect::<Vec<_>>()).collect()
     }
-
-    /// Leases in the table.
-    pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().held.len()).sum()
-    }
 }
 
 /// The mode that covers both. A session's lease grows by its wishes and shrinks by recalls only, and grants from before a recall don't count.
@@ -383,7 +378,7 @@ mod tests {
         assert_eq!(terms, Terms { held: Some(LeaseMode::Read), kept: None });
         assert!(!leases.may_be_kept(leases.asking(), INO));
         leases.closed(INO, terms.kept);
-        assert!(!leases.holds(INO));
+        assert!(leases.mode(INO).is_none());
     }
 
     #[test]
@@ -393,12 +388,12 @@ mod tests {
         leases.close(&recall(4, None));
         assert_eq!(leases.terms(&recall(4, None)).held, None);
         answer(&leases, late, LeaseMode::Read, 9);
-        assert!(!leases.holds(INO), "nothing is granted while a recall is handled");
+        assert!(leases.mode(INO).is_none(), "nothing is granted while a recall is handled");
         leases.closed(INO, None);
         answer(&leases, early, LeaseMode::Read, 3);
-        assert!(!leases.holds(INO));
+        assert!(leases.mode(INO).is_none());
         answer(&leases, early, LeaseMode::Read, 4);
-        assert!(leases.holds(INO));
+        assert!(leases.mode(INO).is_some());
     }
 
     #[test]
@@ -407,12 +402,12 @@ mod tests {
         let asked = leases.asking();
         assert!(leases.let_go(INO));
         answer(&leases, leases.asking(), LeaseMode::Read, 0);
-        assert!(!leases.holds(INO), "the service is being told");
+        assert!(leases.mode(INO).is_none(), "the service is being told");
         leases.released(&[INO]);
         answer(&leases, asked, LeaseMode::Read, 0);
-        assert!(!leases.holds(INO));
+        assert!(leases.mode(INO).is_none());
         answer(&leases, leases.asking(), LeaseMode::Read, 0);
-        assert!(leases.holds(INO));
+        assert!(leases.mode(INO).is_some());
     }
 
     #[test]
@@ -445,7 +440,7 @@ mod tests {
         for n in 1..=2 * MAX_BARRED as u64 {
             let grants = vec![Grant { ino: other(n), mode: LeaseMode::Read }];
             leases.take(leases.asking(), MetaResponse { reply: MetaReply::Unit, grants, recalls: n - 1 });
-            assert!(!leases.holds(other(n)), "recall {n}");
+            assert!(leases.mode(other(n)).is_none(), "recall {n}");
         }
     }
 }

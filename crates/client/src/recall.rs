@@ -240,10 +240,18 @@ impl Client {
 
     /// Takes an inode out of the table if nobody needs its lease; true when the service is to be told.
     fn lets_go(&self, ino: InodeId) -> bool {
-        let leased = self.leases.holds(ino);
         match self.inodes.usage(ino) {
-            Usage::None => (leased || self.leases.is_marked(ino)) && self.leases.let_go(ino),
-            Usage::Known => !leased && self.leases.is_marked(ino) && self.leases.let_go(ino),
+            Usage::None => {
+                (self.leases.mode(ino).is_some() || self.leases.is_marked(ino)) && self.leases.let_go(ino)
+            }
+            // Under a shared lease nothing is kept that could be of use later, and others can keep nothing because of it.
+            Usage::Known => {
+                let useless = match self.leases.mode(ino) {
+                    Some(mode) => mode == LeaseMode::Shared,
+                    None => self.leases.is_marked(ino),
+                };
+                useless && self.leases.let_go(ino)
+            }
             Usage::Open => false,
         }
     }
