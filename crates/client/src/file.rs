@@ -23,7 +23,7 @@ pub struct Handle {
     pub(crate) inode: Arc<OpenInode>,
     /// It was opened for writing, too.
     writable: bool,
-    /// A lease under which contents may be kept was held when it was opened.
+    /// It is for reading only, and a lease under which contents may be kept was held when it was opened.
     keeps: AtomicBool,
 }
 
@@ -50,9 +50,16 @@ impl Handle {
         self.inode.ino
     }
 
+    /// Notes, once, whether contents may be kept.
+    fn keep(&self, may: bool) {
+        if may && !self.writable && !self.keeps.swap(true, Ordering::Relaxed) {
+            self.inode.keepers.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// How its content may be cached where there are other sessions.
     pub fn caching(&self) -> Caching {
-        if self.keeps.load(Ordering::Relaxed) && !self.writable { Caching::Kept } else { Caching::Direct }
+        if self.keeps.load(Ordering::Relaxed) { Caching::Kept } else { Caching::Direct }
     }
 }
 
@@ -60,6 +67,9 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if self.writable {
             self.inode.writers.fetch_sub(1, Ordering::Relaxed);
+        }
+        if *self.keeps.get_mut() {
+            self.inode.keepers.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -84,6 +94,8 @@ pub struct WriteHow {
     pub kill_suid_sgid: bool,
     /// At the end of the file, wherever that is now (`O_APPEND`); the offset doesn't count.
     pub append: bool,
+    /// The kernel's page cache writes back what it has: nothing of it is out of date there.
+    pub written_back: bool,
 }
 
 /// What is known of a file because it is new.
@@ -124,7 +136,7 @@ impl Client {
         let need = if handle.writable { Need::Look } else { Need::Keep };
         match self.hold(&handle.inode, need).await {
             Ok(()) => {
-                handle.keeps.store(need == Need::Keep, Ordering::Relaxed);
+                handle.keep(need == Need::Keep);
                 Ok(handle)
             }
             Err(error) => {
@@ -170,7 +182,7 @@ impl Client {
             return Err(error);
         }
         let asked = self.leases.asking();
-        handle.keeps.store(self.leases.may_be_kept(asked, handle.ino()), Ordering::Relaxed);
+        handle.keep(self.leases.may_be_kept(asked, handle.ino()));
         Ok(())
     }
 
@@ -275,11 +287,24 @@ impl Client {
             let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
             self.report(MetaOp::Setattr { ino: inode.ino, set }).await?;
         }
+        if !how.written_back {
+            self.renew_pages(inode).await;
+        }
         if how.durable {
             self.report_progress(inode, false).await?;
             self.ask(MetaOp::Sync).await?;
         }
         Ok(len)
+    }
+
+    /// Programs on this node may have the file open with pages that are kept: a read beside a write may have filled them with what was there
+    /// before it. The kernel itself forgets them only before a write.
+    async fn renew_pages(&self, inode: &OpenInode) {
+        if inode.keepers.load(Ordering::Relaxed) > 0
+            && let Some(face) = self.face()
+        {
+            face.forget(inode.ino).await;
+        }
     }
 
     /// The everyday write: the file is in chunks and this session may change them. `None` when it isn't so yet; else whether setuid and

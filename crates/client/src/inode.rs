@@ -24,6 +24,8 @@ pub(crate) struct OpenInode {
     pub(crate) fills: Fills,
     /// Handles that were opened for writing.
     pub(crate) writers: AtomicUsize,
+    /// Handles whose reads may be kept.
+    pub(crate) keepers: AtomicUsize,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     pub(crate) recalled_ns: AtomicU64,
 }
@@ -36,6 +38,7 @@ impl OpenInode {
             content: Mutex::default(),
             fills: Fills::default(),
             writers: AtomicUsize::new(0),
+            keepers: AtomicUsize::new(0),
             recalled_ns: AtomicU64::new(0),
         }
     }

@@ -86,7 +86,7 @@ impl Client {
         *self.face.lock() = Some(face);
     }
 
-    fn face(&self) -> Option<Arc<dyn Invalidate>> {
+    pub(crate) fn face(&self) -> Option<Arc<dyn Invalidate>> {
         self.face.lock().as_ref().and_then(Weak::upgrade)
     }
 

@@ -1,5 +1,6 @@
 //! A cluster on a simulated machine with several clients.
 
+use crate::slow::Slow;
 use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
@@ -8,7 +9,6 @@ use net::Channel;
 use rt::IoBuf;
 use rt::sim::Machine;
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -105,12 +105,11 @@ impl Cluster {
     /// A client that nobody knows and that hears of no recall yet.
     pub(crate) fn unregistered(&self) -> Arc<Client> {
         self.sessions.set(self.sessions.get() + 1);
+        let storage = Slow::new(self.storage.clone());
         Client::new(ClientOptions {
             session: SessionId(self.sessions.get()),
-            meta: Channel::in_process(self.meta.clone()),
-            storage: targets()
-                .map(|target| (target, Channel::in_process(self.storage.clone())))
-                .collect::<HashMap<_, _>>(),
+            meta: Channel::in_process(Slow::new(self.meta.clone())),
+            storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
             map: self.map.clone(),
             server_cache: false,
             alone: false,

@@ -10,5 +10,6 @@ mod kernel;
 mod names;
 mod sessions;
 mod sizes;
+mod slow;
 mod storm;
 mod writers;
