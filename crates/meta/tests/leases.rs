@@ -35,8 +35,8 @@ impl World {
     }
 
     /// A session that gets leases.
-    fn client(&self, session: u64) -> Client {
-        self.meta.register_session(SessionId(session), SessionKind::Remote).unwrap();
+    async fn client(&self, session: u64) -> Client {
+        self.meta.register_session(SessionId(session), SessionKind::Remote).await.unwrap();
         Client::new(&self.meta, session)
     }
 }
@@ -127,7 +127,7 @@ async fn recalled_by(holder: &Client, other: &Client, op: MetaOp, after: u64) ->
 #[test]
 fn answers_bring_leases_for_registered_sessions_only() {
     simulated(|world| async move {
-        let (one, local) = (world.client(1), Client::new(&world.meta, 9));
+        let (one, local) = (world.client(1).await, Client::new(&world.meta, 9));
         let made = one.respond(0, create(ROOT, "a")).await.unwrap();
         let MetaReply::Created { attr, .. } = made.reply else { panic!() };
         let ino = attr.ino;
@@ -148,7 +148,7 @@ fn answers_bring_leases_for_registered_sessions_only() {
 #[test]
 fn a_change_by_another_waits_for_the_yield() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         let steps = [
             create(ROOT, "b"),
@@ -188,7 +188,7 @@ fn a_change_by_another_waits_for_the_yield() {
 #[test]
 fn what_was_recalled_is_not_offered_again_at_once() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         one.getattr(ROOT).await.unwrap();
         let (call, recall) = recalled_by(&one, &two, create(ROOT, "a"), 0).await;
         give_up(&one, &recall, false).await;
@@ -202,7 +202,7 @@ fn what_was_recalled_is_not_offered_again_at_once() {
 #[test]
 fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
         one.call(MetaOp::BeginWrite { ino }).await.unwrap();
@@ -229,7 +229,7 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
         let polled = recalls(&one, 1).await;
         assert_eq!(polled, [], "nothing of this is in the way of a shared lease");
         // A reader that wants to cache ends all that.
-        let three = world.client(3);
+        let three = world.client(3).await;
         let call = Call::call(&three, wish(ino, Read)).await;
         for writer in [&one, &two] {
             let recall = recalls(writer, if writer.session == one.session { 1 } else { 0 }).await[0];
@@ -244,7 +244,7 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
 #[test]
 fn a_session_that_never_yields_is_evicted_and_fenced() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
         let begun = rt::monotonic_ns();
         let call = Call::call(&two, create(ROOT, "b")).await;
@@ -267,7 +267,7 @@ fn a_session_that_never_yields_is_evicted_and_fenced() {
 #[test]
 fn a_silent_session_is_evicted_later_and_only_if_it_is_in_the_way() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
         rt::sleep(10 * SECOND).await;
         one.getattr(ROOT).await.unwrap();
@@ -277,14 +277,14 @@ fn a_silent_session_is_evicted_later_and_only_if_it_is_in_the_way() {
         assert!(waited > 14 * SECOND && waited < 17 * SECOND, "{waited:?}");
         assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
         // Nobody is in the way of a session that is only idle, until it was silent for a minute.
-        let three = world.client(3);
+        let three = world.client(3).await;
         three.lookup(ROOT, "a").await.unwrap();
         rt::sleep(50 * SECOND).await;
         three.lookup(ROOT, "a").await.unwrap();
         rt::sleep(70 * SECOND).await;
         assert_eq!(errno(three.lookup(ROOT, "a").await), Errno::ESTALE);
         // One that asks for recalls lives, and so does one of this process.
-        let (four, local) = (world.client(4), Client::new(&world.meta, 9));
+        let (four, local) = (world.client(4).await, Client::new(&world.meta, 9));
         local.lookup(ROOT, "a").await.unwrap();
         let begun = rt::monotonic_ns();
         while rt::monotonic_ns() - begun < 200 * SECOND.as_nanos() as u64 {
@@ -298,7 +298,7 @@ fn a_silent_session_is_evicted_later_and_only_if_it_is_in_the_way() {
 #[test]
 fn a_file_without_a_name_stays_while_a_session_has_it_open() {
     simulated(|world| async move {
-        let (one, two, three) = (world.client(1), world.client(2), world.client(3));
+        let (one, two, three) = (world.client(1).await, world.client(2).await, world.client(3).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         // One has it open without a lease, the other with one.
         two.call(MetaOp::Open { ino, wish: None }).await.unwrap();
@@ -323,7 +323,7 @@ fn a_file_without_a_name_stays_while_a_session_has_it_open() {
 #[test]
 fn the_end_of_a_session_gives_its_leases_up() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
         let call = Call::call(&two, create(ROOT, "b")).await;
         assert!(!call.is_done());
@@ -331,14 +331,14 @@ fn the_end_of_a_session_gives_its_leases_up() {
         call.wait().await.unwrap();
         assert!(world.chunks.fenced.lock().is_empty());
         // A good end is no reason to refuse it later.
-        world.client(1).lookup(ROOT, "b").await.unwrap();
+        world.client(1).await.lookup(ROOT, "b").await.unwrap();
     });
 }
 
 #[test]
 fn an_older_letting_go_does_not_undo_a_later_grant() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         let (call, recall) = recalled_by(&one, &two, chmod(ino), 0).await;
         give_up(&one, &recall, false).await;
