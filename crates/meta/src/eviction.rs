@@ -22,6 +22,7 @@ impl MetaService {
         if kind == SessionKind::Local {
             return self.sessions.register_local(id).map(|_| ());
         }
+        self.sessions.check_id(id)?;
         if !self.sessions.is_remote(id) {
             self.keep_session(id, Some(StoredSession::LIVING)).await?;
             self.executors.writer.sync().await.map_err(|error| store_error(&error))?;

@@ -23,6 +23,8 @@ use types::{Errno, Error, Result, SessionId};
 pub(crate) struct Grace {
     /// Sessions that may come back.
     expected: Mutex<BTreeSet<SessionId>>,
+    /// There were some.
+    is_needed: bool,
     until_ns: u64,
     is_on: AtomicBool,
     /// Somebody sees to its end.
@@ -34,6 +36,7 @@ impl Grace {
     pub fn new(expected: BTreeSet<SessionId>) -> Grace {
         Grace {
             until_ns: rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64,
+            is_needed: !expected.is_empty(),
             is_on: AtomicBool::new(!expected.is_empty()),
             is_ending: AtomicBool::new(false),
             expected: Mutex::new(expected),
@@ -98,6 +101,7 @@ impl MetaService {
     async fn carry_out_end_of_grace(self: Arc<Self>) {
         // Still expected until they are ended: none comes back in between.
         let late = self.grace.expected.lock().clone();
+        late.iter().for_each(|id| self.sessions.bury(*id));
         for id in late {
             self.clone().carry_out_eviction(id).await;
         }
@@ -106,7 +110,7 @@ impl MetaService {
 
     /// Sees to what had to wait for the end of the grace.
     pub(crate) async fn tidy_after_grace(self: Arc<Self>) {
-        if !self.grace.is_on() {
+        if !self.grace.is_needed {
             return;
         }
         self.wait_for_grace().await;

@@ -70,6 +70,11 @@ impl Sessions {
         }
     }
 
+    /// `ESTALE` for the id of a session that was evicted.
+    pub fn check_id(&self, id: SessionId) -> Result<()> {
+        if self.evicted.read().contains(&id) { Err(has_been_ended(id)) } else { Ok(()) }
+    }
+
     /// Whether a session of another process is known.
     pub fn is_remote(&self, id: SessionId) -> bool {
         self.find(id).is_some_and(|session| session.is_remote())
@@ -88,9 +93,7 @@ impl Sessions {
 
     /// Makes a session of another process known, with the answers that are in the store.
     pub fn register_remote(&self, id: SessionId, engine: &dyn Engine) -> Result<Arc<Session>> {
-        if self.evicted.read().contains(&id) {
-            return Err(has_been_ended(id));
-        }
+        self.check_id(id)?;
         if let Some(session) = self.find(id).filter(|session| session.kind == SessionKind::Remote) {
             session.check()?;
             session.recalls.lock().clear();

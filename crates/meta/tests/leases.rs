@@ -4,116 +4,12 @@
 
 mod support;
 
-use kv::{Blocking, Durability, Memory, Writer};
-use meta::{MetaService, SessionKind};
-use parking_lot::Mutex;
-use rt::sim::Machine;
-use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
-use support::{Chunks, Client, bytes, create, errno, open_with};
-use types::{Errno, InodeId, SessionId, SetAttr};
+use support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, lookup, recalls, simulated, wish};
+use support::{Client, bytes, create, errno};
+use types::{Errno, SessionId};
 use wire::LeaseMode::{Read, Shared, Write};
-use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
-
-const ROOT: InodeId = InodeId::ROOT;
-const SECOND: Duration = Duration::from_secs(1);
-
-struct World {
-    meta: Arc<MetaService>,
-    chunks: Arc<Chunks>,
-}
-
-impl World {
-    async fn new() -> World {
-        let chunks = Arc::new(Chunks::default());
-        let writer =
-            Arc::new(Writer::with_blocking(Arc::new(Memory::new()), Durability::Process, Blocking::Inline));
-        let meta = open_with(writer, chunks.channels()).await;
-        rt::spawn(meta.clone().background());
-        World { meta, chunks }
-    }
-
-    /// A session that gets leases.
-    async fn client(&self, session: u64) -> Client {
-        self.meta.register_session(SessionId(session), SessionKind::Remote).await.unwrap();
-        Client::new(&self.meta, session)
-    }
-}
-
-/// Runs a test on a simulated machine.
-fn simulated<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 'static) {
-    let run = async {
-        let world = World::new().await;
-        let meta = world.meta.clone();
-        test(world).await;
-        meta.stop();
-    };
-    Machine::new(1).run(run).unwrap();
-}
-
-fn getattr(ino: InodeId) -> MetaOp {
-    MetaOp::Getattr { ino }
-}
-
-fn lookup(name: &str) -> MetaOp {
-    MetaOp::Lookup { parent: ROOT, name: bytes(name) }
-}
-
-fn wish(ino: InodeId, mode: LeaseMode) -> MetaOp {
-    MetaOp::Open { ino, wish: Some(mode) }
-}
-
-fn chmod(ino: InodeId) -> MetaOp {
-    MetaOp::Setattr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } }
-}
-
-async fn recalls(client: &Client, after: u64) -> Vec<Recall> {
-    match client.call(MetaOp::NextRecalls { after }).await.unwrap() {
-        MetaReply::Recalls(recalls) => recalls,
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn give_up(client: &Client, recall: &Recall, in_use: bool) {
-    let yields = vec![Yield { number: recall.number, ino: recall.ino, in_use }];
-    client.call(MetaOp::Yield { yields }).await.unwrap();
-}
-
-/// Something that is under way.
-struct Started<T>(Arc<Mutex<Option<T>>>);
-
-impl<T: 'static> Started<T> {
-    fn new(work: impl Future<Output = T> + 'static) -> Started<T> {
-        let result = Arc::new(Mutex::new(None));
-        let shared = result.clone();
-        rt::spawn(async move {
-            let value = work.await;
-            *shared.lock() = Some(value);
-        });
-        Started(result)
-    }
-
-    async fn call(client: &Client, op: MetaOp) -> Started<types::Result<MetaReply>> {
-        let client = client.clone();
-        let started = Started::new(async move { client.call(op).await });
-        rt::sleep(Duration::from_millis(1)).await;
-        started
-    }
-
-    fn is_done(&self) -> bool {
-        self.0.lock().is_some()
-    }
-
-    async fn wait(self) -> T {
-        while !self.is_done() {
-            rt::sleep(Duration::from_millis(1)).await;
-        }
-        self.0.lock().take().unwrap()
-    }
-}
-
-type Call = Started<types::Result<MetaReply>>;
+use wire::{MetaOp, MetaReply, Recall};
 
 /// The other session asks for `op`, which has to wait for exactly one recall; returns that.
 async fn recalled_by(holder: &Client, other: &Client, op: MetaOp, after: u64) -> (Call, Recall) {
