@@ -48,13 +48,22 @@ impl World {
 
 /// Runs a test on a simulated machine.
 pub fn simulated<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 'static) {
+    simulated_with(1, test);
+}
+
+/// The same on the machine of a seed.
+pub fn simulated_with<T: 'static, F: Future<Output = T> + 'static>(
+    seed: u64,
+    test: impl FnOnce(World) -> F + 'static,
+) -> T {
     let run = async {
         let world = World::new().await;
         let meta = world.meta.clone();
-        test(world).await;
+        let result = test(world).await;
         meta.stop();
+        result
     };
-    Machine::new(1).run(run).unwrap();
+    Machine::new(seed).run(run).unwrap()
 }
 
 pub fn getattr(ino: InodeId) -> MetaOp {
