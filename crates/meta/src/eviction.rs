@@ -7,7 +7,9 @@ use crate::sessions::{Session, SessionKind};
 use crate::view::store_error;
 use namespace::keys;
 use namespace::leases::Due;
+use parking_lot::Mutex;
 use prost::Message;
+use rt::sync::Event;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -91,6 +93,10 @@ impl MetaService {
         let since_ns = rt::monotonic_ns();
         for due in due {
             while let Some(answered) = self.leases.answer_of(&due) {
+                if self.sessions.find(due.session).is_none() {
+                    self.leases.end_session(due.session);
+                    break;
+                }
                 let patience = self.patience(due.session, since_ns);
                 if patience.is_zero() {
                     self.evict(due.session);
@@ -113,6 +119,21 @@ impl MetaService {
         // A session that is heard of for the first time meanwhile gets a shorter deadline.
         let next_look = YIELD_TIME.as_nanos() as u64 / 5;
         Duration::from_nanos(deadline.saturating_sub(now_ns).min(next_look))
+    }
+
+    /// Ends a session as it asks for it. Goes on when the caller is dropped: a session that is half ended would be in the way for ever.
+    pub(crate) async fn end_in_good_order(&self, id: SessionId) -> Result<()> {
+        let Some(myself) = self.myself.upgrade() else { return Ok(()) };
+        let outcome = Arc::new((Mutex::new(None), Event::new()));
+        let told = outcome.clone();
+        rt::spawn(async move {
+            let ended = myself.end_session(id).await;
+            *told.0.lock() = Some(ended.map(|_| ()));
+            told.1.set();
+        });
+        outcome.1.wait().await;
+        let ended = outcome.0.lock().take();
+        ended.unwrap_or(Ok(()))
     }
 
     /// Begins to end a session against its will. Goes on when the caller is dropped.

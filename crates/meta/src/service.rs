@@ -139,7 +139,7 @@ impl MetaService {
             MetaOp::NextRecalls { after } => MetaReply::Recalls(self.next_recalls(&session, after).await?),
             MetaOp::Yield { yields } => self.take_yields(&session, &yields),
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
-            MetaOp::EndSession => self.end_session(request.session).await.map(|_| MetaReply::Unit)?,
+            MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,
             MetaOp::Sync => {
                 let synced = self.executors.writer.sync().await;
                 synced.map(|()| MetaReply::Unit).map_err(|error| store_error(&error))?

@@ -11,7 +11,7 @@ use support::{Client, bytes, create};
 use types::InodeId;
 use wire::{LeaseMode, MetaOp, MetaReply, RenameMode};
 
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 24;
 const CLIENTS: u64 = 3;
 /// Tasks of one client that ask at the same time.
 const TASKS: usize = 2;

@@ -7,9 +7,13 @@ mod support;
 use std::time::Duration;
 use support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, lookup, recalls, simulated, wish};
 use support::{Client, bytes, create, errno};
-use types::{Errno, SessionId};
+use types::{Errno, InodeId, SessionId, Timestamp};
 use wire::LeaseMode::{Read, Shared, Write};
 use wire::{MetaOp, MetaReply, Recall};
+
+fn drop_inline(ino: InodeId) -> MetaOp {
+    MetaOp::DropInline { ino, size: 0, mtime: Timestamp::new(1, 0) }
+}
 
 /// The other session asks for `op`, which has to wait for exactly one recall; returns that.
 async fn recalled_by(holder: &Client, other: &Client, op: MetaOp, after: u64) -> (Call, Recall) {
@@ -102,6 +106,7 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
         one.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        one.call(drop_inline(ino)).await.unwrap();
         // A listing says nothing of it, without asking.
         let list = MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 9, attributes: true };
         let MetaReply::Directory { entries, .. } = two.call(list).await.unwrap() else { panic!() };
@@ -134,6 +139,42 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
         }
         call.wait().await.unwrap();
         assert_eq!(three.grants(getattr(ino)).await, [(ino, Read)]);
+    });
+}
+
+#[test]
+fn what_only_one_can_do_is_done_by_one() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        let ino = one.create(ROOT, "a").await.unwrap().ino;
+        // Inline content has one writer.
+        one.call(wish(ino, Write)).await.unwrap();
+        let (call, recall) = recalled_by(&one, &two, wish(ino, Write), 0).await;
+        assert_eq!(recall.keep, None);
+        give_up(&one, &recall, true).await;
+        call.wait().await.unwrap();
+        two.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        assert_eq!(two.grants(drop_inline(ino)).await, [(ino, Write)]);
+        // Chunks are shared, until one of the writers needs to be alone.
+        let (call, recall) = recalled_by(&two, &one, wish(ino, Write), 0).await;
+        assert_eq!(recall.keep, Some(Shared));
+        give_up(&two, &recall, true).await;
+        call.wait().await.unwrap();
+        let truncate = MetaOp::Truncate { ino, size: 0, kill_suid_sgid: false };
+        for op in [truncate, wish(ino, Write)] {
+            assert_eq!(two.grants(wish(ino, Shared)).await, [(ino, Shared)]);
+            let after = recalls(&two, 0).await.last().unwrap().number;
+            let (call, recall) = recalled_by(&two, &one, op, after).await;
+            assert_eq!(recall.keep, None);
+            give_up(&two, &recall, true).await;
+            call.wait().await.unwrap();
+            assert_eq!(one.grants(getattr(ino)).await, [(ino, Write)]);
+            let known = recalls(&one, 1).await.last().map_or(1, |recall| recall.number);
+            let (call, recall) = recalled_by(&one, &two, wish(ino, Shared), known).await;
+            assert_eq!(recall.keep, Some(Shared));
+            give_up(&one, &recall, true).await;
+            call.wait().await.unwrap();
+        }
     });
 }
 
