@@ -126,7 +126,8 @@ impl Client {
         let writers = inode.writers.load(Ordering::Relaxed) > 0;
         match need {
             Need::Change | Need::Alone => LeaseMode::Write,
-            Need::Keep if writers && !shared => LeaseMode::Write,
+            // To who shares the file already, a wish to write gives all of it.
+            Need::Keep if writers || shared => LeaseMode::Write,
             Need::Keep => LeaseMode::Read,
             Need::Look if writers => LeaseMode::Write,
             Need::Look if contended => LeaseMode::Shared,

@@ -21,6 +21,7 @@ mod chunks;
 mod coherence;
 mod eviction;
 mod executor;
+mod grace;
 mod leases;
 mod limits;
 mod locks;

@@ -2,13 +2,14 @@
 
 use crate::alarm::Alarm;
 use crate::convert;
+use crate::fences::Fences;
 use chunkstore::{Kind, Store, StoreError};
 use net::{Handler, LocalFuture};
 use rt::IoBuf;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
-use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
+use types::{Errno, Error, InodeId, Result, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
 /// Requests and failures of one target, since the service was made.
@@ -33,7 +34,7 @@ struct Served {
 /// Answers storage requests for a set of targets.
 pub struct StorageService {
     targets: BTreeMap<TargetId, Served>,
-    fenced: RwLock<HashSet<SessionId>>,
+    fences: Fences,
 }
 
 impl StorageService {
@@ -49,7 +50,7 @@ impl StorageService {
             };
             (served.store.target(), served)
         };
-        StorageService { targets: stores.into_iter().map(serve).collect(), fenced: RwLock::default() }
+        StorageService { targets: stores.into_iter().map(serve).collect(), fences: Fences::default() }
     }
 
     /// The stores that are served, by target.
@@ -76,13 +77,10 @@ impl StorageService {
         };
         served.requests.fetch_add(1, Ordering::Relaxed);
         if let StorageOp::Fence { session } = request.op {
-            self.fenced.write().unwrap_or_else(PoisonError::into_inner).insert(session);
+            self.fences.fence(session).await;
             return Ok(StorageReply::Unit);
         }
-        if self.fenced.read().unwrap_or_else(PoisonError::into_inner).contains(&request.session) {
-            let message = format!("session {} has been ended", request.session);
-            return Err(Error::new(Errno::ESTALE, message).hint("mount again"));
-        }
+        let _running = self.fences.enter(request.session)?;
         let needs_payload = matches!(request.op, StorageOp::Read { .. } | StorageOp::Write { .. });
         if needs_payload && payload.is_none() {
             return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));

@@ -7,7 +7,7 @@ use chunkstore::{
 };
 use client::{Client, ClientOptions};
 use kv::{Durability, Embedded, Writer};
-use meta::{MetaOptions, MetaService, StorageChannel};
+use meta::{MetaOptions, MetaService, SessionKind, StorageChannel};
 use mgmt::{Management, StateDir, StatePaths, Superblock, TargetList};
 use net::Channel;
 use rustix::process::{Resource, getrlimit};
@@ -204,8 +204,10 @@ impl Services {
         for (&target, store) in &stores {
             meta.tidy(target, &store.take_touched()).await?;
         }
+        let session = SessionId(rt::random_u64());
+        meta.register_session(session, SessionKind::Local).await?;
         let client = Client::new(ClientOptions {
-            session: SessionId(rt::random_u64()),
+            session,
             meta: Channel::in_process(meta.clone()),
             storage: channels,
             map: management.map(),
