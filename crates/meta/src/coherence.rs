@@ -7,10 +7,10 @@ use crate::executor::Stop;
 use crate::service::MetaService;
 use crate::sessions::Session;
 use crate::view::View;
-use namespace::leases::{Access, Asker, Due};
+use namespace::leases::{Access, Asker, Due, Wish};
 use namespace::{Applied, Writes, keys};
 use types::{Attr, Errno, Error, InodeId};
-use wire::{DirEntry, Grant, MetaOp, MetaReply};
+use wire::{DirEntry, Grant, LeaseMode, MetaOp, MetaReply};
 
 /// Leases that come with an answer.
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl MetaService {
         }
         let mut granted = Granted { grants: Vec::new(), recalls: asker.recalls };
         if session.is_remote() {
-            self.grant_wish(op, asker, &mut granted)?;
+            self.grant_wish(op, &applied.reply, asker, &mut granted)?;
             let offers = Offers { service: self, asker, view, granted: &mut granted };
             offers.make(op, &applied.reply);
             // Its end may have passed by the inodes before the grants.
@@ -96,15 +96,21 @@ impl MetaService {
         }
     }
 
-    /// Grants the lease that an opening asks for, and notes the use of what is opened without one.
-    fn grant_wish(&self, op: &MetaOp, asker: Asker, granted: &mut Granted) -> Result<(), Stop> {
-        let MetaOp::Open { ino, wish } = *op else { return Ok(()) };
+    /// Grants the lease that a command asks for, and notes the use of what is opened without one.
+    fn grant_wish(
+        &self,
+        op: &MetaOp,
+        reply: &MetaReply,
+        asker: Asker,
+        granted: &mut Granted,
+    ) -> Result<(), Stop> {
+        let Some((ino, wish)) = wish_of(op, reply) else { return Ok(()) };
         let mut due = Vec::new();
         let mode = wish.and_then(|wish| self.leases.acquire(&self.sessions, asker, (ino, wish), &mut due));
         all_answered(due)?;
         match mode {
             Some(mode) => granted.grants.push(Grant { ino, mode }),
-            None if !self.leases.mark_in_use(asker, ino) => {
+            None if matches!(op, MetaOp::Open { .. }) && !self.leases.mark_in_use(asker, ino) => {
                 let message = format!("session {} has too many files open", asker.session);
                 return Err(Stop::Refused(Error::new(Errno::ENFILE, message).hint("close some")));
             }
@@ -184,10 +190,22 @@ impl Offers<'_> {
     fn made(&mut self, reply: &MetaReply) {
         let Some(attr) = shown(reply) else { return };
         let before = self.granted.grants.len();
-        self.inode(attr.ino);
+        match reply {
+            // Nobody else knows it yet, so that it can be written without asking again.
+            MetaReply::Created { .. } => self.all_of(attr.ino),
+            _ => self.inode(attr.ino),
+        }
         if self.granted.grants.len() == before {
             // At the limit its use goes unnoticed: then it is as safe as a file that is opened by one session and deleted by another at once.
             self.service.leases.mark_in_use(self.asker, attr.ino);
+        }
+    }
+
+    fn all_of(&mut self, ino: InodeId) {
+        let mut due = Vec::new();
+        let (leases, sessions) = (&self.service.leases, &self.service.sessions);
+        if let Some(mode) = leases.acquire(sessions, self.asker, (ino, Wish::Alone), &mut due) {
+            self.granted.grants.push(Grant { ino, mode });
         }
     }
 
@@ -210,6 +228,24 @@ fn shown(reply: &MetaReply) -> Option<&Attr> {
         MetaReply::Renamed { moved, .. } => Some(moved),
         MetaReply::File(info) => Some(&info.attr),
         MetaReply::Description(description) => Some(&description.attr),
+        _ => None,
+    }
+}
+
+/// The file that a command uses, and the lease that it asks for.
+fn wish_of(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<Wish>)> {
+    match *op {
+        MetaOp::Open { ino, wish } => {
+            // Only who is alone can write inline content, or move it to chunks.
+            let is_inline = matches!(reply, MetaReply::File(info) if info.inline.is_some());
+            let wish = wish.map(|mode| match mode {
+                LeaseMode::Write | LeaseMode::Shared if is_inline => Wish::Alone,
+                mode => Wish::Mode(mode),
+            });
+            Some((ino, wish))
+        }
+        // Others have just been asked to give up all that they had. While chunks are cut or filled, nobody else is to write there.
+        MetaOp::Truncate { ino, .. } | MetaOp::DropInline { ino, .. } => Some((ino, Some(Wish::Alone))),
         _ => None,
     }
 }

@@ -1,32 +1,60 @@
 //! Recalls and their answers, and the end of sessions that don't answer.
 
 use crate::limits::{FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, YIELD_TIME};
+use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
+use crate::view::store_error;
+use namespace::keys;
 use namespace::leases::Due;
+use parking_lot::Mutex;
+use prost::Message;
+use rt::sync::Event;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
+use types::{Errno, Error, InodeId, PartitionId, Result, SessionId, TargetId};
 use wire::{MetaOp, MetaReply, Recall, StorageOp, Yield};
 
 impl MetaService {
-    /// Makes a session known, as the service's own process does.
-    pub fn register_session(&self, session: SessionId, kind: SessionKind) -> Result<()> {
-        match kind {
-            SessionKind::Local => self.sessions.register_local(session).map(|_| ()),
-            SessionKind::Remote => {
-                let engine = self.executors.writer.engine();
-                self.sessions.register_remote(session, &**engine).map(|_| ())
-            }
+    /// Makes a session known. One of another process is known durably when this returns.
+    pub async fn register_session(&self, id: SessionId, kind: SessionKind) -> Result<()> {
+        if kind == SessionKind::Local {
+            return self.sessions.register_local(id).map(|_| ());
         }
+        self.sessions.check_id(id)?;
+        if !self.sessions.is_remote(id) {
+            self.keep_session(id, Some(StoredSession::LIVING)).await?;
+            self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
+        }
+        self.sessions.register_remote(id, &**self.executors.writer.engine())?;
+        self.grace.returned(id);
+        Ok(())
+    }
+
+    /// Stores the record of a session of another process.
+    pub(crate) async fn keep_session(&self, id: SessionId, record: Option<StoredSession>) -> Result<()> {
+        let value = record.map(|record| record.encode_to_vec().into());
+        // In the name of the first partition, so that a service that was replaced changes nothing.
+        self.executors.write(PartitionId(0), vec![(keys::session(id).to_vec(), value)]).await
+    }
+
+    /// The session of a request, made known by it if nobody registered it.
+    ///
+    /// # Errors
+    /// `ESTALE` for one that was evicted, `ENOTCONN` for one from before a start.
+    pub(crate) fn session_of(&self, id: SessionId) -> Result<Arc<Session>> {
+        if self.grace.is_expected(id) && self.sessions.is_unknown(id) {
+            return Err(is_not_registered(id));
+        }
+        self.sessions.get(id)
     }
 
     /// As a session asks for it itself. What it had before is gone, but for what it has open.
     pub(crate) async fn register(&self, id: SessionId, in_use: &[InodeId]) -> Result<()> {
-        self.register_session(id, SessionKind::Remote)?;
+        self.register_session(id, SessionKind::Remote).await?;
         let session = self.sessions.get(id)?;
         self.leases.end_session(id);
         let asker = session.asker();
@@ -65,6 +93,10 @@ impl MetaService {
         let since_ns = rt::monotonic_ns();
         for due in due {
             while let Some(answered) = self.leases.answer_of(&due) {
+                if self.sessions.find(due.session).is_none() {
+                    self.leases.end_session(due.session);
+                    break;
+                }
                 let patience = self.patience(due.session, since_ns);
                 if patience.is_zero() {
                     self.evict(due.session);
@@ -89,6 +121,21 @@ impl MetaService {
         Duration::from_nanos(deadline.saturating_sub(now_ns).min(next_look))
     }
 
+    /// Ends a session as it asks for it. Goes on when the caller is dropped: a session that is half ended would be in the way for ever.
+    pub(crate) async fn end_in_good_order(&self, id: SessionId) -> Result<()> {
+        let Some(myself) = self.myself.upgrade() else { return Ok(()) };
+        let outcome = Arc::new((Mutex::new(None), Event::new()));
+        let told = outcome.clone();
+        rt::spawn(async move {
+            let ended = myself.end_session(id).await;
+            *told.0.lock() = Some(ended.map(|_| ()));
+            told.1.set();
+        });
+        outcome.1.wait().await;
+        let ended = outcome.0.lock().take();
+        ended.unwrap_or(Ok(()))
+    }
+
     /// Begins to end a session against its will. Goes on when the caller is dropped.
     pub(crate) fn evict(&self, id: SessionId) {
         let Some(myself) = self.myself.upgrade() else { return };
@@ -98,13 +145,14 @@ impl MetaService {
         }
     }
 
-    async fn carry_out_eviction(self: Arc<Self>, id: SessionId) {
+    pub(crate) async fn carry_out_eviction(self: Arc<Self>, id: SessionId) {
         tracing::error!(
             session = id.0,
             "a session is ended: it was not heard of, or didn't give up a lease in time"
         );
         self.fence(id).await;
-        if let Err(error) = self.wind_up(id).await {
+        let noted = self.keep_session(id, Some(StoredSession::ENDED)).await;
+        if let Err(error) = noted.and(self.wind_up(id).await) {
             tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
         }
         self.sessions.bury(id);
@@ -181,7 +229,7 @@ fn is_not_registered(id: SessionId) -> Error {
 }
 
 /// What a future gives within a time.
-async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut sleep = pin!(rt::sleep(time));
     poll_fn(|context| match future.as_mut().poll(context) {

@@ -5,7 +5,7 @@
 
 use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
 use crate::sessions::Sessions;
-use namespace::leases::{Access, Asker, Due, LeaseTable, Limits};
+use namespace::leases::{Access, Asker, Due, LeaseTable, Limits, Wish};
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl Leases {
         &self,
         sessions: &Sessions,
         asker: Asker,
-        (ino, wish): (InodeId, LeaseMode),
+        (ino, wish): (InodeId, Wish),
         due: &mut Vec<Due>,
     ) -> Option<LeaseMode> {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);

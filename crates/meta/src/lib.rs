@@ -22,6 +22,7 @@ mod chunks;
 mod coherence;
 mod eviction;
 mod executor;
+mod grace;
 mod leases;
 mod limits;
 mod locks;

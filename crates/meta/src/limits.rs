@@ -57,6 +57,9 @@ pub(crate) const FENCE_TIME: Duration = Duration::from_secs(15);
 /// Rest before a target is told again.
 pub(crate) const FENCE_RETRY: Duration = Duration::from_secs(1);
 
+/// How long sessions from before a start may take to come back. As long as one may be silent while it is in somebody's way.
+pub(crate) const GRACE_TIME: Duration = SILENCE_TIME;
+
 /// How often silent sessions are looked for.
 pub(crate) const IDLE_CHECK: Duration = Duration::from_secs(5);
 

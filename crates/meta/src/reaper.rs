@@ -15,6 +15,7 @@ impl MetaService {
         rt::spawn(self.clone().retry_reaping());
         rt::spawn(self.clone().end_silent_sessions());
         rt::spawn(self.clone().reclaim_abandoned());
+        rt::spawn(self.clone().tidy_after_grace());
         while !self.stopping.is_set() {
             self.doomed.wait().await;
             // Taken back first: what is doomed from here on is seen by the next round, if not by this one.

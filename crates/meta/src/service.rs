@@ -3,6 +3,7 @@
 use crate::chunks::Chunks;
 use crate::coherence::Granted;
 use crate::executor::{Change, Executors, Ran, Stop};
+use crate::grace::{Grace, stored_sessions};
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::record::Owner;
@@ -38,6 +39,7 @@ pub struct MetaService {
     options: MetaOptions,
     pub(crate) executors: Executors,
     pub(crate) sessions: Sessions,
+    pub(crate) grace: Grace,
     pub(crate) locks: Locks,
     pub(crate) leases: Leases,
     /// Sessions that ended without a target's knowledge. Evictions while it is down bound them.
@@ -67,10 +69,12 @@ impl MetaService {
         storage: impl Into<StorageChannels>,
     ) -> Result<Arc<MetaService>> {
         let owners = take_over(&writer, &options, &map).await?;
+        let (living, ended) = stored_sessions(&**writer.engine())?;
         Ok(Arc::new_cyclic(|myself| MetaService {
             options,
             executors: Executors::new(writer, owners),
-            sessions: Sessions::default(),
+            sessions: Sessions::new(ended),
+            grace: Grace::new(living),
             locks: Locks::default(),
             leases: Leases::default(),
             owed_fences: Mutex::default(),
@@ -122,7 +126,7 @@ impl MetaService {
         if let MetaOp::Register { in_use } = &request.op {
             return self.register(request.session, in_use).await.map(|()| MetaReply::Unit.into());
         }
-        let session = self.sessions.get(request.session)?;
+        let session = self.session_of(request.session)?;
         if session.is_remote() {
             session.hear();
         }
@@ -133,12 +137,15 @@ impl MetaService {
             MetaOp::NextRecalls { after } => MetaReply::Recalls(self.next_recalls(&session, after).await?),
             MetaOp::Yield { yields } => self.take_yields(&session, &yields),
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
-            MetaOp::EndSession => self.end_session(request.session).await.map(|_| MetaReply::Unit)?,
+            MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,
             MetaOp::Sync => {
                 let synced = self.executors.writer.sync().await;
                 synced.map(|()| MetaReply::Unit).map_err(|error| store_error(&error))?
             }
             _ => {
+                if self.grace.is_on() {
+                    self.wait_for_grace().await;
+                }
                 let Answered { reply, granted } = self.execute(&request, &session).await?;
                 return Ok(MetaResponse { reply, grants: granted.grants, recalls: granted.recalls });
             }

@@ -41,7 +41,6 @@ pub(crate) struct Session {
     some_recalls: Event,
 }
 
-#[derive(Default)]
 pub(crate) struct Sessions {
     by_id: RwLock<HashMap<SessionId, Arc<Session>>>,
     /// Sessions that were evicted: their ids are refused for ever.
@@ -49,6 +48,16 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
+    /// None but the ids of those that were evicted.
+    pub fn new(evicted: BTreeSet<SessionId>) -> Sessions {
+        Sessions { by_id: RwLock::default(), evicted: RwLock::new(evicted) }
+    }
+
+    /// Whether a request of this session would make it known.
+    pub fn is_unknown(&self, id: SessionId) -> bool {
+        !self.by_id.read().contains_key(&id) && !self.evicted.read().contains(&id)
+    }
+
     /// The session, made known by its first request if it was not registered.
     ///
     /// Errors: `ESTALE` for one that was evicted.
@@ -59,6 +68,16 @@ impl Sessions {
             None if self.evicted.read().contains(&id) => Err(has_been_ended(id)),
             None => self.insert(Session::new(id, SessionKind::Local)),
         }
+    }
+
+    /// `ESTALE` for the id of a session that was evicted.
+    pub fn check_id(&self, id: SessionId) -> Result<()> {
+        if self.evicted.read().contains(&id) { Err(has_been_ended(id)) } else { Ok(()) }
+    }
+
+    /// Whether a session of another process is known.
+    pub fn is_remote(&self, id: SessionId) -> bool {
+        self.find(id).is_some_and(|session| session.is_remote())
     }
 
     /// The session if it is known, whatever its state.
@@ -74,9 +93,7 @@ impl Sessions {
 
     /// Makes a session of another process known, with the answers that are in the store.
     pub fn register_remote(&self, id: SessionId, engine: &dyn Engine) -> Result<Arc<Session>> {
-        if self.evicted.read().contains(&id) {
-            return Err(has_been_ended(id));
-        }
+        self.check_id(id)?;
         if let Some(session) = self.find(id).filter(|session| session.kind == SessionKind::Remote) {
             session.check()?;
             session.recalls.lock().clear();

@@ -4,116 +4,16 @@
 
 mod support;
 
-use kv::{Blocking, Durability, Memory, Writer};
-use meta::{MetaService, SessionKind};
-use parking_lot::Mutex;
-use rt::sim::Machine;
-use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
-use support::{Chunks, Client, bytes, create, errno, open_with};
-use types::{Errno, InodeId, SessionId, SetAttr};
+use support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, lookup, recalls, simulated, wish};
+use support::{Client, bytes, create, errno};
+use types::{Errno, InodeId, SessionId, Timestamp};
 use wire::LeaseMode::{Read, Shared, Write};
-use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
+use wire::{MetaOp, MetaReply, Recall};
 
-const ROOT: InodeId = InodeId::ROOT;
-const SECOND: Duration = Duration::from_secs(1);
-
-struct World {
-    meta: Arc<MetaService>,
-    chunks: Arc<Chunks>,
+fn drop_inline(ino: InodeId) -> MetaOp {
+    MetaOp::DropInline { ino, size: 0, mtime: Timestamp::new(1, 0) }
 }
-
-impl World {
-    async fn new() -> World {
-        let chunks = Arc::new(Chunks::default());
-        let writer =
-            Arc::new(Writer::with_blocking(Arc::new(Memory::new()), Durability::Process, Blocking::Inline));
-        let meta = open_with(writer, chunks.channels()).await;
-        rt::spawn(meta.clone().background());
-        World { meta, chunks }
-    }
-
-    /// A session that gets leases.
-    fn client(&self, session: u64) -> Client {
-        self.meta.register_session(SessionId(session), SessionKind::Remote).unwrap();
-        Client::new(&self.meta, session)
-    }
-}
-
-/// Runs a test on a simulated machine.
-fn simulated<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 'static) {
-    let run = async {
-        let world = World::new().await;
-        let meta = world.meta.clone();
-        test(world).await;
-        meta.stop();
-    };
-    Machine::new(1).run(run).unwrap();
-}
-
-fn getattr(ino: InodeId) -> MetaOp {
-    MetaOp::Getattr { ino }
-}
-
-fn lookup(name: &str) -> MetaOp {
-    MetaOp::Lookup { parent: ROOT, name: bytes(name) }
-}
-
-fn wish(ino: InodeId, mode: LeaseMode) -> MetaOp {
-    MetaOp::Open { ino, wish: Some(mode) }
-}
-
-fn chmod(ino: InodeId) -> MetaOp {
-    MetaOp::Setattr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } }
-}
-
-async fn recalls(client: &Client, after: u64) -> Vec<Recall> {
-    match client.call(MetaOp::NextRecalls { after }).await.unwrap() {
-        MetaReply::Recalls(recalls) => recalls,
-        other => panic!("{other:?}"),
-    }
-}
-
-async fn give_up(client: &Client, recall: &Recall, in_use: bool) {
-    let yields = vec![Yield { number: recall.number, ino: recall.ino, in_use }];
-    client.call(MetaOp::Yield { yields }).await.unwrap();
-}
-
-/// Something that is under way.
-struct Started<T>(Arc<Mutex<Option<T>>>);
-
-impl<T: 'static> Started<T> {
-    fn new(work: impl Future<Output = T> + 'static) -> Started<T> {
-        let result = Arc::new(Mutex::new(None));
-        let shared = result.clone();
-        rt::spawn(async move {
-            let value = work.await;
-            *shared.lock() = Some(value);
-        });
-        Started(result)
-    }
-
-    async fn call(client: &Client, op: MetaOp) -> Started<types::Result<MetaReply>> {
-        let client = client.clone();
-        let started = Started::new(async move { client.call(op).await });
-        rt::sleep(Duration::from_millis(1)).await;
-        started
-    }
-
-    fn is_done(&self) -> bool {
-        self.0.lock().is_some()
-    }
-
-    async fn wait(self) -> T {
-        while !self.is_done() {
-            rt::sleep(Duration::from_millis(1)).await;
-        }
-        self.0.lock().take().unwrap()
-    }
-}
-
-type Call = Started<types::Result<MetaReply>>;
 
 /// The other session asks for `op`, which has to wait for exactly one recall; returns that.
 async fn recalled_by(holder: &Client, other: &Client, op: MetaOp, after: u64) -> (Call, Recall) {
@@ -127,7 +27,7 @@ async fn recalled_by(holder: &Client, other: &Client, op: MetaOp, after: u64) ->
 #[test]
 fn answers_bring_leases_for_registered_sessions_only() {
     simulated(|world| async move {
-        let (one, local) = (world.client(1), Client::new(&world.meta, 9));
+        let (one, local) = (world.client(1).await, Client::new(&world.meta, 9));
         let made = one.respond(0, create(ROOT, "a")).await.unwrap();
         let MetaReply::Created { attr, .. } = made.reply else { panic!() };
         let ino = attr.ino;
@@ -148,7 +48,7 @@ fn answers_bring_leases_for_registered_sessions_only() {
 #[test]
 fn a_change_by_another_waits_for_the_yield() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         let steps = [
             create(ROOT, "b"),
@@ -188,7 +88,7 @@ fn a_change_by_another_waits_for_the_yield() {
 #[test]
 fn what_was_recalled_is_not_offered_again_at_once() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         one.getattr(ROOT).await.unwrap();
         let (call, recall) = recalled_by(&one, &two, create(ROOT, "a"), 0).await;
         give_up(&one, &recall, false).await;
@@ -202,10 +102,11 @@ fn what_was_recalled_is_not_offered_again_at_once() {
 #[test]
 fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
         one.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        one.call(drop_inline(ino)).await.unwrap();
         // A listing says nothing of it, without asking.
         let list = MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 9, attributes: true };
         let MetaReply::Directory { entries, .. } = two.call(list).await.unwrap() else { panic!() };
@@ -229,7 +130,7 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
         let polled = recalls(&one, 1).await;
         assert_eq!(polled, [], "nothing of this is in the way of a shared lease");
         // A reader that wants to cache ends all that.
-        let three = world.client(3);
+        let three = world.client(3).await;
         let call = Call::call(&three, wish(ino, Read)).await;
         for writer in [&one, &two] {
             let recall = recalls(writer, if writer.session == one.session { 1 } else { 0 }).await[0];
@@ -242,9 +143,45 @@ fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
 }
 
 #[test]
+fn what_only_one_can_do_is_done_by_one() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        let ino = one.create(ROOT, "a").await.unwrap().ino;
+        // Inline content has one writer.
+        one.call(wish(ino, Write)).await.unwrap();
+        let (call, recall) = recalled_by(&one, &two, wish(ino, Write), 0).await;
+        assert_eq!(recall.keep, None);
+        give_up(&one, &recall, true).await;
+        call.wait().await.unwrap();
+        two.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        assert_eq!(two.grants(drop_inline(ino)).await, [(ino, Write)]);
+        // Chunks are shared, until one of the writers needs to be alone.
+        let (call, recall) = recalled_by(&two, &one, wish(ino, Write), 0).await;
+        assert_eq!(recall.keep, Some(Shared));
+        give_up(&two, &recall, true).await;
+        call.wait().await.unwrap();
+        let truncate = MetaOp::Truncate { ino, size: 0, kill_suid_sgid: false };
+        for op in [truncate, wish(ino, Write)] {
+            assert_eq!(two.grants(wish(ino, Shared)).await, [(ino, Shared)]);
+            let after = recalls(&two, 0).await.last().unwrap().number;
+            let (call, recall) = recalled_by(&two, &one, op, after).await;
+            assert_eq!(recall.keep, None);
+            give_up(&two, &recall, true).await;
+            call.wait().await.unwrap();
+            assert_eq!(one.grants(getattr(ino)).await, [(ino, Write)]);
+            let known = recalls(&one, 1).await.last().map_or(1, |recall| recall.number);
+            let (call, recall) = recalled_by(&one, &two, wish(ino, Shared), known).await;
+            assert_eq!(recall.keep, Some(Shared));
+            give_up(&one, &recall, true).await;
+            call.wait().await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_session_that_never_yields_is_evicted_and_fenced() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
         let begun = rt::monotonic_ns();
         let call = Call::call(&two, create(ROOT, "b")).await;
@@ -267,7 +204,7 @@ fn a_session_that_never_yields_is_evicted_and_fenced() {
 #[test]
 fn a_silent_session_is_evicted_later_and_only_if_it_is_in_the_way() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
         rt::sleep(10 * SECOND).await;
         one.getattr(ROOT).await.unwrap();
@@ -277,14 +214,14 @@ fn a_silent_session_is_evicted_later_and_only_if_it_is_in_the_way() {
         assert!(waited > 14 * SECOND && waited < 17 * SECOND, "{waited:?}");
         assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
         // Nobody is in the way of a session that is only idle, until it was silent for a minute.
-        let three = world.client(3);
+        let three = world.client(3).await;
         three.lookup(ROOT, "a").await.unwrap();
         rt::sleep(50 * SECOND).await;
         three.lookup(ROOT, "a").await.unwrap();
         rt::sleep(70 * SECOND).await;
         assert_eq!(errno(three.lookup(ROOT, "a").await), Errno::ESTALE);
         // One that asks for recalls lives, and so does one of this process.
-        let (four, local) = (world.client(4), Client::new(&world.meta, 9));
+        let (four, local) = (world.client(4).await, Client::new(&world.meta, 9));
         local.lookup(ROOT, "a").await.unwrap();
         let begun = rt::monotonic_ns();
         while rt::monotonic_ns() - begun < 200 * SECOND.as_nanos() as u64 {
@@ -298,7 +235,7 @@ fn a_silent_session_is_evicted_later_and_only_if_it_is_in_the_way() {
 #[test]
 fn a_file_without_a_name_stays_while_a_session_has_it_open() {
     simulated(|world| async move {
-        let (one, two, three) = (world.client(1), world.client(2), world.client(3));
+        let (one, two, three) = (world.client(1).await, world.client(2).await, world.client(3).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         // One has it open without a lease, the other with one.
         two.call(MetaOp::Open { ino, wish: None }).await.unwrap();
@@ -323,7 +260,7 @@ fn a_file_without_a_name_stays_while_a_session_has_it_open() {
 #[test]
 fn the_end_of_a_session_gives_its_leases_up() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         one.create(ROOT, "a").await.unwrap();
         let call = Call::call(&two, create(ROOT, "b")).await;
         assert!(!call.is_done());
@@ -331,14 +268,14 @@ fn the_end_of_a_session_gives_its_leases_up() {
         call.wait().await.unwrap();
         assert!(world.chunks.fenced.lock().is_empty());
         // A good end is no reason to refuse it later.
-        world.client(1).lookup(ROOT, "b").await.unwrap();
+        world.client(1).await.lookup(ROOT, "b").await.unwrap();
     });
 }
 
 #[test]
 fn an_older_letting_go_does_not_undo_a_later_grant() {
     simulated(|world| async move {
-        let (one, two) = (world.client(1), world.client(2));
+        let (one, two) = (world.client(1).await, world.client(2).await);
         let ino = one.create(ROOT, "a").await.unwrap().ino;
         let (call, recall) = recalled_by(&one, &two, chmod(ino), 0).await;
         give_up(&one, &recall, false).await;

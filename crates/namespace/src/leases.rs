@@ -56,6 +56,15 @@ pub struct Due {
 /// Gives a recall its number within its session, and sends it on its way: session, inode, what may be kept.
 pub type Send<'a> = &'a mut dyn FnMut(SessionId, InodeId, Option<LeaseMode>) -> u64;
 
+/// A lease that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// This one. `Shared` is granted for `Write` while others write, unless the session shares it with them already: then it asks for more.
+    Mode(LeaseMode),
+    /// `Write`, whatever others do.
+    Alone,
+}
+
 /// Who asks for a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asker {
@@ -162,28 +171,34 @@ impl LeaseTable {
     }
 
     /// Asks for a lease. What is in the way is recalled, and what has to be waited for is added to `due`: then nothing is granted, and the
-    /// wish is to be repeated. `Shared` is granted for `Write` while others write.
+    /// wish is to be repeated.
     ///
     /// Never waits for the session itself: while it is to give its lease up, or at a limit, nothing is granted.
     pub fn acquire(
         &mut self,
         asker: Asker,
         ino: InodeId,
-        wish: LeaseMode,
+        wish: Wish,
         send: Send<'_>,
         due: &mut Vec<Due>,
     ) -> Option<LeaseMode> {
         self.cool_down(asker.now_ns);
+        let wished = match wish {
+            Wish::Mode(mode) => mode,
+            Wish::Alone => LeaseMode::Write,
+        };
         let Some(entry) = self.inodes.get_mut(&ino) else {
-            return self.hold(asker, ino, wish);
+            return self.hold(asker, ino, wished);
         };
         let own = entry.holder(asker.session).copied();
         if own.is_some_and(|own| own.recall.is_some()) {
             return None;
         }
-        let wanted = joined(own.and_then(|own| own.mode), wish);
-        let writers = entry.others(asker.session).any(Holder::writes);
-        let mode = if wanted == LeaseMode::Write && writers { LeaseMode::Shared } else { wanted };
+        let held = own.and_then(|own| own.mode);
+        let wanted = joined(held, wished);
+        let alone = wish == Wish::Alone || (wished == LeaseMode::Write && held == Some(LeaseMode::Shared));
+        let shares = !alone && wanted == LeaseMode::Write && entry.others(asker.session).any(Holder::writes);
+        let mode = if shares { LeaseMode::Shared } else { wanted };
         let before = due.len();
         entry.make_way((asker.session, ino), |held| in_the_way_of(held, mode), send, due);
         // Who waits for the answer to a recall must not find somebody new there then.

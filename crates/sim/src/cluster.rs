@@ -90,6 +90,7 @@ impl Site {
             storage: channels.into(),
             map: map.clone(),
             server_cache: false,
+            alone: true,
         });
         Ok(Cluster { client, site: self.clone(), map, writer, stores, meta })
     }

@@ -93,7 +93,9 @@ pub enum MetaOp {
     RemoveXattr { ino: InodeId, name: Bytes },
 
     /// `File`: attributes with layout or inline content. `wish`: the lease that is asked for; what is granted may be weaker
-    /// (`Shared` for `Write` while others write the file), and `None` asks for none.
+    /// (`Shared` for `Write` while others write the file), or nothing while the session has a recall of it to answer. A session that
+    /// has `Shared` and asks for `Write` needs to be alone, and others lose theirs; of inline content there is no `Shared`. `None` asks
+    /// for no lease. Until its `Release` the service knows that the session has the file open.
     Open { ino: InodeId, wish: Option<LeaseMode> },
     /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any more: the client then
     /// moves it to chunks (`BeginWrite`, write the content to its chunks, `DropInline`). Truncated inline files are
@@ -103,7 +105,7 @@ pub enum MetaOp {
     /// Until the matching `EndWrite`, size and mtime are the client's to know; if the session dies they are settled from
     /// the chunk files.
     BeginWrite { ino: InodeId },
-    /// The content is in the chunks now; the inline copy goes: `Attr`.
+    /// The content is in the chunks now; the inline copy goes: `Attr`, with a `Write` lease.
     DropInline { ino: InodeId, size: u64, mtime: Timestamp },
     /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began: `Attr`.
     /// Never shrinks a file by itself: the caller knows the exact size.
@@ -115,7 +117,7 @@ pub enum MetaOp {
         done: bool,
         kill_suid_sgid: bool,
     },
-    /// Sets the size: `File`. Inline content is cut or padded in place. A chunked file gets a durable note that its chunks must be cut
+    /// Sets the size: `File`, with a `Write` lease. Inline content is cut or padded in place. A chunked file gets a durable note that its chunks must be cut
     /// to `size`; the client cuts them and then says `TruncateDone`. `time`: set mtime as well.
     Truncate { ino: InodeId, size: u64, kill_suid_sgid: bool },
     /// The chunks are cut: `Unit`.

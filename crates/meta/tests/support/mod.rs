@@ -1,6 +1,9 @@
 //! A metadata service on a real store, and what tests say to it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod honest;
+pub mod world;
+
 use bytes::Bytes;
 use kv::{Durability, Embedded, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService, StorageChannel};

@@ -36,7 +36,7 @@ impl Fixture {
             sent.len() as u64
         };
         self.due.clear();
-        self.table.acquire(asker, INO, wish, &mut send, &mut self.due)
+        self.table.acquire(asker, INO, Wish::Mode(wish), &mut send, &mut self.due)
     }
 
     fn make_way(&mut self, session: u64, access: Access) {
@@ -71,10 +71,15 @@ fn readers_and_writers_share_among_themselves() {
     fixture.give_up(2, 2, false);
     assert_eq!(fixture.acquire(3, Shared), Some(Shared));
     assert_eq!(fixture.acquire(4, Shared), Some(Shared));
-    // A wish to be alone is not worth disturbing others that write.
-    assert_eq!(fixture.acquire(4, Write), Some(Shared));
+    assert_eq!(fixture.acquire(5, Write), Some(Shared));
+    // Reading beside writers is worth as little as a wish to be alone.
+    assert_eq!(fixture.acquire(4, Read), Some(Shared));
     assert_eq!(fixture.sent.len(), 2);
+    // Asked again, it is what somebody needs.
     fixture.table.release(SessionId(3), INO, 9);
+    assert_eq!(fixture.acquire(4, Write), None);
+    assert_eq!(fixture.sent[2..], [(5, None)]);
+    fixture.give_up(5, 3, true);
     assert_eq!(fixture.acquire(4, Write), Some(Write));
 }
 

@@ -79,7 +79,9 @@ impl Served for ClientServices {
             storage,
             map: map.clone(),
             server_cache: plan.server_cache,
+            alone: false,
         });
+        client.register().await?;
         Ok(ClientServices { client, management, map, peers })
     }
 

@@ -7,7 +7,7 @@ use crate::cli::{self, UpArgs};
 use chunkstore::{Identity, Store};
 use client::{Client, ClientOptions};
 use kv::{Durability, Embedded, Writer};
-use meta::{MetaOptions, MetaService, StorageChannel};
+use meta::{MetaOptions, MetaService, SessionKind, StorageChannel};
 use mgmt::{FIRST_NODE, Management, StateDir, StatePaths, Superblock, TargetList};
 use net::Channel;
 use std::collections::{BTreeMap, HashMap};
@@ -157,12 +157,15 @@ impl Served for Services {
         for (&target, store) in &stores {
             meta.tidy(target, &store.take_touched()).await?;
         }
+        let session = SessionId(rt::random_u64());
+        meta.register_session(session, SessionKind::Local).await?;
         let client = Client::new(ClientOptions {
-            session: SessionId(rt::random_u64()),
+            session,
             meta: Channel::in_process(meta.clone()),
             storage: channels.into(),
             map: management.map(),
             server_cache: plan.server_cache,
+            alone: true,
         });
         Ok(Services { writer, stores, storage, management, meta, client })
     }

@@ -136,11 +136,15 @@ impl History {
 
     fn acquire(&mut self) {
         let key = self.key();
-        let wish = [Read, Shared, Write][self.random.below(3) as usize];
+        let wish = [Read, Shared, Write, Write][self.random.below(4) as usize];
+        let is_alone = wish == Write && self.random.below(3) == 0;
         let others_wait = self.model.recalls.keys().any(|other| other.0 == key.0);
         let others = self.model.others(key);
-        let granted =
-            self.with_send(key, |table, asker, send, due| table.acquire(asker, key.0, wish, send, due));
+        let granted = self.with_send(key, |table, asker, send, due| {
+            let wish = if is_alone { Wish::Alone } else { Wish::Mode(wish) };
+            table.acquire(asker, key.0, wish, send, due)
+        });
+        assert!(!is_alone || granted.is_none_or(|mode| mode == Write));
         if others.is_empty() && !others_wait {
             assert!(granted.is_some_and(|mode| mode == wish || mode == Write), "{granted:?}");
         }
