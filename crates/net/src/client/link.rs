@@ -92,7 +92,10 @@ impl Link {
             (None, Some(failure)) => {
                 format!("{name} can't be reached for {waited:?}; {}: {}", failure.address, failure.reason)
             }
-            (None, None) => format!("{name} can't be reached for {waited:?}: no address is known"),
+            (None, None) if self.shared.addresses.lock().is_empty() => {
+                format!("{name} can't be reached for {waited:?}: no address is known")
+            }
+            (None, None) => format!("{name} can't be reached for {waited:?}: no address has answered"),
         };
         Error::new(Errno::ETIMEDOUT, message).hint(format!("see whether {name} runs: weft net show"))
     }
