@@ -120,7 +120,7 @@ impl Connection {
     }
 
     /// Ends it at once; what runs and doesn't wait runs to its end.
-    fn end(&self, fault: Option<&Fault>) {
+    pub(super) fn end(&self, fault: Option<&Fault>) {
         if self.ending.replace(true) {
             self.stream.shutdown();
             return;
@@ -241,6 +241,8 @@ impl Connection {
             None => work.await,
             Some(cancel) => match either(work, cancel.cancelled()).await {
                 Either::First(result) => result,
+                // The end of the connection is no answer: the client asks again.
+                Either::Second(()) if self.ending.get() => return,
                 Either::Second(()) => Err(Errno::ECANCELED.into()),
             },
         };

@@ -146,8 +146,12 @@ impl ServerCore {
         let all_gone = self.changed.wait_until(|| self.clients.borrow().is_empty());
         let limit = self.shared.options.limits.stop_timeout;
         if rt::timeout(limit, all_gone).await.is_none() {
-            let left = self.clients.borrow().len();
-            tracing::warn!(connections = left, "requests still ran when the server stopped after {limit:?}");
+            let left = std::mem::take(&mut *self.clients.borrow_mut());
+            tracing::warn!(
+                connections = left.len(),
+                "requests still ran when the server stopped after {limit:?}"
+            );
+            left.values().for_each(|connection| connection.end(None));
         }
     }
 }
