@@ -64,8 +64,8 @@ impl Link {
         link
     }
 
-    /// A connection that takes calls, waited for until the peer's time-out after now or `deadline_ns`, whichever is first.
-    pub(super) async fn connection(&self, deadline_ns: u64) -> Result<Rc<Connection>> {
+    /// A connection that takes calls, waited for at most for the peer's time-out and for `left`.
+    pub(super) async fn connection(&self, left: Duration) -> Result<Rc<Connection>> {
         if let Some(connection) = self.usable() {
             return Ok(connection);
         }
@@ -78,8 +78,7 @@ impl Link {
                 _ => self.usable().map(Ok),
             }
         });
-        let left_ns = deadline_ns.saturating_sub(rt::monotonic_ns());
-        let left = Duration::from_nanos(left_ns).min(self.shared.options.timeout);
+        let left = left.min(self.shared.options.timeout);
         rt::timeout(left, answer).await.unwrap_or_else(|| Err(self.timed_out()))
     }
 
@@ -127,9 +126,14 @@ impl Link {
                     self.counters.round_trip_ns.store(dialled.round_trip_ns, Ordering::Relaxed);
                     self.counters.connect(address, dialled.stream.transport());
                     let counters = self.counters.clone();
-                    let sum = self.shared.options.sum_payloads;
-                    let connection =
-                        Connection::start(dialled.stream, dialled.inbound, dialled.credits, sum, counters);
+                    let options = &self.shared.options;
+                    let connection = Connection::start(
+                        dialled.stream,
+                        dialled.inbound,
+                        dialled.credits,
+                        options,
+                        counters,
+                    );
                     self.watch_end(connection.clone(), address);
                     *self.connection.borrow_mut() = Some(connection.clone());
                     self.changed.notify();

@@ -8,6 +8,7 @@ mod hostile;
 mod lost_connections;
 mod proxy;
 mod raw;
+mod silence;
 mod stop;
 mod support;
 mod time_outs;
