@@ -115,6 +115,11 @@ impl Connection {
         self.fault.borrow().as_ref().map_or_else(|| "it was closed".into(), |fault| fault.to_string())
     }
 
+    /// Whether this side ended it, without anything being wrong with it.
+    pub(super) fn was_given_up(&self) -> bool {
+        matches!(&*self.fault.borrow(), Some(Fault::GivenUp))
+    }
+
     /// Ends it in good order: what runs may still be answered.
     pub(super) fn say_goodbye(&self) {
         if !self.ending.replace(true) {
@@ -179,6 +184,7 @@ impl Connection {
             deadline_ns: request.deadline_ns,
             frame,
             buffer: request.payload.clone().filter(|_| fills),
+            sends_payload: sent_payload.is_some(),
             receiving: false,
             bulk: fills && amount > DIRECT_RECEIVE_BYTES,
             _permits: permits,
@@ -332,7 +338,7 @@ impl Connection {
             if !waiting || call.deadline_ns > now {
                 continue;
             }
-            if call.receiving || !self.outbox.has_sent(call.frame) {
+            if call.receiving || call.sends_payload && !self.outbox.has_sent(call.frame) {
                 // Its buffer is in use until the connection is closed.
                 return self.abort(Some(Fault::Stuck));
             }
@@ -354,7 +360,8 @@ impl Drop for Guard<'_> {
         let busy = {
             let mut calls = connection.calls.borrow_mut();
             let Some(call) = calls.get(self.id) else { return };
-            let busy = call.receiving;
+            let unsent = call.sends_payload && !connection.outbox.has_sent(call.frame);
+            let busy = unsent || call.receiving;
             match call.state {
                 CallState::Waiting(_) => call.abandon(),
                 CallState::Done(_) => drop(calls.remove(self.id)),
@@ -363,7 +370,8 @@ impl Drop for Guard<'_> {
             busy
         };
         if busy {
-            connection.abort(None);
+            // Its owner may use the buffer again at once. The other calls are repeated on the next connection.
+            connection.abort(Some(Fault::GivenUp));
         } else if self.waits {
             connection.outbox.push(Header::new(Kind::Cancel, self.id), &[], None, None);
         }

@@ -89,6 +89,7 @@ fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays() {
     raw.send(Header { service: 99, ..request(11) }, &body(Ask::Sum(1)), &[1; 100_000]);
     raw.send(Header { service: Service::Metadata as u8, ..request(12) }, &body(Ask::Sum(1)), &[]);
     raw.send(request(13), &body(Ask::Sum(1)), &[]);
+    raw.send(request(14), &vec![0xff; 700_000], &[1; 100]);
     let expected = [(10, Errno::EPROTO), (11, Errno::EOPNOTSUPP), (12, Errno::EOPNOTSUPP)];
     for (id, errno) in expected {
         let (header, body) = raw.receive().unwrap();
@@ -98,6 +99,7 @@ fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays() {
     let (header, body) = raw.receive().unwrap();
     assert_eq!((header.kind, header.id), (Kind::Reply, 13));
     assert_eq!(Told::decode(&body).unwrap(), Told(1, 0));
+    assert_eq!(raw.receive().map(|(header, _)| (header.kind, header.id)), Some((Kind::Error, 14)));
 }
 
 #[test]
