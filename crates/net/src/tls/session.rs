@@ -143,7 +143,7 @@ impl Session {
     /// Goes on with a handshake: [`Step::Hungry`] until more has come, or because it is over.
     pub(super) fn shake(&mut self) -> io::Result<Step> {
         loop {
-            match self.step()? {
+            match self.step(&mut Target { into: None, done: 0 })? {
                 Step::Again if self.kept.is_empty() => {}
                 step => return Ok(step),
             }
@@ -152,21 +152,22 @@ impl Session {
 
     /// Decrypts into `into` what there is and tells how many bytes; `None` when the peer sends no more, 0 when nothing whole is there.
     pub(super) fn decrypt(&mut self, into: &IoBuf) -> io::Result<Option<usize>> {
-        let mut done = self.take_kept(into, 0);
-        while done < into.len() {
-            match self.step()? {
-                Step::Again => done += self.take_kept(into, done),
+        let done = self.take_kept(into);
+        let mut target = Target { into: Some(into), done };
+        while target.done < into.len() {
+            match self.step(&mut target)? {
+                Step::Again => {}
                 Step::Hungry => break,
-                Step::Closed if done == 0 => return Ok(None),
+                Step::Closed if target.done == 0 => return Ok(None),
                 Step::Closed => break,
             }
         }
-        Ok(Some(done))
+        Ok(Some(target.done))
     }
 
-    fn take_kept(&mut self, into: &IoBuf, at: usize) -> usize {
-        let part = (self.kept.len() - self.kept_from).min(into.len() - at);
-        into.copy_from(at, &self.kept[self.kept_from..self.kept_from + part]);
+    fn take_kept(&mut self, into: &IoBuf) -> usize {
+        let part = (self.kept.len() - self.kept_from).min(into.len());
+        into.copy_from(0, &self.kept[self.kept_from..self.kept_from + part]);
         self.kept_from += part;
         if self.kept_from == self.kept.len() {
             self.kept.clear();
@@ -176,11 +177,13 @@ impl Session {
     }
 
     /// Processes records up to the next with data, or tells why it can't.
-    fn step(&mut self) -> io::Result<Step> {
+    fn step(&mut self, target: &mut Target<'_>) -> io::Result<Step> {
         self.check()?;
         let staged = self.start..self.filled;
         let records = &mut exclusive(&mut self.stage, self.filled)[staged];
-        let (discard, result) = self.end.step(records, &mut self.kept, &mut self.control, None);
+        let kept = &mut self.kept;
+        let (discard, result) =
+            self.end.step(records, |plain| target.take(plain, kept), &mut self.control, None);
         self.start += discard;
         match result {
             // Part of a message of the protocol would have to stay staged while others are sent. Nobody who speaks properly sends that.
@@ -207,7 +210,7 @@ impl Session {
     fn fail(&mut self, error: rustls::Error) -> io::Error {
         if self.end.has_alert() {
             // It is given out before anything is looked at.
-            let _ = self.end.step(&mut [], &mut self.kept, &mut self.control, None);
+            let _ = self.end.step(&mut [], |_: &[u8]| {}, &mut self.control, None);
         }
         self.broken = Some(error.clone());
         failure(error)
@@ -226,7 +229,9 @@ impl Session {
                 end += put(buffer, end, &std::mem::take(&mut self.control))?;
                 // No bytes are given: those that are staged may be in the middle of being received.
                 let write = Write { part, into: &mut buffer[end..], written: &mut written };
-                self.end.step(&mut [], &mut self.kept, &mut self.control, Some(write)).1.map_err(failure)?;
+                let kept = &mut self.kept;
+                let keep = |plain: &[u8]| kept.extend_from_slice(plain);
+                self.end.step(&mut [], keep, &mut self.control, Some(write)).1.map_err(failure)?;
             }
             end += written;
         }
@@ -258,7 +263,7 @@ impl End {
     fn step(
         &mut self,
         records: &mut [u8],
-        plain: &mut Vec<u8>,
+        plain: impl FnMut(&[u8]),
         control: &mut Vec<u8>,
         write: Option<Write<'_>>,
     ) -> (usize, Result<Step, rustls::Error>) {
@@ -277,6 +282,25 @@ impl End {
     }
 }
 
+/// Where decrypted bytes go.
+struct Target<'a> {
+    into: Option<&'a IoBuf>,
+    /// How many are there.
+    done: usize,
+}
+
+impl Target<'_> {
+    /// What doesn't fit is kept.
+    fn take(&mut self, plain: &[u8], kept: &mut Vec<u8>) {
+        let part = self.into.map_or(0, |into| plain.len().min(into.len() - self.done));
+        if let Some(into) = self.into {
+            into.copy_from(self.done, &plain[..part]);
+        }
+        self.done += part;
+        kept.extend_from_slice(&plain[part..]);
+    }
+}
+
 /// What is to be sent once the protocol allows it.
 struct Write<'a> {
     part: &'a [u8],
@@ -288,7 +312,7 @@ struct Write<'a> {
 /// Does what the protocol asks for.
 fn settle<D>(
     status: UnbufferedStatus<'_, '_, D>,
-    plain: &mut Vec<u8>,
+    mut plain: impl FnMut(&[u8]),
     control: &mut Vec<u8>,
     write: Option<Write<'_>>,
 ) -> (usize, Result<Step, rustls::Error>) {
@@ -298,7 +322,7 @@ fn settle<D>(
         Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
             match traffic.next_record() {
                 Some(Ok(record)) => {
-                    plain.extend_from_slice(record.payload);
+                    plain(record.payload);
                     discard += record.discard;
                 }
                 Some(Err(error)) => break Err(error),
@@ -420,4 +444,4 @@ impl Plain {
 
 #[cfg(test)]
 #[path = "session_tests.rs"]
-mod session_tests;
+mod tests;
