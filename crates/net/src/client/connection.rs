@@ -1,14 +1,14 @@
 //! One connection to a peer: the calls on it, and the tasks that send, receive and watch.
 
+use super::PeerOptions;
 use super::calls::{Call, CallState, Calls, Outcome};
 use super::status::LinkCounters;
+use crate::Liveness;
 use crate::budget::{Budget, Permit};
 use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::{Heard, Inbound};
-use crate::limits::{
-    DIRECT_RECEIVE_BYTES, MAX_BYTES_IN_FLIGHT, SILENCE_BEFORE_DEATH, SILENCE_BEFORE_PING, WATCH_INTERVAL,
-};
+use crate::limits::{DIRECT_RECEIVE_BYTES, MAX_BYTES_IN_FLIGHT, WATCH_INTERVAL};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::Stream;
@@ -29,8 +29,10 @@ pub(super) struct Outgoing {
     pub(super) answer: Answer,
     pub(super) epoch: Epoch,
     pub(super) payload: Option<IoBuf>,
-    /// When it is given up, by the monotonic clock.
+    /// When it is given up, by the monotonic clock; `u64::MAX`: never.
     pub(super) deadline_ns: u64,
+    /// How long that is from now.
+    pub(super) left: Duration,
 }
 
 /// A connection that has been welcomed.
@@ -41,6 +43,7 @@ pub(super) struct Connection {
     requests: Rc<Budget>,
     bytes: Rc<Budget>,
     heard: Rc<Heard>,
+    liveness: Liveness,
     counters: Arc<LinkCounters>,
     /// Takes no more calls.
     ending: Cell<bool>,
@@ -62,12 +65,13 @@ impl Connection {
         stream: Rc<Stream>,
         inbound: Inbound,
         credits: usize,
-        sum_payloads: bool,
+        options: &PeerOptions,
         counters: Arc<LinkCounters>,
     ) -> Rc<Connection> {
         let connection = Rc::new(Connection {
             stream,
-            outbox: Outbox::new(sum_payloads),
+            outbox: Outbox::new(options.sum_payloads),
+            liveness: options.liveness,
             calls: RefCell::default(),
             requests: Budget::new(credits),
             bytes: Budget::new(MAX_BYTES_IN_FLIGHT),
@@ -109,6 +113,11 @@ impl Connection {
     pub(super) async fn closed(&self) -> String {
         self.changed.wait_until(|| self.users.get() == 0).await;
         self.fault.borrow().as_ref().map_or_else(|| "it was closed".into(), |fault| fault.to_string())
+    }
+
+    /// Whether this side ended it, without anything being wrong with it.
+    pub(super) fn was_given_up(&self) -> bool {
+        matches!(&*self.fault.borrow(), Some(Fault::GivenUp))
     }
 
     /// Ends it in good order: what runs may still be answered.
@@ -153,11 +162,10 @@ impl Connection {
     /// Sends a request and waits for its answer. `body` is the request's bytes.
     pub(super) async fn exchange(self: &Rc<Self>, request: &Outgoing, body: Vec<u8>) -> Outcome {
         let amount = request.payload.as_ref().map_or(0, IoBuf::len);
-        let permits = match self.admit(amount, request.deadline_ns).await {
+        let permits = match self.admit(amount, request.left).await {
             Ok(permits) => permits,
             Err(outcome) => return outcome,
         };
-        let left_ns = request.deadline_ns.saturating_sub(rt::monotonic_ns());
         let fills = request.answer == Answer::Fills;
         let header = Header {
             service: request.service as u8,
@@ -165,7 +173,7 @@ impl Connection {
             deadline_ms: if request.deadline_ns == u64::MAX {
                 0
             } else {
-                (left_ns / 1_000_000).max(1) as u32
+                (request.left.as_millis() as u32).max(1)
             },
             epoch: request.epoch,
             ..Header::new(Kind::Request, self.calls.borrow().next_id())
@@ -176,6 +184,7 @@ impl Connection {
             deadline_ns: request.deadline_ns,
             frame,
             buffer: request.payload.clone().filter(|_| fills),
+            sends_payload: sent_payload.is_some(),
             receiving: false,
             bulk: fills && amount > DIRECT_RECEIVE_BYTES,
             _permits: permits,
@@ -191,14 +200,11 @@ impl Connection {
     }
 
     /// Waits for room on the connection, for a request with so much payload.
-    async fn admit(&self, amount: usize, deadline_ns: u64) -> Result<[Permit; 2], Outcome> {
+    async fn admit(&self, amount: usize, left: Duration) -> Result<[Permit; 2], Outcome> {
         let both = async { Some([self.requests.acquire(1).await?, self.bytes.acquire(amount).await?]) };
         let permits = match self.requests.try_acquire(1).zip(self.bytes.try_acquire(amount)) {
             Some((first, second)) => Some([first, second]),
-            None => {
-                let left = Duration::from_nanos(deadline_ns.saturating_sub(rt::monotonic_ns()));
-                rt::timeout(left, both).await.ok_or(Outcome::TimedOut)?
-            }
+            None => rt::timeout(left, both).await.ok_or(Outcome::TimedOut)?,
         };
         permits.filter(|_| self.is_usable()).ok_or(Outcome::Lost)
     }
@@ -317,11 +323,11 @@ impl Connection {
     fn look_around(&self) {
         self.counters.bytes_sent.store(self.outbox.sent_bytes(), Ordering::Relaxed);
         let now = rt::monotonic_ns();
-        let silence_ns = now.saturating_sub(self.heard.at_ns.get());
-        if silence_ns > SILENCE_BEFORE_DEATH.as_nanos() as u64 {
+        let silence = Duration::from_nanos(now.saturating_sub(self.heard.at_ns.get()));
+        if silence > self.liveness.give_up_after {
             return self.abort(Some(Fault::Silent));
         }
-        if silence_ns > SILENCE_BEFORE_PING.as_nanos() as u64 && self.pinged_at_ns.get() == 0 {
+        if silence > self.liveness.ask_after && self.pinged_at_ns.get() == 0 {
             self.pinged_at_ns.set(now);
             self.outbox.push(Header::new(Kind::Ping, 0), &[], None, None);
         }
@@ -332,7 +338,7 @@ impl Connection {
             if !waiting || call.deadline_ns > now {
                 continue;
             }
-            if call.receiving || !self.outbox.has_sent(call.frame) {
+            if call.receiving || call.sends_payload && !self.outbox.has_sent(call.frame) {
                 // Its buffer is in use until the connection is closed.
                 return self.abort(Some(Fault::Stuck));
             }
@@ -354,7 +360,8 @@ impl Drop for Guard<'_> {
         let busy = {
             let mut calls = connection.calls.borrow_mut();
             let Some(call) = calls.get(self.id) else { return };
-            let busy = call.receiving;
+            let unsent = call.sends_payload && !connection.outbox.has_sent(call.frame);
+            let busy = unsent || call.receiving;
             match call.state {
                 CallState::Waiting(_) => call.abandon(),
                 CallState::Done(_) => drop(calls.remove(self.id)),
@@ -363,7 +370,8 @@ impl Drop for Guard<'_> {
             busy
         };
         if busy {
-            connection.abort(None);
+            // Its owner may use the buffer again at once. The other calls are repeated on the next connection.
+            connection.abort(Some(Fault::GivenUp));
         } else if self.waits {
             connection.outbox.push(Header::new(Kind::Cancel, self.id), &[], None, None);
         }

@@ -4,7 +4,7 @@ use super::peer::Shared;
 use crate::Security;
 use crate::fault::Fault;
 use crate::inbound::Inbound;
-use crate::limits::{CONNECT_TIMEOUT, MAX_REQUESTS_IN_FLIGHT, SILENCE_BEFORE_DEATH};
+use crate::limits::{CONNECT_TIMEOUT, MAX_REQUESTS_IN_FLIGHT};
 use crate::stream::Stream;
 use rt::IoBuf;
 use std::io;
@@ -46,7 +46,7 @@ pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Res
     send_hello(shared, &stream, core).await?;
     let mut waited = false;
     let welcome = loop {
-        let answer = rt::timeout(SILENCE_BEFORE_DEATH, next(&mut inbound)).await;
+        let answer = rt::timeout(shared.options.liveness.give_up_after, next(&mut inbound)).await;
         match answer.unwrap_or(Err(DialError::from(Fault::Silent)))? {
             Some(welcome) => break welcome,
             None => waited = true,

@@ -64,8 +64,8 @@ impl Link {
         link
     }
 
-    /// A connection that takes calls, waited for until the peer's time-out after now or `deadline_ns`, whichever is first.
-    pub(super) async fn connection(&self, deadline_ns: u64) -> Result<Rc<Connection>> {
+    /// A connection that takes calls, waited for at most for the peer's time-out and for `left`.
+    pub(super) async fn connection(&self, left: Duration) -> Result<Rc<Connection>> {
         if let Some(connection) = self.usable() {
             return Ok(connection);
         }
@@ -78,8 +78,7 @@ impl Link {
                 _ => self.usable().map(Ok),
             }
         });
-        let left_ns = deadline_ns.saturating_sub(rt::monotonic_ns());
-        let left = Duration::from_nanos(left_ns).min(self.shared.options.timeout);
+        let left = left.min(self.shared.options.timeout);
         rt::timeout(left, answer).await.unwrap_or_else(|| Err(self.timed_out()))
     }
 
@@ -92,7 +91,10 @@ impl Link {
             (None, Some(failure)) => {
                 format!("{name} can't be reached for {waited:?}; {}: {}", failure.address, failure.reason)
             }
-            (None, None) => format!("{name} can't be reached for {waited:?}: no address is known"),
+            (None, None) if self.shared.addresses.lock().is_empty() => {
+                format!("{name} can't be reached for {waited:?}: no address is known")
+            }
+            (None, None) => format!("{name} can't be reached for {waited:?}: no address has answered"),
         };
         Error::new(Errno::ETIMEDOUT, message).hint(format!("see whether {name} runs: weft net show"))
     }
@@ -124,9 +126,14 @@ impl Link {
                     self.counters.round_trip_ns.store(dialled.round_trip_ns, Ordering::Relaxed);
                     self.counters.connect(address, dialled.stream.transport());
                     let counters = self.counters.clone();
-                    let sum = self.shared.options.sum_payloads;
-                    let connection =
-                        Connection::start(dialled.stream, dialled.inbound, dialled.credits, sum, counters);
+                    let options = &self.shared.options;
+                    let connection = Connection::start(
+                        dialled.stream,
+                        dialled.inbound,
+                        dialled.credits,
+                        options,
+                        counters,
+                    );
                     self.watch_end(connection.clone(), address);
                     *self.connection.borrow_mut() = Some(connection.clone());
                     self.changed.notify();
@@ -231,7 +238,8 @@ impl Link {
                 Ok(connection) => {
                     let began = rt::monotonic_ns();
                     connection.ending().await;
-                    lasted = rt::monotonic_ns() - began > LONGEST_BACKOFF.as_nanos() as u64;
+                    let age_ns = rt::monotonic_ns() - began;
+                    lasted = age_ns > LONGEST_BACKOFF.as_nanos() as u64 || connection.was_given_up();
                 }
                 Err(None) => {}
                 Err(refusal) => {

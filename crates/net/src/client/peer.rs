@@ -1,8 +1,8 @@
 //! A process that services are in.
 
 use super::status::{LinkCounters, PeerStatus};
-use crate::Security;
-use crate::limits::DEFAULT_CALL_TIMEOUT;
+use crate::limits::{DEFAULT_CALL_TIMEOUT, SILENCE_BEFORE_DEATH, SILENCE_BEFORE_PING};
+use crate::{Liveness, Security};
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::net::SocketAddr;
@@ -35,6 +35,8 @@ pub struct PeerOptions {
     pub identity: ClientIdentity,
     /// How connections are protected.
     pub security: Security,
+    /// When a silent connection with requests in flight is given up.
+    pub liveness: Liveness,
     /// Whether payloads are summed when they are sent. What the other side has summed is checked in any case.
     pub sum_payloads: bool,
 }
@@ -48,6 +50,7 @@ impl PeerOptions {
             timeout: DEFAULT_CALL_TIMEOUT,
             identity,
             security: Security::Plain,
+            liveness: Liveness { ask_after: SILENCE_BEFORE_PING, give_up_after: SILENCE_BEFORE_DEATH },
             sum_payloads: true,
         }
     }

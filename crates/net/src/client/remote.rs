@@ -8,6 +8,7 @@ use crate::{Handler, LocalFuture};
 use rt::IoBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use types::{Epoch, Errno, Error, Result};
 use wire::frame::{MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
 use wire::{Answer, Message, Request};
@@ -28,19 +29,21 @@ impl RemoteService {
         request.encode(&mut body);
         check_size(self.peer.name(), body.len(), payload.as_ref())?;
         let answer = request.answer_payload();
-        let timeout_ns = self.peer.shared().options.timeout.as_nanos() as u64;
-        let outgoing = Outgoing {
+        let timeout = self.peer.shared().options.timeout;
+        let mut outgoing = Outgoing {
             service: Req::SERVICE,
             answer,
             epoch: Epoch(link.shared.epoch.load(Ordering::Relaxed)),
             payload,
             deadline_ns: match answer {
                 Answer::Waits => u64::MAX,
-                Answer::Plain | Answer::Fills => rt::monotonic_ns().saturating_add(timeout_ns),
+                Answer::Plain | Answer::Fills => rt::monotonic_ns().saturating_add(timeout.as_nanos() as u64),
             },
+            left: if answer == Answer::Waits { Duration::MAX } else { timeout },
         };
         loop {
-            match exchange(&link, &outgoing, body).await? {
+            let connection = link.connection(outgoing.left).await?;
+            match connection.exchange(&outgoing, body).await {
                 Outcome::Reply(reply) => {
                     let decoded = Rep::decode(&reply);
                     link.give_body(reply);
@@ -51,19 +54,21 @@ impl RemoteService {
                 Outcome::Lost => {
                     body = link.take_body();
                     request.encode(&mut body);
+                    outgoing.left = left_until(outgoing.deadline_ns);
+                    if outgoing.left.is_zero() {
+                        return Err(link.timed_out());
+                    }
                 }
             }
         }
     }
 }
 
-/// One attempt: waits for a connection, and for room on it.
-async fn exchange(link: &Link, outgoing: &Outgoing, body: Vec<u8>) -> Result<Outcome> {
-    if rt::monotonic_ns() >= outgoing.deadline_ns {
-        return Err(link.timed_out());
+fn left_until(deadline_ns: u64) -> Duration {
+    if deadline_ns == u64::MAX {
+        return Duration::MAX;
     }
-    let connection = link.connection(outgoing.deadline_ns).await?;
-    Ok(connection.exchange(outgoing, body).await)
+    Duration::from_nanos(deadline_ns.saturating_sub(rt::monotonic_ns()))
 }
 
 fn check_size(peer: &str, body: usize, payload: Option<&IoBuf>) -> Result<()> {

@@ -8,7 +8,7 @@ use crate::budget::Permit;
 use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::{Heard, Inbound};
-use crate::limits::{DIRECT_RECEIVE_BYTES, IDLE_BEFORE_DEATH, IDLE_BEFORE_PING, WELCOME_PING_INTERVAL};
+use crate::limits::{DIRECT_RECEIVE_BYTES, WELCOME_PING_INTERVAL};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::Stream;
@@ -120,7 +120,7 @@ impl Connection {
     }
 
     /// Ends it at once; what runs and doesn't wait runs to its end.
-    fn end(&self, fault: Option<&Fault>) {
+    pub(super) fn end(&self, fault: Option<&Fault>) {
         if self.ending.replace(true) {
             self.stream.shutdown();
             return;
@@ -245,6 +245,8 @@ impl Connection {
             None => work.await,
             Some(cancel) => match either(work, cancel.cancelled()).await {
                 Either::First(result) => result,
+                // The end of the connection is no answer: the client asks again.
+                Either::Second(()) if self.ending.get() => return,
                 Either::Second(()) => Err(Errno::ECANCELED.into()),
             },
         };
@@ -267,16 +269,17 @@ impl Connection {
 
     /// Asks a silent client for a sign of life, and gives it up in the end.
     async fn watch(self: Rc<Self>, heard: Rc<Heard>) {
+        let liveness = self.core.shared.options.limits.liveness;
         loop {
             let ending = self.changed.wait_until(|| self.ending.get());
-            if let Either::First(()) = either(ending, rt::sleep(IDLE_BEFORE_PING / 2)).await {
+            if let Either::First(()) = either(ending, rt::sleep(liveness.ask_after / 2)).await {
                 return;
             }
             let silence = Duration::from_nanos(rt::monotonic_ns().saturating_sub(heard.at_ns.get()));
-            if silence > IDLE_BEFORE_DEATH {
+            if silence > liveness.give_up_after {
                 return self.end(Some(&Fault::Silent));
             }
-            if silence > IDLE_BEFORE_PING {
+            if silence > liveness.ask_after {
                 self.outbox.push(Header::new(Kind::Ping, 0), &[], None, None);
             }
         }

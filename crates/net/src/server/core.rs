@@ -13,7 +13,7 @@ use rt::net::Listener;
 use rt::sync::Event;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -84,8 +84,8 @@ pub(super) struct ServerCore {
     pub(super) shared: Arc<Shared>,
     /// Payload bytes.
     pub(super) payloads: Rc<Budget>,
-    /// The newest connection of each client core.
-    clients: RefCell<HashMap<(u64, u32), Rc<Connection>>>,
+    /// The newest connection of each client core; its tasks own it, so that it ends with them.
+    clients: RefCell<HashMap<(u64, u32), Weak<Connection>>>,
     /// A connection has gone.
     pub(super) changed: Signal,
 }
@@ -98,17 +98,19 @@ impl ServerCore {
     pub(super) fn register(&self, connection: &Rc<Connection>) -> Result<Option<Rc<Connection>>, Outdated> {
         let mut clients = self.clients.borrow_mut();
         let key = connection.key();
-        if clients.get(&key).is_some_and(|known| known.incarnation() >= connection.incarnation()) {
+        let prior = clients.get(&key).and_then(Weak::upgrade);
+        if prior.as_ref().is_some_and(|prior| prior.incarnation() >= connection.incarnation()) {
             return Err(Outdated);
         }
-        Ok(clients.insert(key, connection.clone()))
+        clients.insert(key, Rc::downgrade(connection));
+        Ok(prior)
     }
 
     /// Forgets a connection that has ended.
     pub(super) fn forget(&self, connection: &Rc<Connection>) {
         let mut clients = self.clients.borrow_mut();
         let key = connection.key();
-        if clients.get(&key).is_some_and(|known| Rc::ptr_eq(known, connection)) {
+        if clients.get(&key).is_some_and(|known| known.as_ptr() == Rc::as_ptr(connection)) {
             clients.remove(&key);
         }
         self.changed.notify();
@@ -139,15 +141,23 @@ pub(super) async fn run_core(shared: Arc<Shared>, index: usize, listeners: Vec<L
 }
 
 impl ServerCore {
+    fn connections(&self) -> Vec<Rc<Connection>> {
+        self.clients.borrow().values().filter_map(Weak::upgrade).collect()
+    }
+
     /// Ends all connections in good order, within the limit.
     async fn end_all(&self) {
-        let connections: Vec<Rc<Connection>> = self.clients.borrow().values().cloned().collect();
+        let connections = self.connections();
         connections.iter().for_each(|connection| connection.drain());
         let all_gone = self.changed.wait_until(|| self.clients.borrow().is_empty());
         let limit = self.shared.options.limits.stop_timeout;
         if rt::timeout(limit, all_gone).await.is_none() {
-            let left = self.clients.borrow().len();
-            tracing::warn!(connections = left, "requests still ran when the server stopped after {limit:?}");
+            let left = self.connections();
+            tracing::warn!(
+                connections = left.len(),
+                "requests still ran when the server stopped after {limit:?}"
+            );
+            left.iter().for_each(|connection| connection.end(None));
         }
     }
 }

@@ -9,8 +9,11 @@ mod router;
 pub use router::Router;
 
 use self::core::{Shared, run_core};
-use crate::Security;
-use crate::limits::{MAX_CONNECTIONS, MAX_PAYLOAD_BYTES_PER_CORE, MAX_REQUESTS_IN_FLIGHT, STOP_TIMEOUT};
+use crate::limits::{
+    IDLE_BEFORE_DEATH, IDLE_BEFORE_PING, MAX_CONNECTIONS, MAX_PAYLOAD_BYTES_PER_CORE, MAX_REQUESTS_IN_FLIGHT,
+    STOP_TIMEOUT,
+};
+use crate::{Liveness, Security};
 use parking_lot::Mutex;
 use rt::CoreConfig;
 use rt::net::Listener;
@@ -48,6 +51,8 @@ pub struct ServerLimits {
     pub connections: usize,
     /// Bytes of payload that one core holds.
     pub payload_bytes_per_core: usize,
+    /// When an idle connection is given up: its client may have vanished without a word.
+    pub liveness: Liveness,
     /// How long a stop waits for running requests.
     pub stop_timeout: Duration,
 }
@@ -58,6 +63,7 @@ impl Default for ServerLimits {
             requests_per_connection: MAX_REQUESTS_IN_FLIGHT,
             connections: MAX_CONNECTIONS,
             payload_bytes_per_core: MAX_PAYLOAD_BYTES_PER_CORE,
+            liveness: Liveness { ask_after: IDLE_BEFORE_PING, give_up_after: IDLE_BEFORE_DEATH },
             stop_timeout: STOP_TIMEOUT,
         }
     }

@@ -164,10 +164,14 @@ impl TryFrom<TimeFields> for Timestamp {
     type Error = Malformed;
 
     fn try_from(fields: TimeFields) -> Result<Timestamp, Malformed> {
-        match fields.nanos {
-            0..1_000_000_000 => Ok(Timestamp::new(fields.secs, fields.nanos)),
-            nanos => Err(Malformed::new(format!("a time with {nanos} nanoseconds in a second"))),
-        }
+        point(fields.secs, fields.nanos)
+    }
+}
+
+fn point(secs: i64, nanos: u32) -> Result<Timestamp, Malformed> {
+    match nanos {
+        0..1_000_000_000 => Ok(Timestamp::new(secs, nanos)),
+        _ => Err(Malformed::new(format!("a time with {nanos} nanoseconds in a second"))),
     }
 }
 
@@ -223,6 +227,7 @@ impl From<CredentialsFields> for Credentials {
     }
 }
 
+/// The most frequent message within messages: times are not messages of their own, and what is rarely there has the longest key.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct AttrFields {
     #[prost(uint64, tag = "1")]
@@ -235,52 +240,73 @@ pub(crate) struct AttrFields {
     uid: u32,
     #[prost(uint32, tag = "5")]
     gid: u32,
-    #[prost(uint32, tag = "6")]
-    rdev: u32,
-    #[prost(uint64, tag = "7")]
+    #[prost(uint64, tag = "6")]
     size: u64,
-    #[prost(uint64, tag = "8")]
+    #[prost(uint64, tag = "7")]
     blocks: u64,
-    #[prost(message, optional, tag = "9")]
-    atime: Option<TimeFields>,
-    #[prost(message, optional, tag = "10")]
-    mtime: Option<TimeFields>,
-    #[prost(message, optional, tag = "11")]
-    ctime: Option<TimeFields>,
-    #[prost(message, optional, tag = "12")]
-    btime: Option<TimeFields>,
+    #[prost(sint64, tag = "8")]
+    atime_secs: i64,
+    #[prost(fixed32, tag = "9")]
+    atime_nanos: u32,
+    #[prost(sint64, tag = "10")]
+    mtime_secs: i64,
+    #[prost(fixed32, tag = "11")]
+    mtime_nanos: u32,
+    #[prost(sint64, tag = "12")]
+    ctime_secs: i64,
+    #[prost(fixed32, tag = "13")]
+    ctime_nanos: u32,
+    #[prost(sint64, tag = "14")]
+    btime_secs: i64,
+    #[prost(fixed32, tag = "15")]
+    btime_nanos: u32,
+    #[prost(uint32, tag = "16")]
+    rdev: u32,
 }
 
 impl From<&Attr> for AttrFields {
     fn from(attr: &Attr) -> AttrFields {
-        let &Attr { ino, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime } = attr;
-        let [atime, mtime, ctime, btime] = [atime, mtime, ctime, btime].map(|time| Some(time.into()));
-        AttrFields { ino: ino.0, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime }
+        AttrFields {
+            ino: attr.ino.0,
+            mode: attr.mode,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            size: attr.size,
+            blocks: attr.blocks,
+            atime_secs: attr.atime.secs,
+            atime_nanos: attr.atime.nanos,
+            mtime_secs: attr.mtime.secs,
+            mtime_nanos: attr.mtime.nanos,
+            ctime_secs: attr.ctime.secs,
+            ctime_nanos: attr.ctime.nanos,
+            btime_secs: attr.btime.secs,
+            btime_nanos: attr.btime.nanos,
+            rdev: attr.rdev,
+        }
     }
 }
 
 impl TryFrom<AttrFields> for Attr {
     type Error = Malformed;
 
-    fn try_from(fields: AttrFields) -> Result<Attr, Malformed> {
-        let AttrFields { ino, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime } =
-            fields;
-        if FileKind::of_mode(mode).is_none() {
-            return Err(Malformed::new(format!("attributes of unknown file type {mode:o}")));
+    fn try_from(f: AttrFields) -> Result<Attr, Malformed> {
+        if FileKind::of_mode(f.mode).is_none() {
+            return Err(Malformed::new(format!("attributes of unknown file type {:o}", f.mode)));
         }
         Ok(Attr {
-            ino: InodeId(ino),
-            mode,
-            nlink,
-            uid,
-            gid,
-            rdev,
-            size,
-            blocks,
-            atime: time(atime, "atime")?,
-            mtime: time(mtime, "mtime")?,
-            ctime: time(ctime, "ctime")?,
-            btime: time(btime, "btime")?,
+            ino: InodeId(f.ino),
+            mode: f.mode,
+            nlink: f.nlink,
+            uid: f.uid,
+            gid: f.gid,
+            rdev: f.rdev,
+            size: f.size,
+            blocks: f.blocks,
+            atime: point(f.atime_secs, f.atime_nanos)?,
+            mtime: point(f.mtime_secs, f.mtime_nanos)?,
+            ctime: point(f.ctime_secs, f.ctime_nanos)?,
+            btime: point(f.btime_secs, f.btime_nanos)?,
         })
     }
 }

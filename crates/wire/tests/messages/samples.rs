@@ -6,12 +6,16 @@ use types::*;
 use wire::frame::{Header, Hello, Kind, Welcome};
 use wire::*;
 
-/// A message's file name without ending, its bytes, and whether bytes are this message.
+/// A message as it is tested.
 pub struct Sample {
+    /// Name of its file, without ending.
     pub name: String,
     pub bytes: Vec<u8>,
-    pub is: Box<dyn Fn(&[u8]) -> bool>,
+    /// Whether bytes are this message.
+    pub is: Reader,
 }
+
+type Reader = Box<dyn Fn(&[u8]) -> bool>;
 
 pub fn samples() -> Vec<Sample> {
     let mut samples = vec![header()];
