@@ -3,7 +3,7 @@
 //! What was received waits in a stage. Records are decrypted out of it one by one, into the memory that the caller names; what doesn't fit there is
 //! kept. What is to be sent is encrypted into one buffer, many records at a time.
 
-use crate::limits::{TLS_SEND_BYTES, TLS_STAGE_BYTES};
+use crate::limits::{TLS_BULK_STAGE_BYTES, TLS_SEND_BYTES, TLS_STAGE_BYTES};
 use rt::IoBuf;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -24,12 +24,8 @@ const RECORD_PLAIN_BYTES: usize = 16 << 10;
 /// What a record has beside its plain bytes: header, inner type, tag.
 const RECORD_OVERHEAD_BYTES: usize = RECORD_HEADER_BYTES + 1 + 16;
 
-/// Room for records of the protocol's own among the others: a few changes of keys of 28 bytes each, or an alert.
-const CONTROL_BYTES: usize = 4 << 10;
-
-/// The buffer for one send.
-const SEND_BUFFER_BYTES: usize =
-    TLS_SEND_BYTES + (TLS_SEND_BYTES / RECORD_PLAIN_BYTES + 1) * RECORD_OVERHEAD_BYTES + CONTROL_BYTES;
+/// Records of the protocol's own that may come before each with data: two changes of keys, of five bytes each.
+const CONTROL_BYTES: usize = 2 * (5 + RECORD_OVERHEAD_BYTES);
 
 /// One end.
 pub(super) struct Session {
@@ -43,8 +39,8 @@ pub(super) struct Session {
     kept_from: usize,
     /// Records of the protocol's own that wait to be sent.
     control: Vec<u8>,
-    /// Encrypted records; shared with a send while one is under way.
-    out: Option<IoBuf>,
+    /// The last receive filled all the room that it had.
+    bulk: bool,
     /// Why nothing works any more.
     broken: Option<rustls::Error>,
 }
@@ -85,7 +81,7 @@ impl Session {
             kept: Vec::new(),
             kept_from: 0,
             control: Vec::new(),
-            out: None,
+            bulk: false,
             broken: None,
         }
     }
@@ -123,6 +119,10 @@ impl Session {
     pub(super) fn room(&mut self) -> IoBuf {
         if self.start == self.filled {
             (self.start, self.filled) = (0, 0);
+            let size = if self.bulk { TLS_BULK_STAGE_BYTES } else { TLS_STAGE_BYTES };
+            if self.stage.len() != size {
+                self.stage = IoBuf::alloc(size);
+            }
         } else if self.start > 0 {
             self.stage.copy_from(0, self.stage.slice(self.start..self.filled).as_slice());
             (self.start, self.filled) = (0, self.filled - self.start);
@@ -133,6 +133,7 @@ impl Session {
     /// So many bytes came into the room.
     pub(super) fn received(&mut self, bytes: usize) {
         self.filled += bytes;
+        self.bulk = self.filled == self.stage.len();
     }
 
     /// Records of the protocol's own that must be sent now: in a handshake, after every step.
@@ -216,28 +217,35 @@ impl Session {
         failure(error)
     }
 
-    /// Encrypts from the front of what is to be sent; `None` when nothing is left. The previous result must have been sent.
+    /// Encrypts from the front of what is to be sent; `None` when nothing is left.
     pub(super) fn encrypt(&mut self, plain: &mut Plain) -> io::Result<Option<IoBuf>> {
         self.check()?;
-        let mut out = self.out.take().unwrap_or_else(|| IoBuf::alloc(SEND_BUFFER_BYTES));
-        let buffer = exclusive(&mut out, 0);
-        let (mut end, mut room) = (0, TLS_SEND_BYTES);
+        let mut room = plain.len().min(TLS_SEND_BYTES);
+        if room == 0 {
+            return Ok(None);
+        }
+        let records = room.div_ceil(RECORD_PLAIN_BYTES);
+        let around = records * (RECORD_OVERHEAD_BYTES + CONTROL_BYTES);
+        let mut out = IoBuf::alloc(self.control.len() + room + around);
+        let buffer = out.exclusive().expect("nobody else knows it");
+        let mut end = 0;
         while let Some(part) = plain.next(room.min(RECORD_PLAIN_BYTES)) {
             room -= part.len();
             let mut written = 0;
             while written == 0 {
                 end += put(buffer, end, &std::mem::take(&mut self.control))?;
-                // No bytes are given: those that are staged may be in the middle of being received.
                 let write = Write { part, into: &mut buffer[end..], written: &mut written };
                 let kept = &mut self.kept;
                 let keep = |plain: &[u8]| kept.extend_from_slice(plain);
-                self.end.step(&mut [], keep, &mut self.control, Some(write)).1.map_err(failure)?;
+                // No bytes are given: those that are staged may be in the middle of being received.
+                let step = self.end.step(&mut [], keep, &mut self.control, Some(write)).1.map_err(failure)?;
+                if written == 0 && step != Step::Again {
+                    return Err(io::ErrorKind::NotConnected.into());
+                }
             }
             end += written;
         }
-        let filled = out.slice(0..end);
-        self.out = Some(out);
-        Ok((end > 0).then_some(filled))
+        Ok(Some(out.slice(0..end)))
     }
 }
 
@@ -413,9 +421,18 @@ impl Plain {
         Plain { pieces, first: 0, skip: 0, gathered: Vec::new() }
     }
 
+    /// Bytes that are left.
+    fn len(&self) -> usize {
+        let left = self.pieces.get(self.first..).unwrap_or_default();
+        left.iter().map(IoBuf::len).sum::<usize>() - self.skip
+    }
+
     /// The next bytes, as many as there are up to `most`; where one piece has so many they are not copied.
     fn next(&mut self, most: usize) -> Option<&[u8]> {
         self.gathered.clear();
+        if most == 0 {
+            return None;
+        }
         while let Some(piece) = self.pieces.get(self.first) {
             let left = piece.len() - self.skip;
             let want = most - self.gathered.len();
@@ -427,11 +444,11 @@ impl Plain {
             } else {
                 self.skip = part.end;
             }
-            if part.is_empty() && want > 0 {
+            if part.is_empty() {
                 continue;
             }
             if alone {
-                return (!part.is_empty()).then(|| &self.pieces[first].as_slice()[part]);
+                return Some(&self.pieces[first].as_slice()[part]);
             }
             self.gathered.extend_from_slice(&self.pieces[first].as_slice()[part]);
             if self.gathered.len() == most {
