@@ -45,6 +45,8 @@ pub(super) struct Connection {
     heard: Rc<Heard>,
     liveness: Liveness,
     counters: Arc<LinkCounters>,
+    /// Bytes sent and received that the counters have already.
+    accounted: Cell<(u64, u64)>,
     /// Takes no more calls.
     ending: Cell<bool>,
     /// Why it ended, the first reason.
@@ -77,6 +79,7 @@ impl Connection {
             bytes: Budget::new(MAX_BYTES_IN_FLIGHT),
             heard: inbound.heard(),
             counters,
+            accounted: Cell::default(),
             ending: Cell::new(false),
             fault: RefCell::new(None),
             users: Cell::new(2),
@@ -153,6 +156,7 @@ impl Connection {
         self.abort(fault);
         self.users.set(self.users.get() - 1);
         if self.users.get() == 0 {
+            self.account();
             let ids = self.calls.borrow().ids();
             ids.into_iter().for_each(|id| self.calls.borrow_mut().finish(id, Outcome::Lost));
             self.changed.notify();
@@ -222,7 +226,7 @@ impl Connection {
                     self.obey(kind)?;
                 }
             }
-            self.counters.bytes_received.store(self.heard.bytes.get(), Ordering::Relaxed);
+            self.account();
         }
     }
 
@@ -320,8 +324,16 @@ impl Connection {
         }
     }
 
+    /// Adds what has been moved since the last time to the counters.
+    fn account(&self) {
+        let now = (self.outbox.sent_bytes(), self.heard.bytes.get());
+        let before = self.accounted.replace(now);
+        self.counters.bytes_sent.fetch_add(now.0 - before.0, Ordering::Relaxed);
+        self.counters.bytes_received.fetch_add(now.1 - before.1, Ordering::Relaxed);
+    }
+
     fn look_around(&self) {
-        self.counters.bytes_sent.store(self.outbox.sent_bytes(), Ordering::Relaxed);
+        self.account();
         let now = rt::monotonic_ns();
         let silence = Duration::from_nanos(now.saturating_sub(self.heard.at_ns.get()));
         if silence > self.liveness.give_up_after {

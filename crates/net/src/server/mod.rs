@@ -49,7 +49,7 @@ pub struct ServerLimits {
     pub requests_per_connection: usize,
     /// Connections; more are closed at once.
     pub connections: usize,
-    /// Bytes of payload that one core holds.
+    /// Bytes of requests and payloads that one core holds; it reads no more meanwhile.
     pub payload_bytes_per_core: usize,
     /// When an idle connection is given up: its client may have vanished without a word.
     pub liveness: Liveness,
@@ -103,7 +103,8 @@ impl Server {
     }
 
     /// Takes no more requests, says goodbye to the clients, waits for running requests to end (within a limit), and ends the threads.
-    /// Blocks the calling thread.
+    /// Blocks the calling thread, which
+    /// must not be one of its own.
     pub fn stop(&self) {
         self.shared.stop.set();
         let threads = std::mem::take(&mut *self.threads.lock());

@@ -1,5 +1,6 @@
 //! Calls that work.
 
+use crate::proxy::Proxy;
 use crate::raw::Raw;
 use crate::support::{Ask, Service1, Told, channel_to, localhost, pattern, peer_of, serve, sum};
 use net::Channel;
@@ -162,4 +163,48 @@ fn a_write_that_is_given_up_in_the_middle_harms_no_other() {
         }
     })
     .unwrap();
+}
+
+#[test]
+fn frames_may_arrive_in_pieces_of_any_size() {
+    let server = serve(&Service1::open());
+    let proxy = Proxy::with_pieces(server.addresses()[0], |len| match rt::random_u64() % 4 {
+        0 => 1 + rt::random_u64() as usize % 8,
+        1 => 1 + rt::random_u64() as usize % 100,
+        _ => 1 + rt::random_u64() as usize % len.max(1),
+    });
+    let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![proxy.address], Duration::from_secs(60)));
+    rt::block_on(async move {
+        all(150, |index| {
+            let channel = channel.clone();
+            async move {
+                let number = index as u64;
+                let len = rt::random_u64() as usize % if index % 10 == 0 { 200_000 } else { 3_000 };
+                let buf = IoBuf::alloc(len);
+                assert_eq!(
+                    channel.call(Ask::Fill(number), Some(buf.clone())).await,
+                    Ok(Told(number, len as u64))
+                );
+                assert!(buf.as_slice() == pattern(number, len), "{len} bytes");
+                let expected = if len == 0 { 0 } else { sum(buf.as_slice()) };
+                assert_eq!(channel.call(Ask::Sum(number), Some(buf)).await, Ok(Told(number, expected)));
+            }
+        })
+        .await;
+        assert_eq!(proxy.connections(), 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_simulated_machine_reaches_nobody_and_says_why() {
+    let address = localhost();
+    let mut machine = rt::sim::Machine::new(1);
+    let error = machine.run(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], Duration::from_secs(60)));
+        channel.call(Ask::Sum(1), None).await.unwrap_err()
+    });
+    let error = error.unwrap();
+    assert_eq!(error.errno, Errno::ETIMEDOUT);
+    assert!(error.message.ends_with("a simulated machine has no sockets"), "{error}");
 }
