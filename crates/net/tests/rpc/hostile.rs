@@ -188,7 +188,7 @@ fn a_server_that_answers_what_was_not_asked_is_left() {
         }
     });
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], Duration::from_millis(700)));
+        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], Duration::from_secs(2)));
         let error = channel.call(Ask::Fill(1), Some(IoBuf::alloc(10))).await.unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
     })

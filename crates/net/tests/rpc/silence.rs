@@ -13,7 +13,7 @@ use std::time::Duration;
 use wire::frame::{Header, Kind};
 
 const QUICK: Liveness =
-    Liveness { ask_after: Duration::from_millis(100), give_up_after: Duration::from_millis(400) };
+    Liveness { ask_after: Duration::from_millis(200), give_up_after: Duration::from_secs(1) };
 
 #[test]
 fn a_silent_server_is_left_for_another_connection() {
@@ -60,7 +60,7 @@ fn a_client_that_vanished_is_given_up_and_a_quiet_one_is_not() {
     let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
     let mut quiet = Raw::welcome(server.addresses()[0], 1);
     let mut vanished = Raw::welcome(server.addresses()[0], 2);
-    for _ in 0..10 {
+    for _ in 0..6 {
         assert_eq!(quiet.receive().unwrap().0.kind, Kind::Ping);
         quiet.send(Header::new(Kind::Pong, 0), &[], &[]);
     }
