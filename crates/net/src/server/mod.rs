@@ -51,7 +51,8 @@ pub struct ServerLimits {
     pub connections: usize,
     /// Bytes of requests and payloads that one core holds; it reads no more meanwhile.
     pub payload_bytes_per_core: usize,
-    /// When an idle connection is given up: its client may have vanished without a word.
+    /// When an idle connection is given up: its client may have vanished without a word. Answers that a client doesn't take for as
+    /// long end its connection, too.
     pub liveness: Liveness,
     /// How long a stop waits for running requests.
     pub stop_timeout: Duration,

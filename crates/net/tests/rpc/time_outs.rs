@@ -61,17 +61,17 @@ fn who_cannot_be_reached_is_named_with_the_reason() {
     let cases = [
         (
             vec![gone],
-            format!("storage node 3 can't be reached for 500ms; {gone}: Connection refused (os error 111)"),
+            format!("storage node 3 can't be reached for 100ms; {gone}: Connection refused (os error 111)"),
         ),
         (
             vec![mute.local_addr().unwrap()],
-            "storage node 3 can't be reached for 500ms: no address has answered".into(),
+            "storage node 3 can't be reached for 100ms: no address has answered".into(),
         ),
-        (vec![], "storage node 3 can't be reached for 500ms: no address is known".into()),
+        (vec![], "storage node 3 can't be reached for 100ms: no address is known".into()),
     ];
     for (addresses, expected) in cases {
         rt::block_on(async move {
-            let channel: Channel<Ask, Told> = Channel::remote(peer_of(addresses, SHORT));
+            let channel: Channel<Ask, Told> = Channel::remote(peer_of(addresses, Duration::from_millis(100)));
             for ask in [Ask::Sum(1), Ask::Wait(1)] {
                 let error = channel.call(ask, None).await.unwrap_err();
                 assert_eq!((error.errno, error.message.as_ref()), (Errno::ETIMEDOUT, expected.as_str()));
