@@ -9,7 +9,7 @@ use wire::Message;
 use wire::frame::{HEADER_BYTES, Header, Hello, Kind, Welcome};
 
 /// One end of a connection.
-pub struct Raw(Wire);
+pub struct Raw(pub Wire);
 
 impl Raw {
     pub fn connect(address: SocketAddr) -> Raw {

@@ -11,6 +11,7 @@ mod cancel;
 mod hostile;
 #[path = "../rpc/lost_connections.rs"]
 mod lost_connections;
+mod others_numbers;
 #[path = "../rpc/proxy.rs"]
 mod proxy;
 #[path = "../rpc/raw.rs"]

@@ -16,12 +16,13 @@ pub const TRANSPORT: Transport = Transport::Tls;
 /// The server's last word in a handshake that ends in encryption.
 const ENCRYPTED: u8 = 1;
 
-/// A node and a client.
-static MEMBERS: LazyLock<(Credentials, Credentials)> = LazyLock::new(|| {
+/// A node and two clients.
+static MEMBERS: LazyLock<(Credentials, Credentials, Credentials)> = LazyLock::new(|| {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
     let authority = Authority::create(CLUSTER, "test", now).unwrap();
     let node = authority.issue(&Role::Node(NodeId(3)), Validity::of_node(now)).unwrap();
-    (node, authority.issue(&Role::Client("9".into()), Validity::of_client(now)).unwrap())
+    let client = |name: &str| authority.issue(&Role::Client(name.into()), Validity::of_client(now)).unwrap();
+    (node, client("9"), client("other"))
 });
 
 /// What bytes made by hand go over.
@@ -45,7 +46,16 @@ fn security_of(credentials: &Credentials) -> Security {
 }
 
 pub fn to_server(stream: TcpStream) -> Wire {
-    let config = client_config(&MEMBERS.1, Protection::Encrypted).unwrap();
+    to_server_as(&MEMBERS.1, stream)
+}
+
+/// As another member than the usual one.
+pub fn to_server_as_other(stream: TcpStream) -> Wire {
+    to_server_as(&MEMBERS.2, stream)
+}
+
+fn to_server_as(credentials: &Credentials, stream: TcpStream) -> Wire {
+    let config = client_config(credentials, Protection::Encrypted).unwrap();
     let mut stream = StreamOwned::new(ClientConnection::new(config, peer_name(None)).unwrap(), stream);
     let mut word = [0];
     match stream.read_exact(&mut word) {
