@@ -115,7 +115,13 @@ impl fmt::Debug for Authority {
 
 impl Authority {
     /// Makes the authority of a new cluster: a key and a certificate that it signed itself.
+    ///
+    /// # Errors
+    /// A `cluster` that isn't hexadecimal digits with dashes, as a UUID is.
     pub fn create(cluster: &str, name: &str, now: i64) -> Result<Authority> {
+        if cluster.is_empty() || !cluster.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
+            return Err(Error::certificate(format!("{cluster:?} is no UUID of a cluster")));
+        }
         let key = KeyPair::generate()?;
         let validity = Validity { from: now - CLOCK_SKEW_S, until: now + AUTHORITY_VALIDITY_S };
         let mut params = parameters(&format!("weft cluster {name}"), &authority_uri(cluster), validity)?;

@@ -160,6 +160,5 @@ impl JoinToken {
 }
 
 fn sum_of(bytes: &[u8]) -> [u8; SUM_BYTES] {
-    // The algorithm returns 64 bits of which CRC-32 fills the lower half.
-    (crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32).to_le_bytes()
+    types::crc32c(bytes).to_le_bytes()
 }

@@ -7,7 +7,7 @@ mod common;
 use common::*;
 use identity::tls::{Strangers, client_config, join_config, peer_name, server_config};
 use identity::{
-    Authority, Credentials, Error, JoinToken, MemberKind, PendingKey, Protection, Role, TokenOffer,
+    Authority, Credentials, Error, Identity, JoinToken, MemberKind, PendingKey, Protection, Role, TokenOffer,
     TokenRecords, Validity,
 };
 use rustls::{CertificateError, ClientConfig};
@@ -243,4 +243,33 @@ fn a_request_is_checked() {
     let credentials = Credentials::from_pem(&chain, &key.serialize_pem()).unwrap();
     assert_eq!(credentials.identity().role, role);
     assert_eq!(credentials.identity().expires, validity.until);
+}
+
+#[test]
+fn a_cluster_that_would_be_ambiguous_in_a_name_is_refused() {
+    for cluster in ["", "a/b", "1 2", "x"] {
+        assert!(matches!(Authority::create(cluster, "test", now()), Err(Error::BadCertificate { .. })));
+    }
+}
+
+/// Damage is refused or makes another name; it never panics.
+#[test]
+fn a_damaged_certificate_is_read_or_refused() {
+    let good = node(&authority(CLUSTER), 3);
+    let identity = Identity::of(good.certificate()).unwrap();
+    assert_eq!((identity.role, identity.cluster.as_str()), (Role::Node(NodeId(3)), CLUSTER));
+    let (mut read, mut refused) = (0, 0);
+    for at in 0..good.certificate().len() {
+        for flip in [1, 0x80] {
+            let mut damaged = good.certificate().to_vec();
+            damaged[at] ^= flip;
+            match Identity::of(&damaged.into()) {
+                Ok(_) => read += 1,
+                Err(_) => refused += 1,
+            }
+            let _ = Identity::of(&good.certificate()[..at].to_vec().into()).unwrap_err();
+        }
+    }
+    // Keys and signatures are not looked at, names and lengths are.
+    assert!(read > 50 && refused > 50, "{read} read, {refused} refused");
 }

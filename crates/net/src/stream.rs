@@ -81,7 +81,7 @@ impl From<Way> for Stream {
     fn from(way: Way) -> Stream {
         match way {
             Way::Plain(socket) => Stream::Plain(socket, Transport::AuthenticatedTcp),
-            Way::Encrypted(tls) => Stream::Tls(Box::new(tls)),
+            Way::Encrypted(tls) => Stream::Tls(tls),
         }
     }
 }

@@ -248,6 +248,19 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_exclusive_while_nobody_else_has_a_handle() {
+        let mut buf = IoBuf::alloc(100);
+        buf.exclusive().unwrap()[99] = 7;
+        assert_eq!(buf.as_slice()[99], 7);
+        let part = buf.slice(0..1);
+        assert!(buf.exclusive().is_none());
+        drop(buf);
+        // A part that is the last handle gives its own bytes.
+        let mut part = part;
+        assert_eq!(part.exclusive().unwrap().len(), 1);
+    }
+
+    #[test]
     fn memory_is_reused_only_after_the_last_handle() {
         let first = IoBuf::alloc(64 << 10);
         let address = first.as_ptr();

@@ -1,7 +1,7 @@
 //! One connection of a client, on its core.
 
 use super::accept::refuse;
-use super::core::{Arrival, ServerCore};
+use super::core::{Arrival, ClientCore, ServerCore};
 use super::requests::{Requests, Running};
 use super::router::Job;
 use crate::budget::Permit;
@@ -63,8 +63,12 @@ impl Connection {
     }
 
     /// Which core of which client it is.
-    pub(super) fn key(&self) -> (u64, u32) {
-        (self.caller.client, self.caller.core)
+    pub(super) fn key(&self) -> ClientCore {
+        ClientCore {
+            role: self.caller.proof.role().cloned(),
+            client: self.caller.client,
+            core: self.caller.core,
+        }
     }
 
     pub(super) fn incarnation(&self) -> u64 {

@@ -27,7 +27,11 @@ pub struct Tls {
     server: Option<Arc<ServerConfig>>,
     /// The node that must be at the other end of connections that this end makes.
     node: Option<NodeId>,
+    /// Whether a member may connect.
+    admit: Option<Arc<Admit>>,
 }
+
+type Admit = dyn Fn(&Identity) -> bool + Send + Sync;
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,12 +50,13 @@ impl Tls {
             client: client_config(credentials, protection)?,
             server: Some(server_config(credentials, protection, strangers)?),
             node: None,
+            admit: None,
         })
     }
 
     /// That of somebody who has a join token and wants to become a member. It can connect, to management, and not be connected to.
     pub fn joining(token: &JoinToken) -> identity::Result<Tls> {
-        Ok(Tls { client: join_config(token)?, server: None, node: None })
+        Ok(Tls { client: join_config(token)?, server: None, node: None, admit: None })
     }
 
     /// The same, but connections that this end makes must reach this very node.
@@ -59,10 +64,16 @@ impl Tls {
         Tls { node: Some(node), ..self.clone() }
     }
 
+    /// The same, but only members that `admit` lets in may connect: a certificate is good for years, and some members are removed before. It is
+    /// asked once for a connection.
+    pub fn admitting(&self, admit: impl Fn(&Identity) -> bool + Send + Sync + 'static) -> Tls {
+        Tls { admit: Some(Arc::new(admit)), ..self.clone() }
+    }
+
     /// Makes us known to whom we have connected to. The caller bounds the time.
     pub(crate) async fn connect(&self, socket: Socket) -> io::Result<Known> {
         let session = Session::client(self.client.clone(), peer_name(self.node))?;
-        Shaking { socket, session }.as_client().await
+        Shaking { socket, session }.meet_server().await
     }
 
     /// Finds out who has connected. The caller bounds the time.
@@ -70,7 +81,7 @@ impl Tls {
         let server = self.server.clone();
         let server =
             server.ok_or_else(|| refused("this process has no certificate to be connected to with"))?;
-        Shaking { socket, session: Session::server(server)? }.as_server().await
+        Shaking { socket, session: Session::server(server)? }.meet_client(self.admit.as_deref()).await
     }
 }
 
@@ -87,7 +98,7 @@ pub(crate) struct Known {
 
 /// How what follows a handshake is carried.
 pub(crate) enum Way {
-    Encrypted(TlsSocket),
+    Encrypted(Box<TlsSocket>),
     Plain(Socket),
 }
 
@@ -98,7 +109,7 @@ struct Shaking {
 }
 
 impl Shaking {
-    async fn as_client(mut self) -> io::Result<Known> {
+    async fn meet_server(mut self) -> io::Result<Known> {
         self.shake().await?;
         let protection = self.agreed()?;
         let verdict = IoBuf::alloc(1);
@@ -109,19 +120,28 @@ impl Shaking {
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
-        if verdict.as_slice() != [byte_of(protection)] {
-            return Err(refused("the ends disagree on encryption"));
+        match verdict.as_slice()[0] {
+            NOT_ADMITTED => Err(refused("the server doesn't let us in any more")),
+            word if word == byte_of(protection) => self.known(protection),
+            _ => Err(refused("the ends disagree on encryption")),
         }
-        self.known(protection)
     }
 
-    async fn as_server(mut self) -> io::Result<Known> {
+    async fn meet_client(mut self, admit: Option<&Admit>) -> io::Result<Known> {
         self.shake().await?;
         let protection = self.agreed()?;
-        let verdict = IoBuf::from_slice(&[byte_of(protection)]);
+        let removed = match (self.identity()?, admit) {
+            (Some(identity), Some(admit)) if !admit(&identity) => Some(identity),
+            _ => None,
+        };
+        let verdict = if removed.is_some() { NOT_ADMITTED } else { byte_of(protection) };
+        let verdict = IoBuf::from_slice(&[verdict]);
         let sent = self.session.encrypt(&mut Plain::new(vec![verdict]))?;
         self.socket.send(sent.into_iter().collect()).await?;
-        self.known(protection)
+        match removed {
+            Some(identity) => Err(refused(format!("{identity} is not let in any more"))),
+            None => self.known(protection),
+        }
     }
 
     async fn shake(&mut self) -> io::Result<()> {
@@ -154,10 +174,14 @@ impl Shaking {
         Protection::agreed(self.session.protocol()).ok_or_else(|| refused("the peer speaks another protocol"))
     }
 
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        peer_identity(self.session.peer_certificates()).map_err(|e| refused(e.to_string()))
+    }
+
     fn known(self, protection: Protection) -> io::Result<Known> {
         let identity = peer_identity(self.session.peer_certificates()).map_err(|e| refused(e.to_string()))?;
         let way = match protection {
-            Protection::Encrypted => Way::Encrypted(TlsSocket::new(self.socket, self.session)),
+            Protection::Encrypted => Way::Encrypted(Box::new(TlsSocket::new(self.socket, self.session))),
             Protection::HandshakeOnly if self.session.is_drained() => Way::Plain(self.socket),
             Protection::HandshakeOnly => return Err(refused("the peer spoke before it was accepted")),
         };
@@ -165,7 +189,10 @@ impl Shaking {
     }
 }
 
-/// What the server's last word of a handshake is.
+/// The server's last word to a member whose certificate is good and who is unwanted all the same.
+const NOT_ADMITTED: u8 = 0;
+
+/// The server's last word to whom it lets in.
 fn byte_of(protection: Protection) -> u8 {
     match protection {
         Protection::Encrypted => 1,

@@ -3,7 +3,7 @@
 //! What was received waits in a stage. Records are decrypted out of it one by one, into the memory that the caller names; what doesn't fit there is
 //! kept. What is to be sent is encrypted into one buffer, many records at a time.
 
-use crate::limits::{TLS_SEND_BYTES, TLS_STAGE_BYTES};
+use crate::limits::{TLS_BULK_STAGE_BYTES, TLS_SEND_BYTES, TLS_STAGE_BYTES};
 use rt::IoBuf;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -24,12 +24,8 @@ const RECORD_PLAIN_BYTES: usize = 16 << 10;
 /// What a record has beside its plain bytes: header, inner type, tag.
 const RECORD_OVERHEAD_BYTES: usize = RECORD_HEADER_BYTES + 1 + 16;
 
-/// Room for records of the protocol's own among the others: a few changes of keys of 28 bytes each, or an alert.
-const CONTROL_BYTES: usize = 4 << 10;
-
-/// The buffer for one send.
-const SEND_BUFFER_BYTES: usize =
-    TLS_SEND_BYTES + (TLS_SEND_BYTES / RECORD_PLAIN_BYTES + 1) * RECORD_OVERHEAD_BYTES + CONTROL_BYTES;
+/// Records of the protocol's own that may come before each with data: two changes of keys, of five bytes each.
+const CONTROL_BYTES: usize = 2 * (5 + RECORD_OVERHEAD_BYTES);
 
 /// One end.
 pub(super) struct Session {
@@ -43,8 +39,8 @@ pub(super) struct Session {
     kept_from: usize,
     /// Records of the protocol's own that wait to be sent.
     control: Vec<u8>,
-    /// Encrypted records; shared with a send while one is under way.
-    out: Option<IoBuf>,
+    /// The last receive filled all the room that it had.
+    bulk: bool,
     /// Why nothing works any more.
     broken: Option<rustls::Error>,
 }
@@ -85,7 +81,7 @@ impl Session {
             kept: Vec::new(),
             kept_from: 0,
             control: Vec::new(),
-            out: None,
+            bulk: false,
             broken: None,
         }
     }
@@ -123,6 +119,10 @@ impl Session {
     pub(super) fn room(&mut self) -> IoBuf {
         if self.start == self.filled {
             (self.start, self.filled) = (0, 0);
+            let size = if self.bulk { TLS_BULK_STAGE_BYTES } else { TLS_STAGE_BYTES };
+            if self.stage.len() != size {
+                self.stage = IoBuf::alloc(size);
+            }
         } else if self.start > 0 {
             self.stage.copy_from(0, self.stage.slice(self.start..self.filled).as_slice());
             (self.start, self.filled) = (0, self.filled - self.start);
@@ -133,6 +133,7 @@ impl Session {
     /// So many bytes came into the room.
     pub(super) fn received(&mut self, bytes: usize) {
         self.filled += bytes;
+        self.bulk = self.filled == self.stage.len();
     }
 
     /// Records of the protocol's own that must be sent now: in a handshake, after every step.
@@ -143,7 +144,7 @@ impl Session {
     /// Goes on with a handshake: [`Step::Hungry`] until more has come, or because it is over.
     pub(super) fn shake(&mut self) -> io::Result<Step> {
         loop {
-            match self.step()? {
+            match self.step(&mut Target { into: None, done: 0 })? {
                 Step::Again if self.kept.is_empty() => {}
                 step => return Ok(step),
             }
@@ -152,21 +153,22 @@ impl Session {
 
     /// Decrypts into `into` what there is and tells how many bytes; `None` when the peer sends no more, 0 when nothing whole is there.
     pub(super) fn decrypt(&mut self, into: &IoBuf) -> io::Result<Option<usize>> {
-        let mut done = self.take_kept(into, 0);
-        while done < into.len() {
-            match self.step()? {
-                Step::Again => done += self.take_kept(into, done),
+        let done = self.take_kept(into);
+        let mut target = Target { into: Some(into), done };
+        while target.done < into.len() {
+            match self.step(&mut target)? {
+                Step::Again => {}
                 Step::Hungry => break,
-                Step::Closed if done == 0 => return Ok(None),
+                Step::Closed if target.done == 0 => return Ok(None),
                 Step::Closed => break,
             }
         }
-        Ok(Some(done))
+        Ok(Some(target.done))
     }
 
-    fn take_kept(&mut self, into: &IoBuf, at: usize) -> usize {
-        let part = (self.kept.len() - self.kept_from).min(into.len() - at);
-        into.copy_from(at, &self.kept[self.kept_from..self.kept_from + part]);
+    fn take_kept(&mut self, into: &IoBuf) -> usize {
+        let part = (self.kept.len() - self.kept_from).min(into.len());
+        into.copy_from(0, &self.kept[self.kept_from..self.kept_from + part]);
         self.kept_from += part;
         if self.kept_from == self.kept.len() {
             self.kept.clear();
@@ -176,11 +178,13 @@ impl Session {
     }
 
     /// Processes records up to the next with data, or tells why it can't.
-    fn step(&mut self) -> io::Result<Step> {
+    fn step(&mut self, target: &mut Target<'_>) -> io::Result<Step> {
         self.check()?;
         let staged = self.start..self.filled;
         let records = &mut exclusive(&mut self.stage, self.filled)[staged];
-        let (discard, result) = self.end.step(records, &mut self.kept, &mut self.control, None);
+        let kept = &mut self.kept;
+        let (discard, result) =
+            self.end.step(records, |plain| target.take(plain, kept), &mut self.control, None);
         self.start += discard;
         match result {
             // Part of a message of the protocol would have to stay staged while others are sent. Nobody who speaks properly sends that.
@@ -207,32 +211,41 @@ impl Session {
     fn fail(&mut self, error: rustls::Error) -> io::Error {
         if self.end.has_alert() {
             // It is given out before anything is looked at.
-            let _ = self.end.step(&mut [], &mut self.kept, &mut self.control, None);
+            let _ = self.end.step(&mut [], |_: &[u8]| {}, &mut self.control, None);
         }
         self.broken = Some(error.clone());
         failure(error)
     }
 
-    /// Encrypts from the front of what is to be sent; `None` when nothing is left. The previous result must have been sent.
+    /// Encrypts from the front of what is to be sent; `None` when nothing is left.
     pub(super) fn encrypt(&mut self, plain: &mut Plain) -> io::Result<Option<IoBuf>> {
         self.check()?;
-        let mut out = self.out.take().unwrap_or_else(|| IoBuf::alloc(SEND_BUFFER_BYTES));
-        let buffer = exclusive(&mut out, 0);
-        let (mut end, mut room) = (0, TLS_SEND_BYTES);
+        let mut room = plain.len().min(TLS_SEND_BYTES);
+        if room == 0 {
+            return Ok(None);
+        }
+        let records = room.div_ceil(RECORD_PLAIN_BYTES);
+        let around = records * (RECORD_OVERHEAD_BYTES + CONTROL_BYTES);
+        let mut out = IoBuf::alloc(self.control.len() + room + around);
+        let buffer = out.exclusive().expect("nobody else knows it");
+        let mut end = 0;
         while let Some(part) = plain.next(room.min(RECORD_PLAIN_BYTES)) {
             room -= part.len();
             let mut written = 0;
             while written == 0 {
                 end += put(buffer, end, &std::mem::take(&mut self.control))?;
-                // No bytes are given: those that are staged may be in the middle of being received.
                 let write = Write { part, into: &mut buffer[end..], written: &mut written };
-                self.end.step(&mut [], &mut self.kept, &mut self.control, Some(write)).1.map_err(failure)?;
+                let kept = &mut self.kept;
+                let keep = |plain: &[u8]| kept.extend_from_slice(plain);
+                // No bytes are given: those that are staged may be in the middle of being received.
+                let step = self.end.step(&mut [], keep, &mut self.control, Some(write)).1.map_err(failure)?;
+                if written == 0 && step != Step::Again {
+                    return Err(io::ErrorKind::NotConnected.into());
+                }
             }
             end += written;
         }
-        let filled = out.slice(0..end);
-        self.out = Some(out);
-        Ok((end > 0).then_some(filled))
+        Ok(Some(out.slice(0..end)))
     }
 }
 
@@ -258,7 +271,7 @@ impl End {
     fn step(
         &mut self,
         records: &mut [u8],
-        plain: &mut Vec<u8>,
+        plain: impl FnMut(&[u8]),
         control: &mut Vec<u8>,
         write: Option<Write<'_>>,
     ) -> (usize, Result<Step, rustls::Error>) {
@@ -277,6 +290,25 @@ impl End {
     }
 }
 
+/// Where decrypted bytes go.
+struct Target<'a> {
+    into: Option<&'a IoBuf>,
+    /// How many are there.
+    done: usize,
+}
+
+impl Target<'_> {
+    /// What doesn't fit is kept.
+    fn take(&mut self, plain: &[u8], kept: &mut Vec<u8>) {
+        let part = self.into.map_or(0, |into| plain.len().min(into.len() - self.done));
+        if let Some(into) = self.into {
+            into.copy_from(self.done, &plain[..part]);
+        }
+        self.done += part;
+        kept.extend_from_slice(&plain[part..]);
+    }
+}
+
 /// What is to be sent once the protocol allows it.
 struct Write<'a> {
     part: &'a [u8],
@@ -288,7 +320,7 @@ struct Write<'a> {
 /// Does what the protocol asks for.
 fn settle<D>(
     status: UnbufferedStatus<'_, '_, D>,
-    plain: &mut Vec<u8>,
+    mut plain: impl FnMut(&[u8]),
     control: &mut Vec<u8>,
     write: Option<Write<'_>>,
 ) -> (usize, Result<Step, rustls::Error>) {
@@ -298,7 +330,7 @@ fn settle<D>(
         Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
             match traffic.next_record() {
                 Some(Ok(record)) => {
-                    plain.extend_from_slice(record.payload);
+                    plain(record.payload);
                     discard += record.discard;
                 }
                 Some(Err(error)) => break Err(error),
@@ -389,9 +421,18 @@ impl Plain {
         Plain { pieces, first: 0, skip: 0, gathered: Vec::new() }
     }
 
+    /// Bytes that are left.
+    fn len(&self) -> usize {
+        let left = self.pieces.get(self.first..).unwrap_or_default();
+        left.iter().map(IoBuf::len).sum::<usize>() - self.skip
+    }
+
     /// The next bytes, as many as there are up to `most`; where one piece has so many they are not copied.
     fn next(&mut self, most: usize) -> Option<&[u8]> {
         self.gathered.clear();
+        if most == 0 {
+            return None;
+        }
         while let Some(piece) = self.pieces.get(self.first) {
             let left = piece.len() - self.skip;
             let want = most - self.gathered.len();
@@ -403,11 +444,11 @@ impl Plain {
             } else {
                 self.skip = part.end;
             }
-            if part.is_empty() && want > 0 {
+            if part.is_empty() {
                 continue;
             }
             if alone {
-                return (!part.is_empty()).then(|| &self.pieces[first].as_slice()[part]);
+                return Some(&self.pieces[first].as_slice()[part]);
             }
             self.gathered.extend_from_slice(&self.pieces[first].as_slice()[part]);
             if self.gathered.len() == most {
@@ -420,4 +461,4 @@ impl Plain {
 
 #[cfg(test)]
 #[path = "session_tests.rs"]
-mod session_tests;
+mod tests;
