@@ -6,7 +6,7 @@ SEEDS ?= 100
 CARGO_BIN := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 WEFT      := $(CARGO_BIN)/release/weft
 
-.PHONY: up down demo check test sim bench docs install tools
+.PHONY: up down demo check test sim bench docs deb install tools
 
 ## up: build weft, run a whole cluster on this machine and mount it at ./mnt
 up: tools
@@ -42,6 +42,10 @@ bench: tools
 docs: tools
 	cargo xtask docs
 	cargo doc --workspace --no-deps
+
+## deb: a Debian package with binary, systemd units and guide
+deb: tools
+	cargo xtask deb
 
 ## install: weft in the system's path and the helper of mount(8)
 install: tools

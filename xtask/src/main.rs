@@ -6,6 +6,7 @@
 mod bench;
 mod build;
 mod check;
+mod deb;
 mod demo;
 mod docs;
 mod e2e;
@@ -44,6 +45,8 @@ enum Command {
     Bench(bench::Options),
     /// Copy a source tree into a mount, build in it, read it back, compare.
     Demo(demo::Options),
+    /// Build a Debian package of the release binary, the units and the guide.
+    Deb,
     /// Write the generated pages of docs/reference.
     Docs,
     /// Programs that the end-to-end suite runs.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Sim(options) => sim::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Demo(options) => demo::run(&options),
+        Command::Deb => deb::run(),
         Command::Docs => docs::run(),
         Command::Helper(helper) => helper::run(&helper),
     };
