@@ -86,7 +86,9 @@ async fn serve(base: &Path) -> Vec<Arc<Client>> {
         stores.push(Store::open(&directory, &identity, Options::default()).await.unwrap().0);
     }
     let storage = Arc::new(StorageService::new(stores.iter().cloned()));
-    let channels = || (1..=TARGETS).map(|id| (TargetId(id), Channel::in_process(storage.clone()))).collect();
+    let channels = || -> net::StorageChannels {
+        (1..=TARGETS).map(|id| (TargetId(id), Channel::in_process(storage.clone()))).collect()
+    };
     let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
     let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: 4 };
     let meta = MetaService::open(writer, options, map.clone(), channels()).await.unwrap();

@@ -8,7 +8,7 @@ use chunkstore::{Identity, Store};
 use mgmt::limits::HEARTBEAT_INTERVAL;
 use mgmt::space_of;
 use rt::sync::Event;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -294,10 +294,5 @@ impl StorageNode {
     /// Requests that a target has been sent.
     pub fn requests(&self, target: TargetId) -> u64 {
         self.service.counters(target).map_or(0, |counters| counters.requests)
-    }
-
-    /// Directories that are served.
-    pub fn directories(&self) -> Vec<PathBuf> {
-        self.service.stores().map(|store| store.dir().to_path_buf()).collect()
     }
 }

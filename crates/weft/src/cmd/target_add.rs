@@ -32,7 +32,7 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
     require_target_or_vacant(&path)?;
     let target = TargetConfig { path: path.clone(), pool: args.pool.clone() };
     let added = match Control::connect(&dir)? {
-        Some(_) => Some(Control::ask(&dir, Request::AddTarget { target })?),
+        Some(mut control) => Some(control.exchange(Request::AddTarget { target })?),
         None => {
             target.append(&dir)?;
             None

@@ -67,7 +67,8 @@ impl Control {
         }
     }
 
-    fn exchange<T: DeserializeOwned>(&mut self, request: Request) -> Result<T> {
+    /// Asks, and takes the answer. One question for each connection.
+    pub fn exchange<T: DeserializeOwned>(&mut self, request: Request) -> Result<T> {
         let value = self.line(request).map_err(|e| self.failed(&e))?;
         let value = Result::from(value)?;
         serde_json::from_value(value).map_err(|e| self.failed(&e.into()))
