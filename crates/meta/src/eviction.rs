@@ -21,6 +21,12 @@ use wire::{MetaOp, MetaReply, Recall, StorageOp, Yield};
 impl MetaService {
     /// Makes a session known. One of another process is known durably when this returns.
     pub async fn register_session(&self, id: SessionId, kind: SessionKind) -> Result<()> {
+        self.make_known(id, kind).await?;
+        self.grace.returned(id);
+        Ok(())
+    }
+
+    async fn make_known(&self, id: SessionId, kind: SessionKind) -> Result<()> {
         if kind == SessionKind::Local {
             return self.sessions.register_local(id).map(|_| ());
         }
@@ -29,9 +35,7 @@ impl MetaService {
             self.keep_session(id, Some(StoredSession::LIVING)).await?;
             self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
         }
-        self.sessions.register_remote(id, &**self.executors.writer.engine())?;
-        self.grace.returned(id);
-        Ok(())
+        self.sessions.register_remote(id, &**self.executors.writer.engine()).map(|_| ())
     }
 
     /// Stores the record of a session of another process.
@@ -54,11 +58,16 @@ impl MetaService {
 
     /// As a session asks for it itself. What it had before is gone, but for what it has open.
     pub(crate) async fn register(&self, id: SessionId, in_use: &[InodeId]) -> Result<()> {
-        self.register_session(id, SessionKind::Remote).await?;
+        if self.grace.is_expected(id) {
+            // What it wrote and hadn't reported is settled before others may ask for it, who are not stopped by a lease any more.
+            self.settle_session(id).await?;
+        }
+        self.make_known(id, SessionKind::Remote).await?;
         let session = self.sessions.get(id)?;
         self.leases.end_session(id);
         let asker = session.asker();
         in_use.iter().for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));
+        self.grace.returned(id);
         Ok(())
     }
 
