@@ -122,9 +122,10 @@ impl MetaService {
     fn patience(&self, id: SessionId, since_ns: u64) -> Duration {
         let Some(session) = self.sessions.find(id) else { return YIELD_TIME };
         let (heard_ns, now_ns) = (session.heard_ns(), rt::monotonic_ns());
-        let silence = heard_ns + SILENCE_TIME.as_nanos() as u64;
-        let deadline =
-            if heard_ns > since_ns { silence.min(since_ns + YIELD_TIME.as_nanos() as u64) } else { silence };
+        let answer_ns = since_ns + YIELD_TIME.as_nanos() as u64;
+        // Not at once, however long ago it was heard of: it may be this service that stood still.
+        let silence_ns = (heard_ns + SILENCE_TIME.as_nanos() as u64).max(answer_ns);
+        let deadline = if heard_ns > since_ns { answer_ns } else { silence_ns };
         // A session that is heard of for the first time meanwhile gets a shorter deadline.
         let next_look = YIELD_TIME.as_nanos() as u64 / 5;
         Duration::from_nanos(deadline.saturating_sub(now_ns).min(next_look))
@@ -155,7 +156,7 @@ impl MetaService {
     }
 
     pub(crate) async fn carry_out_eviction(self: Arc<Self>, id: SessionId) {
-        tracing::error!(
+        tracing::warn!(
             session = id.0,
             "a session is ended: it was not heard of, or didn't give up a lease in time"
         );
@@ -211,9 +212,14 @@ impl MetaService {
     /// Ends sessions that are not heard of any more, as long as the service runs.
     pub(crate) async fn end_silent_sessions(self: Arc<Self>) {
         while !self.stopping.is_set() {
+            let before_ns = rt::monotonic_ns();
             rt::sleep(IDLE_CHECK).await;
-            let limit_ns = rt::monotonic_ns().saturating_sub(IDLE_TIME.as_nanos() as u64);
-            for id in self.sessions.silent_since(limit_ns) {
+            let now_ns = rt::monotonic_ns();
+            if now_ns - before_ns > 2 * IDLE_CHECK.as_nanos() as u64 {
+                // It is this service that stood still.
+                self.sessions.hear_all();
+            }
+            for id in self.sessions.silent_since(now_ns.saturating_sub(IDLE_TIME.as_nanos() as u64)) {
                 self.evict(id);
             }
             self.pay_fences().await;
