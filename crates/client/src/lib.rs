@@ -95,6 +95,9 @@ pub struct Client {
     recalls: Recalls,
     /// Number of the last recall that came.
     recalls_seen: AtomicU64,
+    /// How often the session was registered.
+    registrations: AtomicU64,
+    registered: rt::sync::Event,
     face: Mutex<Option<Weak<dyn Invalidate>>>,
     /// Why the session has ended.
     ended: Mutex<Option<Error>>,
@@ -115,6 +118,8 @@ impl Client {
             leases: Leases::new(options.alone),
             recalls: Recalls::default(),
             recalls_seen: AtomicU64::new(0),
+            registrations: AtomicU64::new(0),
+            registered: rt::sync::Event::new(),
             face: Mutex::new(None),
             ended: Mutex::new(None),
             has_ended: AtomicBool::new(false),
@@ -133,16 +138,30 @@ impl Client {
         self.ended.lock().get_or_insert(error);
         self.has_ended.store(true, Ordering::Release);
         self.leases.wake();
+        self.registered.set();
     }
 
     /// Sends a request, and takes the leases that come with the answer.
     async fn send(&self, sequence: u64, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        if let Some(error) = self.over() {
-            return Err(error);
-        }
-        let asked = self.leases.asking();
         let request = MetaRequest { session: self.session, sequence, credentials, op };
-        Ok(self.leases.take(asked, self.meta.call(request, None).await?))
+        if self.leases.is_alone() {
+            let asked = self.leases.asking();
+            return Ok(self.leases.take(asked, self.meta.call(request, None).await?));
+        }
+        loop {
+            if let Some(error) = self.over() {
+                return Err(error);
+            }
+            let (asked, registration) = (self.leases.asking(), self.registrations.load(Ordering::Acquire));
+            match self.meta.call(request.clone(), None).await {
+                Ok(response) => return Ok(self.leases.take(asked, response)),
+                // The service was started anew. What it has not answered it has not done, or finds in its records.
+                Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
+                    self.wait_for_registration(registration, error).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Asks something that changes nothing.
@@ -251,6 +270,11 @@ impl Client {
             tracing::warn!(%ino, %error, "an orphan stays until the session ends");
         }
     }
+}
+
+/// Requests by which a session finds out that it isn't known, and becomes so.
+fn registers(op: &MetaOp) -> bool {
+    matches!(op, MetaOp::Register { .. } | MetaOp::NextRecalls { .. } | MetaOp::EndSession)
 }
 
 /// A reply of a kind that doesn't belong to its request.

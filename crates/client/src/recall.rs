@@ -20,6 +20,10 @@ const MAX_AT_ONCE: usize = 256;
 const FORGET_PATIENCE: Duration = Duration::from_millis(20);
 /// Rest before something is tried again that failed.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long requests that are under way are waited for before the session is registered again.
+const SOON: Duration = Duration::from_millis(500);
+/// How long a request waits for the registration of its session, whole seconds. A service that starts is back much sooner.
+const REGISTRATION_PATIENCE: Duration = Duration::from_secs(60);
 /// How long inodes that are of no use any more are collected before the service is told.
 const RELEASE_DELAY: Duration = Duration::from_millis(200);
 /// Inodes of one release.
@@ -269,45 +273,73 @@ impl Client {
     pub async fn register(&self) -> Result<()> {
         let in_use = self.inodes.in_use();
         in_use.iter().for_each(|&ino| self.leases.mark(ino));
-        self.ask(MetaOp::Register { in_use }).await.map(drop)
+        self.ask(MetaOp::Register { in_use }).await?;
+        self.registrations.fetch_add(1, Ordering::AcqRel);
+        self.registered.set();
+        self.registered.clear();
+        Ok(())
     }
 
-    /// The service has been restarted: it knows of no lease any more, so none is held.
+    /// Waits until the session is known again, or `error` is the answer.
+    pub(crate) async fn wait_for_registration(&self, before: u64, error: Error) -> Result<()> {
+        for _ in 0..REGISTRATION_PATIENCE.as_secs() {
+            let mut registered = pin!(self.registered.wait());
+            if self.registrations.load(Ordering::Acquire) != before {
+                return Ok(());
+            }
+            within(RETRY, registered.as_mut()).await;
+        }
+        Err(error)
+    }
+
+    /// The service has been started anew and knows of no lease any more, so none is held. Others can change nothing until this session is
+    /// registered again: until then everything is forgotten that was relied on. What was written and not reported is settled by the
+    /// service when it registers the session.
     async fn register_again(&self) {
         self.recalls_seen.store(0, Ordering::Release);
-        self.forget_everything().await;
-        if let Err(error) = self.register().await {
-            tracing::warn!(%error, "registering again failed");
-            rt::sleep(RETRY).await;
+        let leased = self.leases.all();
+        self.leases.reset();
+        let open = self.inodes.open_inodes();
+        for inode in &open {
+            inode.fills.close();
+            inode.content.lock().unload();
         }
+        for inode in &open {
+            self.uncache(inode.ino, Some(inode)).await;
+            // Whoever is inside may be waiting for the registration; what only writes chunks will soon be through.
+            if within(SOON, pin!(inode.gate.write())).await.is_none() {
+                tracing::debug!(ino = %inode.ino, "a request goes on over a start of the metadata service");
+            }
+        }
+        for ino in leased {
+            self.uncache(ino, None).await;
+        }
+        while self.over().is_none() {
+            match self.register().await {
+                Ok(()) => break,
+                Err(error) if error.errno == Errno::ESTALE => self.lose_session(error).await,
+                Err(error) => {
+                    tracing::warn!(%error, "registering again failed");
+                    rt::sleep(RETRY).await;
+                }
+            }
+        }
+        open.iter().for_each(|inode| inode.fills.open());
     }
 
     /// The service has ended the session: nothing works any more, and nothing waits.
     async fn lose_session(&self, error: Error) {
         tracing::error!(%error, "the cluster has ended this session; every file operation fails from now on");
         self.end(error);
-        self.forget_everything().await;
-    }
-
-    /// Gives up all leases without a word to the service.
-    async fn forget_everything(&self) {
         let leased = self.leases.all();
         self.leases.reset();
         for inode in self.inodes.open_inodes() {
-            inode.fills.close();
-            if let Some(face) = self.face() {
-                drop(face);
-                self.uncache(inode.ino, Some(&inode)).await;
-            }
-            let _alone = inode.gate.write().await;
             // What was written and not reported is found by the service: it is in the chunk files.
             inode.content.lock().unload();
-            inode.fills.open();
+            self.uncache(inode.ino, Some(&inode)).await;
         }
-        if let Some(face) = self.face() {
-            for ino in leased {
-                face.forget(ino).await;
-            }
+        for ino in leased {
+            self.uncache(ino, None).await;
         }
     }
 }

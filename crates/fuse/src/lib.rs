@@ -19,6 +19,7 @@
 //! - A request is handled to its end on the core that took it; its payload buffer is the client core's data buffer.
 //! - A request that may wait for long (for a lock) never takes a lane away from others.
 //! - No thread that serves requests waits for the kernel's caches (that is `notify`'s job), and none touches its own mount.
+//! - Where other clients are, the kernel keeps only what is under a lease, and has forgotten it before the lease is given up.
 //! - Unmounting ends, whatever the users of the mount and the servers behind it do.
 
 pub mod abi;

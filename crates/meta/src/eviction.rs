@@ -21,6 +21,12 @@ use wire::{MetaOp, MetaReply, Recall, StorageOp, Yield};
 impl MetaService {
     /// Makes a session known. One of another process is known durably when this returns.
     pub async fn register_session(&self, id: SessionId, kind: SessionKind) -> Result<()> {
+        self.make_known(id, kind).await?;
+        self.grace.returned(id);
+        Ok(())
+    }
+
+    async fn make_known(&self, id: SessionId, kind: SessionKind) -> Result<()> {
         if kind == SessionKind::Local {
             return self.sessions.register_local(id).map(|_| ());
         }
@@ -29,9 +35,7 @@ impl MetaService {
             self.keep_session(id, Some(StoredSession::LIVING)).await?;
             self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
         }
-        self.sessions.register_remote(id, &**self.executors.writer.engine())?;
-        self.grace.returned(id);
-        Ok(())
+        self.sessions.register_remote(id, &**self.executors.writer.engine()).map(|_| ())
     }
 
     /// Stores the record of a session of another process.
@@ -54,11 +58,16 @@ impl MetaService {
 
     /// As a session asks for it itself. What it had before is gone, but for what it has open.
     pub(crate) async fn register(&self, id: SessionId, in_use: &[InodeId]) -> Result<()> {
-        self.register_session(id, SessionKind::Remote).await?;
+        if self.grace.is_expected(id) {
+            // What it wrote and hadn't reported is settled before others may ask for it, who are not stopped by a lease any more.
+            self.settle_session(id).await?;
+        }
+        self.make_known(id, SessionKind::Remote).await?;
         let session = self.sessions.get(id)?;
         self.leases.end_session(id);
         let asker = session.asker();
         in_use.iter().for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));
+        self.grace.returned(id);
         Ok(())
     }
 
@@ -113,9 +122,10 @@ impl MetaService {
     fn patience(&self, id: SessionId, since_ns: u64) -> Duration {
         let Some(session) = self.sessions.find(id) else { return YIELD_TIME };
         let (heard_ns, now_ns) = (session.heard_ns(), rt::monotonic_ns());
-        let silence = heard_ns + SILENCE_TIME.as_nanos() as u64;
-        let deadline =
-            if heard_ns > since_ns { silence.min(since_ns + YIELD_TIME.as_nanos() as u64) } else { silence };
+        let answer_ns = since_ns + YIELD_TIME.as_nanos() as u64;
+        // Not at once, however long ago it was heard of: it may be this service that stood still.
+        let silence_ns = (heard_ns + SILENCE_TIME.as_nanos() as u64).max(answer_ns);
+        let deadline = if heard_ns > since_ns { answer_ns } else { silence_ns };
         // A session that is heard of for the first time meanwhile gets a shorter deadline.
         let next_look = YIELD_TIME.as_nanos() as u64 / 5;
         Duration::from_nanos(deadline.saturating_sub(now_ns).min(next_look))
@@ -146,7 +156,7 @@ impl MetaService {
     }
 
     pub(crate) async fn carry_out_eviction(self: Arc<Self>, id: SessionId) {
-        tracing::error!(
+        tracing::warn!(
             session = id.0,
             "a session is ended: it was not heard of, or didn't give up a lease in time"
         );
@@ -202,9 +212,14 @@ impl MetaService {
     /// Ends sessions that are not heard of any more, as long as the service runs.
     pub(crate) async fn end_silent_sessions(self: Arc<Self>) {
         while !self.stopping.is_set() {
+            let before_ns = rt::monotonic_ns();
             rt::sleep(IDLE_CHECK).await;
-            let limit_ns = rt::monotonic_ns().saturating_sub(IDLE_TIME.as_nanos() as u64);
-            for id in self.sessions.silent_since(limit_ns) {
+            let now_ns = rt::monotonic_ns();
+            if now_ns - before_ns > 2 * IDLE_CHECK.as_nanos() as u64 {
+                // It is this service that stood still.
+                self.sessions.hear_all();
+            }
+            for id in self.sessions.silent_since(now_ns.saturating_sub(IDLE_TIME.as_nanos() as u64)) {
                 self.evict(id);
             }
             self.pay_fences().await;

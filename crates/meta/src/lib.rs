@@ -5,6 +5,10 @@
 //! holds with the writes on their way laid over it, puts its writes into the queue of the [`kv::Writer`], unlocks,
 //! and answers when they are committed. So a lone request costs no hand-over, and a storm of them fills each other's commits.
 //!
+//! Sessions of other processes get leases on what they are told, and rely on it until the service recalls it. A command that turns out to
+//! be in the way of another session's lease is given up, waits for the answer to the recall, and is run again; a session that doesn't
+//! answer is ended, and fenced at the storage targets before anybody goes on.
+//!
 //! It isn't on the way of data, and sees chunks only to settle what a dead client left and to delete what was unlinked.
 //!
 //! Invariants:
@@ -13,6 +17,8 @@
 //! - Every commit carries the owner of all partitions that it read from or writes to. A service that was replaced
 //!   changes nothing.
 //! - Locks of partitions are taken in ascending order, and nobody waits for anything while holding one.
+//! - A lease is granted while the partition of its inode is held, and what changes an inode holds that partition, too: nothing slips in
+//!   between an answer and the lease that comes with it.
 //! - Nothing is run on top of a commit across partitions before it is in: losing one of them must not leave its writes
 //!   under later ones of the other.
 

@@ -128,6 +128,11 @@ impl Sessions {
         self.by_id.read().len()
     }
 
+    /// Takes all sessions for alive.
+    pub fn hear_all(&self) {
+        self.by_id.read().values().for_each(|session| session.hear());
+    }
+
     /// Sessions of other processes that were last heard of before a time.
     pub fn silent_since(&self, time_ns: u64) -> Vec<SessionId> {
         let by_id = self.by_id.read();

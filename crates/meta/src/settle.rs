@@ -106,6 +106,15 @@ impl MetaService {
         Ok(recovery)
     }
 
+    /// Settles the files that a session was writing.
+    pub(crate) async fn settle_session(&self, session: SessionId) -> Result<()> {
+        let mut recovery = Recovery::default();
+        for partition in self.all_partitions() {
+            self.settle_files(partition, &|other| other == session, &mut recovery).await?;
+        }
+        Ok(())
+    }
+
     pub(crate) async fn reclaim_all_orphans(&self, of: impl Fn(SessionId) -> bool) -> Result<()> {
         let mut recovery = Recovery::default();
         for partition in self.all_partitions() {

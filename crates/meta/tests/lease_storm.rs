@@ -129,7 +129,8 @@ async fn storm(world: World) -> u64 {
     }
     // Nobody was evicted, and everything that was written is on record.
     assert!(world.chunks.fenced.lock().is_empty());
-    for (ino, size) in sizes.lock().clone() {
+    let sizes = sizes.lock().clone();
+    for (ino, size) in sizes {
         if let Ok(attr) = observer.getattr(ino).await {
             assert!(attr.size >= size, "{ino}: {size}");
         }

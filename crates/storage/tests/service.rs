@@ -38,9 +38,45 @@ async fn ask(
     op: StorageOp,
     payload: Option<IoBuf>,
 ) -> Result<StorageReply> {
+    ask_as(service, SessionId(0), target, op, payload).await
+}
+
+async fn ask_as(
+    service: &Arc<StorageService>,
+    session: SessionId,
+    target: u32,
+    op: StorageOp,
+    payload: Option<IoBuf>,
+) -> Result<StorageReply> {
     let service: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
-    let request = StorageRequest { session: SessionId(0), target: TargetId(target), ino: INO, op };
+    let request = StorageRequest { session, target: TargetId(target), ino: INO, op };
     Channel::in_process(service).call(request, payload).await
+}
+
+#[test]
+fn an_ended_session_is_refused_after_its_last_write_is_in() {
+    with_service(|service, _| async move {
+        let write = || StorageOp::Write { offset: 0, path: Way::Direct, durable: true };
+        let (ended, other) = (SessionId(5), SessionId(6));
+        let running = async {
+            let data = IoBuf::from_slice(&[5; 1 << 20]);
+            ask_as(&service, ended, 1, write(), Some(data)).await.unwrap();
+        };
+        let fence = async {
+            ask(&service, 2, StorageOp::Fence { session: ended }, None).await.unwrap();
+            // It holds for all targets, and what ran is done.
+            let Ok(StorageReply::Stat { len, .. }) = ask(&service, 1, StorageOp::Stat, None).await else {
+                panic!("a stat is answered")
+            };
+            assert_eq!(len, 1 << 20);
+        };
+        let steps: Vec<std::pin::Pin<Box<dyn Future<Output = ()>>>> =
+            vec![Box::pin(running), Box::pin(fence)];
+        rt::join_all(steps).await;
+        let late = ask_as(&service, ended, 1, write(), Some(IoBuf::from_slice(&[6; 4096]))).await;
+        assert_eq!(late.unwrap_err().errno, Errno::ESTALE);
+        ask_as(&service, other, 1, write(), Some(IoBuf::from_slice(&[7; 4096]))).await.unwrap();
+    });
 }
 
 #[test]

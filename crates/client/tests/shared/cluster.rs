@@ -8,7 +8,7 @@ use meta::{MetaOptions, MetaService};
 use net::Channel;
 use rt::IoBuf;
 use rt::sim::Machine;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use types::{
     CapacityClass, ClusterMap, Credentials, Epoch, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
     SessionId, SetAttr, Target, TargetId, TargetState,
 };
-use wire::XattrMode;
+use wire::{MetaRequest, MetaResponse, XattrMode};
 
 /// Targets; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 3;
@@ -36,7 +36,10 @@ const CAPACITY: u64 = 1 << 40;
 
 /// A running cluster.
 pub(crate) struct Cluster {
-    pub(crate) meta: Arc<MetaService>,
+    meta: RefCell<Arc<MetaService>>,
+    /// The way of all clients to the metadata service.
+    names: Arc<Slow<MetaRequest, MetaResponse>>,
+    engine: Arc<Memory>,
     map: MapHandle,
     storage: Arc<StorageService>,
     pub(crate) stores: Vec<Arc<Store>>,
@@ -72,17 +75,24 @@ impl Cluster {
             stores.push(opened.unwrap().0);
         }
         let storage = Arc::new(StorageService::new(stores.iter().cloned()));
-        let direct = targets().map(|target| (target, Channel::in_process(storage.clone()))).collect();
-        let engine: Arc<dyn Engine> = Arc::new(Memory::new());
-        let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
-        let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
-        let meta = MetaService::open(writer, options, map.clone(), direct).await.unwrap();
-        rt::spawn(meta.clone().background());
-        let cluster = Cluster { meta, map, storage, stores, sessions: Cell::new(0) };
+        let engine = Arc::new(Memory::new());
+        let meta = serve_names(&engine, &storage, &map).await;
+        let names = Slow::new(meta.clone());
+        let (meta, sessions) = (RefCell::new(meta), Cell::new(0));
+        let cluster = Cluster { meta, names, engine, map, storage, stores, sessions };
         let first = cluster.client().await;
         first.setxattr(ROOT, InodeId::ROOT, b"weft.pattern", PATTERN, XattrMode::Any, false).await.unwrap();
         first.shutdown().await.unwrap();
         cluster
+    }
+
+    /// Ends the metadata service without warning, and starts another.
+    pub(crate) async fn restart_names(&self) {
+        let old = self.meta.borrow().clone();
+        old.stop();
+        let meta = serve_names(&self.engine, &self.storage, &self.map).await;
+        self.names.lead_to(meta.clone());
+        self.meta.replace(meta);
     }
 
     /// One more client.
@@ -108,13 +118,28 @@ impl Cluster {
         let storage = Slow::new(self.storage.clone());
         Client::new(ClientOptions {
             session: SessionId(self.sessions.get()),
-            meta: Channel::in_process(Slow::new(self.meta.clone())),
+            meta: Channel::in_process(self.names.clone()),
             storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
             map: self.map.clone(),
             server_cache: false,
             alone: false,
         })
     }
+}
+
+async fn serve_names(
+    engine: &Arc<Memory>,
+    storage: &Arc<StorageService>,
+    map: &MapHandle,
+) -> Arc<MetaService> {
+    let direct = targets().map(|target| (target, Channel::in_process(storage.clone()))).collect();
+    let engine: Arc<dyn Engine> = engine.clone();
+    let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
+    let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
+    let meta = MetaService::open(writer, options, map.clone(), direct).await.unwrap();
+    meta.recover().await.unwrap();
+    rt::spawn(meta.clone().background());
+    meta
 }
 
 /// What programs do on one client.

@@ -58,3 +58,28 @@ fn leases_that_nobody_needs_are_given_back() {
         assert!(one.bytes(&again).await.is_empty());
     });
 }
+
+#[test]
+fn sessions_go_on_after_the_metadata_service_was_started_anew() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let file = one.make("f").await;
+        one.put(&file, 0, 2 * CHUNK, b'x').await;
+        let deleted = one.make("deleted").await;
+        one.put(&deleted, 0, CHUNK, b'd').await;
+        two.unlink(ROOT, InodeId::ROOT, b"deleted").await.unwrap();
+        cluster.restart_names().await;
+        // Nothing fails, and what had not been reported is known.
+        let writer = two.open_named("f", RDWR).await;
+        assert_eq!(runs(&two.bytes(&writer).await), [(b'x', 2 * CHUNK)]);
+        two.put(&writer, 2 * CHUNK, 10, b'y').await;
+        one.put(&file, 0, 10, b'z').await;
+        let expected = [(b'z', 10), (b'x', 2 * CHUNK - 10), (b'y', 10)];
+        assert_eq!(runs(&one.bytes(&file).await), expected);
+        assert_eq!(runs(&two.bytes(&writer).await), expected);
+        assert_eq!(runs(&one.bytes(&deleted).await), [(b'd', CHUNK)]);
+        one.release(file).await;
+        two.release(writer.clone()).await;
+        assert_eq!(two.size(writer.ino()).await, 2 * CHUNK as u64 + 10);
+    });
+}

@@ -1,6 +1,7 @@
 //! A network in between: requests and answers take their time, each its own, so that they overtake each other.
 
 use net::{Handler, LocalFuture};
+use parking_lot::Mutex;
 use rt::IoBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +11,17 @@ use types::Result;
 const MAX_WAY_US: u64 = 3000;
 
 pub(crate) struct Slow<Req, Rep> {
-    service: Arc<dyn Handler<Req, Rep>>,
+    service: Mutex<Arc<dyn Handler<Req, Rep>>>,
 }
 
 impl<Req, Rep> Slow<Req, Rep> {
     pub(crate) fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Slow<Req, Rep>> {
-        Arc::new(Slow { service })
+        Arc::new(Slow { service: Mutex::new(service) })
+    }
+
+    /// Leads to another service from now on.
+    pub(crate) fn lead_to(&self, service: Arc<dyn Handler<Req, Rep>>) {
+        *self.service.lock() = service;
     }
 }
 
@@ -30,7 +36,8 @@ impl<Req: Send, Rep> Handler<Req, Rep> for Slow<Req, Rep> {
     fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>> {
         Box::pin(async move {
             travel().await;
-            let reply = self.service.handle(request, payload).await;
+            let service = self.service.lock().clone();
+            let reply = service.handle(request, payload).await;
             travel().await;
             reply
         })

@@ -19,7 +19,7 @@ const REGISTER: usize = 8 * 1024;
 /// Registers of a file, and where they begin.
 const PLACES: [usize; 4] = [0, REGISTER, CHUNK, 3 * CHUNK + REGISTER];
 /// Where everything ends that isn't cut.
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=40;
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=25;
 
 /// One register: writes by the time of their beginning and end, in steps of a counter.
 #[derive(Default)]
@@ -53,11 +53,27 @@ impl Model {
         let overwritten = |ended: u64| {
             writes.iter().any(|later| later.begun > ended && later.ended.is_some_and(|end| end < begun))
         };
-        match value {
-            0 => !overwritten(0),
-            _ => writes
-                .iter()
-                .any(|write| write.value == value && write.ended.is_none_or(|ended| !overwritten(ended))),
+        let at_first = value == 0 && !overwritten(0);
+        let fits =
+            |write: &Write| write.value == value && write.ended.is_none_or(|ended| !overwritten(ended));
+        at_first || writes.iter().any(fits)
+    }
+
+    /// Notes that something begins to be in some registers; where to note its end.
+    fn begin(&mut self, value: u64, registers: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
+        let begun = self.tick();
+        let mut begin = |register: usize| {
+            let writes = &mut self.registers[register].writes;
+            writes.push(Write { value, begun, ended: None });
+            (register, writes.len() - 1)
+        };
+        registers.map(&mut begin).collect()
+    }
+
+    fn end(&mut self, writes: &[(usize, usize)]) {
+        let ended = self.tick();
+        for &(register, at) in writes {
+            self.registers[register].writes[at].ended = Some(ended);
         }
     }
 }
@@ -75,6 +91,15 @@ impl Dice {
 
 #[test]
 fn every_completed_write_is_visible_to_every_later_read() {
+    storm(false);
+}
+
+#[test]
+fn every_completed_truncate_is_visible_to_every_later_read() {
+    storm(true);
+}
+
+fn storm(truncates: bool) {
     for seed in SEEDS {
         with_cluster_of_seed(seed, move |cluster| async move {
             let clients = cluster.clients::<CLIENTS>().await;
@@ -83,7 +108,7 @@ fn every_completed_write_is_visible_to_every_later_read() {
             model.borrow_mut().registers.resize_with(PLACES.len(), Register::default);
             let programs = clients.iter().enumerate().map(|(index, client)| {
                 let dice = Dice(seed * 1000 + index as u64 + 1);
-                program(client.clone(), dice, model.clone(), seed)
+                program(client.clone(), dice, model.clone(), seed, truncates)
             });
             rt::join_all(programs.collect()).await;
             let begun = model.borrow_mut().tick();
@@ -97,7 +122,7 @@ fn every_completed_write_is_visible_to_every_later_read() {
     }
 }
 
-async fn program(client: Arc<Client>, mut dice: Dice, model: Rc<RefCell<Model>>, seed: u64) {
+async fn program(client: Arc<Client>, mut dice: Dice, model: Rc<RefCell<Model>>, seed: u64, truncates: bool) {
     let mut file = client.open_named("f", RDWR).await;
     for _ in 0..STEPS {
         let register = dice.roll(PLACES.len() as u64) as usize;
@@ -107,6 +132,14 @@ async fn program(client: Arc<Client>, mut dice: Dice, model: Rc<RefCell<Model>>,
                 let begun = model.borrow_mut().tick();
                 let value = read(&client, &file, register, dice.roll(2) == 0).await;
                 assert!(model.borrow().allows(register, value, begun), "seed {seed}: {value} read");
+            }
+            8 if truncates => {
+                // Cut to where a register begins, or made so long.
+                let size = PLACES[register];
+                let cut = (0..PLACES.len()).filter(|&other| PLACES[other] >= size);
+                let writes = model.borrow_mut().begin(0, cut);
+                client.setattr(ROOT, file.ino(), SetAttr::default(), Some(size as u64)).await.unwrap();
+                model.borrow_mut().end(&writes);
             }
             8 => {
                 // A size that was reached stays: nobody makes the file shorter.
@@ -136,20 +169,16 @@ fn known_end(model: &Model) -> u64 {
 }
 
 async fn write(client: &Arc<Client>, file: &Arc<Handle>, register: usize, model: &Rc<RefCell<Model>>) {
-    let (value, at) = {
+    let (value, writes) = {
         let mut model = model.borrow_mut();
         model.values += 1;
-        let (value, begun) = (model.values, model.tick());
-        let writes = &mut model.registers[register].writes;
-        writes.push(Write { value, begun, ended: None });
-        (value, writes.len() - 1)
+        let value = model.values;
+        (value, model.begin(value, std::iter::once(register)))
     };
     let data: Vec<u8> = value.to_le_bytes().repeat(REGISTER / 8);
     let buf = IoBuf::from_slice(&data);
     client.write(file, PLACES[register] as u64, buf, WriteHow::default()).await.unwrap();
-    let mut model = model.borrow_mut();
-    let now = model.tick();
-    model.registers[register].writes[at].ended = Some(now);
+    model.borrow_mut().end(&writes);
 }
 
 /// The value of a register; 0 where nothing was written.
@@ -159,7 +188,7 @@ async fn read(client: &Arc<Client>, file: &Arc<Handle>, register: usize, kept: b
     let got = client.read(file, PLACES[register] as u64, buf.clone(), how).await.unwrap();
     let bytes = &buf.as_slice()[..got];
     let value = bytes.get(..8).map_or(0, |first| u64::from_le_bytes(first.try_into().unwrap()));
-    // A write beside the read may show in part; then either value will do, and the first is as good as any.
+    // A write beside the read may show in part, block by block; the first block is as good as any.
     value
 }
 

@@ -179,7 +179,7 @@ impl Honest {
     /// Grows a file straight in its chunks, if nobody else can see that.
     pub fn write(&self, ino: InodeId) {
         let mut state = self.state.lock();
-        if !state.lease(ino).is_some_and(|lease| lease.mode == LeaseMode::Write) {
+        if state.lease(ino).is_none_or(|lease| lease.mode != LeaseMode::Write) {
             return;
         }
         let mut sizes = self.sizes.lock();

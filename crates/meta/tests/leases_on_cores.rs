@@ -1,0 +1,59 @@
+//! Sessions with leases on cores of their own, in each other's way all the time.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use meta::SessionKind;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use support::honest::{Honest, Sizes, lookup};
+use support::world::{ROOT, chmod};
+use support::{Chunks, Client, Store, create, on_cores, open_with};
+use types::SessionId;
+
+const CORES: usize = 3;
+const FILES: usize = 40;
+
+#[test]
+fn every_change_gets_its_turn() {
+    let store = Store::new();
+    let chunks = Arc::new(Chunks::default());
+    let (writer, channels) = (store.writer(), chunks.channels());
+    let meta = rt::block_on(async move {
+        let meta = open_with(writer, channels).await;
+        for session in 1..=CORES as u64 {
+            meta.register_session(SessionId(session), SessionKind::Remote).await.unwrap();
+        }
+        meta
+    })
+    .unwrap();
+    let (shared, done) = (meta.clone(), Arc::new(AtomicUsize::new(0)));
+    on_cores(CORES, move |core| {
+        let (client, done) = (Client::new(&shared, core as u64 + 1), done.clone());
+        async move {
+            let honest = Honest::new(client, Sizes::default());
+            rt::spawn(honest.clone().answer_recalls());
+            for i in 0..FILES {
+                work(&honest, &format!("{core}-{i}")).await;
+            }
+            // The others may still need something of this one.
+            done.fetch_add(1, Relaxed);
+            while done.load(Relaxed) < CORES {
+                rt::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    });
+    assert!(chunks.fenced.lock().is_empty(), "somebody was evicted");
+    let names = rt::block_on(async move { Client::new(&meta, 9).list(ROOT).await });
+    assert_eq!(names.unwrap().len(), CORES * FILES);
+}
+
+/// A file more in the directory that all share.
+async fn work(honest: &Rc<Honest>, name: &str) {
+    honest.change(create(ROOT, name)).await.unwrap();
+    honest.ask(lookup(ROOT, name)).await.unwrap();
+    honest.change(chmod(ROOT)).await.unwrap();
+}
