@@ -37,8 +37,9 @@ impl MetaService {
                 rt::yield_now().await;
             }
             // Files that are gone, but whose chunks aren't yet.
-            let doomed =
-                self.read(partition, |view| namespace::doomed(view, partition, InodeId(0), usize::MAX)).await?;
+            let doomed = self
+                .read(partition, |view| namespace::doomed(view, partition, InodeId(0), usize::MAX))
+                .await?;
             for (ino, layout) in doomed {
                 if self.chunks.stripe_on(&layout, target)?.is_some() {
                     return Ok(Some(ino));

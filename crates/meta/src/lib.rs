@@ -41,8 +41,8 @@ mod settle;
 mod stats;
 mod view;
 
-pub use limits::SYNC_INTERVAL;
 pub use administer::SessionStatus;
+pub use limits::SYNC_INTERVAL;
 pub use net::StorageChannel;
 pub use service::{MetaOptions, MetaService};
 pub use sessions::SessionKind;

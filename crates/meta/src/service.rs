@@ -19,7 +19,8 @@ use prost::Message;
 use rt::IoBuf;
 use std::sync::{Arc, PoisonError, Weak};
 use types::{
-    ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId, TargetId,
+    ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
+    TargetId,
 };
 use wire::{LockSpace, MetaOp, MetaReply, MetaRequest, MetaResponse};
 

@@ -65,7 +65,10 @@ impl Error {
                 format!("weft up --dir {} --mount MOUNTPOINT makes one", path.display())
             }
             Error::Occupied { path } => {
-                format!("weft serve --dir {} runs it; name another directory to make a new one", path.display())
+                format!(
+                    "weft serve --dir {} runs it; name another directory to make a new one",
+                    path.display()
+                )
             }
             Error::NewerFormat { .. } => "use the weft version that wrote it, or a later one".into(),
             Error::CorruptSuperblock { path, .. } => format!(

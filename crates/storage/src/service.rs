@@ -86,7 +86,9 @@ impl StorageService {
         }
         let Some(slot) = self.targets.iter().find(|slot| slot.get().is_none()) else {
             let message = format!("this node serves {MAX_TARGETS} targets, which is the limit");
-            return Err(Error::new(Errno::ENOSPC, message).hint(format!("serve target {target} from another node")));
+            return Err(
+                Error::new(Errno::ENOSPC, message).hint(format!("serve target {target} from another node"))
+            );
         };
         slot.get_or_init(|| Served {
             alarm: Alarm::default(),

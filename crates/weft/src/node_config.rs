@@ -226,8 +226,11 @@ impl ClusterFile {
     /// As it is written.
     pub fn render(&self) -> String {
         let body = toml::to_string(self).expect("strings and lists of them always serialize");
-        format!("# What a client of the weft cluster {:?} needs: weft mount THIS_FILE MOUNTPOINT\n\
-                 # Whoever has it can mount. Keep it to yourself (mode 0600).\n{body}", self.name)
+        format!(
+            "# What a client of the weft cluster {:?} needs: weft mount THIS_FILE MOUNTPOINT\n\
+                 # Whoever has it can mount. Keep it to yourself (mode 0600).\n{body}",
+            self.name
+        )
     }
 
     /// Writes it for its owner only.

@@ -80,7 +80,9 @@ impl ClusterRig {
         let dir = self.text(&self.dir(name));
         let serves = process::eventually(START_DEADLINE, || {
             let ended = !matches!(child.try_wait(), Ok(None));
-            ended || socket.exists() && self.weft(&["status", "--dir", &dir]).is_ok_and(|done| done.status.success())
+            ended
+                || socket.exists()
+                    && self.weft(&["status", "--dir", &dir]).is_ok_and(|done| done.status.success())
         });
         let ended = !matches!(child.try_wait(), Ok(None));
         self.nodes.push((name.to_string(), child));
@@ -133,7 +135,11 @@ impl ClusterRig {
         let status = process::wait(&mut child, STOP_DEADLINE).at("waiting for a client")?;
         cleanup::released(&Resource::Process(child.id() as i32));
         cleanup::released(&Resource::Mount(path.to_path_buf()));
-        ensure!(status.is_some_and(|status| status.success()), "the client of {} ended with {status:?}", path.display());
+        ensure!(
+            status.is_some_and(|status| status.success()),
+            "the client of {} ended with {status:?}",
+            path.display()
+        );
         Ok(())
     }
 
@@ -269,7 +275,10 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     let elsewhere = rig.text(&rig.dir("b"));
     let targets = rig.json(&["target", "list", "--dir", &elsewhere])?;
     let used = |target: &serde_json::Value| target["state"].as_str() == Some("online");
-    ensure!(targets.as_array().is_some_and(|list| list.len() == 2 && list.iter().all(used)), "targets: {targets}");
+    ensure!(
+        targets.as_array().is_some_and(|list| list.len() == 2 && list.iter().all(used)),
+        "targets: {targets}"
+    );
     rig.json(&["net", "show", "--dir", &dir])?;
     rig.json(&["session", "list", "--dir", &dir])?;
 
@@ -316,7 +325,10 @@ fn refusals(stage: &Stage) -> TestResult {
     rig.refused(&["node", "join", "weft-join-nonsense", "--dir", &fresh], "token")?;
     let token = rig.ok(&["cluster", "token", "--dir", &m])?.stdout;
     let token = token.trim();
-    rig.refused(&["node", "join", token, "--dir", &fresh, "--roles", "meta", "--protection", "plain"], "roles meta")?;
+    rig.refused(
+        &["node", "join", token, "--dir", &fresh, "--roles", "meta", "--protection", "plain"],
+        "roles meta",
+    )?;
     rig.refused(&["node", "join", token, "--dir", &a, "--protection", "plain"], "already")?;
     ensure!(!Path::new(&fresh).exists(), "a join that was refused has left {fresh}");
     rig.refused(&["up", "--dir", &a, "--mount", &rig.text(&rig.base)], "")?;

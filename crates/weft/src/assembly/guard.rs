@@ -66,8 +66,11 @@ where
         }
         Box::pin(async move {
             if rt::timeout(PATIENCE, self.open.wait()).await.is_none() {
-                return Err(Error::new(Errno::ETIMEDOUT, "the service is still settling what an earlier run left")
-                    .hint("its log says what it waits for"));
+                return Err(Error::new(
+                    Errno::ETIMEDOUT,
+                    "the service is still settling what an earlier run left",
+                )
+                .hint("its log says what it waits for"));
             }
             self.service.handle_from(caller, request, payload).await
         })

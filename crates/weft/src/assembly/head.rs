@@ -73,10 +73,8 @@ impl Head {
             false => peers.storage(to),
         };
         // What can't be done now is done later: nobody waits for a node that is down.
-        let storage =
-            StorageChannels::mapped(management.map(), WhenOffline::Refuse, Box::new(connect));
-        let options =
-            MetaOptions { node, hash_key: superblock.hash_key, partitions: superblock.partitions };
+        let storage = StorageChannels::mapped(management.map(), WhenOffline::Refuse, Box::new(connect));
+        let options = MetaOptions { node, hash_key: superblock.hash_key, partitions: superblock.partitions };
         let meta = MetaService::open(writer.clone(), options, management.map(), storage).await?;
         let recovered = Arc::new(Event::new());
         let metadata = Metadata { service: meta.clone(), recovered: recovered.clone() };
@@ -115,7 +113,10 @@ async fn recover(management: Arc<Management>, meta: Arc<MetaService>, recovered:
         match meta.recover().await {
             Ok(recovery) => {
                 if recovery.unsettled > 0 {
-                    tracing::error!(files = recovery.unsettled, "files keep the size on record until the next start");
+                    tracing::error!(
+                        files = recovery.unsettled,
+                        "files keep the size on record until the next start"
+                    );
                 }
                 break;
             }

@@ -154,7 +154,12 @@ pub fn unreachable(file: &ClusterFile, cause: Error) -> Error {
     if cause.errno != Errno::ETIMEDOUT {
         return cause;
     }
-    let message = format!("cluster {} can't be reached at {}: {}", file.name, file.management.join(", "), cause.message);
+    let message = format!(
+        "cluster {} can't be reached at {}: {}",
+        file.name,
+        file.management.join(", "),
+        cause.message
+    );
     Error::new(Errno::ETIMEDOUT, message)
         .hint("check that weft serve runs on the management node, and the way there (ping, firewall)")
 }

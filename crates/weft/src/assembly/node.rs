@@ -106,8 +106,7 @@ impl Served for NodeServices {
             Some((_, management)) => Channel::in_process(management.clone()),
             None => peers.management(),
         };
-        let storage =
-            StorageNode::new(plan.storage_options(), management.clone(), plan.outcast.clone());
+        let storage = StorageNode::new(plan.storage_options(), management.clone(), plan.outcast.clone());
         let open = Arc::new(Event::new());
         open.set();
         let mut router = Router::new().with(Guarded::new(storage.service.clone(), open));
@@ -115,9 +114,9 @@ impl Served for NodeServices {
         if let Some((writer, management)) = opened {
             map = Some(management.map());
             let own = (plan.config.node, storage.service.clone());
-            let opened =
-                Head::open(writer, management.clone(), &plan.superblock, own, peers.clone()).await?;
-            router = router.with(management).with(Guarded::new(opened.meta.clone(), opened.recovered.clone()));
+            let opened = Head::open(writer, management.clone(), &plan.superblock, own, peers.clone()).await?;
+            router =
+                router.with(management).with(Guarded::new(opened.meta.clone(), opened.recovered.clone()));
             head = Some(opened);
         }
         let map = match map {

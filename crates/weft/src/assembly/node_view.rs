@@ -3,7 +3,9 @@
 use super::node::NodeServices;
 use super::stop::Stop;
 use crate::cli::value_name;
-use crate::control::{ClusterStatus, Counters, DiskFree, LinkInfo, PeerInfo, PoolStatus, Request, Service, TargetStatus};
+use crate::control::{
+    ClusterStatus, Counters, DiskFree, LinkInfo, PeerInfo, PoolStatus, Request, Service, TargetStatus,
+};
 use crate::node_config::{NodeConfig, TargetConfig};
 use crate::output::os_error;
 use mgmt::{StateDir, Superblock};
@@ -27,7 +29,12 @@ pub struct NodeView {
 
 impl NodeView {
     /// A view of the services of a node.
-    pub fn new(state: &StateDir, config: NodeConfig, services: Arc<NodeServices>, stops: Sender<Stop>) -> NodeView {
+    pub fn new(
+        state: &StateDir,
+        config: NodeConfig,
+        services: Arc<NodeServices>,
+        stops: Sender<Stop>,
+    ) -> NodeView {
         NodeView {
             superblock: state.superblock.clone(),
             dir: state.paths.root().to_path_buf(),

@@ -123,15 +123,20 @@ fn addresses(node: &Node) -> Vec<SocketAddr> {
 }
 
 /// How a member protects its connections.
-pub fn security(protection: Protection, credentials: Option<&Credentials>, strangers: Strangers) -> Result<Security> {
+pub fn security(
+    protection: Protection,
+    credentials: Option<&Credentials>,
+    strangers: Strangers,
+) -> Result<Security> {
     let how = match protection {
         Protection::Plain => return Ok(Security::Plain),
         Protection::Authenticated => identity::Protection::HandshakeOnly,
         Protection::Tls => identity::Protection::Encrypted,
     };
     let credentials = credentials.ok_or_else(|| {
-        Error::new(Errno::EACCES, "there is no certificate to connect with")
-            .hint("let the machine join again; for a client, weft cluster token --client prints a new cluster file")
+        Error::new(Errno::EACCES, "there is no certificate to connect with").hint(
+            "let the machine join again; for a client, weft cluster token --client prints a new cluster file",
+        )
     })?;
     Ok(Security::Tls(net::Tls::member(credentials, how, strangers)?))
 }

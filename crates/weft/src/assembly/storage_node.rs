@@ -265,7 +265,8 @@ impl StorageNode {
     }
 
     async fn add_and_bring_up(self: Arc<Self>, target: &TargetConfig) -> Result<TargetId> {
-        let served = self.service.stores().find(|store| store.dir() == target.path).map(|store| store.target());
+        let served =
+            self.service.stores().find(|store| store.dir() == target.path).map(|store| store.target());
         if let Some(id) = served {
             return Ok(id);
         }

@@ -48,7 +48,9 @@ fn init(args: &InitArgs) -> Result<()> {
     let roles = roles(&args.roles);
     if !roles.contains(&Role::Mgmt) || !roles.contains(&Role::Meta) {
         let message = "the first node of a cluster holds its management and its metadata";
-        return Err(Error::new(Errno::EOPNOTSUPP, message).hint("--roles mgmt,meta or --roles mgmt,meta,storage"));
+        return Err(
+            Error::new(Errno::EOPNOTSUPP, message).hint("--roles mgmt,meta or --roles mgmt,meta,storage")
+        );
     }
     let addresses = addresses(&args.address, &args.listen, ELSEWHERE)?;
     let superblock = Superblock::random(&args.name);
@@ -176,13 +178,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         }
         config.create(paths.root(), &superblock.name)
     })?;
-    let member = Member {
-        cluster: superblock.name,
-        name: joined.name,
-        node: joined.node,
-        dir,
-        addresses,
-    };
+    let member = Member { cluster: superblock.name, name: joined.name, node: joined.node, dir, addresses };
     if args.json {
         return print_json(&member);
     }
@@ -214,7 +210,8 @@ fn ask_to_join(token: &JoinToken, protection: Protection, request: Join) -> Resu
         Ok(MgmtReply::Joined(joined)) => Ok(joined),
         Ok(other) => Err(super::manage::unexpected(&other)),
         Err(error) if error.errno == Errno::ETIMEDOUT => {
-            let hint = "check that weft serve runs on the management node, and that --protection is the cluster's";
+            let hint =
+                "check that weft serve runs on the management node, and that --protection is the cluster's";
             Err(if error.hint.is_empty() { error.hint(hint) } else { error })
         }
         Err(error) => Err(error),

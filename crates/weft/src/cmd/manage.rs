@@ -139,7 +139,8 @@ fn show_target(args: &TargetArgs) -> Result<()> {
         other => return Err(unexpected(&other)),
     };
     let found = targets.into_iter().find(|t| t.target.id == TargetId(args.target)).ok_or_else(|| {
-        Error::new(Errno::ENOENT, format!("there is no target {}", args.target)).hint("weft target list shows all")
+        Error::new(Errno::ENOENT, format!("there is no target {}", args.target))
+            .hint("weft target list shows all")
     })?;
     if args.query.json { print_json(&found) } else { Ok(print(&target_screen(&found))) }
 }
@@ -255,7 +256,8 @@ fn word(verdict: Verdict) -> &'static str {
 }
 
 fn health_screen(health: &Health) -> String {
-    let line = |f: &wire::mgmt::HealthFinding| format!("{}: {}\n  hint: {}\n", word(f.verdict), f.what, f.hint);
+    let line =
+        |f: &wire::mgmt::HealthFinding| format!("{}: {}\n  hint: {}\n", word(f.verdict), f.what, f.hint);
     let findings: String = health.findings.iter().map(line).collect();
     format!("{}\n{findings}", word(health.verdict))
 }

@@ -79,8 +79,11 @@ fn log_of(args: &MountArgs) -> PathBuf {
 pub fn umount(args: &UmountArgs) -> Result<()> {
     let path = mountpoint::resolve(&args.mountpoint)?;
     if !mountpoint::is_ours(&path)? {
-        return Err(Error::new(Errno::EINVAL, format!("no weft file system is mounted at {}", path.display()))
-            .hint("findmnt -t fuse.weft shows all"));
+        return Err(Error::new(
+            Errno::EINVAL,
+            format!("no weft file system is mounted at {}", path.display()),
+        )
+        .hint("findmnt -t fuse.weft shows all"));
     }
     if !args.force {
         return unmount(&path, UnmountFlags::empty()).map_err(|e| {
@@ -98,6 +101,7 @@ pub fn umount(args: &UmountArgs) -> Result<()> {
     {
         tracing::debug!("{}: {e}", control.display());
     }
-    unmount(&path, UnmountFlags::FORCE | UnmountFlags::DETACH)
-        .map_err(|e| os_error(format_args!("can't unmount {}", path.display()), &e.into()).hint("run as root"))
+    unmount(&path, UnmountFlags::FORCE | UnmountFlags::DETACH).map_err(|e| {
+        os_error(format_args!("can't unmount {}", path.display()), &e.into()).hint("run as root")
+    })
 }

@@ -291,9 +291,9 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Describe(f) => MetaOp::Describe { ino: InodeId(f.ino) },
             OpFields::SetPattern(f) => f.try_into()?,
             OpFields::Sync(()) => MetaOp::Sync,
-            OpFields::Register(f) => MetaOp::Register {
-                in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
-            },
+            OpFields::Register(f) => {
+                MetaOp::Register { in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect() }
+            }
         })
     }
 }
