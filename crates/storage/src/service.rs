@@ -51,6 +51,8 @@ pub struct StorageService {
     targets: Box<[OnceLock<Served>]>,
     /// Held while one is added.
     adding: Mutex<()>,
+    /// Set when all targets that a start finds have been added: one that isn't there then is not served here.
+    complete: Event,
     lease: Arc<ServingLease>,
     fences: Fences,
 }
@@ -64,14 +66,17 @@ impl StorageService {
             service.add(store).expect("a process of its own is given no more targets than it may have");
             service.open_to_clients(target);
         }
+        service.all_added();
         service
     }
 
-    /// A service without targets yet that changes data only while the lease holds.
+    /// A service without targets yet that changes data only while the lease holds. Requests for targets that aren't there wait until
+    /// [`StorageService::all_added`].
     pub fn under_lease(lease: Arc<ServingLease>) -> StorageService {
         StorageService {
             targets: (0..MAX_TARGETS).map(|_| OnceLock::new()).collect(),
             adding: Mutex::default(),
+            complete: Event::new(),
             lease,
             fences: Fences::default(),
         }
@@ -99,6 +104,11 @@ impl StorageService {
             store,
         });
         Ok(())
+    }
+
+    /// All targets that a start finds have been added.
+    pub fn all_added(&self) {
+        self.complete.set();
     }
 
     /// Lets clients use a target from now on.
@@ -132,11 +142,9 @@ impl StorageService {
     }
 
     async fn answer(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
-        let Some(served) = self.find(request.target) else {
-            let message = format!("target {} is not served here", request.target);
-            return Err(
-                Error::new(Errno::ENODEV, message).hint("check that its node has started all of its targets")
-            );
+        let served = match self.find(request.target) {
+            Some(served) => served,
+            None => self.await_target(request.target).await?,
         };
         served.requests.fetch_add(1, Ordering::Relaxed);
         if let StorageOp::Fence { session } = request.op {
@@ -163,6 +171,19 @@ impl StorageService {
 }
 
 impl StorageService {
+    /// A target that isn't there yet, if the start that is under way brings it.
+    #[cold]
+    async fn await_target(&self, target: TargetId) -> Result<&Served> {
+        let started = rt::timeout(PATIENCE, self.complete.wait()).await.is_some();
+        self.find(target).ok_or_else(|| {
+            let message = match started {
+                true => format!("target {target} is not served here"),
+                false => format!("target {target} is not served yet: its node is still starting"),
+            };
+            Error::new(Errno::ENODEV, message).hint("check that its node has started all of its targets")
+        })
+    }
+
     /// Waits until management has been heard of again.
     #[cold]
     async fn wait_for_lease(&self, target: TargetId) -> Result<()> {

@@ -4,9 +4,12 @@
 use chunkstore::{Identity, Options, Store};
 use net::{Channel, Handler};
 use rt::IoBuf;
+use std::cell::RefCell;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
-use storage::{Counters, StorageService};
+use std::time::Duration;
+use storage::{Counters, ServingLease, StorageService};
 use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
 use wire::{Allocate, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
 
@@ -51,6 +54,35 @@ async fn ask_as(
     let service: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
     let request = StorageRequest { session, target: TargetId(target), ino: INO, op };
     Channel::in_process(service).call(request, payload).await
+}
+
+/// A client that comes back before its node has opened all targets is not turned away.
+#[test]
+fn a_request_waits_for_the_targets_of_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    let run = async move {
+        let service = Arc::new(StorageService::under_lease(Arc::new(ServingLease::forever())));
+        let early = service.clone();
+        let answer = Rc::new(RefCell::new(None));
+        let told = answer.clone();
+        rt::spawn(async move {
+            let answer = ask_as(&early, SessionId(5), 1, StorageOp::Stat, None).await;
+            *told.borrow_mut() = Some(answer);
+        });
+        rt::sleep(Duration::from_millis(20)).await;
+        assert!(answer.borrow().is_none());
+        service.add(store(&path, 1).await).unwrap();
+        service.open_to_clients(TargetId(1));
+        service.all_added();
+        while answer.borrow().is_none() {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Stat { len: 0, .. }))));
+        let missing = ask_as(&service, SessionId(5), 2, StorageOp::Stat, None).await;
+        assert_eq!(missing.unwrap_err().errno, Errno::ENODEV);
+    };
+    rt::block_on(run).unwrap();
 }
 
 #[test]

@@ -76,6 +76,7 @@ impl StorageNode {
     /// first.
     pub async fn open(&self) -> Result<()> {
         if !self.options.roles.contains(&Role::Storage) {
+            self.service.all_added();
             return self.register().await;
         }
         for target in &self.options.targets {
@@ -84,6 +85,7 @@ impl StorageNode {
                 tracing::error!(hint = &*error.hint, "a target is not served: {}", error.message);
             }
         }
+        self.service.all_added();
         self.register().await
     }
 
