@@ -123,8 +123,10 @@ fn cluster_map(base: &Path) -> ClusterMap {
         capacity: CAPACITY,
         free: CAPACITY,
         class: CapacityClass::Normal,
+        drain: false,
     };
     let mut map = ClusterMap {
+        nodes: vec![],
         epoch: Epoch(1),
         targets: (1..=TARGETS).map(TargetId).map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "default".into() }],

@@ -17,6 +17,15 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     Ok(())
 }
 
+/// Prints a value as JSON for scripts, or as text for people.
+pub fn show(json: bool, value: &impl serde::Serialize, text: impl FnOnce() -> String) -> Result<()> {
+    if json {
+        return print_json(value);
+    }
+    print(&text());
+    Ok(())
+}
+
 /// `error:` and `hint:` on standard error.
 pub fn complain(error: &Error) {
     let mut err = std::io::stderr().lock();

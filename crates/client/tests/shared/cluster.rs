@@ -132,7 +132,8 @@ async fn serve_names(
     storage: &Arc<StorageService>,
     map: &MapHandle,
 ) -> Arc<MetaService> {
-    let direct = targets().map(|target| (target, Channel::in_process(storage.clone()))).collect();
+    let direct: net::StorageChannels =
+        targets().map(|target| (target, Channel::in_process(storage.clone()))).collect();
     let engine: Arc<dyn Engine> = engine.clone();
     let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
     let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
@@ -227,8 +228,10 @@ fn cluster_map() -> ClusterMap {
         capacity: CAPACITY,
         free: CAPACITY,
         class: CapacityClass::Normal,
+        drain: false,
     };
     let mut map = ClusterMap {
+        nodes: vec![],
         epoch: Epoch(1),
         targets: targets().map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "default".into() }],

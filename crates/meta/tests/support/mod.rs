@@ -67,6 +67,7 @@ pub fn map() -> MapHandle {
         capacity: 1 << 40,
         free: 1 << 40,
         class: types::CapacityClass::Normal,
+        drain: false,
     };
     let group = |id| Group { id: GroupId(id), pool, scheme: Scheme::Single, members: vec![TargetId(id)] };
     let map = ClusterMap {

@@ -358,3 +358,62 @@ pub struct UmountArgs {
     #[arg(long)]
     pub force: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cli, Command};
+    use super::*;
+    use clap::Parser;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn lines_are_written_as_they_were_read() {
+        let again = |words: Vec<OsString>| {
+            Cli::try_parse_from([OsString::from("weft")].into_iter().chain(words)).unwrap().command
+        };
+        let line = "weft mount /c /m --timeout 7 --read-only --transport dev --log /l --foreground";
+        let Ok(Command::Mount(args)) = parse(line) else { panic!("{line}") };
+        assert!(matches!(again(args.to_arguments()), Command::Mount(same) if same == args));
+        let line = "weft serve --dir d --detach";
+        let Ok(Command::Serve(args)) = parse(line) else { panic!("{line}") };
+        assert!(matches!(again(args.to_arguments()), Command::Serve(same) if same == args));
+    }
+
+    #[test]
+    fn what_administrators_type_is_understood() {
+        for line in [
+            "weft cluster init --name n --dir d --listen 127.0.0.1:7500 --roles mgmt,meta --protection plain",
+            "weft cluster token --client --json",
+            "weft node join TOKEN --roles storage,meta --dir d --listen [::]:7501 --address 10.0.0.1:7501",
+            "weft node set 2 --name oss1",
+            "weft target add /disk --pool nvme --dir d",
+            "weft target set 3 --drain on --pool p",
+            "weft pool set a --name b",
+            "weft session evict 18446744073709551615",
+            "weft net show --json",
+            "weft health",
+            "weft umount --force /m",
+        ] {
+            parse(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        }
+    }
+
+    #[test]
+    fn wrong_usage_is_refused() {
+        for line in [
+            "weft cluster init",
+            "weft cluster init --name n --listen nowhere",
+            "weft node join",
+            "weft node join T --roles gateway",
+            "weft target set 3",
+            "weft target set 3 --drain maybe",
+            "weft mount /c",
+            "weft mount /c /m --timeout 0",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+}

@@ -4,7 +4,7 @@ use super::manage::ask;
 use crate::assembly::{Gate, Oneself, Peers, hex_text, joining};
 use crate::cli::{ClusterCommand, InitArgs, JoinArgs, TokenArgs};
 use crate::node_config::{NodeConfig, Protection, reachable, resolve};
-use crate::output::{os_error, print, print_json};
+use crate::output::{os_error, print, print_json, show};
 use identity::{Authority, JoinToken, PendingKey};
 use mgmt::{FIRST_NODE, StateDir, StatePaths, Superblock, check_address, check_name, require_vacant};
 use serde::Serialize;
@@ -81,7 +81,7 @@ fn init(args: &InitArgs) -> Result<()> {
         addresses: config.addresses,
         token,
     };
-    if args.json { print_json(&made) } else { Ok(print(&what_next(&made, args.protection))) }
+    show(args.json, &made, || what_next(&made, args.protection))
 }
 
 /// Puts everything into the directory of the first node; the first token.
@@ -120,7 +120,10 @@ fn token(args: &TokenArgs) -> Result<()> {
     let reply = ask(&dir, MgmtRequest::NewToken { client: args.client })?;
     match (args.json, reply) {
         (true, reply) => print_json(&reply),
-        (false, MgmtReply::Token { token }) => Ok(print(&format!("{}\n", token.trim_end()))),
+        (false, MgmtReply::Token { token }) => {
+            print(&format!("{}\n", token.trim_end()));
+            Ok(())
+        }
         (false, other) => Err(super::manage::unexpected(&other)),
     }
 }

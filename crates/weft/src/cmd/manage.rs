@@ -5,7 +5,7 @@ use crate::cli::{
     TargetCommand, TargetSetArgs,
 };
 use crate::control::{Control, PeerInfo, Request};
-use crate::output::{Align, list, print, print_json, table};
+use crate::output::{Align, list, print, print_json, show, table};
 use crate::size::format_size;
 use std::path::Path;
 use types::{Errno, Error, NodeState, Result, SessionId, TargetId};
@@ -35,11 +35,11 @@ pub fn node(command: NodeCommand) -> Result<()> {
         NodeCommand::Join(args) => super::cluster::join(&args),
         NodeCommand::List(query) => {
             let nodes = nodes(&query)?;
-            if query.json { print_json(&nodes) } else { Ok(print(&nodes_table(&nodes))) }
+            show(query.json, &nodes, || nodes_table(&nodes))
         }
         NodeCommand::Show(args) => {
             let node = find_node(&args.query, &args.node)?;
-            if args.query.json { print_json(&node) } else { Ok(print(&node_screen(&node))) }
+            show(args.query.json, &node, || node_screen(&node))
         }
         NodeCommand::Set(args) => {
             let node = find_node(&args.query, &args.node)?.node.id;
@@ -142,7 +142,7 @@ fn show_target(args: &TargetArgs) -> Result<()> {
         Error::new(Errno::ENOENT, format!("there is no target {}", args.target))
             .hint("weft target list shows all")
     })?;
-    if args.query.json { print_json(&found) } else { Ok(print(&target_screen(&found))) }
+    show(args.query.json, &found, || target_screen(&found))
 }
 
 fn target_screen(info: &TargetInfo) -> String {
@@ -213,7 +213,7 @@ pub fn session(command: SessionCommand) -> Result<()> {
                 MgmtReply::Sessions { sessions } => sessions,
                 other => return Err(unexpected(&other)),
             };
-            if query.json { print_json(&sessions) } else { Ok(print(&sessions_table(&sessions))) }
+            show(query.json, &sessions, || sessions_table(&sessions))
         }
         SessionCommand::Evict(args) => {
             change(&args.query, MgmtRequest::EvictSession { session: SessionId(args.session) })
