@@ -1,0 +1,284 @@
+//! What the load does to files: one call, its answer as an event.
+//!
+//! Every epoch of a run has a folder of its own with the same objects: a file of neighbouring blocks, which begins inline, one whose blocks lie far
+//! apart, on different targets, a few names, and a log. So the first writes and the growth of files are tried again and again.
+
+use crate::e2e::Rng;
+use crate::sys::AlignedBuffer;
+use ::history::Event;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a block: what is read and written at once, and what `O_DIRECT` can do everywhere.
+const BLOCK_BYTES: usize = 4096;
+
+/// Files of blocks: name, number of blocks, bytes from one to the next.
+const BLOCK_FILES: [(&str, u64, u64); 2] = [("near", 8, BLOCK_BYTES as u64), ("far", 4, 1 << 20)];
+
+/// Names that are made and removed.
+const NAMES: u64 = 4;
+
+/// One thing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    Read(Block),
+    Write(Block),
+    Create(u64),
+    Unlink(u64),
+    Stat(u64),
+    Open(u64),
+    Append,
+    ReadLog,
+}
+
+/// A block of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Which of [`BLOCK_FILES`].
+    file: usize,
+    number: u64,
+    /// Past the page cache.
+    direct: bool,
+}
+
+impl Task {
+    /// Draws one.
+    pub fn draw(rng: &mut Rng) -> Task {
+        let file = rng.below(2) as usize;
+        let block = Block { file, number: rng.below(BLOCK_FILES[file].1), direct: rng.below(2) == 0 };
+        let name = rng.below(NAMES);
+        match rng.below(20) {
+            0..6 => Task::Read(block),
+            6..12 => Task::Write(block),
+            12..14 => Task::Create(name),
+            14 => Task::Unlink(name),
+            15 => Task::Stat(name),
+            16 => Task::Open(name),
+            17..19 => Task::Append,
+            _ => Task::ReadLog,
+        }
+    }
+
+    /// Looks at everything that an epoch has.
+    pub fn look_at_all() -> Vec<Task> {
+        let blocks = (0..BLOCK_FILES.len()).flat_map(|file| {
+            (0..BLOCK_FILES[file].1)
+                .map(move |number| Task::Read(Block { file, number, direct: number % 2 == 0 }))
+        });
+        blocks.chain((0..NAMES).map(Task::Stat)).chain([Task::ReadLog]).collect()
+    }
+
+    /// What it is done to, without the epoch.
+    pub fn object(self) -> String {
+        match self {
+            Task::Read(block) | Task::Write(block) => {
+                format!("{} block {}", BLOCK_FILES[block.file].0, block.number)
+            }
+            Task::Create(name) | Task::Unlink(name) | Task::Stat(name) | Task::Open(name) => name_of(name),
+            Task::Append | Task::ReadLog => "log".to_string(),
+        }
+    }
+
+    /// What is known of it before it has returned; `None` when it only looks. A change gets the number that makes it recognisable.
+    pub fn intent(self, unique: u64) -> Option<Event> {
+        match self {
+            Task::Write(_) => Some(Event::Write { value: unique }),
+            Task::Create(_) => Some(Event::Create { inode: None }),
+            Task::Unlink(_) => Some(Event::Unlink),
+            Task::Append => Some(Event::Append { record: unique }),
+            Task::Read(_) | Task::Stat(_) | Task::Open(_) | Task::ReadLog => None,
+        }
+    }
+}
+
+fn name_of(number: u64) -> String {
+    format!("name {number}")
+}
+
+/// One thread's files on one mount.
+pub struct Worker {
+    dir: PathBuf,
+    open: HashMap<(usize, bool), File>,
+    buffer: AlignedBuffer,
+}
+
+impl Worker {
+    /// Works in the folder of an epoch.
+    pub fn new(dir: &Path) -> Worker {
+        Worker { dir: dir.to_path_buf(), open: HashMap::new(), buffer: AlignedBuffer::new(BLOCK_BYTES) }
+    }
+
+    /// Forgets the files that it has open.
+    pub fn close(&mut self) {
+        self.open.clear();
+    }
+
+    /// Does it.
+    pub fn perform(&mut self, task: Task, unique: u64) -> io::Result<Event> {
+        match task {
+            Task::Read(block) => self.read(block),
+            Task::Write(block) => self.write(block, unique),
+            Task::Create(name) => self.create(name),
+            Task::Unlink(name) => self.unlink(name),
+            Task::Stat(name) => self.look(name, |path| fs::symlink_metadata(path)),
+            Task::Open(name) => self.look(name, |path| File::open(path)?.metadata()),
+            Task::Append => self.append(unique),
+            Task::ReadLog => self.read_log(),
+        }
+    }
+
+    /// The file of a block, opened or still open.
+    fn file(&mut self, block: Block) -> io::Result<&File> {
+        let key = (block.file, block.direct);
+        if !self.open.contains_key(&key) {
+            let mut options = File::options();
+            options.read(true).write(true).create(true);
+            if block.direct {
+                options.custom_flags(libc::O_DIRECT);
+            }
+            let file = options.open(self.dir.join(BLOCK_FILES[block.file].0))?;
+            self.open.insert(key, file);
+        }
+        Ok(&self.open[&key])
+    }
+
+    fn read(&mut self, block: Block) -> io::Result<Event> {
+        // A block beyond the end of the file holds zeros like one that was never written.
+        let mut bytes = std::mem::replace(&mut self.buffer, AlignedBuffer::new(BLOCK_BYTES));
+        bytes.bytes().fill(0);
+        let outcome = self.file(block)?.read_at(bytes.bytes(), offset(block));
+        self.buffer = bytes;
+        outcome?;
+        Ok(block_content(self.buffer.bytes()))
+    }
+
+    fn write(&mut self, block: Block, value: u64) -> io::Result<Event> {
+        let mut bytes = std::mem::replace(&mut self.buffer, AlignedBuffer::new(BLOCK_BYTES));
+        bytes.bytes().chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
+        let outcome = self.file(block)?.write_at(bytes.bytes(), offset(block));
+        self.buffer = bytes;
+        match outcome? {
+            BLOCK_BYTES => Ok(Event::Write { value }),
+            // Half of it may be there, which is as good as an error.
+            written => Err(io::Error::other(format!("only {written} bytes were written"))),
+        }
+    }
+
+    fn create(&self, name: u64) -> io::Result<Event> {
+        match File::options().write(true).create_new(true).open(self.dir.join(name_of(name))) {
+            Ok(file) => Ok(Event::Create { inode: file.metadata().ok().map(|found| found.ino()) }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Event::CreateExists),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn unlink(&self, name: u64) -> io::Result<Event> {
+        match fs::remove_file(self.dir.join(name_of(name))) {
+            Ok(()) => Ok(Event::Unlink),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::UnlinkMissing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn look(&self, name: u64, look: impl FnOnce(&Path) -> io::Result<fs::Metadata>) -> io::Result<Event> {
+        match look(&self.dir.join(name_of(name))) {
+            Ok(found) => Ok(Event::Look { inode: found.ino() }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::LookMissing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn append(&self, record: u64) -> io::Result<Event> {
+        let mut file = File::options().append(true).create(true).open(self.dir.join("log"))?;
+        let line = log_line(record);
+        match file.write(line.as_bytes())? {
+            written if written == line.len() => Ok(Event::Append { record }),
+            written => Err(io::Error::other(format!("only {written} bytes were appended"))),
+        }
+    }
+
+    fn read_log(&self) -> io::Result<Event> {
+        let mut text = Vec::new();
+        match File::open(self.dir.join("log")) {
+            Ok(mut file) => drop(file.read_to_end(&mut text)?),
+            // Made by the first append.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(log_content(&text))
+    }
+}
+
+fn offset(block: Block) -> u64 {
+    block.number * BLOCK_FILES[block.file].2
+}
+
+/// What a block says: each of its words is the value that was written.
+fn block_content(bytes: &[u8]) -> Event {
+    let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+    let mut values: Vec<u64> = words.collect();
+    values.dedup();
+    match values[..] {
+        [value] => Event::Read { value },
+        _ => {
+            values.truncate(MAX_TORN_VALUES);
+            Event::TornRead { values }
+        }
+    }
+}
+
+/// Parts of a torn block that are told, and characters of what is no record.
+const MAX_TORN_VALUES: usize = 16;
+const MAX_REST_CHARS: usize = 80;
+
+/// The line of a record; lengths vary so that overlaps show.
+fn log_line(record: u64) -> String {
+    format!("{record}:{}\n", "x".repeat((record * 31 % 150) as usize))
+}
+
+/// The records of a log, as far as there are whole ones.
+fn log_content(text: &[u8]) -> Event {
+    let mut records = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let number =
+            rest.split(|byte| *byte == b':').next().and_then(|digits| std::str::from_utf8(digits).ok());
+        let Some(record) = number.and_then(|digits| digits.parse().ok()) else { break };
+        let Some(after) = rest.strip_prefix(log_line(record).as_bytes()) else { break };
+        records.push(record);
+        rest = after;
+    }
+    if rest.is_empty() {
+        return Event::ReadLog { records };
+    }
+    let rest = String::from_utf8_lossy(rest).chars().take(MAX_REST_CHARS).collect();
+    Event::TornLog { records, rest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_read_as_far_as_it_is_whole() {
+        let text: String = [7, 3, 12].map(log_line).concat();
+        assert_eq!(log_content(text.as_bytes()), Event::ReadLog { records: vec![7, 3, 12] });
+        assert_eq!(log_content(b""), Event::ReadLog { records: Vec::new() });
+        for damage in
+            [&text[1..], &text[..text.len() - 1], &text.replace("3:", "3;"), &text.replace(":x", ":y")]
+        {
+            assert!(matches!(log_content(damage.as_bytes()), Event::TornLog { .. }), "{damage}");
+        }
+    }
+
+    #[test]
+    fn a_block_is_one_value_or_torn() {
+        let mut bytes = [0; BLOCK_BYTES];
+        assert_eq!(block_content(&bytes), Event::Read { value: 0 });
+        bytes[2048] = 9;
+        assert_eq!(block_content(&bytes), Event::TornRead { values: vec![0, 9, 0] });
+    }
+}
