@@ -1,7 +1,7 @@
 //! The load: many threads on several mounts, and every call's time and answer on record.
 
 use super::file::Sink;
-use super::objects::{Task, Worker};
+use super::objects::{Mix, Task, Worker};
 use crate::e2e::Rng;
 use crate::process;
 use ::history::{Event, Record};
@@ -38,6 +38,9 @@ pub struct LoadOptions {
     /// Seed of what is done.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Which ways of opening files go together on one object.
+    #[arg(long, default_value = "by-epoch")]
+    pub mix: Mix,
     /// Seconds that a call may still take when time is up; then it counts as one that never returned.
     #[arg(long, default_value_t = 90)]
     pub grace: u64,
@@ -104,6 +107,7 @@ struct Caller {
     client: u32,
     thread: u32,
     mount: PathBuf,
+    mix: Mix,
     /// The change under way, for the case that it never returns.
     pending: Arc<Mutex<Option<Record>>>,
 }
@@ -120,6 +124,7 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
         calls: AtomicU64::new(0),
         errors: Mutex::default(),
     });
+    options.mounts.iter().try_for_each(|mount| ensure_empty(mount))?;
     make_epoch(&options.mounts, 0).map_err(|error| format!("the load's first folder: {error}"))?;
     let callers = start(options, &shared);
     let end = Duration::from_secs(options.seconds);
@@ -148,6 +153,15 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
     Ok(Outcome { calls: shared.calls.load(SeqCst), errors, stuck: stuck.len() as u64 })
 }
 
+/// What an older run has left would look like content from nowhere.
+fn ensure_empty(mount: &Path) -> Result<(), String> {
+    match fs::read_dir(mount).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("{} isn't empty; hint: make a new folder for the load", mount.display())),
+        Err(error) => Err(format!("{}: {error}", mount.display())),
+    }
+}
+
 /// The folder of an epoch.
 fn folder(mount: &Path, epoch: u64) -> PathBuf {
     mount.join(format!("epoch-{epoch}"))
@@ -170,6 +184,7 @@ fn start(options: &LoadOptions, shared: &Arc<Shared>) -> Vec<Running> {
                 client,
                 thread,
                 mount: mount.clone(),
+                mix: options.mix,
                 pending: Arc::clone(&pending),
             };
             let seed = options.seed.wrapping_mul(0x1_0001).wrapping_add(u64::from(client * 1000 + thread));
@@ -188,6 +203,7 @@ fn look_at_all(options: &LoadOptions, shared: &Arc<Shared>) -> io::Result<()> {
                 client,
                 thread: options.threads,
                 mount: mount.clone(),
+                mix: options.mix,
                 pending: Arc::default(),
             };
             let mut worker = Worker::new(&folder(mount, epoch));
@@ -213,7 +229,7 @@ impl Caller {
             if rng.below(8) == 0 {
                 worker.close();
             }
-            let task = Task::draw(&mut rng);
+            let task = Task::draw(&mut rng, self.mix, epoch);
             match self.call(&mut worker, epoch, task) {
                 Ok(true) => thread::sleep(Duration::from_micros(rng.below(MAX_PAUSE_US))),
                 Ok(false) => {

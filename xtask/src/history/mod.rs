@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 pub use file::read;
 pub use load::{LoadOptions, Outcome};
+pub use objects::Mix;
 
 /// What can be done with histories.
 #[derive(clap::Subcommand)]

@@ -7,6 +7,7 @@ use crate::e2e::Rng;
 use crate::sys::AlignedBuffer;
 use ::history::Event;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -40,15 +41,47 @@ pub struct Block {
     /// Which of [`BLOCK_FILES`].
     file: usize,
     number: u64,
-    /// Past the page cache.
-    direct: bool,
+    way: Way,
+}
+
+/// How a file is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// For reading and writing.
+    Buffered,
+    /// For reading only: what a file system may cache longest.
+    ReadOnly,
+    /// With `O_DIRECT`.
+    Direct,
+}
+
+/// Which ways go together on one object.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mix {
+    /// Through the page cache or past it, by the epoch's number. A kernel doesn't keep its page cache in step with `O_DIRECT` while a write is
+    /// under way.
+    #[default]
+    ByEpoch,
+    /// All at once.
+    All,
+}
+
+impl Mix {
+    fn draw(self, rng: &mut Rng, epoch: u64) -> Way {
+        let choice = match self {
+            Mix::ByEpoch if epoch % 2 == 1 => return Way::Direct,
+            Mix::ByEpoch => rng.below(2),
+            Mix::All => rng.below(3),
+        };
+        [Way::Buffered, Way::ReadOnly, Way::Direct][choice as usize]
+    }
 }
 
 impl Task {
     /// Draws one.
-    pub fn draw(rng: &mut Rng) -> Task {
+    pub fn draw(rng: &mut Rng, mix: Mix, epoch: u64) -> Task {
         let file = rng.below(2) as usize;
-        let block = Block { file, number: rng.below(BLOCK_FILES[file].1), direct: rng.below(2) == 0 };
+        let block = Block { file, number: rng.below(BLOCK_FILES[file].1), way: mix.draw(rng, epoch) };
         let name = rng.below(NAMES);
         match rng.below(20) {
             0..6 => Task::Read(block),
@@ -65,8 +98,7 @@ impl Task {
     /// Looks at everything that an epoch has.
     pub fn look_at_all() -> Vec<Task> {
         let blocks = (0..BLOCK_FILES.len()).flat_map(|file| {
-            (0..BLOCK_FILES[file].1)
-                .map(move |number| Task::Read(Block { file, number, direct: number % 2 == 0 }))
+            (0..BLOCK_FILES[file].1).map(move |number| Task::Read(Block { file, number, way: Way::ReadOnly }))
         });
         blocks.chain((0..NAMES).map(Task::Stat)).chain([Task::ReadLog]).collect()
     }
@@ -101,7 +133,7 @@ fn name_of(number: u64) -> String {
 /// One thread's files on one mount.
 pub struct Worker {
     dir: PathBuf,
-    open: HashMap<(usize, bool), File>,
+    open: HashMap<(usize, Way), File>,
     buffer: AlignedBuffer,
 }
 
@@ -130,37 +162,25 @@ impl Worker {
         }
     }
 
-    /// The file of a block, opened or still open.
-    fn file(&mut self, block: Block) -> io::Result<&File> {
-        let key = (block.file, block.direct);
-        if !self.open.contains_key(&key) {
-            let mut options = File::options();
-            options.read(true).write(true).create(true);
-            if block.direct {
-                options.custom_flags(libc::O_DIRECT);
-            }
-            let file = options.open(self.dir.join(BLOCK_FILES[block.file].0))?;
-            self.open.insert(key, file);
-        }
-        Ok(&self.open[&key])
-    }
-
     fn read(&mut self, block: Block) -> io::Result<Event> {
+        let file = match file(&mut self.open, &self.dir, block.file, block.way) {
+            // Made by the first who can write.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Event::Read { value: 0 }),
+            other => other?,
+        };
+        let bytes = self.buffer.bytes();
         // A block beyond the end of the file holds zeros like one that was never written.
-        let mut bytes = std::mem::replace(&mut self.buffer, AlignedBuffer::new(BLOCK_BYTES));
-        bytes.bytes().fill(0);
-        let outcome = self.file(block)?.read_at(bytes.bytes(), offset(block));
-        self.buffer = bytes;
-        outcome?;
-        Ok(block_content(self.buffer.bytes()))
+        bytes.fill(0);
+        file.read_at(bytes, offset(block))?;
+        Ok(block_content(bytes))
     }
 
     fn write(&mut self, block: Block, value: u64) -> io::Result<Event> {
-        let mut bytes = std::mem::replace(&mut self.buffer, AlignedBuffer::new(BLOCK_BYTES));
-        bytes.bytes().chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
-        let outcome = self.file(block)?.write_at(bytes.bytes(), offset(block));
-        self.buffer = bytes;
-        match outcome? {
+        let way = if block.way == Way::ReadOnly { Way::Buffered } else { block.way };
+        let file = file(&mut self.open, &self.dir, block.file, way)?;
+        let bytes = self.buffer.bytes();
+        bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
+        match file.write_at(bytes, offset(block))? {
             BLOCK_BYTES => Ok(Event::Write { value }),
             // Half of it may be there, which is as good as an error.
             written => Err(io::Error::other(format!("only {written} bytes were written"))),
@@ -209,6 +229,27 @@ impl Worker {
             Err(error) => return Err(error),
         }
         Ok(log_content(&text))
+    }
+}
+
+/// A file of blocks, opened or still open.
+fn file<'a>(
+    open: &'a mut HashMap<(usize, Way), File>,
+    dir: &Path,
+    file: usize,
+    way: Way,
+) -> io::Result<&'a File> {
+    match open.entry((file, way)) {
+        Entry::Occupied(found) => Ok(found.into_mut()),
+        Entry::Vacant(place) => {
+            let mut options = File::options();
+            match way {
+                Way::ReadOnly => options.read(true),
+                Way::Buffered => options.read(true).write(true).create(true),
+                Way::Direct => options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT),
+            };
+            Ok(place.insert(options.open(dir.join(BLOCK_FILES[file].0))?))
+        }
     }
 }
 

@@ -1,14 +1,21 @@
 //! The load and the checker together, on plain directories: what is one file system passes, what only pretends to be one doesn't.
 
-use super::{LoadOptions, Outcome, load, read};
+use super::{LoadOptions, Mix, Outcome, load, read};
 use ::history::{Limits, Report, judge};
 use std::path::PathBuf;
 
 /// Runs a short load on the folders and judges it. What local file systems don't promise is forgiven.
 fn run_on(mounts: Vec<PathBuf>) -> (Outcome, Report) {
     let out = tempfile::NamedTempFile::new().unwrap();
-    let options =
-        LoadOptions { mounts, threads: 3, seconds: 2, seed: 1, grace: 30, out: out.path().to_path_buf() };
+    let options = LoadOptions {
+        mounts,
+        threads: 3,
+        seconds: 2,
+        seed: 1,
+        grace: 30,
+        mix: Mix::ByEpoch,
+        out: out.path().to_path_buf(),
+    };
     let outcome = load::run(&options).unwrap();
     let records = read(out.path()).unwrap();
     assert_eq!(records.len() as u64, outcome.calls, "each call is on record once");

@@ -1,7 +1,9 @@
 //! Calls on processes and signals.
 
 use super::check;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// `kill(2)`; a negative id names a process group.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
@@ -13,6 +15,12 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 pub fn is_root() -> bool {
     // SAFETY: takes nothing and can't fail.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// Moves this thread, and no other one, into the network namespace that the file stands for.
+pub fn enter_network(namespace: &File) -> io::Result<()> {
+    // SAFETY: takes integers only; the descriptor is open while `namespace` is borrowed.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })
 }
 
 /// Makes `signal` interrupt blocking calls (`EINTR`) instead of ending the process or restarting the call.
