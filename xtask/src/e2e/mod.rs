@@ -6,6 +6,7 @@
 //! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's fault.
 
 mod cleanup;
+mod cluster;
 mod coherence;
 mod content;
 mod crash;
@@ -131,6 +132,7 @@ const TABLES: &[&[TestCase]] = &[
     crash::TESTS,
     coherence::TESTS,
     netns::TESTS,
+    cluster::TESTS,
 ];
 
 /// Runs the suite and prints the totals last.
