@@ -1,7 +1,7 @@
 //! What the load does to files: one call, its answer as an event.
 //!
 //! Every epoch of a run has a folder of its own with the same objects: a file of neighbouring blocks, which begins inline, one whose blocks lie far
-//! apart, on different targets, a few names, and a log. So the first writes and the growth of files are tried again and again.
+//! apart, on different targets, a few names, a log, a file that is replaced by rename, and one whose length is set. So the first writes and the growth of files are tried again and again.
 
 use crate::e2e::Rng;
 use crate::sys::AlignedBuffer;
@@ -22,6 +22,11 @@ const BLOCK_FILES: [(&str, u64, u64); 2] = [("near", 8, BLOCK_BYTES as u64), ("f
 /// Names that are made and removed.
 const NAMES: u64 = 4;
 
+/// The file that only grows, the one that is replaced by rename, and the one whose length is set.
+const LOG: &str = "log";
+const REPLACED: &str = "replaced";
+const LENGTH: &str = "length";
+
 /// One thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
@@ -33,6 +38,12 @@ pub enum Task {
     Open(u64),
     Append,
     ReadLog,
+    /// Writes a new file and renames it over the old one: the name is a register, too.
+    Replace,
+    ReadReplaced,
+    /// Cuts or extends a file: its length is a register.
+    SetLength,
+    StatLength,
 }
 
 /// A block of a file.
@@ -83,15 +94,19 @@ impl Task {
         let file = rng.below(2) as usize;
         let block = Block { file, number: rng.below(BLOCK_FILES[file].1), way: mix.draw(rng, epoch) };
         let name = rng.below(NAMES);
-        match rng.below(20) {
+        match rng.below(24) {
             0..6 => Task::Read(block),
-            6..12 => Task::Write(block),
-            12..14 => Task::Create(name),
-            14 => Task::Unlink(name),
-            15 => Task::Stat(name),
-            16 => Task::Open(name),
-            17..19 => Task::Append,
-            _ => Task::ReadLog,
+            6..11 => Task::Write(block),
+            11..13 => Task::Create(name),
+            13 => Task::Unlink(name),
+            14 => Task::Stat(name),
+            15 => Task::Open(name),
+            16..18 => Task::Append,
+            18 => Task::ReadLog,
+            19 => Task::Replace,
+            20..22 => Task::ReadReplaced,
+            22 => Task::SetLength,
+            _ => Task::StatLength,
         }
     }
 
@@ -100,7 +115,8 @@ impl Task {
         let blocks = (0..BLOCK_FILES.len()).flat_map(|file| {
             (0..BLOCK_FILES[file].1).map(move |number| Task::Read(Block { file, number, way: Way::ReadOnly }))
         });
-        blocks.chain((0..NAMES).map(Task::Stat)).chain([Task::ReadLog]).collect()
+        let others = [Task::ReadLog, Task::ReadReplaced, Task::StatLength];
+        blocks.chain((0..NAMES).map(Task::Stat)).chain(others).collect()
     }
 
     /// What it is done to, without the epoch.
@@ -110,18 +126,21 @@ impl Task {
                 format!("{} block {}", BLOCK_FILES[block.file].0, block.number)
             }
             Task::Create(name) | Task::Unlink(name) | Task::Stat(name) | Task::Open(name) => name_of(name),
-            Task::Append | Task::ReadLog => "log".to_string(),
+            Task::Append | Task::ReadLog => LOG.to_string(),
+            Task::Replace | Task::ReadReplaced => REPLACED.to_string(),
+            Task::SetLength | Task::StatLength => LENGTH.to_string(),
         }
     }
 
     /// What is known of it before it has returned; `None` when it only looks. A change gets the number that makes it recognisable.
     pub fn intent(self, unique: u64) -> Option<Event> {
         match self {
-            Task::Write(_) => Some(Event::Write { value: unique }),
+            Task::Write(_) | Task::Replace | Task::SetLength => Some(Event::Write { value: unique }),
             Task::Create(_) => Some(Event::Create { inode: None }),
             Task::Unlink(_) => Some(Event::Unlink),
             Task::Append => Some(Event::Append { record: unique }),
-            Task::Read(_) | Task::Stat(_) | Task::Open(_) | Task::ReadLog => None,
+            Task::Read(_) | Task::Stat(_) | Task::Open(_) => None,
+            Task::ReadLog | Task::ReadReplaced | Task::StatLength => None,
         }
     }
 }
@@ -159,6 +178,10 @@ impl Worker {
             Task::Open(name) => self.look(name, |path| File::open(path)?.metadata()),
             Task::Append => self.append(unique),
             Task::ReadLog => self.read_log(),
+            Task::Replace => self.replace(unique),
+            Task::ReadReplaced => self.read_replaced(),
+            Task::SetLength => self.set_length(unique),
+            Task::StatLength => self.stat_length(),
         }
     }
 
@@ -212,7 +235,7 @@ impl Worker {
     }
 
     fn append(&self, record: u64) -> io::Result<Event> {
-        let mut file = File::options().append(true).create(true).open(self.dir.join("log"))?;
+        let mut file = File::options().append(true).create(true).open(self.dir.join(LOG))?;
         let line = log_line(record);
         match file.write(line.as_bytes())? {
             written if written == line.len() => Ok(Event::Append { record }),
@@ -222,13 +245,46 @@ impl Worker {
 
     fn read_log(&self) -> io::Result<Event> {
         let mut text = Vec::new();
-        match File::open(self.dir.join("log")) {
+        match File::open(self.dir.join(LOG)) {
             Ok(mut file) => drop(file.read_to_end(&mut text)?),
             // Made by the first append.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         Ok(log_content(&text))
+    }
+}
+
+impl Worker {
+    /// Every other content lies beside its inode, the others in chunks.
+    fn replace(&self, value: u64) -> io::Result<Event> {
+        let length = if value % 2 == 0 { BLOCK_BYTES } else { 3 * BLOCK_BYTES };
+        let beside = self.dir.join(format!("beside {value}"));
+        File::create_new(&beside)?.write_all(&value.to_le_bytes().repeat(length / 8))?;
+        fs::rename(&beside, self.dir.join(REPLACED))?;
+        Ok(Event::Write { value })
+    }
+
+    fn read_replaced(&self) -> io::Result<Event> {
+        match fs::read(self.dir.join(REPLACED)) {
+            Ok(bytes) => Ok(block_content(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::Read { value: 0 }),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn set_length(&self, value: u64) -> io::Result<Event> {
+        let file = File::options().write(true).create(true).truncate(false).open(self.dir.join(LENGTH))?;
+        file.set_len(value)?;
+        Ok(Event::Write { value })
+    }
+
+    fn stat_length(&self) -> io::Result<Event> {
+        match fs::metadata(self.dir.join(LENGTH)) {
+            Ok(found) => Ok(Event::Read { value: found.len() }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::Read { value: 0 }),
+            Err(error) => Err(error),
+        }
     }
 }
 

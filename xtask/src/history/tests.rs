@@ -37,8 +37,8 @@ fn two_directories_are_not_one() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let (_, report) = run_on(dirs.iter().map(|dir| dir.path().to_path_buf()).collect());
     assert!(report.undecided.is_empty(), "{report}");
-    // Blocks, names and logs, each kind shows it.
-    for kind in ["near block", "far block", "name", "log"] {
+    // Each kind of object shows it.
+    for kind in ["near block", "far block", "name", "log", "replaced", "length"] {
         assert!(report.violations.iter().any(|violation| violation.contains(kind)), "{kind}: {report}");
     }
 }
