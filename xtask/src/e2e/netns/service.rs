@@ -46,6 +46,7 @@ impl Service {
         let errors = log.try_clone().at(self.recipe.log.display())?;
         let mut command = node.command(&self.recipe.program);
         command.args(&self.recipe.arguments).stdin(Stdio::null()).stdout(log).stderr(errors);
+        sys::let_be_interrupted(&mut command);
         // `nsenter` becomes the program, so that the child's id is the program's.
         let child = command.spawn().at(process::describe(&command))?;
         cleanup::hold(Resource::Process(child.id() as i32));

@@ -1,5 +1,7 @@
 //! The rig's own tests: what the cluster's tests rely on.
 
+use super::super::cleanup::{self, Resource};
+use super::super::mounts;
 use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
 use super::super::{Scope, TestCase};
@@ -18,6 +20,7 @@ use std::time::Duration;
 pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "nodes_can_be_cut_apart", scope: Scope::Own, minutes: 2, run: nodes_can_be_cut_apart },
     TestCase { name: "services_of_nodes", scope: Scope::Own, minutes: 2, run: services_of_nodes },
+    TestCase { name: "mounts_of_nodes", scope: Scope::Own, minutes: 2, run: mounts_of_nodes },
     TestCase { name: "leftovers_of_a_dead_run", scope: Scope::Own, minutes: 2, run: leftovers_of_a_dead_run },
 ];
 
@@ -149,6 +152,39 @@ fn services_of_nodes(stage: &Stage) -> TestResult {
     drop(forgotten.kill());
     ensure!(ended.is_some(), "a process outlives its node");
     Ok(())
+}
+
+/// A mount made in a node's network is everybody's, and stands still with its process.
+fn mounts_of_nodes(stage: &Stage) -> TestResult {
+    let network = Network::new(Plan { management: 0, metadata: 0, storage: 0, clients: 1 })?;
+    let node = network.node(Role::Client, 0);
+    let folder = network.folder(&stage.base("node-mount")?, node)?;
+    let (dir, mount) = (folder.join("state"), folder.join("mnt"));
+    fs::create_dir(&mount).at(mount.display())?;
+    let words = ["up".as_ref(), "--dir".as_ref(), dir.as_os_str(), "--mount".as_ref(), mount.as_os_str()];
+    let recipe = Recipe {
+        program: stage.binary()?.to_path_buf(),
+        arguments: words.map(Into::into).to_vec(),
+        log: folder.join("output"),
+    };
+    cleanup::hold(Resource::Mount(mount.clone()));
+    let mut service = Service::start(node, recipe)?;
+    let mounted = process::eventually(PATIENCE, || mounts::is_weft(&mount));
+    ensure!(mounted, "the node's mount isn't seen here: {}", service.last_lines());
+    fs::write(mount.join("before"), "before").at("a write to the node's mount")?;
+    service.freeze()?;
+    let mut touch = Command::new("touch").arg(mount.join("frozen")).spawn().at("touch")?;
+    let early = process::wait(&mut touch, SILENCE).at("touch")?;
+    ensure_eq!(early, None, "a frozen process has served");
+    service.thaw()?;
+    let status = process::wait(&mut touch, PATIENCE).at("touch")?;
+    ensure!(status.is_some_and(|status| status.success()), "touch ended with {status:?} after the thaw");
+    ensure!(mount.join("frozen").exists(), "what touch made isn't there");
+    let status = service.terminate()?;
+    ensure!(status.success(), "weft ended with {status}: {}", service.last_lines());
+    ensure!(mounts::find(&mount).is_none(), "a mount outlives its process");
+    cleanup::released(&Resource::Mount(mount));
+    ensure_gone(network)
 }
 
 /// Whether a process is in this network namespace.
