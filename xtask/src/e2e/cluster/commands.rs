@@ -8,8 +8,8 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where management listens.
-const PORT: u16 = 7700;
+/// Where nodes listen.
+const PORT: u16 = 7500;
 
 /// What is typed on the nodes.
 pub struct Commands {
@@ -42,7 +42,7 @@ impl Commands {
 
     /// Makes the cluster and its first node.
     pub fn init(&self, dir: &Path, address: Ipv4Addr) -> Vec<OsString> {
-        let init = with(line(&["cluster", "init", "--name", "e2e"]), "--dir", dir);
+        let init = with(line(&["cluster", "init", "--name", "e2e", "--roles", "mgmt,meta"]), "--dir", dir);
         with(init, "--listen", format!("{address}:{PORT}"))
     }
 
@@ -51,15 +51,20 @@ impl Commands {
         with(line(&["serve"]), "--dir", dir)
     }
 
-    /// Prints what lets a node of this role in.
-    pub fn token(&self, dir: &Path, role: &str) -> Vec<OsString> {
-        with(with(line(&["cluster", "token"]), "--role", role), "--dir", dir)
+    /// Prints what lets another node in.
+    pub fn token(&self, dir: &Path) -> Vec<OsString> {
+        with(line(&["cluster", "token"]), "--dir", dir)
+    }
+
+    /// Prints what clients mount by.
+    pub fn cluster_file(&self, dir: &Path) -> Vec<OsString> {
+        with(line(&["cluster", "token", "--client"]), "--dir", dir)
     }
 
     /// Makes a storage node.
-    pub fn join(&self, token: &str, dir: &Path, address: Ipv4Addr) -> Vec<OsString> {
-        let join = with(line(&["node", "join", token, "--roles", "storage"]), "--dir", dir);
-        with(join, "--listen", format!("{address}:{PORT}"))
+    pub fn join(&self, token: &str, name: &str, dir: &Path, address: Ipv4Addr) -> Vec<OsString> {
+        let join = line(&["node", "join", token, "--roles", "storage", "--name", name]);
+        with(with(join, "--dir", dir), "--listen", format!("{address}:{PORT}"))
     }
 
     /// Adds a target to the node that is served from `dir`.
@@ -70,10 +75,10 @@ impl Commands {
     }
 
     /// Mounts, in the foreground.
-    pub fn mount(&self, token: &str, dir: &Path, mount: &Path) -> Vec<OsString> {
-        let mut command = line(&["mount", token]);
-        command.push(mount.into());
-        with(command, "--dir", dir)
+    pub fn mount(&self, cluster_file: &Path, mount: &Path) -> Vec<OsString> {
+        let mut command = line(&["mount", "--foreground"]);
+        command.extend([cluster_file.into(), mount.into()]);
+        command
     }
 
     /// Whether the node in `dir` answers.

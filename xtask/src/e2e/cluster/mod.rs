@@ -10,6 +10,7 @@ use super::outcome::{At, TestResult};
 use super::stage::Stage;
 use crate::process;
 use commands::Commands;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,13 +58,13 @@ impl Cluster {
         self.network.folder(&self.base, node)
     }
 
-    fn recipe(&self, node: &Node, arguments: Vec<std::ffi::OsString>) -> TestResult<Recipe> {
+    fn recipe(&self, node: &Node, arguments: Vec<OsString>) -> TestResult<Recipe> {
         let log = self.folder(node)?.join("output");
         Ok(Recipe { program: self.commands.weft().to_path_buf(), arguments, log })
     }
 
     /// Runs one of weft's own commands on a node; it has to succeed.
-    pub fn run(&self, node: &Node, arguments: &[std::ffi::OsString]) -> TestResult<String> {
+    pub fn run(&self, node: &Node, arguments: &[OsString]) -> TestResult<String> {
         let mut command = node.command(self.commands.weft());
         Ok(process::run_ok(command.args(arguments), COMMAND_DEADLINE)?.stdout)
     }
@@ -80,8 +81,8 @@ impl Cluster {
     fn start_storage(&mut self, index: usize) -> TestResult {
         let node = self.network.node(Role::Storage, index);
         let dir = self.folder(node)?.join("state");
-        let token = self.token("storage")?;
-        self.run(node, &self.commands.join(&token, &dir, node.address))?;
+        let token = self.ask_management(|management| self.commands.token(management))?;
+        self.run(node, &self.commands.join(token.trim(), &node.to_string(), &dir, node.address))?;
         let recipe = self.recipe(node, self.commands.serve(&dir))?;
         self.storage.push(Service::start(node, recipe)?);
         self.wait_until_served(&dir, "storage")?;
@@ -90,20 +91,20 @@ impl Cluster {
         Ok(())
     }
 
-    /// What lets another machine in.
-    fn token(&self, role: &str) -> TestResult<String> {
+    /// Runs a command on the management node, which gets that node's folder.
+    fn ask_management(&self, command: impl FnOnce(&Path) -> Vec<OsString>) -> TestResult<String> {
         let node = self.network.node(Role::Management, 0);
-        let dir = self.folder(node)?.join("state");
-        Ok(self.run(node, &self.commands.token(&dir, role))?.trim().to_string())
+        self.run(node, &command(&self.folder(node)?.join("state")))
     }
 
     fn start_client(&mut self, index: usize) -> TestResult {
         let node = self.network.node(Role::Client, index);
         let mount = self.mount(index);
         fs::create_dir_all(&mount).at(mount.display())?;
-        let token = self.token("client")?;
-        let dir = self.folder(node)?.join("state");
-        let recipe = self.recipe(node, self.commands.mount(&token, &dir, &mount))?;
+        let cluster_file = self.folder(node)?.join("cluster");
+        let content = self.ask_management(|management| self.commands.cluster_file(management))?;
+        fs::write(&cluster_file, content).at(cluster_file.display())?;
+        let recipe = self.recipe(node, self.commands.mount(&cluster_file, &mount))?;
         cleanup::hold(Resource::Mount(mount.clone()));
         self.clients.push(Service::start(node, recipe)?);
         let service = self.clients.last_mut().expect("just pushed");
