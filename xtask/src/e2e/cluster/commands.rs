@@ -74,6 +74,11 @@ impl Commands {
         with(add, "--dir", dir)
     }
 
+    /// Succeeds when all is well.
+    pub fn health(&self, dir: &Path) -> Vec<OsString> {
+        with(line(&["health"]), "--dir", dir)
+    }
+
     /// Mounts, in the foreground.
     pub fn mount(&self, cluster_file: &Path, mount: &Path) -> Vec<OsString> {
         let mut command = line(&["mount", "--foreground"]);

@@ -48,6 +48,7 @@ impl Cluster {
         for index in 0..storage.into() {
             cluster.start_storage(index)?;
         }
+        cluster.wait_until_healthy()?;
         for index in 0..clients.into() {
             cluster.start_client(index)?;
         }
@@ -121,6 +122,18 @@ impl Cluster {
     fn wait_until_served(&self, dir: &Path, what: &str) -> TestResult {
         let up = process::eventually(START_DEADLINE, || self.commands.is_served(dir));
         if up { Ok(()) } else { Err(format!("{what} doesn't serve:\n    {}", self.log()).into()) }
+    }
+
+    /// Waits until management has heard of everybody and has nothing to complain of.
+    pub fn wait_until_healthy(&self) -> TestResult {
+        let node = self.network.node(Role::Management, 0);
+        let arguments = self.commands.health(&self.folder(node)?.join("state"));
+        let mut last = None;
+        let healthy = process::eventually(START_DEADLINE, || {
+            let asked = process::run(node.command(self.commands.weft()).args(&arguments), COMMAND_DEADLINE);
+            last.insert(asked).as_ref().is_ok_and(|answer| answer.status.success())
+        });
+        if healthy { Ok(()) } else { Err(format!("not healthy: {last:?}\n    {}", self.log()).into()) }
     }
 
     /// Where a client has mounted.
