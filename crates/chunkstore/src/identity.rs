@@ -125,38 +125,40 @@ pub(crate) async fn refuse_occupied(dir: &Path, identity: &Identity) -> Result<(
     Ok(())
 }
 
+/// What a directory says of itself; `None` when it has no superblock. `target` stands for it in messages.
+pub(crate) async fn find(dir: &Path, target: TargetId) -> Result<Option<Identity>> {
+    let path = dir.join(SUPERBLOCK);
+    let Some(text) = read(&path, target).await? else { return Ok(None) };
+    let damaged = |why: String| {
+        StoreError::new(
+            Kind::Damaged,
+            format!("the superblock {} of target {target} is damaged: {why}", path.display()),
+            "restore it from a copy, and check the disk",
+        )
+    };
+    let text = String::from_utf8(text).map_err(|_| damaged("it is not text".to_string()))?;
+    match parse(&text) {
+        Parsed::Ours(found) => Ok(Some(found)),
+        Parsed::Damaged(why) => Err(damaged(why)),
+        Parsed::Newer(version) => Err(StoreError::new(
+            Kind::NewerVersion,
+            format!(
+                "target {target} in {} has format {version}; this weft reads up to {FORMAT_VERSION}",
+                dir.display()
+            ),
+            "use the version of weft that wrote it, or a newer one",
+        )),
+    }
+}
+
 /// Checks that a directory is the target that is expected. Changes nothing.
 pub(crate) async fn check(dir: &Path, expected: &Identity) -> Result<()> {
-    let path = dir.join(SUPERBLOCK);
-    let Some(text) = read(&path, expected.target).await? else {
+    let Some(found) = find(dir, expected.target).await? else {
         return Err(StoreError::new(
             Kind::NotATarget,
             format!("{} is not a weft target: it has no {SUPERBLOCK}", dir.display()),
             "check that its file system is mounted, and that the path is right",
         ));
-    };
-    let damaged = |why: String| {
-        StoreError::new(
-            Kind::Damaged,
-            format!("the superblock {} of target {} is damaged: {why}", path.display(), expected.target),
-            "restore it from a copy, and check the disk",
-        )
-    };
-    let text = String::from_utf8(text).map_err(|_| damaged("it is not text".to_string()))?;
-    let found = match parse(&text) {
-        Parsed::Ours(found) => found,
-        Parsed::Damaged(why) => return Err(damaged(why)),
-        Parsed::Newer(version) => {
-            return Err(StoreError::new(
-                Kind::NewerVersion,
-                format!(
-                    "target {} in {} has format {version}; this weft reads up to {FORMAT_VERSION}",
-                    expected.target,
-                    dir.display()
-                ),
-                "use the version of weft that wrote it, or a newer one",
-            ));
-        }
     };
     if found == *expected {
         return Ok(());

@@ -157,6 +157,11 @@ impl Store {
         identity::check(dir, expected).await
     }
 
+    /// Which target a directory says that it is; `None` for one that is none.
+    pub async fn identify(dir: &Path) -> Result<Option<Identity>> {
+        identity::find(dir, TargetId(0)).await
+    }
+
     /// Where a target in `dir` keeps what it has of a file.
     pub fn chunk_file_path(dir: &Path, ino: InodeId) -> PathBuf {
         place::chunk_file(dir, ino)

@@ -12,7 +12,7 @@ const CHUNKS_SHOWN: usize = 64;
 impl Client {
     /// Everything known of an inode: pattern, layout, where each chunk is.
     pub(crate) async fn describe(&self, ino: InodeId) -> Result<Bytes> {
-        let description = match self.ask(MetaOp::Describe { ino }).await? {
+        let description = match self.ask(MetaOp::Describe { ino }).await?.reply {
             MetaReply::Description(description) => description,
             other => return Err(unexpected(other)),
         };

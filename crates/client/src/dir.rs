@@ -12,6 +12,10 @@ pub struct Listing {
     pub end: bool,
     /// What `..` names.
     pub parent: InodeId,
+    /// Names and their absence may be kept until [`crate::Invalidate`] says otherwise.
+    pub trusted: bool,
+    /// Whether the same is true of the attributes of each entry; empty for none.
+    pub trusted_attributes: Vec<bool>,
 }
 
 impl Client {
@@ -19,7 +23,9 @@ impl Client {
     /// [`Client::remember`] for every entry whose attributes it hands to the kernel.
     pub async fn readdir(&self, dir: InodeId, cookie: u64, limit: u32, attributes: bool) -> Result<Listing> {
         let reports = self.inodes.all_reports();
-        match self.ask(MetaOp::Readdir { dir, cookie, limit, attributes }).await? {
+        let answer = self.ask(MetaOp::Readdir { dir, cookie, limit, attributes }).await?;
+        let asked = answer.asked;
+        match answer.reply {
             MetaReply::Directory { mut entries, end, parent } => {
                 for entry in &mut entries {
                     entry.attr = entry.attr.map(|attr| self.inodes.overlay(attr));
@@ -28,7 +34,11 @@ impl Client {
                     // A report may have slipped between answer and overlay: the kernel asks for what it needs.
                     entries.iter_mut().for_each(|entry| entry.attr = None);
                 }
-                Ok(Listing { entries, end, parent })
+                let keeps = |entry: &DirEntry| self.leases.may_be_kept(asked, entry.ino);
+                let trusted_attributes =
+                    if attributes { entries.iter().map(keeps).collect() } else { Vec::new() };
+                let trusted = self.leases.may_be_kept(asked, dir);
+                Ok(Listing { entries, end, parent, trusted, trusted_attributes })
             }
             other => Err(unexpected(other)),
         }

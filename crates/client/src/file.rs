@@ -1,12 +1,18 @@
 //! Open files: what a descriptor does between open and close.
 
+use crate::access::Need;
+use crate::fill::Entry;
 use crate::inode::{Content, OpenInode};
-use crate::{Client, entry, file_info};
+use crate::{Client, Known, entry};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
-use wire::{FileInfo, MetaOp, MetaReply, Path, StorageOp};
+use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path, StorageOp};
+
+/// Access mode in the flags of `open(2)`.
+const O_ACCMODE: u32 = 0o3;
 
 /// Transfers of at least this many bytes go past the storage server's page cache: they are as fast from the device, and the kernel
 /// that asked keeps its own copy.
@@ -15,13 +21,66 @@ const DIRECT_FROM: usize = 64 * 1024;
 /// An open file.
 pub struct Handle {
     pub(crate) inode: Arc<OpenInode>,
+    /// It was opened for writing, too.
+    writable: bool,
+    /// It is for reading only, and a lease under which contents may be kept was held when it was opened.
+    keeps: AtomicBool,
+}
+
+/// How a face may use the caches on its side for an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Caching {
+    /// What is read may be kept until [`crate::Invalidate`] says otherwise, if it is read as [`ReadHow::kept`].
+    Kept,
+    /// Every read and write comes here.
+    Direct,
 }
 
 impl Handle {
+    fn new(inode: Arc<OpenInode>, flags: u32) -> Arc<Handle> {
+        let writable = flags & O_ACCMODE != 0;
+        if writable {
+            inode.writers.fetch_add(1, Ordering::Relaxed);
+        }
+        Arc::new(Handle { inode, writable, keeps: AtomicBool::new(false) })
+    }
+
     /// The inode that is open.
     pub fn ino(&self) -> InodeId {
         self.inode.ino
     }
+
+    /// Notes, once, whether contents may be kept.
+    fn keep(&self, may: bool) {
+        if may && !self.writable && !self.keeps.swap(true, Ordering::Relaxed) {
+            self.inode.keepers.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How its content may be cached where there are other sessions.
+    pub fn caching(&self) -> Caching {
+        if self.keeps.load(Ordering::Relaxed) { Caching::Kept } else { Caching::Direct }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.writable {
+            self.inode.writers.fetch_sub(1, Ordering::Relaxed);
+        }
+        if *self.keeps.get_mut() {
+            self.inode.keepers.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How a read is meant.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct ReadHow {
+    /// Past every cache (`O_DIRECT`).
+    pub direct: bool,
+    /// The reader keeps what it gets, until it is told to forget it.
+    pub kept: bool,
 }
 
 /// How a write is meant.
@@ -33,6 +92,10 @@ pub struct WriteHow {
     pub durable: bool,
     /// Clear setuid and setgid.
     pub kill_suid_sgid: bool,
+    /// At the end of the file, wherever that is now (`O_APPEND`); the offset doesn't count.
+    pub append: bool,
+    /// The kernel's page cache writes back what it has: nothing of it is out of date there.
+    pub written_back: bool,
 }
 
 /// What is known of a file because it is new.
@@ -61,9 +124,26 @@ enum Prepared {
 
 impl Client {
     /// Opens an inode. `flags` are those of `open(2)`; truncation is the caller's.
+    ///
+    /// The metadata service knows of the use when this returns, by a lease: a file that another session deletes stays as long as it is open
+    /// here.
     pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<Arc<Handle>> {
-        let _ = (credentials, flags);
-        Ok(Arc::new(Handle { inode: self.inodes.acquire(ino) }))
+        let _ = credentials;
+        let handle = Handle::new(self.inodes.acquire(ino), flags);
+        if self.leases.is_alone() {
+            return Ok(handle);
+        }
+        let need = if handle.writable { Need::Look } else { Need::Keep };
+        match self.hold(&handle.inode, need).await {
+            Ok(()) => {
+                handle.keep(need == Need::Keep);
+                Ok(handle)
+            }
+            Err(error) => {
+                self.end_use(&handle.inode).await;
+                Err(error)
+            }
+        }
     }
 
     /// Makes a regular file, or finds the one that another client made first, and opens it.
@@ -75,18 +155,35 @@ impl Client {
         mode: u32,
         umask: u32,
         flags: u32,
-    ) -> Result<(Attr, Arc<Handle>)> {
+    ) -> Result<(Known, Arc<Handle>)> {
         const O_EXCL: u32 = 0o200;
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
         let op = MetaOp::Create { parent, name, mode, umask, rdev: 0, exclusive };
-        let reply = self.change(credentials, op).await?;
-        let fresh = Fresh::of(&reply);
-        let attr = entry(reply)?;
+        let answer = self.change(credentials, op).await?;
+        let (asked, fresh) = (answer.asked, Fresh::of(&answer.reply));
+        let attr = entry(answer.reply)?;
         let (inode, alone) = self.inodes.remember_and_acquire(attr.ino);
+        let handle = Handle::new(inode, flags);
         if let Some(fresh) = fresh.filter(|_| alone) {
-            inode.content.lock().begin(&attr, fresh);
+            let mut content = handle.inode.content.lock();
+            if let Some(lease) = self.leases.vouches(asked, attr.ino) {
+                content.begin(&attr, fresh, lease);
+            }
         }
-        Ok((self.inodes.overlay(attr), Arc::new(Handle { inode })))
+        self.hold_made(&handle).await?;
+        Ok((self.known(asked, parent, self.inodes.overlay(attr)), handle))
+    }
+
+    /// Makes sure that the service knows that a file is open that was made or found just now.
+    async fn hold_made(&self, handle: &Handle) -> Result<()> {
+        if let Err(error) = self.hold(&handle.inode, Need::Look).await {
+            self.end_use(&handle.inode).await;
+            self.inodes.forget(handle.ino(), 1);
+            return Err(error);
+        }
+        let asked = self.leases.asking();
+        handle.keep(self.leases.may_be_kept(asked, handle.ino()));
+        Ok(())
     }
 
     /// Makes a regular file without a name and opens it.
@@ -97,37 +194,81 @@ impl Client {
         mode: u32,
         umask: u32,
         flags: u32,
-    ) -> Result<(Attr, Arc<Handle>)> {
-        let _ = flags;
-        let attr = entry(self.change(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?)?;
+    ) -> Result<(Known, Arc<Handle>)> {
+        let answer = self.change(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?;
+        let asked = answer.asked;
+        let attr = entry(answer.reply)?;
         self.inodes.remember(attr.ino);
-        let inode = self.inodes.acquire(attr.ino);
+        let handle = Handle::new(self.inodes.acquire(attr.ino), flags);
         self.inodes.unlinked(attr.ino);
-        Ok((attr, Arc::new(Handle { inode })))
+        self.hold_made(&handle).await?;
+        Ok((self.known(asked, parent, attr), handle))
     }
 
     /// Fills `buf` from `offset`; returns how many of its bytes are before the end of the file.
-    pub async fn read(&self, handle: &Arc<Handle>, offset: u64, buf: IoBuf, direct: bool) -> Result<usize> {
+    pub async fn read(&self, handle: &Arc<Handle>, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
         let inode = &handle.inode;
-        let _shared = inode.gate.read().await;
-        self.load(inode).await?;
-        let (len, layout) = {
-            let content = inode.content.lock();
-            let len = content.size.saturating_sub(offset).min(buf.len() as u64) as usize;
-            if let Some(inline) = &content.inline {
-                copy_inline(inline, offset, &buf, len);
-                return Ok(len);
+        if !how.kept || self.leases.is_alone() {
+            let _shared = self.enter(inode, Need::Look).await?;
+            return self.read_loaded(inode, offset, buf, how).await;
+        }
+        loop {
+            if inode.fills.enter().await == Entry::LetThrough {
+                return self.read_while_closing(inode, offset, buf, how).await;
             }
-            (len, content.layout.clone())
-        };
-        let Some(layout) = layout else {
+            let _shared = self.enter(inode, Need::Keep).await?;
+            // A recall that closed the door after this read came through waits for the gate, or tells the kernel afterwards.
+            if inode.fills.is_open() {
+                return self.read_loaded(inode, offset, buf, how).await;
+            }
+        }
+    }
+
+    /// Reads what the kernel will have to forget at once. The lease has not been yielded yet, so that what is loaded is still true; where
+    /// nothing is loaded, one answer of the service is used for this read alone.
+    async fn read_while_closing(
+        &self,
+        inode: &OpenInode,
+        offset: u64,
+        buf: IoBuf,
+        how: ReadHow,
+    ) -> Result<usize> {
+        let _shared = inode.gate.read().await;
+        if inode.content.lock().loaded {
+            return self.read_loaded(inode, offset, buf, how).await;
+        }
+        let mut once = Content::default();
+        once.take(self.look_once(inode.ino).await?);
+        self.read_content(inode.ino, View::of(&once), offset, buf, how).await
+    }
+
+    async fn read_loaded(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
+        self.learn_end(inode, offset.saturating_add(buf.len() as u64)).await?;
+        let view = View::of(&inode.content.lock());
+        self.read_content(inode.ino, view, offset, buf, how).await
+    }
+
+    async fn read_content(
+        &self,
+        ino: InodeId,
+        view: View,
+        offset: u64,
+        buf: IoBuf,
+        how: ReadHow,
+    ) -> Result<usize> {
+        let len = view.size.saturating_sub(offset).min(buf.len() as u64) as usize;
+        if let Some(inline) = &view.inline {
+            copy_inline(inline, offset, &buf, len);
+            return Ok(len);
+        }
+        let Some(layout) = view.layout else {
             buf.zero(0..len);
             return Ok(len);
         };
         // Whole blocks keep the direct path open for the last, partial block of a file.
         let whole = len.next_multiple_of(types::BLOCK_SIZE).min(buf.len());
-        let path = self.path_of(direct, whole);
-        self.read_chunks(inode.ino, &layout, offset, buf.slice(0..whole), path).await?;
+        let path = self.path_of(how.direct, whole);
+        self.read_chunks(ino, &layout, offset, buf.slice(0..whole), path).await?;
         Ok(len)
     }
 
@@ -137,8 +278,17 @@ impl Client {
         if len == 0 {
             return Ok(0);
         }
-        if !self.write_through(inode, offset, &buf, how).await? {
-            self.write_reshaping(inode, offset, &buf, how).await?;
+        let kill = match self.write_through(inode, offset, &buf, how).await? {
+            Some(kill) => kill,
+            None => self.write_reshaping(inode, offset, &buf, how).await?,
+        };
+        if kill {
+            // Not under the gate: this may have to wait until other sessions have given up their leases, and they for ours.
+            let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
+            self.report(MetaOp::Setattr { ino: inode.ino, set }).await?;
+        }
+        if !how.written_back {
+            self.renew_pages(inode).await;
         }
         if how.durable {
             self.report_progress(inode, false).await?;
@@ -147,19 +297,29 @@ impl Client {
         Ok(len)
     }
 
-    /// The everyday write: the file is in chunks and this session may change them. False when it isn't so yet.
+    /// Programs on this node may have the file open with pages that are kept: a read beside a write may have filled them with what was there
+    /// before it. The kernel itself forgets them only before a write.
+    async fn renew_pages(&self, inode: &OpenInode) {
+        if inode.keepers.load(Ordering::Relaxed) > 0
+            && let Some(face) = self.face()
+        {
+            face.forget(inode.ino).await;
+        }
+    }
+
+    /// The everyday write: the file is in chunks and this session may change them. `None` when it isn't so yet; else whether setuid and
+    /// setgid are to be cleared.
     async fn write_through(
         &self,
         inode: &OpenInode,
         offset: u64,
         buf: &IoBuf,
         how: WriteHow,
-    ) -> Result<bool> {
+    ) -> Result<Option<bool>> {
         let _shared = inode.gate.read().await;
-        let prepared = prepare(&inode.content.lock());
-        let Prepared::Chunks(layout) = prepared else { return Ok(false) };
-        self.write_and_note(inode, &layout, offset, buf, how).await?;
-        Ok(true)
+        let prepared = prepare(&inode.content.lock(), how);
+        let Prepared::Chunks(layout) = prepared else { return Ok(None) };
+        self.write_and_note(inode, &layout, offset, buf, how).await.map(Some)
     }
 
     async fn write_and_note(
@@ -169,40 +329,38 @@ impl Client {
         offset: u64,
         buf: &IoBuf,
         how: WriteHow,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let path = self.path_of(how.direct, buf.len());
         let written = self.write_chunks(inode.ino, layout, offset, buf.clone(), path, how.durable).await;
-        let kill = {
-            let mut content = inode.content.lock();
-            if let Err(error) = written {
-                // Some targets may have taken their part.
-                content.cut_pending |= offset + buf.len() as u64 > content.size;
-                return Err(error);
-            }
-            content.size = content.size.max(offset + buf.len() as u64);
-            content.mtime = Some(rt::now());
-            content.unreported = true;
-            content.changes += u64::from(!how.durable);
-            // The kernel asks for it with every write of an unprivileged program; mostly there is nothing to clear.
-            how.kill_suid_sgid && std::mem::take(&mut content.privileged)
-        };
-        if kill {
-            let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
-            self.report(MetaOp::Setattr { ino: inode.ino, set }).await?;
+        let mut content = inode.content.lock();
+        if let Err(error) = written {
+            // Some targets may have taken their part. Beside other writers it can't be told from what they write, and stays.
+            let alone = content.lease == LeaseMode::Write;
+            content.cut_pending |= alone && offset + buf.len() as u64 > content.size;
+            return Err(error);
         }
-        Ok(())
+        content.size = content.size.max(offset + buf.len() as u64);
+        content.mtime = Some(rt::now());
+        content.unreported = true;
+        content.changes += u64::from(!how.durable);
+        // The kernel asks for it with every write of an unprivileged program; mostly there is nothing to clear.
+        Ok(how.kill_suid_sgid && std::mem::take(&mut content.privileged))
     }
 
-    /// The first write, or one to an inline file.
+    /// The first write, one to an inline file, or one to the very end.
     async fn write_reshaping(
         &self,
         inode: &OpenInode,
         offset: u64,
         buf: &IoBuf,
         how: WriteHow,
-    ) -> Result<()> {
-        let _alone = inode.gate.write().await;
-        self.load(inode).await?;
+    ) -> Result<bool> {
+        let need = |content: &Content| {
+            let in_chunks = content.layout.is_some() && content.inline.is_none() && !content.cut_pending;
+            if in_chunks && !how.append { Need::Change } else { Need::Alone }
+        };
+        let _alone = self.enter_alone(inode, need).await?;
+        let offset = if how.append { inode.content.lock().size } else { offset };
         let end = offset + buf.len() as u64;
         let fits_inline = {
             let content = inode.content.lock();
@@ -212,7 +370,7 @@ impl Client {
             match self.write_inline(inode, offset, buf, how.kill_suid_sgid).await {
                 // A move to chunks that somebody began and didn't end has to be ended first.
                 Err(error) if error.errno == Errno::ERANGE => {}
-                done => return done,
+                done => return done.map(|()| false),
             }
         }
         let layout = self.make_chunked(inode).await?;
@@ -269,7 +427,7 @@ impl Client {
     pub async fn fsync(&self, handle: &Arc<Handle>, data_only: bool) -> Result<()> {
         let _ = data_only;
         let inode = &handle.inode;
-        self.load(inode).await?;
+        drop(self.enter(inode, Need::Look).await?);
         let (layout, changes) = {
             let content = inode.content.lock();
             (content.layout.clone().filter(|_| content.synced < content.changes), content.changes)
@@ -299,7 +457,9 @@ impl Client {
 
     /// The same under the exclusive gate.
     pub(crate) async fn end_write(&self, inode: &OpenInode, done: bool) -> Result<()> {
-        if done {
+        // Who isn't alone can't tell what is beyond the end.
+        let alone = inode.content.lock().lease == LeaseMode::Write;
+        if done && alone {
             self.finish_cut(inode).await?;
         }
         let (size, mtime, layout) = {
@@ -322,20 +482,18 @@ impl Client {
         content.writing = !done;
         Ok(())
     }
+}
 
-    /// Asks the metadata service for what reads and writes need, once.
-    pub(crate) async fn load(&self, inode: &OpenInode) -> Result<()> {
-        if inode.content.lock().loaded {
-            return Ok(());
-        }
-        let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?)?;
-        let mut content = inode.content.lock();
-        if !content.loaded {
-            content.take(info);
-            // An earlier use of the file, or an earlier client, may have left chunks that aren't on disk.
-            content.changes += u64::from(content.layout.is_some());
-        }
-        Ok(())
+/// What a read needs to know of a file.
+struct View {
+    size: u64,
+    inline: Option<Bytes>,
+    layout: Option<Arc<Layout>>,
+}
+
+impl View {
+    fn of(content: &Content) -> View {
+        View { size: content.size, inline: content.inline.clone(), layout: content.layout.clone() }
     }
 }
 
@@ -351,10 +509,11 @@ impl Content {
     }
 
     /// Starts with a file that was made just now and that nobody else has seen yet, without asking for what is known.
-    fn begin(&mut self, attr: &Attr, fresh: Fresh) {
+    fn begin(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode) {
         let inline = (fresh.inline_limit > 0).then(Bytes::new);
         self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit: fresh.inline_limit });
         self.bare = fresh.bare;
+        self.lease = lease;
     }
 
     /// Takes over what the metadata service knows.
@@ -368,9 +527,14 @@ impl Content {
     }
 }
 
-fn prepare(content: &Content) -> Prepared {
+fn prepare(content: &Content, how: WriteHow) -> Prepared {
+    let ready = content.loaded
+        && content.lease != LeaseMode::Read
+        && content.writing
+        && !content.cut_pending
+        && !how.append;
     match (&content.layout, &content.inline) {
-        (Some(layout), None) if content.writing && !content.cut_pending => Prepared::Chunks(layout.clone()),
+        (Some(layout), None) if ready => Prepared::Chunks(layout.clone()),
         _ => Prepared::Reshape,
     }
 }

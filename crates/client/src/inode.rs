@@ -3,11 +3,13 @@
 //! An inode has a node here while the kernel knows it or a file of it is open. Its [`OpenInode`] exists while somebody uses its
 //! content; it holds what reads and writes need, so that they ask nobody.
 
+use crate::fill::Fills;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use types::{Attr, InodeId, Layout, Timestamp};
+use wire::LeaseMode;
 
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 64;
@@ -18,13 +20,37 @@ pub(crate) struct OpenInode {
     /// Shared by reads and writes; exclusive for changes of shape.
     pub(crate) gate: rt::sync::RwLock,
     pub(crate) content: Mutex<Content>,
+    /// Reads for the kernel's page cache, which a recall holds back.
+    pub(crate) fills: Fills,
+    /// Handles that were opened for writing.
+    pub(crate) writers: AtomicUsize,
+    /// Handles whose reads may be kept.
+    pub(crate) keepers: AtomicUsize,
+    /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
+    pub(crate) recalled_ns: AtomicU64,
+}
+
+impl OpenInode {
+    fn new(ino: InodeId) -> OpenInode {
+        OpenInode {
+            ino,
+            gate: rt::sync::RwLock::new(),
+            content: Mutex::default(),
+            fills: Fills::default(),
+            writers: AtomicUsize::new(0),
+            keepers: AtomicUsize::new(0),
+            recalled_ns: AtomicU64::new(0),
+        }
+    }
 }
 
 /// What is known of a file's content. Held only for a moment, never across a wait.
-#[derive(Default)]
 pub(crate) struct Content {
-    /// Everything below is valid.
+    /// Everything below is valid, as long as the lease is held.
     pub(crate) loaded: bool,
+    /// The lease under which it is.
+    pub(crate) lease: LeaseMode,
+    /// The end of the file; under a shared lease, what is known of it.
     pub(crate) size: u64,
     /// The last change of content, while the metadata service hasn't been told.
     pub(crate) mtime: Option<Timestamp>,
@@ -46,6 +72,27 @@ pub(crate) struct Content {
     pub(crate) synced: u64,
 }
 
+impl Default for Content {
+    fn default() -> Content {
+        Content {
+            loaded: false,
+            lease: LeaseMode::Read,
+            size: 0,
+            mtime: None,
+            layout: None,
+            inline: None,
+            inline_limit: 0,
+            bare: false,
+            cut_pending: false,
+            privileged: false,
+            writing: false,
+            unreported: false,
+            changes: 0,
+            synced: 0,
+        }
+    }
+}
+
 impl Content {
     /// Something of it must not be forgotten.
     pub(crate) fn is_unfinished(&self) -> bool {
@@ -64,11 +111,25 @@ struct Node {
     open: Option<Arc<OpenInode>>,
 }
 
+/// How an inode is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Usage {
+    /// Not at all.
+    None,
+    /// The kernel knows it.
+    Known,
+    /// It is open, or a call on it is running.
+    Open,
+}
+
 /// All nodes of a session.
 pub(crate) struct InodeTable {
     shards: Vec<Mutex<HashMap<InodeId, Node>>>,
     abandoned: Mutex<Vec<InodeId>>,
     some_abandoned: rt::sync::Event,
+    /// Inodes that nobody here may have a use of any more.
+    idle: Mutex<Vec<InodeId>>,
+    some_idle: rt::sync::Event,
     /// Reports of size and times so far, by shard.
     reports: [AtomicU64; SHARDS],
 }
@@ -79,6 +140,8 @@ impl Default for InodeTable {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             abandoned: Mutex::default(),
             some_abandoned: rt::sync::Event::default(),
+            idle: Mutex::default(),
+            some_idle: rt::sync::Event::default(),
             reports: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -123,11 +186,7 @@ impl InodeTable {
         let mut shard = self.shard(ino);
         let node = shard.entry(ino).or_default();
         node.users += 1;
-        node.open
-            .get_or_insert_with(|| {
-                Arc::new(OpenInode { ino, gate: rt::sync::RwLock::new(), content: Mutex::default() })
-            })
-            .clone()
+        node.open.get_or_insert_with(|| Arc::new(OpenInode::new(ino))).clone()
     }
 
     /// Both for an inode that was made just now: the kernel gets a reference, and a use of the content starts. True when nobody else
@@ -156,8 +215,50 @@ impl InodeTable {
             {
                 node.open = None;
             }
+            if node.users == 0 {
+                self.let_go(ino);
+            }
         }
         self.settle(shard, ino);
+    }
+
+    /// Lets the background look whether the inode's lease is still of use.
+    pub(crate) fn let_go(&self, ino: InodeId) {
+        self.idle.lock().push(ino);
+        self.some_idle.set();
+    }
+
+    /// Inodes that may be of no use any more.
+    pub(crate) fn take_idle(&self) -> Vec<InodeId> {
+        self.some_idle.clear();
+        let mut idle = std::mem::take(&mut *self.idle.lock());
+        idle.sort_unstable();
+        idle.dedup();
+        idle
+    }
+
+    /// Waits until there is one.
+    pub(crate) async fn wait_for_idle(&self) {
+        self.some_idle.wait().await;
+    }
+
+    /// How the inode is used here.
+    pub(crate) fn usage(&self, ino: InodeId) -> Usage {
+        match self.shard(ino).get(&ino) {
+            None => Usage::None,
+            Some(node) if node.users == 0 && node.open.is_none() => Usage::Known,
+            Some(_) => Usage::Open,
+        }
+    }
+
+    /// Inodes that are open.
+    pub(crate) fn in_use(&self) -> Vec<InodeId> {
+        let open = |shard: &Mutex<HashMap<InodeId, Node>>| {
+            let shard = shard.lock();
+            let open = shard.iter().filter(|(_, node)| node.users > 0);
+            open.map(|(ino, _)| *ino).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(open).collect()
     }
 
     /// Drops a node that nobody refers to; an orphan is handed to the reclaimer.
@@ -173,6 +274,8 @@ impl InodeTable {
             self.some_abandoned.set();
         } else if node.open.is_none() {
             shard.remove(&ino);
+            drop(shard);
+            self.let_go(ino);
         }
     }
 
@@ -222,10 +325,12 @@ impl InodeTable {
         if let Some(open) = self.open(attr.ino) {
             let content = open.content.lock();
             if content.loaded && content.writing && content.unreported {
-                attr.size = content.size;
+                // What is known of a shared file may be less than others know.
+                let shared = content.lease == LeaseMode::Shared;
+                attr.size = if shared { attr.size.max(content.size) } else { content.size };
                 attr.blocks = attr.blocks.max(content.size.div_ceil(512));
                 if let Some(mtime) = content.mtime {
-                    attr.mtime = mtime;
+                    attr.mtime = if shared { attr.mtime.max(mtime) } else { mtime };
                     attr.ctime = attr.ctime.max(mtime);
                 }
             }

@@ -10,36 +10,43 @@
 //!   metadata service find them again if this session dies.
 //! - Reads and writes of one file run side by side; what changes its shape (truncate, fallocate, the move from inline to chunks) runs
 //!   alone.
-//! - An orphan is reclaimed once no kernel reference and no open file of this session holds it.
+//! - An orphan is reclaimed once no kernel reference and no open file of this session holds it; the service waits for other sessions.
+//! - What is kept of the service's answers is kept under a lease, until its recall has been answered (see `lease`).
 
+mod access;
 mod cancel;
 mod data;
 mod describe;
 mod dir;
 mod file;
+mod fill;
 mod inode;
+mod lease;
 mod lock;
 mod names;
+mod recall;
 mod shape;
 mod xattr;
 
 pub use cancel::Cancel;
 pub use dir::Listing;
-pub use file::{Handle, WriteHow};
+pub use file::{Caching, Handle, ReadHow, WriteHow};
+pub use names::{Found, Known};
+pub use recall::Invalidate;
 
 use inode::InodeTable;
-use net::Channel;
+use lease::{Answer, Leases};
+use net::{Channel, StorageChannels};
+use parking_lot::Mutex;
+use recall::Recalls;
 use rt::IoBuf;
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
 use wire::{FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, StorageOp, StorageReply, StorageRequest};
 
 /// The way to a metadata service.
 pub type MetaChannel = Channel<MetaRequest, MetaResponse>;
-/// The way to a storage service.
-pub type StorageChannel = Channel<StorageRequest, StorageReply>;
 
 /// What a client needs to know of its cluster.
 pub struct ClientOptions {
@@ -47,13 +54,15 @@ pub struct ClientOptions {
     pub session: SessionId,
     /// The metadata service.
     pub meta: MetaChannel,
-    /// The storage service of each target.
-    pub storage: HashMap<TargetId, StorageChannel>,
+    /// The ways to all targets.
+    pub storage: StorageChannels,
     /// The cluster map, kept current by management.
     pub map: MapHandle,
     /// Small transfers use the storage servers' page cache even if the program asked for `O_DIRECT`, which then means that no cache on the
     /// client's side is used. Off: `O_DIRECT` reaches the device.
     pub server_cache: bool,
+    /// There is no other session, now or later: everything is cached without asking for leases.
+    pub alone: bool,
 }
 
 /// What `statfs` tells.
@@ -78,10 +87,18 @@ pub struct Client {
     session: SessionId,
     sequence: AtomicU64,
     meta: MetaChannel,
-    storage: HashMap<TargetId, StorageChannel>,
+    storage: StorageChannels,
     map: MapHandle,
     server_cache: bool,
     inodes: InodeTable,
+    leases: Leases,
+    recalls: Recalls,
+    /// Number of the last recall that came.
+    recalls_seen: AtomicU64,
+    face: Mutex<Option<Weak<dyn Invalidate>>>,
+    /// Why the session has ended.
+    ended: Mutex<Option<Error>>,
+    has_ended: AtomicBool,
 }
 
 impl Client {
@@ -95,34 +112,53 @@ impl Client {
             map: options.map,
             server_cache: options.server_cache,
             inodes: InodeTable::default(),
+            leases: Leases::new(options.alone),
+            recalls: Recalls::default(),
+            recalls_seen: AtomicU64::new(0),
+            face: Mutex::new(None),
+            ended: Mutex::new(None),
+            has_ended: AtomicBool::new(false),
         })
     }
 
+    /// Why the session has ended, if it has.
+    fn over(&self) -> Option<Error> {
+        if self.has_ended.load(Ordering::Acquire) { self.ended.lock().clone() } else { None }
+    }
+
+    /// The session has ended: every later request fails.
+    fn end(&self, cause: Error) {
+        let error = Error::new(Errno::ESTALE, format!("this client's session has ended: {}", cause.message))
+            .hint("unmount and mount again");
+        self.ended.lock().get_or_insert(error);
+        self.has_ended.store(true, Ordering::Release);
+        self.leases.wake();
+    }
+
+    /// Sends a request, and takes the leases that come with the answer.
+    async fn send(&self, sequence: u64, credentials: Credentials, op: MetaOp) -> Result<Answer> {
+        if let Some(error) = self.over() {
+            return Err(error);
+        }
+        let asked = self.leases.asking();
+        let request = MetaRequest { session: self.session, sequence, credentials, op };
+        Ok(self.leases.take(asked, self.meta.call(request, None).await?))
+    }
+
     /// Asks something that changes nothing.
-    async fn ask(&self, op: MetaOp) -> Result<MetaReply> {
-        let request =
-            MetaRequest { session: self.session, sequence: 0, credentials: Credentials::default(), op };
-        self.meta.call(request, None).await.map(|response| response.reply)
+    async fn ask(&self, op: MetaOp) -> Result<Answer> {
+        self.send(0, Credentials::default(), op).await
     }
 
     /// Asks for a change.
-    async fn change(&self, credentials: Credentials, op: MetaOp) -> Result<MetaReply> {
+    async fn change(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        let request = MetaRequest { session: self.session, sequence, credentials, op };
-        self.meta.call(request, None).await.map(|response| response.reply)
+        self.send(sequence, credentials, op).await
     }
 
     /// Asks for a change on the client's own account.
     async fn report(&self, op: MetaOp) -> Result<MetaReply> {
-        self.change(Credentials::default(), op).await
-    }
-
-    /// The way to the service of a target.
-    fn storage_of(&self, target: TargetId) -> Result<&StorageChannel> {
-        self.storage.get(&target).ok_or_else(|| {
-            Error::new(Errno::EIO, format!("target {target} is not served by anybody"))
-                .hint("weft target list shows which targets are online")
-        })
+        self.change(Credentials::default(), op).await.map(|answer| answer.reply)
     }
 
     async fn store(
@@ -132,9 +168,10 @@ impl Client {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        self.storage_of(target)?
-            .call(StorageRequest { session: self.session, target, ino, op }, payload)
-            .await
+        if let Some(error) = self.over() {
+            return Err(error);
+        }
+        self.storage.call(StorageRequest { session: self.session, target, ino, op }, payload).await
     }
 
     /// Space of all targets together, as management measured it a moment ago: it knows which targets share a disk.
@@ -156,8 +193,11 @@ impl Client {
 
     /// Everything that returned before is on disk when this returns.
     pub async fn syncfs(&self) -> Result<()> {
-        let asked =
-            self.storage.keys().map(|&target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
+        let asked = self
+            .storage
+            .targets()
+            .into_iter()
+            .map(|target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
         let replies = rt::join_all(asked.collect()).await;
         let outcome = replies.into_iter().try_for_each(|reply| reply.map(drop));
         let outcome = outcome.and(self.report_all(false).await);
@@ -177,8 +217,12 @@ impl Client {
         outcome
     }
 
-    /// Reclaims orphans that nobody of this session uses any more; runs as long as the client.
+    /// Hears of recalls, and gives back what is of no use any more: orphans and leases. Runs as long as the client.
     pub async fn background(self: Arc<Self>) {
+        if !self.leases.is_alone() {
+            rt::spawn(self.clone().answer_recalls());
+            rt::spawn(self.clone().release_leases());
+        }
         loop {
             self.inodes.wait_for_abandoned().await;
             for ino in self.inodes.take_abandoned() {
@@ -193,7 +237,13 @@ impl Client {
         for ino in self.inodes.take_abandoned() {
             self.reclaim(ino).await;
         }
-        outcome.and(self.ask(MetaOp::Sync).await.map(drop))
+        let outcome = outcome.and(self.ask(MetaOp::Sync).await.map(drop));
+        if self.leases.is_alone() {
+            return outcome;
+        }
+        let ended = self.ask(MetaOp::EndSession).await.map(drop);
+        self.end(Error::new(Errno::ESTALE, "it was shut down"));
+        outcome.and(ended)
     }
 
     async fn reclaim(&self, ino: InodeId) {

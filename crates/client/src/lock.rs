@@ -41,7 +41,7 @@ impl Client {
         kind: LockKind,
         range: LockRange,
     ) -> Result<Option<(LockKind, LockRange, u32)>> {
-        match self.ask(MetaOp::TestLock { ino, owner, kind, range }).await? {
+        match self.ask(MetaOp::TestLock { ino, owner, kind, range }).await?.reply {
             MetaReply::Lock(found) => Ok(found),
             other => Err(unexpected(other)),
         }

@@ -1,18 +1,68 @@
 //! Names, and attributes that have nothing to do with content.
 
+use crate::access::Need;
+use crate::lease::{Answer, Asked};
 use crate::{Client, entry, unexpected};
 use bytes::Bytes;
-use types::{Attr, Credentials, FileKind, InodeId, Result, SetAttr};
+use std::ops::Deref;
+use std::sync::Arc;
+use types::{Attr, Credentials, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply, RenameMode};
+
+/// Attributes, and whether they may be kept. Without trust they are true of a moment between question and answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Known {
+    /// The attributes.
+    pub attr: Attr,
+    /// They may be kept until [`crate::Invalidate`] says otherwise.
+    pub trusted: bool,
+    /// The same of the name by which the inode was found or made.
+    pub name_trusted: bool,
+}
+
+impl Deref for Known {
+    type Target = Attr;
+
+    fn deref(&self) -> &Attr {
+        &self.attr
+    }
+}
+
+/// What a name names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// This. Attributes of a file that others are writing may be behind; [`Client::getattr`] knows them.
+    Known(Known),
+    /// Nothing.
+    Absent {
+        /// That may be kept until [`crate::Invalidate`] says otherwise.
+        trusted: bool,
+    },
+}
 
 impl Client {
     /// Finds a name, `.` and `..` too. Success adds one kernel reference to the inode.
-    pub async fn lookup(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Attr> {
+    pub async fn lookup(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Known> {
+        match self.find(credentials, parent, name).await? {
+            Found::Known(known) => Ok(known),
+            Found::Absent { .. } => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    /// The same, where the absence of a name is of use, too.
+    pub async fn find(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Found> {
         let _ = credentials;
-        let reports = self.inodes.all_reports();
-        let reply = self.ask(MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) }).await?;
-        let attr = self.referenced(reply)?;
-        self.current(reports, attr).await
+        let (reports, asked) = (self.inodes.all_reports(), self.leases.asking());
+        match self.ask(MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) }).await {
+            Ok(answer) => {
+                let known = self.referenced(parent, answer)?;
+                Ok(Found::Known(self.current(reports, known).await?))
+            }
+            Err(error) if error.errno == Errno::ENOENT => {
+                Ok(Found::Absent { trusted: self.leases.may_be_kept(asked, parent) })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Drops kernel references. Any thread may call it; it doesn't wait.
@@ -26,14 +76,46 @@ impl Client {
     }
 
     /// Attributes as they are now.
-    pub async fn getattr(&self, ino: InodeId) -> Result<Attr> {
+    pub async fn getattr(&self, ino: InodeId) -> Result<Known> {
         loop {
             let reports = self.inodes.reports(ino);
-            let attr = self.inodes.overlay(entry(self.ask(MetaOp::Getattr { ino }).await?)?);
+            let answer = self.ask(MetaOp::Getattr { ino }).await?;
+            let attr = self.inodes.overlay(entry(answer.reply)?);
+            if self.inodes.reports(ino) != reports {
+                continue;
+            }
+            let known = self.known(answer.asked, ino, attr);
+            if known.trusted || attr.kind() != FileKind::Regular {
+                return Ok(known);
+            }
+            let attr = self.with_chunks(attr).await?;
             if self.inodes.reports(ino) == reports {
-                return Ok(attr);
+                return Ok(Known { attr, ..known });
             }
         }
+    }
+
+    /// Attributes of a file that others may be writing, with what its chunk files say.
+    async fn with_chunks(&self, attr: Attr) -> Result<Attr> {
+        let open = self.inodes.open(attr.ino).and_then(|open| {
+            let content = open.content.lock();
+            content.loaded.then(|| (content.layout.clone(), content.inline.is_some()))
+        });
+        let (attr, layout, inline) = match open {
+            Some((layout, inline)) => (attr, layout, inline),
+            None => {
+                let info = self.look_once(attr.ino).await?;
+                (self.inodes.overlay(info.attr), info.layout.map(Arc::new), info.inline.is_some())
+            }
+        };
+        let Some(layout) = layout.filter(|_| !inline) else { return Ok(attr) };
+        let measured = self.measure(attr.ino, &layout).await?;
+        let mut attr = Attr { size: attr.size.max(measured.end), blocks: measured.blocks, ..attr };
+        // A time that was set is newer than every write before it, and so is its change.
+        if measured.mtime > attr.ctime {
+            (attr.mtime, attr.ctime) = (measured.mtime, measured.mtime);
+        }
+        Ok(attr)
     }
 
     /// Changes the size first, then the rest.
@@ -43,7 +125,7 @@ impl Client {
         ino: InodeId,
         set: SetAttr,
         size: Option<u64>,
-    ) -> Result<Attr> {
+    ) -> Result<Known> {
         if let Some(size) = size {
             self.truncate(ino, size, set.kill_suid_sgid).await?;
         }
@@ -52,25 +134,26 @@ impl Client {
         }
         let open = self.inodes.open(ino);
         let reports = self.inodes.all_reports();
-        let attr = match &open {
-            Some(open) if set.mtime.is_some() => {
-                // Alone, so that a report of an earlier write (a close is reported late) can't overwrite the time that is set.
-                let _alone = open.gate.write().await;
-                let attr = entry(self.change(credentials, MetaOp::Setattr { ino, set }).await?)?;
+        let answer = match &open {
+            Some(open) if set.mtime.is_some() && open.content.lock().is_unfinished() => {
+                // Alone, so that the report of an earlier write (a close is reported late) can't overwrite the time that is set.
+                let _alone = self.enter_alone(open, |_| Need::Alone).await?;
+                let answer = self.change(credentials, MetaOp::Setattr { ino, set }).await?;
                 open.content.lock().mtime = None;
-                attr
+                answer
             }
-            _ => entry(self.change(credentials, MetaOp::Setattr { ino, set }).await?)?,
+            _ => self.change(credentials, MetaOp::Setattr { ino, set }).await?,
         };
+        let attr = entry(answer.reply)?;
         if let Some(open) = open {
             open.content.lock().note_mode(attr.mode);
         }
-        self.current(reports, self.inodes.overlay(attr)).await
+        self.current(reports, self.known(answer.asked, ino, self.inodes.overlay(attr))).await
     }
 
     /// The target of a symlink.
     pub async fn readlink(&self, ino: InodeId) -> Result<Bytes> {
-        match self.ask(MetaOp::Readlink { ino }).await? {
+        match self.ask(MetaOp::Readlink { ino }).await?.reply {
             MetaReply::Bytes(target) => Ok(target),
             other => Err(unexpected(other)),
         }
@@ -85,10 +168,10 @@ impl Client {
         mode: u32,
         umask: u32,
         rdev: u32,
-    ) -> Result<Attr> {
+    ) -> Result<Known> {
         let name = Bytes::copy_from_slice(name);
         let op = MetaOp::Create { parent, name, mode, umask, rdev, exclusive: true };
-        self.referenced(self.change(credentials, op).await?)
+        self.referenced(parent, self.change(credentials, op).await?)
     }
 
     /// Makes a directory.
@@ -99,9 +182,9 @@ impl Client {
         name: &[u8],
         mode: u32,
         umask: u32,
-    ) -> Result<Attr> {
+    ) -> Result<Known> {
         let op = MetaOp::Mkdir { parent, name: Bytes::copy_from_slice(name), mode, umask };
-        self.referenced(self.change(credentials, op).await?)
+        self.referenced(parent, self.change(credentials, op).await?)
     }
 
     /// Makes a symlink.
@@ -111,9 +194,9 @@ impl Client {
         parent: InodeId,
         name: &[u8],
         target: &[u8],
-    ) -> Result<Attr> {
+    ) -> Result<Known> {
         let (name, target) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(target));
-        self.referenced(self.change(credentials, MetaOp::Symlink { parent, name, target }).await?)
+        self.referenced(parent, self.change(credentials, MetaOp::Symlink { parent, name, target }).await?)
     }
 
     /// Gives an inode another name.
@@ -123,19 +206,19 @@ impl Client {
         ino: InodeId,
         parent: InodeId,
         name: &[u8],
-    ) -> Result<Attr> {
+    ) -> Result<Known> {
         let op = MetaOp::Link { ino, parent, name: Bytes::copy_from_slice(name) };
         let reports = self.inodes.all_reports();
-        let reply = self.change(credentials, op).await?;
+        let answer = self.change(credentials, op).await?;
         self.inodes.linked(ino);
-        let attr = self.referenced(reply)?;
-        self.current(reports, attr).await
+        let known = self.referenced(parent, answer)?;
+        self.current(reports, known).await
     }
 
     /// Removes a name of something that is no directory.
     pub async fn unlink(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = MetaOp::Unlink { parent, name: Bytes::copy_from_slice(name) };
-        let attr = entry(self.change(credentials, op).await?)?;
+        let attr = entry(self.change(credentials, op).await?.reply)?;
         self.note_links(&attr);
         Ok(())
     }
@@ -143,7 +226,7 @@ impl Client {
     /// Removes an empty directory.
     pub async fn rmdir(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<()> {
         let op = MetaOp::Rmdir { parent, name: Bytes::copy_from_slice(name) };
-        let attr = entry(self.change(credentials, op).await?)?;
+        let attr = entry(self.change(credentials, op).await?.reply)?;
         self.note_links(&attr);
         Ok(())
     }
@@ -160,7 +243,7 @@ impl Client {
     ) -> Result<()> {
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
         let op = MetaOp::Rename { parent, name, new_parent, new_name, mode };
-        match self.change(credentials, op).await? {
+        match self.change(credentials, op).await?.reply {
             MetaReply::Renamed { other, .. } => {
                 if let Some(other) = other {
                     self.note_links(&other);
@@ -172,16 +255,29 @@ impl Client {
     }
 
     /// Counts the reference that the kernel gets with a reply.
-    pub(crate) fn referenced(&self, reply: MetaReply) -> Result<Attr> {
-        let attr = entry(reply)?;
+    fn referenced(&self, parent: InodeId, answer: Answer) -> Result<Known> {
+        let attr = entry(answer.reply)?;
         self.inodes.remember(attr.ino);
-        Ok(self.inodes.overlay(attr))
+        Ok(self.known(answer.asked, parent, self.inodes.overlay(attr)))
+    }
+
+    /// Attributes with what may be kept of them, now.
+    pub(crate) fn known(&self, asked: Asked, parent: InodeId, attr: Attr) -> Known {
+        Known {
+            attr,
+            name_trusted: self.leases.may_be_kept(asked, parent),
+            trusted: self.leases.may_be_kept(asked, attr.ino),
+        }
     }
 
     /// Attributes that came with another answer, asked for again when a report may have slipped between answer and overlay.
-    async fn current(&self, reports: u64, attr: Attr) -> Result<Attr> {
-        let stale = attr.kind() == FileKind::Regular && self.inodes.all_reports() != reports;
-        if stale { self.getattr(attr.ino).await } else { Ok(attr) }
+    async fn current(&self, reports: u64, known: Known) -> Result<Known> {
+        let stale = known.kind() == FileKind::Regular && self.inodes.all_reports() != reports;
+        if !stale {
+            return Ok(known);
+        }
+        let now = self.getattr(known.ino).await?;
+        Ok(Known { name_trusted: known.name_trusted, ..now })
     }
 
     fn note_links(&self, attr: &Attr) {

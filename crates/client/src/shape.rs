@@ -1,9 +1,10 @@
 //! Changes of a file's shape, each alone on its file: truncate, fallocate, the move from inline to chunks; and what
 //! looks at shape: holes and copies.
 
+use crate::access::Need;
 use crate::file::Handle;
 use crate::inode::OpenInode;
-use crate::{Client, WriteHow, entry, file_info};
+use crate::{Client, ReadHow, WriteHow, entry, file_info};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::sync::Arc;
@@ -27,15 +28,16 @@ impl Client {
     pub(crate) async fn truncate(&self, ino: InodeId, size: u64, kill_suid_sgid: bool) -> Result<()> {
         let inode = self.inodes.acquire(ino);
         let result = {
-            let _alone = inode.gate.write().await;
-            self.truncate_alone(&inode, size, kill_suid_sgid).await
+            match self.enter_alone(&inode, |_| Need::Alone).await {
+                Ok(_alone) => self.truncate_alone(&inode, size, kill_suid_sgid).await,
+                Err(error) => Err(error),
+            }
         };
         self.end_use(&inode).await;
         result
     }
 
     async fn truncate_alone(&self, inode: &OpenInode, size: u64, kill_suid_sgid: bool) -> Result<()> {
-        self.load(inode).await?;
         self.finish_cut(inode).await?;
         // The service compares with the size it knows, so it must know the real one.
         self.end_write(inode, false).await?;
@@ -134,8 +136,7 @@ impl Client {
             _ => return Err(Errno::EOPNOTSUPP.into()),
         };
         let inode = &handle.inode;
-        let _alone = inode.gate.write().await;
-        self.load(inode).await?;
+        let _alone = self.enter_alone(inode, |_| Need::Alone).await?;
         let (size, fits_inline) = {
             let content = inode.content.lock();
             (content.size, content.stays_inline(range.end))
@@ -176,7 +177,7 @@ impl Client {
         let op = MetaOp::WriteInline { ino: inode.ino, offset: range.start, data, kill_suid_sgid: false };
         self.report(op).await?;
         // What is inline now is asked for again.
-        let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?)?;
+        let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?.reply)?;
         inode.content.lock().take(info);
         Ok(())
     }
@@ -209,8 +210,8 @@ impl Client {
             _ => return Err(Errno::EINVAL.into()),
         };
         let inode = &handle.inode;
-        let _shared = inode.gate.read().await;
-        self.load(inode).await?;
+        let _shared = self.enter(inode, Need::Look).await?;
+        self.learn_end(inode, u64::MAX).await?;
         let (size, inline, layout) = {
             let content = inode.content.lock();
             (content.size, content.inline.as_ref().map(|inline| inline.len() as u64), content.layout.clone())
@@ -266,7 +267,7 @@ impl Client {
         while copied < wanted {
             let part = buf.slice(0..(wanted - copied).min(buf.len() as u64) as usize);
             let moved = async {
-                let got = self.read(from, from_offset + copied, part, false).await?;
+                let got = self.read(from, from_offset + copied, part, ReadHow::default()).await?;
                 self.write(to, to_offset + copied, buf.slice(0..got), WriteHow::default()).await
             };
             match moved.await {

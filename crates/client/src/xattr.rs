@@ -23,7 +23,7 @@ impl Client {
         if name == CAPABILITY && self.is_bare(ino) {
             return Err(Errno::ENODATA.into());
         }
-        match self.ask(MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) }).await? {
+        match self.ask(MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) }).await?.reply {
             MetaReply::Bytes(value) => Ok(value),
             other => Err(unexpected(other)),
         }
@@ -58,7 +58,7 @@ impl Client {
 
     /// Names of all stored attributes.
     pub async fn listxattr(&self, ino: InodeId) -> Result<Vec<Bytes>> {
-        match self.ask(MetaOp::ListXattr { ino }).await? {
+        match self.ask(MetaOp::ListXattr { ino }).await?.reply {
             MetaReply::Names(names) => Ok(names),
             other => Err(unexpected(other)),
         }

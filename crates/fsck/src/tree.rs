@@ -95,7 +95,7 @@ impl Tree {
     /// Takes a record of the partition that belongs to no inode. What others keep there is theirs to judge.
     fn take_global(&mut self, key: &Bytes, _value: Bytes) -> Result<(), String> {
         match keys::decode_key(key) {
-            None | Some(Key::Owner(_) | Key::Operation { .. }) => Ok(()),
+            None | Some(Key::Owner(_) | Key::Operation { .. } | Key::Session(_)) => Ok(()),
             Some(_) => Err("it is in the partition that has no inodes".into()),
         }
     }
@@ -137,7 +137,9 @@ impl Tree {
                 let next: Next = record::decode(key, value).map_err(failed)?;
                 self.next.insert(partition, next.sequence);
             }
-            Key::Owner(_) | Key::Operation { .. } => return Err("it is in the wrong partition".into()),
+            Key::Owner(_) | Key::Operation { .. } | Key::Session(_) => {
+                return Err("it is in the wrong partition".into());
+            }
         }
         Ok(())
     }

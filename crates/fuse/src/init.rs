@@ -57,6 +57,11 @@ impl Agreement {
         self.flags & OVER_IO_URING != 0
     }
 
+    /// True if the kernel can be told to forget all names at once.
+    pub fn has_epochs(&self) -> bool {
+        self.minor >= abi::MINOR_EPOCHS
+    }
+
     /// True if directories need no OPENDIR.
     pub fn without_opendir(&self) -> bool {
         self.flags & NO_OPENDIR_SUPPORT != 0

@@ -1,12 +1,18 @@
 //! Bodies of replies: attributes and directory entries in the kernel's shapes.
 
 use crate::abi::{self, Pod, bytes_of};
+use client::Known;
 use rt::IoBuf;
 use types::{Attr, InodeId, Timestamp};
 
-/// For how long the kernel may trust names, absent names and attributes, in seconds: for ever (136 years). The session holds the
-/// only lease there is, so nothing changes behind its back.
+/// For how long the kernel may trust names, absent names and attributes under a lease, in seconds: for ever (136 years). It is told when the
+/// lease ends.
 pub const TRUST_SECS: u64 = u32::MAX as u64;
+
+/// How long the kernel may trust what is trusted here, or isn't.
+fn validity(trusted: bool) -> u64 {
+    if trusted { TRUST_SECS } else { 0 }
+}
 
 /// `st_blksize`, in bytes. Programs that buffer by it (stdio) send one request per buffer; below 128 KiB the allocator
 /// still serves such a buffer from its heap.
@@ -44,30 +50,30 @@ pub fn raw_attr(attr: &Attr) -> abi::RawAttr {
 }
 
 /// A name that exists. Inode numbers are never reused, so the generation is constant.
-pub fn entry(attr: &Attr) -> abi::EntryOut {
+pub fn entry(known: &Known) -> abi::EntryOut {
     abi::EntryOut {
-        nodeid: attr.ino.0,
+        nodeid: known.ino.0,
         generation: 1,
-        entry_valid: TRUST_SECS,
-        attr_valid: TRUST_SECS,
+        entry_valid: validity(known.name_trusted),
+        attr_valid: validity(known.trusted),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
-        attr: raw_attr(attr),
+        attr: raw_attr(known),
     }
 }
 
-/// A name that doesn't exist: the kernel remembers that, and forgets it when it makes the name.
-pub fn absent_entry() -> abi::EntryOut {
-    abi::EntryOut { entry_valid: TRUST_SECS, ..Default::default() }
+/// A name that doesn't exist: the kernel remembers that if it is trusted, and forgets it when it makes the name.
+pub fn absent_entry(trusted: bool) -> abi::EntryOut {
+    abi::EntryOut { entry_valid: validity(trusted), ..Default::default() }
 }
 
 /// Reply of GETATTR and SETATTR.
-pub fn attr_out(attr: &Attr) -> abi::AttrOut {
-    abi::AttrOut { attr_valid: TRUST_SECS, attr_valid_nsec: 0, dummy: 0, attr: raw_attr(attr) }
+pub fn attr_out(known: &Known) -> abi::AttrOut {
+    abi::AttrOut { attr_valid: validity(known.trusted), attr_valid_nsec: 0, dummy: 0, attr: raw_attr(known) }
 }
 
 /// Reply of STATX.
-pub fn statx_out(attr: &Attr) -> abi::StatxOut {
+pub fn statx_out(attr: &Known) -> abi::StatxOut {
     let time = |t: Timestamp| abi::SxTime { sec: t.secs, nsec: t.nanos, reserved: 0 };
     let stat = abi::RawStatx {
         mask: STATX_BASIC_AND_BTIME,
@@ -87,7 +93,7 @@ pub fn statx_out(attr: &Attr) -> abi::StatxOut {
         rdev_minor: device_minor(attr.rdev),
         ..Default::default()
     };
-    abi::StatxOut { attr_valid: TRUST_SECS, stat, ..Default::default() }
+    abi::StatxOut { attr_valid: validity(attr.trusted), stat, ..Default::default() }
 }
 
 /// Major number of the kernel's 32-bit device encoding (`new_decode_dev`).
@@ -128,7 +134,7 @@ impl<'a> DirWriter<'a> {
 
     /// Adds an entry; false, and nothing added, when it doesn't fit. READDIRPLUS tells `attr` too; without it the
     /// kernel takes the name only.
-    pub fn push(&mut self, listed: &Listed<'_>, attr: Option<&Attr>) -> bool {
+    pub fn push(&mut self, listed: &Listed<'_>, attr: Option<&Known>) -> bool {
         let head = if self.plus { size_of::<abi::EntryOut>() } else { 0 } + size_of::<abi::Dirent>();
         let end = self.at + (head + listed.name.len()).next_multiple_of(8);
         if end > self.limit {
@@ -175,6 +181,10 @@ mod tests {
     use super::*;
     use types::mode::{S_IFDIR, S_IFREG};
 
+    fn known() -> Known {
+        Known { attr: attr(), trusted: true, name_trusted: true }
+    }
+
     fn attr() -> Attr {
         Attr {
             ino: InodeId(77),
@@ -197,7 +207,7 @@ mod tests {
         let raw = raw_attr(&attr());
         assert_eq!((raw.atime as i64, raw.atimensec), (-2, 999_999_999));
         assert_eq!((raw.ctime as i64, raw.ctimensec), (1 << 33, 3));
-        let stat = statx_out(&attr()).stat;
+        let stat = statx_out(&known()).stat;
         assert_eq!((stat.btime.sec, stat.btime.nsec), (-5, 4));
         assert_eq!(stat.mask & 0x800, 0x800);
     }
@@ -210,9 +220,20 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_name_has_no_inode_and_is_trusted() {
-        let entry = absent_entry();
+    fn an_absent_name_has_no_inode_and_is_trusted_or_not() {
+        let entry = absent_entry(true);
         assert_eq!((entry.nodeid, entry.entry_valid), (0, TRUST_SECS));
+        assert_eq!(absent_entry(false).entry_valid, 0);
+    }
+
+    #[test]
+    fn names_and_attributes_are_trusted_each_by_its_own_lease() {
+        let entry = |trusted, name_trusted| entry(&Known { attr: attr(), trusted, name_trusted });
+        let valid = |entry: abi::EntryOut| (entry.entry_valid, entry.attr_valid);
+        assert_eq!(valid(entry(true, false)), (0, TRUST_SECS));
+        assert_eq!(valid(entry(false, true)), (TRUST_SECS, 0));
+        let attributes = |trusted| attr_out(&Known { attr: attr(), trusted, name_trusted: true }).attr_valid;
+        assert_eq!((attributes(true), attributes(false)), (TRUST_SECS, 0));
     }
 
     #[test]
@@ -238,11 +259,11 @@ mod tests {
         let out = IoBuf::alloc(4096);
         let mut writer = DirWriter::new(&out, 4096, true);
         let listed = Listed { ino: InodeId(77), mode: S_IFREG, name: b"f", next: 20 };
-        assert!(writer.push(&listed, Some(&attr())));
+        assert!(writer.push(&listed, Some(&known())));
         assert!(writer.push(&listed, None));
         assert_eq!(writer.len(), 2 * 160);
         let first: abi::EntryOut = abi::read(out.as_slice()).unwrap();
-        assert_eq!(first, entry(&attr()));
+        assert_eq!(first, entry(&known()));
         let second: abi::EntryOut = abi::read(&out.as_slice()[160..]).unwrap();
         assert_eq!(second.nodeid, 0);
     }

@@ -6,15 +6,17 @@ use crate::handles::Handles;
 use crate::init::{Agreement, Handshake, negotiate};
 use crate::locks::{Holders, Interrupts};
 use crate::mount::{Mount, MountHow, errno};
-use crate::notify::Notifier;
+use crate::notify::{self, Notifier};
 use crate::request::OneWay;
 use crate::stats::Stats;
 use crate::sys;
 use crate::transport::{self, DEFAULT_DEPTH, Transport};
-use client::Client;
+use client::{Client, Invalidate};
 use parking_lot::{Condvar, Mutex};
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -43,6 +45,9 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Requests under way per processor; cut to what 512 MiB of buffers hold, and at least 4.
     pub depth: usize,
+    /// Other clients use the same file system: what the kernel keeps is taken back when they change it. The client's background work has to
+    /// run.
+    pub shared: bool,
 }
 
 impl MountOptions {
@@ -55,6 +60,7 @@ impl MountOptions {
             read_only: false,
             allow_other: true,
             depth: DEFAULT_DEPTH,
+            shared: false,
         }
     }
 }
@@ -74,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) interrupts: Interrupts,
     pub(crate) holders: Holders,
     pub(crate) stats: Stats,
+    /// There are other clients.
+    pub(crate) is_shared: bool,
     notifier: Notifier,
     /// Cores that still serve.
     cores: AtomicUsize,
@@ -112,12 +120,17 @@ impl Session {
             interrupts: Interrupts::default(),
             holders: Holders::default(),
             stats: Stats::new(transport::cores(agreement.over_uring())),
+            is_shared: options.shared,
             notifier: Notifier::default(),
             cores: AtomicUsize::new(0),
             live: Mutex::new(0),
             changed: Condvar::new(),
             fault: Mutex::new(None),
         });
+        if options.shared {
+            let face: Arc<dyn Invalidate> = shared.clone();
+            shared.client.set_face(Arc::downgrade(&face));
+        }
         let threads = start_threads(&shared, options.depth).map_err(|e| {
             give_up(&shared.mount);
             Error::new(errno(&e), format!("starting the threads of the mount: {e}"))
@@ -139,12 +152,6 @@ impl Session {
     /// Counters of requests.
     pub fn stats(&self) -> &Stats {
         &self.shared.stats
-    }
-
-    /// Lets the kernel forget what it has cached of an inode (attributes and data), soon. For changes that the kernel didn't
-    /// ask for itself. `EAGAIN` when too many inodes wait already.
-    pub fn invalidate_inode(&self, ino: InodeId) -> Result<()> {
-        self.shared.notifier.invalidate_inode(ino)
     }
 
     /// Waits until it is unmounted, by whomever. An error says why the mount ended by itself.
@@ -206,6 +213,14 @@ impl Shared {
         Alive { shared: self.clone(), in_order: false }
     }
 
+    /// Names of a directory are about to be asked for. True if the kernel may keep them as long as they are trusted.
+    pub(crate) fn hand_out_names(&self, dir: InodeId) -> bool {
+        if self.is_shared {
+            self.notifier.hand_out_names(dir);
+        }
+        !self.is_shared || self.agreement.has_epochs()
+    }
+
     /// Says how many cores will serve.
     pub(crate) fn expect_cores(&self, count: usize) {
         self.cores.store(count, Ordering::Release);
@@ -239,6 +254,13 @@ impl Shared {
     }
 }
 
+impl Invalidate for Shared {
+    fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        let done = self.notifier.forget(ino);
+        Box::pin(async move { done.wait().await })
+    }
+}
+
 /// Keeps count of a thread that serves.
 pub(crate) struct Alive {
     shared: Arc<Shared>,
@@ -269,13 +291,15 @@ impl Drop for Alive {
 }
 
 fn start_threads(shared: &Arc<Shared>, depth: usize) -> io::Result<Vec<JoinHandle<()>>> {
-    let device = sys::duplicate(shared.mount.device())?;
     // Counted while the others start, so that the notifier doesn't end with the first of them.
     let starting = shared.enter();
     let mut threads = transport::start(shared, depth)?;
-    let notified = shared.clone();
-    let notifier = std::thread::Builder::new().name("fuse-notify".into());
-    threads.push(notifier.spawn(move || notified.notifier.run(&device))?);
+    // Where the kernel is never told anything, there is nothing to do for them.
+    for number in 0..if shared.is_shared { notify::THREADS } else { 0 } {
+        let (device, notified) = (sys::duplicate(shared.mount.device())?, shared.clone());
+        let notifier = std::thread::Builder::new().name(format!("fuse-notify-{number}"));
+        threads.push(notifier.spawn(move || notified.notifier.run(&device))?);
+    }
     starting.leave();
     Ok(threads)
 }

@@ -1,6 +1,7 @@
 //! The choice of groups for a new file.
 //!
-//! A candidate is a group of the pattern's pool and scheme whose members are all online and none in an emergency of space.
+//! A candidate is a group of the pattern's pool and scheme whose members are all online, none of them being drained and
+//! none in an emergency of space.
 //! Candidates with a target that is low on space serve only where the others don't fill the stripe count, and then come
 //! last. Pure: equal arguments give equal answers.
 
@@ -115,7 +116,7 @@ fn condition(map: &ClusterMap, group: &Group) -> Option<(CapacityClass, u64)> {
     let mut worst = CapacityClass::Normal;
     let mut free = None;
     for &member in &group.members {
-        let target = map.target(member).filter(|t| t.state == TargetState::Online)?;
+        let target = map.target(member).filter(|t| t.state == TargetState::Online && !t.drain)?;
         free = Some(free.map_or(target.free, |least: u64| least.min(target.free)));
         worst = match (worst, target.class) {
             (CapacityClass::Emergency, _) | (_, CapacityClass::Emergency) => CapacityClass::Emergency,

@@ -1,18 +1,14 @@
 //! What the service does to chunks: measure, cut and delete them.
 
-use net::Channel;
-use std::collections::HashMap;
+use net::StorageChannels;
 use std::sync::PoisonError;
 use types::{Errno, Error, GroupId, InodeId, Layout, MapHandle, Result, SessionId, TargetId, Timestamp};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
-/// A way to the storage service of a target.
-pub type StorageChannel = Channel<StorageRequest, StorageReply>;
-
 /// The chunks of all files.
 pub(crate) struct Chunks {
     pub map: MapHandle,
-    pub channels: HashMap<TargetId, StorageChannel>,
+    pub channels: StorageChannels,
 }
 
 /// What the chunk files of one file say.
@@ -63,9 +59,9 @@ impl Chunks {
         let mut calls = Vec::new();
         for (stripe, group) in layout.groups.iter().enumerate() {
             for target in self.members(*group)? {
-                let channel = self.channels.get(&target).ok_or_else(|| unreachable(target))?;
                 let request = StorageRequest { session: SessionId(0), target, ino, op: op(stripe) };
-                calls.push(async move { channel.call(request, None).await.map(|reply| (stripe, reply)) });
+                let call = self.channels.call(request, None);
+                calls.push(async move { call.await.map(|reply| (stripe, reply)) });
             }
         }
         rt::join_all(calls).await.into_iter().collect()
@@ -73,8 +69,7 @@ impl Chunks {
 
     /// One request to one target.
     pub async fn on(&self, target: TargetId, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
-        let channel = self.channels.get(&target).ok_or_else(|| unreachable(target))?;
-        channel.call(StorageRequest { session: SessionId(0), target, ino, op }, None).await
+        self.channels.call(StorageRequest { session: SessionId(0), target, ino, op }, None).await
     }
 
     /// The stripe of a layout that a target has; `None` when it has none.
@@ -94,9 +89,4 @@ impl Chunks {
             None => Err(Error::new(Errno::EIO, format!("group {group} is not in cluster map {}", map.epoch))),
         }
     }
-}
-
-fn unreachable(target: TargetId) -> Error {
-    Error::new(Errno::ENXIO, format!("target {target} is not served"))
-        .hint("start the storage service that serves it")
 }

@@ -5,6 +5,7 @@ use crate::stats::Counters;
 use crate::view::{View, not_owner, store_error};
 use bytes::Bytes;
 use kv::{Batch, Engine, Guard, Outcome, Ticket, Writer};
+use namespace::leases::Due;
 use namespace::{Failure, Writes, keys};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
@@ -54,8 +55,42 @@ pub(crate) struct Change<T> {
     pub writes: Writes,
 }
 
+/// Why a command was not carried out.
+pub(crate) enum Stop {
+    /// Refused; nothing changes.
+    Refused(Error),
+    /// Needs this partition too; nothing changes.
+    NeedPartition(PartitionId),
+    /// Leases are in the way; nothing changes until these recalls are answered.
+    Leases(Vec<Due>),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        match failure {
+            Failure::Refused(error) => Stop::Refused(error),
+            Failure::NeedPartition(partition) => Stop::NeedPartition(partition),
+        }
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Refused(error)
+    }
+}
+
+/// What came of a command.
+pub(crate) enum Ran<T> {
+    Answered(T),
+    /// To be run again when these recalls are answered.
+    Leases(Vec<Due>),
+}
+
 /// How far an attempt came.
 enum Attempt<T> {
+    /// These recalls have to be answered first.
+    Leases(Vec<Due>),
     /// This one is needed as well.
     Need(PartitionId),
     /// This commit has to be in first.
@@ -92,18 +127,22 @@ impl Executors {
     pub async fn transact<T>(
         &self,
         partitions: &[PartitionId],
-        mut command: impl FnMut(&View<'_>) -> Result<Change<T>, Failure>,
+        mut command: impl FnMut(&View<'_>) -> Result<Change<T>, Stop>,
         mut enqueued: impl FnMut(&Ticket, &T),
-    ) -> Result<T> {
+    ) -> Result<Ran<T>> {
         let mut partitions = partitions.to_vec();
         partitions.sort_unstable();
         partitions.dedup();
         self.check(&partitions)?;
         loop {
             match self.attempt(&partitions, &mut command, &mut enqueued) {
-                Attempt::Done { answer, after: None } => return answer,
+                Attempt::Done { answer, after: None } => return answer.map(Ran::Answered),
                 Attempt::Done { answer, after: Some(ticket) } => {
-                    return self.committed(&partitions, &ticket).await.and(answer);
+                    return self.committed(&partitions, &ticket).await.and(answer).map(Ran::Answered);
+                }
+                Attempt::Leases(due) => {
+                    self.counters.reruns.add(1);
+                    return Ok(Ran::Leases(due));
                 }
                 Attempt::After(ticket) => {
                     self.counters.reruns.add(1);
@@ -126,10 +165,22 @@ impl Executors {
         }
     }
 
+    /// Runs a command that no lease can be in the way of.
+    pub async fn transact_freely<T>(
+        &self,
+        partition: PartitionId,
+        command: impl FnMut(&View<'_>) -> Result<Change<T>, Stop>,
+    ) -> Result<T> {
+        match self.transact(&[partition], command, |_, _| ()).await? {
+            Ran::Answered(answer) => Ok(answer),
+            Ran::Leases(_) => Err(Error::new(Errno::EIO, "background work waits for a lease")),
+        }
+    }
+
     /// Commits writes of background work in the name of a partition.
     pub async fn write(&self, partition: PartitionId, writes: Writes) -> Result<()> {
         let command = |_: &View<'_>| Ok(Change { answer: (), writes: writes.clone() });
-        self.transact(&[partition], command, |_, _| ()).await
+        self.transact_freely(partition, command).await
     }
 
     fn check(&self, partitions: &[PartitionId]) -> Result<()> {
@@ -143,7 +194,7 @@ impl Executors {
     fn attempt<T>(
         &self,
         partitions: &[PartitionId],
-        command: &mut impl FnMut(&View<'_>) -> Result<Change<T>, Failure>,
+        command: &mut impl FnMut(&View<'_>) -> Result<Change<T>, Stop>,
         enqueued: &mut impl FnMut(&Ticket, &T),
     ) -> Attempt<T> {
         let executors = partitions.iter().map(|p| self.partitions[p.0 as usize].lock()).collect();
@@ -167,8 +218,9 @@ impl Executors {
         let result = command(&view);
         let seen = view.seen.into_inner();
         match result {
-            Err(Failure::NeedPartition(partition)) => Attempt::Need(partition),
-            Err(Failure::Refused(error)) => Attempt::Done { answer: Err(error), after: seen },
+            Err(Stop::NeedPartition(partition)) => Attempt::Need(partition),
+            Err(Stop::Leases(due)) => Attempt::Leases(due),
+            Err(Stop::Refused(error)) => Attempt::Done { answer: Err(error), after: seen },
             Ok(change) if change.writes.is_empty() => {
                 Attempt::Done { answer: Ok(change.answer), after: seen }
             }

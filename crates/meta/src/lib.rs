@@ -16,9 +16,14 @@
 //! - Nothing is run on top of a commit across partitions before it is in: losing one of them must not leave its writes
 //!   under later ones of the other.
 
+mod administer;
 mod cache;
 mod chunks;
+mod coherence;
+mod eviction;
 mod executor;
+mod grace;
+mod leases;
 mod limits;
 mod locks;
 mod reaper;
@@ -30,8 +35,10 @@ mod settle;
 mod stats;
 mod view;
 
-pub use chunks::StorageChannel;
+pub use administer::SessionStatus;
 pub use limits::SYNC_INTERVAL;
+pub use net::StorageChannel;
 pub use service::{MetaOptions, MetaService};
+pub use sessions::SessionKind;
 pub use settle::Recovery;
 pub use stats::MetaStats;

@@ -27,6 +27,45 @@ pub(crate) const BACKGROUND_BATCH: usize = 64;
 /// Rest before chunks are deleted again that could not be deleted.
 pub(crate) const REAP_RETRY: Duration = Duration::from_secs(10);
 
+/// Parts of the lease table with a lock each, so that cores seldom meet.
+pub(crate) const LEASE_SHARDS: usize = 64;
+
+/// Leases and marks of use in a part: two million in all, some 400 MiB.
+pub(crate) const LEASES_PER_SHARD: usize = (2 << 20) / LEASE_SHARDS;
+
+/// Those of one session in a part: a quarter of all.
+pub(crate) const SESSION_LEASES_PER_SHARD: usize = LEASES_PER_SHARD / 4;
+
+/// Recalls that one answer brings. As many bytes as a small message.
+pub(crate) const RECALLS_PER_ANSWER: usize = 1024;
+
+/// How long a session is kept waiting for recalls when there are none. A third of the time after which it counts as lost.
+pub(crate) const RECALL_POLL: Duration = Duration::from_secs(5);
+
+/// How long a session that is heard of may take to answer a recall before it is evicted.
+pub(crate) const YIELD_TIME: Duration = Duration::from_secs(5);
+
+/// How long a session may not be heard of before it is evicted for a lease in somebody's way.
+pub(crate) const SILENCE_TIME: Duration = Duration::from_secs(15);
+
+/// How long a session may not be heard of before it is ended, in nobody's way.
+pub(crate) const IDLE_TIME: Duration = Duration::from_secs(60);
+
+/// How long a target may fail to take the end of a session before others go on without it. It is down then, as a rule.
+pub(crate) const FENCE_TIME: Duration = Duration::from_secs(15);
+
+/// Rest before a target is told again.
+pub(crate) const FENCE_RETRY: Duration = Duration::from_secs(1);
+
+/// How long sessions from before a start may take to come back. As long as one may be silent while it is in somebody's way.
+pub(crate) const GRACE_TIME: Duration = SILENCE_TIME;
+
+/// How often silent sessions are looked for.
+pub(crate) const IDLE_CHECK: Duration = Duration::from_secs(5);
+
+/// That a session was heard of is noted no more often than this, so that its cores don't fight for the note.
+pub(crate) const HEARD_GRAIN: Duration = Duration::from_millis(100);
+
 #[cfg(test)]
 mod tests {
     use super::MAX_CACHED_VALUE;

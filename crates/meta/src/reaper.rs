@@ -8,11 +8,14 @@ use std::sync::Arc;
 use types::{InodeId, Layout, PartitionId, Result};
 
 impl MetaService {
-    /// Works until [`MetaService::stop`]: puts the store on disk every [`SYNC_INTERVAL`] if there is something new, and
-    /// deletes the chunks of files that are gone. Needs a runtime; one call per service.
+    /// Works until [`MetaService::stop`]: puts the store on disk every [`SYNC_INTERVAL`] if there is something new,
+    /// deletes the chunks of files that are gone, and ends sessions that are not heard of any more. Needs a runtime; one call per service.
     pub async fn background(self: Arc<Self>) {
         rt::spawn(self.clone().keep_on_disk());
         rt::spawn(self.clone().retry_reaping());
+        rt::spawn(self.clone().end_silent_sessions());
+        rt::spawn(self.clone().reclaim_abandoned());
+        rt::spawn(self.clone().tidy_after_grace());
         while !self.stopping.is_set() {
             self.doomed.wait().await;
             // Taken back first: what is doomed from here on is seen by the next round, if not by this one.
@@ -27,6 +30,7 @@ impl MetaService {
     pub fn stop(&self) {
         self.stopping.set();
         self.doomed.set();
+        self.leases.stop();
     }
 
     async fn keep_on_disk(self: Arc<Self>) {

@@ -1,4 +1,4 @@
-//! What the service itself keeps in the store: owners of partitions and answers to changing requests. Protobuf, so that
+//! What the service itself keeps in the store: owners of partitions, sessions, and answers to changing requests. Protobuf, so that
 //! fields can be added.
 
 use prost::Message;
@@ -20,6 +20,23 @@ impl Owner {
     pub fn after(before: Option<&[u8]>, node: NodeId) -> Result<Owner, prost::DecodeError> {
         let epoch = before.map(Owner::decode).transpose()?.map_or(0, |owner| owner.epoch);
         Ok(Owner { node: node.0, epoch: epoch + 1 })
+    }
+}
+
+/// A session of another process.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct StoredSession {
+    /// It was ended against its will: its id is never used again. `optional`, since no record may be empty.
+    #[prost(bool, optional, tag = "1")]
+    pub ended: Option<bool>,
+}
+
+impl StoredSession {
+    pub const LIVING: StoredSession = StoredSession { ended: Some(false) };
+    pub const ENDED: StoredSession = StoredSession { ended: Some(true) };
+
+    pub fn is_ended(&self) -> bool {
+        self.ended == Some(true)
     }
 }
 
@@ -197,6 +214,8 @@ mod tests {
     #[test]
     fn stored_bytes_are_frozen() {
         assert_eq!(Owner { node: 3, epoch: 300 }.encode_to_vec(), [8, 3, 16, 172, 2]);
+        assert_eq!(StoredSession::LIVING.encode_to_vec(), [8, 0]);
+        assert_eq!(StoredSession::ENDED.encode_to_vec(), [8, 1]);
         assert_eq!(StoredReply::of(&MetaReply::Unit).unwrap().encode_to_vec(), [8, 1]);
         let entry = MetaReply::Entry(Attr { ino: InodeId(5), mode: 1, nlink: 1, ..zero() });
         assert_eq!(StoredReply::of(&entry).unwrap().encode_to_vec(), [18, 6, 8, 5, 16, 1, 24, 1]);

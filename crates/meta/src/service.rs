@@ -1,7 +1,10 @@
 //! The service: what it is made of, and the way of a request through it.
 
-use crate::chunks::{Chunks, StorageChannel};
-use crate::executor::{Change, Executors};
+use crate::chunks::Chunks;
+use crate::coherence::Granted;
+use crate::executor::{Change, Executors, Ran, Stop};
+use crate::grace::{Grace, stored_sessions};
+use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::record::Owner;
 use crate::sessions::{Session, Sessions};
@@ -9,12 +12,12 @@ use crate::stats::MetaStats;
 use crate::view::{View, store_error};
 use kv::{Batch, Guard, Outcome, Writer};
 use namespace::locks::{Holder, LockRequest, OnConflict};
-use namespace::{Env, Failure, ReadError, keys};
-use net::{Handler, LocalFuture};
+use namespace::{Env, ReadError, keys};
+use net::{Handler, LocalFuture, StorageChannels};
+use parking_lot::Mutex;
 use prost::Message;
 use rt::IoBuf;
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use types::{
     ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
     TargetId,
@@ -37,11 +40,23 @@ pub struct MetaService {
     options: MetaOptions,
     pub(crate) executors: Executors,
     pub(crate) sessions: Sessions,
+    pub(crate) grace: Grace,
     pub(crate) locks: Locks,
+    pub(crate) leases: Leases,
+    /// Sessions that ended without a target's knowledge. Evictions while it is down bound them.
+    pub(crate) owed_fences: Mutex<Vec<(SessionId, TargetId)>>,
     pub(crate) chunks: Chunks,
     /// There may be chunks to delete.
     pub(crate) doomed: rt::sync::Event,
     pub(crate) stopping: rt::sync::Event,
+    /// Itself, for work that goes on when the request that began it is dropped.
+    pub(crate) myself: Weak<MetaService>,
+}
+
+/// What a command is answered.
+pub(crate) struct Answered {
+    reply: MetaReply,
+    granted: Granted,
 }
 
 impl MetaService {
@@ -52,27 +67,23 @@ impl MetaService {
         writer: Arc<Writer>,
         options: MetaOptions,
         map: MapHandle,
-        storage: HashMap<TargetId, StorageChannel>,
+        storage: impl Into<StorageChannels>,
     ) -> Result<Arc<MetaService>> {
         let owners = take_over(&writer, &options, &map).await?;
-        Ok(Arc::new(MetaService {
+        let (living, ended) = stored_sessions(&**writer.engine())?;
+        Ok(Arc::new_cyclic(|myself| MetaService {
             options,
             executors: Executors::new(writer, owners),
-            sessions: Sessions::default(),
+            sessions: Sessions::new(ended),
+            grace: Grace::new(living),
             locks: Locks::default(),
-            chunks: Chunks { map, channels: storage },
+            leases: Leases::default(),
+            owed_fences: Mutex::default(),
+            chunks: Chunks { map, channels: storage.into() },
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
+            myself: myself.clone(),
         }))
-    }
-
-    /// Makes a client known. The answers to a durable session's changes are kept in the store, so that a request that is
-    /// sent again after a restart of the service is not carried out twice.
-    pub fn register_session(&self, session: SessionId, durable: bool) -> Result<()> {
-        match durable {
-            true => self.sessions.register_durable(session, &**self.executors.writer.engine()),
-            false => self.sessions.get(session).map(|_| ()),
-        }
     }
 
     /// Counts since the service was opened.
@@ -103,9 +114,49 @@ impl MetaService {
         partition.0 < self.options.partitions
     }
 
-    async fn answer(&self, request: MetaRequest) -> Result<MetaReply> {
+    async fn answer(&self, request: MetaRequest) -> Result<MetaResponse> {
+        let answer = self.dispatch(request).await;
+        self.executors.counters.commands.add(1);
+        if answer.is_err() {
+            self.executors.counters.refused.add(1);
+        }
+        answer
+    }
+
+    async fn dispatch(&self, request: MetaRequest) -> Result<MetaResponse> {
+        if let MetaOp::Register { in_use } = &request.op {
+            return self.register(request.session, in_use).await.map(|()| MetaReply::Unit.into());
+        }
+        let session = self.session_of(request.session)?;
+        if session.is_remote() {
+            session.hear();
+        }
+        let reply = match request.op {
+            MetaOp::Lock { .. } | MetaOp::Unlock { .. } | MetaOp::TestLock { .. } => {
+                self.answer_lock(request).await?
+            }
+            MetaOp::NextRecalls { after } => MetaReply::Recalls(self.next_recalls(&session, after).await?),
+            MetaOp::Yield { yields } => self.take_yields(&session, &yields),
+            MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
+            MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,
+            MetaOp::Sync => {
+                let synced = self.executors.writer.sync().await;
+                synced.map(|()| MetaReply::Unit).map_err(|error| store_error(&error))?
+            }
+            _ => {
+                if self.grace.is_on() {
+                    self.wait_for_grace().await;
+                }
+                let Answered { reply, granted } = self.execute(&request, &session).await?;
+                return Ok(MetaResponse { reply, grants: granted.grants, recalls: granted.recalls });
+            }
+        };
+        Ok(reply.into())
+    }
+
+    async fn answer_lock(&self, request: MetaRequest) -> Result<MetaReply> {
         let session = request.session;
-        let answer = match request.op {
+        match request.op {
             MetaOp::Lock { ino, space, owner, pid, kind, range, wait } => {
                 let holder = Holder { session, space, owner };
                 let on_conflict = if wait { OnConflict::Wait } else { OnConflict::Refuse };
@@ -121,35 +172,30 @@ impl MetaService {
                 let lock = LockRequest { ino, holder, pid: request.credentials.pid, kind, range };
                 Ok(MetaReply::Lock(self.locks.test(&lock)))
             }
-            MetaOp::Sync => {
-                let synced = self.executors.writer.sync().await;
-                synced.map(|()| MetaReply::Unit).map_err(|error| store_error(&error))
-            }
-            _ => self.execute(&request).await,
-        };
-        self.executors.counters.commands.add(1);
-        if answer.is_err() {
-            self.executors.counters.refused.add(1);
+            _ => Err(Errno::ENOSYS.into()),
         }
-        answer
     }
 
-    /// Carries out a command of the namespace and returns its answer once that is committed.
-    pub(crate) async fn execute(&self, request: &MetaRequest) -> Result<MetaReply> {
-        let session = self.sessions.get(request.session)?;
+    /// Carries out a command of the namespace and returns its answer once that is committed. Waits for leases in its way.
+    pub(crate) async fn execute(&self, request: &MetaRequest, session: &Arc<Session>) -> Result<Answered> {
         let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (first, second) = partitions_of(&request.op);
         let partitions = [first, second.unwrap_or(first)];
-        let command = |view: &View<'_>| self.apply(request, &session, &map, view);
         let sequence = request.sequence;
-        let answer = self
-            .executors
-            .transact(&partitions, command, |ticket, reply| session.record(sequence, reply, ticket))
-            .await;
+        let answer = loop {
+            let command = |view: &View<'_>| self.apply(request, session, &map, view);
+            let enqueued = |ticket: &kv::Ticket, answered: &Answered| {
+                session.record(sequence, &answered.reply, ticket);
+            };
+            match self.executors.transact(&partitions, command, enqueued).await? {
+                Ran::Answered(answered) => break answered,
+                Ran::Leases(due) => self.wait_for_answers(due).await,
+            }
+        };
         if matches!(request.op, MetaOp::Reclaim { .. }) {
             self.doomed.set();
         }
-        answer
+        Ok(answer)
     }
 
     fn apply(
@@ -158,30 +204,35 @@ impl MetaService {
         session: &Session,
         map: &ClusterMap,
         view: &View<'_>,
-    ) -> Result<Change<MetaReply>, Failure> {
+    ) -> Result<Change<Answered>, Stop> {
         // Looked up while the partition is held: the first copy of the request may be in another core's hands.
         if let Some(recorded) = session.recorded(request.sequence) {
             self.executors.counters.repeated.add(1);
             recorded.ticket.iter().for_each(|ticket| view.see(ticket));
-            return Ok(Change { answer: recorded.reply, writes: Vec::new() });
+            let answer = Answered { reply: recorded.reply, granted: Granted::default() };
+            return Ok(Change { answer, writes: Vec::new() });
         }
+        // It may have been evicted while it waited.
+        session.check()?;
         let env = env(&self.options, request.session, request.credentials, map);
         let mut applied = namespace::apply(&env, view, &request.op)?;
         if needs_room(&request.op) && !applied.writes.is_empty() {
             self.check_room()?;
         }
+        let granted = self.reconcile(&request.op, session, view, &mut applied)?;
         session.record_durably(request.sequence, &applied.reply, &mut applied.writes);
-        Ok(Change { answer: applied.reply, writes: applied.writes })
+        let answer = Answered { reply: applied.reply, granted };
+        Ok(Change { answer, writes: applied.writes })
     }
 
     /// Refuses to let the store grow while its disk is nearly full. A failed write would end all writing, of removals, too.
-    fn check_room(&self) -> Result<(), Failure> {
+    fn check_room(&self) -> Result<(), Stop> {
         let engine = self.executors.writer.engine();
         if engine.has_room() {
             return Ok(());
         }
         let message = format!("the disk of the metadata store at {} is nearly full", engine.place());
-        Err(Failure::Refused(
+        Err(Stop::Refused(
             Error::new(Errno::ENOSPC, message).hint("delete files, or free space on that disk"),
         ))
     }
@@ -194,16 +245,16 @@ impl MetaService {
     ) -> Result<T> {
         let command = |view: &View<'_>| match read(view) {
             Ok(answer) => Ok(Change { answer, writes: Vec::new() }),
-            Err(ReadError::NeedPartition(partition)) => Err(Failure::NeedPartition(partition)),
-            Err(ReadError::Store(error)) => Err(Failure::Refused(error)),
+            Err(ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
+            Err(ReadError::Store(error)) => Err(Stop::Refused(error)),
         };
-        self.executors.transact(&[partition], command, |_, _| ()).await
+        self.executors.transact_freely(partition, command).await
     }
 }
 
 impl Handler<MetaRequest, MetaResponse> for MetaService {
     fn handle(&self, request: MetaRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
-        Box::pin(async { self.answer(request).await.map(MetaResponse::from) })
+        Box::pin(self.answer(request))
     }
 }
 

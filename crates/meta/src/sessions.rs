@@ -1,60 +1,160 @@
 //! The clients that the service knows.
 
-use crate::limits::{MAX_SESSIONS, REPLIES_PER_SESSION};
+use crate::limits::{HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REPLIES_PER_SESSION};
 use crate::record::StoredReply;
 use crate::replies::{Recorded, Replies};
 use crate::view::store_error;
 use kv::{Engine, Ticket};
+use namespace::leases::Asker;
 use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
 use prost::Message;
-use std::collections::HashMap;
+use rt::sync::Event;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use types::{Errno, Error, Result, SessionId};
-use wire::MetaReply;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use types::{Errno, Error, InodeId, Result, SessionId};
+use wire::{LeaseMode, MetaReply, Recall};
 
-pub(crate) struct Session {
-    id: SessionId,
-    /// Its answers outlive this process.
-    durable: bool,
-    replies: Mutex<Replies>,
+/// How a session lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SessionKind {
+    /// Of this very process, and ends with it. It gets no leases, and is never evicted.
+    Local,
+    /// Of another process. It gets leases, and has to be heard of. The answers to its changes are kept in the store, so that a request that
+    /// is sent again after a restart of the service is not carried out twice.
+    Remote,
 }
 
-#[derive(Default)]
+pub(crate) struct Session {
+    pub id: SessionId,
+    pub kind: SessionKind,
+    replies: Mutex<Replies>,
+    /// No request of it is carried out any more.
+    ended: AtomicBool,
+    /// When it was last heard of, nanoseconds of the monotonic clock.
+    heard_ns: AtomicU64,
+    /// Number of its last recall.
+    recalled: AtomicU64,
+    /// Recalls that it has not told to have seen, in order. Leases bound them: each is recalled twice at most.
+    recalls: Mutex<VecDeque<Recall>>,
+    some_recalls: Event,
+}
+
 pub(crate) struct Sessions {
     by_id: RwLock<HashMap<SessionId, Arc<Session>>>,
+    /// Sessions that were evicted: their ids are refused for ever.
+    evicted: RwLock<BTreeSet<SessionId>>,
 }
 
 impl Sessions {
-    /// The session, made known by its first request if it was not registered.
-    pub fn get(&self, id: SessionId) -> Result<Arc<Session>> {
-        if let Some(session) = self.by_id.read().get(&id) {
-            return Ok(session.clone());
-        }
-        self.insert(Session { id, durable: false, replies: Mutex::default() })
+    /// None but the ids of those that were evicted.
+    pub fn new(evicted: BTreeSet<SessionId>) -> Sessions {
+        Sessions { by_id: RwLock::default(), evicted: RwLock::new(evicted) }
     }
 
-    /// Makes a session known whose answers are kept in the store, with those that are there already.
-    pub fn register_durable(&self, id: SessionId, engine: &dyn Engine) -> Result<()> {
+    /// Whether a request of this session would make it known.
+    pub fn is_unknown(&self, id: SessionId) -> bool {
+        !self.by_id.read().contains_key(&id) && !self.evicted.read().contains(&id)
+    }
+
+    /// The session, made known by its first request if it was not registered.
+    ///
+    /// Errors: `ESTALE` for one that was evicted.
+    pub fn get(&self, id: SessionId) -> Result<Arc<Session>> {
+        let known = self.by_id.read().get(&id).cloned();
+        match known {
+            Some(session) => session.check().map(|()| session),
+            None if self.evicted.read().contains(&id) => Err(has_been_ended(id)),
+            None => self.insert(Session::new(id, SessionKind::Local)),
+        }
+    }
+
+    /// `ESTALE` for the id of a session that was evicted.
+    pub fn check_id(&self, id: SessionId) -> Result<()> {
+        if self.evicted.read().contains(&id) { Err(has_been_ended(id)) } else { Ok(()) }
+    }
+
+    /// Whether a session of another process is known.
+    pub fn is_remote(&self, id: SessionId) -> bool {
+        self.find(id).is_some_and(|session| session.is_remote())
+    }
+
+    /// The session if it is known, whatever its state.
+    pub fn find(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.by_id.read().get(&id).cloned()
+    }
+
+    /// Makes a session known whose life ends with this process.
+    pub fn register_local(&self, id: SessionId) -> Result<Arc<Session>> {
+        self.by_id.write().remove(&id);
+        self.insert(Session::new(id, SessionKind::Local))
+    }
+
+    /// Makes a session of another process known, with the answers that are in the store.
+    pub fn register_remote(&self, id: SessionId, engine: &dyn Engine) -> Result<Arc<Session>> {
+        self.check_id(id)?;
+        if let Some(session) = self.find(id).filter(|session| session.kind == SessionKind::Remote) {
+            session.check()?;
+            session.recalls.lock().clear();
+            session.hear();
+            return Ok(session);
+        }
         let range = keys::operations_of(id);
         let stored = engine.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION);
-        let mut replies = Replies::default();
+        let session = Session::new(id, SessionKind::Remote);
         for (key, value) in stored.map_err(|error| store_error(&error))? {
             let reply = StoredReply::decode(value).ok().and_then(|stored| stored.reply());
             if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply) {
-                replies.insert(sequence, Recorded { reply, ticket: None });
+                session.replies.lock().insert(sequence, Recorded { reply, ticket: None });
             }
         }
         self.by_id.write().remove(&id);
-        self.insert(Session { id, durable: true, replies: Mutex::new(replies) }).map(|_| ())
+        self.insert(session)
     }
 
+    /// Forgets a session that has ended in good order.
     pub fn remove(&self, id: SessionId) {
+        self.by_id.write().remove(&id);
+    }
+
+    /// Forgets a session but for its id.
+    pub fn bury(&self, id: SessionId) {
+        self.evicted.write().insert(id);
         self.by_id.write().remove(&id);
     }
 
     pub fn len(&self) -> usize {
         self.by_id.read().len()
+    }
+
+    /// Sessions of other processes that were last heard of before a time.
+    pub fn silent_since(&self, time_ns: u64) -> Vec<SessionId> {
+        let by_id = self.by_id.read();
+        let silent = by_id.values().filter(|session| {
+            session.kind == SessionKind::Remote && !session.is_ended() && session.heard_ns() < time_ns
+        });
+        let mut silent: Vec<SessionId> = silent.map(|session| session.id).collect();
+        silent.sort_unstable();
+        silent
+    }
+
+    /// Something of every session.
+    pub fn map_all<T>(&self, of: impl Fn(&Session) -> T) -> Vec<T> {
+        self.by_id.read().values().map(|session| of(session)).collect()
+    }
+
+    /// Sends a session a recall and returns its number; 0 for one that is gone, whose leases are about to go, too.
+    pub fn recall(&self, id: SessionId, ino: InodeId, keep: Option<LeaseMode>) -> u64 {
+        let Some(session) = self.find(id) else { return 0 };
+        let number = {
+            let mut recalls = session.recalls.lock();
+            let number = session.recalled.fetch_add(1, Relaxed) + 1;
+            recalls.push_back(Recall { number, ino, keep });
+            number
+        };
+        session.some_recalls.set();
+        number
     }
 
     fn insert(&self, session: Session) -> Result<Arc<Session>> {
@@ -68,6 +168,75 @@ impl Sessions {
 }
 
 impl Session {
+    pub fn new(id: SessionId, kind: SessionKind) -> Session {
+        Session {
+            id,
+            kind,
+            replies: Mutex::default(),
+            ended: AtomicBool::new(false),
+            heard_ns: AtomicU64::new(rt::monotonic_ns()),
+            recalled: AtomicU64::new(0),
+            recalls: Mutex::default(),
+            some_recalls: Event::new(),
+        }
+    }
+
+    /// `ESTALE` when it was ended.
+    pub fn check(&self) -> Result<()> {
+        if self.is_ended() { Err(has_been_ended(self.id)) } else { Ok(()) }
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+
+    /// Ends it for new requests; false if somebody else has done so.
+    pub fn end(&self) -> bool {
+        let is_first = !self.ended.swap(true, Relaxed);
+        self.some_recalls.set();
+        is_first
+    }
+
+    pub fn is_remote(&self) -> bool {
+        self.kind == SessionKind::Remote
+    }
+
+    /// Notes that the session lives.
+    pub fn hear(&self) {
+        let now_ns = rt::monotonic_ns();
+        if now_ns.saturating_sub(self.heard_ns()) >= HEARD_GRAIN.as_nanos() as u64 {
+            self.heard_ns.store(now_ns, Relaxed);
+        }
+    }
+
+    /// When it was last heard of.
+    pub fn heard_ns(&self) -> u64 {
+        self.heard_ns.load(Relaxed)
+    }
+
+    /// The session as one that asks for leases. Recalls made from now on have larger numbers than this tells.
+    pub fn asker(&self) -> Asker {
+        let recalls = self.recalled.load(Relaxed);
+        Asker { session: self.id, recalls, now_ns: rt::monotonic_ns() }
+    }
+
+    /// Recalls with numbers above `after`, in order, at most [`RECALLS_PER_ANSWER`]. Those up to `after` have been seen and are forgotten.
+    pub fn recalls_after(&self, after: u64) -> Vec<Recall> {
+        let mut recalls = self.recalls.lock();
+        while recalls.front().is_some_and(|recall| recall.number <= after) {
+            recalls.pop_front();
+        }
+        if recalls.is_empty() {
+            self.some_recalls.clear();
+        }
+        recalls.iter().take(RECALLS_PER_ANSWER).copied().collect()
+    }
+
+    /// Waits until there may be recalls.
+    pub async fn wait_for_recalls(&self) {
+        self.some_recalls.wait().await;
+    }
+
     /// The answer that this request got when it came before.
     pub fn recorded(&self, sequence: u64) -> Option<Recorded> {
         if sequence == 0 { None } else { self.replies.lock().get(sequence) }
@@ -83,7 +252,7 @@ impl Session {
 
     /// Adds the record of an answer to the writes of its request, and takes out the one that is too old.
     pub fn record_durably(&self, sequence: u64, reply: &MetaReply, writes: &mut Writes) {
-        if !self.durable || sequence == 0 || writes.is_empty() {
+        if self.kind == SessionKind::Local || sequence == 0 || writes.is_empty() {
             return;
         }
         if let Some(stored) = StoredReply::of(reply) {
@@ -93,4 +262,9 @@ impl Session {
             writes.push((keys::operation(self.id, old), None));
         }
     }
+}
+
+fn has_been_ended(id: SessionId) -> Error {
+    Error::new(Errno::ESTALE, format!("session {id} has been ended, because it was not heard of in time"))
+        .hint("mount again")
 }

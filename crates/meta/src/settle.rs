@@ -3,8 +3,10 @@
 
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
+use crate::sessions::{Session, SessionKind};
 use crate::view::store_error;
 use namespace::{Chunks, OrphanInode, Unsettled, keys};
+use std::sync::Arc;
 use types::{Credentials, InodeId, PartitionId, Result, SessionId, TargetId};
 use wire::{MetaOp, MetaRequest, StorageOp};
 
@@ -20,9 +22,19 @@ pub struct Recovery {
 }
 
 impl MetaService {
-    /// Ends all sessions of an earlier run. To be called before the first request, when the storage services answer.
+    /// Ends all sessions of an earlier run but those of other processes, which may come back. To be called before the first request, when the storage services answer.
     pub async fn recover(&self) -> Result<Recovery> {
-        let recovery = self.end_sessions(|_| true).await?;
+        let recovery = if self.grace.is_on() {
+            // Those that may come back go on where they were, and files without a name may be open there.
+            let mut recovery = Recovery::default();
+            for partition in self.all_partitions() {
+                let ends = |session| !self.grace.is_expected(session);
+                self.settle_files(partition, &ends, &mut recovery).await?;
+            }
+            recovery
+        } else {
+            self.end_sessions(|_| true).await?
+        };
         // Chunks that the earlier run was still deleting.
         self.doomed.set();
         Ok(recovery)
@@ -62,10 +74,23 @@ impl MetaService {
     /// Ends a session: gives up its locks, reclaims the files without a name that it held, and settles those that it
     /// wrote to.
     pub async fn end_session(&self, session: SessionId) -> Result<Recovery> {
-        self.locks.release_session(session);
-        let recovery = self.end_sessions(|other| other == session).await?;
-        self.forget_replies(session).await?;
+        let known = self.sessions.find(session);
+        known.iter().for_each(|session| _ = session.end());
+        let recovery = self.wind_up(session).await?;
+        if known.is_some_and(|session| session.is_remote()) {
+            self.keep_session(session, None).await?;
+        }
         self.sessions.remove(session);
+        Ok(recovery)
+    }
+
+    /// Gives up and settles what a session has. Its leases go last: until its files are settled, nobody else may know their size.
+    pub(crate) async fn wind_up(&self, session: SessionId) -> Result<Recovery> {
+        self.locks.release_session(session);
+        let recovery = self.end_sessions(|other| other == session).await;
+        self.leases.end_session(session);
+        let recovery = recovery?;
+        self.forget_replies(session).await?;
         Ok(recovery)
     }
 
@@ -79,6 +104,14 @@ impl MetaService {
             tracing::info!(?recovery, "settled what sessions left");
         }
         Ok(recovery)
+    }
+
+    pub(crate) async fn reclaim_all_orphans(&self, of: impl Fn(SessionId) -> bool) -> Result<()> {
+        let mut recovery = Recovery::default();
+        for partition in self.all_partitions() {
+            self.reclaim_orphans(partition, &of, &mut recovery).await?;
+        }
+        Ok(())
     }
 
     async fn reclaim_orphans(
@@ -151,9 +184,10 @@ impl MetaService {
     }
 
     /// Carries out a command in the name of a session that is not there any more.
-    async fn run_as(&self, session: SessionId, op: MetaOp) -> Result<()> {
+    pub(crate) async fn run_as(&self, session: SessionId, op: MetaOp) -> Result<()> {
         let request = MetaRequest { session, sequence: 0, credentials: Credentials::default(), op };
-        self.execute(&request).await.map(|_| ())
+        let nobody = Arc::new(Session::new(session, SessionKind::Local));
+        self.execute(&request, &nobody).await.map(|_| ())
     }
 
     async fn forget_replies(&self, session: SessionId) -> Result<()> {

@@ -4,6 +4,7 @@
 
 mod support;
 
+use meta::SessionKind;
 use std::sync::Arc;
 use support::{Client, Store, create, entry, errno, on_cores, open};
 use types::{Errno, InodeId, SessionId};
@@ -58,20 +59,20 @@ fn a_durable_session_is_known_after_a_restart_and_another_is_not() {
     rt::block_on(async move {
         let before = {
             let meta = open(store.writer()).await;
-            meta.register_session(SessionId(1), true).unwrap();
+            meta.register_session(SessionId(1), SessionKind::Remote).await.unwrap();
             let (durable, fleeting) = (Client::new(&meta, 1), Client::new(&meta, 2));
             fleeting.call_numbered(1, create(InodeId::ROOT, "b")).await.unwrap();
             entry(durable.call_numbered(1, create(InodeId::ROOT, "a")).await).unwrap()
         };
         let meta = open(store.writer()).await;
-        meta.register_session(SessionId(1), true).unwrap();
+        meta.register_session(SessionId(1), SessionKind::Remote).await.unwrap();
         let (durable, fleeting) = (Client::new(&meta, 1), Client::new(&meta, 2));
         let again = entry(durable.call_numbered(1, create(InodeId::ROOT, "a")).await).unwrap();
         assert_eq!(again, before);
         assert_eq!(errno(fleeting.call_numbered(1, create(InodeId::ROOT, "b")).await), Errno::EEXIST);
         // The end of the session is the end of its records.
         meta.end_session(SessionId(1)).await.unwrap();
-        meta.register_session(SessionId(1), true).unwrap();
+        meta.register_session(SessionId(1), SessionKind::Remote).await.unwrap();
         assert_eq!(errno(durable.call_numbered(1, create(InodeId::ROOT, "a")).await), Errno::EEXIST);
     })
     .unwrap();
@@ -83,7 +84,7 @@ fn records_of_a_durable_session_do_not_pile_up() {
     rt::block_on(async move {
         let writer = store.writer();
         let meta = open(writer.clone()).await;
-        meta.register_session(SessionId(1), true).unwrap();
+        meta.register_session(SessionId(1), SessionKind::Remote).await.unwrap();
         let client = Client::new(&meta, 1);
         let SessionId(id) = client.session;
         for sequence in 1..=600 {

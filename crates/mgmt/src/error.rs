@@ -16,6 +16,8 @@ pub enum Error {
     NotADirectory { path: PathBuf },
     #[error("{} is not a weft state directory and not empty: it holds {example:?}", path.display())]
     Foreign { path: PathBuf, example: String },
+    #[error("{} holds a member of a weft cluster already", path.display())]
+    Occupied { path: PathBuf },
     #[error("there is no weft cluster in {}", path.display())]
     NoCluster { path: PathBuf },
     #[error("{} has format {found}; this weft knows formats up to {known}", path.display())]
@@ -61,6 +63,12 @@ impl Error {
             }
             Error::NoCluster { path } => {
                 format!("weft up --dir {} --mount MOUNTPOINT makes one", path.display())
+            }
+            Error::Occupied { path } => {
+                format!(
+                    "weft serve --dir {} runs it; name another directory to make a new one",
+                    path.display()
+                )
             }
             Error::NewerFormat { .. } => "use the weft version that wrote it, or a later one".into(),
             Error::CorruptSuperblock { path, .. } => format!(
@@ -108,6 +116,7 @@ impl Error {
             Error::NoCluster { .. } => Errno::ENOENT,
             Error::TooLittleSpace { .. } | Error::Store(KvError::NoSpace { .. }) => Errno::ENOSPC,
             Error::InUse { .. } => Errno::EBUSY,
+            Error::Occupied { .. } => Errno::EEXIST,
             Error::TargetCount { .. }
             | Error::UnknownTarget { .. }
             | Error::DuplicateTarget { .. }

@@ -7,19 +7,31 @@
 //! as it was.
 //!
 //! **The map** ([`Management`]) lives in the metadata store under one key. Management is its only writer: it
-//! registers the targets when the cluster is made, measures their space, and publishes every change in the
-//! [`types::MapHandle`] that the other services of the process share.
+//! registers nodes and targets, knows by heartbeats who is alive and how much room there is, and publishes every change in the
+//! [`types::MapHandle`] that the other services of the process share, and to everybody who watches.
+//!
+//! As a service it answers [`wire::MgmtRequest`]. What may change and what is refused is a pure function of the map
+//! (`roster`); who is alive is a function of times that are given (`liveness`).
 //!
 //! Invariants:
 //! - Nothing is written below a directory before it is known to be empty or ours.
 //! - The epoch grows whenever a field changes that placement depends on, and such a change is in the store
 //!   before it is published. Bytes free change all the time and never move the epoch by themselves.
-//! - Management knows nothing of inodes, chunks or requests.
+//! - Numbers of nodes, targets and pools are never given twice.
+//! - What is refused changes nothing.
+//! - Management knows nothing of inodes and chunks; what has to do with them it asks of the metadata service ([`Metadata`]).
 
 mod error;
+mod health;
+pub mod limits;
+mod liveness;
 mod lock;
 mod management;
+mod measure;
+mod refusal;
+mod roster;
 mod sealed;
+mod service;
 mod space;
 mod state_dir;
 mod superblock;
@@ -27,8 +39,9 @@ mod target_list;
 
 pub use error::{Error, Result};
 pub use lock::StateLock;
-pub use management::{DEFAULT_POOL, Management, PoolUsage};
+pub use management::{DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata};
+pub use roster::{check_address, check_name};
 pub use space::{Space, space_of};
-pub use state_dir::{MIN_FREE_BYTES, StateDir, StatePaths};
+pub use state_dir::{MIN_FREE_BYTES, StateDir, StatePaths, require_vacant};
 pub use superblock::{FORMAT_VERSION, Superblock};
 pub use target_list::{TargetList, require_target_or_vacant};

@@ -1,74 +1,162 @@
 //! The cluster map: where it is kept, and how it is kept true.
 
 use crate::error::{Error, Result};
+use crate::limits::REFRESH_INTERVAL;
+use crate::liveness::Liveness;
+use crate::measure::{Sight, log_changes, measured, next_epoch};
+use crate::roster::{Host, Numbers, Roster};
 use crate::space::{Space, space_of};
+use crate::superblock::Superblock;
 use crate::target_list::TargetList;
 use kv::{Batch, Outcome, Writer};
-use std::collections::BTreeMap;
-use std::io;
+use net::LocalFuture;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use types::{
-    CapacityClass, ClusterMap, Epoch, MapHandle, NodeId, Pool, PoolId, Target, TargetId, TargetState,
+    CapacityClass, ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, Pool, PoolId, Role,
+    SessionId, Target, TargetId, TargetState,
 };
+use wire::mgmt::{Join, PoolInfo, SessionInfo};
 
 /// Where the map is in the metadata store: above all partitions, among the global keys.
 const MAP_KEY: &[u8] = b"\xff\xffmap";
 
+/// Where the next numbers are, beside it.
+const NUMBERS_KEY: &[u8] = b"\xff\xffnumbers";
+
 /// The pool that every cluster starts with.
 pub const DEFAULT_POOL: (PoolId, &str) = (PoolId(1), "default");
 
-/// The node that serves everything in a cluster of one process.
-const THIS_NODE: NodeId = NodeId(1);
-
-/// How often targets are measured: `df` and the choosers are at most this far behind.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
+/// The node that makes a cluster, and that serves everything in a cluster of one process.
+pub const FIRST_NODE: NodeId = NodeId(1);
 
 /// Keeps the cluster map: in the metadata store, and in the handle that the services of this process share.
 pub struct Management {
     writer: Arc<Writer>,
     map: MapHandle,
+    numbers: Mutex<Numbers>,
+    /// Held by the one change that is being made.
+    changing: rt::sync::RwLock,
+    /// Set and taken back with every new epoch.
+    pub(crate) changed: rt::sync::Event,
+    pub(crate) liveness: Mutex<Liveness>,
+    scope: Scope,
+    pub(crate) gate: OnceLock<Arc<dyn Gate>>,
+    pub(crate) metadata: OnceLock<Arc<dyn Metadata>>,
 }
 
-/// What a pool holds, in bytes.
+/// What management manages.
+enum Scope {
+    /// The targets of its own process, which it measures itself.
+    Process,
+    /// Nodes, which tell of their targets.
+    Cluster { superblock: Superblock, host: Host },
+}
+
+/// Who may become a member.
+pub trait Gate: Send + Sync {
+    /// Refuses a secret that no token has.
+    fn check(&self, join: &Join, now_s: i64) -> types::Result<()>;
+    /// Uses the token up, and certifies the node: PEM, or nothing where connections are plain.
+    fn admit(&self, join: &Join, node: NodeId, now_s: i64) -> types::Result<String>;
+    /// A new token, for a node or for clients.
+    fn token(&self, client: bool, now_s: i64) -> types::Result<String>;
+}
+
+/// What management needs of the metadata service.
+pub trait Metadata: Send + Sync {
+    /// Makes a target that crashed agree with the metadata on these files.
+    fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
+    /// A file with data on the target, if there is one.
+    fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
+    /// The clients.
+    fn sessions(&self) -> Vec<SessionInfo>;
+    /// Ends a session by force.
+    fn evict(&self, session: SessionId) -> LocalFuture<'_, types::Result<()>>;
+}
+
+/// The node that management itself runs on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub struct PoolUsage {
-    pub id: PoolId,
+pub struct FirstNode {
     pub name: String,
-    pub targets: usize,
-    pub groups: usize,
-    pub capacity: u64,
-    pub free: u64,
+    pub addresses: Vec<String>,
+    pub roles: Vec<Role>,
+    pub version: String,
 }
 
 impl Management {
-    /// Loads the map, or makes it when there is none yet: the targets of the list, all in the default pool. A
-    /// new map is durable when this returns.
+    /// Loads the map of a cluster of one process, or makes it when there is none yet: the targets of the list, all in the default
+    /// pool. A new map is durable when this returns.
     ///
     /// Targets are measured before this returns.
     ///
     /// # Errors
     /// Map and list must name the same targets.
     pub async fn open(writer: Arc<Writer>, list: &TargetList) -> Result<Management> {
-        let stored = writer.engine().get(MAP_KEY)?;
-        let Some(stored) = stored else {
-            let management = Management::over(writer, ClusterMap::default());
-            management.publish(measured(&first_map(list), space_of)).await?;
-            management.writer.sync().await?;
-            return Ok(management);
+        let stored = stored_map(&writer, list.root())?;
+        let Some(mut map) = stored else {
+            return Management::create(writer, first_map(list), Scope::Process).await;
         };
-        let map = decode(&stored, list)
-            .map_err(|cause| Error::CorruptMap { path: list.root().to_path_buf(), cause })?;
-        let management = Management::over(writer, map);
+        follow(&mut map, list).map_err(|cause| corrupt(list.root(), cause))?;
+        let management = Management::over(writer, map, Scope::Process)?;
         // What is stored may be as old as the last change of a class.
         management.refresh().await?;
         Ok(management)
     }
 
-    fn over(writer: Arc<Writer>, map: ClusterMap) -> Management {
-        Management { writer, map: Arc::new(RwLock::new(Arc::new(map))) }
+    /// Loads the map of a cluster of nodes, or makes it when there is none yet: this node alone, without targets. A new map is
+    /// durable when this returns.
+    pub async fn open_cluster(
+        writer: Arc<Writer>,
+        superblock: &Superblock,
+        first: &FirstNode,
+        root: &Path,
+    ) -> Result<Management> {
+        let host = Host { uuid: superblock.uuid.clone(), version: first.version.clone() };
+        let scope = Scope::Cluster { superblock: superblock.clone(), host };
+        match stored_map(&writer, root)? {
+            Some(map) if map.nodes.is_empty() => {
+                Err(corrupt(root, "it is that of a cluster of one process".into()))
+            }
+            Some(map) => Management::over(writer, map, scope),
+            None => Management::create(writer, map_of_first(first), scope).await,
+        }
+    }
+
+    async fn create(writer: Arc<Writer>, map: ClusterMap, scope: Scope) -> Result<Management> {
+        let numbers = Numbers::above(&map);
+        let management = Management::over(writer, ClusterMap::default(), scope)?;
+        let map = management.looked_at(&map);
+        management.publish(Roster { map: ClusterMap { epoch: Epoch(1), ..map }, numbers }).await?;
+        management.writer.sync().await?;
+        Ok(management)
+    }
+
+    fn over(writer: Arc<Writer>, map: ClusterMap, scope: Scope) -> Result<Management> {
+        let numbers = writer.engine().get(NUMBERS_KEY)?;
+        let numbers = numbers.and_then(|stored| serde_json::from_slice(&stored).ok());
+        Ok(Management {
+            numbers: Mutex::new(numbers.unwrap_or_else(|| Numbers::above(&map))),
+            map: Arc::new(RwLock::new(Arc::new(map))),
+            writer,
+            changing: rt::sync::RwLock::new(),
+            changed: rt::sync::Event::new(),
+            liveness: Mutex::new(Liveness::new(rt::monotonic_ns())),
+            scope,
+            gate: OnceLock::new(),
+            metadata: OnceLock::new(),
+        })
+    }
+
+    /// Lets management issue tokens and admit nodes. Only the first call counts.
+    pub fn set_gate(&self, gate: Arc<dyn Gate>) {
+        let _ = self.gate.set(gate);
+    }
+
+    /// Lets management ask the metadata service. Only the first call counts.
+    pub fn set_metadata(&self, metadata: Arc<dyn Metadata>) {
+        let _ = self.metadata.set(metadata);
     }
 
     /// The handle through which the services of this process see the map.
@@ -81,13 +169,22 @@ impl Management {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Measures every target and publishes what changed. A target that changed its state or capacity class
-    /// makes a new epoch, which is in the store before anybody sees it.
+    /// The cluster's constants and who answers for it; `None` in a cluster of one process.
+    pub(crate) fn cluster(&self) -> Option<(&Superblock, &Host)> {
+        match &self.scope {
+            Scope::Process => None,
+            Scope::Cluster { superblock, host } => Some((superblock, host)),
+        }
+    }
+
+    pub(crate) fn liveness(&self) -> MutexGuard<'_, Liveness> {
+        self.liveness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at every node and target, and publishes what changed. What is more than bytes makes a new epoch, which is in the
+    /// store before anybody sees it.
     pub async fn refresh(&self) -> Result<()> {
-        let before = self.current();
-        let after = measured(&before, space_of);
-        log_changes(&before, &after);
-        self.publish(after).await
+        self.change(|_| Ok(())).await
     }
 
     /// Refreshes for ever. A failure is logged; the last map that was stored stays in force.
@@ -100,12 +197,22 @@ impl Management {
         }
     }
 
+    /// Nodes with targets that have not registered since this process has started.
+    pub fn missing_nodes(&self) -> Vec<NodeId> {
+        let (map, liveness) = (self.current(), self.liveness());
+        let mut nodes: Vec<NodeId> = map.targets.iter().map(|target| target.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.retain(|node| liveness.seen(*node).is_none());
+        nodes
+    }
+
     /// What every pool holds, by id.
-    pub fn pools(&self) -> Vec<PoolUsage> {
+    pub fn pools(&self) -> Vec<PoolInfo> {
         let map = self.current();
-        let usage = |pool: &Pool| {
+        let info = |pool: &Pool| {
             let members = || map.targets.iter().filter(|t| t.pool == pool.id);
-            PoolUsage {
+            PoolInfo {
                 id: pool.id,
                 name: pool.name.clone(),
                 targets: members().count(),
@@ -114,130 +221,130 @@ impl Management {
                 free: members().map(|t| t.free).sum(),
             }
         };
-        map.pools.iter().map(usage).collect()
+        map.pools.iter().map(info).collect()
     }
 
-    async fn publish(&self, map: ClusterMap) -> Result<()> {
+    /// Makes one change of the map, looks at everything, and publishes the outcome. One change at a time; a refused one leaves
+    /// everything as it was.
+    pub(crate) async fn change<T, E: From<Error>>(
+        &self,
+        edit: impl FnOnce(&mut Roster) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let _alone = self.changing.write().await;
         let before = self.current();
+        let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut roster = Roster { map: ClusterMap::clone(&before), numbers };
+        let answer = edit(&mut roster)?;
+        roster.map = self.looked_at(&roster.map);
+        next_epoch(&before, &mut roster.map);
+        log_changes(&before, &roster.map);
+        self.publish(roster).await?;
+        Ok(answer)
+    }
+
+    /// The map with what is known of its nodes and targets at this moment.
+    fn looked_at(&self, map: &ClusterMap) -> ClusterMap {
+        if self.cluster().is_none() {
+            return measured(map, |target| {
+                space_of(Path::new(&target.path)).map_or(Sight::Gone, Sight::Room)
+            });
+        }
+        let (liveness, now_ns) = (self.liveness(), rt::monotonic_ns());
+        let mut map = map.clone();
+        for node in &mut map.nodes {
+            node.state = liveness.state(node.id, node.state, now_ns);
+        }
+        measured(&map, |target| match liveness.space(target.node, target.id) {
+            None => Sight::Unknown,
+            Some(None) => Sight::Gone,
+            Some(Some(space)) => {
+                Sight::Room(Space { capacity: space.capacity, free: space.free, device: space.device })
+            }
+        })
+    }
+
+    async fn publish(&self, roster: Roster) -> Result<()> {
+        let before = self.current();
+        let Roster { map, numbers } = roster;
         if map == *before {
             return Ok(());
         }
-        if map.epoch != before.epoch {
-            let value = encode(&map);
-            let batch = Batch { guards: vec![], writes: vec![(MAP_KEY.to_vec(), Some(value.into()))] };
-            let outcome = self.writer.commit(batch).await?;
+        let moved = map.epoch != before.epoch;
+        if moved {
+            let numbers = serde_json::to_vec(&numbers).expect("numbers have string keys only");
+            let writes = vec![
+                (MAP_KEY.to_vec(), Some(encode(&map).into())),
+                (NUMBERS_KEY.to_vec(), Some(numbers.into())),
+            ];
+            let outcome = self.writer.commit(Batch { guards: vec![], writes }).await?;
             debug_assert_eq!(outcome, Outcome::Won, "a batch without guards can't lose");
         }
+        *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+        if moved {
+            self.changed.set();
+            self.changed.clear();
+        }
         Ok(())
+    }
+
+    /// Everything published is on disk when this returns: numbers and certificates that were given away stay given.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        Ok(self.writer.sync().await?)
     }
 }
 
-/// The map of a new cluster, before anything is measured.
+/// The map of a new cluster of one process, before anything is measured.
 fn first_map(list: &TargetList) -> ClusterMap {
     let target = |(id, path): (TargetId, &Path)| Target {
         id,
-        node: THIS_NODE,
+        node: FIRST_NODE,
         pool: DEFAULT_POOL.0,
         path: path.to_string_lossy().into_owned(),
         state: TargetState::Online,
         capacity: 0,
         free: 0,
         class: CapacityClass::Normal,
+        drain: false,
     };
-    let mut map = ClusterMap {
-        epoch: Epoch(1),
-        targets: list.targets().map(target).collect(),
-        pools: vec![Pool { id: DEFAULT_POOL.0, name: DEFAULT_POOL.1.to_string() }],
-        groups: vec![],
-    };
+    let mut map = ClusterMap { targets: list.targets().map(target).collect(), ..empty_map() };
     map.groups = layout::single_groups(&map);
     map
 }
 
-/// The map with what `measure` says of every target's directory.
-///
-/// Directories on one local file system share its room: each is given an equal part, so that sums over
-/// targets are true. How full a target is, is judged by the file system as a whole. A directory that can't be
-/// measured is offline.
-fn measured(map: &ClusterMap, measure: impl Fn(&Path) -> io::Result<Space>) -> ClusterMap {
-    let spaces: Vec<Option<Space>> = map.targets.iter().map(|t| measure(Path::new(&t.path)).ok()).collect();
-    let mut sharers: BTreeMap<u64, u64> = BTreeMap::new();
-    for space in spaces.iter().flatten() {
-        *sharers.entry(space.device).or_default() += 1;
-    }
-    let mut after = map.clone();
-    for (target, space) in after.targets.iter_mut().zip(spaces) {
-        match space {
-            Some(space) => {
-                let share = sharers[&space.device];
-                target.state = TargetState::Online;
-                target.capacity = space.capacity / share;
-                target.free = space.free / share;
-                target.class = layout::classify(space.capacity, space.free);
-            }
-            None => target.state = TargetState::Offline,
-        }
-    }
-    if placement(map) != placement(&after) {
-        after.epoch = Epoch(map.epoch.0 + 1);
-    }
-    after
+/// The map of a new cluster of nodes.
+fn map_of_first(first: &FirstNode) -> ClusterMap {
+    let node = Node {
+        id: FIRST_NODE,
+        name: first.name.clone(),
+        addresses: first.addresses.clone(),
+        roles: first.roles.clone(),
+        state: NodeState::Online,
+        version: first.version.clone(),
+    };
+    ClusterMap { nodes: vec![node], ..empty_map() }
 }
 
-/// What choosers see of the targets besides bytes; a change of it is a new epoch.
-fn placement(map: &ClusterMap) -> Vec<(TargetState, CapacityClass)> {
-    map.targets.iter().map(|t| (t.state, t.class)).collect()
-}
-
-fn log_changes(before: &ClusterMap, after: &ClusterMap) {
-    for (old, new) in before.targets.iter().zip(&after.targets) {
-        let (id, path) = (new.id.0, &new.path);
-        match (old.state, new.state) {
-            (TargetState::Online, TargetState::Offline) => {
-                tracing::error!(
-                    target_id = id,
-                    "target {id} ({path}) is offline: its directory can't be read; \
-                    check that its disk is there and mounted"
-                );
-            }
-            (TargetState::Offline, TargetState::Online) => {
-                tracing::info!(target_id = id, "target {id} ({path}) is online again");
-            }
-            _ => {}
-        }
-        match (old.class, new.class) {
-            (a, b) if a == b => {}
-            (_, CapacityClass::Normal) => {
-                tracing::info!(target_id = id, "target {id} ({path}) has enough room again");
-            }
-            (_, CapacityClass::Low) => {
-                tracing::warn!(
-                    target_id = id,
-                    "target {id} ({path}) is nearly full: {} MiB free; \
-                    new files prefer other targets",
-                    new.free >> 20
-                );
-            }
-            (_, CapacityClass::Emergency) => {
-                tracing::error!(
-                    target_id = id,
-                    "target {id} ({path}) is full: {} MiB free; it takes no new files; \
-                    delete files, or give its disk more room",
-                    new.free >> 20
-                );
-            }
-        }
-    }
+fn empty_map() -> ClusterMap {
+    let pool = Pool { id: DEFAULT_POOL.0, name: DEFAULT_POOL.1.to_string() };
+    ClusterMap { epoch: Epoch(1), pools: vec![pool], ..ClusterMap::default() }
 }
 
 fn encode(map: &ClusterMap) -> Vec<u8> {
     serde_json::to_vec(map).expect("a map has only string keys and finite numbers")
 }
 
-/// The map, with the directories that the list says; or why it can't be used.
-fn decode(stored: &[u8], list: &TargetList) -> Result<ClusterMap, String> {
-    let mut map: ClusterMap = serde_json::from_slice(stored).map_err(|e| e.to_string())?;
+fn stored_map(writer: &Writer, root: &Path) -> Result<Option<ClusterMap>> {
+    let Some(stored) = writer.engine().get(MAP_KEY)? else { return Ok(None) };
+    serde_json::from_slice(&stored).map(Some).map_err(|e| corrupt(root, e.to_string()))
+}
+
+fn corrupt(root: &Path, cause: String) -> Error {
+    Error::CorruptMap { path: root.to_path_buf(), cause }
+}
+
+/// Gives the targets of the map the directories that the list says; or says why it can't be used.
+fn follow(map: &mut ClusterMap, list: &TargetList) -> Result<(), String> {
     let known = map.targets.iter().map(|t| t.id);
     if !known.eq(list.targets().map(|(id, _)| id)) {
         return Err("it doesn't have the targets of the list of targets".into());
@@ -245,7 +352,7 @@ fn decode(stored: &[u8], list: &TargetList) -> Result<ClusterMap, String> {
     for (target, (_, path)) in map.targets.iter_mut().zip(list.targets()) {
         target.path = path.to_string_lossy().into_owned();
     }
-    Ok(map)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -254,8 +361,6 @@ mod tests {
     use crate::state_dir::StatePaths;
     use std::path::PathBuf;
 
-    const GIB: u64 = 1 << 30;
-
     fn list(root: &str) -> TargetList {
         let directories = vec!["targets/t1".into(), "/disk/b".into()];
         TargetList::new(&StatePaths::new(root), directories).unwrap()
@@ -263,10 +368,6 @@ mod tests {
 
     fn two_targets() -> ClusterMap {
         first_map(&list("/state"))
-    }
-
-    fn space(capacity: u64, free: u64, device: u64) -> io::Result<Space> {
-        Ok(Space { capacity, free, device })
     }
 
     #[test]
@@ -281,46 +382,39 @@ mod tests {
         assert_eq!(map.pool_named("default").unwrap().id, PoolId(1));
     }
 
-    #[test]
-    fn targets_on_one_file_system_share_its_room() {
-        let map = measured(&two_targets(), |_| space(100 * GIB, 60 * GIB, 5));
-        assert_eq!(map.targets.iter().map(|t| t.capacity).sum::<u64>(), 100 * GIB);
-        assert_eq!(map.targets.iter().map(|t| t.free).sum::<u64>(), 60 * GIB);
-        let map = measured(&two_targets(), |p| space(100 * GIB, 60 * GIB, p.starts_with("/state") as u64));
-        assert_eq!(map.targets[0].capacity, 100 * GIB);
-    }
-
-    #[test]
-    fn the_epoch_moves_with_class_and_state_but_not_with_bytes() {
-        let first = measured(&two_targets(), |_| space(100 * GIB, 60 * GIB, 5));
-        let fuller = measured(&first, |_| space(100 * GIB, 50 * GIB, 5));
-        assert_ne!(fuller, first);
-        assert_eq!(fuller.epoch, first.epoch);
-        let full = measured(&fuller, |_| space(100 * GIB, 0, 5));
-        assert_eq!(full.epoch.0, first.epoch.0 + 1);
-        assert_eq!(full.targets[0].class, CapacityClass::Emergency);
-        let gone = measured(&full, |_| Err(io::ErrorKind::NotFound.into()));
-        assert_eq!(gone.epoch.0, full.epoch.0 + 1);
-        assert_eq!(gone.targets[0].state, TargetState::Offline);
-        assert_eq!(gone.targets[0].capacity, full.targets[0].capacity);
+    /// What stands in a metadata store that holds this map.
+    fn decoded(stored: &[u8], list: &TargetList) -> Result<ClusterMap, String> {
+        let mut map: ClusterMap = serde_json::from_slice(stored).map_err(|e| e.to_string())?;
+        follow(&mut map, list).map(|()| map)
     }
 
     #[test]
     fn a_stored_map_follows_its_directory() {
         let stored = encode(&two_targets());
-        let moved = decode(&stored, &list("/elsewhere")).unwrap();
+        let moved = decoded(&stored, &list("/elsewhere")).unwrap();
         assert_eq!(moved.targets[0].path, "/elsewhere/targets/t1");
         assert_eq!(moved.targets[1].path, "/disk/b");
-        assert_eq!(decode(&stored, &list("/state")).unwrap(), two_targets());
+        assert_eq!(decoded(&stored, &list("/state")).unwrap(), two_targets());
+    }
+
+    /// As the first version wrote it.
+    #[test]
+    fn a_map_from_before_there_were_nodes_opens() {
+        let stored = br#"{"epoch":3,"targets":[{"id":1,"node":1,"pool":1,"path":"/state/targets/t1","state":"online","capacity":100,"free":60,"class":"normal"},{"id":2,"node":1,"pool":1,"path":"/disk/b","state":"offline","capacity":7,"free":1,"class":"low"}],"pools":[{"id":1,"name":"default"}],"groups":[{"id":1,"pool":1,"scheme":"single","members":[1]},{"id":2,"pool":1,"scheme":"single","members":[2]}]}"#;
+        let map = decoded(stored, &list("/state")).unwrap();
+        assert!(map.nodes.is_empty() && !map.targets[0].drain);
+        assert_eq!((map.epoch, map.targets[1].class), (Epoch(3), CapacityClass::Low));
+        assert_eq!(map.groups, two_targets().groups);
+        assert_eq!(Numbers::above(&map), Numbers { next_node: 1, next_target: 3, next_pool: 2 });
     }
 
     #[test]
     fn a_map_that_is_damaged_or_of_other_targets_is_refused() {
         for stored in [&b""[..], b"{}", br#"{"epoch":1,"targets":[],"pools":[],"groups":[]}"#] {
-            assert!(decode(stored, &list("/state")).is_err());
+            assert!(decoded(stored, &list("/state")).is_err());
         }
         let one = TargetList::new(&StatePaths::new("/state"), vec!["targets/t1".into()]).unwrap();
-        assert!(decode(&encode(&two_targets()), &one).is_err());
+        assert!(decoded(&encode(&two_targets()), &one).is_err());
     }
 
     /// The outcome of `check` in a new cluster with two targets, on a core.

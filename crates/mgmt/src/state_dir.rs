@@ -41,6 +41,31 @@ impl StatePaths {
         self.root.join("targets.toml")
     }
 
+    /// What a node of a cluster of several machines is; absent in a cluster of one process.
+    pub fn node_config(&self) -> PathBuf {
+        self.root.join("node.toml")
+    }
+
+    /// The node's certificate and key.
+    pub fn identity(&self) -> PathBuf {
+        self.root.join("identity")
+    }
+
+    /// The cluster's certificate authority, on the management node.
+    pub fn authority(&self) -> PathBuf {
+        self.root.join("authority")
+    }
+
+    /// Join tokens that were given out, on the management node.
+    pub fn tokens(&self) -> PathBuf {
+        self.root.join("tokens.toml")
+    }
+
+    /// What a client needs, on the management node.
+    pub fn cluster_file(&self) -> PathBuf {
+        self.root.join("client.toml")
+    }
+
     /// Held while a process serves.
     pub fn lock(&self) -> PathBuf {
         self.root.join("lock")
@@ -113,6 +138,39 @@ impl StateDir {
         }
     }
 
+    /// Opens what is there.
+    ///
+    /// # Errors
+    /// As [`StateDir::open_or_create`], and a directory without a cluster.
+    pub fn open(root: &Path) -> Result<StateDir> {
+        let root = absolute(root)?;
+        let paths = StatePaths::new(&root);
+        let superblock = Superblock::read(&paths.superblock())?;
+        let superblock = superblock.ok_or_else(|| Error::NoCluster { path: root.clone() })?;
+        let _lock = StateLock::take(&root, &paths.lock())?;
+        Ok(StateDir { paths, superblock, _lock })
+    }
+
+    /// Makes the directory of a member of this cluster; `fill` puts in what must be there before the superblock is, which comes last and
+    /// makes it a member's.
+    ///
+    /// # Errors
+    /// [`require_vacant`]'s, and `fill`'s: what that has written stays then, to be removed by hand.
+    pub fn create_member<E: From<Error>>(
+        root: &Path,
+        superblock: &Superblock,
+        fill: impl FnOnce(&StatePaths) -> Result<(), E>,
+    ) -> Result<StateDir, E> {
+        require_vacant(root)?;
+        let root = absolute(root)?;
+        make_private(&root).map_err(|e| Error::io("make", &root, e))?;
+        let paths = StatePaths::new(&root);
+        let _lock = StateLock::take(&root, &paths.lock())?;
+        fill(&paths)?;
+        superblock.create(&paths.superblock())?;
+        Ok(StateDir { paths, superblock: superblock.clone(), _lock })
+    }
+
     fn create(paths: StatePaths, name: &str) -> Result<StateDir> {
         require_empty(&paths)?;
         require_space(paths.root())?;
@@ -128,6 +186,20 @@ impl StateDir {
         };
         Ok(StateDir { paths, superblock, _lock: lock })
     }
+}
+
+/// Refuses a directory that can't become a member's: one that is there and not empty, or has too little room.
+pub fn require_vacant(root: &Path) -> Result<()> {
+    let root = absolute(root)?;
+    let paths = StatePaths::new(&root);
+    match fs::metadata(&root) {
+        Ok(meta) if !meta.is_dir() => return Err(Error::NotADirectory { path: root }),
+        Ok(_) if paths.superblock().exists() => return Err(Error::Occupied { path: root }),
+        Ok(_) => require_empty(&paths)?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(Error::io("open", &root, e)),
+    }
+    require_space(&root)
 }
 
 /// `path` from the root directory, without looking at it.

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::sealed::{self, Fault};
 use std::path::Path;
 use types::Timestamp;
+use wire::mgmt::Facts;
 
 /// The format this version writes, and the newest that it reads.
 pub const FORMAT_VERSION: u64 = 1;
@@ -56,6 +57,29 @@ impl Superblock {
     /// Writes the superblock of a new cluster so that it is there entirely, and durably, or not at all.
     pub fn create(&self, path: &Path) -> Result<()> {
         sealed::write(path, &self.render()).map_err(|e| Error::io("write", path, e))
+    }
+
+    /// What a node or client is told of it.
+    pub fn facts(&self) -> Facts {
+        Facts {
+            uuid: self.uuid.clone(),
+            name: self.name.clone(),
+            hash_key: (format!("{:016x}", self.hash_key.0), format!("{:016x}", self.hash_key.1)),
+            partitions: self.partitions,
+            created_s: self.created.secs,
+        }
+    }
+
+    /// From what a node was told; `None` when it makes no sense.
+    pub fn from_facts(facts: &Facts) -> Option<Superblock> {
+        let key = |text: &str| u64::from_str_radix(text, 16).ok();
+        Some(Superblock {
+            uuid: facts.uuid.clone(),
+            name: facts.name.clone(),
+            hash_key: (key(&facts.hash_key.0)?, key(&facts.hash_key.1)?),
+            partitions: Some(facts.partitions).filter(|p| *p > 0)?,
+            created: Timestamp::new(facts.created_s, 0),
+        })
     }
 
     /// All but the checksum.
@@ -142,6 +166,13 @@ mod tests {
         sample().create(&path).unwrap();
         assert_eq!(Superblock::read(&path).unwrap(), Some(sample()));
         assert!(!sealed::draft_of(&path).exists());
+    }
+
+    #[test]
+    fn facts_are_all_there_is() {
+        assert_eq!(Superblock::from_facts(&sample().facts()), Some(sample()));
+        let odd = Facts { partitions: 0, ..sample().facts() };
+        assert_eq!(Superblock::from_facts(&odd), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! the 63) are the entry's *bucket*: a directory that outgrows one executor is split by ranges of buckets, which are
 //! contiguous in this order already.
 //!
-//! Partition [`GLOBAL`] holds what belongs to no inode: owners of partitions and records of operations.
+//! Partition [`GLOBAL`] holds what belongs to no inode: owners of partitions, records of operations and of sessions.
 
 use bytes::Bytes;
 use siphasher::sip::SipHasher13;
@@ -47,6 +47,7 @@ const DOOMED: u8 = 7;
 const NEXT: u8 = 8;
 const OWNER: u8 = 16;
 const OPERATION: u8 = 17;
+const SESSION: u8 = 18;
 
 /// A key, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,6 +63,7 @@ pub enum Key {
     Next(PartitionId),
     Owner(PartitionId),
     Operation { session: SessionId, sequence: u64 },
+    Session(SessionId),
 }
 
 /// A range of keys for a scan: `from <= key < to`.
@@ -160,6 +162,16 @@ pub fn operation(session: SessionId, sequence: u64) -> Vec<u8> {
     id_key_then(GLOBAL, OPERATION, session.0, &[&sequence.to_be_bytes()])
 }
 
+/// Key of the record of a session; its value belongs to the metadata service.
+pub fn session(session: SessionId) -> IdKey {
+    id_key(GLOBAL, SESSION, session.0)
+}
+
+/// All records of sessions.
+pub fn all_sessions() -> KeyRange {
+    KeyRange { from: id_key(GLOBAL, SESSION, 0).to_vec(), to: id_key(GLOBAL, SESSION + 1, 0).to_vec() }
+}
+
 /// All operation records of a session.
 pub fn operations_of(session: SessionId) -> KeyRange {
     range_of_id(GLOBAL, OPERATION, session.0)
@@ -242,6 +254,15 @@ pub fn entry_hash(key: &[u8]) -> Option<u64> {
     if head[2] == ENTRY { rest.first_chunk().map(|hash| u64::from_be_bytes(*hash)) } else { None }
 }
 
+/// The inode whose attributes, names, extended attributes or content a key is part of; `None` for any other key.
+pub fn inode_of_key(key: &[u8]) -> Option<InodeId> {
+    let head = key.first_chunk::<ID_KEY_LEN>()?;
+    let is_part = matches!(head[2], INODE | ENTRY | XATTR | INLINE | ORPHAN | WRITING);
+    is_part.then(|| {
+        InodeId(u64::from_be_bytes([head[3], head[4], head[5], head[6], head[7], head[8], head[9], head[10]]))
+    })
+}
+
 /// Takes a key apart; `None` when it is none of this schema.
 pub fn decode_key(key: &[u8]) -> Option<Key> {
     let (head, rest) = key.split_first_chunk::<ID_KEY_LEN>()?;
@@ -274,6 +295,7 @@ pub fn decode_key(key: &[u8]) -> Option<Key> {
             session: SessionId(id),
             sequence: u64::from_be_bytes(rest.try_into().ok()?),
         }),
+        (SESSION, 0) => Some(Key::Session(SessionId(id))),
         _ => None,
     }
 }
@@ -297,10 +319,16 @@ mod tests {
             (next(PartitionId(3)).to_vec(), Key::Next(PartitionId(3))),
             (owner(PartitionId(3)).to_vec(), Key::Owner(PartitionId(3))),
             (operation(session, 5), Key::Operation { session, sequence: 5 }),
+            (super::session(session).to_vec(), Key::Session(session)),
         ];
         for (key, decoded) in cases {
             assert_eq!(decode_key(&key), Some(decoded.clone()), "{key:?}");
-            let global = matches!(decoded, Key::Owner(_) | Key::Operation { .. });
+            let of_inode = !matches!(
+                decoded,
+                Key::Doomed(_) | Key::Next(_) | Key::Owner(_) | Key::Operation { .. } | Key::Session(_)
+            );
+            assert_eq!(inode_of_key(&key), of_inode.then_some(ino));
+            let global = matches!(decoded, Key::Owner(_) | Key::Operation { .. } | Key::Session(_));
             assert_eq!(partition_of_key(&key), if global { GLOBAL } else { PartitionId(3) });
         }
     }
@@ -326,6 +354,7 @@ mod tests {
             [1, 2, 2, 0, 1, 2, 0, 0, 0, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, b'n']
         );
         assert_eq!(owner(PartitionId(2)), [255, 255, 16, 0, 0, 0, 0, 0, 0, 0, 2]);
+        assert_eq!(session(SessionId(2)), [255, 255, 18, 0, 0, 0, 0, 0, 0, 0, 2]);
         // As an independent implementation of SipHash-1-3 has them.
         assert_eq!(name_hash((1, 2), b"hello"), 8_296_376_634_697_234_083);
         assert_eq!(directory_partition((1, 2), 64, InodeId::ROOT, b"hello"), PartitionId(19));

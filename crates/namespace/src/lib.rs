@@ -49,6 +49,7 @@ pub mod acl;
 mod attributes;
 mod background;
 pub mod keys;
+pub mod leases;
 pub mod locks;
 mod ops;
 mod permissions;
@@ -124,7 +125,7 @@ pub enum Failure {
 
 /// Carries out one command on the state that `reader` shows.
 ///
-/// Locks and `Sync` are none of this state: they are refused with `ENOSYS`.
+/// Locks, leases, sessions and `Sync` are none of this state: they are refused with `ENOSYS`.
 pub fn apply(env: &Env<'_>, reader: &dyn Reader, op: &MetaOp) -> Result<Applied, Failure> {
     ops::apply(tx::Tx::new(env, reader), op)
 }

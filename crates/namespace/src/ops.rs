@@ -77,6 +77,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         MetaOp::Lock { .. }
         | MetaOp::Unlock { .. }
         | MetaOp::TestLock { .. }
+        | MetaOp::Register { .. }
         | MetaOp::NextRecalls { .. }
         | MetaOp::Yield { .. }
         | MetaOp::Release { .. }
@@ -117,7 +118,8 @@ pub(crate) fn subject(op: &MetaOp) -> InodeId {
         | MetaOp::Unlock { ino, .. }
         | MetaOp::TestLock { ino, .. }
         | MetaOp::Describe { ino } => *ino,
-        MetaOp::NextRecalls { .. }
+        MetaOp::Register { .. }
+        | MetaOp::NextRecalls { .. }
         | MetaOp::Yield { .. }
         | MetaOp::Release { .. }
         | MetaOp::EndSession

@@ -4,6 +4,7 @@ use crate::buf::IoBuf;
 use io_uring::squeue::{Entry, Entry128};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -39,6 +40,15 @@ pub(crate) struct Keep {
     pub(crate) paths: [Option<CString>; 2],
     /// The descriptor: an entry that is queued but not yet submitted names it by number, and a number can be reused.
     pub(crate) fd: Option<Arc<OwnedFd>>,
+    /// Addresses, and vectors of buffers.
+    pub(crate) other: Option<Box<dyn Any>>,
+}
+
+impl Keep {
+    /// Keeps something else as well.
+    pub(crate) fn with<T: Any>(self, other: Box<T>) -> Keep {
+        Keep { other: Some(other), ..self }
+    }
 }
 
 /// How an operation behaves when its future is dropped, and when its core ends.
@@ -50,6 +60,8 @@ pub(crate) enum OnDrop {
     Close,
     /// It is cancelled: it might otherwise never end.
     Cancel,
+    /// It is cancelled, and the descriptor that it may have given before is closed.
+    CancelAndClose,
     /// It stays; it ends when the other side (the kernel's file protocol) goes away, and touches only lasting memory.
     Abandon,
 }
@@ -161,7 +173,7 @@ impl Driver {
         match std::mem::replace(&mut self.slots[index].state, State::Free { next: NONE }) {
             State::Waiting { keep, on_drop, .. } => {
                 self.slots[index].state = State::Orphaned { keep, on_drop };
-                if on_drop == OnDrop::Cancel {
+                if matches!(on_drop, OnDrop::Cancel | OnDrop::CancelAndClose) {
                     self.cancel(id);
                 }
             }
@@ -350,7 +362,7 @@ fn set_up_ring() -> io::Result<Ring> {
 
 /// Disposes of a result that nobody takes.
 fn discard(result: i32, on_drop: OnDrop) {
-    if on_drop == OnDrop::Close && result >= 0 {
+    if matches!(on_drop, OnDrop::Close | OnDrop::CancelAndClose) && result >= 0 {
         // SAFETY: the operation has opened the descriptor, and its future, the only one to learn of it, is gone.
         drop(unsafe { OwnedFd::from_raw_fd(result) });
     }

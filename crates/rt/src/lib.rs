@@ -1,4 +1,5 @@
-//! Per-core runtime: tasks, timers, randomness and files, on one io_uring a core; and the same on a simulated machine.
+//! Per-core runtime: tasks, timers, randomness, files and sockets, on one io_uring a core; and all but sockets on a simulated
+//! machine.
 //!
 //! A *core* is a thread with a ring, timers and tasks that never leave it ([`block_on`], [`start_core`]). Its loop runs the
 //! tasks that are ready, submits what they asked for and waits, in one system call for the whole batch; it never spins. Other
@@ -30,6 +31,7 @@ mod disk;
 mod driver;
 mod executor;
 mod join;
+pub mod net;
 mod op;
 pub mod ring;
 pub mod sim;
@@ -46,5 +48,5 @@ pub use disk::{
 };
 pub use executor::block_on;
 pub use join::{join_all, spawn, yield_now};
-pub use thread::{CoreConfig, start_core};
-pub use timer::sleep;
+pub use thread::{CoreConfig, pinned_cpu, start_core};
+pub use timer::{sleep, timeout};

@@ -1,6 +1,7 @@
 //! Threads that are cores.
 
 use crate::executor::block_on;
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -27,6 +28,7 @@ pub fn start_core<F: Future<Output = ()> + 'static>(
     Builder::new().name(config.name).spawn(move || {
         if let Some(cpu) = config.cpu {
             pin_to(cpu);
+            PINNED.set(Some(cpu));
         }
         if config.batch {
             schedule_as_batch();
@@ -34,6 +36,15 @@ pub fn start_core<F: Future<Output = ()> + 'static>(
         block_on(async move { main().await })
             .expect("the kernel offers io_uring, as block_on's caller has checked");
     })
+}
+
+thread_local! {
+    static PINNED: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// The CPU that this core was told to stay on.
+pub fn pinned_cpu() -> Option<usize> {
+    PINNED.get()
 }
 
 fn pin_to(cpu: usize) {

@@ -2,8 +2,8 @@
 
 use crate::context::{self, Runtime};
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -54,6 +54,17 @@ impl Timers {
 pub fn sleep(duration: Duration) -> impl Future<Output = ()> {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     Sleep { deadline_ns: crate::monotonic_ns().saturating_add(nanos), armed: None }
+}
+
+/// Gives a future's output, or `None` (and drops it) if it hasn't come within `limit`. Panics outside of a runtime.
+pub async fn timeout<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut sleep = pin!(sleep(limit));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
 
 struct Sleep {

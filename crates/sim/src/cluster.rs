@@ -87,9 +87,10 @@ impl Site {
         let client = Client::new(ClientOptions {
             session,
             meta: Channel::in_process(meta.clone()),
-            storage: channels,
+            storage: channels.into(),
             map: map.clone(),
             server_cache: false,
+            alone: true,
         });
         Ok(Cluster { client, site: self.clone(), map, writer, stores, meta })
     }
@@ -151,8 +152,10 @@ fn cluster_map() -> ClusterMap {
         capacity: CAPACITY,
         free: CAPACITY,
         class: CapacityClass::Normal,
+        drain: false,
     };
     let mut map = ClusterMap {
+        nodes: vec![],
         epoch: Epoch(1),
         targets: targets().map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "default".into() }],

@@ -2,7 +2,7 @@
 
 use crate::model::Outcome;
 use crate::operation::{Operation, bytes_of};
-use client::{Client, Handle, WriteHow};
+use client::{Client, Handle, Known, ReadHow, WriteHow};
 use rt::IoBuf;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Driver {
     }
 
     /// Walks a path as a kernel without caches would.
-    async fn walk(&self, path: &str) -> Result<Attr> {
+    async fn walk(&self, path: &str) -> Result<Known> {
         let mut attr = self.client.getattr(InodeId::ROOT).await?;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             attr = self.client.lookup(ROOT_USER, attr.ino, name.as_bytes()).await?;
@@ -197,7 +197,7 @@ impl Driver {
 
     async fn read(&self, handle: &Arc<Handle>, range: ByteRange) -> Result<Vec<u8>> {
         let buf = IoBuf::alloc(range.len() as usize);
-        let len = self.client.read(handle, range.start, buf.clone(), false).await?;
+        let len = self.client.read(handle, range.start, buf.clone(), ReadHow::default()).await?;
         Ok(buf.as_slice()[..len].to_vec())
     }
 

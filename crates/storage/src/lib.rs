@@ -1,7 +1,7 @@
 //! The storage service: answers storage requests from the chunk stores of a node's targets.
 //!
 //! A thin shell: it finds the store, translates requests and errors, and counts. It doesn't know what a file is, and nothing here waits
-//! for anything but the store.
+//! for anything but the store, except a fence for the requests of the session that it ends.
 //!
 //! Invariant: a failing target fails its own requests only.
 
@@ -9,6 +9,9 @@
 
 mod alarm;
 mod convert;
+mod fences;
+mod lease;
 mod service;
 
-pub use service::{Counters, StorageService};
+pub use lease::ServingLease;
+pub use service::{Counters, MAX_TARGETS, StorageService};

@@ -2,14 +2,27 @@
 
 use crate::alarm::Alarm;
 use crate::convert;
+use crate::fences::Fences;
+use crate::lease::ServingLease;
 use chunkstore::{Kind, Store, StoreError};
 use net::{Handler, LocalFuture};
 use rt::IoBuf;
-use std::collections::{BTreeMap, HashSet};
+use rt::sync::Event;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest};
+
+/// Targets that one process serves: each keeps files open and checksums in memory.
+pub const MAX_TARGETS: usize = 64;
+
+/// How long a request waits for what must come first (the lease, the tidying after a crash): less than a client's usual patience, so that
+/// the client learns the reason.
+const PATIENCE: Duration = Duration::from_secs(45);
+
+/// How often a request that waits for the lease looks again.
+const LEASE_POLL: Duration = Duration::from_millis(50);
 
 /// Requests and failures of one target, since the service was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,6 +37,8 @@ pub struct Counters {
 
 struct Served {
     store: Arc<Store>,
+    /// Set when it may be shown to clients.
+    is_open: Event,
     alarm: Alarm,
     requests: AtomicU64,
     no_space: AtomicU64,
@@ -32,34 +47,83 @@ struct Served {
 
 /// Answers storage requests for a set of targets.
 pub struct StorageService {
-    targets: BTreeMap<TargetId, Served>,
-    fenced: RwLock<HashSet<SessionId>>,
+    /// Filled from the front and never emptied: found without a lock.
+    targets: Box<[OnceLock<Served>]>,
+    /// Held while one is added.
+    adding: Mutex<()>,
+    lease: Arc<ServingLease>,
+    fences: Fences,
 }
 
 impl StorageService {
     /// A service for these stores. Each must be the only one of its target.
     pub fn new(stores: impl IntoIterator<Item = Arc<Store>>) -> StorageService {
-        let serve = |store: Arc<Store>| {
-            let served = Served {
-                alarm: Alarm::default(),
-                requests: AtomicU64::new(0),
-                no_space: AtomicU64::new(0),
-                io_errors: AtomicU64::new(0),
-                store,
-            };
-            (served.store.target(), served)
+        let service = StorageService::under_lease(Arc::new(ServingLease::forever()));
+        for store in stores {
+            let target = store.target();
+            service.add(store).expect("a process of its own is given no more targets than it may have");
+            service.open_to_clients(target);
+        }
+        service
+    }
+
+    /// A service without targets yet that changes data only while the lease holds.
+    pub fn under_lease(lease: Arc<ServingLease>) -> StorageService {
+        StorageService {
+            targets: (0..MAX_TARGETS).map(|_| OnceLock::new()).collect(),
+            adding: Mutex::default(),
+            lease,
+            fences: Fences::default(),
+        }
+    }
+
+    /// Serves one more target, at first to other services (session 0) only: what a crash left is put right before clients see it.
+    pub fn add(&self, store: Arc<Store>) -> Result<()> {
+        let _alone = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = store.target();
+        if self.find(target).is_some() {
+            return Err(Error::new(Errno::EEXIST, format!("target {target} is served already")));
+        }
+        let Some(slot) = self.targets.iter().find(|slot| slot.get().is_none()) else {
+            let message = format!("this node serves {MAX_TARGETS} targets, which is the limit");
+            return Err(
+                Error::new(Errno::ENOSPC, message).hint(format!("serve target {target} from another node"))
+            );
         };
-        StorageService { targets: stores.into_iter().map(serve).collect(), fenced: RwLock::default() }
+        slot.get_or_init(|| Served {
+            alarm: Alarm::default(),
+            is_open: Event::new(),
+            requests: AtomicU64::new(0),
+            no_space: AtomicU64::new(0),
+            io_errors: AtomicU64::new(0),
+            store,
+        });
+        Ok(())
+    }
+
+    /// Lets clients use a target from now on.
+    pub fn open_to_clients(&self, target: TargetId) {
+        if let Some(served) = self.find(target) {
+            served.is_open.set();
+        }
+    }
+
+    fn find(&self, target: TargetId) -> Option<&Served> {
+        self.served().find(|served| served.store.target() == target)
+    }
+
+    fn served(&self) -> impl Iterator<Item = &Served> {
+        self.targets.iter().map_while(OnceLock::get)
     }
 
     /// The stores that are served, by target.
     pub fn stores(&self) -> impl Iterator<Item = &Arc<Store>> {
-        self.targets.values().map(|served| &served.store)
+        self.served().map(|served| &served.store)
     }
 
     /// What a target has done; `None` for one that isn't served here.
     pub fn counters(&self, target: TargetId) -> Option<Counters> {
-        let served = self.targets.get(&target)?;
+        let served = self.find(target)?;
         Some(Counters {
             requests: served.requests.load(Ordering::Relaxed),
             no_space: served.no_space.load(Ordering::Relaxed),
@@ -68,7 +132,7 @@ impl StorageService {
     }
 
     async fn answer(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
-        let Some(served) = self.targets.get(&request.target) else {
+        let Some(served) = self.find(request.target) else {
             let message = format!("target {} is not served here", request.target);
             return Err(
                 Error::new(Errno::ENODEV, message).hint("check that its node has started all of its targets")
@@ -76,13 +140,17 @@ impl StorageService {
         };
         served.requests.fetch_add(1, Ordering::Relaxed);
         if let StorageOp::Fence { session } = request.op {
-            self.fenced.write().unwrap_or_else(PoisonError::into_inner).insert(session);
+            self.fences.fence(session).await;
             return Ok(StorageReply::Unit);
         }
-        if self.fenced.read().unwrap_or_else(PoisonError::into_inner).contains(&request.session) {
-            let message = format!("session {} has been ended", request.session);
-            return Err(Error::new(Errno::ESTALE, message).hint("mount again"));
+        // Before the request counts as running: a fence doesn't wait for what waits here.
+        if request.session != SessionId(0) && !served.is_open.is_set() {
+            served.wait_until_open().await?;
         }
+        if is_change(&request.op) && !self.lease.holds(rt::monotonic_ns()) {
+            self.wait_for_lease(request.target).await?;
+        }
+        let _running = self.fences.enter(request.session)?;
         let needs_payload = matches!(request.op, StorageOp::Read { .. } | StorageOp::Write { .. });
         if needs_payload && payload.is_none() {
             return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
@@ -94,7 +162,45 @@ impl StorageService {
     }
 }
 
+impl StorageService {
+    /// Waits until management has been heard of again.
+    #[cold]
+    async fn wait_for_lease(&self, target: TargetId) -> Result<()> {
+        let began = rt::monotonic_ns();
+        while !self.lease.holds(rt::monotonic_ns()) {
+            if rt::monotonic_ns() - began > PATIENCE.as_nanos() as u64 {
+                let message = format!(
+                    "target {target} takes no changes: its node hasn't heard of management for more than {} s",
+                    PATIENCE.as_secs()
+                );
+                return Err(Error::new(Errno::ETIMEDOUT, message)
+                    .hint("check that management runs and that the network between the two works"));
+            }
+            rt::sleep(LEASE_POLL).await;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a request changes chunk files.
+fn is_change(op: &StorageOp) -> bool {
+    matches!(
+        op,
+        StorageOp::Write { .. } | StorageOp::Truncate { .. } | StorageOp::Allocate { .. } | StorageOp::Delete
+    )
+}
+
 impl Served {
+    #[cold]
+    async fn wait_until_open(&self) -> Result<()> {
+        if rt::timeout(PATIENCE, self.is_open.wait()).await.is_some() {
+            return Ok(());
+        }
+        let message = format!("target {} is still being put right after a crash", self.store.target());
+        Err(Error::new(Errno::ETIMEDOUT, message)
+            .hint("it needs the metadata service for that: check that it runs (weft health)"))
+    }
+
     fn failed(&self, error: &StoreError) -> Error {
         match error.kind() {
             Kind::NoSpace => self.no_space.fetch_add(1, Ordering::Relaxed),

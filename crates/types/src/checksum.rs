@@ -12,11 +12,16 @@ impl BlockSum {
     pub const HOLE: BlockSum = BlockSum(0);
 }
 
-/// CRC32C (Castagnoli, RFC 3720 section 12.1) of a block, never [`BlockSum::HOLE`]: the one value in 2^32 that
-/// collides with it is stored as `u32::MAX`. A short last block is summed as if padded with zeros by the caller.
+/// CRC32C (Castagnoli, RFC 3720 section 12.1).
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC32C of a block, never [`BlockSum::HOLE`]: the one value in 2^32 that collides with it is stored as `u32::MAX`.
+/// A short last block is summed as if padded with zeros by the caller.
 pub fn block_sum(block: &[u8]) -> BlockSum {
     debug_assert_eq!(block.len(), BLOCK_SIZE);
-    match crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, block) as u32 {
+    match crc32c(block) {
         0 => BlockSum(u32::MAX),
         sum => BlockSum(sum),
     }
@@ -29,7 +34,7 @@ mod tests {
     #[test]
     fn matches_the_published_vector() {
         // RFC 3720 B.4: CRC32C of "123456789" is e3069283.
-        assert_eq!(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, b"123456789"), 0xe306_9283);
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     }
 
     #[test]

@@ -12,10 +12,12 @@ mod range;
 mod time;
 
 pub use attr::{Attr, Credentials, FileKind, SetAttr, SetTime, mode};
-pub use checksum::{BLOCK_SIZE, BlockSum, block_sum};
+pub use checksum::{BLOCK_SIZE, BlockSum, block_sum, crc32c};
 pub use error::{Errno, Error, Result};
 pub use id::{ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, SessionId, TargetId};
-pub use map::{CapacityClass, ClusterMap, Group, MapHandle, Pool, Target, TargetState};
+pub use map::{
+    CapacityClass, ClusterMap, Group, MapHandle, Node, NodeState, Pool, Role, Target, TargetState,
+};
 pub use pattern::{Chooser, Layout, MAX_INLINE_LIMIT, Scheme, StripePattern};
 pub use range::ByteRange;
 pub use time::Timestamp;

@@ -9,7 +9,60 @@ use serde::{Deserialize, Serialize};
 #[allow(missing_docs)]
 pub enum TargetState {
     Online,
+    /// Its node has not been heard of for a while; new files go elsewhere.
+    ProbablyOffline,
     Offline,
+}
+
+/// Reachability of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum NodeState {
+    Online,
+    /// Heartbeats are missing.
+    ProbablyOffline,
+    /// It has joined but was never heard of, has said goodbye, or has been silent for long.
+    #[default]
+    Offline,
+}
+
+/// What a node does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum Role {
+    Mgmt,
+    Meta,
+    Storage,
+}
+
+impl Role {
+    /// The word for it on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Mgmt => "mgmt",
+            Role::Meta => "meta",
+            Role::Storage => "storage",
+        }
+    }
+}
+
+/// A node as the map describes it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Node {
+    /// Id, never reused.
+    pub id: NodeId,
+    /// For people; unique.
+    pub name: String,
+    /// Where it listens, best first: `address:port`.
+    pub addresses: Vec<String>,
+    /// Sorted.
+    pub roles: Vec<Role>,
+    /// Reachability.
+    pub state: NodeState,
+    /// The weft that it runs.
+    pub version: String,
 }
 
 /// How full a target is; choosers avoid `Low` and refuse `Emergency`.
@@ -41,6 +94,9 @@ pub struct Target {
     pub free: u64,
     /// How full it is.
     pub class: CapacityClass,
+    /// It gets no new files.
+    #[serde(default)]
+    pub drain: bool,
 }
 
 /// A named set of targets.
@@ -69,6 +125,9 @@ pub struct Group {
 pub struct ClusterMap {
     /// Version.
     pub epoch: Epoch,
+    /// Sorted by id; empty in a cluster of one process.
+    #[serde(default)]
+    pub nodes: Vec<Node>,
     /// Sorted by id.
     pub targets: Vec<Target>,
     /// Sorted by id.
@@ -78,6 +137,11 @@ pub struct ClusterMap {
 }
 
 impl ClusterMap {
+    /// The node with this id.
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.binary_search_by_key(&id, |n| n.id).ok().map(|i| &self.nodes[i])
+    }
+
     /// The target with this id.
     pub fn target(&self, id: TargetId) -> Option<&Target> {
         self.targets.binary_search_by_key(&id, |t| t.id).ok().map(|i| &self.targets[i])

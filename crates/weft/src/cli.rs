@@ -1,5 +1,9 @@
 //! What can be typed.
 
+mod cluster;
+
+pub use cluster::*;
+
 use crate::size::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -24,8 +28,22 @@ pub enum Command {
     Up(UpArgs),
     /// Unmount and stop a cluster
     Down(DownArgs),
+    /// Make a cluster of several machines
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Nodes: the machines of a cluster
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Run what a node of a cluster does
+    Serve(ServeArgs),
+    /// Mount a cluster
+    Mount(MountArgs),
+    /// Unmount a file system
+    Umount(UmountArgs),
     /// Show a running cluster
     Status(QueryArgs),
+    /// Say in one word how a cluster is, and what to do
+    Health(QueryArgs),
     /// Show free space
     Df(QueryArgs),
     /// Look at files, and say how new ones are striped
@@ -33,10 +51,16 @@ pub enum Command {
     Entry(EntryCommand),
     /// Targets: the directories that hold the data
     #[command(subcommand)]
-    Target(ListCommand),
+    Target(TargetCommand),
     /// Pools: named sets of targets
     #[command(subcommand)]
-    Pool(ListCommand),
+    Pool(PoolCommand),
+    /// Sessions: the clients
+    #[command(subcommand)]
+    Session(SessionCommand),
+    /// The network between nodes
+    #[command(subcommand)]
+    Net(NetCommand),
     /// Check a stopped cluster, and repair it
     Fsck(FsckArgs),
     /// Let mount(8) and fstab know the type fuse.weft
@@ -96,8 +120,18 @@ pub enum Transport {
     Dev,
 }
 
+/// The same for the face to the kernel.
+pub fn fuse_transport(transport: Transport) -> fuse::Transport {
+    match transport {
+        Transport::Auto => fuse::Transport::Auto,
+        Transport::Uring => fuse::Transport::Uring,
+        Transport::Dev => fuse::Transport::Dev,
+    }
+}
+
 /// What an acknowledged metadata change survives.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Durability {
     /// The death of the process; of the machine after a second
     #[default]
@@ -173,13 +207,6 @@ pub struct FsckArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// `weft target`, `weft pool`.
-#[derive(Subcommand, Debug)]
-pub enum ListCommand {
-    /// Show all
-    List(QueryArgs),
 }
 
 /// `weft entry`.

@@ -15,6 +15,16 @@ const MAX_REPORT_BYTES: u64 = 1 << 20;
 
 /// Starts this binary in the background with these arguments, and waits for its report.
 pub fn spawn(arguments: &[OsString], log: &Path) -> Result<ClusterStatus> {
+    let status = spawn_and_hear(arguments, log)?;
+    serde_json::from_value(status).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))
+}
+
+/// The same for a process that has nothing to tell but that it has started.
+pub fn spawn_quiet(arguments: &[OsString], log: &Path) -> Result<()> {
+    spawn_and_hear(arguments, log).map(drop)
+}
+
+fn spawn_and_hear(arguments: &[OsString], log: &Path) -> Result<serde_json::Value> {
     let binary = std::env::current_exe().map_err(|e| os_error("can't find this binary", &e))?;
     let mut child = Command::new(&binary)
         .args(arguments)
@@ -26,10 +36,7 @@ pub fn spawn(arguments: &[OsString], log: &Path) -> Result<ClusterStatus> {
     let mut line = String::new();
     let read = BufReader::new(pipe.take(MAX_REPORT_BYTES)).read_line(&mut line);
     match read.ok().and_then(|_| serde_json::from_str::<Answer>(&line).ok()) {
-        Some(answer) => {
-            let status = Result::from(answer)?;
-            serde_json::from_value(status).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))
-        }
+        Some(answer) => Result::from(answer),
         None => {
             let end = child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
             Err(Error::new(Errno::ECANCELED, format!("the background process ended while starting ({end})"))
@@ -60,14 +67,23 @@ pub fn leave_terminal() -> Result<Starter> {
 
 impl Starter {
     /// Tells the starter how it went, and lets it go.
-    pub fn report(mut self, outcome: Result<ClusterStatus>) -> Result<()> {
+    pub fn report(self, outcome: Result<ClusterStatus>) -> Result<()> {
         let answer = match outcome {
             Ok(status) => Answer::Ok {
                 ok: serde_json::to_value(status).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))?,
             },
             Err(error) => error.into(),
         };
-        let mut line = serde_json::to_vec(&answer).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))?;
+        self.tell(&answer)
+    }
+
+    /// Tells the starter that all went well.
+    pub fn report_done(self) -> Result<()> {
+        self.tell(&Answer::Ok { ok: serde_json::Value::Null })
+    }
+
+    fn tell(mut self, answer: &Answer) -> Result<()> {
+        let mut line = serde_json::to_vec(answer).map_err(|e| Error::new(Errno::EPROTO, e.to_string()))?;
         line.push(b'\n');
         // A starter that was interrupted doesn't end the cluster.
         let _ = self.pipe.write_all(&line);

@@ -11,6 +11,7 @@ mod detach;
 mod logging;
 mod mount_options;
 mod mountpoint;
+mod node_config;
 mod output;
 mod size;
 

@@ -42,6 +42,33 @@ pub fn prepare(mountpoint: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A mount point from the root directory. Only the parent is resolved where it must be: what a killed process left mounted can't be
+/// looked at.
+pub fn resolve(path: &Path) -> Result<PathBuf> {
+    if let Ok(resolved) = path.canonicalize() {
+        return Ok(resolved);
+    }
+    let path = std::path::absolute(path).map_err(|e| os_error(path.display(), &e))?;
+    Ok(match (path.parent().map(Path::canonicalize), path.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => path,
+    })
+}
+
+/// Whether a weft file system is mounted there.
+pub fn is_ours(mountpoint: &Path) -> Result<bool> {
+    Ok(weft_mounts()?.iter().any(|m| m == mountpoint))
+}
+
+/// What aborts the kernel's connection of a mount when something is written to it.
+pub fn abort_file(mountpoint: &Path) -> Result<Option<PathBuf>> {
+    let path = "/proc/self/mountinfo";
+    let text = std::fs::read_to_string(path).map_err(|e| os_error(path, &e))?;
+    let line = text.lines().rfind(|line| weft_mount(line).as_deref() == Some(mountpoint));
+    let minor = line.and_then(|line| line.split(' ').nth(2)?.split_once(':')).map(|(_, minor)| minor);
+    Ok(minor.map(|minor| PathBuf::from(format!("/sys/fs/fuse/connections/{minor}/abort"))))
+}
+
 fn clear_leftover(mountpoint: &Path) -> Result<()> {
     // Asked of the file system itself: attributes of the mount point may still be in the kernel's cache.
     match rustix::fs::statfs(mountpoint) {

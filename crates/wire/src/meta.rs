@@ -5,7 +5,7 @@ use bytes::Bytes;
 use types::{Attr, Chooser, Credentials, InodeId, Layout, SessionId, SetAttr, StripePattern, Timestamp};
 
 /// A request with what every request carries.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaRequest {
     /// The client that asks.
     pub session: SessionId,
@@ -53,7 +53,7 @@ pub struct PatternChange {
 /// What is asked of a metadata service. Names are single path components without `/` or NUL.
 ///
 /// `umask` is applied by the service, unless the parent has a default ACL.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MetaOp {
     /// Name to inode: `Entry`. `.` and `..` are answered too (file handles decoded after a restart).
     Lookup { parent: InodeId, name: Bytes },
@@ -93,7 +93,9 @@ pub enum MetaOp {
     RemoveXattr { ino: InodeId, name: Bytes },
 
     /// `File`: attributes with layout or inline content. `wish`: the lease that is asked for; what is granted may be weaker
-    /// (`Shared` for `Write` while others write the file), and `None` asks for none.
+    /// (`Shared` for `Write` while others write the file), or nothing while the session has a recall of it to answer. A session that
+    /// has `Shared` and asks for `Write` needs to be alone, and others lose theirs; of inline content there is no `Shared`. `None` asks
+    /// for no lease. Until its `Release` the service knows that the session has the file open.
     Open { ino: InodeId, wish: Option<LeaseMode> },
     /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any more: the client then
     /// moves it to chunks (`BeginWrite`, write the content to its chunks, `DropInline`). Truncated inline files are
@@ -103,7 +105,7 @@ pub enum MetaOp {
     /// Until the matching `EndWrite`, size and mtime are the client's to know; if the session dies they are settled from
     /// the chunk files.
     BeginWrite { ino: InodeId },
-    /// The content is in the chunks now; the inline copy goes: `Attr`.
+    /// The content is in the chunks now; the inline copy goes: `Attr`, with a `Write` lease.
     DropInline { ino: InodeId, size: u64, mtime: Timestamp },
     /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began: `Attr`.
     /// Never shrinks a file by itself: the caller knows the exact size.
@@ -115,12 +117,12 @@ pub enum MetaOp {
         done: bool,
         kill_suid_sgid: bool,
     },
-    /// Sets the size: `File`. Inline content is cut or padded in place. A chunked file gets a durable note that its chunks must be cut
+    /// Sets the size: `File`, with a `Write` lease. Inline content is cut or padded in place. A chunked file gets a durable note that its chunks must be cut
     /// to `size`; the client cuts them and then says `TruncateDone`. `time`: set mtime as well.
     Truncate { ino: InodeId, size: u64, kill_suid_sgid: bool },
     /// The chunks are cut: `Unit`.
     TruncateDone { ino: InodeId },
-    /// This session has no use of an orphan any more: `Unit`. Its inode goes now, its chunks soon.
+    /// This session has no use of an orphan any more: `Unit`. With the last session's use its inode goes at once, its chunks soon.
     Reclaim { ino: InodeId },
 
     /// `Unit`, or `EAGAIN` when the lock is held and `wait` is false; with `wait` the reply comes when the lock is granted.
@@ -138,6 +140,10 @@ pub enum MetaOp {
     /// `Lock`: the first lock in the way, if any.
     TestLock { ino: InodeId, owner: LockOwner, kind: LockKind, range: LockRange },
 
+    /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`): `Unit`. It has no lease then, and
+    /// caches nothing; `in_use` are the inodes of which it has files open. Its recalls are asked for from 0 on. Sessions that didn't
+    /// register get no leases.
+    Register { in_use: Vec<InodeId> },
     /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe none. Being asked again and again, it
     /// also tells that the session lives.
     NextRecalls { after: u64 },
@@ -158,7 +164,7 @@ pub enum MetaOp {
 }
 
 /// A file's content as the metadata service knows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileInfo {
     /// Attributes.
     pub attr: Attr,
@@ -171,7 +177,7 @@ pub struct FileInfo {
 }
 
 /// One entry of a directory.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
     /// The name.
     pub name: Bytes,
@@ -186,7 +192,7 @@ pub struct DirEntry {
 }
 
 /// Everything that `weft entry info` shows.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Description {
     pub attr: Attr,
@@ -211,7 +217,7 @@ pub struct WriteRecord {
 }
 
 /// Answers; which one belongs to which request is said there.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum MetaReply {
     Unit,
@@ -245,7 +251,7 @@ pub enum MetaReply {
 }
 
 /// A reply with what every reply carries.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaResponse {
     /// The answer.
     pub reply: MetaReply,

@@ -17,6 +17,7 @@ mod faults;
 mod lifecycle;
 mod links;
 mod locks;
+mod machines;
 mod metadata;
 mod mounts;
 mod netns;
@@ -133,6 +134,7 @@ const TABLES: &[&[TestCase]] = &[
     coherence::TESTS,
     netns::TESTS,
     cluster::TESTS,
+    machines::TESTS,
 ];
 
 /// Runs the suite and prints the totals last.

@@ -2,7 +2,7 @@
 
 use crate::tap::Tap;
 use chunkstore::{Identity, Options, Store};
-use client::{Client, ClientOptions, Handle, WriteHow};
+use client::{Client, ClientOptions, Handle, Known, ReadHow, WriteHow};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService};
 use net::Channel;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use storage::StorageService;
 use types::{
-    Attr, CapacityClass, ClusterMap, Credentials, Epoch, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
+    CapacityClass, ClusterMap, Credentials, Epoch, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
     SessionId, SetAttr, Target, TargetId, TargetState,
 };
 use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
@@ -75,7 +75,8 @@ impl Cluster {
             stores.push(opened.unwrap().0);
         }
         let service = Arc::new(StorageService::new(stores.iter().cloned()));
-        let direct = targets().map(|target| (target, Channel::in_process(service.clone()))).collect();
+        let direct: HashMap<_, _> =
+            targets().map(|target| (target, Channel::in_process(service.clone()))).collect();
         let shared: Arc<dyn Engine> = engine.clone();
         let writer = Arc::new(Writer::with_blocking(shared, Durability::Process, Blocking::Inline));
         let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
@@ -90,9 +91,10 @@ impl Cluster {
         let client = Client::new(ClientOptions {
             session,
             meta: Channel::in_process(names.clone()),
-            storage: tapped,
+            storage: tapped.into(),
             map: map.clone(),
             server_cache: false,
+            alone: true,
         });
         Cluster { client, storage, names, engine, map, writer, stores, meta }
     }
@@ -116,6 +118,7 @@ impl Cluster {
             storage: targets().map(|target| (target, Channel::in_process(self.storage.clone()))).collect(),
             map: self.map.clone(),
             server_cache: false,
+            alone: true,
         })
     }
 
@@ -142,7 +145,7 @@ impl Cluster {
         self.client.write(file, offset as u64, data, WriteHow::default()).await
     }
 
-    pub(crate) async fn set_size(&self, ino: InodeId, size: usize) -> Result<Attr> {
+    pub(crate) async fn set_size(&self, ino: InodeId, size: usize) -> Result<Known> {
         let root = Credentials::default();
         self.client.setattr(root, ino, SetAttr::default(), Some(size as u64)).await
     }
@@ -151,7 +154,7 @@ impl Cluster {
     pub(crate) async fn runs(&self, file: &Arc<Handle>) -> Vec<(u8, usize)> {
         let size = self.client.getattr(file.ino()).await.unwrap().size as usize;
         let buf = IoBuf::alloc(size);
-        assert_eq!(self.client.read(file, 0, buf.clone(), false).await.unwrap(), size);
+        assert_eq!(self.client.read(file, 0, buf.clone(), ReadHow::default()).await.unwrap(), size);
         buf.as_slice().chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
     }
 }
@@ -178,8 +181,10 @@ fn cluster_map() -> ClusterMap {
         capacity: CAPACITY,
         free: CAPACITY,
         class: CapacityClass::Normal,
+        drain: false,
     };
     let mut map = ClusterMap {
+        nodes: vec![],
         epoch: Epoch(1),
         targets: targets().map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "default".into() }],

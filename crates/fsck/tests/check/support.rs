@@ -217,8 +217,10 @@ fn cluster_map() -> ClusterMap {
         capacity: 1 << 40,
         free: 1 << 40,
         class: CapacityClass::Normal,
+        drain: false,
     };
     let mut map = ClusterMap {
+        nodes: vec![],
         epoch: Epoch(1),
         targets: (1..=4).map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "default".into() }],

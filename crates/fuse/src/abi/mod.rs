@@ -17,6 +17,9 @@ pub const MINOR: u32 = 45;
 /// Oldest minor version that is served (Linux 5.4): below it the kernel lacks `MAX_PAGES` and cached directories.
 pub const MINOR_OLDEST: u32 = 31;
 
+/// First minor version with epochs of names (Linux 6.16).
+pub const MINOR_EPOCHS: u32 = 44;
+
 /// Flags of the INIT request and reply.
 #[allow(missing_docs)]
 pub mod init {
@@ -72,6 +75,10 @@ pub mod fopen {
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// `release_flags`: drop the flock of `lock_owner`.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+/// `read_flags`: there is a lock owner. The kernel says so for reads by programs, and not when it fills its page cache.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
+/// `write_flags`: the page cache writes back what was written to a mapping.
+pub const WRITE_CACHE: u32 = 1 << 0;
 /// `write_flags`: clear setuid and setgid.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `fsync_flags`: data only.
@@ -83,6 +90,8 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
 /// Notification: forget attributes, and cached data where the range is not empty.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// Notification: all names that are cached now are asked for again before they are used (protocol 7.44).
+pub const NOTIFY_INC_EPOCH: i32 = 8;
 
 /// `ioctl` that ties a second open of `/dev/fuse` to a connection.
 pub const DEV_IOC_CLONE: u64 = 0x8004_e500;

@@ -7,7 +7,7 @@ use crate::abi::{
 use crate::reply::put;
 use crate::request::Request;
 use crate::transport::Core;
-use client::WriteHow;
+use client::{ReadHow, WriteHow};
 use types::{ByteRange, Errno, Result};
 
 /// The most that COPY_FILE_RANGE can answer with its 32 bits, in whole pages.
@@ -20,14 +20,18 @@ pub(super) async fn read(core: &Core, rq: &Request, args: ReadIn) -> Result<usiz
     }
     let file = core.shared.handles.get(args.fh)?;
     let buf = rq.out.slice(0..size);
-    let len = core.shared.client.read(&file.handle, args.offset, buf, is_direct(args.flags)).await?;
+    let len = core.shared.client.read(&file.handle, args.offset, buf, read_how(&args)).await?;
     Ok(len.min(size))
 }
 
 pub(super) async fn write(core: &Core, rq: &Request, args: WriteIn) -> Result<usize> {
     let file = core.shared.handles.get(args.fh)?;
     let buf = rq.data.slice(0..args.size as usize);
-    let len = core.shared.client.write(&file.handle, args.offset, buf, write_how(&args)).await?;
+    let len = core
+        .shared
+        .client
+        .write(&file.handle, args.offset, buf, write_how(&args, core.shared.is_shared))
+        .await?;
     Ok(put(&rq.out, 0, &WriteOut { size: len.min(args.size as usize) as u32, padding: 0 }))
 }
 
@@ -35,9 +39,17 @@ fn is_direct(flags: u32) -> bool {
     flags & libc::O_DIRECT as u32 != 0
 }
 
-fn write_how(args: &WriteIn) -> WriteHow {
+fn read_how(args: &ReadIn) -> ReadHow {
+    ReadHow { direct: is_direct(args.flags), kept: args.read_flags & abi::READ_LOCKOWNER == 0 }
+}
+
+fn write_how(args: &WriteIn, shared: bool) -> WriteHow {
+    let written_back = args.write_flags & abi::WRITE_CACHE != 0;
     // O_SYNC contains O_DSYNC's bit.
     WriteHow {
+        // Where nobody else writes, the kernel knows the end.
+        append: shared && !written_back && args.flags & libc::O_APPEND as u32 != 0,
+        written_back,
         direct: is_direct(args.flags),
         durable: args.flags & (libc::O_DSYNC | libc::O_SYNC) as u32 != 0,
         kill_suid_sgid: args.write_flags & abi::WRITE_KILL_SUIDGID != 0,
@@ -91,12 +103,23 @@ mod tests {
     #[test]
     fn how_a_write_is_meant_is_in_its_flags() {
         let how = |flags: i32, write_flags| {
-            write_how(&WriteIn { flags: flags as u32, write_flags, ..Default::default() })
+            write_how(&WriteIn { flags: flags as u32, write_flags, ..Default::default() }, true)
         };
         let plain = how(libc::O_WRONLY, 0);
         assert!(!plain.direct && !plain.durable && !plain.kill_suid_sgid);
         assert!(how(libc::O_DIRECT, 0).direct);
         assert!(how(libc::O_SYNC, 0).durable && how(libc::O_DSYNC, 0).durable);
         assert!(how(0, abi::WRITE_KILL_SUIDGID).kill_suid_sgid);
+        assert!(!plain.append && how(libc::O_APPEND, 0).append);
+        let back = how(libc::O_APPEND, abi::WRITE_CACHE);
+        assert!(back.written_back && !back.append, "pages have their place");
+        let alone = WriteIn { flags: libc::O_APPEND as u32, ..Default::default() };
+        assert!(!write_how(&alone, false).append);
+    }
+
+    #[test]
+    fn what_the_page_cache_reads_is_kept() {
+        let how = |read_flags| read_how(&ReadIn { read_flags, ..Default::default() });
+        assert!(how(0).kept && !how(abi::READ_LOCKOWNER).kept);
     }
 }

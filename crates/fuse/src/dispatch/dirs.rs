@@ -4,8 +4,8 @@ use crate::abi::{OpenOut, ReadIn, fopen};
 use crate::reply::{DirWriter, Listed, put};
 use crate::request::Request;
 use crate::transport::Core;
-use client::Listing;
-use types::{Attr, Errno, InodeId, Result, mode};
+use client::{Known, Listing};
+use types::{Errno, InodeId, Result, mode};
 
 /// Where to go on after `.` and after `..`; the cookies of real entries are larger.
 const AFTER_DOT: u64 = 1;
@@ -24,7 +24,9 @@ pub(super) async fn readdir(core: &Core, rq: &Request, args: ReadIn, plus: bool)
     let client = &core.shared.client;
     let size = (args.size as usize).min(rq.out.len());
     let cookie = if args.offset <= AFTER_DOT_DOT { 0 } else { args.offset };
-    let listing = client.readdir(rq.ino(), cookie, DirWriter::capacity(size, plus), plus).await?;
+    let keeps = core.shared.hand_out_names(rq.ino());
+    let mut listing = client.readdir(rq.ino(), cookie, DirWriter::capacity(size, plus), plus).await?;
+    listing.trusted &= keeps;
     let mut writer = DirWriter::new(&rq.out, size, plus);
     fill(&mut writer, rq.ino(), args.offset, &listing, |ino| client.remember(ino));
     if writer.len() == 0 && !(listing.end && listing.entries.is_empty()) {
@@ -49,10 +51,11 @@ fn fill(
             return;
         }
     }
-    for entry in &listing.entries {
+    for (index, entry) in listing.entries.iter().enumerate() {
         let listed = Listed { ino: entry.ino, mode: entry.mode, name: &entry.name, next: entry.cookie };
-        let attr: Option<&Attr> = entry.attr.as_ref();
-        if !writer.push(&listed, attr) {
+        let trusted = listing.trusted_attributes.get(index).copied().unwrap_or(false);
+        let attr = entry.attr.map(|attr| Known { attr, trusted, name_trusted: listing.trusted });
+        if !writer.push(&listed, attr.as_ref()) {
             return;
         }
         if writer.with_attributes() && attr.is_some() {
@@ -76,7 +79,7 @@ mod tests {
     fn listing(count: u64, attributes: bool) -> Listing {
         let time = Timestamp::default();
         let entry = |n: u64| {
-            let attr = Attr {
+            let attr = types::Attr {
                 ino: InodeId(100 + n),
                 mode: mode::S_IFREG | 0o644,
                 nlink: 1,
@@ -98,7 +101,13 @@ mod tests {
                 attr: attributes.then_some(attr),
             }
         };
-        Listing { entries: (0..count).map(entry).collect(), end: true, parent: InodeId(7) }
+        Listing {
+            entries: (0..count).map(entry).collect(),
+            end: true,
+            parent: InodeId(7),
+            trusted: true,
+            trusted_attributes: vec![true; count as usize],
+        }
     }
 
     /// Names and offsets in a reply.

@@ -5,10 +5,10 @@ use crate::abi::{self, CreateIn, FlushIn, OpenIn, OpenOut, ReleaseIn, fopen};
 use crate::reply::{entry, put};
 use crate::request::Request;
 use crate::transport::Core;
-use client::Handle;
+use client::{Caching, Handle, Known};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use types::{Attr, Credentials, InodeId, Result, SetAttr};
+use types::{Credentials, InodeId, Result, SetAttr};
 use wire::{LockOwner, LockSpace};
 
 const O_TRUNC: u32 = libc::O_TRUNC as u32;
@@ -36,12 +36,13 @@ pub(super) async fn open(core: &Core, rq: &Request, args: OpenIn) -> Result<usiz
 pub(super) async fn create(core: &Core, rq: &Request, args: CreateIn, name: &[u8]) -> Result<usize> {
     let client = &core.shared.client;
     let CreateIn { flags, mode, umask, open_flags } = args;
+    let keeps = core.shared.hand_out_names(rq.ino());
     let (mut attr, handle) =
         client.create(rq.credentials(), rq.ino(), name, mode, umask, flags & !O_TRUNC).await?;
     // Another request may have made the name first.
     if flags & O_TRUNC != 0 && attr.size > 0 {
         match truncate(core, rq.credentials(), attr.ino, open_flags).await {
-            Ok(truncated) => attr = truncated,
+            Ok(truncated) => attr = Known { name_trusted: attr.name_trusted, ..truncated },
             Err(error) => {
                 client.release(handle).await;
                 client.forget(attr.ino, 1);
@@ -49,6 +50,7 @@ pub(super) async fn create(core: &Core, rq: &Request, args: CreateIn, name: &[u8
             }
         }
     }
+    attr.name_trusted &= keeps;
     reply_made(core, rq, &attr, handle, flags).await
 }
 
@@ -61,7 +63,7 @@ pub(super) async fn tmpfile(core: &Core, rq: &Request, args: CreateIn) -> Result
 async fn reply_made(
     core: &Core,
     rq: &Request,
-    attr: &Attr,
+    attr: &Known,
     handle: Arc<Handle>,
     flags: u32,
 ) -> Result<usize> {
@@ -78,14 +80,15 @@ async fn reply_made(
     }
 }
 
-async fn truncate(core: &Core, who: Credentials, ino: InodeId, open_flags: u32) -> Result<Attr> {
+async fn truncate(core: &Core, who: Credentials, ino: InodeId, open_flags: u32) -> Result<Known> {
     let set = SetAttr { kill_suid_sgid: open_flags & abi::OPEN_KILL_SUIDGID != 0, ..Default::default() };
     core.shared.client.setattr(who, ino, set, Some(0)).await
 }
 
 /// Enters an open file into the table.
 async fn enter(core: &Core, ino: InodeId, handle: Arc<Handle>, flags: u32) -> Result<OpenOut> {
-    let open_flags = reply_flags(flags, core.shared.holders.ever_used());
+    let shared_with = core.shared.is_shared.then(|| handle.caching());
+    let open_flags = reply_flags(flags, core.shared.holders.ever_used(), shared_with);
     let owners_without_flush = (open_flags & fopen::NOFLUSH != 0).then(Mutex::default);
     let file = OpenFile { handle: handle.clone(), ino, owners_without_flush };
     match core.shared.handles.insert(core.index, Arc::new(file)) {
@@ -98,12 +101,15 @@ async fn enter(core: &Core, ino: InodeId, handle: Arc<Handle>, flags: u32) -> Re
 }
 
 /// How the kernel treats an open file. One opened with O_DIRECT bypasses the page cache, and its writes run side by side. Others
-/// keep what is cached, since nothing changes behind the kernel's back.
+/// keep what is cached, since nothing changes behind the kernel's back without its being told.
+///
+/// `shared_with`: where other clients are, and how the file may be cached beside them. There files opened for writing bypass the page
+/// cache, too, so that several clients can write them without handing anything to and fro.
 ///
 /// Closing a file that was opened for reading needs no FLUSH: there is nothing to report. Its byte-range locks would have to be
 /// dropped, though; so once a mount has seen such locks, every close is told.
-fn reply_flags(flags: u32, locks_in_use: bool) -> u32 {
-    let caching = if flags & O_DIRECT != 0 {
+fn reply_flags(flags: u32, locks_in_use: bool, shared_with: Option<Caching>) -> u32 {
+    let caching = if flags & O_DIRECT != 0 || shared_with == Some(Caching::Direct) {
         fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
     } else {
         fopen::KEEP_CACHE
@@ -145,15 +151,24 @@ mod tests {
 
     #[test]
     fn direct_files_bypass_the_cache_and_others_keep_it() {
-        let direct = reply_flags(O_RDWR | O_DIRECT, false);
+        let direct = reply_flags(O_RDWR | O_DIRECT, false, None);
         assert_eq!(direct, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES);
-        assert_eq!(reply_flags(O_RDWR, false), fopen::KEEP_CACHE);
+        assert_eq!(reply_flags(O_RDWR, false, None), fopen::KEEP_CACHE);
+    }
+
+    #[test]
+    fn beside_other_clients_only_what_is_under_a_lease_is_cached() {
+        let cached = reply_flags(O_RDONLY, false, Some(Caching::Kept));
+        assert_eq!(cached & (fopen::DIRECT_IO | fopen::KEEP_CACHE), fopen::KEEP_CACHE);
+        for flags in [O_RDONLY, O_RDWR, O_WRONLY] {
+            assert_ne!(reply_flags(flags, false, Some(Caching::Direct)) & fopen::DIRECT_IO, 0);
+        }
     }
 
     #[test]
     fn only_readers_close_quietly_and_only_without_locks() {
-        assert_ne!(reply_flags(O_RDONLY, false) & fopen::NOFLUSH, 0);
-        assert_eq!(reply_flags(O_RDONLY, true) & fopen::NOFLUSH, 0);
-        assert_eq!(reply_flags(O_WRONLY, false) & fopen::NOFLUSH, 0);
+        assert_ne!(reply_flags(O_RDONLY, false, None) & fopen::NOFLUSH, 0);
+        assert_eq!(reply_flags(O_RDONLY, true, None) & fopen::NOFLUSH, 0);
+        assert_eq!(reply_flags(O_WRONLY, false, None) & fopen::NOFLUSH, 0);
     }
 }

@@ -4,36 +4,42 @@ use crate::abi::{MkdirIn, MknodIn};
 use crate::reply::{absent_entry, entry, put};
 use crate::request::Request;
 use crate::transport::Core;
-use types::{Attr, Errno, InodeId, Result};
+use client::{Found, Known};
+use types::{Errno, InodeId, Result};
 use wire::RenameMode;
 
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 
 pub(super) async fn lookup(core: &Core, rq: &Request, name: &[u8]) -> Result<usize> {
-    match core.shared.client.lookup(rq.credentials(), rq.ino(), name).await {
-        Ok(attr) => reply(rq, &attr),
-        // The kernel remembers that there is no such name, and asks no more until it makes one.
-        Err(error) if error.errno == Errno::ENOENT => Ok(put(&rq.out, 0, &absent_entry())),
-        Err(error) => Err(error),
+    let keeps = core.shared.hand_out_names(rq.ino());
+    match core.shared.client.find(rq.credentials(), rq.ino(), name).await? {
+        Found::Known(known) => reply(rq, keeps, &known),
+        // The kernel remembers that there is no such name, and asks no more until it makes one or is told.
+        Found::Absent { trusted } => Ok(put(&rq.out, 0, &absent_entry(trusted && keeps))),
     }
 }
 
 pub(super) async fn symlink(core: &Core, rq: &Request, name: &[u8], target: &[u8]) -> Result<usize> {
-    reply(rq, &core.shared.client.symlink(rq.credentials(), rq.ino(), name, target).await?)
+    let keeps = core.shared.hand_out_names(rq.ino());
+    reply(rq, keeps, &core.shared.client.symlink(rq.credentials(), rq.ino(), name, target).await?)
 }
 
 pub(super) async fn mknod(core: &Core, rq: &Request, args: MknodIn, name: &[u8]) -> Result<usize> {
     let MknodIn { mode, rdev, umask, .. } = args;
-    reply(rq, &core.shared.client.mknod(rq.credentials(), rq.ino(), name, mode, umask, rdev).await?)
+    let keeps = core.shared.hand_out_names(rq.ino());
+    reply(rq, keeps, &core.shared.client.mknod(rq.credentials(), rq.ino(), name, mode, umask, rdev).await?)
 }
 
 pub(super) async fn mkdir(core: &Core, rq: &Request, args: MkdirIn, name: &[u8]) -> Result<usize> {
-    reply(rq, &core.shared.client.mkdir(rq.credentials(), rq.ino(), name, args.mode, args.umask).await?)
+    let keeps = core.shared.hand_out_names(rq.ino());
+    let made = core.shared.client.mkdir(rq.credentials(), rq.ino(), name, args.mode, args.umask).await?;
+    reply(rq, keeps, &made)
 }
 
 pub(super) async fn link(core: &Core, rq: &Request, ino: InodeId, name: &[u8]) -> Result<usize> {
-    reply(rq, &core.shared.client.link(rq.credentials(), ino, rq.ino(), name).await?)
+    let keeps = core.shared.hand_out_names(rq.ino());
+    reply(rq, keeps, &core.shared.client.link(rq.credentials(), ino, rq.ino(), name).await?)
 }
 
 pub(super) async fn unlink(core: &Core, rq: &Request, name: &[u8]) -> Result<usize> {
@@ -66,8 +72,9 @@ fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
     }
 }
 
-fn reply(rq: &Request, attr: &Attr) -> Result<usize> {
-    Ok(put(&rq.out, 0, &entry(attr)))
+fn reply(rq: &Request, keeps: bool, known: &Known) -> Result<usize> {
+    let known = Known { name_trusted: known.name_trusted && keeps, ..*known };
+    Ok(put(&rq.out, 0, &entry(&known)))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ pub(crate) fn target(id: u32) -> Target {
         capacity: 100 * GIB,
         free: 100 * GIB,
         class: CapacityClass::Normal,
+        drain: false,
     }
 }
 

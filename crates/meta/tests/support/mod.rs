@@ -1,6 +1,9 @@
 //! A metadata service on a real store, and what tests say to it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod honest;
+pub mod world;
+
 use bytes::Bytes;
 use kv::{Durability, Embedded, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService, StorageChannel};
@@ -14,7 +17,10 @@ use types::{
     Attr, ClusterMap, Credentials, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, NodeId,
     PartitionId, Pool, PoolId, Result, Scheme, SessionId, Target, TargetId, TargetState, Timestamp,
 };
-use wire::{MetaOp, MetaReply, MetaRequest, RenameMode, StorageOp, StorageReply, StorageRequest};
+use wire::{
+    LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, RenameMode, StorageOp, StorageReply,
+    StorageRequest,
+};
 
 pub const PARTITIONS: u16 = 8;
 pub const TARGETS: u32 = 3;
@@ -64,6 +70,7 @@ pub fn map() -> MapHandle {
     };
     let group = |id| Group { id: GroupId(id), pool, scheme: Scheme::Single, members: vec![TargetId(id)] };
     let map = ClusterMap {
+        nodes: vec![],
         epoch: Epoch(1),
         targets: (1..=TARGETS).map(target).collect(),
         pools: vec![Pool { id: pool, name: "default".into() }],
@@ -106,9 +113,22 @@ impl Client {
     }
 
     pub async fn call_numbered(&self, sequence: u64, op: MetaOp) -> Result<MetaReply> {
+        self.respond(sequence, op).await.map(|response| response.reply)
+    }
+
+    /// The whole answer.
+    pub async fn respond(&self, sequence: u64, op: MetaOp) -> Result<MetaResponse> {
         let credentials = Credentials { uid: 1000, gid: 1000, pid: 1 };
         let request = MetaRequest { session: self.session, sequence, credentials, op };
-        self.meta.handle(request, None).await.map(|response| response.reply)
+        self.meta.handle(request, None).await
+    }
+
+    /// The leases that come with an answer, by inode.
+    pub async fn grants(&self, op: MetaOp) -> Vec<(InodeId, LeaseMode)> {
+        let response = self.respond(0, op).await.unwrap();
+        let mut grants: Vec<_> = response.grants.iter().map(|grant| (grant.ino, grant.mode)).collect();
+        grants.sort_unstable();
+        grants
     }
 
     pub async fn create(&self, parent: InodeId, name: &str) -> Result<Attr> {
@@ -200,6 +220,8 @@ pub struct Chunks {
     pub lens: Mutex<BTreeMap<(TargetId, InodeId), u64>>,
     /// Targets that don't answer.
     pub down: Mutex<Vec<TargetId>>,
+    /// What they were told of ended sessions.
+    pub fenced: Mutex<Vec<(TargetId, SessionId)>>,
 }
 
 pub const CHUNK_MTIME: Timestamp = Timestamp::new(5_000_000_000, 7);
@@ -231,6 +253,7 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
                     let len = len.unwrap_or(0);
                     return Ok(StorageReply::Stat { len, blocks: len.div_ceil(512), mtime });
                 }
+                StorageOp::Fence { session } => self.fenced.lock().push((request.target, session)),
                 other => panic!("the metadata service asks for {other:?}"),
             }
             Ok(StorageReply::Unit)

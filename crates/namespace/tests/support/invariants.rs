@@ -36,7 +36,9 @@ pub fn check(state: &State) {
             Key::Writing { ino, .. } => assert!(inodes[&ino].layout.is_some(), "{ino} has no chunks"),
             Key::Doomed(ino) => assert!(!inodes.contains_key(&ino), "{ino} is doomed and alive"),
             Key::Inode(_) | Key::Next(_) => {}
-            Key::Owner(_) | Key::Operation { .. } => panic!("{key:?} is not for this crate to write"),
+            Key::Owner(_) | Key::Operation { .. } | Key::Session(_) => {
+                panic!("{key:?} is not for this crate to write")
+            }
         }
     }
     for (&ino, inode) in &inodes {

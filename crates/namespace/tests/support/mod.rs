@@ -284,10 +284,12 @@ fn cluster_map() -> ClusterMap {
         capacity: 1 << 40,
         free: 1 << 39,
         class: CapacityClass::Normal,
+        drain: false,
     };
     let group =
         |id| Group { id: GroupId(id), pool: PoolId(1), scheme: Scheme::Single, members: vec![TargetId(id)] };
     ClusterMap {
+        nodes: vec![],
         epoch: Epoch(1),
         targets: ids.clone().map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "nvme".into() }],

@@ -1,5 +1,6 @@
 //! The check of a cluster that nobody serves.
 
+use super::core::Served;
 use super::services::{Plan, Services};
 use crate::output::os_error;
 use mgmt::StateDir;

@@ -1,6 +1,5 @@
 //! The thread that opens the services, does their background work and closes them.
 
-use super::services::{Plan, Services};
 use crate::output::os_error;
 use rt::sync::Event;
 use rt::{CoreConfig, start_core};
@@ -9,30 +8,45 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use types::{Errno, Error, Result};
 
+/// What a process runs.
+pub trait Served: Send + Sync + Sized + 'static {
+    /// How it is to be opened.
+    type Plan: Send + 'static;
+
+    /// Opens it, and settles what a process that died may have left.
+    fn open(plan: &Self::Plan) -> impl Future<Output = Result<Self>>;
+
+    /// Starts its background work on the calling core.
+    fn spawn_background(self: &Arc<Self>);
+
+    /// Closes it in good order; the first failure is told after everything was tried.
+    fn close(&self) -> impl Future<Output = Result<()>>;
+}
+
 /// The core and the services that it opened.
-pub struct BackgroundCore {
-    services: Arc<Services>,
+pub struct BackgroundCore<S> {
+    services: Arc<S>,
     shut_down: Arc<Event>,
     closed: Receiver<Result<()>>,
     thread: JoinHandle<()>,
 }
 
-impl BackgroundCore {
+impl<S: Served> BackgroundCore<S> {
     /// Opens the services and starts their background work.
-    pub fn start(plan: Plan) -> Result<BackgroundCore> {
+    pub fn start(plan: S::Plan) -> Result<BackgroundCore<S>> {
         let shut_down = Arc::new(Event::new());
         let (opening, opened) = sync_channel(1);
         let (closing, closed) = sync_channel(1);
         let until = shut_down.clone();
         let config = CoreConfig { name: "weft-bg".into(), ..CoreConfig::default() };
-        let main = move || run(plan, opening, until, closing);
+        let main = move || run::<S>(plan, opening, until, closing);
         let thread = start_core(config, main).map_err(|e| os_error("can't start a thread", &e))?;
         let services = opened.recv().map_err(|_| died())??;
         Ok(BackgroundCore { services, shut_down, closed, thread })
     }
 
     /// The services.
-    pub fn services(&self) -> &Arc<Services> {
+    pub fn services(&self) -> &Arc<S> {
         &self.services
     }
 
@@ -46,13 +60,13 @@ impl BackgroundCore {
     }
 }
 
-async fn run(
-    plan: Plan,
-    opening: SyncSender<Result<Arc<Services>>>,
+async fn run<S: Served>(
+    plan: S::Plan,
+    opening: SyncSender<Result<Arc<S>>>,
     until: Arc<Event>,
     closing: SyncSender<Result<()>>,
 ) {
-    let services = match Services::open(&plan).await {
+    let services = match S::open(&plan).await {
         Ok(services) => Arc::new(services),
         Err(error) => {
             // The other end waits for exactly this.

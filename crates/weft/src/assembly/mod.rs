@@ -6,17 +6,32 @@
 
 mod check;
 mod core;
+mod follow;
+mod gate;
+mod guard;
+mod head;
+mod metadata;
+mod mount;
+mod node;
+mod node_view;
+mod peers;
 mod services;
 mod status;
 mod stop;
+mod storage_node;
+mod stores;
 
 pub use self::check::check;
+pub use self::gate::{Gate, hex_text};
+pub use self::mount::{MountProcess, unreachable};
+pub use self::node::NodeProcess;
+pub use self::peers::{Oneself, Peers, joining};
 pub use self::status::View;
 
 use self::core::BackgroundCore;
-use self::services::Plan;
+use self::services::{Plan, Services};
 use self::stop::{Stop, Stops};
-use crate::cli::{self, UpArgs};
+use crate::cli::{UpArgs, fuse_transport};
 use crate::control::{self, ClusterStatus};
 use crate::output::os_error;
 use fuse::{MountOptions, Session};
@@ -31,7 +46,7 @@ pub struct Cluster {
     // Dropped in this order: the lock of the state directory goes last.
     view: Arc<View>,
     session: Arc<Session>,
-    core: BackgroundCore,
+    core: BackgroundCore<Services>,
     stops: Stops,
     state: StateDir,
 }
@@ -41,7 +56,7 @@ impl Cluster {
     pub fn assemble(state: StateDir, args: &UpArgs) -> Result<Cluster> {
         prepare_process()?;
         let stops = Stops::listen()?;
-        let core = BackgroundCore::start(Plan::new(&state, args)?)?;
+        let core = BackgroundCore::<Services>::start(Plan::new(&state, args)?)?;
         let session = match Session::mount(core.services().client.clone(), mount_options(args)) {
             Ok(session) => Arc::new(session),
             Err(error) => {
@@ -116,14 +131,9 @@ fn forget(paths: &StatePaths) {
 }
 
 fn mount_options(args: &UpArgs) -> MountOptions {
-    let transport = match args.transport {
-        cli::Transport::Auto => fuse::Transport::Auto,
-        cli::Transport::Uring => fuse::Transport::Uring,
-        cli::Transport::Dev => fuse::Transport::Dev,
-    };
     MountOptions {
         source: args.dir.display().to_string(),
-        transport,
+        transport: fuse_transport(args.transport),
         read_only: args.read_only,
         ..MountOptions::at(&args.mount)
     }

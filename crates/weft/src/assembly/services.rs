@@ -1,39 +1,22 @@
 //! The services of a cluster, opened from the bottom up and closed from the top down.
 
+use super::core::Served;
+use super::metadata::Metadata;
+use super::stores::{make_target, open_target, refusal};
 use crate::cli::{self, UpArgs};
-use chunkstore::{
-    DEFAULT_MAX_OPEN_FILES, DEFAULT_SUM_CACHE_BYTES, Identity, Kind, Options as StoreOptions, Store,
-    StoreError,
-};
+use chunkstore::{Identity, Store};
 use client::{Client, ClientOptions};
 use kv::{Durability, Embedded, Writer};
-use meta::{MetaOptions, MetaService, StorageChannel};
-use mgmt::{Management, StateDir, StatePaths, Superblock, TargetList};
+use meta::{MetaOptions, MetaService, SessionKind, StorageChannel};
+use mgmt::{FIRST_NODE, Management, StateDir, StatePaths, Superblock, TargetList};
 use net::Channel;
-use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use storage::StorageService;
-use types::{Errno, Error, NodeId, Result, SessionId, TargetId};
+use types::{Errno, Error, Result, SessionId, TargetId};
 
 /// Targets of a new cluster unless told otherwise: as many as a file is striped over by default.
 const DEFAULT_TARGETS: usize = 4;
-
-/// Memory for checksums of all targets together, bytes; stands for a thousand times as much data.
-const SUM_CACHE_BYTES: usize = 256 << 20;
-
-/// Descriptors that a chunk file may take: cached, direct and checksums.
-const FILES_PER_CHUNK_FILE: u64 = 3;
-
-/// Descriptors kept for everything but chunk files: the metadata store's tables, rings, FUSE devices, sockets.
-const RESERVED_FILES: u64 = 1024;
-
-/// Chunk files that a target keeps open however few descriptors there are.
-const MIN_OPEN_CHUNK_FILES: usize = 16;
-
-/// The node that a cluster of one process has.
-const THIS_NODE: NodeId = NodeId(1);
 
 /// What a process is to serve.
 pub struct Plan {
@@ -128,45 +111,10 @@ impl Plan {
         let count = list.targets().count();
         let mut stores = BTreeMap::new();
         for (id, directory) in list.targets() {
-            let opened = Store::open(directory, &self.identity(id), store_options(count)).await;
-            let (store, report) = opened.map_err(refusal)?;
-            tracing::debug!(target_id = id.0, ?report, "target opened");
-            stores.insert(id, store);
+            stores.insert(id, open_target(directory, &self.identity(id), count).await?);
         }
         Ok(stores)
     }
-}
-
-/// Makes a directory a target, unless a first start that was cut short has done so.
-async fn make_target(directory: &Path, identity: &Identity) -> Result<()> {
-    mgmt::require_target_or_vacant(directory)?;
-    match Store::format(directory, identity).await {
-        Err(e) if e.kind() == Kind::NotEmpty => Store::check(directory, identity).await.map_err(refusal),
-        made => made.map_err(refusal),
-    }
-}
-
-/// The share of one of `count` targets in what the process may use.
-fn store_options(count: usize) -> StoreOptions {
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).saturating_sub(RESERVED_FILES);
-    let files = files / (FILES_PER_CHUNK_FILE * count as u64);
-    StoreOptions {
-        max_open_files: (files as usize).clamp(MIN_OPEN_CHUNK_FILES, DEFAULT_MAX_OPEN_FILES),
-        sum_cache_bytes: (SUM_CACHE_BYTES / count).min(DEFAULT_SUM_CACHE_BYTES),
-        ..StoreOptions::default()
-    }
-}
-
-/// A target's refusal as the boundary error.
-fn refusal(error: StoreError) -> Error {
-    let errno = match error.kind() {
-        Kind::NoSpace => Errno::ENOSPC,
-        Kind::NotATarget => Errno::ENOENT,
-        Kind::NotEmpty => Errno::ENOTEMPTY,
-        Kind::WrongIdentity | Kind::NewerVersion => Errno::EINVAL,
-        _ => Errno::EIO,
-    };
-    Error::new(errno, error.message().to_string()).hint(error.hint().to_string())
 }
 
 /// Everything that runs between the mount and the disks.
@@ -182,9 +130,11 @@ pub struct Services {
     pub client: Arc<Client>,
 }
 
-impl Services {
+impl Served for Services {
+    type Plan = Plan;
+
     /// Opens all services, and settles what a process that died may have left.
-    pub async fn open(plan: &Plan) -> Result<Services> {
+    async fn open(plan: &Plan) -> Result<Services> {
         let list = plan.targets().await?;
         let engine = Embedded::open(&plan.paths.meta()).map_err(mgmt::Error::from)?;
         let writer = Arc::new(Writer::new(Arc::new(engine), plan.durability));
@@ -195,27 +145,33 @@ impl Services {
         let channels: HashMap<TargetId, StorageChannel> =
             stores.keys().map(|id| (*id, channel.clone())).collect();
         let options = MetaOptions {
-            node: THIS_NODE,
+            node: FIRST_NODE,
             hash_key: plan.superblock.hash_key,
             partitions: plan.superblock.partitions,
         };
         let meta = MetaService::open(writer.clone(), options, management.map(), channels.clone()).await?;
         meta.recover().await?;
+        let recovered = Arc::new(rt::sync::Event::new());
+        recovered.set();
+        management.set_metadata(Arc::new(Metadata { service: meta.clone(), recovered }));
         for (&target, store) in &stores {
             meta.tidy(target, &store.take_touched()).await?;
         }
+        let session = SessionId(rt::random_u64());
+        meta.register_session(session, SessionKind::Local).await?;
         let client = Client::new(ClientOptions {
-            session: SessionId(rt::random_u64()),
+            session,
             meta: Channel::in_process(meta.clone()),
-            storage: channels,
+            storage: channels.into(),
             map: management.map(),
             server_cache: plan.server_cache,
+            alone: true,
         });
         Ok(Services { writer, stores, storage, management, meta, client })
     }
 
     /// Starts the background work of every service on the calling core.
-    pub fn spawn_background(&self) {
+    fn spawn_background(self: &Arc<Self>) {
         rt::spawn(self.management.clone().background());
         rt::spawn(self.meta.clone().background());
         rt::spawn(self.client.clone().background());
@@ -224,6 +180,19 @@ impl Services {
         }
     }
 
+    /// Ends the session and closes the services; the first failure is told after all were tried.
+    async fn close(&self) -> Result<()> {
+        let mut outcome = self.client.shutdown().await;
+        // Before the stores call themselves clean: what they hold must not outlive the metadata that owns it.
+        outcome = outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()));
+        for store in self.stores.values() {
+            outcome = outcome.and(store.close().await.map_err(refusal));
+        }
+        outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()))
+    }
+}
+
+impl Services {
     /// What the file system check finds; nothing may be served meanwhile, nor after a repair.
     pub async fn check(
         &self,
@@ -240,17 +209,6 @@ impl Services {
             stores: &self.stores,
         };
         fsck::check(&subject, repair, progress).await
-    }
-
-    /// Ends the session and closes the services; the first failure is told after all were tried.
-    pub async fn close(&self) -> Result<()> {
-        let mut outcome = self.client.shutdown().await;
-        // Before the stores call themselves clean: what they hold must not outlive the metadata that owns it.
-        outcome = outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()));
-        for store in self.stores.values() {
-            outcome = outcome.and(store.close().await.map_err(refusal));
-        }
-        outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()))
     }
 
     /// Requests that a target has been sent.

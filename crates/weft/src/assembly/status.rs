@@ -1,11 +1,13 @@
 //! What a running cluster tells about itself.
 
+use super::peers::MgmtChannel;
 use super::services::Services;
 use super::stop::Stop;
 use crate::cli::{UpArgs, value_name};
 use crate::control::{ClusterStatus, Counters, DiskFree, PoolStatus, Request, Service, TargetStatus};
 use fuse::Session;
 use mgmt::{StateDir, Superblock};
+use net::Channel;
 use serde_json::Value;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -110,7 +112,7 @@ impl View {
     }
 
     fn pools(&self) -> Vec<PoolStatus> {
-        let status = |p: mgmt::PoolUsage| PoolStatus {
+        let status = |p: wire::mgmt::PoolInfo| PoolStatus {
             id: p.id,
             name: p.name,
             targets: p.targets,
@@ -134,6 +136,22 @@ impl View {
     }
 }
 
+impl View {
+    /// Asks management, on a core of the control thread's own.
+    fn manage(&self, request: wire::MgmtRequest) -> Result<Value> {
+        let management: MgmtChannel = Channel::in_process(self.services.management.clone());
+        let reply = rt::block_on(async move { management.call(request, None).await })
+            .map_err(|e| crate::output::os_error("io_uring", &e))??;
+        serde_json::to_value(reply)
+            .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
+    }
+}
+
+fn one_process() -> Error {
+    Error::new(Errno::EOPNOTSUPP, "this cluster is one process: its targets are fixed, and it has no network")
+        .hint("weft cluster init makes a cluster of several machines")
+}
+
 impl Service for View {
     fn answer(&self, request: Request) -> Result<Value> {
         let value = match request {
@@ -141,6 +159,8 @@ impl Service for View {
             Request::Targets => serde_json::to_value(self.targets()),
             Request::Pools => serde_json::to_value(self.pools()),
             Request::Df => serde_json::to_value(self.df()),
+            Request::Manage { request } => return self.manage(request),
+            Request::Net | Request::AddTarget { .. } => return Err(one_process()),
             Request::Stop => return Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
         };
         value.map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))

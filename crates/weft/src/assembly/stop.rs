@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
-use types::Result;
+use types::{Error, Result};
 
 /// Why the cluster ends.
 pub enum Stop {
@@ -19,6 +19,8 @@ pub enum Stop {
     Command(#[allow(dead_code)] UnixStream),
     /// The mount has ended: somebody unmounted it, or it failed.
     Unmounted(Result<()>),
+    /// Management doesn't want this node any more.
+    Outcast(Error),
     /// It could not be brought up entirely.
     Failure,
 }
@@ -33,6 +35,7 @@ impl fmt::Display for Stop {
             Stop::Command(_) => write!(f, "weft down"),
             Stop::Unmounted(Ok(())) => write!(f, "unmounted"),
             Stop::Unmounted(Err(error)) => write!(f, "the mount has failed: {error}"),
+            Stop::Outcast(error) => write!(f, "{error}"),
             Stop::Failure => write!(f, "not up entirely"),
         }
     }

@@ -1,18 +1,23 @@
 //! The commands, one file each.
 
+mod cluster;
 mod df;
 mod down;
 mod entry_info;
 mod entry_set_pattern;
 mod fsck;
 pub mod install_helper;
+mod manage;
+mod mount;
 mod mount_helper;
 mod pool_list;
+mod serve;
 mod status;
+mod target_add;
 mod target_list;
 mod up;
 
-use crate::cli::{Command, EntryCommand, ListCommand};
+use crate::cli::{Command, EntryCommand};
 use types::Result;
 
 /// Carries out a command.
@@ -24,8 +29,16 @@ pub fn run(command: Command) -> Result<()> {
         Command::Df(args) => df::run(&args),
         Command::Entry(EntryCommand::Info(args)) => entry_info::run(&args),
         Command::Entry(EntryCommand::SetPattern(args)) => entry_set_pattern::run(&args),
-        Command::Target(ListCommand::List(args)) => target_list::run(&args),
-        Command::Pool(ListCommand::List(args)) => pool_list::run(&args),
+        Command::Cluster(command) => cluster::run(command),
+        Command::Node(command) => manage::node(command),
+        Command::Serve(args) => serve::run(&args),
+        Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => mount::umount(&args),
+        Command::Target(command) => manage::target(command),
+        Command::Pool(command) => manage::pool(command),
+        Command::Session(command) => manage::session(command),
+        Command::Health(args) => manage::health(&args),
+        Command::Net(command) => manage::net(command),
         Command::Fsck(args) => fsck::run(&args),
         Command::InstallHelper(args) => install_helper::run(&args),
         Command::MountHelper(args) => mount_helper::run(&args),

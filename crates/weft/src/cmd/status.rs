@@ -20,12 +20,16 @@ pub fn run(args: &QueryArgs) -> Result<()> {
 /// The status screen.
 pub fn screen(status: &ClusterStatus) -> String {
     let mode = if status.read_only { "read-only, " } else { "" };
+    let mounted = match status.mount.as_str() {
+        "" => "- (a node of a cluster; weft mount mounts it)".into(),
+        mount => format!("{mount} ({mode}transport {})", status.transport),
+    };
     let counters = &status.counters;
     let head = list(&[
         ("cluster", format!("{} ({})", status.name, status.uuid)),
         ("weft", format!("{}, process {}, up {}", status.version, status.pid, duration(status.uptime_s))),
         ("state in", status.dir.clone()),
-        ("mounted at", format!("{} ({mode}transport {})", status.mount, status.transport)),
+        ("mounted at", mounted),
         ("durability", status.durability.clone()),
         (
             "capacity",

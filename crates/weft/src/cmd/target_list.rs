@@ -43,14 +43,15 @@ pub fn targets_table(targets: &[TargetStatus]) -> String {
     table(heading, &targets.iter().map(row).collect::<Vec<_>>())
 }
 
-fn state_name(state: TargetState) -> &'static str {
+pub fn state_name(state: TargetState) -> &'static str {
     match state {
         TargetState::Online => "online",
+        TargetState::ProbablyOffline => "probably offline",
         TargetState::Offline => "offline",
     }
 }
 
-fn class_name(class: CapacityClass) -> &'static str {
+pub fn class_name(class: CapacityClass) -> &'static str {
     match class {
         CapacityClass::Normal => "normal",
         CapacityClass::Low => "low",

@@ -61,6 +61,7 @@ fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir) -> Result<()>) -> Resu
         mgmt::require_target_or_vacant(target)?;
     }
     crate::mountpoint::prepare(&args.mount)?;
+    crate::node_config::require_no_node(&args.dir)?;
     let state = StateDir::open_or_create(&args.dir, CLUSTER_NAME)?;
     opened(&state)?;
     Cluster::assemble(state, args)
@@ -71,7 +72,7 @@ fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir) -> Result<()>) -> Resu
 fn absolute(args: &UpArgs) -> Result<UpArgs> {
     Ok(UpArgs {
         dir: resolve(&args.dir)?,
-        mount: resolve_mountpoint(&args.mount)?,
+        mount: crate::mountpoint::resolve(&args.mount)?,
         target_dir: args.target_dir.iter().map(|dir| resolve(dir)).collect::<Result<_>>()?,
         ..args.clone()
     })
@@ -82,16 +83,4 @@ fn resolve(path: &Path) -> Result<PathBuf> {
         Ok(resolved) => Ok(resolved),
         Err(_) => std::path::absolute(path).map_err(|e| os_error(path.display(), &e)),
     }
-}
-
-/// Only the parent is resolved: what a killed process left mounted can't be looked at.
-fn resolve_mountpoint(path: &Path) -> Result<PathBuf> {
-    if let Ok(resolved) = path.canonicalize() {
-        return Ok(resolved);
-    }
-    let path = std::path::absolute(path).map_err(|e| os_error(path.display(), &e))?;
-    Ok(match (path.parent().map(Path::canonicalize), path.file_name()) {
-        (Some(Ok(parent)), Some(name)) => parent.join(name),
-        _ => path,
-    })
 }

@@ -92,9 +92,12 @@ impl Control {
 
 /// The error of a command that needs a running cluster.
 pub fn not_running(dir: &Path) -> Error {
-    let dir = dir.display();
-    Error::new(Errno::ENOTCONN, format!("the cluster in {dir} is not running"))
-        .hint(format!("weft up --dir {dir} --mount MOUNTPOINT starts it"))
+    let shown = dir.display();
+    let (what, how) = match crate::node_config::is_node(dir) {
+        true => ("node", format!("weft serve --dir {shown} starts it")),
+        false => ("cluster", format!("weft up --dir {shown} --mount MOUNTPOINT starts it")),
+    };
+    Error::new(Errno::ENOTCONN, format!("the {what} in {shown} is not running")).hint(how)
 }
 
 #[cfg(test)]

@@ -10,7 +10,10 @@ mod protocol;
 mod server;
 
 pub use client::{Control, not_running};
-pub use protocol::{Answer, ClusterStatus, Counters, DiskFree, PoolStatus, Request, Stopping, TargetStatus};
+pub use protocol::{
+    Answer, ClusterStatus, Counters, DiskFree, LinkInfo, PeerInfo, PoolStatus, Request, Stopping,
+    TargetStatus,
+};
 pub use server::{Service, start};
 
 use std::os::fd::AsRawFd;

@@ -1,10 +1,11 @@
 //! What is said over the control socket; `--json` prints the same.
 
+use crate::node_config::TargetConfig;
 use serde::{Deserialize, Serialize};
 use types::{CapacityClass, Errno, Error, PoolId, TargetId, TargetState};
 
 /// What a command asks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "cmd", rename_all = "kebab-case")]
 #[allow(missing_docs)]
 pub enum Request {
@@ -16,6 +17,12 @@ pub enum Request {
     Pools,
     /// [`DiskFree`].
     Df,
+    /// A list of [`PeerInfo`]: the connections of a node.
+    Net,
+    /// What management answers to this.
+    Manage { request: wire::MgmtRequest },
+    /// A directory of this node becomes a target: its id.
+    AddTarget { target: TargetConfig },
     /// [`Stopping`], and then the end of the connection when the process has ended.
     Stop,
 }
@@ -124,6 +131,32 @@ pub struct DiskFree {
     pub used: u64,
     pub free: u64,
     pub targets: Vec<TargetStatus>,
+}
+
+/// A process that a node talks to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct PeerInfo {
+    pub name: String,
+    pub addresses: Vec<String>,
+    pub links: Vec<LinkInfo>,
+}
+
+/// The way of one core to a process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct LinkInfo {
+    pub core: u32,
+    /// Address and transport; `None` without a connection.
+    pub connected: Option<String>,
+    /// Addresses that weren't usable when they were last tried, and why.
+    pub failures: Vec<String>,
+    pub round_trip_us: Option<u64>,
+    /// Connections that were made in all.
+    pub connections: u64,
+    pub requests: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
 }
 
 /// The process has begun to stop.

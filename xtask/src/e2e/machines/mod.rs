@@ -1,4 +1,4 @@
-//! A cluster of several machines' worth of processes on a network of its own: management with metadata, storage nodes, mounts.
+//! A cluster on machines of its own, as far as the network goes: management with metadata, storage nodes, mounts, each in a namespace.
 
 mod commands;
 mod tests;

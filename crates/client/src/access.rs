@@ -1,0 +1,206 @@
+//! The way into a file's content: its gate, with a lease that fits and the content loaded.
+
+use crate::inode::{Content, OpenInode};
+use crate::{Client, file_info};
+use rt::sync::{ReadGuard, WriteGuard};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::{InodeId, Layout, Result, Timestamp};
+use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
+
+/// How long after a recall others count as busy with a file: readers then share it with its writers instead of taking it from them.
+const CONTENDED_NS: u64 = 1_000_000_000;
+/// Rest before asking again for a lease that was not granted, at first; it doubles up to `MAX_PAUSE`.
+const MIN_PAUSE: Duration = Duration::from_millis(1);
+/// The longest rest between two questions for a lease.
+const MAX_PAUSE: Duration = Duration::from_millis(100);
+
+/// What an operation needs of a lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Need {
+    /// To look at the content as it is now.
+    Look,
+    /// To hand out content that will be kept.
+    Keep,
+    /// To change content where it lies.
+    Change,
+    /// To change the shape of the file, or to know its very end.
+    Alone,
+}
+
+impl Need {
+    fn is_met_by(self, lease: LeaseMode) -> bool {
+        match self {
+            Need::Look => true,
+            Need::Keep => lease != LeaseMode::Shared,
+            Need::Change => lease != LeaseMode::Read,
+            Need::Alone => lease == LeaseMode::Write,
+        }
+    }
+}
+
+/// What is known of the chunk files of one file.
+pub(crate) struct Measured {
+    /// The end of the file, as far as chunks reach.
+    pub(crate) end: u64,
+    /// Allocated 512-byte units.
+    pub(crate) blocks: u64,
+    /// The last change of any.
+    pub(crate) mtime: Timestamp,
+}
+
+impl Client {
+    /// Shared use of a file's content. `need` is asked with what is known, when there is something.
+    pub(crate) async fn enter<'a>(&self, inode: &'a OpenInode, need: Need) -> Result<ReadGuard<'a>> {
+        for turn in 0.. {
+            let guard = inode.gate.read().await;
+            if inode.content.lock().is_ready(|_| need) {
+                return Ok(guard);
+            }
+            drop(guard);
+            self.acquire(inode, need, turn).await?;
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// The same, alone.
+    pub(crate) async fn enter_alone<'a>(
+        &self,
+        inode: &'a OpenInode,
+        need: impl Fn(&Content) -> Need,
+    ) -> Result<WriteGuard<'a>> {
+        for turn in 0.. {
+            let guard = inode.gate.write().await;
+            let needed = {
+                let content = inode.content.lock();
+                if content.is_ready(&need) {
+                    return Ok(guard);
+                }
+                if content.loaded { need(&content) } else { need(&Content::default()) }
+            };
+            drop(guard);
+            self.acquire(inode, needed, turn).await?;
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// Makes sure that the service knows that the inode is used here: by a lease.
+    pub(crate) async fn hold(&self, inode: &OpenInode, need: Need) -> Result<()> {
+        for turn in 0.. {
+            let asked = self.leases.asking();
+            if self.leases.vouches(asked, inode.ino).is_some_and(|mode| need.is_met_by(mode)) {
+                return Ok(());
+            }
+            self.acquire(inode, need, turn).await?;
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// Asks once for a lease and for the content under it. No gate may be held: the answer may have to wait for a recall of this very
+    /// session.
+    async fn acquire(&self, inode: &OpenInode, need: Need, turn: u32) -> Result<()> {
+        self.leases.wait_while_closing(inode.ino).await;
+        let wish = if self.leases.is_alone() { None } else { Some(self.wish(inode, need)) };
+        let answer = self.ask(MetaOp::Open { ino: inode.ino, wish }).await?;
+        let info = file_info(answer.reply)?;
+        let taken = {
+            // The lease is looked at under this lock, under which a recall unloads what is loaded.
+            let mut content = inode.content.lock();
+            let lease = self.leases.vouches(answer.asked, inode.ino);
+            lease.inspect(|&mode| content.load(info, mode)).is_some_and(|mode| need.is_met_by(mode))
+        };
+        if !taken {
+            self.leases.mark(inode.ino);
+            rt::sleep(MIN_PAUSE.saturating_mul(1 << turn.min(10)).min(MAX_PAUSE)).await;
+        }
+        Ok(())
+    }
+
+    fn wish(&self, inode: &OpenInode, need: Need) -> LeaseMode {
+        let shared = {
+            let content = inode.content.lock();
+            content.loaded && content.lease == LeaseMode::Shared
+        };
+        let recalled = inode.recalled_ns.load(Ordering::Relaxed);
+        let contended = recalled > 0 && rt::monotonic_ns().saturating_sub(recalled) < CONTENDED_NS;
+        let writers = inode.writers.load(Ordering::Relaxed) > 0;
+        match need {
+            Need::Change | Need::Alone => LeaseMode::Write,
+            // To who shares the file already, a wish to write gives all of it.
+            Need::Keep if writers || shared => LeaseMode::Write,
+            Need::Keep => LeaseMode::Read,
+            Need::Look if writers => LeaseMode::Write,
+            Need::Look if contended => LeaseMode::Shared,
+            Need::Look => LeaseMode::Read,
+        }
+    }
+
+    /// What the service says of a file at this moment, to be used once.
+    pub(crate) async fn look_once(&self, ino: InodeId) -> Result<FileInfo> {
+        let info = file_info(self.ask(MetaOp::Open { ino, wish: None }).await?.reply)?;
+        self.leases.mark(ino);
+        if self.inodes.open(ino).is_none() {
+            self.inodes.let_go(ino);
+        }
+        Ok(info)
+    }
+
+    /// Asks the chunk files of a file.
+    pub(crate) async fn measure(&self, ino: InodeId, layout: &Layout) -> Result<Measured> {
+        let replies = self.on_every_stripe(ino, layout, |_| StorageOp::Stat).await?;
+        let mut measured = Measured { end: 0, blocks: 0, mtime: Timestamp::default() };
+        let mut lens = Vec::with_capacity(replies.len());
+        for reply in replies {
+            let StorageReply::Stat { len, blocks, mtime } = reply else { continue };
+            lens.push(len);
+            measured.blocks += blocks;
+            measured.mtime = measured.mtime.max(mtime);
+        }
+        measured.end = layout::file_end(layout, &lens);
+        Ok(measured)
+    }
+
+    /// Learns the end of a file that others write, too, if what is known of it doesn't reach to `end`. The gate is held.
+    pub(crate) async fn learn_end(&self, inode: &OpenInode, end: u64) -> Result<()> {
+        let layout = {
+            let content = inode.content.lock();
+            let may_be_longer =
+                content.lease == LeaseMode::Shared && content.inline.is_none() && end > content.size;
+            content.layout.clone().filter(|_| may_be_longer)
+        };
+        if let Some(layout) = layout {
+            let measured = self.measure(inode.ino, &layout).await?;
+            let mut content = inode.content.lock();
+            content.size = content.size.max(measured.end);
+        }
+        Ok(())
+    }
+}
+
+impl Content {
+    /// True when the content is there, under a lease that fits.
+    fn is_ready(&self, need: impl Fn(&Content) -> Need) -> bool {
+        self.loaded && need(self).is_met_by(self.lease)
+    }
+
+    /// Takes over what the service says, under a lease that has just been looked at. What is loaded already was so all the time, and is
+    /// newer; only what others wrote to a shared file is news.
+    fn load(&mut self, info: FileInfo, lease: LeaseMode) {
+        if self.loaded {
+            if self.lease == LeaseMode::Shared && lease != LeaseMode::Shared {
+                self.size = self.size.max(info.attr.size);
+            }
+        } else {
+            self.take(info);
+            // An earlier use of the file, or an earlier client, may have left chunks that aren't on disk.
+            self.changes += u64::from(self.layout.is_some());
+        }
+        self.lease = lease;
+    }
+
+    /// Forgets what is true only under a lease.
+    pub(crate) fn unload(&mut self) {
+        let (changes, synced) = (self.changes, self.synced);
+        *self = Content { changes, synced, ..Content::default() };
+    }
+}

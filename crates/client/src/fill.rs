@@ -1,0 +1,112 @@
+//! Reads whose bytes stay in the kernel's page cache, and the door that a recall closes before them.
+//!
+//! While the kernel is told to forget, such a read could put back what is being forgotten. So they wait. But the kernel can't forget
+//! a page that a waiting read is to fill: when it takes long, those that wait are let through, and the kernel has to forget once more.
+
+use parking_lot::Mutex;
+use rt::sync::Event;
+
+/// The door of one inode.
+#[derive(Default)]
+pub(crate) struct Fills {
+    state: Mutex<Door>,
+    moved: Event,
+}
+
+#[derive(Default)]
+struct Door {
+    /// How many recalls hold it closed.
+    closed: usize,
+    /// How often those who waited were let through.
+    passes: u64,
+    waiting: usize,
+    /// Somebody was let through since the kernel was last told.
+    passed: bool,
+}
+
+/// How a read came through the door.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Entry {
+    /// It was open.
+    Free,
+    /// It is closed: the lease is on its way out, and the kernel will forget what is read.
+    LetThrough,
+}
+
+impl Fills {
+    /// Waits at the door.
+    pub(crate) async fn enter(&self) -> Entry {
+        let passes = {
+            let mut door = self.state.lock();
+            if door.closed == 0 {
+                return Entry::Free;
+            }
+            door.waiting += 1;
+            door.passes
+        };
+        let _counted = Waiting { fills: self };
+        loop {
+            let moved = self.moved.wait();
+            {
+                let door = self.state.lock();
+                if door.closed == 0 {
+                    return Entry::Free;
+                }
+                if door.passes != passes {
+                    return Entry::LetThrough;
+                }
+            }
+            moved.await;
+        }
+    }
+
+    /// True while no recall holds reads back.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state.lock().closed == 0
+    }
+
+    pub(crate) fn close(&self) {
+        self.state.lock().closed += 1;
+    }
+
+    pub(crate) fn open(&self) {
+        {
+            let mut door = self.state.lock();
+            door.closed = door.closed.saturating_sub(1);
+        }
+        self.wake();
+    }
+
+    /// Lets those through who wait.
+    pub(crate) fn let_through(&self) {
+        {
+            let mut door = self.state.lock();
+            if door.waiting == 0 {
+                return;
+            }
+            door.passes += 1;
+            door.passed = true;
+        }
+        self.wake();
+    }
+
+    /// Whether somebody was let through since the last time.
+    pub(crate) fn take_passed(&self) -> bool {
+        std::mem::take(&mut self.state.lock().passed)
+    }
+
+    fn wake(&self) {
+        self.moved.set();
+        self.moved.clear();
+    }
+}
+
+struct Waiting<'a> {
+    fills: &'a Fills,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.fills.state.lock().waiting -= 1;
+    }
+}

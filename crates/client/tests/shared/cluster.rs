@@ -1,0 +1,214 @@
+//! A cluster on a simulated machine with several clients.
+
+use crate::slow::Slow;
+use chunkstore::{Identity, Options, Store};
+use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
+use kv::{Blocking, Durability, Engine, Memory, Writer};
+use meta::{MetaOptions, MetaService};
+use net::Channel;
+use rt::IoBuf;
+use rt::sim::Machine;
+use std::cell::Cell;
+use std::future::Future;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, RwLock};
+use storage::StorageService;
+use types::{
+    CapacityClass, ClusterMap, Credentials, Epoch, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
+    SessionId, SetAttr, Target, TargetId, TargetState,
+};
+use wire::XattrMode;
+
+/// Targets; every file is striped over all of them.
+pub(crate) const TARGETS: u32 = 3;
+/// Bytes of a chunk.
+pub(crate) const CHUNK: usize = 64 * 1024;
+/// Reading, and reading and writing.
+pub(crate) const RDONLY: u32 = 0;
+pub(crate) const RDWR: u32 = 2;
+/// Who asks.
+pub(crate) const ROOT: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
+const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
+const PARTITIONS: u16 = 4;
+const LOG_BYTES: u64 = 256 * 1024;
+const CAPACITY: u64 = 1 << 40;
+
+/// A running cluster.
+pub(crate) struct Cluster {
+    pub(crate) meta: Arc<MetaService>,
+    map: MapHandle,
+    storage: Arc<StorageService>,
+    pub(crate) stores: Vec<Arc<Store>>,
+    sessions: Cell<u64>,
+}
+
+/// Runs a test on a new machine with a new cluster.
+pub(crate) fn with_cluster<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<Cluster>) -> F + 'static) {
+    with_cluster_of_seed(1, test);
+}
+
+/// The same with another order of events.
+pub(crate) fn with_cluster_of_seed<F: Future<Output = ()> + 'static>(
+    seed: u64,
+    test: impl FnOnce(Rc<Cluster>) -> F + 'static,
+) {
+    let run = async move {
+        let cluster = Cluster::start().await;
+        test(Rc::new(cluster)).await;
+    };
+    Machine::new(seed).run(run).unwrap();
+}
+
+impl Cluster {
+    async fn start() -> Cluster {
+        for target in targets() {
+            Store::format_with_log(&directory(target), &identity(target), LOG_BYTES).await.unwrap();
+        }
+        let map: MapHandle = Arc::new(RwLock::new(Arc::new(cluster_map())));
+        let mut stores = Vec::new();
+        for target in targets() {
+            let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
+            stores.push(opened.unwrap().0);
+        }
+        let storage = Arc::new(StorageService::new(stores.iter().cloned()));
+        let direct = targets().map(|target| (target, Channel::in_process(storage.clone()))).collect();
+        let engine: Arc<dyn Engine> = Arc::new(Memory::new());
+        let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
+        let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
+        let meta = MetaService::open(writer, options, map.clone(), direct).await.unwrap();
+        rt::spawn(meta.clone().background());
+        let cluster = Cluster { meta, map, storage, stores, sessions: Cell::new(0) };
+        let first = cluster.client().await;
+        first.setxattr(ROOT, InodeId::ROOT, b"weft.pattern", PATTERN, XattrMode::Any, false).await.unwrap();
+        first.shutdown().await.unwrap();
+        cluster
+    }
+
+    /// One more client.
+    pub(crate) async fn client(&self) -> Arc<Client> {
+        let client = self.unregistered();
+        client.register().await.unwrap();
+        rt::spawn(client.clone().background());
+        client
+    }
+
+    /// Some more clients.
+    pub(crate) async fn clients<const N: usize>(&self) -> [Arc<Client>; N] {
+        let mut clients = Vec::new();
+        for _ in 0..N {
+            clients.push(self.client().await);
+        }
+        clients.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"))
+    }
+
+    /// A client that nobody knows and that hears of no recall yet.
+    pub(crate) fn unregistered(&self) -> Arc<Client> {
+        self.sessions.set(self.sessions.get() + 1);
+        let storage = Slow::new(self.storage.clone());
+        Client::new(ClientOptions {
+            session: SessionId(self.sessions.get()),
+            meta: Channel::in_process(Slow::new(self.meta.clone())),
+            storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
+            map: self.map.clone(),
+            server_cache: false,
+            alone: false,
+        })
+    }
+}
+
+/// What programs do on one client.
+pub(crate) trait Program {
+    async fn make(&self, name: &str) -> Arc<Handle>;
+    async fn open_named(&self, name: &str, flags: u32) -> Arc<Handle>;
+    async fn put(&self, file: &Arc<Handle>, offset: usize, len: usize, byte: u8);
+    async fn append(&self, file: &Arc<Handle>, data: &[u8]);
+    async fn bytes(&self, file: &Arc<Handle>) -> Vec<u8>;
+    async fn try_bytes(&self, file: &Arc<Handle>) -> Result<Vec<u8>>;
+    async fn size(&self, ino: InodeId) -> u64;
+    async fn set_size(&self, ino: InodeId, size: usize);
+}
+
+impl Program for Arc<Client> {
+    async fn make(&self, name: &str) -> Arc<Handle> {
+        self.create(ROOT, InodeId::ROOT, name.as_bytes(), 0o100_644, 0, RDWR).await.unwrap().1
+    }
+
+    async fn open_named(&self, name: &str, flags: u32) -> Arc<Handle> {
+        let found = self.lookup(ROOT, InodeId::ROOT, name.as_bytes()).await.unwrap();
+        self.open(ROOT, found.ino, flags).await.unwrap()
+    }
+
+    async fn put(&self, file: &Arc<Handle>, offset: usize, len: usize, byte: u8) {
+        let data = IoBuf::from_slice(&vec![byte; len]);
+        assert_eq!(self.write(file, offset as u64, data, WriteHow::default()).await.unwrap(), len);
+    }
+
+    async fn append(&self, file: &Arc<Handle>, data: &[u8]) {
+        let how = WriteHow { append: true, ..WriteHow::default() };
+        assert_eq!(self.write(file, 0, IoBuf::from_slice(data), how).await.unwrap(), data.len());
+    }
+
+    /// All there is, as a program finds it that reads to the end.
+    async fn bytes(&self, file: &Arc<Handle>) -> Vec<u8> {
+        self.try_bytes(file).await.unwrap()
+    }
+
+    async fn try_bytes(&self, file: &Arc<Handle>) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        loop {
+            let buf = IoBuf::alloc(256 * 1024);
+            let got = self.read(file, bytes.len() as u64, buf.clone(), ReadHow::default()).await?;
+            if got == 0 {
+                return Ok(bytes);
+            }
+            bytes.extend_from_slice(&buf.as_slice()[..got]);
+        }
+    }
+
+    async fn size(&self, ino: InodeId) -> u64 {
+        self.getattr(ino).await.unwrap().size
+    }
+
+    async fn set_size(&self, ino: InodeId, size: usize) {
+        self.setattr(ROOT, ino, SetAttr::default(), Some(size as u64)).await.unwrap();
+    }
+}
+
+/// Bytes as runs of equal ones: `(byte, how many)`.
+pub(crate) fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
+    bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
+}
+
+fn targets() -> impl Iterator<Item = TargetId> {
+    (1..=TARGETS).map(TargetId)
+}
+
+fn directory(target: TargetId) -> PathBuf {
+    PathBuf::from(format!("/targets/t{target}"))
+}
+
+fn identity(target: TargetId) -> Identity {
+    Identity { cluster: "00000000-0000-4000-8000-000000000001".into(), target }
+}
+
+fn cluster_map() -> ClusterMap {
+    let target = |id: TargetId| Target {
+        id,
+        node: NodeId(1),
+        pool: PoolId(1),
+        path: directory(id).display().to_string(),
+        state: TargetState::Online,
+        capacity: CAPACITY,
+        free: CAPACITY,
+        class: CapacityClass::Normal,
+    };
+    let mut map = ClusterMap {
+        epoch: Epoch(1),
+        targets: targets().map(target).collect(),
+        pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+        groups: Vec::new(),
+    };
+    map.groups = layout::single_groups(&map);
+    map
+}

@@ -1,0 +1,93 @@
+//! What a kernel with caches would be told, and when.
+
+use crate::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, with_cluster};
+use client::{Caching, Invalidate, ReadHow};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use types::InodeId;
+
+/// A kernel that forgets after a while.
+#[derive(Default)]
+struct Kernel {
+    /// Inodes that were forgotten, and when.
+    forgotten: Mutex<Vec<(InodeId, u64)>>,
+    /// A page that is being filled, which has to be waited for.
+    filling: Mutex<Option<Arc<rt::sync::Event>>>,
+}
+
+impl Invalidate for Kernel {
+    fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(async move {
+            let filling = self.filling.lock().clone();
+            if let Some(filled) = filling {
+                filled.wait().await;
+            }
+            rt::sleep(Duration::from_millis(5)).await;
+            self.forgotten.lock().push((ino, rt::monotonic_ns()));
+        })
+    }
+}
+
+#[test]
+fn a_change_waits_until_the_kernels_of_others_have_forgotten() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        two.release(file.clone()).await;
+        let known = one.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        assert!(!known.trusted || known.size == CHUNK as u64);
+        rt::sleep(Duration::from_secs(2)).await;
+        assert!(one.getattr(file.ino()).await.unwrap().trusted);
+        kernel.forgotten.lock().clear();
+        two.set_size(file.ino(), 10).await;
+        let done = rt::monotonic_ns();
+        let forgotten = kernel.forgotten.lock().clone();
+        assert!(forgotten.iter().any(|&(ino, at)| ino == file.ino() && at <= done), "{forgotten:?}");
+    });
+}
+
+#[test]
+fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Weak::clone(&Arc::downgrade(&face)));
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        two.release(file.clone()).await;
+        let writer = two.open(ROOT, file.ino(), RDWR).await.unwrap();
+        let open = one.open_named("f", RDONLY).await;
+        assert_eq!(open.caching(), Caching::Kept);
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
+
+        // The kernel has locked a page and waits for it while it should forget; the read comes a bit later.
+        let filled = Arc::new(rt::sync::Event::new());
+        *kernel.filling.lock() = Some(filled.clone());
+        let (reader, page) = (one.clone(), open.clone());
+        rt::spawn(async move {
+            rt::sleep(Duration::from_millis(10)).await;
+            let buf = IoBuf::alloc(4096);
+            assert_eq!(reader.read(&page, 4096, buf.clone(), kept).await.unwrap(), 4096);
+            assert!(buf.as_slice().iter().all(|&byte| byte == b'x'));
+            filled.set();
+        });
+        let before = kernel.forgotten.lock().len();
+        let started = rt::monotonic_ns();
+        two.put(&writer, 0, CHUNK, b'y').await;
+        assert!(rt::monotonic_ns() - started < 2_000_000_000, "nobody was evicted");
+        assert!(kernel.forgotten.lock().len() >= before + 2, "what was let through is forgotten, too");
+        let buf = IoBuf::alloc(4096);
+        one.read(&open, 4096, buf.clone(), kept).await.unwrap();
+        assert!(buf.as_slice().iter().all(|&byte| byte == b'y'));
+    });
+}

@@ -1,0 +1,15 @@
+//! Several clients on one cluster: what one of them did, every other sees.
+//!
+//! Services, stores and clients are the real ones, on a simulated machine.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod appends;
+mod cluster;
+mod kernel;
+mod names;
+mod sessions;
+mod sizes;
+mod slow;
+mod storm;
+mod writers;

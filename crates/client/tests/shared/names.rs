@@ -1,0 +1,65 @@
+//! Names that one client makes, moves and removes.
+
+use crate::cluster::{CHUNK, Program, RDONLY, ROOT, runs, with_cluster};
+use client::Found;
+use std::time::Duration;
+use types::{Errno, InodeId};
+use wire::RenameMode;
+
+#[test]
+fn names_made_moved_and_removed_by_one_are_so_for_the_other() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap_err().errno, Errno::ENOENT);
+        let file = one.make("f").await;
+        assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino, file.ino());
+        one.rename(ROOT, InodeId::ROOT, b"f", InodeId::ROOT, b"g", RenameMode::Replace).await.unwrap();
+        assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap_err().errno, Errno::ENOENT);
+        assert_eq!(two.lookup(ROOT, InodeId::ROOT, b"g").await.unwrap().ino, file.ino());
+        two.unlink(ROOT, InodeId::ROOT, b"g").await.unwrap();
+        assert_eq!(one.lookup(ROOT, InodeId::ROOT, b"g").await.unwrap_err().errno, Errno::ENOENT);
+        assert_eq!(one.getattr(file.ino()).await.unwrap().nlink, 0);
+    });
+}
+
+#[test]
+fn what_nobody_disturbs_may_be_kept_and_what_is_fought_over_may_not() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = one.mkdir(ROOT, InodeId::ROOT, b"d", 0o755, 0).await.unwrap();
+        one.getattr(dir.ino).await.unwrap();
+        let absent = one.find(ROOT, dir.ino, b"x").await.unwrap();
+        assert_eq!(absent, Found::Absent { trusted: true });
+        let known = one.getattr(dir.ino).await.unwrap();
+        assert!(known.trusted);
+        two.create(ROOT, dir.ino, b"x", 0o100_644, 0, RDONLY).await.unwrap();
+        let Found::Known(known) = one.find(ROOT, dir.ino, b"x").await.unwrap() else { panic!("it is there") };
+        assert!(!known.name_trusted, "the directory was changed by another session a moment ago");
+        rt::sleep(Duration::from_secs(2)).await;
+        assert!(one.lookup(ROOT, dir.ino, b"x").await.unwrap().name_trusted);
+    });
+}
+
+#[test]
+fn a_file_that_another_deletes_stays_while_it_is_open_and_its_space_comes_back_after() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let file = one.make("f").await;
+        one.put(&file, 0, 3 * CHUNK, b'x').await;
+        one.release(file.clone()).await;
+        one.forget(file.ino(), 1);
+        let ino = file.ino();
+        let open = two.open_named("f", RDONLY).await;
+        one.unlink(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        rt::sleep(Duration::from_secs(3)).await;
+        assert_eq!(runs(&two.bytes(&open).await), [(b'x', 3 * CHUNK)]);
+        assert_eq!(two.getattr(ino).await.unwrap().nlink, 0);
+        two.release(open).await;
+        two.forget(ino, 1);
+        rt::sleep(Duration::from_secs(30)).await;
+        assert_eq!(one.getattr(ino).await.unwrap_err().errno, Errno::ESTALE);
+        for store in &cluster.stores {
+            assert_eq!(store.stat(ino).await.unwrap().len, 0);
+        }
+    });
+}

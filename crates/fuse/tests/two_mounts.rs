@@ -1,0 +1,297 @@
+//! Two mounts of one cluster, each with its own client, on the real kernel: what is done in one is seen in the other at once.
+//!
+//! It needs the right to mount, as the program itself does.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use chunkstore::{Identity, Options, Store};
+use client::{Client, ClientOptions};
+use fuse::{MountOptions, Session, Transport};
+use kv::{Durability, Memory, Writer};
+use meta::{MetaOptions, MetaService};
+use net::Channel;
+use rt::CoreConfig;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier, RwLock};
+use std::thread::JoinHandle;
+use storage::StorageService;
+use types::{
+    CapacityClass, ClusterMap, Epoch, MapHandle, NodeId, Pool, PoolId, SessionId, Target, TargetId,
+    TargetState,
+};
+
+const TARGETS: u32 = 2;
+const LOG_BYTES: u64 = 1 << 20;
+const CAPACITY: u64 = 1 << 40;
+
+/// A cluster whose services run on a thread of their own, mounted twice.
+struct Cluster {
+    base: PathBuf,
+    mounts: Vec<Session>,
+    stop: Arc<rt::sync::Event>,
+    services: Option<JoinHandle<()>>,
+}
+
+impl Cluster {
+    fn start(name: &str, transport: Transport) -> Cluster {
+        let base = std::env::temp_dir().join(format!("weft-two-mounts-{name}-{}", std::process::id()));
+        fs::create_dir_all(&base).unwrap();
+        let stop = Arc::new(rt::sync::Event::new());
+        let (tell, clients) = channel();
+        let (stopped, place) = (stop.clone(), base.clone());
+        let config = CoreConfig { name: "services".into(), ..CoreConfig::default() };
+        let services = rt::start_core(config, move || async move {
+            let made = serve(&place).await;
+            for client in &made {
+                rt::spawn(client.clone().background());
+            }
+            tell.send(made).unwrap();
+            stopped.wait().await;
+        });
+        let mounts = clients.recv().unwrap().into_iter().enumerate().map(|(number, client)| {
+            let mountpoint = base.join(format!("mnt{number}"));
+            fs::create_dir_all(&mountpoint).unwrap();
+            let options = MountOptions { transport, shared: true, depth: 8, ..MountOptions::at(&mountpoint) };
+            Session::mount(client, options).unwrap()
+        });
+        let mounts = mounts.collect();
+        Cluster { base, mounts, stop, services: Some(services.unwrap()) }
+    }
+
+    /// A path in each of the two mounts.
+    fn paths(&self, name: &str) -> [PathBuf; 2] {
+        [0, 1].map(|number: usize| self.mounts[number].mountpoint().join(name))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.mounts.drain(..).for_each(|mount| mount.unmount().unwrap());
+        self.stop.set();
+        self.services.take().unwrap().join().unwrap();
+        fs::remove_dir_all(&self.base).unwrap();
+    }
+}
+
+async fn serve(base: &Path) -> Vec<Arc<Client>> {
+    let map: MapHandle = Arc::new(RwLock::new(Arc::new(cluster_map(base))));
+    let mut stores = Vec::new();
+    for target in (1..=TARGETS).map(TargetId) {
+        let (directory, identity) = (base.join(format!("t{target}")), identity(target));
+        Store::format_with_log(&directory, &identity, LOG_BYTES).await.unwrap();
+        stores.push(Store::open(&directory, &identity, Options::default()).await.unwrap().0);
+    }
+    let storage = Arc::new(StorageService::new(stores.iter().cloned()));
+    let channels = || (1..=TARGETS).map(|id| (TargetId(id), Channel::in_process(storage.clone()))).collect();
+    let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
+    let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: 4 };
+    let meta = MetaService::open(writer, options, map.clone(), channels()).await.unwrap();
+    rt::spawn(meta.clone().background());
+    let mut clients = Vec::new();
+    for session in [1, 2] {
+        let client = Client::new(ClientOptions {
+            session: SessionId(session),
+            meta: Channel::in_process(meta.clone()),
+            storage: channels(),
+            map: map.clone(),
+            server_cache: true,
+            alone: false,
+        });
+        client.register().await.unwrap();
+        clients.push(client);
+    }
+    clients
+}
+
+fn identity(target: TargetId) -> Identity {
+    Identity { cluster: "00000000-0000-4000-8000-000000000001".into(), target }
+}
+
+fn cluster_map(base: &Path) -> ClusterMap {
+    let target = |id: TargetId| Target {
+        id,
+        node: NodeId(1),
+        pool: PoolId(1),
+        path: base.join(format!("t{id}")).display().to_string(),
+        state: TargetState::Online,
+        capacity: CAPACITY,
+        free: CAPACITY,
+        class: CapacityClass::Normal,
+    };
+    let mut map = ClusterMap {
+        epoch: Epoch(1),
+        targets: (1..=TARGETS).map(TargetId).map(target).collect(),
+        pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+        groups: Vec::new(),
+    };
+    map.groups = layout::single_groups(&map);
+    map
+}
+
+fn check_all(name: &str, transport: Transport) {
+    let cluster = Cluster::start(name, transport);
+    names_are_the_same(&cluster);
+    contents_are_the_same(&cluster);
+    a_reader_sees_every_round_of_a_writer(&cluster);
+    appends_of_both_are_whole(&cluster);
+    one_directory_is_filled_from_both(&cluster);
+    a_deleted_file_stays_while_it_is_open(&cluster);
+}
+
+#[test]
+fn two_mounts_over_the_device_agree() {
+    check_all("dev", Transport::Dev);
+}
+
+#[test]
+fn two_mounts_over_io_uring_agree() {
+    check_all("auto", Transport::Auto);
+}
+
+fn names_are_the_same(cluster: &Cluster) {
+    let [one, two] = cluster.paths("dir");
+    assert!(!two.exists());
+    fs::create_dir(&one).unwrap();
+    assert!(two.is_dir());
+    for round in 0..20 {
+        let name = format!("f{round}");
+        assert!(!two.join(&name).exists(), "the kernel now knows that it is absent");
+        File::create(one.join(&name)).unwrap();
+        assert!(two.join(&name).exists());
+        assert_eq!(fs::read_dir(&two).unwrap().count(), 1);
+        fs::rename(two.join(&name), two.join("other")).unwrap();
+        assert!(!one.join(&name).exists());
+        assert!(one.join("other").exists());
+        fs::remove_file(one.join("other")).unwrap();
+        assert!(!two.join("other").exists());
+        assert_eq!(fs::read_dir(&two).unwrap().count(), 0);
+    }
+    fs::remove_dir(&two).unwrap();
+    assert!(!one.exists());
+}
+
+fn contents_are_the_same(cluster: &Cluster) {
+    let [one, two] = cluster.paths("content");
+    for len in [10, 5000, 300_000, 20, 0, 70_000] {
+        fs::write(&one, vec![b'a'; len]).unwrap();
+        assert_eq!(fs::metadata(&two).unwrap().len(), len as u64);
+        assert_eq!(fs::read(&two).unwrap(), vec![b'a'; len]);
+        fs::write(&two, vec![b'b'; len / 2]).unwrap();
+        assert_eq!(fs::read(&one).unwrap(), vec![b'b'; len / 2]);
+        File::options().write(true).open(&one).unwrap().set_len(len as u64).unwrap();
+        let mut expected = vec![b'b'; len / 2];
+        expected.resize(len, 0);
+        assert_eq!(fs::read(&two).unwrap(), expected);
+    }
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    for bits in [0o600, 0o640, 0o644] {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(&one, fs::Permissions::from_mode(bits)).unwrap();
+        assert_eq!(mode(&two), bits);
+    }
+    fs::remove_file(&two).unwrap();
+}
+
+/// The reader keeps its file open, and its kernel keeps the pages.
+fn a_reader_sees_every_round_of_a_writer(cluster: &Cluster) {
+    let [one, two] = cluster.paths("rounds");
+    const LEN: usize = 200_000;
+    fs::write(&one, vec![0; LEN]).unwrap();
+    let writer = OpenOptions::new().write(true).open(&one).unwrap();
+    let mut reader = File::open(&two).unwrap();
+    let mut bytes = Vec::new();
+    for round in 1..=30u8 {
+        writer.write_all_at(&vec![round; LEN], 0).unwrap();
+        for _ in 0..2 {
+            bytes.clear();
+            reader.seek(SeekFrom::Start(0)).unwrap();
+            reader.read_to_end(&mut bytes).unwrap();
+            assert_eq!(bytes.len(), LEN);
+            assert!(bytes.iter().all(|&byte| byte == round), "round {round}");
+        }
+    }
+    // A program beside the writer sees the same.
+    let beside = File::open(&one).unwrap();
+    for round in 40..60u8 {
+        writer.write_all_at(&[round; 8192], 4096).unwrap();
+        let mut page = [0; 8192];
+        beside.read_exact_at(&mut page, 4096).unwrap();
+        assert!(page.iter().all(|&byte| byte == round));
+    }
+}
+
+fn appends_of_both_are_whole(cluster: &Cluster) {
+    let paths = cluster.paths("log");
+    File::create(&paths[0]).unwrap();
+    const RECORDS: usize = 50;
+    const RECORD: usize = 300;
+    let start = Barrier::new(2);
+    std::thread::scope(|scope| {
+        for (author, path) in [b'a', b'b'].into_iter().zip(&paths) {
+            let start = &start;
+            scope.spawn(move || {
+                let mut log = OpenOptions::new().append(true).open(path).unwrap();
+                start.wait();
+                for _ in 0..RECORDS {
+                    assert_eq!(log.write(&[author; RECORD]).unwrap(), RECORD);
+                }
+            });
+        }
+    });
+    for path in &paths {
+        let bytes = fs::read(path).unwrap();
+        assert_eq!(bytes.len(), 2 * RECORDS * RECORD);
+        assert!(bytes.chunks(RECORD).all(|record| record.iter().all(|&byte| byte == record[0])));
+        assert_eq!(bytes.iter().filter(|&&byte| byte == b'a').count(), RECORDS * RECORD);
+    }
+}
+
+/// Each kernel holds the lock of the directory while a change of it waits for the other.
+fn one_directory_is_filled_from_both(cluster: &Cluster) {
+    let paths = cluster.paths("busy");
+    fs::create_dir(&paths[0]).unwrap();
+    const FILES: usize = 100;
+    let started = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for (number, path) in paths.iter().enumerate() {
+            scope.spawn(move || {
+                for file in 0..FILES {
+                    let name = path.join(format!("{number}-{file}"));
+                    OpenOptions::new().write(true).create_new(true).mode(0o644).open(&name).unwrap();
+                    assert!(name.exists());
+                    if file % 3 == 0 {
+                        fs::remove_file(&name).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    eprintln!("{} changes of one directory in {:?}", 2 * FILES, started.elapsed());
+    let names = |path: &Path| {
+        let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&paths[0]), names(&paths[1]));
+    assert_eq!(names(&paths[0]).len(), 2 * (FILES - FILES.div_ceil(3)));
+    // The shell that stands in the directory still knows where it is.
+    for name in names(&paths[1]) {
+        fs::remove_file(paths[1].join(name)).unwrap();
+    }
+    fs::remove_dir(&paths[0]).unwrap();
+}
+
+fn a_deleted_file_stays_while_it_is_open(cluster: &Cluster) {
+    let [one, two] = cluster.paths("deleted");
+    fs::write(&one, vec![7; 100_000]).unwrap();
+    let mut open = File::open(&two).unwrap();
+    fs::remove_file(&one).unwrap();
+    assert!(!two.exists());
+    let mut bytes = Vec::new();
+    open.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, vec![7; 100_000]);
+}

@@ -1,0 +1,80 @@
+//! What management asks on behalf of an administrator.
+
+use crate::limits::BACKGROUND_BATCH;
+use crate::service::MetaService;
+use crate::sessions::SessionKind;
+use types::{Errno, Error, InodeId, Layout, Result, SessionId, TargetId};
+
+/// A session as an administrator sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionStatus {
+    /// Its id.
+    pub id: SessionId,
+    /// Whether it is one of this process or of another.
+    pub kind: SessionKind,
+    /// Nanoseconds since it was last heard of.
+    pub silent_ns: u64,
+}
+
+impl MetaService {
+    /// A file whose layout has the target, if there is one. Reads every inode: minutes for a hundred million of them.
+    pub async fn file_on(&self, target: TargetId) -> Result<Option<InodeId>> {
+        for partition in self.all_partitions() {
+            let mut after = InodeId(0);
+            loop {
+                let page = self
+                    .read(partition, |view| namespace::inodes(view, partition, after, BACKGROUND_BATCH))
+                    .await?;
+                let Some(&(last, _)) = page.last() else { break };
+                after = last;
+                for (ino, inode) in &page {
+                    let Some(layout) = &inode.layout else { continue };
+                    let layout = Layout::try_from(layout)?;
+                    if self.chunks.stripe_on(&layout, target)?.is_some() {
+                        return Ok(Some(*ino));
+                    }
+                }
+                rt::yield_now().await;
+            }
+            // Files that are gone, but whose chunks aren't yet.
+            let doomed = self
+                .read(partition, |view| namespace::doomed(view, partition, InodeId(0), usize::MAX))
+                .await?;
+            for (ino, layout) in doomed {
+                if self.chunks.stripe_on(&layout, target)?.is_some() {
+                    return Ok(Some(ino));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// All sessions, by id.
+    pub fn session_list(&self) -> Vec<SessionStatus> {
+        let now_ns = rt::monotonic_ns();
+        let status = |session: &crate::sessions::Session| SessionStatus {
+            id: session.id,
+            kind: session.kind,
+            silent_ns: now_ns.saturating_sub(session.heard_ns()),
+        };
+        let mut all = self.sessions.map_all(status);
+        all.sort_unstable_by_key(|status| status.id);
+        all
+    }
+
+    /// Begins to end a session by force.
+    pub fn evict_session(&self, id: SessionId) -> Result<()> {
+        match self.sessions.find(id).map(|session| session.kind) {
+            Some(SessionKind::Remote) => {
+                self.evict(id);
+                Ok(())
+            }
+            Some(SessionKind::Local) => {
+                Err(Error::new(Errno::EINVAL, format!("session {id} is of the service's own process"))
+                    .hint("weft session list shows which can be ended"))
+            }
+            None => Err(Error::new(Errno::ENOENT, format!("there is no session {id}"))
+                .hint("weft session list shows all")),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What a command means for leases: whose are in its way, and which come with its answer.
+//!
+//! Runs while the partitions of all inodes that the command reads or changes are held, so that its answer and the leases that come with it say
+//! the same.
+
+use crate::executor::Stop;
+use crate::service::MetaService;
+use crate::sessions::Session;
+use crate::view::View;
+use namespace::leases::{Access, Asker, Due, Wish};
+use namespace::{Applied, Writes, keys};
+use types::{Attr, Errno, Error, InodeId};
+use wire::{DirEntry, Grant, LeaseMode, MetaOp, MetaReply};
+
+/// Leases that come with an answer.
+#[derive(Default)]
+pub(crate) struct Granted {
+    pub grants: Vec<Grant>,
+    /// Recalls of the session when they were granted.
+    pub recalls: u64,
+}
+
+impl MetaService {
+    /// Makes sure that no lease of another session is in the way of what was applied, and grants what comes with it.
+    ///
+    /// # Errors
+    /// [`Stop::Leases`] when recalls have to be answered first.
+    pub(crate) fn reconcile(
+        &self,
+        op: &MetaOp,
+        session: &Session,
+        view: &View<'_>,
+        applied: &mut Applied,
+    ) -> Result<Granted, Stop> {
+        // A service with nothing but local sessions stops here.
+        if self.leases.is_empty() && !session.is_remote() {
+            return Ok(Granted::default());
+        }
+        let asker = session.asker();
+        self.keep_while_used(op, session, applied);
+        // An opening that asks for a lease makes its own way.
+        if !(session.is_remote() && matches!(op, MetaOp::Open { wish: Some(_), .. })) {
+            self.make_way(op, asker, applied)?;
+        }
+        let mut granted = Granted { grants: Vec::new(), recalls: asker.recalls };
+        if session.is_remote() {
+            self.grant_wish(op, &applied.reply, asker, &mut granted)?;
+            let offers = Offers { service: self, asker, view, granted: &mut granted };
+            offers.make(op, &applied.reply);
+            // Its end may have passed by the inodes before the grants.
+            if let Err(ended) = session.check() {
+                self.leases.end_session(session.id);
+                return Err(Stop::Refused(ended));
+            }
+        }
+        Ok(granted)
+    }
+
+    /// An inode without a name stays while other sessions use it.
+    fn keep_while_used(&self, op: &MetaOp, session: &Session, applied: &mut Applied) {
+        if let MetaOp::Reclaim { ino } = *op
+            && !applied.writes.is_empty()
+            && !self.leases.reclaim(session.id, ino)
+        {
+            applied.writes = Writes::new();
+        }
+    }
+
+    fn make_way(&self, op: &MetaOp, asker: Asker, applied: &mut Applied) -> Result<(), Stop> {
+        let mut due = Vec::new();
+        if applied.writes.is_empty() {
+            match &mut applied.reply {
+                MetaReply::Directory { entries, .. } => self.hide_unknown(asker, entries),
+                reply => {
+                    if let Some(attr) = shown(reply) {
+                        let looked_at = (attr.ino, Access::Look);
+                        self.leases.make_way(&self.sessions, asker, looked_at, &mut due);
+                    }
+                }
+            }
+        } else {
+            let access = access_of(op);
+            for ino in touched(&applied.writes) {
+                self.leases.make_way(&self.sessions, asker, (ino, access), &mut due);
+            }
+        }
+        all_answered(due)
+    }
+
+    /// Attributes that only another session knows are left out of a listing.
+    fn hide_unknown(&self, asker: Asker, entries: &mut [DirEntry]) {
+        for entry in entries.iter_mut().filter(|entry| entry.attr.is_some()) {
+            if self.leases.is_written_elsewhere(asker.session, entry.ino) {
+                entry.attr = None;
+            }
+        }
+    }
+
+    /// Grants the lease that a command asks for, and notes the use of what is opened without one.
+    fn grant_wish(
+        &self,
+        op: &MetaOp,
+        reply: &MetaReply,
+        asker: Asker,
+        granted: &mut Granted,
+    ) -> Result<(), Stop> {
+        let Some((ino, wish)) = wish_of(op, reply) else { return Ok(()) };
+        let mut due = Vec::new();
+        let mode = wish.and_then(|wish| self.leases.acquire(&self.sessions, asker, (ino, wish), &mut due));
+        all_answered(due)?;
+        match mode {
+            Some(mode) => granted.grants.push(Grant { ino, mode }),
+            None if matches!(op, MetaOp::Open { .. }) && !self.leases.mark_in_use(asker, ino) => {
+                let message = format!("session {} has too many files open", asker.session);
+                return Err(Stop::Refused(Error::new(Errno::ENFILE, message).hint("close some")));
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// Leases that are granted unasked.
+struct Offers<'a> {
+    service: &'a MetaService,
+    asker: Asker,
+    view: &'a View<'a>,
+    granted: &'a mut Granted,
+}
+
+impl Offers<'_> {
+    fn make(mut self, op: &MetaOp, reply: &MetaReply) {
+        match op {
+            MetaOp::Lookup { parent, .. }
+            | MetaOp::Mkdir { parent, .. }
+            | MetaOp::Symlink { parent, .. }
+            | MetaOp::Unlink { parent, .. }
+            | MetaOp::Rmdir { parent, .. }
+            | MetaOp::Link { parent, .. } => {
+                self.inode(*parent);
+                self.shown(reply);
+            }
+            MetaOp::Create { parent, .. } => {
+                self.inode(*parent);
+                self.made(reply);
+            }
+            MetaOp::Tmpfile { .. } => self.made(reply),
+            MetaOp::Rename { parent, new_parent, .. } => {
+                self.inode(*parent);
+                if new_parent != parent {
+                    self.inode(*new_parent);
+                }
+                self.shown(reply);
+            }
+            MetaOp::Readdir { dir, .. } => {
+                self.inode(*dir);
+                self.entries(reply);
+            }
+            MetaOp::Getattr { .. } | MetaOp::Setattr { .. } => self.shown(reply),
+            MetaOp::SetXattr { ino, .. }
+            | MetaOp::RemoveXattr { ino, .. }
+            | MetaOp::GetXattr { ino, .. }
+            | MetaOp::ListXattr { ino }
+            | MetaOp::Readlink { ino } => self.inode(*ino),
+            _ => {}
+        }
+    }
+
+    fn inode(&mut self, ino: InodeId) {
+        if self.view.held.overlay(ino.partition()).is_some()
+            && let Some(mode) = self.service.leases.offer(self.asker, ino)
+        {
+            self.granted.grants.push(Grant { ino, mode });
+        }
+    }
+
+    /// The inode of which the answer tells the attributes. One without a name is nobody's to find again.
+    fn shown(&mut self, reply: &MetaReply) {
+        if let Some(attr) = shown(reply).filter(|attr| attr.nlink > 0) {
+            self.inode(attr.ino);
+        }
+        if let MetaReply::Renamed { other: Some(attr), .. } = reply
+            && attr.nlink > 0
+        {
+            self.inode(attr.ino);
+        }
+    }
+
+    /// A file that the session has open from its birth.
+    fn made(&mut self, reply: &MetaReply) {
+        let Some(attr) = shown(reply) else { return };
+        let before = self.granted.grants.len();
+        match reply {
+            // Nobody else knows it yet, so that it can be written without asking again.
+            MetaReply::Created { .. } => self.all_of(attr.ino),
+            _ => self.inode(attr.ino),
+        }
+        if self.granted.grants.len() == before {
+            // At the limit its use goes unnoticed: then it is as safe as a file that is opened by one session and deleted by another at once.
+            self.service.leases.mark_in_use(self.asker, attr.ino);
+        }
+    }
+
+    fn all_of(&mut self, ino: InodeId) {
+        let mut due = Vec::new();
+        let (leases, sessions) = (&self.service.leases, &self.service.sessions);
+        if let Some(mode) = leases.acquire(sessions, self.asker, (ino, Wish::Alone), &mut due) {
+            self.granted.grants.push(Grant { ino, mode });
+        }
+    }
+
+    fn entries(&mut self, reply: &MetaReply) {
+        let MetaReply::Directory { entries, .. } = reply else { return };
+        for entry in entries.iter().filter(|entry| entry.attr.is_some()) {
+            self.inode(entry.ino);
+        }
+    }
+}
+
+fn all_answered(due: Vec<Due>) -> Result<(), Stop> {
+    if due.is_empty() { Ok(()) } else { Err(Stop::Leases(due)) }
+}
+
+/// The inode whose attributes an answer tells.
+fn shown(reply: &MetaReply) -> Option<&Attr> {
+    match reply {
+        MetaReply::Entry(attr) | MetaReply::Attr(attr) | MetaReply::Created { attr, .. } => Some(attr),
+        MetaReply::Renamed { moved, .. } => Some(moved),
+        MetaReply::File(info) => Some(&info.attr),
+        MetaReply::Description(description) => Some(&description.attr),
+        _ => None,
+    }
+}
+
+/// The file that a command uses, and the lease that it asks for.
+fn wish_of(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<Wish>)> {
+    match *op {
+        MetaOp::Open { ino, wish } => {
+            // Only who is alone can write inline content, or move it to chunks.
+            let is_inline = matches!(reply, MetaReply::File(info) if info.inline.is_some());
+            let wish = wish.map(|mode| match mode {
+                LeaseMode::Write | LeaseMode::Shared if is_inline => Wish::Alone,
+                mode => Wish::Mode(mode),
+            });
+            Some((ino, wish))
+        }
+        // Others have just been asked to give up all that they had. While chunks are cut or filled, nobody else is to write there.
+        MetaOp::Truncate { ino, .. } | MetaOp::DropInline { ino, .. } => Some((ino, Some(Wish::Alone))),
+        _ => None,
+    }
+}
+
+/// What a command that changes something does to the leases of others.
+fn access_of(op: &MetaOp) -> Access {
+    match op {
+        MetaOp::BeginWrite { .. } | MetaOp::EndWrite { .. } | MetaOp::TruncateDone { .. } => Access::Share,
+        _ => Access::Change,
+    }
+}
+
+/// The inodes that writes are about.
+fn touched(writes: &Writes) -> Vec<InodeId> {
+    let mut touched: Vec<InodeId> = writes.iter().filter_map(|(key, _)| keys::inode_of_key(key)).collect();
+    touched.sort_unstable();
+    touched.dedup();
+    touched
+}

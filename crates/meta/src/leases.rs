@@ -1,0 +1,185 @@
+//! Leases: the tables of `namespace`, sharded by inode, and the futures that wait for yields.
+//!
+//! A lease is granted while the partition of its inode is held, so that nothing changes between what an answer says and the lease on it.
+//! It is given up at any time: that only makes way. Locks are taken in the order partition, shard, session.
+
+use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
+use crate::sessions::Sessions;
+use namespace::leases::{Access, Asker, Due, LeaseTable, Limits, Wish};
+use parking_lot::Mutex;
+use rt::sync::Event;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use types::{InodeId, SessionId};
+use wire::{LeaseMode, Yield};
+
+/// All leases of the service. A restart forgets them.
+pub(crate) struct Leases {
+    shards: Vec<Mutex<Shard>>,
+    /// Inodes in all tables. While it is 0, nothing can be in anybody's way.
+    inodes: AtomicUsize,
+    abandoned: Mutex<Vec<InodeId>>,
+    some_abandoned: Event,
+}
+
+struct Shard {
+    table: LeaseTable,
+    /// Set when something of the inode was given up; whoever waits for that bounds it.
+    waits: BTreeMap<InodeId, Arc<Event>>,
+}
+
+impl Default for Leases {
+    fn default() -> Leases {
+        let limits = Limits { total: LEASES_PER_SHARD, per_session: SESSION_LEASES_PER_SHARD };
+        let shard = || Mutex::new(Shard { table: LeaseTable::new(limits), waits: BTreeMap::new() });
+        Leases {
+            shards: (0..LEASE_SHARDS).map(|_| shard()).collect(),
+            inodes: AtomicUsize::new(0),
+            abandoned: Mutex::default(),
+            some_abandoned: Event::new(),
+        }
+    }
+}
+
+impl Leases {
+    /// True when nobody holds or uses anything. Whoever holds a partition sees what was granted under it.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.load(Relaxed) == 0
+    }
+
+    /// Runs `f` on the table of an inode.
+    fn on<R>(&self, ino: InodeId, f: impl FnOnce(&mut LeaseTable) -> R) -> R {
+        let mut shard = self.shards[shard_of(ino)].lock();
+        self.counted(&mut shard, f)
+    }
+
+    fn counted<R>(&self, shard: &mut Shard, f: impl FnOnce(&mut LeaseTable) -> R) -> R {
+        let before = shard.table.len();
+        let result = f(&mut shard.table);
+        let after = shard.table.len();
+        if after > before {
+            self.inodes.fetch_add(after - before, Relaxed);
+        } else if after < before {
+            self.inodes.fetch_sub(before - after, Relaxed);
+        }
+        result
+    }
+
+    /// As [`LeaseTable::offer`].
+    pub fn offer(&self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+        self.on(ino, |table| table.offer(asker, ino))
+    }
+
+    /// As [`LeaseTable::acquire`].
+    pub fn acquire(
+        &self,
+        sessions: &Sessions,
+        asker: Asker,
+        (ino, wish): (InodeId, Wish),
+        due: &mut Vec<Due>,
+    ) -> Option<LeaseMode> {
+        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
+        self.on(ino, |table| table.acquire(asker, ino, wish, &mut send, due))
+    }
+
+    /// As [`LeaseTable::make_way`].
+    pub fn make_way(
+        &self,
+        sessions: &Sessions,
+        asker: Asker,
+        (ino, access): (InodeId, Access),
+        due: &mut Vec<Due>,
+    ) {
+        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
+        self.on(ino, |table| table.make_way(asker, ino, access, &mut send, due));
+    }
+
+    /// As [`LeaseTable::is_written_elsewhere`].
+    pub fn is_written_elsewhere(&self, session: SessionId, ino: InodeId) -> bool {
+        self.on(ino, |table| table.is_written_elsewhere(session, ino))
+    }
+
+    /// As [`LeaseTable::mark_in_use`].
+    pub fn mark_in_use(&self, asker: Asker, ino: InodeId) -> bool {
+        self.on(ino, |table| table.mark_in_use(asker, ino))
+    }
+
+    /// As [`LeaseTable::reclaim`].
+    pub fn reclaim(&self, session: SessionId, ino: InodeId) -> bool {
+        self.give_up(ino, |table| table.reclaim(session, ino))
+    }
+
+    /// As [`LeaseTable::yielded`].
+    pub fn yielded(&self, session: SessionId, answer: &Yield) {
+        let now_ns = rt::monotonic_ns();
+        self.give_up(answer.ino, |table| table.yielded(session, answer, now_ns));
+    }
+
+    /// As [`LeaseTable::release`].
+    pub fn release(&self, session: SessionId, ino: InodeId, seen: u64) {
+        self.give_up(ino, |table| table.release(session, ino, seen));
+    }
+
+    /// As [`LeaseTable::end_session`].
+    pub fn end_session(&self, session: SessionId) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let freed = self.counted(&mut shard, |table| table.end_session(session));
+            freed.into_iter().for_each(|ino| shard.wake(ino));
+            self.take_abandoned(&mut shard);
+        }
+    }
+
+    /// Changes a table in a way that others may wait for.
+    fn give_up<R>(&self, ino: InodeId, f: impl FnOnce(&mut LeaseTable) -> R) -> R {
+        let mut shard = self.shards[shard_of(ino)].lock();
+        let result = self.counted(&mut shard, f);
+        shard.wake(ino);
+        self.take_abandoned(&mut shard);
+        result
+    }
+
+    fn take_abandoned(&self, shard: &mut Shard) {
+        let abandoned = shard.table.take_abandoned();
+        if !abandoned.is_empty() {
+            self.abandoned.lock().extend(abandoned);
+            self.some_abandoned.set();
+        }
+    }
+
+    /// Waits for inodes that were to be reclaimed and are free for it now.
+    pub async fn abandoned(&self) -> Vec<InodeId> {
+        self.some_abandoned.wait().await;
+        self.some_abandoned.clear();
+        std::mem::take(&mut *self.abandoned.lock())
+    }
+
+    /// Lets [`Leases::abandoned`] return.
+    pub fn stop(&self) {
+        self.some_abandoned.set();
+    }
+
+    /// What to wait for until a recall may have been answered; `None` when it is.
+    pub fn answer_of(&self, due: &Due) -> Option<Arc<Event>> {
+        let mut shard = self.shards[shard_of(due.ino)].lock();
+        if !shard.table.is_due(due) {
+            return None;
+        }
+        Some(shard.waits.entry(due.ino).or_default().clone())
+    }
+}
+
+impl Shard {
+    fn wake(&mut self, ino: InodeId) {
+        if let Some(event) = self.waits.remove(&ino) {
+            event.set();
+        }
+    }
+}
+
+/// Inodes of one partition have sequential numbers.
+fn shard_of(ino: InodeId) -> usize {
+    let mixed = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as usize % LEASE_SHARDS
+}

@@ -1,0 +1,146 @@
+//! Three clients that cache under leases, and change the same few files at random: nobody ever relies on what isn't so any more.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::rc::Rc;
+use support::honest::{Honest, Sizes, lookup};
+use support::world::{ROOT, SECOND, World, chmod, getattr, simulated_with};
+use support::{Client, bytes, create};
+use types::InodeId;
+use wire::{LeaseMode, MetaOp, MetaReply, RenameMode};
+
+const SEEDS: u64 = 24;
+const CLIENTS: u64 = 3;
+/// Tasks of one client that ask at the same time.
+const TASKS: usize = 2;
+const STEPS: usize = 250;
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+fn below(bound: usize) -> usize {
+    (rt::random_u64() % bound as u64) as usize
+}
+
+/// A worker's place: directories that are there, and the file it looked at last.
+struct Place {
+    dirs: [InodeId; 2],
+    file: Option<InodeId>,
+}
+
+impl Place {
+    fn dir(&self) -> InodeId {
+        self.dirs[below(2)]
+    }
+
+    fn name(&self) -> &'static str {
+        NAMES[below(NAMES.len())]
+    }
+
+    /// A change of names.
+    fn change(&self) -> MetaOp {
+        let (parent, name) = (self.dir(), self.name());
+        match below(3) {
+            0 => create(parent, name),
+            1 => MetaOp::Unlink { parent, name: bytes(name) },
+            _ => MetaOp::Rename {
+                parent,
+                name: bytes(name),
+                new_parent: self.dir(),
+                new_name: bytes(self.name()),
+                mode: if below(3) == 0 { RenameMode::Exchange } else { RenameMode::Replace },
+            },
+        }
+    }
+
+    fn change_of_file(&self, ino: InodeId) -> MetaOp {
+        match below(3) {
+            0 => chmod(ino),
+            1 => MetaOp::SetXattr {
+                ino,
+                name: bytes("user.x"),
+                value: bytes(self.name()),
+                mode: wire::XattrMode::Any,
+                kill_sgid: false,
+            },
+            _ => MetaOp::WriteInline {
+                ino,
+                offset: below(10) as u64,
+                data: bytes(self.name()),
+                kill_suid_sgid: false,
+            },
+        }
+    }
+
+    async fn step(&mut self, honest: &Rc<Honest>, observer: &Client) {
+        let (dir, name) = (self.dir(), self.name());
+        match (below(100), self.file) {
+            (0..20, _) => {
+                if let Ok(MetaReply::Entry(attr)) = honest.ask(lookup(dir, name)).await {
+                    self.file = Some(attr.ino);
+                }
+            }
+            (20..30, _) => {
+                let op = MetaOp::Readdir { dir, cookie: 0, limit: 100, attributes: true };
+                honest.ask(op).await.unwrap();
+            }
+            (30..35, _) => _ = honest.ask(getattr(dir)).await,
+            (35..45, Some(ino)) => _ = honest.ask(getattr(ino)).await,
+            (45..52, _) => _ = honest.change(self.change()).await,
+            (52..57, Some(ino)) => _ = honest.change(self.change_of_file(ino)).await,
+            (57..62, Some(ino)) => honest.open(ino, LeaseMode::Read).await,
+            (62..67, Some(ino)) => honest.open(ino, LeaseMode::Write).await,
+            (67..80, Some(ino)) => honest.write(ino),
+            (80..83, Some(ino)) => honest.let_go(ino).await,
+            (83..92, Some(ino)) => honest.check(observer, ino, name).await,
+            _ => honest.check(observer, dir, name).await,
+        }
+    }
+}
+
+async fn storm(world: World) -> u64 {
+    let observer = Client::new(&world.meta, 9);
+    let dir = observer.mkdir_elsewhere(ROOT, &[]).await;
+    let sizes = Sizes::default();
+    let mut clients = Vec::new();
+    for session in 1..=CLIENTS {
+        clients.push(Honest::new(world.client(session).await, sizes.clone()));
+    }
+    let mut workers = Vec::new();
+    for honest in &clients {
+        rt::spawn(honest.clone().answer_recalls());
+        for _ in 0..TASKS {
+            let (honest, observer) = (honest.clone(), observer.clone());
+            workers.push(async move {
+                let mut place = Place { dirs: [ROOT, dir], file: None };
+                for _ in 0..STEPS {
+                    place.step(&honest, &observer).await;
+                    // Long enough for what was recalled to cool down.
+                    if below(10) == 0 {
+                        rt::sleep(SECOND * below(3) as u32).await;
+                    }
+                }
+            });
+        }
+    }
+    rt::join_all(workers).await;
+    for honest in &clients {
+        honest.end().await;
+    }
+    // Nobody was evicted, and everything that was written is on record.
+    assert!(world.chunks.fenced.lock().is_empty());
+    for (ino, size) in sizes.lock().clone() {
+        if let Ok(attr) = observer.getattr(ino).await {
+            assert!(attr.size >= size, "{ino}: {size}");
+        }
+    }
+    clients.iter().map(|honest| honest.checks.get()).sum()
+}
+
+#[test]
+fn nobody_relies_on_what_is_not_so_any_more() {
+    for seed in 0..SEEDS {
+        let checks = simulated_with(seed, storm);
+        assert!(checks > 20, "seed {seed} found only {checks} cached values to check");
+    }
+}

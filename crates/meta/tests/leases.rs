@@ -1,0 +1,292 @@
+//! Sessions that rely on leases, and others that are in their way.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::time::Duration;
+use support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, lookup, recalls, simulated, wish};
+use support::{Client, bytes, create, errno};
+use types::{Errno, InodeId, SessionId, Timestamp};
+use wire::LeaseMode::{Read, Shared, Write};
+use wire::{MetaOp, MetaReply, Recall};
+
+fn drop_inline(ino: InodeId) -> MetaOp {
+    MetaOp::DropInline { ino, size: 0, mtime: Timestamp::new(1, 0) }
+}
+
+/// The other session asks for `op`, which has to wait for exactly one recall; returns that.
+async fn recalled_by(holder: &Client, other: &Client, op: MetaOp, after: u64) -> (Call, Recall) {
+    let call = Call::call(other, op).await;
+    assert!(!call.is_done(), "nothing was in the way");
+    let recalls = recalls(holder, after).await;
+    assert_eq!(recalls.len(), 1, "{recalls:?}");
+    (call, recalls[0])
+}
+
+#[test]
+fn answers_bring_leases_for_registered_sessions_only() {
+    simulated(|world| async move {
+        let (one, local) = (world.client(1).await, Client::new(&world.meta, 9));
+        let made = one.respond(0, create(ROOT, "a")).await.unwrap();
+        let MetaReply::Created { attr, .. } = made.reply else { panic!() };
+        let ino = attr.ino;
+        assert_eq!(made.grants.len(), 2);
+        assert_eq!(one.grants(lookup("a")).await, [(ROOT, Read), (ino, Read)]);
+        assert_eq!(one.grants(getattr(ino)).await, [(ino, Read)]);
+        let list = MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 9, attributes: true };
+        assert_eq!(one.grants(list).await, [(ROOT, Read), (ino, Read)]);
+        assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
+        assert_eq!(one.grants(getattr(ino)).await, [(ino, Write)]);
+        one.call(MetaOp::Release { inodes: vec![ino], seen: 0 }).await.unwrap();
+        assert_eq!(one.grants(chmod(ino)).await, [(ino, Read)]);
+        assert_eq!(local.grants(getattr(ino)).await, []);
+        assert_eq!(errno(local.call(MetaOp::NextRecalls { after: 0 }).await), Errno::ENOTCONN);
+    });
+}
+
+#[test]
+fn a_change_by_another_waits_for_the_yield() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        let ino = one.create(ROOT, "a").await.unwrap().ino;
+        let steps = [
+            create(ROOT, "b"),
+            MetaOp::Rename {
+                parent: ROOT,
+                name: bytes("b"),
+                new_parent: ROOT,
+                new_name: bytes("c"),
+                mode: wire::RenameMode::Replace,
+            },
+            MetaOp::Unlink { parent: ROOT, name: bytes("c") },
+        ];
+        let mut after = 0;
+        for op in steps {
+            rt::sleep(2 * SECOND).await;
+            assert_eq!(one.grants(getattr(ROOT)).await, [(ROOT, Read)]);
+            let (call, recall) = recalled_by(&one, &two, op, after).await;
+            assert_eq!((recall.number, recall.ino, recall.keep), (after + 1, ROOT, None));
+            assert!(!call.is_done());
+            // Nothing is granted meanwhile, to nobody.
+            assert_eq!(one.grants(getattr(ROOT)).await, []);
+            assert_eq!(two.grants(getattr(ROOT)).await, []);
+            give_up(&one, &recall, false).await;
+            call.wait().await.unwrap();
+            after = recall.number;
+            two.call(MetaOp::Release { inodes: vec![ROOT], seen: 0 }).await.unwrap();
+        }
+        assert_eq!(one.grants(getattr(ino)).await, [(ino, Read)]);
+        let (call, recall) = recalled_by(&one, &two, chmod(ino), after).await;
+        assert_eq!((recall.ino, recall.keep), (ino, None));
+        // To let go says as much as a yield.
+        one.call(MetaOp::Release { inodes: vec![ino], seen: recall.number }).await.unwrap();
+        call.wait().await.unwrap();
+    });
+}
+
+#[test]
+fn what_was_recalled_is_not_offered_again_at_once() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        one.getattr(ROOT).await.unwrap();
+        let (call, recall) = recalled_by(&one, &two, create(ROOT, "a"), 0).await;
+        give_up(&one, &recall, false).await;
+        call.wait().await.unwrap();
+        assert_eq!(one.grants(getattr(ROOT)).await, []);
+        rt::sleep(2 * SECOND).await;
+        assert_eq!(one.grants(getattr(ROOT)).await, [(ROOT, Read)]);
+    });
+}
+
+#[test]
+fn a_reader_of_what_another_writes_gets_what_that_one_knows() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        let ino = one.create(ROOT, "a").await.unwrap().ino;
+        assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
+        one.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        one.call(drop_inline(ino)).await.unwrap();
+        // A listing says nothing of it, without asking.
+        let list = MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 9, attributes: true };
+        let MetaReply::Directory { entries, .. } = two.call(list).await.unwrap() else { panic!() };
+        assert_eq!((entries.len(), entries[0].attr), (1, None));
+        let (call, recall) = recalled_by(&one, &two, getattr(ino), 0).await;
+        assert_eq!(recall.keep, Some(Shared));
+        let report =
+            MetaOp::EndWrite { ino, size: 77, blocks: 1, mtime: None, done: false, kill_suid_sgid: false };
+        one.call(report.clone()).await.unwrap();
+        give_up(&one, &recall, true).await;
+        let MetaReply::Attr(attr) = call.wait().await.unwrap() else { panic!() };
+        assert_eq!(attr.size, 77);
+        // It is shared now: looking at it waits for nobody, and brings nothing to rely on.
+        let response = two.respond(0, lookup("a")).await.unwrap();
+        assert_eq!(response.grants.iter().map(|grant| grant.ino).collect::<Vec<_>>(), [ROOT]);
+        // Another writer joins, and their reports are in nobody's way.
+        assert_eq!(two.grants(wish(ino, Write)).await, [(ino, Shared)]);
+        two.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        one.call(report.clone()).await.unwrap();
+        two.call(report).await.unwrap();
+        let polled = recalls(&one, 1).await;
+        assert_eq!(polled, [], "nothing of this is in the way of a shared lease");
+        // A reader that wants to cache ends all that.
+        let three = world.client(3).await;
+        let call = Call::call(&three, wish(ino, Read)).await;
+        for writer in [&one, &two] {
+            let recall = recalls(writer, if writer.session == one.session { 1 } else { 0 }).await[0];
+            assert_eq!((recall.ino, recall.keep), (ino, None));
+            give_up(writer, &recall, true).await;
+        }
+        call.wait().await.unwrap();
+        assert_eq!(three.grants(getattr(ino)).await, [(ino, Read)]);
+    });
+}
+
+#[test]
+fn what_only_one_can_do_is_done_by_one() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        let ino = one.create(ROOT, "a").await.unwrap().ino;
+        // Inline content has one writer.
+        one.call(wish(ino, Write)).await.unwrap();
+        let (call, recall) = recalled_by(&one, &two, wish(ino, Write), 0).await;
+        assert_eq!(recall.keep, None);
+        give_up(&one, &recall, true).await;
+        call.wait().await.unwrap();
+        two.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        assert_eq!(two.grants(drop_inline(ino)).await, [(ino, Write)]);
+        // Chunks are shared, until one of the writers needs to be alone.
+        let (call, recall) = recalled_by(&two, &one, wish(ino, Write), 0).await;
+        assert_eq!(recall.keep, Some(Shared));
+        give_up(&two, &recall, true).await;
+        call.wait().await.unwrap();
+        let truncate = MetaOp::Truncate { ino, size: 0, kill_suid_sgid: false };
+        for op in [truncate, wish(ino, Write)] {
+            assert_eq!(two.grants(wish(ino, Shared)).await, [(ino, Shared)]);
+            let after = recalls(&two, 0).await.last().unwrap().number;
+            let (call, recall) = recalled_by(&two, &one, op, after).await;
+            assert_eq!(recall.keep, None);
+            give_up(&two, &recall, true).await;
+            call.wait().await.unwrap();
+            assert_eq!(one.grants(getattr(ino)).await, [(ino, Write)]);
+            let known = recalls(&one, 1).await.last().map_or(1, |recall| recall.number);
+            let (call, recall) = recalled_by(&one, &two, wish(ino, Shared), known).await;
+            assert_eq!(recall.keep, Some(Shared));
+            give_up(&one, &recall, true).await;
+            call.wait().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_session_that_never_yields_is_evicted_and_fenced() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        one.create(ROOT, "a").await.unwrap();
+        let begun = rt::monotonic_ns();
+        let call = Call::call(&two, create(ROOT, "b")).await;
+        // It is heard of, and so it could answer.
+        for _ in 0..4 {
+            rt::sleep(SECOND).await;
+            one.lookup(ROOT, "a").await.unwrap();
+        }
+        assert!(!call.is_done());
+        call.wait().await.unwrap();
+        assert!(rt::monotonic_ns() - begun < 7 * SECOND.as_nanos() as u64);
+        let fenced = world.chunks.fenced.lock().clone();
+        assert_eq!(fenced.len(), support::TARGETS as usize);
+        assert!(fenced.iter().all(|(_, session)| *session == SessionId(1)));
+        assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
+        assert_eq!(errno(one.call(MetaOp::Register { in_use: vec![] }).await), Errno::ESTALE);
+    });
+}
+
+#[test]
+fn a_silent_session_is_evicted_later_and_only_if_it_is_in_the_way() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        one.create(ROOT, "a").await.unwrap();
+        rt::sleep(10 * SECOND).await;
+        one.getattr(ROOT).await.unwrap();
+        let begun = rt::monotonic_ns();
+        two.create(ROOT, "b").await.unwrap();
+        let waited = Duration::from_nanos(rt::monotonic_ns() - begun);
+        assert!(waited > 14 * SECOND && waited < 17 * SECOND, "{waited:?}");
+        assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
+        // Nobody is in the way of a session that is only idle, until it was silent for a minute.
+        let three = world.client(3).await;
+        three.lookup(ROOT, "a").await.unwrap();
+        rt::sleep(50 * SECOND).await;
+        three.lookup(ROOT, "a").await.unwrap();
+        rt::sleep(70 * SECOND).await;
+        assert_eq!(errno(three.lookup(ROOT, "a").await), Errno::ESTALE);
+        // One that asks for recalls lives, and so does one of this process.
+        let (four, local) = (world.client(4).await, Client::new(&world.meta, 9));
+        local.lookup(ROOT, "a").await.unwrap();
+        let begun = rt::monotonic_ns();
+        while rt::monotonic_ns() - begun < 200 * SECOND.as_nanos() as u64 {
+            assert_eq!(recalls(&four, 0).await, []);
+        }
+        four.lookup(ROOT, "a").await.unwrap();
+        local.lookup(ROOT, "a").await.unwrap();
+    });
+}
+
+#[test]
+fn a_file_without_a_name_stays_while_a_session_has_it_open() {
+    simulated(|world| async move {
+        let (one, two, three) = (world.client(1).await, world.client(2).await, world.client(3).await);
+        let ino = one.create(ROOT, "a").await.unwrap().ino;
+        // One has it open without a lease, the other with one.
+        two.call(MetaOp::Open { ino, wish: None }).await.unwrap();
+        three.call(wish(ino, Read)).await.unwrap();
+        let release = |seen| MetaOp::Release { inodes: vec![ROOT, ino], seen };
+        one.call(release(0)).await.unwrap();
+        let (call, recall) =
+            recalled_by(&three, &one, MetaOp::Unlink { parent: ROOT, name: bytes("a") }, 0).await;
+        assert_eq!(recall.ino, ino);
+        give_up(&three, &recall, true).await;
+        call.wait().await.unwrap();
+        one.call(MetaOp::Reclaim { ino }).await.unwrap();
+        assert_eq!(one.getattr(ino).await.unwrap().nlink, 0);
+        two.call(release(0)).await.unwrap();
+        assert_eq!(three.getattr(ino).await.unwrap().nlink, 0);
+        three.call(release(1)).await.unwrap();
+        rt::sleep(SECOND).await;
+        assert_eq!(errno(one.getattr(ino).await), Errno::ESTALE);
+    });
+}
+
+#[test]
+fn the_end_of_a_session_gives_its_leases_up() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        one.create(ROOT, "a").await.unwrap();
+        let call = Call::call(&two, create(ROOT, "b")).await;
+        assert!(!call.is_done());
+        one.call(MetaOp::EndSession).await.unwrap();
+        call.wait().await.unwrap();
+        assert!(world.chunks.fenced.lock().is_empty());
+        // A good end is no reason to refuse it later.
+        world.client(1).await.lookup(ROOT, "b").await.unwrap();
+    });
+}
+
+#[test]
+fn an_older_letting_go_does_not_undo_a_later_grant() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        let ino = one.create(ROOT, "a").await.unwrap().ino;
+        let (call, recall) = recalled_by(&one, &two, chmod(ino), 0).await;
+        give_up(&one, &recall, false).await;
+        call.wait().await.unwrap();
+        two.call(MetaOp::Release { inodes: vec![ino], seen: 9 }).await.unwrap();
+        rt::sleep(2 * SECOND).await;
+        let response = one.respond(0, getattr(ino)).await.unwrap();
+        assert_eq!((response.grants.len(), response.recalls), (1, 1));
+        one.call(MetaOp::Release { inodes: vec![ino], seen: 0 }).await.unwrap();
+        let (call, recall) = recalled_by(&one, &two, chmod(ino), 1).await;
+        give_up(&one, &recall, false).await;
+        call.wait().await.unwrap();
+    });
+}

@@ -1,0 +1,368 @@
+//! A client that caches what its leases allow, and answers recalls as it should. It has several requests under way at once, and its
+//! network is slow.
+
+use super::world::SECOND;
+use super::{Client, bytes};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+use types::{Attr, Errno, InodeId, Result};
+use wire::{Grant, LeaseMode, MetaOp, MetaReply, MetaResponse, Recall, Yield};
+
+/// The last size that anybody wrote, by file: whoever asks from then on must see it.
+pub type Sizes = Rc<Mutex<BTreeMap<InodeId, u64>>>;
+
+pub struct Honest {
+    pub client: Client,
+    state: Mutex<State>,
+    /// Shared by requests; exclusive for letting go, which must not meet a grant.
+    gate: rt::sync::RwLock,
+    sizes: Sizes,
+    pub stopping: Cell<bool>,
+    pub checks: Cell<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    leases: BTreeMap<InodeId, Lease>,
+    /// The last recall that was taken up.
+    seen: u64,
+    next_id: u64,
+    /// Counts changes of this session, when they begin and when they end.
+    changes: u64,
+    changing: u32,
+    open: BTreeSet<InodeId>,
+    /// Sizes that the service doesn't know yet.
+    unreported: BTreeMap<InodeId, u64>,
+}
+
+/// A lease, and what is cached under it.
+struct Lease {
+    /// Another one for every time that it is lost and got again.
+    id: u64,
+    mode: LeaseMode,
+    attr: Option<Attr>,
+    inline: Option<Bytes>,
+    /// Names of a directory; `None` for those that are absent.
+    names: BTreeMap<String, Option<InodeId>>,
+}
+
+/// When a value was cached, to tell whether it has been valid all the time since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Moment {
+    lease: u64,
+    changes: u64,
+}
+
+impl State {
+    fn lease(&mut self, ino: InodeId) -> Option<&mut Lease> {
+        self.leases.get_mut(&ino)
+    }
+
+    fn take(&mut self, grants: &[Grant]) {
+        for grant in grants {
+            let id = self.next_id;
+            let new = || Lease { id, mode: grant.mode, attr: None, inline: None, names: BTreeMap::new() };
+            let lease = self.leases.entry(grant.ino).or_insert_with(new);
+            self.next_id += u64::from(lease.id == id);
+            lease.mode = grant.mode;
+        }
+    }
+
+    /// `None` while nothing is sure.
+    fn moment(&self, ino: InodeId) -> Option<Moment> {
+        let lease = self.leases.get(&ino).filter(|lease| lease.mode != LeaseMode::Shared)?;
+        (self.changing == 0).then_some(Moment { lease: lease.id, changes: self.changes })
+    }
+
+    fn forget_cached(&mut self) {
+        for lease in self.leases.values_mut() {
+            lease.attr = None;
+            lease.inline = None;
+            lease.names.clear();
+        }
+    }
+}
+
+async fn delay() {
+    rt::sleep(Duration::from_micros(rt::random_u64() % 3000)).await;
+}
+
+impl Honest {
+    pub fn new(client: Client, sizes: Sizes) -> Rc<Honest> {
+        Rc::new(Honest {
+            client,
+            state: Mutex::default(),
+            gate: rt::sync::RwLock::new(),
+            sizes,
+            stopping: Cell::new(false),
+            checks: Cell::new(0),
+        })
+    }
+
+    async fn send(&self, op: MetaOp) -> Result<MetaResponse> {
+        delay().await;
+        let response = self.client.respond(0, op).await;
+        delay().await;
+        response
+    }
+
+    /// Asks something, and caches what the answer allows.
+    pub async fn ask(&self, op: MetaOp) -> Result<MetaReply> {
+        let _gate = self.gate.read().await;
+        let (changes, dir) = {
+            let state = self.state.lock();
+            let dir = lookup_of(&op).and_then(|(dir, _)| state.moment(dir));
+            (state.changes, dir)
+        };
+        let floor = attr_op(&op).and_then(|ino| self.known_size(ino).map(|size| (ino, size)));
+        let response = self.send(op.clone()).await;
+        let mut state = self.state.lock();
+        let quiet = state.changing == 0 && state.changes == changes;
+        match response {
+            Ok(response) => {
+                let relied_on = response.recalls >= state.seen;
+                if relied_on {
+                    state.take(&response.grants);
+                }
+                if let (Some((ino, floor)), Some(attr)) = (floor, attr_of(&response.reply)) {
+                    assert!(
+                        attr.ino != ino || attr.size >= floor,
+                        "{op:?} missed a size of {floor}: {attr:?}"
+                    );
+                }
+                if relied_on && quiet {
+                    cache(&mut state, &op, &response);
+                }
+                Ok(response.reply)
+            }
+            Err(error) => {
+                // The absence of a name may be relied on under a lease that has been there all the time.
+                if let (Some((dir_ino, name)), Errno::ENOENT, Some(then)) = (lookup_of(&op), error.errno, dir)
+                    && state.moment(dir_ino) == Some(then)
+                {
+                    state.lease(dir_ino).unwrap().names.insert(name, None);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Changes something. What was cached is forgotten: this client is honest, not clever.
+    pub async fn change(&self, op: MetaOp) -> Result<MetaReply> {
+        let _gate = self.gate.read().await;
+        {
+            let mut state = self.state.lock();
+            state.changing += 1;
+            state.forget_cached();
+        }
+        let response = self.send(op).await;
+        let mut state = self.state.lock();
+        state.changing -= 1;
+        state.changes += 1;
+        let response = response?;
+        if response.recalls >= state.seen {
+            state.take(&response.grants);
+        }
+        Ok(response.reply)
+    }
+
+    pub async fn open(&self, ino: InodeId, wish: LeaseMode) {
+        if self.ask(MetaOp::Open { ino, wish: Some(wish) }).await.is_ok() {
+            self.state.lock().open.insert(ino);
+        }
+    }
+
+    /// Grows a file straight in its chunks, if nobody else can see that.
+    pub fn write(&self, ino: InodeId) {
+        let mut state = self.state.lock();
+        if !state.lease(ino).is_some_and(|lease| lease.mode == LeaseMode::Write) {
+            return;
+        }
+        let mut sizes = self.sizes.lock();
+        let size = sizes.entry(ino).or_default();
+        *size += 1;
+        state.unreported.insert(ino, *size);
+        state.lease(ino).unwrap().attr = None;
+    }
+
+    /// Lets go of a lease and an open file.
+    pub async fn let_go(&self, ino: InodeId) {
+        let _alone = self.gate.write().await;
+        self.report(ino).await;
+        let seen = {
+            let mut state = self.state.lock();
+            state.leases.remove(&ino);
+            state.open.remove(&ino);
+            state.seen
+        };
+        self.send(MetaOp::Release { inodes: vec![ino], seen }).await.unwrap();
+    }
+
+    /// The size that the service has to tell; `None` when it is this client that knows better.
+    fn known_size(&self, ino: InodeId) -> Option<u64> {
+        let known = self.sizes.lock().get(&ino).copied()?;
+        (!self.state.lock().unreported.contains_key(&ino)).then_some(known)
+    }
+
+    async fn report(&self, ino: InodeId) {
+        let size = self.state.lock().unreported.get(&ino).copied();
+        if let Some(size) = size {
+            let (blocks, mtime) = (0, None);
+            let op = MetaOp::EndWrite { ino, size, blocks, mtime, done: false, kill_suid_sgid: false };
+            match self.send(op).await {
+                Ok(_) => {}
+                Err(error) => assert_eq!(error.errno, Errno::ESTALE, "a file can only be gone"),
+            }
+            let mut state = self.state.lock();
+            if state.unreported.get(&ino) == Some(&size) {
+                state.unreported.remove(&ino);
+            }
+        }
+    }
+
+    /// Takes recalls up until told to stop.
+    pub async fn answer_recalls(self: Rc<Self>) {
+        let mut after = 0;
+        while !self.stopping.get() {
+            let reply = self.client.call(MetaOp::NextRecalls { after }).await.unwrap();
+            let MetaReply::Recalls(recalls) = reply else { panic!("{reply:?}") };
+            delay().await;
+            for recall in recalls {
+                assert_eq!(recall.number, after + 1, "recalls come one after the other");
+                after = recall.number;
+                self.answer(recall).await;
+            }
+        }
+    }
+
+    async fn answer(&self, recall: Recall) {
+        let ino = recall.ino;
+        {
+            let mut state = self.state.lock();
+            state.seen = recall.number;
+            match recall.keep {
+                None => _ = state.leases.remove(&ino),
+                Some(mode) => {
+                    if let Some(lease) = state.lease(ino) {
+                        lease.mode = mode;
+                        lease.attr = None;
+                        lease.inline = None;
+                    }
+                }
+            }
+        }
+        self.report(ino).await;
+        let in_use = self.state.lock().open.contains(&ino);
+        let yields = vec![Yield { number: recall.number, ino, in_use }];
+        self.send(MetaOp::Yield { yields }).await.unwrap();
+    }
+
+    /// Compares something that is cached with what the service says to somebody without leases.
+    pub async fn check(&self, observer: &Client, ino: InodeId, name: &str) {
+        let Some((moment, mode, attr, inline, child)) = self.cached(ino, name) else { return };
+        let still = || self.state.lock().moment(ino) == Some(moment);
+        if let Some(attr) = attr.filter(|_| mode == LeaseMode::Read) {
+            let found = observer.getattr(ino).await;
+            if still() {
+                assert_eq!(found, Ok(attr), "{:?} had this cached", self.client.session);
+                self.checks.set(self.checks.get() + 1);
+            }
+        }
+        if let Some(inline) = inline.filter(|_| mode == LeaseMode::Read) {
+            let found = observer.call(MetaOp::Open { ino, wish: None }).await;
+            if still() {
+                let Ok(MetaReply::File(info)) = found else { panic!("{found:?}") };
+                assert_eq!(info.inline, Some(inline));
+                self.checks.set(self.checks.get() + 1);
+            }
+        }
+        if let Some(child) = child {
+            let found = observer.lookup(ino, name).await;
+            if still() {
+                assert_eq!(found.as_ref().ok().map(|attr| attr.ino), child, "{name} in {ino}: {found:?}");
+                self.checks.set(self.checks.get() + 1);
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity, reason = "a tuple of what is cached")]
+    fn cached(
+        &self,
+        ino: InodeId,
+        name: &str,
+    ) -> Option<(Moment, LeaseMode, Option<Attr>, Option<Bytes>, Option<Option<InodeId>>)> {
+        let mut state = self.state.lock();
+        let moment = state.moment(ino)?;
+        let lease = state.lease(ino)?;
+        Some((moment, lease.mode, lease.attr, lease.inline.clone(), lease.names.get(name).copied()))
+    }
+
+    /// Lets everything go and ends.
+    pub async fn end(&self) {
+        self.stopping.set(true);
+        let inodes: Vec<InodeId> = {
+            let state = self.state.lock();
+            state.leases.keys().chain(&state.open).chain(state.unreported.keys()).copied().collect()
+        };
+        for ino in inodes {
+            self.let_go(ino).await;
+        }
+        rt::sleep(10 * SECOND).await;
+    }
+}
+
+fn cache(state: &mut State, op: &MetaOp, response: &MetaResponse) {
+    let granted = |ino| response.grants.iter().any(|grant| grant.ino == ino);
+    let mut put = |attr: &Attr| {
+        if granted(attr.ino)
+            && let Some(lease) = state.leases.get_mut(&attr.ino)
+        {
+            lease.attr = Some(*attr);
+        }
+    };
+    match &response.reply {
+        MetaReply::Directory { entries, .. } => entries.iter().filter_map(|e| e.attr.as_ref()).for_each(put),
+        reply => attr_of(reply).into_iter().for_each(&mut put),
+    }
+    if let (MetaOp::Lookup { parent, name }, Some(attr)) = (op, attr_of(&response.reply))
+        && granted(*parent)
+    {
+        let name = String::from_utf8(name.to_vec()).unwrap();
+        state.lease(*parent).unwrap().names.insert(name, Some(attr.ino));
+    }
+    if let MetaReply::File(info) = &response.reply
+        && granted(info.attr.ino)
+    {
+        state.lease(info.attr.ino).unwrap().inline = info.inline.clone();
+    }
+}
+
+fn attr_of(reply: &MetaReply) -> Option<&Attr> {
+    match reply {
+        MetaReply::Entry(attr) | MetaReply::Attr(attr) => Some(attr),
+        MetaReply::File(info) => Some(&info.attr),
+        _ => None,
+    }
+}
+
+fn attr_op(op: &MetaOp) -> Option<InodeId> {
+    match op {
+        MetaOp::Getattr { ino } => Some(*ino),
+        _ => None,
+    }
+}
+
+fn lookup_of(op: &MetaOp) -> Option<(InodeId, String)> {
+    match op {
+        MetaOp::Lookup { parent, name } => Some((*parent, String::from_utf8(name.to_vec()).unwrap())),
+        _ => None,
+    }
+}
+
+pub fn lookup(parent: InodeId, name: &str) -> MetaOp {
+    MetaOp::Lookup { parent, name: bytes(name) }
+}

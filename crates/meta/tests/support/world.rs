@@ -1,0 +1,134 @@
+//! Sessions with leases on a simulated machine.
+
+use super::{Chunks, Client, bytes, open_with};
+use kv::{Blocking, Durability, Memory, Writer};
+use meta::{MetaService, SessionKind};
+use parking_lot::Mutex;
+use rt::sim::Machine;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{InodeId, SessionId, SetAttr};
+use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
+
+pub const ROOT: InodeId = InodeId::ROOT;
+pub const SECOND: Duration = Duration::from_secs(1);
+
+pub struct World {
+    pub meta: Arc<MetaService>,
+    pub chunks: Arc<Chunks>,
+    memory: Arc<Memory>,
+}
+
+impl World {
+    pub async fn new() -> World {
+        World::start(Arc::default(), Arc::default()).await
+    }
+
+    async fn start(memory: Arc<Memory>, chunks: Arc<Chunks>) -> World {
+        let writer = Writer::with_blocking(memory.clone(), Durability::Process, Blocking::Inline);
+        let meta = open_with(Arc::new(writer), chunks.channels()).await;
+        meta.recover().await.unwrap();
+        rt::spawn(meta.clone().background());
+        World { meta, chunks, memory }
+    }
+
+    /// The service after its process was started again.
+    pub async fn restart(&self) -> World {
+        self.meta.stop();
+        World::start(self.memory.clone(), self.chunks.clone()).await
+    }
+
+    /// A session that gets leases.
+    pub async fn client(&self, session: u64) -> Client {
+        self.meta.register_session(SessionId(session), SessionKind::Remote).await.unwrap();
+        Client::new(&self.meta, session)
+    }
+}
+
+/// Runs a test on a simulated machine.
+pub fn simulated<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 'static) {
+    simulated_with(1, test);
+}
+
+/// The same on the machine of a seed.
+pub fn simulated_with<T: 'static, F: Future<Output = T> + 'static>(
+    seed: u64,
+    test: impl FnOnce(World) -> F + 'static,
+) -> T {
+    let run = async {
+        let world = World::new().await;
+        let meta = world.meta.clone();
+        let result = test(world).await;
+        meta.stop();
+        result
+    };
+    Machine::new(seed).run(run).unwrap()
+}
+
+pub fn getattr(ino: InodeId) -> MetaOp {
+    MetaOp::Getattr { ino }
+}
+
+pub fn lookup(name: &str) -> MetaOp {
+    MetaOp::Lookup { parent: ROOT, name: bytes(name) }
+}
+
+pub fn wish(ino: InodeId, mode: LeaseMode) -> MetaOp {
+    MetaOp::Open { ino, wish: Some(mode) }
+}
+
+pub fn chmod(ino: InodeId) -> MetaOp {
+    MetaOp::Setattr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } }
+}
+
+pub async fn recalls(client: &Client, after: u64) -> Vec<Recall> {
+    match client.call(MetaOp::NextRecalls { after }).await.unwrap() {
+        MetaReply::Recalls(recalls) => recalls,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub async fn give_up(client: &Client, recall: &Recall, in_use: bool) {
+    let yields = vec![Yield { number: recall.number, ino: recall.ino, in_use }];
+    client.call(MetaOp::Yield { yields }).await.unwrap();
+}
+
+/// Something that is under way.
+pub struct Started<T>(Arc<Mutex<Option<T>>>);
+
+impl<T: 'static> Started<T> {
+    pub fn new(work: impl Future<Output = T> + 'static) -> Started<T> {
+        let result = Arc::new(Mutex::new(None));
+        let shared = result.clone();
+        rt::spawn(async move {
+            let value = work.await;
+            *shared.lock() = Some(value);
+        });
+        Started(result)
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
+    pub async fn wait(self) -> T {
+        while !self.is_done() {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        self.0.lock().take().unwrap()
+    }
+}
+
+/// A request that is under way.
+pub type Call = Started<types::Result<MetaReply>>;
+
+impl Call {
+    /// Sends a request and lets it come as far as it can.
+    pub async fn call(client: &Client, op: MetaOp) -> Call {
+        let client = client.clone();
+        let started = Started::new(async move { client.call(op).await });
+        rt::sleep(Duration::from_millis(1)).await;
+        started
+    }
+}

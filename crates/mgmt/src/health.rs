@@ -1,0 +1,171 @@
+//! One word about a cluster, and what it is made of.
+
+use crate::liveness::Liveness;
+use crate::roster::check_version;
+use types::{CapacityClass, ClusterMap, Node, NodeState, Target, TargetState};
+use wire::mgmt::{Health, HealthFinding, Verdict};
+
+/// Looks at everything that the map and the heartbeats tell; `version` is management's.
+pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
+    let mut findings = Vec::new();
+    if map.targets.is_empty() {
+        findings.push(found(
+            Verdict::Critical,
+            "the cluster has no targets: no file with more than a few KiB can be written".into(),
+            "weft target add PATH on a storage node".into(),
+        ));
+    }
+    for node in &map.nodes {
+        node_findings(node, map, liveness, version, &mut findings);
+    }
+    for target in &map.targets {
+        findings.extend(target_finding(target, map));
+    }
+    findings.extend(map.pools.iter().filter_map(|pool| {
+        let mut of_pool = map.targets.iter().filter(|t| t.pool == pool.id).peekable();
+        of_pool.peek()?;
+        let usable =
+            |t: &Target| t.state == TargetState::Online && !t.drain && t.class != CapacityClass::Emergency;
+        (!of_pool.any(usable)).then(|| {
+            let what = format!("pool {} has no target that takes new files", pool.name);
+            found(Verdict::Critical, what, format!("weft target add PATH --pool {}", pool.name))
+        })
+    }));
+    findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
+    let verdict = findings.first().map_or(Verdict::Healthy, |f| f.verdict);
+    Health { verdict, findings }
+}
+
+fn node_findings(
+    node: &Node,
+    map: &ClusterMap,
+    liveness: &Liveness,
+    version: &str,
+    findings: &mut Vec<HealthFinding>,
+) {
+    let name = format!("node {} ({})", node.id, node.name);
+    let serves = map.targets.iter().filter(|t| t.node == node.id).count();
+    match node.state {
+        NodeState::Online => {}
+        NodeState::ProbablyOffline => {
+            let hint = "look whether weft serve runs there, and at the network between".into();
+            findings.push(found(Verdict::Warning, format!("{name} misses heartbeats"), hint));
+        }
+        NodeState::Offline => {
+            let (verdict, what) = match serves {
+                0 => (Verdict::Warning, format!("{name} is offline")),
+                n => (
+                    Verdict::Critical,
+                    format!("{name} is offline; data on its {n} targets can't be reached"),
+                ),
+            };
+            let address = node.addresses.first().map_or("", |a| a.as_str());
+            let hint = format!("start weft serve on that machine ({address}); weft node remove forgets it");
+            findings.push(found(verdict, what, hint));
+        }
+    }
+    if let Some(seen) = liveness.seen(node.id)
+        && seen.is_skewed()
+    {
+        let what = format!("the clock of {name} is {} s away from management's", seen.skew_s);
+        findings.push(found(Verdict::Warning, what, "set both clocks by NTP (chrony)".into()));
+    }
+    if check_version("", &node.version, version).is_err() {
+        let what = format!("{name} runs weft {}, management runs {version}", node.version);
+        findings.push(found(Verdict::Warning, what, "install the same version on all machines".into()));
+    }
+}
+
+fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
+    let name = format!("target {} ({} on node {})", target.id, target.path, target.node);
+    let node_is_up = map.node(target.node).is_none_or(|node| node.state == NodeState::Online);
+    let free = target.free >> 20;
+    match (target.state, target.class) {
+        // Else the node's finding says it.
+        (TargetState::Offline, _) if node_is_up => Some(found(
+            Verdict::Critical,
+            format!("{name} is offline though its node is up"),
+            "check that its disk is there and mounted (dmesg shows what the kernel knows)".into(),
+        )),
+        (_, CapacityClass::Emergency) => Some(found(
+            Verdict::Critical,
+            format!("{name} is full: {free} MiB free"),
+            "delete files, give its disk more room, or add a target".into(),
+        )),
+        (_, CapacityClass::Low) => Some(found(
+            Verdict::Warning,
+            format!("{name} is nearly full: {free} MiB free"),
+            "delete files, give its disk more room, or add a target".into(),
+        )),
+        _ => None,
+    }
+}
+
+fn found(verdict: Verdict, what: String, hint: String) -> HealthFinding {
+    HealthFinding { verdict, what, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{NodeId, Pool, PoolId, TargetId};
+
+    fn cluster() -> ClusterMap {
+        ClusterMap {
+            nodes: vec![Node {
+                id: NodeId(1),
+                name: "a".into(),
+                addresses: vec!["10.0.0.1:7500".into()],
+                roles: vec![],
+                state: NodeState::Online,
+                version: "0.4.0".into(),
+            }],
+            targets: vec![Target {
+                id: TargetId(1),
+                node: NodeId(1),
+                pool: PoolId(1),
+                path: "/t".into(),
+                state: TargetState::Online,
+                capacity: 0,
+                free: 0,
+                class: CapacityClass::Normal,
+                drain: false,
+            }],
+            pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+            ..Default::default()
+        }
+    }
+
+    fn after(change: impl FnOnce(&mut ClusterMap, &mut Liveness)) -> (Verdict, Vec<String>) {
+        let (mut map, mut liveness) = (cluster(), Liveness::new(0));
+        liveness.registered(NodeId(1), 1, 0);
+        change(&mut map, &mut liveness);
+        let health = health(&map, &liveness, "0.4.1");
+        assert!(health.findings.iter().all(|f| !f.hint.is_empty()));
+        (health.verdict, health.findings.into_iter().map(|f| f.what).collect())
+    }
+
+    #[test]
+    fn the_verdict_is_that_of_the_worst_finding() {
+        assert_eq!(after(|_, _| ()), (Verdict::Healthy, vec![]));
+        let (verdict, what) = after(|map, _| map.targets[0].class = CapacityClass::Low);
+        assert_eq!((verdict, what.len()), (Verdict::Warning, 1));
+        let (verdict, what) = after(|map, _| map.targets[0].state = TargetState::Offline);
+        assert_eq!(verdict, Verdict::Critical);
+        assert!(what[0].contains("though its node is up") && what[1].contains("pool default"), "{what:?}");
+        let (verdict, what) = after(|map, _| {
+            map.nodes[0].state = NodeState::Offline;
+            map.targets[0].state = TargetState::Offline;
+        });
+        assert!(
+            verdict == Verdict::Critical && what[0].contains("its 1 targets can't be reached"),
+            "{what:?}"
+        );
+        assert_eq!(after(|map, _| map.targets.clear()).0, Verdict::Critical);
+        assert_eq!(after(|map, _| map.nodes[0].version = "0.9.0".into()).0, Verdict::Warning);
+        let skewed = after(|_, liveness| {
+            liveness.heard(NodeId(1), 1, -45, &[], 1);
+        });
+        assert_eq!(skewed.0, Verdict::Warning);
+    }
+}

@@ -1,0 +1,37 @@
+//! Every time and limit of the service, with its unit and its reason.
+
+use std::time::Duration;
+
+/// How often targets are measured and nodes looked after: `df` and the choosers are at most this far behind.
+pub const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How often a node says that it is alive.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A node that was silent for this long gets no new files: three heartbeats were lost.
+pub const PROBABLY_OFFLINE_AFTER: Duration = Duration::from_secs(6);
+
+/// A node that was silent for this long is down. Longer than [`SERVING_LEASE`] by more than clocks drift in that time, so that the
+/// node has stopped to take writes before anybody counts on it.
+pub const OFFLINE_AFTER: Duration = Duration::from_secs(15);
+
+/// How long a storage node takes writes after it has sent the last heartbeat that was answered.
+pub const SERVING_LEASE: Duration = Duration::from_secs(10);
+
+/// Clocks of a node and of management may differ by this many seconds: times of files come from both.
+pub const MAX_CLOCK_SKEW_S: u64 = 30;
+
+/// A watch of the map is answered after this long even if nothing happened, so that free space follows.
+pub const WATCH_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Nodes of a cluster, so that the map fits into a message.
+pub const MAX_NODES: usize = 1024;
+
+/// Targets of a cluster, so that the map fits into a message: with its group each takes some 260 bytes of a MiB.
+pub const MAX_TARGETS: usize = 2048;
+
+/// Addresses of a node.
+pub const MAX_ADDRESSES: usize = 16;
+
+/// Characters of the name of a node or a pool: a host name fits.
+pub const MAX_NAME: usize = 64;

@@ -1,0 +1,153 @@
+//! Who has been heard of, and when.
+//!
+//! It is in memory only: after a start of management every node has as long as after a heartbeat to register again. Times are
+//! nanoseconds of a clock that never goes back, and are arguments.
+
+use crate::limits::{MAX_CLOCK_SKEW_S, OFFLINE_AFTER, PROBABLY_OFFLINE_AFTER};
+use std::collections::BTreeMap;
+use types::{NodeId, NodeState, TargetId};
+use wire::mgmt::{TargetReport, TargetSpace};
+
+/// What is known of the nodes' processes.
+#[derive(Debug)]
+pub struct Liveness {
+    started_ns: u64,
+    nodes: BTreeMap<NodeId, Seen>,
+}
+
+/// A process of a node.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Which process.
+    pub instance: u64,
+    /// When it was last heard of.
+    pub at_ns: u64,
+    /// How far its clock is ahead, seconds.
+    pub skew_s: i64,
+    spaces: BTreeMap<TargetId, Option<TargetSpace>>,
+}
+
+impl Liveness {
+    /// Nobody has been heard of yet.
+    pub fn new(now_ns: u64) -> Liveness {
+        Liveness { started_ns: now_ns, nodes: BTreeMap::new() }
+    }
+
+    /// A process of a node has registered.
+    pub fn registered(&mut self, node: NodeId, instance: u64, now_ns: u64) {
+        self.nodes.insert(node, Seen { instance, at_ns: now_ns, skew_s: 0, spaces: BTreeMap::new() });
+    }
+
+    /// The process has told how it is; false when it isn't the one that has registered.
+    pub fn heard(
+        &mut self,
+        node: NodeId,
+        instance: u64,
+        skew_s: i64,
+        targets: &[TargetReport],
+        now_ns: u64,
+    ) -> bool {
+        match self.nodes.get_mut(&node) {
+            Some(seen) if seen.instance == instance => {
+                seen.at_ns = now_ns;
+                seen.skew_s = skew_s;
+                seen.spaces = targets.iter().map(|t| (t.target, t.space)).collect();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The node has said goodbye, or was removed.
+    pub fn forget(&mut self, node: NodeId) {
+        self.nodes.remove(&node);
+    }
+
+    /// The process that has registered since management has started.
+    pub fn seen(&self, node: NodeId) -> Option<&Seen> {
+        self.nodes.get(&node)
+    }
+
+    /// The state of a node that was in this one.
+    pub fn state(&self, node: NodeId, before: NodeState, now_ns: u64) -> NodeState {
+        let since = match self.nodes.get(&node) {
+            Some(seen) => seen.at_ns,
+            // It may have served all along while management was away.
+            None if before != NodeState::Offline => self.started_ns,
+            None => return NodeState::Offline,
+        };
+        let silent_ns = now_ns.saturating_sub(since) as u128;
+        match silent_ns {
+            ns if ns >= OFFLINE_AFTER.as_nanos() => NodeState::Offline,
+            ns if ns >= PROBABLY_OFFLINE_AFTER.as_nanos() => NodeState::ProbablyOffline,
+            _ => NodeState::Online,
+        }
+    }
+
+    /// What a node says of one of its targets: `None` when it hasn't said anything since management has started.
+    pub fn space(&self, node: NodeId, target: TargetId) -> Option<Option<TargetSpace>> {
+        let seen = self.nodes.get(&node)?;
+        Some(seen.spaces.get(&target).copied().flatten())
+    }
+}
+
+impl Seen {
+    /// Its clock is too far from ours.
+    pub fn is_skewed(&self) -> bool {
+        is_skewed(self.skew_s)
+    }
+}
+
+/// Whether a clock that is ahead by so many seconds is too far from ours.
+pub fn is_skewed(skew_s: i64) -> bool {
+    skew_s.unsigned_abs() > MAX_CLOCK_SKEW_S
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    const NODE: NodeId = NodeId(7);
+
+    #[test]
+    fn silence_becomes_absence_in_two_steps() {
+        let mut liveness = Liveness::new(100 * S);
+        liveness.registered(NODE, 1, 100 * S);
+        let state = |liveness: &Liveness, s: u64| liveness.state(NODE, NodeState::Online, s * S);
+        assert_eq!(state(&liveness, 105), NodeState::Online);
+        assert_eq!(state(&liveness, 106), NodeState::ProbablyOffline);
+        assert_eq!(state(&liveness, 114), NodeState::ProbablyOffline);
+        assert_eq!(state(&liveness, 115), NodeState::Offline);
+        assert!(liveness.heard(NODE, 1, 0, &[], 116 * S));
+        assert_eq!(state(&liveness, 117), NodeState::Online);
+        liveness.forget(NODE);
+        assert_eq!(liveness.state(NODE, NodeState::Offline, 117 * S), NodeState::Offline);
+    }
+
+    #[test]
+    fn a_start_of_management_gives_everybody_time_to_come_back() {
+        let liveness = Liveness::new(100 * S);
+        let state = |before, s: u64| liveness.state(NODE, before, s * S);
+        assert_eq!(state(NodeState::Online, 101), NodeState::Online);
+        assert_eq!(state(NodeState::ProbablyOffline, 107), NodeState::ProbablyOffline);
+        assert_eq!(state(NodeState::Online, 116), NodeState::Offline);
+        assert_eq!(state(NodeState::Offline, 101), NodeState::Offline);
+    }
+
+    #[test]
+    fn only_the_process_that_has_registered_counts() {
+        let mut liveness = Liveness::new(0);
+        assert!(!liveness.heard(NODE, 1, 0, &[], S));
+        liveness.registered(NODE, 1, S);
+        liveness.registered(NODE, 2, 2 * S);
+        assert!(!liveness.heard(NODE, 1, 0, &[], 3 * S));
+        assert!(liveness.heard(NODE, 2, 31, &[], 3 * S));
+        assert!(liveness.seen(NODE).unwrap().is_skewed());
+    }
+
+    #[test]
+    fn clocks_may_differ_by_half_a_minute() {
+        assert!(!is_skewed(30) && !is_skewed(-30) && is_skewed(31) && is_skewed(-31));
+    }
+}

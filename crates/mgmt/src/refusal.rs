@@ -1,0 +1,177 @@
+//! What management refuses to members of the cluster: object, cause and remedy.
+
+use crate::limits::{MAX_ADDRESSES, MAX_CLOCK_SKEW_S, MAX_NAME, MAX_NODES, MAX_TARGETS};
+use types::{Errno, Error, Node, NodeId, Role, Target, TargetId};
+
+pub(crate) fn removed_node(node: NodeId) -> Error {
+    Error::new(Errno::ENODEV, format!("node {node} has been removed from the cluster"))
+        .hint("let the machine join again with a new token, in an empty directory (weft node join)")
+}
+
+pub(crate) fn no_node(node: NodeId) -> Error {
+    Error::new(Errno::ENOENT, format!("there is no node {node}")).hint("weft node list shows all")
+}
+
+pub(crate) fn no_target(target: TargetId) -> Error {
+    Error::new(Errno::ENOENT, format!("there is no target {target}")).hint("weft target list shows all")
+}
+
+pub(crate) fn no_pool(name: &str) -> Error {
+    Error::new(Errno::ENOENT, format!("there is no pool {name:?}")).hint("weft pool list shows all")
+}
+
+/// Another process is alive under this id.
+pub(crate) fn duplicate_node(node: &Node) -> Error {
+    let at = node.addresses.join(", ");
+    Error::new(Errno::EEXIST, format!("node {} ({}) is alive already, at {at}", node.id, node.name)).hint(
+        "a node's directory must not be copied to another machine: join that one with a token of its own; \
+         if the node has moved, stop the other process first",
+    )
+}
+
+/// The process that speaks isn't the one that has registered.
+pub(crate) fn replaced(node: NodeId) -> Error {
+    Error::new(Errno::ESTALE, format!("another process serves as node {node} now"))
+        .hint("stop one of them; a node's directory must not be copied")
+}
+
+/// Not heard of since management has started: the node registers again by itself.
+pub(crate) fn unregistered(node: NodeId) -> Error {
+    Error::new(Errno::ENOTCONN, format!("node {node} has not registered since management has started"))
+        .hint("it does so by itself")
+}
+
+pub(crate) fn claimed_target(target: &Target, owner: &Node, path: &str) -> Error {
+    let message = format!(
+        "target {} ({path}) is served by node {} ({}), which is alive",
+        target.id, owner.id, owner.name
+    );
+    Error::new(Errno::EBUSY, message)
+        .hint("one of the two directories is a copy; to move a disk, stop the node that it comes from first")
+}
+
+pub(crate) fn unknown_target(target: TargetId, path: &str) -> Error {
+    Error::new(
+        Errno::ENODEV,
+        format!("target {target} ({path}) is not in the cluster; it may have been removed"),
+    )
+    .hint(format!("take {path} out of node.toml; empty the directory to use its disk again"))
+}
+
+pub(crate) fn foreign_target(target: TargetId, path: &str, theirs: &str, ours: &str) -> Error {
+    let message = format!("target {target} ({path}) belongs to cluster {theirs}, not to {ours}");
+    Error::new(Errno::EINVAL, message).hint(format!("take {path} out of node.toml"))
+}
+
+pub(crate) fn other_cluster(theirs: &str, ours: &str) -> Error {
+    Error::new(Errno::EINVAL, format!("this is cluster {ours}, not {theirs}"))
+        .hint("check the address: it may be that of another cluster now")
+}
+
+pub(crate) fn clock(who: &str, skew_s: i64) -> Error {
+    let way = if skew_s > 0 { "ahead of" } else { "behind" };
+    let message = format!("the clock of {who} is {} s {way} management's", skew_s.unsigned_abs());
+    Error::new(Errno::EINVAL, message)
+        .hint(format!("set both clocks by NTP (chrony): at most {MAX_CLOCK_SKEW_S} s apart"))
+}
+
+pub(crate) fn version(who: &str, theirs: &str, ours: &str) -> Error {
+    let message = format!("{who} runs weft {theirs}, management runs weft {ours}: too far apart");
+    Error::new(Errno::EPROTO, message)
+        .hint("install the same version on all machines; versions next to each other work together")
+}
+
+pub(crate) fn unsupported_roles(roles: &[Role]) -> Error {
+    let names: Vec<&str> = roles.iter().map(|role| role.name()).collect();
+    let message = format!("a node that joins can't have the roles {} yet", names.join(","));
+    Error::new(Errno::EOPNOTSUPP, message)
+        .hint("--roles storage is supported; mgmt and meta run on the node that weft cluster init made")
+}
+
+pub(crate) fn bad_name(what: &str, name: &str) -> Error {
+    Error::new(Errno::EINVAL, format!("{name:?} can't be the name of a {what}"))
+        .hint(format!("use 1 to {MAX_NAME} letters, digits, '.', '_' and '-'"))
+}
+
+pub(crate) fn taken_name(what: &str, name: &str) -> Error {
+    Error::new(Errno::EEXIST, format!("there is a {what} {name:?} already"))
+        .hint(format!("choose another name; weft {what} list shows all"))
+}
+
+pub(crate) fn bad_address(address: &str) -> Error {
+    Error::new(Errno::EINVAL, format!("{address:?} is no address that others can reach"))
+        .hint("write ADDRESS:PORT, for example 10.0.0.2:7500 or [fd00::2]:7500")
+}
+
+pub(crate) fn bad_addresses(count: usize) -> Error {
+    Error::new(Errno::EINVAL, format!("a node can't have {count} addresses"))
+        .hint(format!("name 1 to {MAX_ADDRESSES} with --address"))
+}
+
+pub(crate) fn taken_address(address: &str, node: &Node) -> Error {
+    Error::new(Errno::EADDRINUSE, format!("{address} is the address of node {} ({})", node.id, node.name))
+        .hint("listen elsewhere with --listen; or weft node remove the other one if it is gone for good")
+}
+
+pub(crate) fn too_many_nodes() -> Error {
+    Error::new(Errno::ENOSPC, format!("the cluster has {MAX_NODES} nodes, which is the limit"))
+        .hint("remove those that are gone with weft node remove")
+}
+
+pub(crate) fn too_many_targets() -> Error {
+    Error::new(Errno::ENOSPC, format!("the cluster has {MAX_TARGETS} targets, which is the limit"))
+        .hint("join the disks of a node to fewer, larger targets")
+}
+
+pub(crate) fn node_has_targets(node: &Node, targets: &[TargetId]) -> Error {
+    let list: Vec<String> = targets.iter().map(TargetId::to_string).collect();
+    Error::new(Errno::EBUSY, format!("node {} ({}) has the targets {}", node.id, node.name, list.join(", ")))
+        .hint("drain and remove them first (weft target set ID --drain on, weft target remove ID)")
+}
+
+pub(crate) fn node_serves(node: &Node) -> Error {
+    Error::new(Errno::EBUSY, format!("node {} ({}) is alive", node.id, node.name))
+        .hint("stop weft serve there first")
+}
+
+pub(crate) fn management_node(node: &Node) -> Error {
+    Error::new(Errno::EINVAL, format!("node {} ({}) holds the cluster's metadata", node.id, node.name))
+        .hint("it can't be removed")
+}
+
+pub(crate) fn not_drained(target: TargetId) -> Error {
+    Error::new(Errno::EBUSY, format!("target {target} may get new files at any moment"))
+        .hint(format!("weft target set {target} --drain on"))
+}
+
+pub(crate) fn holds_data(target: TargetId, example: types::InodeId) -> Error {
+    Error::new(
+        Errno::ENOTEMPTY,
+        format!("target {target} holds data of files, for example of inode {example}"),
+    )
+    .hint("delete those files or copy them (cp, then mv over the old one): copies go to other targets")
+}
+
+pub(crate) fn last_of_pool(target: TargetId, pool: &str) -> Error {
+    Error::new(Errno::EBUSY, format!("target {target} is the last of pool {pool} that takes new files"))
+        .hint(format!("add another one first: weft target add PATH --pool {pool}"))
+}
+
+pub(crate) fn pool_has_targets(pool: &str, count: usize) -> Error {
+    Error::new(Errno::EBUSY, format!("pool {pool} has {count} targets"))
+        .hint("give them another pool (weft target set ID --pool P) or remove them first")
+}
+
+pub(crate) fn default_pool(pool: &str) -> Error {
+    Error::new(Errno::EINVAL, format!("pool {pool} is where files go unless told otherwise; it stays"))
+        .hint("weft pool set renames it")
+}
+
+pub(crate) fn no_metadata() -> Error {
+    Error::new(Errno::EAGAIN, "the metadata service is still starting").hint("try again in a moment")
+}
+
+pub(crate) fn not_allowed(who: &str) -> Error {
+    Error::new(Errno::EACCES, format!("{who} may not ask this of management"))
+        .hint("use the weft command on a node of the cluster, as its administrator")
+}

@@ -1,0 +1,362 @@
+//! Changes of the cluster map: what administrators and nodes ask for, allowed or refused. Pure.
+
+use crate::limits::{MAX_ADDRESSES, MAX_NAME, MAX_NODES, MAX_TARGETS};
+use crate::liveness::{Liveness, is_skewed};
+use crate::refusal;
+use serde::{Deserialize, Serialize};
+use types::{
+    CapacityClass, ClusterMap, Error, Node, NodeId, NodeState, Pool, PoolId, Result, Role, Target, TargetId,
+    TargetState,
+};
+use wire::mgmt::{Join, Register, TargetReport};
+
+/// What was given away for ever: the next numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Numbers {
+    pub next_node: u32,
+    pub next_target: u32,
+    pub next_pool: u16,
+}
+
+/// The map with what is needed to change it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Roster {
+    pub map: ClusterMap,
+    pub numbers: Numbers,
+}
+
+/// Who is asked, in refusals and checks.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The cluster.
+    pub uuid: String,
+    /// The weft that management runs.
+    pub version: String,
+}
+
+impl Numbers {
+    /// Above everything in a map that was made before numbers were kept.
+    pub fn above(map: &ClusterMap) -> Numbers {
+        Numbers {
+            next_node: map.nodes.last().map_or(1, |n| n.id.0 + 1),
+            next_target: map.targets.last().map_or(1, |t| t.id.0 + 1),
+            next_pool: map.pools.last().map_or(1, |p| p.id.0 + 1),
+        }
+    }
+}
+
+impl Roster {
+    /// A machine becomes a node.
+    pub fn join(&mut self, join: &Join, host: &Host, now_s: i64) -> Result<Node> {
+        let who = if join.name.is_empty() { "the new node" } else { &join.name };
+        check_version(who, &join.version, &host.version)?;
+        check_clock(who, join.clock_s - now_s)?;
+        if join.roles.is_empty() || join.roles.iter().any(|role| *role != Role::Storage) {
+            return Err(refusal::unsupported_roles(&join.roles));
+        }
+        self.check_addresses(NodeId(self.numbers.next_node), &join.addresses)?;
+        if self.map.nodes.len() >= MAX_NODES {
+            return Err(refusal::too_many_nodes());
+        }
+        let id = NodeId(self.numbers.next_node);
+        let name = if join.name.is_empty() { format!("node{id}") } else { join.name.clone() };
+        check_name("node", &name)?;
+        self.require_free_node_name(&name, id)?;
+        let node = Node {
+            id,
+            name,
+            addresses: join.addresses.clone(),
+            roles: join.roles.clone(),
+            state: NodeState::Offline,
+            version: join.version.clone(),
+        };
+        self.numbers.next_node += 1;
+        self.map.nodes.push(node.clone());
+        Ok(node)
+    }
+
+    /// A node serves from now on; `liveness` says who else does.
+    pub fn register(&mut self, ask: &Register, liveness: &Liveness, host: &Host, now_s: i64) -> Result<()> {
+        if ask.cluster != host.uuid {
+            return Err(refusal::other_cluster(&ask.cluster, &host.uuid));
+        }
+        let node = self.known_node(ask.node)?;
+        let who = format!("node {} ({})", node.id, node.name);
+        check_version(&who, &ask.version, &host.version)?;
+        check_clock(&who, ask.clock_s - now_s)?;
+        self.check_addresses(ask.node, &ask.addresses)?;
+        let others = liveness.seen(ask.node).is_some_and(|seen| seen.instance != ask.instance);
+        // At the same address it can only be the successor of a process that has died.
+        if others && node.state != NodeState::Offline && node.addresses != ask.addresses {
+            return Err(refusal::duplicate_node(node));
+        }
+        for report in &ask.targets {
+            self.check_claim(ask.node, report, host)?;
+        }
+        let node = self.node_mut(ask.node)?;
+        node.addresses = ask.addresses.clone();
+        node.version = ask.version.clone();
+        node.state = NodeState::Online;
+        for report in &ask.targets {
+            let target = self.target_mut(report.target)?;
+            target.node = ask.node;
+            target.path = report.path.clone();
+        }
+        Ok(())
+    }
+
+    /// Refuses a target that isn't this node's to serve.
+    fn check_claim(&self, node: NodeId, report: &TargetReport, host: &Host) -> Result<()> {
+        let (id, path) = (report.target, &report.path);
+        if report.cluster != host.uuid {
+            return Err(refusal::foreign_target(id, path, &report.cluster, &host.uuid));
+        }
+        let Some(target) = self.map.target(id) else { return Err(refusal::unknown_target(id, path)) };
+        match self.map.node(target.node) {
+            Some(owner) if owner.id != node && owner.state != NodeState::Offline => {
+                Err(refusal::claimed_target(target, owner, path))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A directory of a node becomes a target. Asked again before it is known to be one, the answer is the same.
+    pub fn add_target(&mut self, node: NodeId, path: &str, pool: &str) -> Result<TargetId> {
+        self.known_node(node)?;
+        if let Some(known) = self.map.targets.iter().find(|t| t.node == node && t.path == path) {
+            return Ok(known.id);
+        }
+        if self.map.targets.len() >= MAX_TARGETS {
+            return Err(refusal::too_many_targets());
+        }
+        let pool = self.pool_or_new(pool)?;
+        let id = TargetId(self.numbers.next_target);
+        self.numbers.next_target += 1;
+        self.map.targets.push(Target {
+            id,
+            node,
+            pool,
+            path: path.to_string(),
+            // Until its node says that it serves it.
+            state: TargetState::Offline,
+            capacity: 0,
+            free: 0,
+            class: CapacityClass::Normal,
+            drain: false,
+        });
+        self.group_new_targets();
+        Ok(id)
+    }
+
+    fn group_new_targets(&mut self) {
+        let new = layout::single_groups(&self.map);
+        self.map.groups.extend(new);
+        self.map.groups.sort_by_key(|g| g.id);
+    }
+
+    /// New files of a pool may live on the target.
+    pub fn set_pool(&mut self, target: TargetId, pool: &str) -> Result<()> {
+        let before = self.known_target(target)?.pool;
+        if self.map.pool_named(pool).is_some_and(|same| same.id == before) {
+            return Ok(());
+        }
+        self.require_not_last(target)?;
+        let pool = self.pool_or_new(pool)?;
+        self.target_mut(target)?.pool = pool;
+        for group in self.map.groups.iter_mut().filter(|g| g.members == [target]) {
+            group.pool = pool;
+        }
+        Ok(())
+    }
+
+    /// The target gets no new files any more, or gets some again.
+    pub fn set_drain(&mut self, target: TargetId, drain: bool) -> Result<()> {
+        self.known_target(target)?;
+        if drain {
+            self.require_not_last(target)?;
+        }
+        self.target_mut(target)?.drain = drain;
+        Ok(())
+    }
+
+    /// Refuses to take new files away from a target that is the only one of its pool to get any.
+    fn require_not_last(&self, target: TargetId) -> Result<()> {
+        let own = self.known_target(target)?;
+        let takes_files = |t: &&Target| t.pool == own.pool && !t.drain;
+        let mut others = self.map.targets.iter().filter(takes_files).filter(|t| t.id != target);
+        match own.drain || others.next().is_some() {
+            true => Ok(()),
+            false => Err(refusal::last_of_pool(target, &self.pool_name(own.pool))),
+        }
+    }
+
+    /// Refuses to forget a target that may get new files. That it holds none is the caller's to know.
+    pub fn may_remove_target(&self, target: TargetId) -> Result<()> {
+        match self.known_target(target)?.drain {
+            true => Ok(()),
+            false => Err(refusal::not_drained(target)),
+        }
+    }
+
+    /// Forgets a target, with its group.
+    pub fn remove_target(&mut self, target: TargetId) -> Result<()> {
+        self.may_remove_target(target)?;
+        self.map.targets.retain(|t| t.id != target);
+        self.map.groups.retain(|g| !g.members.contains(&target));
+        Ok(())
+    }
+
+    /// Gives a node another name.
+    pub fn rename_node(&mut self, node: NodeId, name: &str) -> Result<()> {
+        self.known_node(node)?;
+        check_name("node", name)?;
+        self.require_free_node_name(name, node)?;
+        self.node_mut(node)?.name = name.to_string();
+        Ok(())
+    }
+
+    /// Forgets a node.
+    pub fn remove_node(&mut self, node: NodeId) -> Result<()> {
+        let known = self.map.node(node).ok_or_else(|| refusal::no_node(node))?;
+        if known.roles.contains(&Role::Mgmt) {
+            return Err(refusal::management_node(known));
+        }
+        let targets: Vec<TargetId> =
+            self.map.targets.iter().filter(|t| t.node == node).map(|t| t.id).collect();
+        if !targets.is_empty() {
+            return Err(refusal::node_has_targets(known, &targets));
+        }
+        if known.state != NodeState::Offline {
+            return Err(refusal::node_serves(known));
+        }
+        self.map.nodes.retain(|n| n.id != node);
+        Ok(())
+    }
+
+    /// Gives a pool another name.
+    pub fn rename_pool(&mut self, pool: &str, name: &str) -> Result<()> {
+        let id = self.map.pool_named(pool).ok_or_else(|| refusal::no_pool(pool))?.id;
+        check_name("pool", name)?;
+        if self.map.pool_named(name).is_some_and(|other| other.id != id) {
+            return Err(refusal::taken_name("pool", name));
+        }
+        for pool in self.map.pools.iter_mut().filter(|p| p.id == id) {
+            pool.name = name.to_string();
+        }
+        Ok(())
+    }
+
+    /// Forgets a pool.
+    pub fn remove_pool(&mut self, pool: &str) -> Result<()> {
+        let id = self.map.pool_named(pool).ok_or_else(|| refusal::no_pool(pool))?.id;
+        let count = self.map.targets.iter().filter(|t| t.pool == id).count();
+        if count > 0 {
+            return Err(refusal::pool_has_targets(pool, count));
+        }
+        if id == crate::management::DEFAULT_POOL.0 {
+            return Err(refusal::default_pool(pool));
+        }
+        self.map.pools.retain(|p| p.id != id);
+        Ok(())
+    }
+
+    /// A node says that it stops, or was silent for too long.
+    pub fn set_node_state(&mut self, node: NodeId, state: NodeState) {
+        if let Some(node) = self.map.nodes.iter_mut().find(|n| n.id == node) {
+            node.state = state;
+        }
+    }
+
+    fn pool_or_new(&mut self, name: &str) -> Result<PoolId> {
+        if let Some(known) = self.map.pool_named(name) {
+            return Ok(known.id);
+        }
+        check_name("pool", name)?;
+        let id = PoolId(self.numbers.next_pool);
+        self.numbers.next_pool += 1;
+        self.map.pools.push(Pool { id, name: name.to_string() });
+        Ok(id)
+    }
+
+    fn pool_name(&self, id: PoolId) -> String {
+        self.map.pool(id).map_or_else(|| id.to_string(), |pool| pool.name.clone())
+    }
+
+    fn check_addresses(&self, node: NodeId, addresses: &[String]) -> Result<()> {
+        if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
+            return Err(refusal::bad_addresses(addresses.len()));
+        }
+        for address in addresses {
+            check_address(address)?;
+            let taken = |other: &&Node| other.id != node && other.addresses.contains(address);
+            if let Some(other) = self.map.nodes.iter().find(taken) {
+                return Err(refusal::taken_address(address, other));
+            }
+        }
+        Ok(())
+    }
+
+    fn require_free_node_name(&self, name: &str, id: NodeId) -> Result<()> {
+        match self.map.nodes.iter().any(|node| node.name == name && node.id != id) {
+            true => Err(refusal::taken_name("node", name)),
+            false => Ok(()),
+        }
+    }
+
+    /// The node, unless it was removed or never there.
+    pub fn known_node(&self, id: NodeId) -> Result<&Node> {
+        let missing =
+            || if id.0 < self.numbers.next_node { refusal::removed_node(id) } else { refusal::no_node(id) };
+        self.map.node(id).ok_or_else(missing)
+    }
+
+    fn known_target(&self, id: TargetId) -> Result<&Target> {
+        self.map.target(id).ok_or_else(|| refusal::no_target(id))
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> Result<&mut Node> {
+        self.map.nodes.iter_mut().find(|n| n.id == id).ok_or_else(|| refusal::no_node(id))
+    }
+
+    fn target_mut(&mut self, id: TargetId) -> Result<&mut Target> {
+        self.map.targets.iter_mut().find(|t| t.id == id).ok_or_else(|| refusal::no_target(id))
+    }
+}
+
+/// Refuses an address that isn't one of a single machine.
+pub fn check_address(address: &str) -> Result<()> {
+    match address.parse::<std::net::SocketAddr>() {
+        Ok(parsed) if !parsed.ip().is_unspecified() && parsed.port() != 0 => Ok(()),
+        _ => Err(refusal::bad_address(address)),
+    }
+}
+
+/// Refuses names that would be ambiguous on a command line.
+pub fn check_name(what: &str, name: &str) -> Result<()> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    match (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('-') {
+        true => Ok(()),
+        false => Err(refusal::bad_name(what, name)),
+    }
+}
+
+/// Refuses a clock that is too far from ours.
+pub fn check_clock(who: &str, skew_s: i64) -> Result<()> {
+    if is_skewed(skew_s) { Err(refusal::clock(who, skew_s)) } else { Ok(()) }
+}
+
+/// Refuses a version that is more than one step (the second number) away from ours, or of another first number.
+pub fn check_version(who: &str, theirs: &str, ours: &str) -> Result<()> {
+    let refused = || -> Error { refusal::version(who, theirs, ours) };
+    let ((a, b), (c, d)) = (steps(theirs).ok_or_else(refused)?, steps(ours).ok_or_else(refused)?);
+    if a == c && b.abs_diff(d) <= 1 { Ok(()) } else { Err(refused()) }
+}
+
+/// The first two numbers of a version.
+fn steps(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split(['.', '-', '+']);
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! Every refusal, and what is allowed beside it.
+
+use super::*;
+use types::{Epoch, Errno};
+use wire::mgmt::TargetSpace;
+
+const S: u64 = 1_000_000_000;
+const NOW_S: i64 = 1_800_000_000;
+
+fn host() -> Host {
+    Host { uuid: "ours".into(), version: "0.4.2".into() }
+}
+
+/// A cluster with management on node 1.
+fn fresh() -> Roster {
+    let node = Node {
+        id: NodeId(1),
+        name: "m".into(),
+        addresses: vec!["10.0.0.1:7500".into()],
+        roles: vec![Role::Mgmt, Role::Meta],
+        state: NodeState::Online,
+        version: "0.4.2".into(),
+    };
+    let map = ClusterMap {
+        epoch: Epoch(1),
+        nodes: vec![node],
+        pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+        ..Default::default()
+    };
+    Roster { numbers: Numbers::above(&map), map }
+}
+
+fn join(name: &str, address: &str) -> Join {
+    Join {
+        secret: String::new(),
+        name: name.into(),
+        roles: vec![Role::Storage],
+        addresses: vec![address.into()],
+        csr: String::new(),
+        version: "0.4.0".into(),
+        clock_s: NOW_S,
+    }
+}
+
+fn register(node: u32, instance: u64, address: &str, targets: &[u32]) -> Register {
+    let report = |id: &u32| TargetReport {
+        target: TargetId(*id),
+        cluster: "ours".into(),
+        path: format!("/t{id}"),
+        space: Some(TargetSpace { capacity: 100, free: 50, device: 1 }),
+    };
+    Register {
+        cluster: "ours".into(),
+        node: NodeId(node),
+        instance,
+        addresses: vec![address.into()],
+        roles: vec![Role::Storage],
+        version: "0.4.0".into(),
+        clock_s: NOW_S,
+        targets: targets.iter().map(report).collect(),
+    }
+}
+
+/// Nodes 2 and 3 with the targets 1 and 2, and 3; both alive.
+fn with_two_nodes() -> (Roster, Liveness) {
+    let mut roster = fresh();
+    let mut liveness = Liveness::new(0);
+    for (name, address) in [("a", "10.0.0.2:7500"), ("b", "10.0.0.3:7500")] {
+        roster.join(&join(name, address), &host(), NOW_S).unwrap();
+    }
+    for (node, path) in [(2, "/t1"), (2, "/t2"), (3, "/t3")] {
+        roster.add_target(NodeId(node), path, "default").unwrap();
+    }
+    for (node, address, targets) in [(2, "10.0.0.2:7500", &[1, 2][..]), (3, "10.0.0.3:7500", &[3])] {
+        roster.register(&register(node, 10, address, targets), &liveness, &host(), NOW_S).unwrap();
+        liveness.registered(NodeId(node), 10, S);
+    }
+    (roster, liveness)
+}
+
+/// The refusal names an object and a remedy, and changes nothing.
+fn refused<T: std::fmt::Debug>(roster: &mut Roster, change: impl FnOnce(&mut Roster) -> Result<T>) -> Error {
+    let mut after = roster.clone();
+    let error = change(&mut after).unwrap_err();
+    assert_eq!(&after, roster, "refused, and yet changed: {error}");
+    assert!(!error.message.is_empty() && !error.hint.is_empty(), "{error}");
+    error
+}
+
+#[test]
+fn nodes_and_targets_get_numbers_that_are_never_given_again() {
+    let (mut roster, _) = with_two_nodes();
+    assert_eq!(roster.map.groups.iter().map(|g| g.id.0).collect::<Vec<_>>(), [1, 2, 3]);
+    roster.set_drain(TargetId(3), true).unwrap();
+    roster.remove_target(TargetId(3)).unwrap();
+    roster.set_node_state(NodeId(3), NodeState::Offline);
+    roster.remove_node(NodeId(3)).unwrap();
+    assert_eq!(roster.join(&join("c", "10.0.0.4:7500"), &host(), NOW_S).unwrap().id, NodeId(4));
+    assert_eq!(roster.add_target(NodeId(4), "/t", "default"), Ok(TargetId(4)));
+    assert_eq!(roster.map.groups.iter().map(|g| g.id.0).collect::<Vec<_>>(), [1, 2, 4]);
+}
+
+#[test]
+fn a_target_that_is_added_twice_is_one() {
+    let (mut roster, _) = with_two_nodes();
+    assert_eq!(roster.add_target(NodeId(2), "/new", "fast"), Ok(TargetId(4)));
+    assert_eq!(roster.add_target(NodeId(2), "/new", "fast"), Ok(TargetId(4)));
+    assert_eq!(roster.map.pool_named("fast").map(|p| p.id), Some(PoolId(2)));
+    assert_eq!(roster.map.group(types::GroupId(4)).map(|g| g.pool), Some(PoolId(2)));
+}
+
+#[test]
+fn joins_that_are_refused() {
+    let (mut roster, _) = with_two_nodes();
+    let mut joins = |change: &dyn Fn(&mut Join)| {
+        let mut ask = join("c", "10.0.0.4:7500");
+        change(&mut ask);
+        refused(&mut roster, |roster| roster.join(&ask, &host(), NOW_S))
+    };
+    assert_eq!(joins(&|j| j.name = "a".into()).errno, Errno::EEXIST);
+    assert_eq!(joins(&|j| j.name = "a b".into()).errno, Errno::EINVAL);
+    assert_eq!(joins(&|j| j.addresses = vec!["10.0.0.2:7500".into()]).errno, Errno::EADDRINUSE);
+    assert_eq!(joins(&|j| j.addresses = vec!["0.0.0.0:7500".into()]).errno, Errno::EINVAL);
+    assert_eq!(joins(&|j| j.addresses = vec!["host:7500".into()]).errno, Errno::EINVAL);
+    assert_eq!(joins(&|j| j.addresses.clear()).errno, Errno::EINVAL);
+    let roles = joins(&|j| j.roles = vec![Role::Meta, Role::Storage]);
+    assert!(roles.errno == Errno::EOPNOTSUPP && roles.hint.contains("storage is supported"), "{roles}");
+    assert!(joins(&|j| j.clock_s = NOW_S + 31).message.contains("31 s ahead"));
+    assert!(joins(&|j| j.clock_s = NOW_S - 40).message.contains("40 s behind"));
+    assert_eq!(joins(&|j| j.version = "0.6.0".into()).errno, Errno::EPROTO);
+}
+
+#[test]
+fn versions_next_to_each_other_work_together() {
+    for version in ["0.3.0", "0.4.9", "0.5.0-rc1", "0.4"] {
+        assert_eq!(check_version("node", version, "0.4.2"), Ok(()), "{version}");
+    }
+    for version in ["0.2.0", "0.6.0", "1.4.2", "", "x", "0"] {
+        assert!(check_version("node", version, "0.4.2").is_err(), "{version}");
+    }
+}
+
+#[test]
+fn a_process_that_died_is_followed_by_another_at_the_same_address() {
+    let (mut roster, liveness) = with_two_nodes();
+    let again = register(2, 11, "10.0.0.2:7500", &[1, 2]);
+    roster.register(&again, &liveness, &host(), NOW_S).unwrap();
+    let moved = register(2, 12, "10.0.0.9:7500", &[1, 2]);
+    let error = refused(&mut roster, |r| r.register(&moved, &liveness, &host(), NOW_S));
+    assert!(error.errno == Errno::EEXIST && error.message.contains("node 2 (a) is alive already"), "{error}");
+    // The old one has gone: the node may have moved.
+    roster.set_node_state(NodeId(2), NodeState::Offline);
+    roster.register(&moved, &liveness, &host(), NOW_S).unwrap();
+    assert_eq!(roster.map.node(NodeId(2)).unwrap().addresses, ["10.0.0.9:7500"]);
+}
+
+#[test]
+fn a_disk_moves_when_its_node_is_down() {
+    let (mut roster, liveness) = with_two_nodes();
+    let claim = register(3, 10, "10.0.0.3:7500", &[1, 3]);
+    let error = refused(&mut roster, |r| r.register(&claim, &liveness, &host(), NOW_S));
+    assert!(
+        error.errno == Errno::EBUSY && error.message.contains("target 1 (/t1) is served by node 2"),
+        "{error}"
+    );
+    roster.set_node_state(NodeId(2), NodeState::ProbablyOffline);
+    refused(&mut roster, |r| r.register(&claim, &liveness, &host(), NOW_S));
+    roster.set_node_state(NodeId(2), NodeState::Offline);
+    roster.register(&claim, &liveness, &host(), NOW_S).unwrap();
+    assert_eq!(roster.map.target(TargetId(1)).unwrap().node, NodeId(3));
+}
+
+#[test]
+fn registrations_that_are_refused() {
+    let (mut roster, liveness) = with_two_nodes();
+    let mut registers = |change: &dyn Fn(&mut Register)| {
+        let mut ask = register(2, 10, "10.0.0.2:7500", &[1, 2]);
+        change(&mut ask);
+        refused(&mut roster, |r| r.register(&ask, &liveness, &host(), NOW_S))
+    };
+    assert!(registers(&|r| r.cluster = "theirs".into()).message.contains("ours, not theirs"));
+    assert!(
+        registers(&|r| r.targets[0].cluster = "theirs".into()).message.contains("target 1 (/t1) belongs")
+    );
+    assert_eq!(registers(&|r| r.targets[0].target = TargetId(77)).errno, Errno::ENODEV);
+    assert_eq!(registers(&|r| r.node = NodeId(9)).errno, Errno::ENOENT);
+    assert_eq!(registers(&|r| r.clock_s += 31).errno, Errno::EINVAL);
+    assert_eq!(registers(&|r| r.version = "0.9.0".into()).errno, Errno::EPROTO);
+    assert_eq!(registers(&|r| r.addresses = vec!["10.0.0.3:7500".into()]).errno, Errno::EADDRINUSE);
+}
+
+#[test]
+fn a_removed_node_does_not_come_back() {
+    let (mut roster, liveness) = with_two_nodes();
+    assert_eq!(refused(&mut roster, |r| r.remove_node(NodeId(3))).errno, Errno::EBUSY);
+    roster.set_drain(TargetId(3), true).unwrap();
+    roster.remove_target(TargetId(3)).unwrap();
+    let error = refused(&mut roster, |r| r.remove_node(NodeId(3)));
+    assert!(error.message.contains("is alive"), "{error}");
+    roster.set_node_state(NodeId(3), NodeState::Offline);
+    roster.remove_node(NodeId(3)).unwrap();
+    let back = register(3, 10, "10.0.0.3:7500", &[]);
+    let error = refused(&mut roster, |r| r.register(&back, &liveness, &host(), NOW_S));
+    assert!(
+        error.message.contains("node 3 has been removed") && error.hint.contains("join again"),
+        "{error}"
+    );
+    assert_eq!(refused(&mut roster, |r| r.remove_node(NodeId(1))).errno, Errno::EINVAL);
+    assert_eq!(refused(&mut roster, |r| r.remove_node(NodeId(8))).errno, Errno::ENOENT);
+}
+
+#[test]
+fn a_pool_keeps_a_target_for_new_files() {
+    let (mut roster, _) = with_two_nodes();
+    assert_eq!(refused(&mut roster, |r| r.remove_target(TargetId(1))).errno, Errno::EBUSY);
+    roster.set_drain(TargetId(1), true).unwrap();
+    roster.set_drain(TargetId(2), true).unwrap();
+    let error = refused(&mut roster, |r| r.set_drain(TargetId(3), true));
+    assert!(error.message.contains("target 3 is the last of pool default"), "{error}");
+    refused(&mut roster, |r| r.set_pool(TargetId(3), "other"));
+    roster.set_drain(TargetId(2), false).unwrap();
+    roster.set_drain(TargetId(3), true).unwrap();
+    assert_eq!(refused(&mut roster, |r| r.set_drain(TargetId(9), true)).errno, Errno::ENOENT);
+}
+
+#[test]
+fn pools_are_made_renamed_and_removed() {
+    let (mut roster, _) = with_two_nodes();
+    roster.set_pool(TargetId(1), "fast").unwrap();
+    assert_eq!(roster.map.group(types::GroupId(1)).unwrap().pool, PoolId(2));
+    assert_eq!(refused(&mut roster, |r| r.remove_pool("fast")).errno, Errno::EBUSY);
+    assert_eq!(refused(&mut roster, |r| r.rename_pool("fast", "default")).errno, Errno::EEXIST);
+    assert_eq!(refused(&mut roster, |r| r.rename_pool("slow", "x")).errno, Errno::ENOENT);
+    roster.rename_pool("fast", "nvme").unwrap();
+    roster.add_target(NodeId(3), "/t4", "nvme").unwrap();
+    roster.set_pool(TargetId(1), "default").unwrap();
+    roster.set_drain(TargetId(1), true).unwrap();
+    roster.set_pool(TargetId(1), "nvme").unwrap();
+    assert_eq!(refused(&mut roster, |r| r.set_pool(TargetId(1), "a/b")).errno, Errno::EINVAL);
+    assert_eq!(refused(&mut roster, |r| r.remove_pool("default")).errno, Errno::EBUSY);
+}

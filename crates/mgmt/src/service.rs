@@ -1,0 +1,352 @@
+//! The service: a request in, a checked change or a view of the map out.
+
+use crate::health::health;
+use crate::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE, WATCH_INTERVAL};
+use crate::management::{Gate, Management, Metadata};
+use crate::refusal;
+use crate::roster::{Host, check_clock, check_version};
+use crate::superblock::Superblock;
+use net::{Caller, Handler, LocalFuture, Proof};
+use rt::IoBuf;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use types::{ClusterMap, Epoch, Errno, Error, NodeId, Result, Target, TargetId};
+use wire::mgmt::{
+    Alive, Heartbeat, Join, Joined, MAX_TIDY_FILES, NodeInfo, Register, Registered, TargetInfo,
+};
+use wire::{MgmtReply, MgmtRequest};
+
+impl Handler<MgmtRequest, MgmtReply> for Management {
+    /// For an administrator on this machine, who may do everything.
+    fn handle(&self, request: MgmtRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MgmtReply>> {
+        Box::pin(self.answer(request))
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: MgmtRequest,
+        _payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<MgmtReply>> {
+        Box::pin(async move {
+            authorize(&caller.proof, &request).map_err(|()| refusal::not_allowed(&caller.name))?;
+            self.answer(request).await
+        })
+    }
+}
+
+/// What a connection's other end may ask. Strangers may only join; clients may look; nodes may do what administrators on them ask for,
+/// and speak for themselves. Tokens are made on the management node only.
+fn authorize(proof: &Proof, request: &MgmtRequest) -> std::result::Result<(), ()> {
+    let allowed = match (proof, request) {
+        (_, MgmtRequest::NewToken { .. }) => false,
+        (_, MgmtRequest::Join(_)) | (Proof::NotAsked, _) => true,
+        (Proof::Stranger, _) => false,
+        (Proof::Member(member), request) => match (&member.role, speaks_for(request)) {
+            (identity::Role::Node(id), Some(node)) => *id == node,
+            (identity::Role::Node(_), None) => true,
+            (identity::Role::Client(_), _) => matches!(
+                request,
+                MgmtRequest::Attach { .. }
+                    | MgmtRequest::WatchMap { .. }
+                    | MgmtRequest::ListNodes
+                    | MgmtRequest::ListTargets
+                    | MgmtRequest::ListPools
+                    | MgmtRequest::Health
+            ),
+        },
+    };
+    if allowed { Ok(()) } else { Err(()) }
+}
+
+/// The node that must itself ask for this.
+fn speaks_for(request: &MgmtRequest) -> Option<NodeId> {
+    match request {
+        MgmtRequest::Register(register) => Some(register.node),
+        MgmtRequest::Heartbeat(beat) => Some(beat.node),
+        MgmtRequest::Goodbye { node, .. } | MgmtRequest::AddTarget { node, .. } => Some(*node),
+        _ => None,
+    }
+}
+
+impl Management {
+    async fn answer(&self, request: MgmtRequest) -> Result<MgmtReply> {
+        match request {
+            MgmtRequest::Join(join) => self.join(join).await,
+            MgmtRequest::Register(register) => self.register(register).await,
+            MgmtRequest::Heartbeat(heartbeat) => self.heartbeat(heartbeat).await,
+            MgmtRequest::Goodbye { node, instance } => self.goodbye(node, instance).await,
+            MgmtRequest::Attach { cluster, version, clock_s } => self.attach(&cluster, &version, clock_s),
+            MgmtRequest::WatchMap { after } => Ok(MgmtReply::Map { map: self.watch(after).await }),
+            MgmtRequest::AddTarget { node, path, pool } => self.add_target(node, &path, &pool).await,
+            MgmtRequest::Tidy { target, files } => {
+                if files.len() > MAX_TIDY_FILES {
+                    return Err(Error::new(Errno::E2BIG, format!("{} files to tidy at a time", files.len()))
+                        .hint(format!("name at most {MAX_TIDY_FILES}")));
+                }
+                self.metadata()?.tidy(target, files).await.map(|()| MgmtReply::Done)
+            }
+            MgmtRequest::ListNodes => Ok(MgmtReply::Nodes { nodes: self.nodes() }),
+            MgmtRequest::ListTargets => Ok(MgmtReply::Targets { targets: self.targets() }),
+            MgmtRequest::ListPools => Ok(MgmtReply::Pools { pools: self.pools() }),
+            MgmtRequest::ListSessions => Ok(MgmtReply::Sessions { sessions: self.metadata()?.sessions() }),
+            MgmtRequest::EvictSession { session } => {
+                self.metadata()?.evict(session).await.map(|()| MgmtReply::Done)
+            }
+            MgmtRequest::Health => Ok(self.verdict()),
+            MgmtRequest::NewToken { client } => {
+                let token = self.gate()?.token(client, rt::now().secs)?;
+                Ok(MgmtReply::Token { token })
+            }
+            MgmtRequest::RemoveTarget { target } => self.remove_target(target).await,
+            administrative => self.administer(administrative).await,
+        }
+    }
+
+    /// Changes of the map that need nobody else.
+    async fn administer(&self, request: MgmtRequest) -> Result<MgmtReply> {
+        tracing::info!(?request, "administrator");
+        self.change(|roster| match &request {
+            MgmtRequest::RenameNode { node, name } => roster.rename_node(*node, name),
+            MgmtRequest::RemoveNode { node } => roster.remove_node(*node),
+            MgmtRequest::SetPool { target, pool } => roster.set_pool(*target, pool),
+            MgmtRequest::SetDrain { target, drain } => roster.set_drain(*target, *drain),
+            MgmtRequest::RenamePool { pool, name } => roster.rename_pool(pool, name),
+            MgmtRequest::RemovePool { pool } => roster.remove_pool(pool),
+            other => Err(Error::new(Errno::EPROTO, format!("{other:?} is answered elsewhere"))),
+        })
+        .await?;
+        if let MgmtRequest::RemoveNode { node } = request {
+            self.liveness().forget(node);
+        }
+        self.sync().await?;
+        Ok(MgmtReply::Done)
+    }
+
+    async fn join(&self, join: Join) -> Result<MgmtReply> {
+        let (superblock, host) = self.require_cluster()?;
+        let (gate, now_s) = (self.gate()?, rt::now().secs);
+        gate.check(&join, now_s)?;
+        let joined = self.change(|roster| {
+            let node = roster.join(&join, host, now_s)?;
+            let certificate = gate.admit(&join, node.id, now_s)?;
+            Ok::<_, Error>((node, certificate))
+        });
+        let (node, certificate) = joined.await?;
+        // The number must not be given to another machine after a power cut.
+        self.sync().await?;
+        let facts = superblock.facts();
+        Ok(MgmtReply::Joined(Joined {
+            node: node.id,
+            name: node.name,
+            facts,
+            certificate,
+            map: self.current(),
+        }))
+    }
+
+    async fn register(&self, register: Register) -> Result<MgmtReply> {
+        let (_, host) = self.require_cluster()?;
+        let (node, instance, now_s) = (register.node, register.instance, rt::now().secs);
+        self.change(|roster| {
+            let mut liveness = self.liveness();
+            roster.register(&register, &liveness, host, now_s)?;
+            let now_ns = rt::monotonic_ns();
+            liveness.registered(node, instance, now_ns);
+            liveness.heard(node, instance, register.clock_s - now_s, &register.targets, now_ns);
+            Ok::<_, Error>(())
+        })
+        .await?;
+        tracing::info!(node = node.0, targets = register.targets.len(), "node {node} has registered");
+        Ok(MgmtReply::Registered(Registered { lease_ms: lease_ms(), map: self.current() }))
+    }
+
+    async fn heartbeat(&self, beat: Heartbeat) -> Result<MgmtReply> {
+        self.require_cluster()?;
+        let (node, before) = (beat.node, self.current());
+        if before.node(node).is_none() {
+            return Err(refusal::removed_node(node));
+        }
+        let skew_s = beat.clock_s - rt::now().secs;
+        let (known, was_skewed) = {
+            let mut liveness = self.liveness();
+            let was_skewed = liveness.seen(node).map(|seen| seen.is_skewed());
+            let known = liveness.heard(node, beat.instance, skew_s, &beat.targets, rt::monotonic_ns());
+            (known, was_skewed)
+        };
+        match (known, was_skewed) {
+            (true, _) => {}
+            (false, None) => return Err(refusal::unregistered(node)),
+            (false, Some(_)) => return Err(refusal::replaced(node)),
+        }
+        if was_skewed == Some(false)
+            && let Err(e) = check_clock(&format!("node {node}"), skew_s)
+        {
+            tracing::error!(node = node.0, hint = &*e.hint, "{}", e.message);
+        }
+        // Who comes back, or has a target that comes or goes, is not kept waiting for the next look.
+        let is_news = before.node(node).is_some_and(|n| n.state != types::NodeState::Online)
+            || beat.targets.iter().any(|report| {
+                let state = before.target(report.target).map(|t| t.state);
+                (state == Some(types::TargetState::Online)) != report.space.is_some()
+            });
+        if is_news {
+            self.refresh().await?;
+        }
+        let map = Some(self.current()).filter(|map| map.epoch > beat.epoch);
+        Ok(MgmtReply::Alive(Alive { lease_ms: lease_ms(), map }))
+    }
+
+    async fn goodbye(&self, node: NodeId, instance: u64) -> Result<MgmtReply> {
+        {
+            let mut liveness = self.liveness();
+            match liveness.seen(node) {
+                Some(seen) if seen.instance == instance => liveness.forget(node),
+                _ => return Ok(MgmtReply::Done),
+            }
+        }
+        self.change(|roster| {
+            roster.set_node_state(node, types::NodeState::Offline);
+            Ok::<_, Error>(())
+        })
+        .await?;
+        Ok(MgmtReply::Done)
+    }
+
+    fn attach(&self, cluster: &str, version: &str, clock_s: i64) -> Result<MgmtReply> {
+        let (superblock, host) = self.require_cluster()?;
+        if cluster != host.uuid {
+            return Err(refusal::other_cluster(cluster, &host.uuid));
+        }
+        check_version("this client", version, &host.version)?;
+        check_clock("this client", clock_s - rt::now().secs)?;
+        Ok(MgmtReply::Welcome { facts: superblock.facts(), map: self.current() })
+    }
+
+    /// The first map after this epoch; the current one after a while in any case.
+    async fn watch(&self, after: Epoch) -> Arc<ClusterMap> {
+        // Before the look, so that no change falls between the two.
+        let changed = self.changed.wait();
+        let map = self.current();
+        if map.epoch > after {
+            return map;
+        }
+        first_of(changed, rt::sleep(WATCH_INTERVAL)).await;
+        self.current()
+    }
+
+    async fn add_target(&self, node: NodeId, path: &str, pool: &str) -> Result<MgmtReply> {
+        self.require_cluster()?;
+        let target = self.change(|roster| roster.add_target(node, path, pool)).await?;
+        self.sync().await?;
+        Ok(MgmtReply::Added { target })
+    }
+
+    async fn remove_target(&self, target: TargetId) -> Result<MgmtReply> {
+        self.require_cluster()?;
+        self.change(|roster| roster.may_remove_target(target)).await?;
+        // Nothing comes to it meanwhile: it is drained.
+        if let Some(file) = self.metadata()?.file_on(target).await? {
+            return Err(refusal::holds_data(target, file));
+        }
+        tracing::info!(target_id = target.0, "target {target} is removed");
+        self.change(|roster| roster.remove_target(target)).await?;
+        self.sync().await?;
+        Ok(MgmtReply::Done)
+    }
+
+    /// Nodes for people.
+    fn nodes(&self) -> Vec<NodeInfo> {
+        let (map, liveness, now_ns) = (self.current(), self.liveness(), rt::monotonic_ns());
+        let info = |node: &types::Node| NodeInfo {
+            targets: map.targets.iter().filter(|t| t.node == node.id).map(|t| t.id).collect(),
+            silent_s: liveness.seen(node.id).map(|seen| now_ns.saturating_sub(seen.at_ns) / 1_000_000_000),
+            node: node.clone(),
+        };
+        map.nodes.iter().map(info).collect()
+    }
+
+    /// Targets for people.
+    fn targets(&self) -> Vec<TargetInfo> {
+        let map = self.current();
+        let info = |target: &Target| TargetInfo {
+            node_name: map.node(target.node).map(|node| node.name.clone()).unwrap_or_default(),
+            pool_name: map.pool(target.pool).map(|pool| pool.name.clone()).unwrap_or_default(),
+            target: target.clone(),
+        };
+        map.targets.iter().map(info).collect()
+    }
+
+    fn verdict(&self) -> MgmtReply {
+        let version = self.cluster().map_or(env!("CARGO_PKG_VERSION"), |(_, host)| &host.version);
+        MgmtReply::Health(health(&self.current(), &self.liveness(), version))
+    }
+
+    fn require_cluster(&self) -> Result<(&Superblock, &Host)> {
+        self.cluster().ok_or_else(|| {
+            Error::new(Errno::EOPNOTSUPP, "this cluster is one process: it has no nodes")
+                .hint("weft cluster init makes a cluster of several machines")
+        })
+    }
+
+    fn gate(&self) -> Result<&Arc<dyn Gate>> {
+        self.require_cluster()?;
+        self.gate.get().ok_or_else(refusal::no_metadata)
+    }
+
+    fn metadata(&self) -> Result<&Arc<dyn Metadata>> {
+        self.metadata.get().ok_or_else(refusal::no_metadata)
+    }
+}
+
+fn lease_ms() -> u64 {
+    debug_assert!(SERVING_LEASE > 2 * HEARTBEAT_INTERVAL, "one lost heartbeat must not stop a node");
+    SERVING_LEASE.as_millis() as u64
+}
+
+/// Waits until one of the two is over.
+async fn first_of(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|cx| match (one.as_mut().poll(cx), other.as_mut().poll(cx)) {
+        (Poll::Pending, Poll::Pending) => Poll::Pending,
+        _ => Poll::Ready(()),
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use identity::{Identity, Role};
+    use types::SessionId;
+
+    fn member(role: Role) -> Proof {
+        Proof::Member(Identity { cluster: "c".into(), role, expires: 0, serial: String::new() })
+    }
+
+    #[test]
+    fn who_may_ask_what() {
+        let goodbye = |node| MgmtRequest::Goodbye { node: NodeId(node), instance: 1 };
+        let evict = MgmtRequest::EvictSession { session: SessionId(1) };
+        let watch = MgmtRequest::WatchMap { after: Epoch(0) };
+        let token = MgmtRequest::NewToken { client: true };
+        let node = member(Role::Node(NodeId(2)));
+        let client = member(Role::Client("login1".into()));
+        for (proof, request, allowed) in [
+            (&node, goodbye(2), true),
+            (&node, goodbye(3), false),
+            (&node, evict.clone(), true),
+            (&node, token.clone(), false),
+            (&client, watch.clone(), true),
+            (&client, evict.clone(), false),
+            (&client, goodbye(2), false),
+            (&Proof::Stranger, watch, false),
+            (&Proof::NotAsked, evict, true),
+            (&Proof::NotAsked, token, false),
+        ] {
+            assert_eq!(authorize(proof, &request).is_ok(), allowed, "{proof:?}: {request:?}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Management as the members of a cluster meet it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use kv::{Durability, Memory, Writer};
+use mgmt::{FirstNode, Gate, Management, Metadata, Superblock};
+use net::{Channel, LocalFuture};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use types::{
+    ClusterMap, Epoch, Errno, Error, InodeId, NodeId, NodeState, Result, Role, SessionId, TargetId,
+    TargetState,
+};
+use wire::mgmt::*;
+use wire::{MgmtReply, MgmtRequest};
+
+const VERSION: &str = "0.4.0";
+
+/// Lets in who says "sesame", and counts.
+#[derive(Default)]
+struct Sesame(Mutex<Vec<NodeId>>);
+
+impl Gate for Sesame {
+    fn check(&self, join: &Join, _now_s: i64) -> Result<()> {
+        match join.secret == "sesame" {
+            true => Ok(()),
+            false => Err(Error::new(Errno::EACCES, "the join token is not known").hint("ask for a new one")),
+        }
+    }
+
+    fn admit(&self, _join: &Join, node: NodeId, _now_s: i64) -> Result<String> {
+        self.0.lock().unwrap().push(node);
+        Ok(format!("certificate of {node}"))
+    }
+
+    fn token(&self, client: bool, _now_s: i64) -> Result<String> {
+        Ok(format!("token for {client}"))
+    }
+}
+
+/// A metadata service that has one file, on target 1.
+struct OneFile;
+
+impl Metadata for OneFile {
+    fn tidy(&self, _target: TargetId, _files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(async move { Ok((target == TargetId(1)).then_some(InodeId(7))) })
+    }
+
+    fn sessions(&self) -> Vec<SessionInfo> {
+        vec![]
+    }
+
+    fn evict(&self, _session: SessionId) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+struct Cluster {
+    writer: Arc<Writer>,
+    superblock: Superblock,
+    management: Arc<Management>,
+    gate: Arc<Sesame>,
+}
+
+impl Cluster {
+    async fn new() -> Cluster {
+        let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
+        let superblock = Superblock::random("test");
+        let gate = Arc::new(Sesame::default());
+        let management = open(&writer, &superblock, &gate).await;
+        Cluster { writer, superblock, management, gate }
+    }
+
+    async fn ask(&self, request: MgmtRequest) -> Result<MgmtReply> {
+        Channel::in_process(self.management.clone()).call(request, None).await
+    }
+
+    async fn refused(&self, request: MgmtRequest) -> Error {
+        let before = self.map();
+        let error = self.ask(request).await.unwrap_err();
+        assert!(!error.message.is_empty() && !error.hint.is_empty(), "{error}");
+        assert_eq!(self.map(), before, "refused, and yet changed: {error}");
+        error
+    }
+
+    fn map(&self) -> Arc<ClusterMap> {
+        self.management.current()
+    }
+
+    async fn join(&self, name: &str, port: u16) -> NodeId {
+        match self.ask(MgmtRequest::Join(join(name, port, "sesame"))).await {
+            Ok(MgmtReply::Joined(joined)) => {
+                assert_eq!(joined.certificate, format!("certificate of {}", joined.node));
+                assert_eq!(Superblock::from_facts(&joined.facts), Some(self.superblock.clone()));
+                joined.node
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn registration(&self, node: NodeId, instance: u64, port: u16, targets: &[TargetId]) -> Register {
+        Register {
+            cluster: self.superblock.uuid.clone(),
+            node,
+            instance,
+            addresses: vec![format!("127.0.0.1:{port}")],
+            roles: vec![Role::Storage],
+            version: VERSION.into(),
+            clock_s: rt::now().secs,
+            targets: targets.iter().map(|id| self.report(*id)).collect(),
+        }
+    }
+
+    fn report(&self, target: TargetId) -> TargetReport {
+        let space = Some(TargetSpace { capacity: 100 << 30, free: 50 << 30, device: 1 });
+        TargetReport { target, cluster: self.superblock.uuid.clone(), path: format!("/t{target}"), space }
+    }
+
+    fn beat(&self, node: NodeId, instance: u64, targets: &[TargetId]) -> MgmtRequest {
+        MgmtRequest::Heartbeat(Heartbeat {
+            node,
+            instance,
+            epoch: self.map().epoch,
+            clock_s: rt::now().secs,
+            targets: targets.iter().map(|id| self.report(*id)).collect(),
+        })
+    }
+
+    async fn add(&self, node: NodeId, path: &str) -> TargetId {
+        let pool = "default".into();
+        match self.ask(MgmtRequest::AddTarget { node, path: path.into(), pool }).await {
+            Ok(MgmtReply::Added { target }) => target,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn open(writer: &Arc<Writer>, superblock: &Superblock, gate: &Arc<Sesame>) -> Arc<Management> {
+    let first = FirstNode {
+        name: "first".into(),
+        addresses: vec!["127.0.0.1:7500".into()],
+        roles: vec![Role::Mgmt, Role::Meta],
+        version: VERSION.into(),
+    };
+    let management = Management::open_cluster(writer.clone(), superblock, &first, Path::new("/state")).await;
+    let management = Arc::new(management.unwrap());
+    management.set_gate(gate.clone());
+    management.set_metadata(Arc::new(OneFile));
+    management
+}
+
+fn join(name: &str, port: u16, secret: &str) -> Join {
+    Join {
+        secret: secret.into(),
+        name: name.into(),
+        roles: vec![Role::Storage],
+        addresses: vec![format!("127.0.0.1:{port}")],
+        csr: String::new(),
+        version: VERSION.into(),
+        clock_s: rt::now().secs,
+    }
+}
+
+fn in_cluster<F: Future<Output = ()> + 'static>(test: impl FnOnce(Cluster) -> F + 'static) {
+    rt::block_on(async move { test(Cluster::new().await).await }).unwrap();
+}
+
+#[test]
+fn a_machine_joins_serves_and_says_goodbye() {
+    in_cluster(async |cluster| {
+        let node = cluster.join("a", 7501).await;
+        assert_eq!(node, NodeId(2));
+        assert_eq!(cluster.map().node(node).unwrap().state, NodeState::Offline);
+        let register = cluster.registration(node, 1, 7501, &[]);
+        let Ok(MgmtReply::Registered(registered)) = cluster.ask(MgmtRequest::Register(register)).await else {
+            panic!("a node that has joined may register")
+        };
+        assert_eq!((registered.lease_ms, registered.map), (10_000, cluster.map()));
+        assert_eq!(cluster.map().node(node).unwrap().state, NodeState::Online);
+
+        let target = cluster.add(node, "/t1").await;
+        assert_eq!(cluster.map().target(target).unwrap().state, TargetState::Offline);
+        let beat = cluster.beat(node, 1, &[target]);
+        let Ok(MgmtReply::Alive(Alive { map: Some(map), .. })) = cluster.ask(beat).await else {
+            panic!("the target that comes online is news")
+        };
+        let known = map.target(target).unwrap();
+        assert_eq!((known.state, known.capacity, known.free), (TargetState::Online, 100 << 30, 50 << 30));
+        let beat = cluster.beat(node, 1, &[target]);
+        assert!(matches!(cluster.ask(beat).await, Ok(MgmtReply::Alive(Alive { map: None, .. }))));
+
+        cluster.ask(MgmtRequest::Goodbye { node, instance: 99 }).await.unwrap();
+        assert_eq!(cluster.map().node(node).unwrap().state, NodeState::Online, "another process's goodbye");
+        cluster.ask(MgmtRequest::Goodbye { node, instance: 1 }).await.unwrap();
+        assert_eq!(cluster.map().node(node).unwrap().state, NodeState::Offline);
+        assert_eq!(cluster.map().target(target).unwrap().state, TargetState::Offline);
+    });
+}
+
+#[test]
+fn a_wrong_token_is_refused_and_none_is_used_up_by_a_refusal() {
+    in_cluster(async |cluster| {
+        let error = cluster.refused(MgmtRequest::Join(join("a", 7501, "open"))).await;
+        assert_eq!(error.errno, Errno::EACCES);
+        cluster.refused(MgmtRequest::Join(join("first", 7501, "sesame"))).await;
+        assert!(cluster.gate.0.lock().unwrap().is_empty());
+        assert_eq!(cluster.join("a", 7501).await, NodeId(2));
+    });
+}
+
+#[test]
+fn only_the_registered_process_of_a_node_is_heard() {
+    in_cluster(async |cluster| {
+        let node = cluster.join("a", 7501).await;
+        assert_eq!(cluster.refused(cluster.beat(node, 1, &[])).await.errno, Errno::ENOTCONN);
+        for instance in [1, 2] {
+            let register = MgmtRequest::Register(cluster.registration(node, instance, 7501, &[]));
+            cluster.ask(register).await.unwrap();
+        }
+        assert_eq!(cluster.refused(cluster.beat(node, 1, &[])).await.errno, Errno::ESTALE);
+        cluster.ask(cluster.beat(node, 2, &[])).await.unwrap();
+        assert_eq!(cluster.refused(cluster.beat(NodeId(9), 2, &[])).await.errno, Errno::ENODEV);
+        let copy = MgmtRequest::Register(cluster.registration(node, 3, 7509, &[]));
+        assert_eq!(cluster.refused(copy).await.errno, Errno::EEXIST);
+    });
+}
+
+#[test]
+fn a_target_goes_only_when_it_holds_nothing() {
+    in_cluster(async |cluster| {
+        let node = cluster.join("a", 7501).await;
+        cluster.ask(MgmtRequest::Register(cluster.registration(node, 1, 7501, &[]))).await.unwrap();
+        let targets =
+            [cluster.add(node, "/t1").await, cluster.add(node, "/t2").await, cluster.add(node, "/t3").await];
+        assert_eq!(targets, [TargetId(1), TargetId(2), TargetId(3)]);
+        for target in [TargetId(1), TargetId(2)] {
+            assert_eq!(cluster.refused(MgmtRequest::RemoveTarget { target }).await.errno, Errno::EBUSY);
+            cluster.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
+        }
+        let error = cluster.refused(MgmtRequest::RemoveTarget { target: TargetId(1) }).await;
+        assert!(error.errno == Errno::ENOTEMPTY && error.message.contains("inode 7"), "{error}");
+        cluster.ask(MgmtRequest::RemoveTarget { target: TargetId(2) }).await.unwrap();
+        assert!(cluster.map().target(TargetId(2)).is_none());
+        cluster.refused(MgmtRequest::SetDrain { target: TargetId(3), drain: true }).await;
+        cluster.refused(MgmtRequest::RemoveNode { node }).await;
+    });
+}
+
+#[test]
+fn who_watches_sees_every_change() {
+    in_cluster(async |cluster| {
+        let after = cluster.map().epoch;
+        let watching = Channel::in_process(cluster.management.clone() as Arc<dyn net::Handler<_, _>>);
+        let seen = Arc::new(Mutex::new(None));
+        let told = seen.clone();
+        rt::spawn(async move {
+            *told.lock().unwrap() = Some(watching.call(MgmtRequest::WatchMap { after }, None).await);
+        });
+        rt::yield_now().await;
+        assert!(seen.lock().unwrap().is_none(), "nothing has changed yet");
+        cluster.join("a", 7501).await;
+        while seen.lock().unwrap().is_none() {
+            rt::yield_now().await;
+        }
+        let map = cluster.map();
+        assert_eq!(*seen.lock().unwrap(), Some(Ok(MgmtReply::Map { map: map.clone() })));
+        assert!(map.epoch > after);
+        let at_once = cluster.ask(MgmtRequest::WatchMap { after: Epoch(0) }).await;
+        assert_eq!(at_once, Ok(MgmtReply::Map { map }));
+    });
+}
+
+#[test]
+fn everything_is_there_after_a_restart_of_management() {
+    in_cluster(async |mut cluster| {
+        let node = cluster.join("a", 7501).await;
+        cluster.ask(MgmtRequest::Register(cluster.registration(node, 1, 7501, &[]))).await.unwrap();
+        let target = cluster.add(node, "/t1").await;
+        cluster.ask(cluster.beat(node, 1, &[target])).await.unwrap();
+        let gone = cluster.join("b", 7502).await;
+        cluster.ask(MgmtRequest::RemoveNode { node: gone }).await.unwrap();
+        let before = cluster.map();
+        cluster.management = open(&cluster.writer, &cluster.superblock, &cluster.gate).await;
+        assert_eq!(cluster.map(), before);
+        // The node goes on, and registers again when it is told to.
+        cluster.management.refresh().await.unwrap();
+        assert_eq!(cluster.map().node(node).unwrap().state, NodeState::Online);
+        assert_eq!(cluster.refused(cluster.beat(node, 1, &[target])).await.errno, Errno::ENOTCONN);
+        cluster.ask(MgmtRequest::Register(cluster.registration(node, 1, 7501, &[target]))).await.unwrap();
+        cluster.ask(cluster.beat(node, 1, &[target])).await.unwrap();
+        assert_eq!(cluster.join("c", 7503).await, NodeId(4), "numbers are never given twice");
+    });
+}
+
+#[test]
+fn clients_of_other_clusters_are_sent_away() {
+    in_cluster(async |cluster| {
+        let attach = |uuid: &str, version: &str, ahead: i64| MgmtRequest::Attach {
+            cluster: uuid.into(),
+            version: version.into(),
+            clock_s: rt::now().secs + ahead,
+        };
+        let uuid = cluster.superblock.uuid.clone();
+        let welcome = cluster.ask(attach(&uuid, VERSION, 0)).await.unwrap();
+        assert!(matches!(welcome, MgmtReply::Welcome { facts, .. } if facts.uuid == uuid));
+        assert_eq!(cluster.refused(attach("other", VERSION, 0)).await.errno, Errno::EINVAL);
+        assert_eq!(cluster.refused(attach(&uuid, "7.0.0", 0)).await.errno, Errno::EPROTO);
+        assert!(cluster.refused(attach(&uuid, VERSION, 60)).await.message.contains("clock of this client"));
+    });
+}
+
+#[test]
+fn people_see_what_there_is() {
+    in_cluster(async |cluster| {
+        let Ok(MgmtReply::Health(health)) = cluster.ask(MgmtRequest::Health).await else { panic!() };
+        assert_eq!(health.verdict, Verdict::Critical, "a cluster without targets can't hold files");
+        let node = cluster.join("", 7501).await;
+        cluster.ask(MgmtRequest::RenameNode { node, name: "oss1".into() }).await.unwrap();
+        let Ok(MgmtReply::Nodes { nodes }) = cluster.ask(MgmtRequest::ListNodes).await else { panic!() };
+        let names: Vec<&str> = nodes.iter().map(|n| &*n.node.name).collect();
+        assert_eq!(names, ["first", "oss1"]);
+        let token = cluster.ask(MgmtRequest::NewToken { client: true }).await;
+        assert_eq!(token, Ok(MgmtReply::Token { token: "token for true".into() }));
+        cluster.ask(MgmtRequest::EvictSession { session: SessionId(3) }).await.unwrap();
+    });
+}

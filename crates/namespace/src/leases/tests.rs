@@ -1,0 +1,193 @@
+use super::*;
+use LeaseMode::{Read, Shared, Write};
+
+mod against_a_model;
+
+const INO: InodeId = InodeId(7);
+const LIMITS: Limits = Limits { total: 100, per_session: 50 };
+
+fn asker(session: u64, recalls: u64, now_ns: u64) -> Asker {
+    Asker { session: SessionId(session), recalls, now_ns }
+}
+
+/// A table, and the recalls that were sent.
+struct Fixture {
+    table: LeaseTable,
+    sent: Vec<(u64, Option<LeaseMode>)>,
+    due: Vec<Due>,
+    now_ns: u64,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        Fixture { table: LeaseTable::new(LIMITS), sent: vec![], due: vec![], now_ns: 0 }
+    }
+
+    fn asker(&self, session: u64) -> Asker {
+        asker(session, self.sent.len() as u64, self.now_ns)
+    }
+
+    fn acquire(&mut self, session: u64, wish: LeaseMode) -> Option<LeaseMode> {
+        let asker = self.asker(session);
+        let sent = &mut self.sent;
+        let mut send = |session: SessionId, ino, keep| {
+            assert_eq!(ino, INO);
+            sent.push((session.0, keep));
+            sent.len() as u64
+        };
+        self.due.clear();
+        self.table.acquire(asker, INO, Wish::Mode(wish), &mut send, &mut self.due)
+    }
+
+    fn make_way(&mut self, session: u64, access: Access) {
+        let asker = self.asker(session);
+        let sent = &mut self.sent;
+        let mut send = |session: SessionId, _, keep| {
+            sent.push((session.0, keep));
+            sent.len() as u64
+        };
+        self.due.clear();
+        self.table.make_way(asker, INO, access, &mut send, &mut self.due);
+    }
+
+    fn give_up(&mut self, session: u64, number: usize, in_use: bool) {
+        let answer = Yield { number: number as u64, ino: INO, in_use };
+        self.table.yielded(SessionId(session), &answer, self.now_ns);
+    }
+
+    fn mode(&self, session: u64) -> Option<LeaseMode> {
+        self.table.inodes.get(&INO)?.find(SessionId(session))?.mode
+    }
+}
+
+#[test]
+fn readers_and_writers_share_among_themselves() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.acquire(1, Read), Some(Read));
+    assert_eq!(fixture.acquire(2, Read), Some(Read));
+    assert_eq!(fixture.acquire(3, Shared), None);
+    assert_eq!(fixture.sent, [(1, None), (2, None)]);
+    fixture.give_up(1, 1, false);
+    fixture.give_up(2, 2, false);
+    assert_eq!(fixture.acquire(3, Shared), Some(Shared));
+    assert_eq!(fixture.acquire(4, Shared), Some(Shared));
+    assert_eq!(fixture.acquire(5, Write), Some(Shared));
+    // Reading beside writers is worth as little as a wish to be alone.
+    assert_eq!(fixture.acquire(4, Read), Some(Shared));
+    assert_eq!(fixture.sent.len(), 2);
+    // Asked again, it is what somebody needs.
+    fixture.table.release(SessionId(3), INO, 9);
+    assert_eq!(fixture.acquire(4, Write), None);
+    assert_eq!(fixture.sent[2..], [(5, None)]);
+    fixture.give_up(5, 3, true);
+    assert_eq!(fixture.acquire(4, Write), Some(Write));
+}
+
+#[test]
+fn a_recall_takes_no_more_than_needed() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.acquire(1, Write), Some(Write));
+    assert_eq!(fixture.acquire(2, Read), None);
+    assert_eq!(fixture.sent, [(1, Some(Read))]);
+    fixture.give_up(1, 1, true);
+    assert_eq!(fixture.acquire(2, Read), Some(Read));
+    assert_eq!(fixture.mode(1), Some(Read));
+    assert_eq!(fixture.acquire(1, Write), None);
+    fixture.give_up(2, 2, true);
+    assert_eq!(fixture.acquire(1, Write), Some(Write));
+    fixture.make_way(2, Access::Look);
+    assert_eq!(fixture.sent[2], (1, Some(Shared)));
+    fixture.give_up(1, 3, true);
+    fixture.make_way(2, Access::Look);
+    fixture.make_way(2, Access::Share);
+    assert!(fixture.due.is_empty());
+    fixture.make_way(2, Access::Change);
+    assert_eq!(fixture.sent[3], (1, None));
+}
+
+#[test]
+fn a_recall_that_asks_for_more_replaces_an_unanswered_one() {
+    let mut fixture = Fixture::new();
+    fixture.acquire(1, Write);
+    fixture.make_way(2, Access::Look);
+    let first = fixture.due[0];
+    // The same again waits for the same answer.
+    fixture.make_way(3, Access::Look);
+    assert_eq!((fixture.due.as_slice(), fixture.sent.len()), ([first].as_slice(), 1));
+    fixture.make_way(3, Access::Change);
+    assert_eq!(fixture.sent[1], (1, None));
+    assert!(!fixture.table.is_due(&first), "whoever waited for that looks again");
+    fixture.give_up(1, 1, false);
+    assert_eq!(fixture.mode(1), Some(Write), "the old one doesn't answer the new one");
+    fixture.give_up(1, 2, false);
+    assert_eq!(fixture.mode(1), None);
+}
+
+#[test]
+fn nothing_is_granted_into_an_unanswered_recall() {
+    let mut fixture = Fixture::new();
+    fixture.acquire(1, Read);
+    fixture.make_way(2, Access::Change);
+    assert_eq!(fixture.acquire(3, Read), None);
+    assert_eq!(fixture.due.len(), 1, "it waits with the one who changes it");
+    assert_eq!(fixture.acquire(1, Read), None);
+    assert!(fixture.due.is_empty(), "who is to give it up is not made to wait for itself");
+    let asker = fixture.asker(1);
+    assert_eq!(fixture.table.offer(asker, INO), None);
+    let asker = fixture.asker(4);
+    assert_eq!(fixture.table.offer(asker, INO), None);
+}
+
+#[test]
+fn a_recalled_inode_cools_down() {
+    let mut fixture = Fixture::new();
+    fixture.acquire(1, Read);
+    fixture.make_way(2, Access::Change);
+    fixture.now_ns = 5;
+    fixture.give_up(1, 1, false);
+    let asker_at = |now_ns| asker(2, 0, now_ns);
+    assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 4), INO), None);
+    assert_eq!(fixture.table.offer(asker_at(COOL_DOWN_NS + 5), INO), Some(Read));
+    // One that is asked for comes at once.
+    fixture.make_way(1, Access::Change);
+    fixture.give_up(2, 2, false);
+    assert_eq!(fixture.acquire(1, Read), Some(Read));
+}
+
+#[test]
+fn a_limit_grants_nothing_and_keeps_what_is_held() {
+    let mut table = LeaseTable::new(Limits { total: 3, per_session: 2 });
+    let mut offer = |session, ino| table.offer(asker(session, 0, 0), InodeId(ino));
+    assert_eq!([offer(1, 1), offer(1, 2), offer(1, 3)], [Some(Read), Some(Read), None]);
+    assert_eq!([offer(2, 1), offer(2, 2), offer(1, 1)], [Some(Read), None, Some(Read)]);
+    assert!(!table.mark_in_use(asker(2, 0, 0), InodeId(9)));
+    assert!(table.mark_in_use(asker(2, 0, 0), InodeId(1)));
+    table.end_session(SessionId(1));
+    assert_eq!(table.offer(asker(2, 0, 0), InodeId(2)), Some(Read));
+}
+
+#[test]
+fn the_last_user_lets_a_file_without_a_name_go() {
+    let mut fixture = Fixture::new();
+    let (first, second) = (fixture.asker(1), fixture.asker(2));
+    fixture.table.mark_in_use(first, INO);
+    fixture.table.mark_in_use(second, INO);
+    assert!(!fixture.table.reclaim(SessionId(3), INO));
+    assert!(!fixture.table.reclaim(SessionId(1), INO));
+    assert!(fixture.table.take_abandoned().is_empty());
+    fixture.table.release(SessionId(2), INO, 0);
+    assert_eq!(fixture.table.take_abandoned(), [INO]);
+    assert!(fixture.table.reclaim(SessionId(0), INO));
+    assert!(fixture.table.is_empty());
+}
+
+#[test]
+fn a_file_that_is_opened_while_its_lease_is_recalled_stays_in_use() {
+    let mut fixture = Fixture::new();
+    fixture.acquire(1, Read);
+    fixture.make_way(2, Access::Change);
+    let opener = fixture.asker(1);
+    fixture.table.mark_in_use(opener, INO);
+    fixture.give_up(1, 1, false);
+    assert!(!fixture.table.reclaim(SessionId(2), INO));
+}

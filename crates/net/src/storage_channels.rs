@@ -1,0 +1,215 @@
+//! The ways to all targets.
+
+use crate::Channel;
+use rt::IoBuf;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use types::{ClusterMap, Errno, Error, MapHandle, Node, NodeId, Result, TargetId, TargetState};
+use wire::{StorageReply, StorageRequest};
+
+/// A way to the storage service of one node.
+pub type StorageChannel = Channel<StorageRequest, StorageReply>;
+
+/// Makes the way to a node.
+pub type Connect = Box<dyn Fn(&Node) -> StorageChannel + Send + Sync>;
+
+/// Finds the way to the service of a target.
+pub struct StorageChannels(Ways);
+
+/// What becomes of a request to a target whose node is known to be down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WhenOffline {
+    /// It is sent all the same, and waits as long as the transport does: the node may come back in time.
+    Try,
+    /// It is refused at once, for work that can be done later.
+    Refuse,
+}
+
+enum Ways {
+    Fixed(HashMap<TargetId, StorageChannel>),
+    Mapped(Mapped),
+}
+
+/// Ways that follow the cluster map: target to node to channel. Nodes and targets that come later are found as soon as the map
+/// has them, and a node that moves to another address gets a new channel.
+struct Mapped {
+    map: MapHandle,
+    when_offline: WhenOffline,
+    connect: Connect,
+    /// One for each node, made when it is first needed; as many as the map has nodes.
+    nodes: RwLock<HashMap<NodeId, Way>>,
+}
+
+struct Way {
+    addresses: Vec<String>,
+    channel: StorageChannel,
+}
+
+impl StorageChannels {
+    /// Ways that follow the map.
+    pub fn mapped(map: MapHandle, when_offline: WhenOffline, connect: Connect) -> StorageChannels {
+        StorageChannels(Ways::Mapped(Mapped { map, when_offline, connect, nodes: RwLock::default() }))
+    }
+
+    /// Sends a request to the target that it names.
+    ///
+    /// # Errors
+    /// `ENXIO` for a target that isn't served by anybody, `EHOSTDOWN` for one whose node is known to be down and
+    /// [`WhenOffline::Refuse`]: nothing was sent then. Else the service's and the transport's.
+    pub async fn call(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        match &self.0 {
+            Ways::Fixed(channels) => {
+                let channel = channels.get(&request.target).ok_or_else(|| not_served(request.target))?;
+                channel.call(request, payload).await
+            }
+            Ways::Mapped(mapped) => mapped.channel(request.target)?.call(request, payload).await,
+        }
+    }
+
+    /// All targets that there are now.
+    pub fn targets(&self) -> Vec<TargetId> {
+        match &self.0 {
+            Ways::Fixed(channels) => channels.keys().copied().collect(),
+            Ways::Mapped(mapped) => mapped.current().targets.iter().map(|t| t.id).collect(),
+        }
+    }
+}
+
+impl From<HashMap<TargetId, StorageChannel>> for StorageChannels {
+    fn from(channels: HashMap<TargetId, StorageChannel>) -> StorageChannels {
+        StorageChannels(Ways::Fixed(channels))
+    }
+}
+
+impl FromIterator<(TargetId, StorageChannel)> for StorageChannels {
+    fn from_iter<T: IntoIterator<Item = (TargetId, StorageChannel)>>(ways: T) -> StorageChannels {
+        StorageChannels::from(HashMap::from_iter(ways))
+    }
+}
+
+impl Mapped {
+    fn current(&self) -> Arc<ClusterMap> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn channel(&self, target: TargetId) -> Result<StorageChannel> {
+        let map = self.current();
+        let found = map.target(target).and_then(|t| Some((t, map.node(t.node)?)));
+        let (target, node) = found.ok_or_else(|| not_served(target))?;
+        if target.state == TargetState::Offline && self.when_offline == WhenOffline::Refuse {
+            let message =
+                format!("target {} is offline: node {} ({}) is down", target.id, node.id, node.name);
+            return Err(Error::new(Errno::EHOSTDOWN, message)
+                .hint("weft node list shows which nodes are up; start weft serve there"));
+        }
+        if let Some(way) = self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&node.id)
+            && way.addresses == node.addresses
+        {
+            return Ok(way.channel.clone());
+        }
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        nodes.retain(|id, way| map.node(*id).is_some_and(|n| n.addresses == way.addresses));
+        let new = || Way { addresses: node.addresses.clone(), channel: (self.connect)(node) };
+        Ok(nodes.entry(node.id).or_insert_with(new).channel.clone())
+    }
+}
+
+fn not_served(target: TargetId) -> Error {
+    Error::new(Errno::ENXIO, format!("target {target} is not served by anybody"))
+        .hint("weft target list shows which targets there are, and which are online")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Handler, LocalFuture};
+    use types::{CapacityClass, Epoch, InodeId, NodeState, PoolId, SessionId, Target};
+    use wire::StorageOp;
+
+    /// Answers with its own number and counts how often it was made.
+    struct Numbered(u64);
+
+    impl Handler<StorageRequest, StorageReply> for Numbered {
+        fn handle(&self, _: StorageRequest, _: Option<IoBuf>) -> LocalFuture<'_, Result<StorageReply>> {
+            Box::pin(async { Ok(StorageReply::Offset(Some(self.0))) })
+        }
+    }
+
+    fn node(id: u32, address: &str) -> Node {
+        Node {
+            id: NodeId(id),
+            name: format!("n{id}"),
+            addresses: vec![address.into()],
+            roles: vec![],
+            state: NodeState::Online,
+            version: String::new(),
+        }
+    }
+
+    fn target(id: u32, node: u32) -> Target {
+        Target {
+            id: TargetId(id),
+            node: NodeId(node),
+            pool: PoolId(1),
+            path: String::new(),
+            state: TargetState::Online,
+            capacity: 0,
+            free: 0,
+            class: CapacityClass::Normal,
+            drain: false,
+        }
+    }
+
+    #[test]
+    fn the_way_follows_the_map() {
+        let first = ClusterMap {
+            epoch: Epoch(1),
+            nodes: vec![node(1, "a:1")],
+            targets: vec![target(1, 1)],
+            ..Default::default()
+        };
+        let map: MapHandle = Arc::new(RwLock::new(Arc::new(first)));
+        let made = Arc::new(RwLock::new(0));
+        let count = made.clone();
+        let connect: Connect = Box::new(move |node| {
+            *count.write().unwrap() += 1;
+            let port = node.addresses[0].rsplit(':').next().and_then(|port| port.parse().ok());
+            Channel::in_process(Arc::new(Numbered(port.unwrap_or(0))))
+        });
+        let channels = StorageChannels::mapped(map.clone(), WhenOffline::Refuse, connect);
+        let change = move |edit: &dyn Fn(&mut ClusterMap)| {
+            let mut next = ClusterMap::clone(&map.read().unwrap());
+            edit(&mut next);
+            *map.write().unwrap() = Arc::new(next);
+        };
+        let run = async move {
+            let ask = async |id| {
+                let op = StorageOp::Stat;
+                let request =
+                    StorageRequest { session: SessionId(1), target: TargetId(id), ino: InodeId::ROOT, op };
+                match channels.call(request, None).await {
+                    Ok(StorageReply::Offset(Some(port))) => Ok(port),
+                    Ok(other) => panic!("{other:?}"),
+                    Err(error) => Err(error.errno),
+                }
+            };
+            assert_eq!(ask(1).await, Ok(1));
+            assert_eq!(ask(1).await, Ok(1));
+            assert_eq!(*made.read().unwrap(), 1, "a channel is made once");
+            assert_eq!(ask(2).await, Err(Errno::ENXIO));
+            // Node and target that come later.
+            change(&|map| {
+                map.nodes.push(node(2, "b:2"));
+                map.targets.push(target(2, 2));
+            });
+            assert_eq!(ask(2).await, Ok(2));
+            // A node that moves.
+            change(&|map| map.nodes[0].addresses = vec!["c:3".into()]);
+            assert_eq!(ask(1).await, Ok(3));
+            assert_eq!(*made.read().unwrap(), 3);
+            change(&|map| map.targets[1].state = TargetState::Offline);
+            assert_eq!(ask(2).await, Err(Errno::EHOSTDOWN));
+        };
+        rt::block_on(run).unwrap();
+    }
+}

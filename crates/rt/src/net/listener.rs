@@ -1,0 +1,65 @@
+//! Where connections come in.
+
+use super::address::RawAddress;
+use super::{Address, Socket, check, is_transient, refuse_in_simulation};
+use crate::driver::{Keep, OnDrop, checked, large};
+use crate::op::Op;
+use io_uring::{opcode, types::Fd};
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+/// A socket that connections come in at. It may be bound on any thread; connections are accepted on a core.
+#[derive(Debug)]
+pub struct Listener {
+    fd: Arc<OwnedFd>,
+}
+
+impl Listener {
+    /// Binds to an address and listens. Port 0 chooses a free one ([`Listener::local_addr`] tells). A path must not exist.
+    pub fn bind(address: impl Into<Address>) -> io::Result<Listener> {
+        refuse_in_simulation()?;
+        let fd: OwnedFd = match address.into() {
+            Address::Inet(address) => TcpListener::bind(address)?.into(),
+            Address::Unix(path) => UnixListener::bind(path)?.into(),
+        };
+        Ok(Listener { fd: Arc::new(fd) })
+    }
+
+    /// The address that it is bound to.
+    pub fn local_addr(&self) -> io::Result<Address> {
+        let mut raw = RawAddress::empty();
+        let (address, len) = raw.as_out();
+        // SAFETY: the pointers are to storage for any address and to its size.
+        check(unsafe { libc::getsockname(self.fd.as_raw_fd(), address, len) })?;
+        raw.decode()
+    }
+
+    /// Waits for a connection; gives it and the address that it comes from. After an error (descriptors are short, say) the
+    /// listener is as good as before.
+    pub async fn accept(&self) -> io::Result<(Socket, Address)> {
+        loop {
+            let fd = Fd(self.fd.as_raw_fd());
+            let entry = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
+                .flags(libc::SOCK_CLOEXEC)
+                .build();
+            let keep = Keep { fd: Some(self.fd.clone()), ..Keep::default() };
+            // SAFETY: the entry points to no memory.
+            let accept = unsafe { Op::start(large(entry), keep, OnDrop::CancelAndClose)? };
+            match checked(accept.await) {
+                Ok(fd) => {
+                    // SAFETY: the kernel has just opened the descriptor for us.
+                    let socket = Socket::from_fd(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
+                    // Who is gone already has no address any more, and is of no interest.
+                    if let Ok(peer) = socket.peer_addr() {
+                        return Ok((socket, peer));
+                    }
+                }
+                Err(e) if is_transient(&e) || e.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! One connection.
+
+use super::address::RawAddress;
+use super::{Address, check, is_transient, refuse_in_simulation};
+use crate::buf::IoBuf;
+use crate::driver::{Keep, OnDrop, checked, large};
+use crate::op::Op;
+use io_uring::squeue::Entry128;
+use io_uring::{opcode, types::Fd};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One operation's limit; the length field of the ring has 32 bits.
+const MAX_TRANSFER: usize = 1 << 30;
+/// Pieces of memory in one send (UIO_MAXIOV).
+const MAX_PIECES: usize = 1024;
+
+/// A stream connection. Its operations run on the core that calls them; to move it to another core, hand over its descriptor
+/// ([`Socket::into_fd`]) while nothing is under way.
+#[derive(Debug)]
+pub struct Socket {
+    fd: Arc<OwnedFd>,
+}
+
+impl Socket {
+    /// Connects, within `timeout`.
+    pub async fn connect(address: impl Into<Address>, timeout: Duration) -> io::Result<Socket> {
+        refuse_in_simulation()?;
+        let raw = RawAddress::new(&address.into())?;
+        // SAFETY: a plain system call; a non-negative result is a descriptor that nobody else owns.
+        let fd = unsafe {
+            let fd = check(libc::socket(raw.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?;
+            OwnedFd::from_raw_fd(fd)
+        };
+        let socket = Socket::from_fd(fd);
+        let raw = Box::new(raw);
+        let entry = opcode::Connect::new(socket.raw(), raw.as_ptr(), raw.len()).build();
+        // SAFETY: the entry points to the boxed address, which `keep` owns.
+        let connect = unsafe { Op::start(large(entry), socket.keep(None).with(raw), OnDrop::Cancel)? };
+        match crate::timeout(timeout, connect).await {
+            Some(result) => checked(result).map(|_| socket),
+            None => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+        }
+    }
+
+    /// A connection from its descriptor. Small messages leave at once (`TCP_NODELAY`).
+    pub fn from_fd(fd: OwnedFd) -> Socket {
+        let socket = Socket { fd: Arc::new(fd) };
+        // A Unix socket refuses, and doesn't need it.
+        let _ = socket.set_option(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+        socket
+    }
+
+    /// The descriptor, for another core or program.
+    pub fn into_fd(self) -> io::Result<OwnedFd> {
+        Arc::try_unwrap(self.fd).or_else(|shared| shared.try_clone())
+    }
+
+    /// The address of the other end.
+    pub fn peer_addr(&self) -> io::Result<Address> {
+        let mut raw = RawAddress::empty();
+        let (address, len) = raw.as_out();
+        // SAFETY: the pointers are to storage for any address and to its size.
+        check(unsafe { libc::getpeername(self.fd.as_raw_fd(), address, len) })?;
+        raw.decode()
+    }
+
+    /// Fixes the kernel's buffers, which it otherwise sizes by itself; beyond the system's limit only with CAP_NET_ADMIN.
+    pub fn set_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        let bytes = libc::c_int::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        for (forced, plain) in
+            [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)]
+        {
+            self.set_option(libc::SOL_SOCKET, forced, bytes)
+                .or_else(|_| self.set_option(libc::SOL_SOCKET, plain, bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Ends a TCP connection, with an error, when what was sent is not taken for so long (`TCP_USER_TIMEOUT`). A Unix socket has no such limit.
+    pub fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
+        let ms = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX).max(1);
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms)
+    }
+
+    /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of the stream.
+    pub async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
+        self.recv_part(buf, 0).await
+    }
+
+    /// Fills `buf`; an error (`UnexpectedEof`) if the stream ends before.
+    pub async fn recv_exact(&self, buf: IoBuf) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.recv_part(buf.slice(done..buf.len()), libc::MSG_WAITALL).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                got => done += got,
+            }
+        }
+        Ok(())
+    }
+
+    async fn recv_part(&self, buf: IoBuf, flags: libc::c_int) -> io::Result<usize> {
+        loop {
+            let len = buf.len().min(MAX_TRANSFER) as u32;
+            let entry = opcode::Recv::new(self.raw(), buf.as_ptr(), len).flags(flags).build();
+            // SAFETY: the entry points to `buf`, which `keep` owns.
+            match unsafe { self.run(large(entry), self.keep(Some(buf.clone()))) }.await {
+                Err(e) if is_transient(&e) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Sends all the bytes of all the pieces, in their order. Nobody may change them until this returns.
+    pub async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
+        let mut rest = Rest { pieces, first: 0, skip: 0 };
+        rest.advance(0);
+        while !rest.is_empty() {
+            let sent = match &rest.pieces[rest.first..] {
+                [only] => self.send_one(only.slice(rest.skip..only.len())).await,
+                many => self.send_many(many.iter().take(MAX_PIECES).cloned().collect(), rest.skip).await,
+            };
+            match sent {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => rest.advance(sent),
+                Err(e) if is_transient(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_one(&self, buf: IoBuf) -> io::Result<usize> {
+        let len = buf.len().min(MAX_TRANSFER) as u32;
+        let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+        let entry = opcode::Send::new(self.raw(), buf.as_ptr(), len).flags(flags).build();
+        // SAFETY: the entry points to `buf`, which `keep` owns.
+        unsafe { self.run(large(entry), self.keep(Some(buf))) }.await
+    }
+
+    async fn send_many(&self, pieces: Vec<IoBuf>, skip: usize) -> io::Result<usize> {
+        let message = Message::new(pieces, skip);
+        let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+        let entry = opcode::SendMsg::new(self.raw(), &raw const message.header).flags(flags as u32).build();
+        // SAFETY: the entry points to the boxed message, which owns what it points to, and which `keep` owns.
+        unsafe { self.run(large(entry), self.keep(None).with(message)) }.await
+    }
+
+    /// Ends the connection in both directions: operations under way end, and the other side sees the end of the stream.
+    pub fn shutdown(&self) {
+        // SAFETY: a plain system call on an open descriptor. It fails only if the other side was faster.
+        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
+    /// # Safety
+    /// As for [`Op::start`].
+    async unsafe fn run(&self, entry: Entry128, keep: Keep) -> io::Result<usize> {
+        // SAFETY: passed on to the caller.
+        let op = unsafe { Op::start(entry, keep, OnDrop::Cancel)? };
+        checked(op.await)
+    }
+
+    fn set_option(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+        let len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the pointer is to a value of the length given.
+        let result =
+            unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+        check(result).map(drop)
+    }
+
+    fn raw(&self) -> Fd {
+        Fd(self.fd.as_raw_fd())
+    }
+
+    fn keep(&self, buf: Option<IoBuf>) -> Keep {
+        Keep { buf, fd: Some(self.fd.clone()), ..Keep::default() }
+    }
+}
+
+/// What of a send is still to go out: the pieces from `first` on, without the first `skip` bytes of that one.
+struct Rest {
+    pieces: Vec<IoBuf>,
+    first: usize,
+    skip: usize,
+}
+
+impl Rest {
+    fn is_empty(&self) -> bool {
+        self.first == self.pieces.len()
+    }
+
+    /// So many more bytes are sent. Ends at a piece that has bytes left.
+    fn advance(&mut self, sent: usize) {
+        self.skip += sent;
+        while let Some(piece) = self.pieces.get(self.first)
+            && self.skip >= piece.len()
+        {
+            self.skip -= piece.len();
+            self.first += 1;
+        }
+    }
+}
+
+/// A vectored send's description with everything that it points to.
+struct Message {
+    header: libc::msghdr,
+    /// What `header` points to.
+    _vector: Vec<libc::iovec>,
+    /// What `_vector` points to.
+    _pieces: Vec<IoBuf>,
+}
+
+impl Message {
+    /// `skip` bytes of the first piece are left out.
+    fn new(pieces: Vec<IoBuf>, skip: usize) -> Box<Message> {
+        let whole = |piece: &IoBuf| libc::iovec { iov_base: piece.as_ptr().cast(), iov_len: piece.len() };
+        let mut vector: Vec<libc::iovec> = pieces.iter().map(whole).collect();
+        let first = pieces[0].slice(skip..pieces[0].len());
+        vector[0] = whole(&first);
+        // SAFETY: an all-zero msghdr is valid.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = vector.as_mut_ptr();
+        header.msg_iovlen = vector.len();
+        Box::new(Message { header, _vector: vector, _pieces: pieces })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_counts_are_resumed_where_they_ended() {
+        let pieces = [3, 0, 5, 0].map(IoBuf::alloc).to_vec();
+        let mut rest = Rest { pieces, first: 0, skip: 0 };
+        rest.advance(0);
+        assert_eq!((rest.first, rest.skip), (0, 0));
+        rest.advance(2);
+        assert_eq!((rest.first, rest.skip), (0, 2));
+        rest.advance(2);
+        assert_eq!((rest.first, rest.skip), (2, 1));
+        rest.advance(4);
+        assert!(rest.is_empty());
+    }
+}

@@ -1,0 +1,163 @@
+//! Real stream sockets on the ring.
+#![allow(clippy::unwrap_used, unsafe_code)] // Helpers of tests may unwrap; one system call is raw.
+
+use rt::IoBuf;
+use rt::net::{Address, Listener, Socket};
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+async fn pair() -> (Socket, Socket) {
+    let listener = Listener::bind(Address::Inet("127.0.0.1:0".parse().unwrap())).unwrap();
+    let address = listener.local_addr().unwrap();
+    let both = rt::join_all(vec![
+        Box::pin(async { Socket::connect(address, LIMIT).await.unwrap() })
+            as std::pin::Pin<Box<dyn Future<Output = Socket>>>,
+        Box::pin(async { listener.accept().await.unwrap().0 }),
+    ]);
+    let mut both = both.await.into_iter();
+    (both.next().unwrap(), both.next().unwrap())
+}
+
+fn pattern(len: usize) -> IoBuf {
+    let bytes: Vec<u8> = (0..len).map(|i| (i * 31 % 251) as u8).collect();
+    IoBuf::from_slice(&bytes)
+}
+
+#[test]
+fn bytes_arrive_in_order_however_they_are_cut() {
+    rt::block_on(async {
+        let (here, there) = pair().await;
+        // More than the kernel buffers at once, in more pieces than one system call takes.
+        let whole = pattern(24 << 20);
+        let mut cut: Vec<IoBuf> = (0..1500).map(|i| whole.slice(i * 1000..(i + 1) * 1000)).collect();
+        cut.push(IoBuf::alloc(0));
+        cut.push(whole.slice(1_500_000..whole.len()));
+        rt::spawn(async move {
+            here.send(cut).await.unwrap();
+            here.send(vec![]).await.unwrap();
+            here.send(vec![IoBuf::from_slice(b"end")]).await.unwrap();
+        });
+        let received = IoBuf::alloc(whole.len());
+        there.recv_exact(received.clone()).await.unwrap();
+        assert!(received.as_slice() == whole.as_slice());
+        let tail = IoBuf::alloc(100);
+        assert_eq!(there.recv(tail.clone()).await.unwrap(), 3);
+        assert_eq!(&tail.as_slice()[..3], b"end");
+        assert_eq!(there.recv(tail.clone()).await.unwrap(), 0);
+        assert_eq!(there.recv_exact(tail).await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_shutdown_ends_the_receive_of_another_task() {
+    rt::block_on(async {
+        let (here, _there) = pair().await;
+        let here = Rc::new(here);
+        let other = here.clone();
+        rt::spawn(async move {
+            rt::yield_now().await;
+            other.shutdown();
+        });
+        assert_eq!(here.recv(IoBuf::alloc(10)).await.unwrap(), 0);
+        assert!(here.send(vec![IoBuf::alloc(10)]).await.is_err());
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_receive_that_is_given_up_takes_nothing_later() {
+    rt::block_on(async {
+        let (here, there) = pair().await;
+        assert!(rt::timeout(Duration::from_millis(5), here.recv(IoBuf::alloc(4096))).await.is_none());
+        rt::sleep(Duration::from_millis(5)).await; // The cancellation has run.
+        there.send(vec![IoBuf::from_slice(b"late")]).await.unwrap();
+        let buf = IoBuf::alloc(4);
+        here.recv_exact(buf.clone()).await.unwrap();
+        assert_eq!(buf.as_slice(), b"late");
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_refused_connection_is_an_error_and_an_unanswered_one_times_out() {
+    rt::block_on(async {
+        let address =
+            Listener::bind(Address::Inet("127.0.0.1:0".parse().unwrap())).unwrap().local_addr().unwrap();
+        let refused = Socket::connect(address, LIMIT).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        // A full backlog of a Unix listener lets further connections wait.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("full");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // SAFETY: a plain system call on an open descriptor; it makes the backlog shorter.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let mut waiting = Vec::new();
+        let late = loop {
+            match Socket::connect(path.clone(), Duration::from_millis(20)).await {
+                Ok(socket) => waiting.push(socket),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(late.raw_os_error(), Some(libc::ETIMEDOUT));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_connection_moves_to_another_core() {
+    let (to_other, from_here) = std::sync::mpsc::channel();
+    let other = rt::start_core(
+        rt::CoreConfig { name: "other".into(), cpu: None, batch: false },
+        move || async move {
+            let socket = Socket::from_fd(from_here.recv().unwrap());
+            let buf = IoBuf::alloc(5);
+            socket.recv_exact(buf.clone()).await.unwrap();
+            socket.send(vec![buf]).await.unwrap();
+        },
+    )
+    .unwrap();
+    rt::block_on(async move {
+        let (here, there) = pair().await;
+        to_other.send(there.into_fd().unwrap()).unwrap();
+        here.send(vec![IoBuf::from_slice(b"ab"), IoBuf::from_slice(b"cde")]).await.unwrap();
+        let buf = IoBuf::alloc(5);
+        here.recv_exact(buf.clone()).await.unwrap();
+        assert_eq!(buf.as_slice(), b"abcde");
+    })
+    .unwrap();
+    other.join().unwrap();
+}
+
+#[test]
+fn paths_work_like_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    rt::block_on(async move {
+        let listener = Listener::bind(path.clone()).unwrap();
+        assert_eq!(listener.local_addr().unwrap(), Address::Unix(path.clone()));
+        assert!(Listener::bind(path.clone()).is_err());
+        let here = Socket::connect(path.clone(), LIMIT).await.unwrap();
+        let (there, from) = listener.accept().await.unwrap();
+        assert_eq!(from.to_string(), "unix");
+        assert_eq!(here.peer_addr().unwrap(), Address::Unix(path));
+        here.send(vec![IoBuf::from_slice(b"x")]).await.unwrap();
+        assert_eq!(there.recv(IoBuf::alloc(9)).await.unwrap(), 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_simulated_machine_has_no_sockets() {
+    let mut machine = rt::sim::Machine::new(1);
+    let address = Address::Inet("127.0.0.1:1".parse().unwrap());
+    let errors = machine.run(async move {
+        let connect = Socket::connect(address.clone(), LIMIT).await.unwrap_err();
+        (Listener::bind(address).unwrap_err().kind(), connect.kind())
+    });
+    assert_eq!(errors.unwrap(), (ErrorKind::Unsupported, ErrorKind::Unsupported));
+}

@@ -1,0 +1,153 @@
+//! Sessions that have been ended, and the requests of others that run.
+//!
+//! Each thread counts its requests in a place of its own, under a lock that nobody else takes but who fences a session.
+
+use parking_lot::Mutex;
+use rt::sync::Event;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use types::{Errno, Error, Result, SessionId};
+
+/// Places to count in; threads beyond that share them.
+const PLACES: usize = 64;
+
+/// Which sessions may do what.
+pub(crate) struct Fences {
+    places: Vec<Place>,
+}
+
+/// Aligned so that no two threads write to one cache line.
+#[repr(align(128))]
+#[derive(Default)]
+struct Place {
+    state: Mutex<State>,
+    /// Set when the last request of a fenced session has ended here.
+    drained: Event,
+}
+
+#[derive(Default)]
+struct State {
+    fenced: BTreeSet<SessionId>,
+    /// Requests that run, by session; the requests of a thread bound it.
+    running: Vec<(SessionId, usize)>,
+}
+
+impl Default for Fences {
+    fn default() -> Fences {
+        Fences { places: (0..PLACES).map(|_| Place::default()).collect() }
+    }
+}
+
+impl Fences {
+    /// Begins a request.
+    ///
+    /// # Errors
+    /// `ESTALE` for one of a session that has been ended.
+    pub(crate) fn enter(&self, session: SessionId) -> Result<Running<'_>> {
+        let place = &self.places[own_place()];
+        let mut state = place.state.lock();
+        if !state.fenced.is_empty() && state.fenced.contains(&session) {
+            let message = format!("session {session} has been ended");
+            return Err(Error::new(Errno::ESTALE, message).hint("mount again"));
+        }
+        match state.running.iter_mut().find(|(other, _)| *other == session) {
+            Some((_, count)) => *count += 1,
+            None => state.running.push((session, 1)),
+        }
+        Ok(Running { place, session })
+    }
+
+    /// Refuses all further requests of a session, and waits for those that run.
+    pub(crate) async fn fence(&self, session: SessionId) {
+        for place in &self.places {
+            place.state.lock().fenced.insert(session);
+        }
+        for place in &self.places {
+            loop {
+                let drained = {
+                    let state = place.state.lock();
+                    if !state.runs(session) {
+                        break;
+                    }
+                    place.drained.clear();
+                    place.drained.wait()
+                };
+                drained.await;
+            }
+        }
+    }
+}
+
+impl State {
+    fn runs(&self, session: SessionId) -> bool {
+        self.running.iter().any(|(other, _)| *other == session)
+    }
+}
+
+/// A request, until it is dropped.
+pub(crate) struct Running<'a> {
+    place: &'a Place,
+    session: SessionId,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.place.state.lock();
+        let Some(at) = state.running.iter().position(|(other, _)| *other == self.session) else { return };
+        state.running[at].1 -= 1;
+        if state.running[at].1 > 0 {
+            return;
+        }
+        state.running.swap_remove(at);
+        if state.fenced.contains(&self.session) {
+            self.place.drained.set();
+        }
+    }
+}
+
+/// The place of this thread.
+fn own_place() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    OWN.with(|own| {
+        let place = own.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed) % PLACES);
+        own.set(Some(place));
+        place
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    const ENDED: SessionId = SessionId(1);
+    const OTHER: SessionId = SessionId(2);
+
+    #[test]
+    fn a_fence_waits_for_what_runs_and_refuses_what_comes() {
+        let fences = Fences::default();
+        let running = [ENDED, ENDED, OTHER].map(|session| fences.enter(session).unwrap());
+        let elsewhere =
+            std::thread::scope(|scope| scope.spawn(|| fences.enter(ENDED).unwrap()).join().unwrap());
+        let mut fence = pin!(fences.fence(ENDED));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(fence.as_mut().poll(&mut context).is_pending());
+        assert_eq!(fences.enter(ENDED).err().unwrap().errno, Errno::ESTALE);
+        let [first, second, other] = running;
+        drop(first);
+        assert!(fence.as_mut().poll(&mut context).is_pending());
+        drop(elsewhere);
+        assert!(fence.as_mut().poll(&mut context).is_pending());
+        drop(second);
+        assert!(fence.as_mut().poll(&mut context).is_ready());
+        drop(other);
+        drop(fences.enter(OTHER).unwrap());
+        assert!(fences.places.iter().all(|place| place.state.lock().running.is_empty()));
+    }
+}

@@ -1,0 +1,165 @@
+//! A client: `weft mount`.
+
+use super::core::{BackgroundCore, Served};
+use super::follow::{follow_map, out_of_turn};
+use super::peers::{MgmtChannel, Oneself, Peers, security};
+use super::prepare_process;
+use super::stop::{Stop, Stops};
+use crate::cli::{MountArgs, fuse_transport};
+use crate::node_config::ClusterFile;
+use client::{Client, ClientOptions};
+use fuse::{MountOptions, Session};
+use identity::Credentials;
+use identity::tls::Strangers;
+use net::{StorageChannels, WhenOffline};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use types::{Errno, Error, MapHandle, Result, SessionId};
+use wire::{MgmtReply, MgmtRequest};
+
+/// What a client is to mount.
+pub struct MountPlan {
+    file: ClusterFile,
+    timeout: Duration,
+    server_cache: bool,
+}
+
+/// Everything that a client runs.
+pub struct ClientServices {
+    client: Arc<Client>,
+    management: MgmtChannel,
+    map: MapHandle,
+    peers: Arc<Peers>,
+}
+
+impl MountPlan {
+    fn oneself(&self) -> Result<Oneself> {
+        let credentials = match self.file.credentials.as_str() {
+            "" => None,
+            text => Some(Credentials::from_text(text)?),
+        };
+        Ok(Oneself {
+            cluster: self.file.cluster.clone(),
+            name: client_name(),
+            security: security(self.file.protection, credentials.as_ref(), Strangers::Refused)?,
+        })
+    }
+}
+
+/// `host:pid`, for the servers' messages.
+fn client_name() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}:{}", std::process::id())
+}
+
+impl Served for ClientServices {
+    type Plan = MountPlan;
+
+    async fn open(plan: &MountPlan) -> Result<ClientServices> {
+        let peers = Peers::new(plan.oneself()?, &plan.file.management, plan.timeout)?;
+        let management = peers.management();
+        let attach = MgmtRequest::Attach {
+            cluster: plan.file.cluster.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            clock_s: rt::now().secs,
+        };
+        let map = match management.call(attach, None).await? {
+            MgmtReply::Welcome { map, .. } => map,
+            other => return Err(out_of_turn(&other)),
+        };
+        let meta = peers.metadata(&map)?;
+        let map: MapHandle = Arc::new(RwLock::new(map));
+        let to = peers.clone();
+        // A node that is down may come back within the time-out.
+        let connect = Box::new(move |node: &types::Node| to.storage(node));
+        let storage = StorageChannels::mapped(map.clone(), WhenOffline::Try, connect);
+        let client = Client::new(ClientOptions {
+            session: SessionId(rt::random_u64()),
+            meta,
+            storage,
+            map: map.clone(),
+            server_cache: plan.server_cache,
+            alone: false,
+        });
+        client.register().await?;
+        Ok(ClientServices { client, management, map, peers })
+    }
+
+    fn spawn_background(self: &Arc<Self>) {
+        rt::spawn(follow_map(self.management.clone(), self.map.clone(), self.peers.clone()));
+        rt::spawn(self.client.clone().background());
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.client.shutdown().await
+    }
+}
+
+/// A mounted client.
+pub struct MountProcess {
+    session: Arc<Session>,
+    core: BackgroundCore<ClientServices>,
+    stops: Stops,
+}
+
+impl MountProcess {
+    /// Connects to the cluster and mounts it.
+    pub fn start(args: &MountArgs, file: ClusterFile) -> Result<MountProcess> {
+        prepare_process()?;
+        let stops = Stops::listen()?;
+        let source = file.name.clone();
+        let plan = MountPlan {
+            file,
+            timeout: Duration::from_secs(args.timeout),
+            server_cache: !args.no_server_cache,
+        };
+        let core = BackgroundCore::<ClientServices>::start(plan)?;
+        let options = MountOptions {
+            source,
+            transport: fuse_transport(args.transport),
+            read_only: args.read_only,
+            ..MountOptions::at(&args.mountpoint)
+        };
+        let session = match Session::mount(core.services().client.clone(), options) {
+            Ok(session) => Arc::new(session),
+            Err(error) => {
+                core.shut_down()?;
+                return Err(error);
+            }
+        };
+        stops.watch(session.clone())?;
+        tracing::info!("mounted at {}", args.mountpoint.display());
+        Ok(MountProcess { session, core, stops })
+    }
+
+    /// Serves until something ends the mount, and then ends it in good order.
+    pub fn serve(self) -> Result<()> {
+        let mut stop = self.stops.wait();
+        tracing::info!("stopping: {stop}");
+        let unmounted = match &mut stop {
+            Stop::Unmounted(outcome) => std::mem::replace(outcome, Ok(())),
+            _ => self.session.unmount(),
+        };
+        let ended = self.core.shut_down().and(unmounted);
+        match &ended {
+            Ok(()) => tracing::info!("stopped"),
+            Err(error) => tracing::error!(hint = &*error.hint, "not stopped in good order: {error}"),
+        }
+        ended
+    }
+}
+
+/// The error of a mount whose cluster can't be reached.
+pub fn unreachable(file: &ClusterFile, cause: Error) -> Error {
+    if cause.errno != Errno::ETIMEDOUT {
+        return cause;
+    }
+    let message = format!(
+        "cluster {} can't be reached at {}: {}",
+        file.name,
+        file.management.join(", "),
+        cause.message
+    );
+    Error::new(Errno::ETIMEDOUT, message)
+        .hint("check that weft serve runs on the management node, and the way there (ping, firewall)")
+}

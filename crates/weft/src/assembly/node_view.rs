@@ -1,0 +1,191 @@
+//! What a node answers to commands.
+
+use super::node::NodeServices;
+use super::stop::Stop;
+use crate::cli::value_name;
+use crate::control::{
+    ClusterStatus, Counters, DiskFree, LinkInfo, PeerInfo, PoolStatus, Request, Service, TargetStatus,
+};
+use crate::node_config::{NodeConfig, TargetConfig};
+use crate::output::os_error;
+use mgmt::{StateDir, Superblock};
+use serde_json::Value;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, PoisonError};
+use types::{ClusterMap, Errno, Error, Result};
+use wire::MgmtRequest;
+
+/// Answers the commands of the control socket.
+pub struct NodeView {
+    superblock: Superblock,
+    dir: PathBuf,
+    config: NodeConfig,
+    services: Arc<NodeServices>,
+    stops: Sender<Stop>,
+    started_ns: u64,
+}
+
+impl NodeView {
+    /// A view of the services of a node.
+    pub fn new(
+        state: &StateDir,
+        config: NodeConfig,
+        services: Arc<NodeServices>,
+        stops: Sender<Stop>,
+    ) -> NodeView {
+        NodeView {
+            superblock: state.superblock.clone(),
+            dir: state.paths.root().to_path_buf(),
+            config,
+            services,
+            stops,
+            started_ns: rt::monotonic_ns(),
+        }
+    }
+
+    /// For messages.
+    pub fn name(&self) -> String {
+        format!("node {} ({}) of cluster {}", self.config.node, self.config.name, self.superblock.name)
+    }
+
+    fn map(&self) -> Arc<ClusterMap> {
+        self.services.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The node, and the cluster as it sees it.
+    pub fn status(&self) -> ClusterStatus {
+        let df = self.df();
+        let storage_requests = df.targets.iter().map(|t| t.operations).sum();
+        ClusterStatus {
+            version: env!("CARGO_PKG_VERSION").into(),
+            name: self.superblock.name.clone(),
+            uuid: self.superblock.uuid.clone(),
+            pid: std::process::id(),
+            uptime_s: (rt::monotonic_ns() - self.started_ns) / 1_000_000_000,
+            dir: self.dir.display().to_string(),
+            mount: String::new(),
+            transport: String::new(),
+            durability: value_name(self.config.durability),
+            read_only: false,
+            epoch: self.map().epoch.0,
+            capacity: df.capacity,
+            used: df.used,
+            free: df.free,
+            counters: Counters { storage_requests, ..self.services.counters() },
+            targets: df.targets,
+        }
+    }
+
+    fn targets(&self) -> Vec<TargetStatus> {
+        let map = self.map();
+        let status = |t: &types::Target| TargetStatus {
+            id: t.id,
+            pool: map.pool(t.pool).map(|p| p.name.clone()).unwrap_or_default(),
+            path: match map.node(t.node) {
+                Some(node) => format!("{}:{}", node.name, t.path),
+                None => t.path.clone(),
+            },
+            state: t.state,
+            class: t.class,
+            capacity: t.capacity,
+            used: t.capacity.saturating_sub(t.free),
+            free: t.free,
+            operations: self.services.storage.requests(t.id),
+        };
+        map.targets.iter().map(status).collect()
+    }
+
+    fn pools(&self) -> Vec<PoolStatus> {
+        let map = self.map();
+        let status = |pool: &types::Pool| {
+            let members = || map.targets.iter().filter(|t| t.pool == pool.id);
+            let (capacity, free) = (members().map(|t| t.capacity).sum(), members().map(|t| t.free).sum());
+            PoolStatus {
+                id: pool.id,
+                name: pool.name.clone(),
+                targets: members().count(),
+                groups: map.groups.iter().filter(|g| g.pool == pool.id).count(),
+                capacity,
+                used: u64::saturating_sub(capacity, free),
+                free,
+            }
+        };
+        map.pools.iter().map(status).collect()
+    }
+
+    fn df(&self) -> DiskFree {
+        let targets = self.targets();
+        DiskFree {
+            mount: String::new(),
+            capacity: targets.iter().map(|t| t.capacity).sum(),
+            used: targets.iter().map(|t| t.used).sum(),
+            free: targets.iter().map(|t| t.free).sum(),
+            targets,
+        }
+    }
+
+    fn net(&self) -> Vec<PeerInfo> {
+        let link = |link: &net::LinkStatus| LinkInfo {
+            core: link.core,
+            connected: link.connected.map(|(address, transport)| format!("{address} ({transport})")),
+            failures: link.failures.iter().map(|f| format!("{}: {}", f.address, f.reason)).collect(),
+            round_trip_us: link.round_trip.map(|time| time.as_micros() as u64),
+            connections: link.connections,
+            requests: link.requests,
+            bytes_sent: link.bytes_sent,
+            bytes_received: link.bytes_received,
+        };
+        let peer = |peer: &net::PeerStatus| PeerInfo {
+            name: peer.name.clone(),
+            addresses: peer.addresses.iter().map(ToString::to_string).collect(),
+            links: peer.links.iter().map(link).collect(),
+        };
+        self.services.peers.status().iter().map(peer).collect()
+    }
+
+    /// Asks management, here or elsewhere, on a core of the control thread's own.
+    fn manage(&self, request: MgmtRequest) -> Result<Value> {
+        let management = self.services.management.clone();
+        let reply = rt::block_on(async move { management.call(request, None).await })
+            .map_err(|e| os_error("io_uring", &e))??;
+        json(&reply)
+    }
+
+    /// Adds to node.toml what has become a target: a start after this finds it.
+    fn add_target(&self, target: TargetConfig) -> Result<Value> {
+        if !self.config.roles.contains(&types::Role::Storage) {
+            return Err(Error::new(Errno::EINVAL, format!("{} has not the role storage", self.name()))
+                .hint("add \"storage\" to roles in node.toml and start weft serve again; or add the target on another node"));
+        }
+        let id = self.services.storage.add_target(target.clone())?;
+        target.append(&self.dir)?;
+        json(&id)
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Result<Value> {
+    serde_json::to_value(value)
+        .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
+}
+
+impl Service for NodeView {
+    fn answer(&self, request: Request) -> Result<Value> {
+        match request {
+            Request::Status => json(&self.status()),
+            Request::Targets => json(&self.targets()),
+            Request::Pools => json(&self.pools()),
+            Request::Df => json(&self.df()),
+            Request::Net => json(&self.net()),
+            Request::Manage { request } => self.manage(request),
+            Request::AddTarget { target } => self.add_target(target),
+            Request::Stop => Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
+        }
+    }
+
+    fn stop(&self, connection: UnixStream) {
+        // Nobody listens once the end has begun; then the process ends anyhow, and the connection with it.
+        let _ = self.stops.send(Stop::Command(connection));
+    }
+}

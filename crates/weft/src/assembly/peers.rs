@@ -1,0 +1,150 @@
+//! The ways of a process to the other processes of its cluster.
+
+use crate::node_config::{Protection, resolve};
+use client::MetaChannel;
+use identity::tls::Strangers;
+use identity::{Credentials, JoinToken};
+use net::{Channel, ClientIdentity, Peer, PeerOptions, PeerStatus, Security, StorageChannel};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use types::{ClusterMap, Errno, Error, Node, NodeId, Result, Role};
+use wire::{MgmtReply, MgmtRequest};
+
+/// The way to management.
+pub type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
+
+/// How long a question to management is repeated. A heartbeat that isn't answered in this time is followed by another; the serving lease
+/// ([`mgmt::limits::SERVING_LEASE`]) outlasts it.
+const MANAGEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Who this process is.
+#[derive(Clone)]
+pub struct Oneself {
+    /// The cluster's UUID; empty for one that wants to join.
+    pub cluster: String,
+    /// What others call this process in messages.
+    pub name: String,
+    /// How connections are protected.
+    pub security: Security,
+}
+
+/// All other processes that this one talks to.
+pub struct Peers {
+    identity: ClientIdentity,
+    security: Security,
+    timeout: Duration,
+    management: Arc<Peer>,
+    /// As many as the map has nodes.
+    nodes: Mutex<HashMap<NodeId, Arc<Peer>>>,
+}
+
+impl Peers {
+    /// Nothing is connected yet. `timeout`: how long requests to metadata and storage services are repeated.
+    pub fn new(oneself: Oneself, management: &[String], timeout: Duration) -> Result<Arc<Peers>> {
+        let client = rt::random_u64();
+        let identity = ClientIdentity { cluster: oneself.cluster, name: oneself.name, client };
+        let options = PeerOptions {
+            timeout: MANAGEMENT_TIMEOUT.min(timeout),
+            security: oneself.security.clone(),
+            ..PeerOptions::new("management", resolve(management)?, identity.clone())
+        };
+        Ok(Arc::new(Peers {
+            identity,
+            security: oneself.security,
+            timeout,
+            management: Peer::new(options),
+            nodes: Mutex::default(),
+        }))
+    }
+
+    /// The way to management.
+    pub fn management(&self) -> MgmtChannel {
+        Channel::remote(self.management.clone())
+    }
+
+    /// The way to a node's storage service.
+    pub fn storage(&self, node: &Node) -> StorageChannel {
+        Channel::remote(self.node(node))
+    }
+
+    /// The way to the metadata service.
+    pub fn metadata(&self, map: &ClusterMap) -> Result<MetaChannel> {
+        match map.nodes.iter().find(|node| node.roles.contains(&Role::Meta)) {
+            Some(node) => Ok(Channel::remote(self.node(node))),
+            None => Err(Error::new(Errno::ENODEV, "no node of the cluster has a metadata service")
+                .hint("weft node list shows what the nodes do")),
+        }
+    }
+
+    /// Takes over where the nodes are, and which map is known.
+    pub fn follow(&self, map: &ClusterMap) {
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, peer) in nodes.iter() {
+            if let Some(node) = map.node(*id) {
+                peer.set_addresses(addresses(node));
+            }
+            peer.set_epoch(map.epoch);
+        }
+    }
+
+    /// Every process that this one has talked to.
+    pub fn status(&self) -> Vec<PeerStatus> {
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<PeerStatus> = nodes.values().map(|peer| peer.status()).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all.insert(0, self.management.status());
+        all
+    }
+
+    fn node(&self, node: &Node) -> Arc<Peer> {
+        let new = || {
+            let name = format!("node {} ({})", node.id, node.name);
+            let security = match &self.security {
+                Security::Plain => Security::Plain,
+                Security::Tls(tls) => Security::Tls(tls.to_node(node.id)),
+            };
+            let options = PeerOptions {
+                timeout: self.timeout,
+                security,
+                ..PeerOptions::new(name, addresses(node), self.identity.clone())
+            };
+            Peer::new(options)
+        };
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.entry(node.id).or_insert_with(new).clone()
+    }
+}
+
+/// Management has checked them when the node registered.
+fn addresses(node: &Node) -> Vec<SocketAddr> {
+    node.addresses.iter().filter_map(|address| address.parse().ok()).collect()
+}
+
+/// How a member protects its connections.
+pub fn security(
+    protection: Protection,
+    credentials: Option<&Credentials>,
+    strangers: Strangers,
+) -> Result<Security> {
+    let how = match protection {
+        Protection::Plain => return Ok(Security::Plain),
+        Protection::Authenticated => identity::Protection::HandshakeOnly,
+        Protection::Tls => identity::Protection::Encrypted,
+    };
+    let credentials = credentials.ok_or_else(|| {
+        Error::new(Errno::EACCES, "there is no certificate to connect with").hint(
+            "let the machine join again; for a client, weft cluster token --client prints a new cluster file",
+        )
+    })?;
+    Ok(Security::Tls(net::Tls::member(credentials, how, strangers)?))
+}
+
+/// How somebody who has nothing but a token connects.
+pub fn joining(protection: Protection, token: &JoinToken) -> Result<Security> {
+    match protection {
+        Protection::Plain => Ok(Security::Plain),
+        _ => Ok(Security::Tls(net::Tls::joining(token)?)),
+    }
+}

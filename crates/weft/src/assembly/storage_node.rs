@@ -1,0 +1,304 @@
+//! The storage role of a node: its targets, and its life with management.
+
+use super::follow::{current_map, out_of_turn};
+use super::peers::MgmtChannel;
+use super::stores::{make_target, open_target, refusal};
+use crate::node_config::TargetConfig;
+use chunkstore::{Identity, Store};
+use mgmt::limits::HEARTBEAT_INTERVAL;
+use mgmt::space_of;
+use rt::sync::Event;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use storage::{ServingLease, StorageService};
+use types::{Errno, Error, NodeId, Result, Role, TargetId};
+use wire::mgmt::{Heartbeat, MAX_TIDY_FILES, Register, TargetReport, TargetSpace};
+use wire::{MgmtReply, MgmtRequest};
+
+/// Rest before something is asked of management again that it refused for now.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a storage node is told of itself.
+#[derive(Clone)]
+pub struct StorageOptions {
+    /// The cluster's UUID.
+    pub cluster: String,
+    /// The node.
+    pub node: NodeId,
+    /// Where others reach it.
+    pub addresses: Vec<String>,
+    /// Everything that it does.
+    pub roles: Vec<Role>,
+    /// Directories that hold data or are to.
+    pub targets: Vec<TargetConfig>,
+}
+
+/// A node's targets and how it stands with management.
+pub struct StorageNode {
+    options: StorageOptions,
+    /// Random, another one for every process.
+    instance: u64,
+    management: MgmtChannel,
+    /// What connections ask.
+    pub service: Arc<StorageService>,
+    lease: Arc<ServingLease>,
+    /// The map that was last known to be known here.
+    epoch: AtomicU64,
+    /// Directories that an administrator wants to become targets, with where to tell how it went.
+    wanted: Mutex<Vec<(TargetConfig, SyncSender<Result<TargetId>>)>>,
+    some_wanted: Event,
+    /// Told when management doesn't want this process any more.
+    outcast: Sender<Error>,
+}
+
+impl StorageNode {
+    /// A node without targets yet.
+    pub fn new(options: StorageOptions, management: MgmtChannel, outcast: Sender<Error>) -> Arc<StorageNode> {
+        // A node without the storage role has nothing to fence; it is alive all the same.
+        let lease = Arc::new(ServingLease::ended());
+        Arc::new(StorageNode {
+            options,
+            instance: rt::random_u64(),
+            management,
+            service: Arc::new(StorageService::under_lease(lease.clone())),
+            lease,
+            epoch: AtomicU64::new(0),
+            wanted: Mutex::default(),
+            some_wanted: Event::new(),
+            outcast,
+        })
+    }
+
+    /// Opens all targets, and tells management. Returns when clients may come, but for what the metadata service has to put right
+    /// first.
+    pub async fn open(&self) -> Result<()> {
+        if !self.options.roles.contains(&Role::Storage) {
+            return self.register().await;
+        }
+        for target in &self.options.targets {
+            if let Err(error) = self.open_one(target).await {
+                // The others serve.
+                tracing::error!(hint = &*error.hint, "a target is not served: {}", error.message);
+            }
+        }
+        self.register().await
+    }
+
+    /// Opens a target; makes it if the directory is empty and nothing is known of it.
+    async fn open_one(&self, target: &TargetConfig) -> Result<TargetId> {
+        let path = target.path.to_string_lossy().into_owned();
+        let identity = match Store::identify(&target.path).await.map_err(refusal)? {
+            Some(identity) => {
+                self.require_ours(&target.path, &identity)?;
+                identity
+            }
+            None => self.make(target, &path).await?,
+        };
+        let count = self.options.targets.len().max(self.service.stores().count() + 1);
+        let store = open_target(&target.path, &identity, count).await?;
+        self.service.add(store)?;
+        Ok(identity.target)
+    }
+
+    async fn make(&self, target: &TargetConfig, path: &str) -> Result<Identity> {
+        mgmt::require_target_or_vacant(&target.path)?;
+        let map = current_map(&self.management).await?;
+        let known = map.targets.iter().find(|t| t.node == self.options.node && t.path == path);
+        if let Some(known) = known.filter(|t| t.capacity > 0) {
+            let message = format!("{path} should hold target {} and holds nothing", known.id);
+            return Err(Error::new(Errno::ENOENT, message)
+                .hint("check that its disk is mounted; if its data is lost for good, remove the target"));
+        }
+        let add =
+            MgmtRequest::AddTarget { node: self.options.node, path: path.into(), pool: target.pool.clone() };
+        let id = match self.management.call(add, None).await? {
+            MgmtReply::Added { target } => target,
+            other => return Err(out_of_turn(&other)),
+        };
+        let identity = Identity { cluster: self.options.cluster.clone(), target: id };
+        make_target(&target.path, &identity).await?;
+        tracing::info!(target_id = id.0, "target {id} was made in {path}");
+        Ok(identity)
+    }
+
+    fn require_ours(&self, path: &Path, identity: &Identity) -> Result<()> {
+        if identity.cluster == self.options.cluster {
+            return Ok(());
+        }
+        let message =
+            format!("{} holds target {} of cluster {}", path.display(), identity.target, identity.cluster);
+        Err(Error::new(Errno::EINVAL, message).hint("name an empty directory, or take it out of node.toml"))
+    }
+
+    /// Tells management what is served here.
+    async fn register(&self) -> Result<()> {
+        let sent_ns = rt::monotonic_ns();
+        let register = MgmtRequest::Register(Register {
+            cluster: self.options.cluster.clone(),
+            node: self.options.node,
+            instance: self.instance,
+            addresses: self.options.addresses.clone(),
+            roles: self.options.roles.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            clock_s: rt::now().secs,
+            targets: self.reports(),
+        });
+        match self.management.call(register, None).await? {
+            MgmtReply::Registered(registered) => {
+                self.epoch.store(registered.map.epoch.0, Ordering::Relaxed);
+                self.lease.renew(sent_ns, Duration::from_millis(registered.lease_ms));
+                Ok(())
+            }
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    fn reports(&self) -> Vec<TargetReport> {
+        let report = |store: &Arc<Store>| {
+            let space = space_of(store.dir()).ok();
+            TargetReport {
+                target: store.target(),
+                cluster: self.options.cluster.clone(),
+                path: store.dir().to_string_lossy().into_owned(),
+                space: space.map(|s| TargetSpace { capacity: s.capacity, free: s.free, device: s.device }),
+            }
+        };
+        self.service.stores().map(report).collect()
+    }
+
+    /// Starts what runs beside requests, on the calling core.
+    pub fn spawn_background(self: &Arc<Self>) {
+        rt::spawn(self.clone().keep_in_touch());
+        rt::spawn(self.clone().make_wanted());
+        for store in self.service.stores() {
+            rt::spawn(self.clone().bring_up(store.clone()));
+        }
+    }
+
+    /// Lets the metadata service put right what a crash left on a target, and then clients in.
+    async fn bring_up(self: Arc<Self>, store: Arc<Store>) {
+        let target = store.target();
+        let touched = store.take_touched();
+        for files in touched.chunks(MAX_TIDY_FILES) {
+            let tidy = MgmtRequest::Tidy { target, files: files.to_vec() };
+            while let Err(error) = self.management.call(tidy.clone(), None).await {
+                tracing::warn!(target_id = target.0, %error, "target {target} is not put right yet");
+                rt::sleep(RETRY).await;
+            }
+        }
+        self.service.open_to_clients(target);
+        tracing::info!(target_id = target.0, tidied = touched.len(), "target {target} is served");
+        // Only now: notes of what was changing at the crash must not retire before they have been acted upon.
+        store.background().await;
+    }
+
+    /// Heartbeats for ever. Without answers the lease runs out, and the service takes no changes until there is one again.
+    async fn keep_in_touch(self: Arc<Self>) {
+        let mut silent = false;
+        loop {
+            rt::sleep(HEARTBEAT_INTERVAL).await;
+            let told = self.heartbeat().await;
+            match told {
+                Ok(()) if silent => tracing::info!("management answers again"),
+                Ok(()) => {}
+                Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ESTALE | Errno::EEXIST) => {
+                    self.lease.end();
+                    tracing::error!(hint = &*error.hint, "this node must stop: {}", error.message);
+                    // Nobody listens when the process is ending already.
+                    let _ = self.outcast.send(error);
+                    return;
+                }
+                Err(error) if !silent => tracing::warn!(%error, "management doesn't answer"),
+                Err(_) => {}
+            }
+            silent = !self.lease.holds(rt::monotonic_ns());
+        }
+    }
+
+    async fn heartbeat(&self) -> Result<()> {
+        let sent_ns = rt::monotonic_ns();
+        let beat = MgmtRequest::Heartbeat(Heartbeat {
+            node: self.options.node,
+            instance: self.instance,
+            epoch: types::Epoch(self.epoch.load(Ordering::Relaxed)),
+            clock_s: rt::now().secs,
+            targets: self.reports(),
+        });
+        match self.management.call(beat, None).await {
+            Ok(MgmtReply::Alive(alive)) => {
+                self.lease.renew(sent_ns, Duration::from_millis(alive.lease_ms));
+                if let Some(map) = alive.map {
+                    self.epoch.fetch_max(map.epoch.0, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            Ok(other) => Err(out_of_turn(&other)),
+            // Management has started anew.
+            Err(error) if error.errno == Errno::ENOTCONN => self.register().await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a directory a target while the node serves. Blocks the calling thread, which must not be a core of this process.
+    pub fn add_target(&self, target: TargetConfig) -> Result<TargetId> {
+        let (told, telling) = std::sync::mpsc::sync_channel(1);
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push((target, told));
+        self.some_wanted.set();
+        let ended = |_| Error::new(Errno::ECANCELED, "the node is stopping").hint("try again when it runs");
+        telling.recv().map_err(ended)?
+    }
+
+    async fn make_wanted(self: Arc<Self>) {
+        loop {
+            self.some_wanted.wait().await;
+            self.some_wanted.clear();
+            let wanted = std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
+            for (target, told) in wanted {
+                let outcome = self.clone().add_and_bring_up(&target).await;
+                // Who asked may have gone.
+                let _ = told.send(outcome);
+            }
+        }
+    }
+
+    async fn add_and_bring_up(self: Arc<Self>, target: &TargetConfig) -> Result<TargetId> {
+        let served =
+            self.service.stores().find(|store| store.dir() == target.path).map(|store| store.target());
+        if let Some(id) = served {
+            return Ok(id);
+        }
+        let id = self.open_one(target).await?;
+        let store = self.service.stores().find(|store| store.target() == id).cloned();
+        if let Some(store) = store {
+            rt::spawn(self.clone().bring_up(store));
+        }
+        // Tells management that the target is there.
+        self.heartbeat().await?;
+        Ok(id)
+    }
+
+    /// Closes the stores and says goodbye; the first failure is told after everything was tried.
+    pub async fn close(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        for store in self.service.stores() {
+            outcome = outcome.and(store.close().await.map_err(refusal));
+        }
+        let goodbye = MgmtRequest::Goodbye { node: self.options.node, instance: self.instance };
+        // Management notices by itself, too.
+        let _ = rt::timeout(HEARTBEAT_INTERVAL, self.management.call(goodbye, None)).await;
+        outcome
+    }
+
+    /// Requests that a target has been sent.
+    pub fn requests(&self, target: TargetId) -> u64 {
+        self.service.counters(target).map_or(0, |counters| counters.requests)
+    }
+
+    /// Directories that are served.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        self.service.stores().map(|store| store.dir().to_path_buf()).collect()
+    }
+}

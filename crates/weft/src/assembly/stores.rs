@@ -1,0 +1,62 @@
+//! The targets of a process: made, checked and opened.
+
+use chunkstore::{
+    DEFAULT_MAX_OPEN_FILES, DEFAULT_SUM_CACHE_BYTES, Identity, Kind, Options as StoreOptions, Store,
+    StoreError,
+};
+use rustix::process::{Resource, getrlimit};
+use std::path::Path;
+use std::sync::Arc;
+use types::{Errno, Error, Result};
+
+/// Memory for checksums of all targets together, bytes; stands for a thousand times as much data.
+const SUM_CACHE_BYTES: usize = 256 << 20;
+
+/// Descriptors that a chunk file may take: cached, direct and checksums.
+const FILES_PER_CHUNK_FILE: u64 = 3;
+
+/// Descriptors kept for everything but chunk files: the metadata store's tables, rings, FUSE devices, sockets.
+const RESERVED_FILES: u64 = 1024;
+
+/// Chunk files that a target keeps open however few descriptors there are.
+const MIN_OPEN_CHUNK_FILES: usize = 16;
+
+/// Makes a directory a target, unless a first start that was cut short has done so.
+pub async fn make_target(directory: &Path, identity: &Identity) -> Result<()> {
+    mgmt::require_target_or_vacant(directory)?;
+    match Store::format(directory, identity).await {
+        Err(e) if e.kind() == Kind::NotEmpty => Store::check(directory, identity).await.map_err(refusal),
+        made => made.map_err(refusal),
+    }
+}
+
+/// Opens a target that is one of `count` of this process.
+pub async fn open_target(directory: &Path, identity: &Identity, count: usize) -> Result<Arc<Store>> {
+    let opened = Store::open(directory, identity, store_options(count)).await;
+    let (store, report) = opened.map_err(refusal)?;
+    tracing::debug!(target_id = identity.target.0, ?report, "target opened");
+    Ok(store)
+}
+
+/// The share of one of `count` targets in what the process may use.
+fn store_options(count: usize) -> StoreOptions {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).saturating_sub(RESERVED_FILES);
+    let files = files / (FILES_PER_CHUNK_FILE * count as u64);
+    StoreOptions {
+        max_open_files: (files as usize).clamp(MIN_OPEN_CHUNK_FILES, DEFAULT_MAX_OPEN_FILES),
+        sum_cache_bytes: (SUM_CACHE_BYTES / count).min(DEFAULT_SUM_CACHE_BYTES),
+        ..StoreOptions::default()
+    }
+}
+
+/// A target's refusal as the boundary error.
+pub fn refusal(error: StoreError) -> Error {
+    let errno = match error.kind() {
+        Kind::NoSpace => Errno::ENOSPC,
+        Kind::NotATarget => Errno::ENOENT,
+        Kind::NotEmpty => Errno::ENOTEMPTY,
+        Kind::WrongIdentity | Kind::NewerVersion => Errno::EINVAL,
+        _ => Errno::EIO,
+    };
+    Error::new(errno, error.message().to_string()).hint(error.hint().to_string())
+}

@@ -1,0 +1,360 @@
+//! What administrators of a cluster of several machines can type.
+
+use super::{DEFAULT_DIR, QueryArgs, Transport};
+use crate::node_config::{DEFAULT_LISTEN, Protection};
+use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// What a node does.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Role {
+    /// Keeps the cluster map, admits nodes and clients
+    Mgmt,
+    /// Names and attributes
+    Meta,
+    /// Data
+    Storage,
+}
+
+impl From<Role> for types::Role {
+    fn from(role: Role) -> types::Role {
+        match role {
+            Role::Mgmt => types::Role::Mgmt,
+            Role::Meta => types::Role::Meta,
+            Role::Storage => types::Role::Storage,
+        }
+    }
+}
+
+/// `weft cluster`.
+#[derive(Subcommand, Debug)]
+pub enum ClusterCommand {
+    /// Make a cluster: this machine becomes its first node
+    Init(InitArgs),
+    /// Print a token for another node to join with, or a cluster file for clients
+    Token(TokenArgs),
+}
+
+/// `weft cluster init`.
+#[derive(Args, Debug)]
+pub struct InitArgs {
+    /// Name of the cluster
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    /// Directory of the node; empty, or made
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Where the node listens
+    #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
+    pub listen: Vec<SocketAddr>,
+    /// Where others reach it [default: --listen, or this machine's address]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub address: Vec<String>,
+    /// What the node does
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "mgmt,meta,storage")]
+    pub roles: Vec<Role>,
+    /// How connections of the whole cluster are protected
+    #[arg(long, value_enum, default_value_t)]
+    pub protection: Protection,
+    /// What an acknowledged change survives without fsync
+    #[arg(long, value_enum, default_value_t)]
+    pub durability: super::Durability,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft cluster token`.
+#[derive(Args, Debug)]
+pub struct TokenArgs {
+    /// Directory of the management node
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Print a cluster file for clients instead
+    #[arg(long)]
+    pub client: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft node`.
+#[derive(Subcommand, Debug)]
+pub enum NodeCommand {
+    /// Make this machine a node of a cluster
+    Join(JoinArgs),
+    /// Show all
+    List(QueryArgs),
+    /// Show one
+    Show(NodeArgs),
+    /// Change one
+    Set(NodeSetArgs),
+    /// Forget one that is stopped and has no targets
+    Remove(NodeArgs),
+}
+
+/// `weft node join`.
+#[derive(Args, Debug)]
+pub struct JoinArgs {
+    /// Token from weft cluster token, or a file that holds it
+    #[arg(value_name = "TOKEN_OR_FILE")]
+    pub token: String,
+    /// What the node does
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "storage")]
+    pub roles: Vec<Role>,
+    /// Directory of the node; empty, or made
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Name of the node [default: this machine's]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Where the node listens
+    #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
+    pub listen: Vec<SocketAddr>,
+    /// Where others reach it [default: --listen, or this machine's address]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub address: Vec<String>,
+    /// How connections are protected: as the cluster has it
+    #[arg(long, value_enum, default_value_t)]
+    pub protection: Protection,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A node and where to ask.
+#[derive(Args, Debug)]
+pub struct NodeArgs {
+    /// Id or name of the node
+    pub node: String,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// `weft node set`.
+#[derive(Args, Debug)]
+pub struct NodeSetArgs {
+    /// Id or name of the node
+    pub node: String,
+    /// Another name
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// `weft serve`.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub struct ServeArgs {
+    /// Directory of the node
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Return when it serves, and go on in the background
+    #[arg(long)]
+    pub detach: bool,
+    /// The background half of --detach
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+/// `weft target`.
+#[derive(Subcommand, Debug)]
+pub enum TargetCommand {
+    /// Make a directory of this node a target
+    Add(TargetAddArgs),
+    /// Show all
+    List(QueryArgs),
+    /// Show one
+    Show(TargetArgs),
+    /// Change one
+    Set(TargetSetArgs),
+    /// Forget one that is drained and holds no data
+    Remove(TargetArgs),
+}
+
+/// `weft target add`.
+#[derive(Args, Debug)]
+pub struct TargetAddArgs {
+    /// Directory on a disk of this node; empty, or made
+    pub path: PathBuf,
+    /// Pool that it joins; made if it isn't there
+    #[arg(long, value_name = "NAME", default_value = mgmt::DEFAULT_POOL.1)]
+    pub pool: String,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// A target and where to ask.
+#[derive(Args, Debug)]
+pub struct TargetArgs {
+    /// Id of the target
+    pub target: u32,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// `weft target set`.
+#[derive(Args, Debug)]
+pub struct TargetSetArgs {
+    /// Id of the target
+    pub target: u32,
+    /// What is to change
+    #[command(flatten)]
+    pub change: TargetChange,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// What can be changed of a target.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+pub struct TargetChange {
+    /// Another pool; made if it isn't there
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Whether it gets no new files
+    #[arg(long, value_enum)]
+    pub drain: Option<Switch>,
+}
+
+/// On or off.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// `weft pool`.
+#[derive(Subcommand, Debug)]
+pub enum PoolCommand {
+    /// Show all
+    List(QueryArgs),
+    /// Show one, with its targets
+    Show(PoolArgs),
+    /// Change one
+    Set(PoolSetArgs),
+    /// Forget one without targets
+    Remove(PoolArgs),
+}
+
+/// A pool and where to ask.
+#[derive(Args, Debug)]
+pub struct PoolArgs {
+    /// Name of the pool
+    pub pool: String,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// `weft pool set`.
+#[derive(Args, Debug)]
+pub struct PoolSetArgs {
+    /// Name of the pool
+    pub pool: String,
+    /// Another name
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// `weft session`.
+#[derive(Subcommand, Debug)]
+pub enum SessionCommand {
+    /// Show all
+    List(QueryArgs),
+    /// End one by force: its client must mount again
+    Evict(SessionArgs),
+}
+
+/// A session and where to ask.
+#[derive(Args, Debug)]
+pub struct SessionArgs {
+    /// Id of the session
+    pub session: u64,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// `weft net`.
+#[derive(Subcommand, Debug)]
+pub enum NetCommand {
+    /// Show the connections of a node
+    Show(QueryArgs),
+}
+
+/// `weft mount`.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub struct MountArgs {
+    /// Cluster file, from weft cluster token --client
+    #[arg(value_name = "CLUSTER_FILE")]
+    pub cluster: PathBuf,
+    /// Where to mount
+    pub mountpoint: PathBuf,
+    /// Seconds until an operation fails whose servers don't answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: u64,
+    /// Mount read-only
+    #[arg(long)]
+    pub read_only: bool,
+    /// How requests come from the kernel
+    #[arg(long, value_enum, default_value_t)]
+    pub transport: Transport,
+    /// Let O_DIRECT reach the devices, past the servers' page cache too
+    #[arg(long)]
+    pub no_server_cache: bool,
+    /// Stay in the foreground, log to standard error
+    #[arg(long)]
+    pub foreground: bool,
+    /// Log of the background process [default: /var/log/weft/MOUNTPOINT.log]
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// The background half
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+impl ServeArgs {
+    /// The command line that means the same.
+    pub fn to_arguments(&self) -> Vec<OsString> {
+        let mut line: Vec<OsString> = vec!["serve".into(), "--dir".into(), self.dir.clone().into()];
+        let flags = [("--detach", self.detach), ("--detached", self.detached)];
+        line.extend(flags.iter().filter(|(_, set)| *set).map(|(name, _)| OsString::from(name)));
+        line
+    }
+}
+
+impl MountArgs {
+    /// The command line that means the same.
+    pub fn to_arguments(&self) -> Vec<OsString> {
+        let mut line: Vec<OsString> =
+            vec!["mount".into(), self.cluster.clone().into(), self.mountpoint.clone().into()];
+        line.extend(["--timeout".into(), self.timeout.to_string().into()]);
+        line.extend(["--transport".into(), super::value_name(self.transport).into()]);
+        if let Some(log) = &self.log {
+            line.extend(["--log".into(), log.clone().into()]);
+        }
+        let flags = [
+            ("--read-only", self.read_only),
+            ("--no-server-cache", self.no_server_cache),
+            ("--foreground", self.foreground),
+            ("--detached", self.detached),
+        ];
+        line.extend(flags.iter().filter(|(_, set)| *set).map(|(name, _)| OsString::from(name)));
+        line
+    }
+}
+
+/// `weft umount`.
+#[derive(Args, Debug)]
+pub struct UmountArgs {
+    /// Where it is mounted
+    pub mountpoint: PathBuf,
+    /// Even if it is in use or its servers don't answer: open files get errors
+    #[arg(long)]
+    pub force: bool,
+}

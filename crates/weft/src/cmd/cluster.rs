@@ -1,0 +1,250 @@
+//! `weft cluster init`, `weft cluster token`, `weft node join`: how machines become members.
+
+use super::manage::ask;
+use crate::assembly::{Gate, Oneself, Peers, hex_text, joining};
+use crate::cli::{ClusterCommand, InitArgs, JoinArgs, TokenArgs};
+use crate::node_config::{NodeConfig, Protection, reachable, resolve};
+use crate::output::{os_error, print, print_json};
+use identity::{Authority, JoinToken, PendingKey};
+use mgmt::{FIRST_NODE, StateDir, StatePaths, Superblock, check_address, check_name, require_vacant};
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use types::{Errno, Error, Result, Role};
+use wire::mgmt::{Join, Joined};
+use wire::{MgmtReply, MgmtRequest};
+
+/// Where a machine looks for its own address when nobody in particular is to reach it: any address beyond its own networks will do, nothing
+/// is sent there.
+const ELSEWHERE: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 7500);
+
+/// How long management is asked for.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Carries out a command.
+pub fn run(command: ClusterCommand) -> Result<()> {
+    match command {
+        ClusterCommand::Init(args) => init(&args),
+        ClusterCommand::Token(args) => token(&args),
+    }
+}
+
+#[derive(Serialize)]
+struct Made {
+    name: String,
+    cluster: String,
+    node: types::NodeId,
+    dir: PathBuf,
+    addresses: Vec<String>,
+    token: String,
+    cluster_file: PathBuf,
+}
+
+fn init(args: &InitArgs) -> Result<()> {
+    check_name("cluster", &args.name)?;
+    let dir = absolute(&args.dir)?;
+    let roles = roles(&args.roles);
+    if !roles.contains(&Role::Mgmt) || !roles.contains(&Role::Meta) {
+        let message = "the first node of a cluster holds its management and its metadata";
+        return Err(
+            Error::new(Errno::EOPNOTSUPP, message).hint("--roles mgmt,meta or --roles mgmt,meta,storage")
+        );
+    }
+    let addresses = addresses(&args.address, &args.listen, ELSEWHERE)?;
+    let superblock = Superblock::random(&args.name);
+    let config = NodeConfig {
+        cluster: superblock.uuid.clone(),
+        node: FIRST_NODE,
+        name: host_name(),
+        roles,
+        listen: args.listen.clone(),
+        management: addresses.clone(),
+        addresses,
+        protection: args.protection,
+        threads: None,
+        durability: args.durability,
+        targets: vec![],
+    };
+    let mut token = String::new();
+    let state = StateDir::create_member(&dir, &superblock, |paths| {
+        token = furnish(paths, &superblock, &config)?;
+        Ok::<_, Error>(())
+    })?;
+    let made = Made {
+        name: superblock.name,
+        cluster: superblock.uuid,
+        node: FIRST_NODE,
+        cluster_file: state.paths.cluster_file(),
+        dir,
+        addresses: config.addresses,
+        token,
+    };
+    if args.json { print_json(&made) } else { Ok(print(&what_next(&made, args.protection))) }
+}
+
+/// Puts everything into the directory of the first node; the first token.
+fn furnish(paths: &StatePaths, superblock: &Superblock, config: &NodeConfig) -> Result<String> {
+    let now_s = rt::now().secs;
+    Authority::create(&superblock.uuid, &superblock.name, now_s)?.store(&paths.authority())?;
+    let gate = Gate::load(paths, superblock, config)?;
+    gate.own_credentials(FIRST_NODE, now_s)?.store(&paths.identity())?;
+    gate.cluster_file(now_s)?.write(&paths.cluster_file())?;
+    config.create(paths.root(), &superblock.name)?;
+    gate.node_token(now_s)
+}
+
+fn what_next(made: &Made, protection: Protection) -> String {
+    let (dir, file) = (made.dir.display(), made.cluster_file.display());
+    let protection = match protection {
+        Protection::Tls => String::new(),
+        other => format!(" --protection {}", crate::cli::value_name(other)),
+    };
+    format!(
+        "cluster {} ({}) is made; its first node is in {dir}, at {}\n\n\
+         Run it:                  weft serve --dir {dir} --detach\n\
+         Give it a disk:          weft target add /PATH --dir {dir}\n\
+         Add a storage node:      weft node join TOKEN --roles storage --dir DIR{protection}\n\
+         Mount, on any machine:   weft mount {file} MOUNTPOINT\n\n\
+         The token, good for a day (weft cluster token --dir {dir} makes another):\n{}\n",
+        made.name,
+        made.cluster,
+        made.addresses.join(", "),
+        made.token
+    )
+}
+
+fn token(args: &TokenArgs) -> Result<()> {
+    let dir = absolute(&args.dir)?;
+    let reply = ask(&dir, MgmtRequest::NewToken { client: args.client })?;
+    match (args.json, reply) {
+        (true, reply) => print_json(&reply),
+        (false, MgmtReply::Token { token }) => Ok(print(&format!("{}\n", token.trim_end()))),
+        (false, other) => Err(super::manage::unexpected(&other)),
+    }
+}
+
+#[derive(Serialize)]
+struct Member {
+    cluster: String,
+    name: String,
+    node: types::NodeId,
+    dir: PathBuf,
+    addresses: Vec<String>,
+}
+
+/// `weft node join`.
+pub fn join(args: &JoinArgs) -> Result<()> {
+    let dir = absolute(&args.dir)?;
+    // Before a use of the token is taken.
+    require_vacant(&dir)?;
+    let token: JoinToken = token_text(&args.token)?.parse().map_err(Error::from)?;
+    let management = resolve(&token.addresses)?;
+    let addresses = addresses(&args.address, &args.listen, management[0])?;
+    let key = PendingKey::generate()?;
+    let request = Join {
+        secret: token.to_string(),
+        name: args.name.clone().unwrap_or_else(host_name),
+        roles: roles(&args.roles),
+        addresses: addresses.clone(),
+        csr: hex_text(key.request()),
+        version: env!("CARGO_PKG_VERSION").into(),
+        clock_s: rt::now().secs,
+    };
+    let joined = ask_to_join(&token, args.protection, request)?;
+    if joined.facts.uuid != token.cluster {
+        return Err(Error::new(Errno::EPROTO, "the cluster that answered is not that of the token")
+            .hint("use a token of the cluster at that address"));
+    }
+    let superblock = Superblock::from_facts(&joined.facts)
+        .ok_or_else(|| Error::new(Errno::EPROTO, "the cluster's answer makes no sense"))?;
+    let config = NodeConfig {
+        cluster: superblock.uuid.clone(),
+        node: joined.node,
+        name: joined.name.clone(),
+        roles: roles(&args.roles),
+        listen: args.listen.clone(),
+        addresses: addresses.clone(),
+        management: token.addresses.clone(),
+        protection: args.protection,
+        threads: None,
+        durability: Default::default(),
+        targets: vec![],
+    };
+    StateDir::create_member(&dir, &superblock, |paths| {
+        if args.protection != Protection::Plain {
+            key.certified(&joined.certificate)?.store(&paths.identity())?;
+        }
+        config.create(paths.root(), &superblock.name)
+    })?;
+    let member = Member { cluster: superblock.name, name: joined.name, node: joined.node, dir, addresses };
+    if args.json {
+        return print_json(&member);
+    }
+    let dir = member.dir.display();
+    print(&format!(
+        "this machine is node {} ({}) of cluster {}, at {}\n\n\
+         Run it:          weft serve --dir {dir} --detach\n\
+         Give it a disk:  weft target add /PATH --dir {dir}\n",
+        member.node,
+        member.name,
+        member.cluster,
+        member.addresses.join(", ")
+    ));
+    Ok(())
+}
+
+fn ask_to_join(token: &JoinToken, protection: Protection, request: Join) -> Result<Joined> {
+    let oneself = Oneself {
+        cluster: String::new(),
+        name: format!("{} (joining)", request.name),
+        security: joining(protection, token)?,
+    };
+    let addresses = token.addresses.clone();
+    let asked = rt::block_on(async move {
+        let peers = Peers::new(oneself, &addresses, JOIN_TIMEOUT)?;
+        peers.management().call(MgmtRequest::Join(request), None).await
+    });
+    match asked.map_err(|e| os_error("io_uring", &e))? {
+        Ok(MgmtReply::Joined(joined)) => Ok(joined),
+        Ok(other) => Err(super::manage::unexpected(&other)),
+        Err(error) if error.errno == Errno::ETIMEDOUT => {
+            let hint =
+                "check that weft serve runs on the management node, and that --protection is the cluster's";
+            Err(if error.hint.is_empty() { error.hint(hint) } else { error })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The token itself, or what is in a file.
+fn token_text(token: &str) -> Result<String> {
+    if token.starts_with("weft-join-") || !Path::new(token).exists() {
+        return Ok(token.to_string());
+    }
+    std::fs::read_to_string(token).map_err(|e| os_error(token, &e))
+}
+
+fn roles(asked: &[crate::cli::Role]) -> Vec<Role> {
+    let mut roles: Vec<Role> = asked.iter().map(|role| Role::from(*role)).collect();
+    roles.sort_unstable();
+    roles.dedup();
+    roles
+}
+
+fn addresses(given: &[String], listen: &[SocketAddr], towards: SocketAddr) -> Result<Vec<String>> {
+    let addresses = if given.is_empty() { reachable(listen, towards) } else { given.to_vec() };
+    addresses.iter().try_for_each(|address| check_address(address))?;
+    Ok(addresses)
+}
+
+/// The machine's name, as far as it can be a node's.
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if check_name("node", &name).is_ok() { name } else { String::new() }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| os_error(path.display(), &e))
+}

@@ -1,0 +1,322 @@
+//! Commands that ask management: through the process of any node, whose directory is named.
+
+use crate::cli::{
+    NetCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, QueryArgs, SessionCommand, Switch, TargetArgs,
+    TargetCommand, TargetSetArgs,
+};
+use crate::control::{Control, PeerInfo, Request};
+use crate::output::{Align, list, print, print_json, table};
+use crate::size::format_size;
+use std::path::Path;
+use types::{Errno, Error, NodeState, Result, SessionId, TargetId};
+use wire::mgmt::{Health, NodeInfo, PoolInfo, SessionInfo, TargetInfo, Verdict};
+use wire::{MgmtReply, MgmtRequest};
+
+/// Asks management through the node in `dir`.
+pub fn ask(dir: &Path, request: MgmtRequest) -> Result<MgmtReply> {
+    Control::ask(dir, Request::Manage { request })
+}
+
+/// An answer of a kind that doesn't belong to its question.
+pub fn unexpected(reply: &MgmtReply) -> Error {
+    Error::new(Errno::EPROTO, format!("management answered out of turn: {reply:?}"))
+        .hint("command and running process may be of different versions")
+}
+
+/// A change: says nothing when it is done, but for scripts.
+fn change(query: &QueryArgs, request: MgmtRequest) -> Result<()> {
+    let reply = ask(&query.dir, request)?;
+    if query.json { print_json(&reply) } else { Ok(()) }
+}
+
+/// `weft node`, but for `join`.
+pub fn node(command: NodeCommand) -> Result<()> {
+    match command {
+        NodeCommand::Join(args) => super::cluster::join(&args),
+        NodeCommand::List(query) => {
+            let nodes = nodes(&query)?;
+            if query.json { print_json(&nodes) } else { Ok(print(&nodes_table(&nodes))) }
+        }
+        NodeCommand::Show(args) => {
+            let node = find_node(&args.query, &args.node)?;
+            if args.query.json { print_json(&node) } else { Ok(print(&node_screen(&node))) }
+        }
+        NodeCommand::Set(args) => {
+            let node = find_node(&args.query, &args.node)?.node.id;
+            change(&args.query, MgmtRequest::RenameNode { node, name: args.name })
+        }
+        NodeCommand::Remove(NodeArgs { node, query }) => {
+            let node = find_node(&query, &node)?.node.id;
+            change(&query, MgmtRequest::RemoveNode { node })
+        }
+    }
+}
+
+fn nodes(query: &QueryArgs) -> Result<Vec<NodeInfo>> {
+    match ask(&query.dir, MgmtRequest::ListNodes)? {
+        MgmtReply::Nodes { nodes } => Ok(nodes),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn find_node(query: &QueryArgs, wanted: &str) -> Result<NodeInfo> {
+    let found = nodes(query)?.into_iter().find(|n| n.node.name == wanted || n.node.id.to_string() == wanted);
+    found.ok_or_else(|| {
+        Error::new(Errno::ENOENT, format!("there is no node {wanted}")).hint("weft node list shows all")
+    })
+}
+
+fn node_state(state: NodeState) -> &'static str {
+    match state {
+        NodeState::Online => "online",
+        NodeState::ProbablyOffline => "probably offline",
+        NodeState::Offline => "offline",
+    }
+}
+
+fn joined<T: ToString>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn role_names(node: &types::Node) -> String {
+    node.roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(",")
+}
+
+fn nodes_table(nodes: &[NodeInfo]) -> String {
+    let row = |n: &NodeInfo| {
+        [
+            n.node.id.to_string(),
+            n.node.name.clone(),
+            node_state(n.node.state).into(),
+            role_names(&n.node),
+            joined(&n.targets),
+            n.node.version.clone(),
+            n.node.addresses.join(" "),
+        ]
+    };
+    let heading = [
+        ("NODE", Align::Right),
+        ("NAME", Align::Left),
+        ("STATE", Align::Left),
+        ("ROLES", Align::Left),
+        ("TARGETS", Align::Left),
+        ("VERSION", Align::Left),
+        ("ADDRESSES", Align::Left),
+    ];
+    table(heading, &nodes.iter().map(row).collect::<Vec<_>>())
+}
+
+fn node_screen(info: &NodeInfo) -> String {
+    let heard = info.silent_s.map_or_else(|| "not since management started".into(), |s| format!("{s} s ago"));
+    list(&[
+        ("node", info.node.id.to_string()),
+        ("name", info.node.name.clone()),
+        ("state", node_state(info.node.state).into()),
+        ("roles", role_names(&info.node)),
+        ("targets", joined(&info.targets)),
+        ("addresses", info.node.addresses.join(" ")),
+        ("weft", info.node.version.clone()),
+        ("heard of", heard),
+    ])
+}
+
+/// `weft target`, but for `add` and `list`.
+pub fn target(command: TargetCommand) -> Result<()> {
+    match command {
+        TargetCommand::Add(args) => super::target_add::run(&args),
+        TargetCommand::List(query) => super::target_list::run(&query),
+        TargetCommand::Show(args) => show_target(&args),
+        TargetCommand::Set(args) => set_target(&args),
+        TargetCommand::Remove(TargetArgs { target, query }) => {
+            change(&query, MgmtRequest::RemoveTarget { target: TargetId(target) })
+        }
+    }
+}
+
+fn show_target(args: &TargetArgs) -> Result<()> {
+    let targets = match ask(&args.query.dir, MgmtRequest::ListTargets)? {
+        MgmtReply::Targets { targets } => targets,
+        other => return Err(unexpected(&other)),
+    };
+    let found = targets.into_iter().find(|t| t.target.id == TargetId(args.target)).ok_or_else(|| {
+        Error::new(Errno::ENOENT, format!("there is no target {}", args.target))
+            .hint("weft target list shows all")
+    })?;
+    if args.query.json { print_json(&found) } else { Ok(print(&target_screen(&found))) }
+}
+
+fn target_screen(info: &TargetInfo) -> String {
+    let t = &info.target;
+    list(&[
+        ("target", t.id.to_string()),
+        ("node", format!("{} ({})", t.node, info.node_name)),
+        ("path", t.path.clone()),
+        ("pool", info.pool_name.clone()),
+        ("state", super::target_list::state_name(t.state).into()),
+        ("capacity", super::target_list::class_name(t.class).into()),
+        ("drain", if t.drain { "yes: it gets no new files" } else { "no" }.into()),
+        ("size", format_size(t.capacity)),
+        ("free", format_size(t.free)),
+    ])
+}
+
+fn set_target(args: &TargetSetArgs) -> Result<()> {
+    let target = TargetId(args.target);
+    if let Some(pool) = &args.change.pool {
+        change(&args.query, MgmtRequest::SetPool { target, pool: pool.clone() })?;
+    }
+    match args.change.drain {
+        Some(switch) => change(&args.query, MgmtRequest::SetDrain { target, drain: switch == Switch::On }),
+        None => Ok(()),
+    }
+}
+
+/// `weft pool`, but for `list`.
+pub fn pool(command: PoolCommand) -> Result<()> {
+    match command {
+        PoolCommand::List(query) => super::pool_list::run(&query),
+        PoolCommand::Show(args) => show_pool(&args),
+        PoolCommand::Set(args) => {
+            change(&args.query, MgmtRequest::RenamePool { pool: args.pool, name: args.name })
+        }
+        PoolCommand::Remove(PoolArgs { pool, query }) => change(&query, MgmtRequest::RemovePool { pool }),
+    }
+}
+
+fn show_pool(args: &PoolArgs) -> Result<()> {
+    let pools = match ask(&args.query.dir, MgmtRequest::ListPools)? {
+        MgmtReply::Pools { pools } => pools,
+        other => return Err(unexpected(&other)),
+    };
+    let pool: PoolInfo = pools.into_iter().find(|p| p.name == args.pool).ok_or_else(|| {
+        Error::new(Errno::ENOENT, format!("there is no pool {}", args.pool)).hint("weft pool list shows all")
+    })?;
+    if args.query.json {
+        return print_json(&pool);
+    }
+    print(&list(&[
+        ("pool", pool.id.to_string()),
+        ("name", pool.name),
+        ("targets", pool.targets.to_string()),
+        ("groups", pool.groups.to_string()),
+        ("size", format_size(pool.capacity)),
+        ("free", format_size(pool.free)),
+    ]));
+    Ok(())
+}
+
+/// `weft session`.
+pub fn session(command: SessionCommand) -> Result<()> {
+    match command {
+        SessionCommand::List(query) => {
+            let sessions = match ask(&query.dir, MgmtRequest::ListSessions)? {
+                MgmtReply::Sessions { sessions } => sessions,
+                other => return Err(unexpected(&other)),
+            };
+            if query.json { print_json(&sessions) } else { Ok(print(&sessions_table(&sessions))) }
+        }
+        SessionCommand::Evict(args) => {
+            change(&args.query, MgmtRequest::EvictSession { session: SessionId(args.session) })
+        }
+    }
+}
+
+fn sessions_table(sessions: &[SessionInfo]) -> String {
+    let row = |s: &SessionInfo| {
+        let idle = s.idle_s.map_or_else(|| "-".into(), |s| format!("{s} s ago"));
+        [s.session.to_string(), idle, s.client.clone()]
+    };
+    let heading = [("SESSION", Align::Right), ("HEARD OF", Align::Right), ("CLIENT", Align::Left)];
+    table(heading, &sessions.iter().map(row).collect::<Vec<_>>())
+}
+
+/// `weft health`: exit status 0 healthy, 1 warning, 2 critical.
+pub fn health(query: &QueryArgs) -> Result<()> {
+    let health = match ask(&query.dir, MgmtRequest::Health)? {
+        MgmtReply::Health(health) => health,
+        other => return Err(unexpected(&other)),
+    };
+    match query.json {
+        true => print_json(&health)?,
+        false => print(&health_screen(&health)),
+    }
+    match health.verdict {
+        Verdict::Healthy => Ok(()),
+        Verdict::Warning => std::process::exit(1),
+        Verdict::Critical => std::process::exit(2),
+    }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Healthy => "healthy",
+        Verdict::Warning => "warning",
+        Verdict::Critical => "critical",
+    }
+}
+
+fn health_screen(health: &Health) -> String {
+    let line =
+        |f: &wire::mgmt::HealthFinding| format!("{}: {}\n  hint: {}\n", word(f.verdict), f.what, f.hint);
+    let findings: String = health.findings.iter().map(line).collect();
+    format!("{}\n{findings}", word(health.verdict))
+}
+
+/// `weft net show`.
+pub fn net(command: NetCommand) -> Result<()> {
+    let NetCommand::Show(query) = command;
+    let peers: Vec<PeerInfo> = Control::ask(&query.dir, Request::Net)?;
+    if query.json {
+        return print_json(&peers);
+    }
+    let mut rows = Vec::new();
+    for peer in &peers {
+        for link in &peer.links {
+            let state = match (&link.connected, link.failures.last()) {
+                (Some(address), _) => address.clone(),
+                (None, Some(failure)) => failure.clone(),
+                (None, None) => "not connected".into(),
+            };
+            let round_trip = link.round_trip_us.map_or_else(|| "-".into(), |us| format!("{us} us"));
+            rows.push([
+                peer.name.clone(),
+                link.core.to_string(),
+                round_trip,
+                link.requests.to_string(),
+                format_size(link.bytes_sent),
+                format_size(link.bytes_received),
+                link.connections.to_string(),
+                state,
+            ]);
+        }
+    }
+    let heading = [
+        ("PEER", Align::Left),
+        ("CORE", Align::Right),
+        ("ROUND TRIP", Align::Right),
+        ("REQUESTS", Align::Right),
+        ("SENT", Align::Right),
+        ("RECEIVED", Align::Right),
+        ("CONNECTIONS", Align::Right),
+        ("STATE", Align::Left),
+    ];
+    print(&table(heading, &rows));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_comes_with_its_hints() {
+        let finding = wire::mgmt::HealthFinding {
+            verdict: Verdict::Critical,
+            what: "node 2 (a) is offline".into(),
+            hint: "start it".into(),
+        };
+        let health = Health { verdict: Verdict::Critical, findings: vec![finding] };
+        assert_eq!(health_screen(&health), "critical\ncritical: node 2 (a) is offline\n  hint: start it\n");
+        assert_eq!(health_screen(&Health { verdict: Verdict::Healthy, findings: vec![] }), "healthy\n");
+    }
+}

@@ -1,0 +1,107 @@
+//! `weft mount` and `weft umount`.
+
+use crate::assembly::{MountProcess, unreachable};
+use crate::cli::{MountArgs, UmountArgs};
+use crate::node_config::ClusterFile;
+use crate::output::os_error;
+use crate::{detach, logging, mountpoint};
+use rustix::mount::{UnmountFlags, unmount};
+use std::path::{Path, PathBuf};
+use types::{Errno, Error, Result};
+
+/// Where logs of mounts go when they can.
+const LOG_DIR: &str = "/var/log/weft";
+
+/// Mounts, and returns when that is done unless `--foreground`.
+pub fn run(args: &MountArgs) -> Result<()> {
+    let args = absolute(args)?;
+    if args.foreground && !args.detached {
+        return start(&args, |_| Ok(()))?.serve();
+    }
+    let log = log_of(&args);
+    if args.detached {
+        return in_background(&args, &log);
+    }
+    // Refusals that need no other process are told by this one.
+    ClusterFile::read(&args.cluster)?;
+    detach::spawn_quiet(&MountArgs { detached: true, ..args }.to_arguments(), &log)
+}
+
+fn in_background(args: &MountArgs, log: &Path) -> Result<()> {
+    let starter = detach::leave_terminal()?;
+    match start(args, |_| logging::redirect(log)) {
+        Ok(mount) => {
+            starter.report_done()?;
+            mount.serve()
+        }
+        Err(error) => {
+            tracing::error!(hint = &*error.hint, "not mounted: {error}");
+            // The starter prints it.
+            starter.report(Err(error))?;
+            std::process::exit(1)
+        }
+    }
+}
+
+fn start(args: &MountArgs, ready: impl FnOnce(&Path) -> Result<()>) -> Result<MountProcess> {
+    logging::init();
+    let file = ClusterFile::read(&args.cluster)?;
+    mountpoint::prepare(&args.mountpoint)?;
+    ready(&args.mountpoint)?;
+    MountProcess::start(args, file.clone()).map_err(|error| unreachable(&file, error))
+}
+
+/// The same with paths from the root directory: the process leaves its working directory.
+fn absolute(args: &MountArgs) -> Result<MountArgs> {
+    let cluster = args.cluster.canonicalize().map_err(|e| {
+        os_error(format_args!("cluster file {}", args.cluster.display()), &e)
+            .hint("weft cluster token --client prints one, on the management node")
+    })?;
+    let mountpoint = mountpoint::resolve(&args.mountpoint)?;
+    let log = args.log.as_ref().map(std::path::absolute).transpose();
+    let log = log.map_err(|e| os_error("the log file", &e))?;
+    Ok(MountArgs { cluster, mountpoint, log, ..args.clone() })
+}
+
+/// Where the background process logs to.
+fn log_of(args: &MountArgs) -> PathBuf {
+    if let Some(log) = &args.log {
+        return log.clone();
+    }
+    let name = args.mountpoint.to_string_lossy().trim_matches('/').replace('/', "-");
+    match std::fs::create_dir_all(LOG_DIR) {
+        Ok(()) => Path::new(LOG_DIR).join(format!("{name}.log")),
+        Err(_) => std::env::temp_dir().join(format!("weft-{name}.log")),
+    }
+}
+
+/// Unmounts. Without force it is an ordinary umount; with force nothing can hold it up.
+pub fn umount(args: &UmountArgs) -> Result<()> {
+    let path = mountpoint::resolve(&args.mountpoint)?;
+    if !mountpoint::is_ours(&path)? {
+        return Err(Error::new(
+            Errno::EINVAL,
+            format!("no weft file system is mounted at {}", path.display()),
+        )
+        .hint("findmnt -t fuse.weft shows all"));
+    }
+    if !args.force {
+        return unmount(&path, UnmountFlags::empty()).map_err(|e| {
+            let hint = match e {
+                rustix::io::Errno::BUSY => "fuser -vm shows who uses it; --force unmounts it all the same",
+                rustix::io::Errno::PERM => "run as root",
+                _ => "weft umount --force",
+            };
+            os_error(format_args!("can't unmount {}", path.display()), &e.into()).hint(hint)
+        });
+    }
+    // The kernel answers everything that is under way, and everything to come, with an error.
+    if let Some(control) = mountpoint::abort_file(&path)?
+        && let Err(e) = std::fs::write(&control, "1")
+    {
+        tracing::debug!("{}: {e}", control.display());
+    }
+    unmount(&path, UnmountFlags::FORCE | UnmountFlags::DETACH).map_err(|e| {
+        os_error(format_args!("can't unmount {}", path.display()), &e.into()).hint("run as root")
+    })
+}

@@ -1,0 +1,55 @@
+//! `weft serve`: run what a node does.
+
+use super::status::screen;
+use crate::assembly::NodeProcess;
+use crate::cli::ServeArgs;
+use crate::node_config::NodeConfig;
+use crate::output::{os_error, print};
+use crate::{detach, logging};
+use mgmt::{StateDir, StatePaths};
+use types::Result;
+
+/// Serves, here or in the background.
+pub fn run(args: &ServeArgs) -> Result<()> {
+    let dir = args.dir.canonicalize().map_err(|e| os_error(args.dir.display(), &e))?;
+    let args = ServeArgs { dir, ..args.clone() };
+    if args.detached {
+        return in_background(&args);
+    }
+    if args.detach {
+        let log = StatePaths::new(&args.dir).log();
+        let half = ServeArgs { detach: false, detached: true, ..args };
+        let status = detach::spawn(&half.to_arguments(), &log)?;
+        print(&screen(&status));
+        return Ok(());
+    }
+    let node = start(&args, |_| Ok(()))?;
+    print(&screen(&node.status()));
+    node.serve()
+}
+
+fn in_background(args: &ServeArgs) -> Result<()> {
+    let starter = detach::leave_terminal()?;
+    match start(args, |state| logging::redirect(&state.paths.log())) {
+        Ok(node) => {
+            starter.report(Ok(node.status()))?;
+            node.serve()
+        }
+        Err(error) => {
+            tracing::error!(hint = &*error.hint, "not started: {error}");
+            // The starter prints it.
+            starter.report(Err(error))?;
+            std::process::exit(1)
+        }
+    }
+}
+
+fn start(args: &ServeArgs, opened: impl FnOnce(&StateDir) -> Result<()>) -> Result<NodeProcess> {
+    logging::init();
+    // What is stored is everybody's data: only mounts decide who may see what.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let config = NodeConfig::read(&args.dir)?;
+    let state = StateDir::open(&args.dir)?;
+    opened(&state)?;
+    NodeProcess::start(state, config)
+}

@@ -1,0 +1,51 @@
+//! `weft target add`: now if the node runs, else when it is started.
+
+use crate::cli::TargetAddArgs;
+use crate::control::{Control, Request};
+use crate::node_config::{NodeConfig, TargetConfig};
+use crate::output::{os_error, print, print_json};
+use mgmt::{check_name, require_target_or_vacant};
+use serde::Serialize;
+use types::{Errno, Error, Result, Role, TargetId};
+
+#[derive(Serialize)]
+struct Added {
+    /// `None`: it gets its number when the node is started.
+    target: Option<TargetId>,
+    path: std::path::PathBuf,
+    pool: String,
+}
+
+/// Adds it.
+pub fn run(args: &TargetAddArgs) -> Result<()> {
+    let dir = std::path::absolute(&args.query.dir).map_err(|e| os_error(args.query.dir.display(), &e))?;
+    let config = NodeConfig::read(&dir)?;
+    if !config.roles.contains(&Role::Storage) {
+        return Err(Error::new(Errno::EINVAL, format!("node {} has not the role storage", config.node))
+            .hint("add \"storage\" to its roles in node.toml, or add the target on another node"));
+    }
+    let path = match args.path.canonicalize() {
+        Ok(path) => path,
+        Err(_) => std::path::absolute(&args.path).map_err(|e| os_error(args.path.display(), &e))?,
+    };
+    check_name("pool", &args.pool)?;
+    require_target_or_vacant(&path)?;
+    let target = TargetConfig { path: path.clone(), pool: args.pool.clone() };
+    let added = match Control::connect(&dir)? {
+        Some(_) => Some(Control::ask(&dir, Request::AddTarget { target })?),
+        None => {
+            target.append(&dir)?;
+            None
+        }
+    };
+    let (shown, pool) = (path.display(), &args.pool);
+    let text = match added {
+        Some(id) => format!("{shown} is target {id} of pool {pool}\n"),
+        None => format!("{shown} becomes a target of pool {pool} when the node is started\n"),
+    };
+    if args.query.json {
+        return print_json(&Added { target: added, path: path.clone(), pool: args.pool.clone() });
+    }
+    print(&text);
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! `node.toml`: what a node is, and what an administrator may say of it. And the cluster file, which is what a client needs.
+
+use crate::output::os_error;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use types::{Errno, Error, NodeId, Result, Role};
+
+/// Where a node listens unless told otherwise: all addresses of the machine.
+pub const DEFAULT_LISTEN: &str = "0.0.0.0:7500";
+
+/// How connections are protected.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protection {
+    /// Both ends prove who they are, and everything is encrypted
+    #[default]
+    Tls,
+    /// Both ends prove who they are; data is not encrypted: for a trusted network
+    Authenticated,
+    /// Nothing is proved and nothing encrypted: for one machine, or a network that nobody else is on
+    Plain,
+}
+
+/// A node's own file.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// The cluster's UUID.
+    pub cluster: String,
+    /// The node's id.
+    pub node: NodeId,
+    /// The node's name when it was made; the map has the current one.
+    #[serde(default)]
+    pub name: String,
+    /// What it runs.
+    pub roles: Vec<Role>,
+    /// Where it listens.
+    pub listen: Vec<SocketAddr>,
+    /// Where others reach it.
+    pub addresses: Vec<String>,
+    /// Where management is: `host:port`.
+    pub management: Vec<String>,
+    /// How connections are protected, the same on all nodes.
+    #[serde(default)]
+    pub protection: Protection,
+    /// Threads that serve connections; as many as there are CPUs.
+    #[serde(default)]
+    pub threads: Option<usize>,
+    /// What an acknowledged metadata change survives.
+    #[serde(default)]
+    pub durability: crate::cli::Durability,
+    /// Directories that hold data.
+    #[serde(default, rename = "target")]
+    pub targets: Vec<TargetConfig>,
+}
+
+/// A directory that holds data, or is to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetConfig {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The pool that it joins when it is made.
+    #[serde(default = "default_pool")]
+    pub pool: String,
+}
+
+fn default_pool() -> String {
+    mgmt::DEFAULT_POOL.1.to_string()
+}
+
+impl NodeConfig {
+    /// Reads a node's file.
+    ///
+    /// # Errors
+    /// `ENOENT` for a directory that holds no node.
+    pub fn read(dir: &Path) -> Result<NodeConfig> {
+        let path = path(dir);
+        let text = fs::read_to_string(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => no_node(dir),
+            _ => os_error(path.display(), &e),
+        })?;
+        toml::from_str(&text).map_err(|e| {
+            Error::new(Errno::EINVAL, format!("{} can't be used: {}", path.display(), e.message()))
+                .hint("docs/guide/cluster.md shows what it may say")
+        })
+    }
+
+    /// Writes the file of a new node.
+    pub fn create(&self, dir: &Path, cluster_name: &str) -> Result<()> {
+        write_whole(&path(dir), &self.render(cluster_name), 0o644)
+    }
+
+    fn render(&self, cluster_name: &str) -> String {
+        let roles: Vec<&str> = self.roles.iter().map(|role| role.name()).collect();
+        let protection = crate::cli::value_name(self.protection);
+        let mut text = format!(
+            "# A node of the weft cluster {cluster_name:?}. What is left out has a computed default.\n\
+             cluster = {:?}\n\
+             node = {}\n\
+             name = {:?}\n\
+             roles = {roles:?}\n\
+             # Where it listens.\n\
+             listen = {:?}\n\
+             # Where others reach it, best first.\n\
+             addresses = {:?}\n\
+             # Where management is.\n\
+             management = {:?}\n\
+             # tls, authenticated (not encrypted) or plain; the same on all nodes.\n\
+             protection = {protection:?}\n\
+             # Threads that serve connections: one for each CPU.\n\
+             # threads = 8\n",
+            self.cluster,
+            self.node,
+            self.name,
+            self.listen.iter().map(SocketAddr::to_string).collect::<Vec<_>>(),
+            self.addresses,
+            self.management,
+        );
+        if self.roles.contains(&Role::Meta) {
+            text += "# relaxed or strict: what an acknowledged change survives without fsync.\n";
+            let _ = writeln!(text, "durability = {:?}", crate::cli::value_name(self.durability));
+        }
+        text += "\n# Directories that hold data; weft target add appends to them.\n";
+        self.targets.iter().for_each(|target| text += &target.render());
+        text
+    }
+}
+
+impl TargetConfig {
+    fn render(&self) -> String {
+        let value = |text: &str| toml::Value::String(text.to_string()).to_string();
+        format!("[[target]]\npath = {}\npool = {}\n", value(&self.path.to_string_lossy()), value(&self.pool))
+    }
+
+    /// Adds the directory to the node's file; it may be there already.
+    pub fn append(&self, dir: &Path) -> Result<()> {
+        let config = NodeConfig::read(dir)?;
+        if config.targets.iter().any(|target| target.path == self.path) {
+            return Ok(());
+        }
+        let path = path(dir);
+        let text = fs::read_to_string(&path).map_err(|e| os_error(path.display(), &e))?;
+        write_whole(&path, &format!("{text}{}", self.render()), 0o644)
+    }
+}
+
+fn path(dir: &Path) -> PathBuf {
+    mgmt::StatePaths::new(dir).node_config()
+}
+
+/// Whether a directory holds a node of a cluster of several machines.
+pub fn is_node(dir: &Path) -> bool {
+    path(dir).exists()
+}
+
+/// Refuses to run the node of a cluster as if it were a cluster of one process.
+pub fn require_no_node(dir: &Path) -> Result<()> {
+    if !is_node(dir) {
+        return Ok(());
+    }
+    let shown = dir.display();
+    Err(Error::new(Errno::EINVAL, format!("{shown} holds a node of a cluster of several machines"))
+        .hint(format!("weft serve --dir {shown} runs it, weft mount mounts the cluster")))
+}
+
+fn no_node(dir: &Path) -> Error {
+    let shown = dir.display();
+    let hint = match mgmt::StatePaths::new(dir).target_list().exists() {
+        true => format!("it holds a cluster of one process: weft up --dir {shown} --mount MOUNTPOINT"),
+        false => "make one with weft cluster init or weft node join, or name its directory with --dir".into(),
+    };
+    Error::new(Errno::ENOENT, format!("{shown} holds no node of a cluster")).hint(hint)
+}
+
+/// Writes a file so that it is there entirely, and durably, or not at all.
+pub fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
+    let draft = path.with_extension("draft");
+    let write = || -> std::io::Result<()> {
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&draft, path)?;
+        fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    };
+    write().map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
+}
+
+/// What a client needs to mount, one file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterFile {
+    /// The cluster's name.
+    pub name: String,
+    /// Its UUID.
+    pub cluster: String,
+    /// Where management is: `host:port`.
+    pub management: Vec<String>,
+    /// How connections are protected.
+    pub protection: Protection,
+    /// Certificate and key of the client, PEM; empty where connections are plain.
+    #[serde(default)]
+    pub credentials: String,
+}
+
+impl ClusterFile {
+    /// Reads the file.
+    pub fn read(path: &Path) -> Result<ClusterFile> {
+        let text = fs::read_to_string(path).map_err(|e| {
+            os_error(format_args!("cluster file {}", path.display()), &e)
+                .hint("weft cluster token --client prints one, on the management node")
+        })?;
+        toml::from_str(&text).map_err(|e| {
+            let message = format!("{} is no cluster file: {}", path.display(), e.message());
+            Error::new(Errno::EINVAL, message)
+                .hint("weft cluster token --client prints one, on the management node")
+        })
+    }
+
+    /// As it is written.
+    pub fn render(&self) -> String {
+        let body = toml::to_string(self).expect("strings and lists of them always serialize");
+        format!(
+            "# What a client of the weft cluster {:?} needs: weft mount THIS_FILE MOUNTPOINT\n\
+                 # Whoever has it can mount. Keep it to yourself (mode 0600).\n{body}",
+            self.name
+        )
+    }
+
+    /// Writes it for its owner only.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        write_whole(path, &self.render(), 0o600)
+    }
+}
+
+/// The addresses that names stand for.
+pub fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
+    let mut found = Vec::new();
+    let mut failure = Error::new(Errno::EINVAL, "there is no address of management");
+    for name in names {
+        match name.to_socket_addrs() {
+            Ok(addresses) => found.extend(addresses),
+            Err(e) => {
+                failure = os_error(format_args!("address {name:?} can't be resolved"), &e)
+                    .hint("write HOST:PORT, for example mgmt1:7500")
+            }
+        }
+    }
+    if found.is_empty() { Err(failure) } else { Ok(found) }
+}
+
+/// Where others reach a process that listens there: the address itself, or that of this machine on the way to `towards`.
+pub fn reachable(listen: &[SocketAddr], towards: SocketAddr) -> Vec<String> {
+    let own = |address: &SocketAddr| match address.ip().is_unspecified() {
+        false => address.to_string(),
+        true => {
+            let bind = if towards.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+            // Sends nothing: the kernel only looks up the route.
+            let route = std::net::UdpSocket::bind(bind).and_then(|socket| {
+                socket.connect(towards)?;
+                socket.local_addr()
+            });
+            let ip = route.map_or(std::net::Ipv4Addr::LOCALHOST.into(), |own| own.ip());
+            SocketAddr::new(ip, address.port()).to_string()
+        }
+    };
+    let mut all: Vec<String> = listen.iter().map(own).collect();
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> NodeConfig {
+        NodeConfig {
+            cluster: "01234567".into(),
+            node: NodeId(2),
+            name: "oss1".into(),
+            roles: vec![Role::Storage],
+            listen: vec!["0.0.0.0:7500".parse().unwrap()],
+            addresses: vec!["10.0.0.2:7500".into()],
+            management: vec!["mgmt1:7500".into()],
+            protection: Protection::Authenticated,
+            threads: None,
+            durability: Default::default(),
+            targets: vec![],
+        }
+    }
+
+    #[test]
+    fn a_node_file_is_short_and_read_back_with_its_targets() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path();
+        assert_eq!(NodeConfig::read(dir).unwrap_err().errno, Errno::ENOENT);
+        sample().create(dir, "scratch \"1\"").unwrap();
+        assert_eq!(NodeConfig::read(dir).unwrap(), sample());
+        let target = TargetConfig { path: "/disk \"1\"".into(), pool: "nvme".into() };
+        target.append(dir).unwrap();
+        target.append(dir).unwrap();
+        let text = fs::read_to_string(path(dir)).unwrap();
+        assert!(text.lines().count() < 30, "{text}");
+        assert_eq!(NodeConfig::read(dir).unwrap().targets, [target]);
+        fs::write(path(dir), text + "mood = \"good\"\n").unwrap();
+        assert_eq!(NodeConfig::read(dir).unwrap_err().errno, Errno::EINVAL);
+    }
+
+    #[test]
+    fn a_cluster_file_is_for_its_owner() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("client.toml");
+        let file = ClusterFile {
+            name: "scratch".into(),
+            cluster: "01234567".into(),
+            management: vec!["mgmt1:7500".into()],
+            protection: Protection::Tls,
+            credentials: "-----BEGIN\nabc\n".into(),
+        };
+        file.write(&path).unwrap();
+        assert_eq!(ClusterFile::read(&path).unwrap(), file);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&path, "x").unwrap();
+        assert_eq!(ClusterFile::read(&path).unwrap_err().errno, Errno::EINVAL);
+    }
+
+    #[test]
+    fn addresses_are_those_that_others_can_use() {
+        let towards: SocketAddr = "127.0.0.1:7500".parse().unwrap();
+        let listen = ["0.0.0.0:7501".parse().unwrap(), "10.1.1.1:7502".parse().unwrap()];
+        assert_eq!(reachable(&listen, towards), ["127.0.0.1:7501", "10.1.1.1:7502"]);
+        assert_eq!(resolve(&["127.0.0.1:7500".into()]).unwrap(), [towards]);
+        assert!(resolve(&["no port".into()]).is_err() && resolve(&[]).is_err());
+    }
+}

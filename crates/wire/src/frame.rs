@@ -1,0 +1,244 @@
+//! Frames: how messages travel on a connection.
+//!
+//! A frame is a header of 64 bytes, then the message's body, then the payload (the data of a read or a write). Integers are little-endian.
+//! The layout is version 1 and fixed:
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | magic, `WEFT` |
+//! | 4 | 1 | version |
+//! | 5 | 1 | [`Kind`] |
+//! | 6 | 1 | service, [`crate::Service`] as a number; 0 for none |
+//! | 7 | 1 | flags; bit 0: the payload's checksum is present |
+//! | 8 | 8 | id |
+//! | 16 | 4 | length of the body, at most [`MAX_BODY_BYTES`] |
+//! | 20 | 4 | length of the payload, at most [`MAX_PAYLOAD_BYTES`] |
+//! | 24 | 4 | bytes of payload that the reply may bring, at most [`MAX_PAYLOAD_BYTES`] |
+//! | 28 | 4 | milliseconds that the sender waits; 0: no limit |
+//! | 32 | 4 | CRC32C of the body |
+//! | 36 | 4 | CRC32C of the payload |
+//! | 40 | 8 | epoch of the cluster map that the sender knows |
+//! | 48 | 12 | reserved: written as zeros, not looked at |
+//! | 60 | 4 | CRC32C of bytes 0 to 59 |
+//!
+//! What [`Header::decode`] refuses ends the connection: after it nobody knows where the next frame starts. A service that isn't known here
+//! is no such case; it is refused like any request.
+
+mod handshake;
+
+pub use handshake::{Hello, Welcome};
+
+use crate::{Malformed, Service};
+use types::{Epoch, crc32c};
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 64;
+
+/// The longest body, bytes: a directory listing of a few thousand entries fits, and a peer can't claim much memory by a header alone.
+pub const MAX_BODY_BYTES: u32 = 1 << 20;
+
+/// The longest payload, bytes: four times the largest request of the kernel.
+pub const MAX_PAYLOAD_BYTES: u32 = 4 << 20;
+
+/// The version of frames that is spoken here, and the highest [`Hello::protocol`].
+pub const VERSION: u8 = 1;
+
+const MAGIC: [u8; 4] = *b"WEFT";
+
+/// Flag: the payload's checksum is present.
+const PAYLOAD_SUMMED: u8 = 1;
+
+/// What a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// The first frame of who connected: a [`Hello`].
+    Hello = 1,
+    /// The answer to it: a [`Welcome`].
+    Welcome = 2,
+    /// A request of the header's service.
+    Request = 3,
+    /// The answer to the request with the same id.
+    Reply = 4,
+    /// The request with the same id failed; the body is a [`types::Error`].
+    Error = 5,
+    /// Nobody waits for the request with this id any more.
+    Cancel = 6,
+    /// Asks for a [`Kind::Pong`].
+    Ping = 7,
+    /// Answers a [`Kind::Ping`].
+    Pong = 8,
+    /// The sender sends nothing more and closes.
+    Goodbye = 9,
+}
+
+impl Kind {
+    /// The kind with this number.
+    pub fn from_number(number: u8) -> Option<Kind> {
+        Some(match number {
+            1 => Kind::Hello,
+            2 => Kind::Welcome,
+            3 => Kind::Request,
+            4 => Kind::Reply,
+            5 => Kind::Error,
+            6 => Kind::Cancel,
+            7 => Kind::Ping,
+            8 => Kind::Pong,
+            9 => Kind::Goodbye,
+            _ => return None,
+        })
+    }
+}
+
+/// What stands before the body and payload of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: Kind,
+    /// The number of a [`Service`], known here or not; 0 for none.
+    pub service: u8,
+    /// Number of the request on its connection; a reply carries the request's.
+    pub id: u64,
+    /// Bytes of the body.
+    pub body_bytes: u32,
+    /// Bytes of the payload.
+    pub payload_bytes: u32,
+    /// Bytes of payload that the reply may bring: the length of a read's buffer.
+    pub wanted_bytes: u32,
+    /// How long the sender waits, milliseconds; 0: as long as it takes.
+    pub deadline_ms: u32,
+    /// CRC32C of the body.
+    pub body_sum: u32,
+    /// CRC32C of the payload; `None` when it is not summed.
+    pub payload_sum: Option<u32>,
+    /// The cluster map that the sender knows.
+    pub epoch: Epoch,
+}
+
+impl Header {
+    /// A header without body and payload.
+    pub fn new(kind: Kind, id: u64) -> Header {
+        Header {
+            kind,
+            service: 0,
+            id,
+            body_bytes: 0,
+            payload_bytes: 0,
+            wanted_bytes: 0,
+            deadline_ms: 0,
+            body_sum: crc32c(&[]),
+            payload_sum: None,
+            epoch: Epoch(0),
+        }
+    }
+
+    /// With length and checksum of a body. The body must be no longer than [`MAX_BODY_BYTES`]: a peer would end the connection.
+    pub fn with_body(self, body: &[u8]) -> Header {
+        debug_assert!(body.len() <= MAX_BODY_BYTES as usize);
+        Header { body_bytes: body.len() as u32, body_sum: crc32c(body), ..self }
+    }
+
+    /// With length and checksum of a payload, which must be no longer than [`MAX_PAYLOAD_BYTES`].
+    pub fn with_payload(self, payload: &[u8]) -> Header {
+        debug_assert!(payload.len() <= MAX_PAYLOAD_BYTES as usize);
+        Header { payload_bytes: payload.len() as u32, payload_sum: Some(crc32c(payload)), ..self }
+    }
+
+    /// The service, when it is one that is known here.
+    pub fn service(&self) -> Option<Service> {
+        Service::from_number(self.service)
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4] = VERSION;
+        out[5] = self.kind as u8;
+        out[6] = self.service;
+        out[7] = if self.payload_sum.is_some() { PAYLOAD_SUMMED } else { 0 };
+        put_u64(&mut out, 8, self.id);
+        put_u32(&mut out, 16, self.body_bytes);
+        put_u32(&mut out, 20, self.payload_bytes);
+        put_u32(&mut out, 24, self.wanted_bytes);
+        put_u32(&mut out, 28, self.deadline_ms);
+        put_u32(&mut out, 32, self.body_sum);
+        put_u32(&mut out, 36, self.payload_sum.unwrap_or(0));
+        put_u64(&mut out, 40, self.epoch.0);
+        let sum = crc32c(&out[..60]);
+        put_u32(&mut out, 60, sum);
+        out
+    }
+
+    /// From bytes of a peer: magic, version, checksum, kind and lengths are checked.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Malformed> {
+        if bytes[..4] != MAGIC {
+            return Err(Malformed::new(format!("the frame starts with {:02x?}, not WEFT", &bytes[..4])));
+        }
+        if bytes[4] != VERSION {
+            return Err(Malformed::new(format!("frame of version {}, {VERSION} is known", bytes[4])));
+        }
+        let (sum, expected) = (u32_at(bytes, 60), crc32c(&bytes[..60]));
+        if sum != expected {
+            return Err(Malformed::new(format!(
+                "the header says that it sums to {sum:08x}, it is {expected:08x}"
+            )));
+        }
+        let unknown = || Malformed::new(format!("frame of unknown kind {}", bytes[5]));
+        Ok(Header {
+            kind: Kind::from_number(bytes[5]).ok_or_else(unknown)?,
+            service: bytes[6],
+            id: u64_at(bytes, 8),
+            body_bytes: length_at(bytes, 16, "body", MAX_BODY_BYTES)?,
+            payload_bytes: length_at(bytes, 20, "payload", MAX_PAYLOAD_BYTES)?,
+            wanted_bytes: length_at(bytes, 24, "wanted payload", MAX_PAYLOAD_BYTES)?,
+            deadline_ms: u32_at(bytes, 28),
+            body_sum: u32_at(bytes, 32),
+            payload_sum: (bytes[7] & PAYLOAD_SUMMED != 0).then(|| u32_at(bytes, 36)),
+            epoch: Epoch(u64_at(bytes, 40)),
+        })
+    }
+
+    /// Whether this is the frame's body.
+    pub fn check_body(&self, body: &[u8]) -> Result<(), Malformed> {
+        check("body", body, self.body_bytes, self.body_sum)
+    }
+
+    /// Whether this is the frame's payload, as far as the header tells.
+    pub fn check_payload(&self, payload: &[u8]) -> Result<(), Malformed> {
+        check("payload", payload, self.payload_bytes, self.payload_sum.unwrap_or_else(|| crc32c(payload)))
+    }
+}
+
+fn check(what: &str, bytes: &[u8], length: u32, sum: u32) -> Result<(), Malformed> {
+    if bytes.len() != length as usize {
+        return Err(Malformed::new(format!("{what} of {} bytes instead of {length}", bytes.len())));
+    }
+    match crc32c(bytes) {
+        found if found == sum => Ok(()),
+        found => Err(Malformed::new(format!("the {what} sums to {found:08x}, its header says {sum:08x}"))),
+    }
+}
+
+fn length_at(bytes: &[u8; HEADER_BYTES], at: usize, what: &str, limit: u32) -> Result<u32, Malformed> {
+    match u32_at(bytes, at) {
+        length if length <= limit => Ok(length),
+        length => Err(Malformed::new(format!("{what} of {length} bytes, at most {limit} are allowed"))),
+    }
+}
+
+fn u32_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn put_u32(out: &mut [u8; HEADER_BYTES], at: usize, value: u32) {
+    out[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+fn put_u64(out: &mut [u8; HEADER_BYTES], at: usize, value: u64) {
+    out[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}

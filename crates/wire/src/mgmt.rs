@@ -1,0 +1,383 @@
+//! Requests to the management service.
+//!
+//! They are few and far between, so they travel as JSON: the same text that the control socket of a node takes, that `--json`
+//! prints and that the map is stored as. Fields that are added have defaults; fields that are not known are passed over.
+
+use crate::{Answer, Malformed, Message, Request, Service};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use types::{ClusterMap, Epoch, InodeId, Node, NodeId, PoolId, Role, SessionId, Target, TargetId};
+
+/// Files that one [`MgmtRequest::Tidy`] may name.
+pub const MAX_TIDY_FILES: usize = 20_000;
+
+/// What is asked of the management service.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum MgmtRequest {
+    /// A machine becomes a node: `Joined`.
+    Join(Join),
+    /// A node that has joined serves from now on: `Registered`.
+    Register(Register),
+    /// A registered node is alive: `Alive`.
+    Heartbeat(Heartbeat),
+    /// A node stops in good order: `Done`.
+    Goodbye { node: NodeId, instance: u64 },
+    /// A client wants to mount: `Welcome`. `cluster`: which one it expects.
+    Attach { cluster: String, version: String, clock_s: i64 },
+    /// `Map` as soon as there is one with a later epoch than this.
+    WatchMap { after: Epoch },
+    /// A directory of a node becomes a target: `Added`. Asked again for the same directory, it answers with the same id.
+    AddTarget { node: NodeId, path: String, pool: String },
+    /// What the metadata knows of these files is enforced on the target (at most [`MAX_TIDY_FILES`] of them), which had been changing
+    /// them when it crashed: `Done` when that is on disk. The metadata service must be let in meanwhile, clients must not.
+    Tidy { target: TargetId, files: Vec<InodeId> },
+
+    /// `Nodes`.
+    ListNodes,
+    /// `Done`.
+    RenameNode { node: NodeId, name: String },
+    /// Forgets a node without targets: `Done`.
+    RemoveNode { node: NodeId },
+    /// `Targets`.
+    ListTargets,
+    /// New files of the pool may live on the target; a pool that isn't there is made: `Done`.
+    SetPool { target: TargetId, pool: String },
+    /// The target gets no new files any more, or gets some again: `Done`.
+    SetDrain { target: TargetId, drain: bool },
+    /// Forgets a target that holds no data: `Done`.
+    RemoveTarget { target: TargetId },
+    /// `Pools`.
+    ListPools,
+    /// `Done`.
+    RenamePool { pool: String, name: String },
+    /// Forgets a pool without targets: `Done`.
+    RemovePool { pool: String },
+    /// `Sessions`.
+    ListSessions,
+    /// Ends a session by force: `Done`.
+    EvictSession { session: SessionId },
+    /// `Health`.
+    Health,
+    /// A new token, for a node or for clients: `Token`.
+    NewToken { client: bool },
+}
+
+/// A machine asks to become a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Join {
+    /// What the join token proves itself with.
+    pub secret: String,
+    /// For people; empty: management makes one.
+    pub name: String,
+    /// What it is to do.
+    pub roles: Vec<Role>,
+    /// Where it will listen.
+    pub addresses: Vec<String>,
+    /// A certificate signing request, or nothing where connections are plain.
+    #[serde(default)]
+    pub csr: String,
+    /// The weft that it runs.
+    pub version: String,
+    /// Its time of day, seconds.
+    pub clock_s: i64,
+}
+
+/// A node tells what it serves.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Register {
+    /// The cluster it believes to belong to.
+    pub cluster: String,
+    /// Its id.
+    pub node: NodeId,
+    /// Random, another one for every process.
+    pub instance: u64,
+    /// Where it listens.
+    pub addresses: Vec<String>,
+    /// What it does.
+    pub roles: Vec<Role>,
+    /// The weft that it runs.
+    pub version: String,
+    /// Its time of day, seconds.
+    pub clock_s: i64,
+    /// What it serves.
+    pub targets: Vec<TargetReport>,
+}
+
+/// A target as its node sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetReport {
+    /// The target, as its superblock says.
+    pub target: TargetId,
+    /// The cluster that its superblock names.
+    pub cluster: String,
+    /// Where it is.
+    pub path: String,
+    /// Its room; `None` when it can't be measured.
+    pub space: Option<TargetSpace>,
+}
+
+/// Room of the local file system that a target is on, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct TargetSpace {
+    pub capacity: u64,
+    pub free: u64,
+    /// Which file system of the node it is: targets that share one share its room.
+    pub device: u64,
+}
+
+/// A node is alive.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// Who.
+    pub node: NodeId,
+    /// As it registered.
+    pub instance: u64,
+    /// The map that it knows.
+    pub epoch: Epoch,
+    /// Its time of day, seconds.
+    pub clock_s: i64,
+    /// Its targets now.
+    pub targets: Vec<TargetReport>,
+}
+
+/// The answers; which one belongs to which request is said there.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum MgmtReply {
+    Done,
+    Joined(Joined),
+    Registered(Registered),
+    Alive(Alive),
+    Welcome { facts: Facts, map: Arc<ClusterMap> },
+    Map { map: Arc<ClusterMap> },
+    Added { target: TargetId },
+    Nodes { nodes: Vec<NodeInfo> },
+    Targets { targets: Vec<TargetInfo> },
+    Pools { pools: Vec<PoolInfo> },
+    Sessions { sessions: Vec<SessionInfo> },
+    Health(Health),
+    Token { token: String },
+}
+
+/// What never changes of a cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Facts {
+    /// Random; every target carries it too.
+    pub uuid: String,
+    /// For people.
+    pub name: String,
+    /// Key of the hash that orders names in directories, as 16 hexadecimal digits each.
+    pub hash_key: (String, String),
+    /// Number of partitions of the inode space.
+    pub partitions: u16,
+    /// When it was made, seconds.
+    pub created_s: i64,
+}
+
+/// A machine has become a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Joined {
+    /// Its id from now on.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Its cluster.
+    pub facts: Facts,
+    /// PEM, or nothing where connections are plain.
+    #[serde(default)]
+    pub certificate: String,
+    /// The map with the node in it.
+    pub map: Arc<ClusterMap>,
+}
+
+/// A node may serve.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Registered {
+    /// How long it may go on without an answer to a heartbeat, milliseconds.
+    pub lease_ms: u64,
+    /// The current map.
+    pub map: Arc<ClusterMap>,
+}
+
+/// A node may go on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Alive {
+    /// How long from when it sent the heartbeat, milliseconds.
+    pub lease_ms: u64,
+    /// A map that is newer than the one it knows.
+    pub map: Option<Arc<ClusterMap>>,
+}
+
+/// A node for people.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// What the map says.
+    #[serde(flatten)]
+    pub node: Node,
+    /// Targets that it serves.
+    pub targets: Vec<TargetId>,
+    /// Seconds since it was last heard of; `None`: not since management has started.
+    pub silent_s: Option<u64>,
+}
+
+/// A target for people.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetInfo {
+    /// What the map says.
+    #[serde(flatten)]
+    pub target: Target,
+    /// Name of its node; empty in a cluster of one process.
+    pub node_name: String,
+    /// Name of its pool.
+    pub pool_name: String,
+}
+
+/// A pool for people. Sizes are bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct PoolInfo {
+    pub id: PoolId,
+    pub name: String,
+    pub targets: usize,
+    pub groups: usize,
+    pub capacity: u64,
+    pub free: u64,
+}
+
+/// A session for people.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionInfo {
+    /// Its id.
+    pub session: SessionId,
+    /// Who it is, as far as it said.
+    #[serde(default)]
+    pub client: String,
+    /// Seconds since it was last heard of; `None` where that isn't known.
+    #[serde(default)]
+    pub idle_s: Option<u64>,
+    /// Leases that it holds; `None` where that isn't known.
+    #[serde(default)]
+    pub leases: Option<u64>,
+}
+
+/// How a cluster is, in one word.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Nothing to do.
+    Healthy,
+    /// Everything can be reached, but somebody should look.
+    Warning,
+    /// Some data can't be reached or written.
+    Critical,
+}
+
+/// The health of a cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Health {
+    pub verdict: Verdict,
+    pub findings: Vec<HealthFinding>,
+}
+
+/// Something that isn't as it should be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HealthFinding {
+    /// How bad it is.
+    pub verdict: Verdict,
+    /// Object and cause.
+    pub what: String,
+    /// The remedy.
+    pub hint: String,
+}
+
+impl Message for MgmtRequest {
+    fn encode(&self, out: &mut Vec<u8>) {
+        write(self, out);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<MgmtRequest, Malformed> {
+        read(bytes)
+    }
+}
+
+impl Message for MgmtReply {
+    fn encode(&self, out: &mut Vec<u8>) {
+        write(self, out);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<MgmtReply, Malformed> {
+        read(bytes)
+    }
+}
+
+impl Request for MgmtRequest {
+    const SERVICE: Service = Service::Management;
+
+    fn answer_payload(&self) -> Answer {
+        match self {
+            MgmtRequest::WatchMap { .. } | MgmtRequest::Tidy { .. } => Answer::Waits,
+            _ => Answer::Plain,
+        }
+    }
+}
+
+fn write(message: &impl Serialize, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, message)
+        .expect("messages have string keys only, and a vector takes any bytes");
+}
+
+fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
+    serde_json::from_slice(bytes).map_err(|e| Malformed::new(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{NodeState, Role};
+
+    fn text(message: &impl Message) -> String {
+        let mut out = Vec::new();
+        message.encode(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn messages_are_frozen() {
+        let goodbye = MgmtRequest::Goodbye { node: NodeId(3), instance: 7 };
+        assert_eq!(text(&goodbye), r#"{"ask":"goodbye","node":3,"instance":7}"#);
+        let watch = MgmtRequest::WatchMap { after: Epoch(9) };
+        assert_eq!(text(&watch), r#"{"ask":"watch-map","after":9}"#);
+        assert_eq!(watch.answer_payload(), Answer::Waits);
+        let map = ClusterMap {
+            epoch: Epoch(2),
+            nodes: vec![Node {
+                id: NodeId(1),
+                name: "a".into(),
+                addresses: vec!["127.0.0.1:7500".into()],
+                roles: vec![Role::Mgmt],
+                state: NodeState::ProbablyOffline,
+                version: "0.1.0".into(),
+            }],
+            ..ClusterMap::default()
+        };
+        let alive = MgmtReply::Alive(Alive { lease_ms: 10_000, map: Some(Arc::new(map)) });
+        let expected = r#"{"answer":"alive","lease_ms":10000,"map":{"epoch":2,"nodes":[{"id":1,"name":"a","addresses":["127.0.0.1:7500"],"roles":["mgmt"],"state":"probably-offline","version":"0.1.0"}],"targets":[],"pools":[],"groups":[]}}"#;
+        assert_eq!(text(&alive), expected);
+        assert_eq!(MgmtReply::decode(expected.as_bytes()).unwrap(), alive);
+    }
+
+    #[test]
+    fn later_fields_are_passed_over_and_unknown_requests_are_malformed() {
+        let later = br#"{"ask":"goodbye","node":3,"instance":7,"mood":"good"}"#;
+        let goodbye = MgmtRequest::Goodbye { node: NodeId(3), instance: 7 };
+        assert_eq!(MgmtRequest::decode(later).unwrap(), goodbye);
+        for bytes in [&b""[..], b"\xff", b"{}", br#"{"ask":"explode"}"#, br#"{"ask":"goodbye","node":-1}"#] {
+            assert!(MgmtRequest::decode(bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! A cluster of several processes: management, storage nodes and clients that meet over the loopback network.
+
+use super::cleanup::{self, Resource};
+use super::mounts;
+use super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
+use super::rig::{COMMAND_DEADLINE, last_lines};
+use super::stage::Stage;
+use super::{Rng, Scope, TestCase};
+use crate::process::{self, Finished};
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+pub(super) const TESTS: &[TestCase] = &[
+    TestCase { name: "cluster_of_processes", scope: Scope::Own, minutes: 5, run: two_nodes_two_mounts },
+    TestCase { name: "cluster_survives_a_killed_node", scope: Scope::Own, minutes: 5, run: killed_node },
+    TestCase { name: "cluster_refusals", scope: Scope::Own, minutes: 5, run: refusals },
+];
+
+/// How long a node may take until it serves, and a mount until it is mounted.
+const START_DEADLINE: Duration = Duration::from_secs(90);
+
+/// How long an orderly stop may take.
+const STOP_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long the cluster may take to notice what has become of a node.
+const NOTICE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A cluster below a base folder; everything of it is gone when this is dropped.
+struct ClusterRig {
+    weft: PathBuf,
+    base: PathBuf,
+    transport: &'static str,
+    protection: &'static str,
+    nodes: Vec<(String, Child)>,
+    mounts: Vec<(PathBuf, Child)>,
+}
+
+impl ClusterRig {
+    /// Makes the cluster: management and metadata on a node `m`, which runs.
+    fn start(stage: &Stage, name: &str, protection: &'static str) -> TestResult<ClusterRig> {
+        let mut rig = ClusterRig {
+            weft: stage.binary()?.to_path_buf(),
+            base: stage.base(name)?,
+            transport: stage.transport()?.name(),
+            protection,
+            nodes: vec![],
+            mounts: vec![],
+        };
+        let listen = free_address()?;
+        let dir = rig.text(&rig.dir("m"));
+        let line = ["cluster", "init", "--name", "test", "--dir", &dir, "--listen", &listen];
+        rig.ok(&[&line[..], &["--roles", "mgmt,meta", "--protection", protection]].concat())?;
+        rig.serve("m")?;
+        Ok(rig)
+    }
+
+    /// A storage node with one target, which runs.
+    fn add_node(&mut self, name: &str) -> TestResult {
+        let token = self.ok(&["cluster", "token", "--dir", &self.text(&self.dir("m"))])?.stdout;
+        let token_file = self.base.join("token");
+        fs::write(&token_file, token).at("token")?;
+        let (dir, listen) = (self.text(&self.dir(name)), free_address()?);
+        let file = self.text(&token_file);
+        let line = ["node", "join", &file, "--dir", &dir, "--listen", &listen, "--name", name];
+        self.ok(&[&line[..], &["--roles", "storage", "--protection", self.protection]].concat())?;
+        self.serve(name)?;
+        let target = self.text(&self.base.join(format!("target-{name}")));
+        self.ok(&["target", "add", &target, "--dir", &dir]).map(drop)
+    }
+
+    /// Starts a node in the background and waits until it serves.
+    fn serve(&mut self, name: &str) -> TestResult {
+        let mut command = Command::new(&self.weft);
+        command.args(["serve", "--dir"]).arg(self.dir(name));
+        let mut child = self.spawn(command, name)?;
+        let socket = self.dir(name).join("control.sock");
+        let dir = self.text(&self.dir(name));
+        let serves = process::eventually(START_DEADLINE, || {
+            let ended = !matches!(child.try_wait(), Ok(None));
+            ended
+                || socket.exists()
+                    && self.weft(&["status", "--dir", &dir]).is_ok_and(|done| done.status.success())
+        });
+        let ended = !matches!(child.try_wait(), Ok(None));
+        self.nodes.push((name.to_string(), child));
+        ensure!(serves && !ended, "node {name} doesn't serve:\n    {}", last_lines(&self.log(name)));
+        Ok(())
+    }
+
+    /// Mounts at `base/NAME`.
+    fn mount(&mut self, name: &str) -> TestResult<PathBuf> {
+        let path = self.base.join(name);
+        fs::create_dir_all(&path).at(path.display())?;
+        let mut command = Command::new(&self.weft);
+        command.arg("mount").arg(self.dir("m").join("client.toml")).arg(&path);
+        command.args(["--foreground", "--transport", self.transport]);
+        cleanup::hold(Resource::Mount(path.clone()));
+        let mut child = self.spawn(command, name)?;
+        let mounted = process::eventually(START_DEADLINE, || {
+            mounts::is_weft(&path) || !matches!(child.try_wait(), Ok(None))
+        });
+        let ended = !matches!(child.try_wait(), Ok(None));
+        self.mounts.push((path.clone(), child));
+        ensure!(mounted && !ended, "no mount at {}:\n    {}", path.display(), last_lines(&self.log(name)));
+        Ok(path)
+    }
+
+    fn spawn(&self, mut command: Command, name: &str) -> TestResult<Child> {
+        let log = self.base.join(format!("{name}.out"));
+        let output = File::options().create(true).append(true).open(&log).at(log.display())?;
+        let errors = output.try_clone().at(log.display())?;
+        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().at(name)?;
+        cleanup::hold(Resource::Process(child.id() as i32));
+        Ok(child)
+    }
+
+    /// Ends a node as a crash would.
+    fn kill(&mut self, name: &str) {
+        if let Some(at) = self.nodes.iter().position(|(other, _)| other == name) {
+            let (_, mut child) = self.nodes.remove(at);
+            drop(child.kill());
+            drop(child.wait());
+            cleanup::released(&Resource::Process(child.id() as i32));
+        }
+    }
+
+    /// Unmounts in good order.
+    fn unmount(&mut self, path: &Path) -> TestResult {
+        self.ok(&["umount", &self.text(path)])?;
+        let Some(at) = self.mounts.iter().position(|(other, _)| other == path) else { return Ok(()) };
+        let (_, mut child) = self.mounts.remove(at);
+        let status = process::wait(&mut child, STOP_DEADLINE).at("waiting for a client")?;
+        cleanup::released(&Resource::Process(child.id() as i32));
+        cleanup::released(&Resource::Mount(path.to_path_buf()));
+        ensure!(
+            status.is_some_and(|status| status.success()),
+            "the client of {} ended with {status:?}",
+            path.display()
+        );
+        Ok(())
+    }
+
+    /// Stops a node in good order.
+    fn stop(&mut self, name: &str) -> TestResult {
+        self.ok(&["down", "--dir", &self.text(&self.dir(name))])?;
+        let Some(at) = self.nodes.iter().position(|(other, _)| other == name) else { return Ok(()) };
+        let (_, mut child) = self.nodes.remove(at);
+        let status = process::wait(&mut child, STOP_DEADLINE).at("waiting for a node")?;
+        cleanup::released(&Resource::Process(child.id() as i32));
+        ensure!(
+            status.is_some_and(|status| status.success()),
+            "node {name} ended with {status:?}:\n    {}",
+            last_lines(&self.log(name))
+        );
+        Ok(())
+    }
+
+    /// Waits until a node has a state.
+    fn wait_for_node(&self, name: &str, state: &str) -> TestResult {
+        let dir = self.text(&self.dir("m"));
+        let mut seen = String::new();
+        let reached = process::eventually(NOTICE_DEADLINE, || {
+            let node = self.json(&["node", "show", name, "--dir", &dir]);
+            seen = node.map_or_else(|e| format!("{e:?}"), |node| node["state"].to_string());
+            seen == format!("{state:?}")
+        });
+        ensure!(reached, "node {name} is {seen} and not {state}:\n    {}", last_lines(&self.log("m")));
+        Ok(())
+    }
+
+    fn dir(&self, name: &str) -> PathBuf {
+        self.base.join(format!("node-{name}"))
+    }
+
+    fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.base.join(format!("{name}.out"))).unwrap_or_default()
+    }
+
+    fn text(&self, path: &Path) -> String {
+        path.to_string_lossy().into_owned()
+    }
+
+    fn weft(&self, arguments: &[&str]) -> TestResult<Finished> {
+        Ok(process::run(Command::new(&self.weft).args(arguments), COMMAND_DEADLINE)?)
+    }
+
+    fn ok(&self, arguments: &[&str]) -> TestResult<Finished> {
+        Ok(process::run_ok(Command::new(&self.weft).args(arguments), COMMAND_DEADLINE)?)
+    }
+
+    fn json(&self, arguments: &[&str]) -> TestResult<serde_json::Value> {
+        let done = self.ok(&[arguments, &["--json"]].concat())?;
+        serde_json::from_str(&done.stdout)
+            .map_err(|error| Failure::Failed(format!("weft {}: no JSON: {error}", arguments.join(" "))))
+    }
+
+    /// A command that must be refused, with a hint.
+    fn refused(&self, arguments: &[&str], cause: &str) -> TestResult {
+        let done = self.weft(arguments)?;
+        ensure!(
+            !done.status.success() && done.stderr.contains(cause) && done.stderr.contains("hint:"),
+            "weft {} should be refused with {cause:?}: {}",
+            arguments.join(" "),
+            done.tail()
+        );
+        Ok(())
+    }
+}
+
+impl Drop for ClusterRig {
+    fn drop(&mut self) {
+        for (path, mut child) in self.mounts.drain(..) {
+            mounts::abort(&path);
+            drop(child.kill());
+            mounts::force_unmount(&path);
+            drop(child.wait());
+            cleanup::released(&Resource::Process(child.id() as i32));
+            cleanup::released(&Resource::Mount(path));
+        }
+        for (_, mut child) in self.nodes.drain(..) {
+            drop(child.kill());
+            drop(child.wait());
+            cleanup::released(&Resource::Process(child.id() as i32));
+        }
+    }
+}
+
+/// An address that nobody listens at.
+fn free_address() -> TestResult<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").at("a free port")?;
+    Ok(listener.local_addr().at("a free port")?.to_string())
+}
+
+/// Files of sizes around the limits: inline, a chunk, several chunks on both targets.
+fn write_files(dir: &Path, seed: u64) -> TestResult {
+    for size in [0usize, 5, 4096, 4097, 1 << 20, 5 << 20] {
+        let path = dir.join(format!("{seed}-{size}"));
+        fs::write(&path, Rng::new(seed + size as u64).bytes(size)).at(path.display())?;
+    }
+    Ok(())
+}
+
+fn check_files(dir: &Path, seed: u64) -> TestResult {
+    for size in [0usize, 5, 4096, 4097, 1 << 20, 5 << 20] {
+        let path = dir.join(format!("{seed}-{size}"));
+        let found = fs::read(&path).at(path.display())?;
+        ensure!(found == Rng::new(seed + size as u64).bytes(size), "content of {} differs", path.display());
+    }
+    Ok(())
+}
+
+fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
+    let mut rig = ClusterRig::start(stage, "cluster-two", "tls")?;
+    rig.add_node("a")?;
+    let first = rig.mount("mnt1")?;
+    // The second comes after the client: it is found without mounting again.
+    rig.add_node("b")?;
+    let second = rig.mount("mnt2")?;
+    fs::create_dir(first.join("one")).at("mkdir")?;
+    write_files(&first.join("one"), 1)?;
+    check_files(&second.join("one"), 1)?;
+    fs::create_dir(second.join("two")).at("mkdir")?;
+    write_files(&second.join("two"), 2)?;
+    check_files(&first.join("two"), 2)?;
+
+    let dir = rig.text(&rig.dir("m"));
+    let nodes = rig.json(&["node", "list", "--dir", &dir])?;
+    ensure_eq!(nodes.as_array().map(Vec::len), Some(3), "nodes");
+    let health = rig.json(&["health", "--dir", &dir])?;
+    ensure_eq!(health["verdict"].as_str(), Some("healthy"), "verdict, of {health}");
+    // Any node answers.
+    let elsewhere = rig.text(&rig.dir("b"));
+    let targets = rig.json(&["target", "list", "--dir", &elsewhere])?;
+    let used = |target: &serde_json::Value| target["state"].as_str() == Some("online");
+    ensure!(
+        targets.as_array().is_some_and(|list| list.len() == 2 && list.iter().all(used)),
+        "targets: {targets}"
+    );
+    rig.json(&["net", "show", "--dir", &dir])?;
+    rig.json(&["session", "list", "--dir", &dir])?;
+
+    rig.unmount(&first)?;
+    rig.unmount(&second)?;
+    ["b", "a", "m"].iter().try_for_each(|name| rig.stop(name))?;
+    ["m", "a", "b"].iter().try_for_each(|name| rig.serve(name))?;
+    let again = rig.mount("mnt1")?;
+    check_files(&again.join("one"), 1)?;
+    check_files(&again.join("two"), 2)?;
+    rig.unmount(&again)
+}
+
+fn killed_node(stage: &Stage) -> TestResult {
+    let mut rig = ClusterRig::start(stage, "cluster-killed", "plain")?;
+    rig.add_node("a")?;
+    rig.add_node("b")?;
+    let mount = rig.mount("mnt1")?;
+    write_files(&mount, 1)?;
+    rig.kill("b");
+    rig.wait_for_node("b", "probably-offline")?;
+    rig.serve("b")?;
+    rig.wait_for_node("b", "online")?;
+    check_files(&mount, 1)?;
+    write_files(&mount, 2)?;
+
+    // Management goes and comes; the nodes register again, the client goes on.
+    rig.kill("m");
+    rig.serve("m")?;
+    rig.wait_for_node("a", "online")?;
+    check_files(&mount, 2)?;
+    write_files(&mount, 3)?;
+    rig.unmount(&mount)?;
+    let again = rig.mount("mnt2")?;
+    (1..=3).try_for_each(|seed| check_files(&again, seed))
+}
+
+fn refusals(stage: &Stage) -> TestResult {
+    let mut rig = ClusterRig::start(stage, "cluster-refusals", "plain")?;
+    rig.add_node("a")?;
+    let (m, a) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("a")));
+    let fresh = rig.text(&rig.base.join("fresh"));
+    rig.refused(&["cluster", "init", "--name", "x", "--dir", &m], "already")?;
+    rig.refused(&["node", "join", "weft-join-nonsense", "--dir", &fresh], "token")?;
+    let token = rig.ok(&["cluster", "token", "--dir", &m])?.stdout;
+    let token = token.trim();
+    rig.refused(
+        &["node", "join", token, "--dir", &fresh, "--roles", "meta", "--protection", "plain"],
+        "roles meta",
+    )?;
+    rig.refused(&["node", "join", token, "--dir", &a, "--protection", "plain"], "already")?;
+    ensure!(!Path::new(&fresh).exists(), "a join that was refused has left {fresh}");
+    rig.refused(&["up", "--dir", &a, "--mount", &rig.text(&rig.base)], "")?;
+    rig.refused(&["target", "set", "1", "--drain", "on", "--dir", &m], "last of pool")?;
+    rig.refused(&["target", "remove", "1", "--dir", &m], "new files")?;
+    rig.refused(&["node", "remove", "a", "--dir", &m], "targets")?;
+    rig.refused(&["node", "show", "nobody", "--dir", &m], "nobody")?;
+    rig.refused(&["session", "evict", "12345", "--dir", &m], "12345")?;
+    // A copy of a node's directory.
+    let copy = rig.base.join("node-copy");
+    process::run_ok(Command::new("cp").arg("-a").arg(&a).arg(&copy), COMMAND_DEADLINE)?;
+    for leftover in ["lock", "control.sock", "weft.pid"] {
+        drop(fs::remove_file(copy.join(leftover)));
+    }
+    let listen = free_address()?;
+    let config = fs::read_to_string(copy.join("node.toml")).at("node.toml")?;
+    let lines: Vec<String> = config
+        .lines()
+        .map(|line| match line.split_once(" = ") {
+            Some((key @ ("listen" | "addresses"), _)) => format!("{key} = [\"{listen}\"]"),
+            _ => line.to_string(),
+        })
+        .take_while(|line| line != "[[target]]")
+        .collect();
+    fs::write(copy.join("node.toml"), lines.join("\n")).at("node.toml")?;
+    rig.refused(&["serve", "--dir", &rig.text(&copy)], "alive already")
+}
