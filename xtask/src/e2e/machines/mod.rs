@@ -84,12 +84,11 @@ impl Cluster {
         let dir = self.folder(node)?.join("state");
         let token = self.ask_management(|management| self.commands.token(management))?;
         self.run(node, &self.commands.join(token.trim(), &node.to_string(), &dir, node.address))?;
-        let recipe = self.recipe(node, self.commands.serve(&dir))?;
-        self.storage.push(Service::start(node, recipe)?);
-        self.wait_until_served(&dir, "storage")?;
         let target = self.folder(node)?.join("target");
         self.run(node, &self.commands.add_target(&dir, &target))?;
-        Ok(())
+        let recipe = self.recipe(node, self.commands.serve(&dir))?;
+        self.storage.push(Service::start(node, recipe)?);
+        self.wait_until_served(&dir, "storage")
     }
 
     /// Runs a command on the management node, which gets that node's folder.
