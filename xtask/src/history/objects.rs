@@ -258,7 +258,7 @@ impl Worker {
 impl Worker {
     /// Every other content lies beside its inode, the others in chunks.
     fn replace(&self, value: u64) -> io::Result<Event> {
-        let length = if value % 2 == 0 { BLOCK_BYTES } else { 3 * BLOCK_BYTES };
+        let length = if value.is_multiple_of(2) { BLOCK_BYTES } else { 3 * BLOCK_BYTES };
         let beside = self.dir.join(format!("beside {value}"));
         File::create_new(&beside)?.write_all(&value.to_le_bytes().repeat(length / 8))?;
         fs::rename(&beside, self.dir.join(REPLACED))?;
