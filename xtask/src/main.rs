@@ -11,6 +11,7 @@ mod demo;
 mod docs;
 mod e2e;
 mod helper;
+mod history;
 mod process;
 mod sim;
 mod summary;
@@ -49,6 +50,9 @@ enum Command {
     Deb,
     /// Write the generated pages of docs/reference.
     Docs,
+    /// Record what programs see on several mounts of one file system, and judge whether it is coherent.
+    #[command(subcommand)]
+    History(history::Command),
     /// Programs that the end-to-end suite runs.
     #[command(subcommand, hide = true)]
     Helper(helper::Helper),
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Deb => deb::run(),
         Command::Docs => docs::run(),
+        Command::History(command) => history::run(&command),
         Command::Helper(helper) => helper::run(&helper),
     };
     match outcome {

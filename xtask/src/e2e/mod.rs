@@ -7,6 +7,7 @@
 
 mod cleanup;
 mod cluster;
+mod coherence;
 mod content;
 mod crash;
 mod data;
@@ -16,8 +17,10 @@ mod faults;
 mod lifecycle;
 mod links;
 mod locks;
+mod machines;
 mod metadata;
 mod mounts;
+mod netns;
 mod outcome;
 mod programs;
 mod refusals;
@@ -128,7 +131,10 @@ const TABLES: &[&[TestCase]] = &[
     refusals::TESTS,
     faults::TESTS,
     crash::TESTS,
+    coherence::TESTS,
+    netns::TESTS,
     cluster::TESTS,
+    machines::TESTS,
 ];
 
 /// Runs the suite and prints the totals last.
