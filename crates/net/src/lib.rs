@@ -2,53 +2,44 @@
 //!
 //! A [`Channel`] is a client's way to one service; a service is a [`Handler`]. In one process a call is a function call on
 //! the caller's core: nothing is queued, copied or handed to another thread. The payload buffer of a request is the very buffer
-//! that the disk reads into or writes from. A transport over sockets becomes a second variant of [`Channel`], with the same
-//! `call`: header out, payload straight between socket and buffer, deadline and retry inside.
+//! that the disk reads into or writes from.
 //!
-//! What messages mean is not known here.
+//! Between processes a call goes to a [`Peer`], over TCP. Each core of the client has its own connection to the peer, made when
+//! it is first needed, and each connection lives on one core of the [`Server`]: a request is sent, executed and answered without
+//! changing the thread on either side. Many requests are in flight on a connection, and answers come in any order. Whatever
+//! is queued while a send is under way leaves with the next one; small messages are received many at a time; a large payload
+//! goes straight between socket and buffer.
+//!
+//! A connection that breaks, falls silent or brings a damaged frame is ended, and the calls on it are repeated on the next
+//! connection until their time-out. So requests must bear repetition. A repeated request never runs beside its older copy: the
+//! server ends the old connection, and waits for what runs, before it welcomes the new one of the same client core.
+//!
+//! What messages mean is not known here, nor what a file is.
+//!
+//! Invariants:
+//! - a caller's buffer is not touched any more once its call has ended, however it ended;
+//! - every request that reaches a service gets one answer, unless its connection ends;
+//! - every queue is bounded: by the requests in flight, by the bytes in flight, or by `limits.rs`.
 
-use rt::IoBuf;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use types::Result;
+#![warn(missing_docs)]
 
-/// A future that stays on its core.
-pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+mod budget;
+mod caller;
+mod channel;
+mod client;
+mod either;
+mod fault;
+mod inbound;
+mod limits;
+mod liveness;
+mod outbox;
+mod server;
+mod signal;
+mod stream;
 
-/// A service that answers requests.
-pub trait Handler<Req, Rep>: Send + Sync {
-    /// Answers one request. `payload` is the data of a write, or the buffer that a read fills.
-    fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>>;
-}
-
-/// A way to one service.
-pub struct Channel<Req, Rep> {
-    transport: Transport<Req, Rep>,
-}
-
-enum Transport<Req, Rep> {
-    InProcess(Arc<dyn Handler<Req, Rep>>),
-}
-
-impl<Req, Rep> Clone for Channel<Req, Rep> {
-    fn clone(&self) -> Self {
-        match &self.transport {
-            Transport::InProcess(service) => Channel::in_process(service.clone()),
-        }
-    }
-}
-
-impl<Req, Rep> Channel<Req, Rep> {
-    /// A way to a service in this process.
-    pub fn in_process(service: Arc<dyn Handler<Req, Rep>>) -> Channel<Req, Rep> {
-        Channel { transport: Transport::InProcess(service) }
-    }
-
-    /// Sends a request and waits for its answer.
-    pub async fn call(&self, request: Req, payload: Option<IoBuf>) -> Result<Rep> {
-        match &self.transport {
-            Transport::InProcess(service) => service.handle(request, payload).await,
-        }
-    }
-}
+pub use caller::Caller;
+pub use channel::{Channel, Handler, LocalFuture};
+pub use client::{AddressFailure, ClientIdentity, LinkStatus, Peer, PeerOptions, PeerStatus};
+pub use liveness::Liveness;
+pub use server::{Router, Server, ServerLimits, ServerOptions};
+pub use stream::{Security, Transport};

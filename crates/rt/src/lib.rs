@@ -48,6 +48,6 @@ pub use disk::{
 };
 pub use executor::block_on;
 pub use join::{join_all, spawn, yield_now};
-pub use local::local;
-pub use thread::{CoreConfig, start_core};
+pub use local::{local, process_wide};
+pub use thread::{CoreConfig, CoreGroup, pinned_cpu, start_core};
 pub use timer::{sleep, timeout};

@@ -1,14 +1,40 @@
-//! Messages between clients, metadata and storage services.
+//! Messages between clients, metadata and storage services, and how they travel.
 //!
-//! Pure. The messages are plain Rust types: in one process they are handed over as they are. Framing (versions,
-//! checksums, protobuf bodies with raw payloads) belongs here too and comes with the first transport that needs it.
-//! Data never travels inside a message: reads and writes carry it beside, as a payload buffer.
+//! Pure. The messages are plain Rust types: in one process they are handed over as they are. Between processes each is the protobuf
+//! body of a [`frame`], and the data of reads and writes is the frame's payload: data never travels inside a message.
+//!
+//! What holds:
+//! - [`Message::decode`] takes any bytes: it doesn't panic and claims no more memory than a small multiple of their length. What it lets
+//!   pass has known kinds and values, times with nanoseconds below a second, ranges that aren't inverted, layouts with groups. Whether a
+//!   name or a size is allowed is for the service to say.
+//! - Bytes of version 1 keep their meaning: numbers of fields, kinds and values are fixed, `tests/golden` has an image of each message.
+//!   Fields that are not known are passed over.
+//! - A body has at most [`frame::MAX_BODY_BYTES`], a list at most [`MAX_ENTRIES`] or [`MAX_LIST_ITEMS`]; who fills a list keeps to it.
+//!
+//! ```
+//! use types::{InodeId, SessionId, TargetId};
+//! use wire::frame::{Header, Kind};
+//! use wire::{Message, Path, Request, StorageOp, StorageRequest};
+//!
+//! let op = StorageOp::Read { offset: 4096, path: Path::Cached };
+//! let request = StorageRequest { session: SessionId(7), target: TargetId(12), ino: InodeId(77), op };
+//! let mut body = Vec::new();
+//! request.encode(&mut body);
+//! let service = StorageRequest::SERVICE as u8;
+//! let header = Header { service, wanted_bytes: 65536, ..Header::new(Kind::Request, 1).with_body(&body) };
+//!
+//! let received = Header::decode(&header.encode())?;
+//! received.check_body(&body)?;
+//! assert_eq!(StorageRequest::decode(&body)?, request);
+//! # Ok::<(), wire::Malformed>(())
+//! ```
 
 pub mod frame;
 mod lease;
 mod lock;
 mod message;
 mod meta;
+mod proto;
 mod storage;
 
 pub use lease::{Grant, LeaseMode, Recall, Yield};
@@ -18,4 +44,5 @@ pub use meta::{
     Description, DirEntry, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, PatternChange, RenameMode,
     WriteRecord, XattrMode,
 };
+pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{Allocate, Path, Seek, StorageOp, StorageReply, StorageRequest};

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use types::{Attr, Chooser, Credentials, InodeId, Layout, SessionId, SetAttr, StripePattern, Timestamp};
 
 /// A request with what every request carries.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaRequest {
     /// The client that asks.
     pub session: SessionId,
@@ -53,7 +53,7 @@ pub struct PatternChange {
 /// What is asked of a metadata service. Names are single path components without `/` or NUL.
 ///
 /// `umask` is applied by the service, unless the parent has a default ACL.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MetaOp {
     /// Name to inode: `Entry`. `.` and `..` are answered too (file handles decoded after a restart).
     Lookup { parent: InodeId, name: Bytes },
@@ -158,7 +158,7 @@ pub enum MetaOp {
 }
 
 /// A file's content as the metadata service knows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileInfo {
     /// Attributes.
     pub attr: Attr,
@@ -171,7 +171,7 @@ pub struct FileInfo {
 }
 
 /// One entry of a directory.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
     /// The name.
     pub name: Bytes,
@@ -186,7 +186,7 @@ pub struct DirEntry {
 }
 
 /// Everything that `weft entry info` shows.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Description {
     pub attr: Attr,
@@ -211,7 +211,7 @@ pub struct WriteRecord {
 }
 
 /// Answers; which one belongs to which request is said there.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum MetaReply {
     Unit,
@@ -245,7 +245,7 @@ pub enum MetaReply {
 }
 
 /// A reply with what every reply carries.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetaResponse {
     /// The answer.
     pub reply: MetaReply,

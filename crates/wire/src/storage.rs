@@ -3,7 +3,7 @@
 use types::{ByteRange, InodeId, SessionId, TargetId, Timestamp};
 
 /// A request with what every request carries. A read's or write's data is the payload beside it.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageRequest {
     /// The client that asks; 0 for services.
     pub session: SessionId,
@@ -44,7 +44,7 @@ pub enum Seek {
 }
 
 /// What is asked of a storage service.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StorageOp {
     /// Fills the payload from `offset`; beyond the chunk file's end and in holes with zeros: `Unit`.
     Read { offset: u64, path: Path },

@@ -12,8 +12,9 @@ use bytes::Bytes;
 use types::{Attr, Errno, Error, InodeId};
 use wire::{DirEntry, MetaReply};
 
-/// The most entries of a page, unless hashes collide at its end.
-const MAX_PAGE: usize = 4096;
+/// The most entries of a page, unless hashes collide at its end: with the longest names and the largest attributes it still fits into
+/// the body of a frame.
+const MAX_PAGE: usize = 2048;
 /// The most entries with one hash that can be listed. The hash is keyed and has 63 bits: two are rare, three are not seen.
 const MAX_COLLISIONS: usize = 4096;
 
@@ -95,4 +96,40 @@ fn decode(key: &Bytes, value: Bytes) -> Result<DirEntry, Error> {
 
 fn damaged(key: &[u8]) -> Error {
     Error::new(Errno::EIO, format!("metadata key {key:02x?} is damaged: it is no entry of a directory"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::Timestamp;
+    use wire::{Message, MetaResponse};
+
+    #[test]
+    fn the_longest_page_fits_into_a_frame() {
+        let time = Timestamp::new(i64::MIN, 999_999_999);
+        let (ino, mode) = (InodeId(u64::MAX), types::mode::S_IFSOCK | 0o7777);
+        let attr = Attr {
+            ino,
+            mode,
+            nlink: u32::MAX,
+            uid: u32::MAX,
+            gid: u32::MAX,
+            rdev: u32::MAX,
+            size: u64::MAX,
+            blocks: u64::MAX,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        };
+        let name = Bytes::from(vec![b'x'; 255]);
+        let entry = DirEntry { name, ino, mode, cookie: u64::MAX, attr: Some(attr) };
+        let mut body = Vec::new();
+        let entries = vec![entry; MAX_PAGE];
+        MetaResponse::from(MetaReply::Directory { entries, end: false, parent: ino }).encode(&mut body);
+        // Beside it, a lease on the directory and on what it lists would take 16 bytes each.
+        let spare = 32 * MAX_PAGE;
+        assert!(body.len() + spare <= wire::frame::MAX_BODY_BYTES as usize, "{} bytes", body.len());
+        const { assert!(MAX_PAGE <= wire::MAX_ENTRIES) };
+    }
 }

@@ -1,10 +1,8 @@
 //! The first message of each side of a connection.
 
+use crate::proto::{bounded_name, fields};
 use crate::{Malformed, Message};
 use prost::Message as _;
-
-/// The longest name of a peer or a cluster, bytes.
-const MAX_NAME_BYTES: usize = 4096;
 
 /// Who connects.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -77,10 +75,8 @@ impl Message for Hello {
     }
 
     fn decode(bytes: &[u8]) -> Result<Hello, Malformed> {
-        let fields = HelloFields::decode(bytes).map_err(|error| Malformed::new(error.to_string()))?;
-        let HelloFields { protocol, cluster, name, client, core, cores, incarnation } = fields;
-        check_name(&cluster)?;
-        check_name(&name)?;
+        let HelloFields { protocol, cluster, name, client, core, cores, incarnation } = fields(bytes)?;
+        let (cluster, name) = (bounded_name(cluster)?, bounded_name(name)?);
         Ok(Hello { protocol, cluster, name, client, core, cores, incarnation })
     }
 }
@@ -92,18 +88,7 @@ impl Message for Welcome {
     }
 
     fn decode(bytes: &[u8]) -> Result<Welcome, Malformed> {
-        let fields = WelcomeFields::decode(bytes).map_err(|error| Malformed::new(error.to_string()))?;
-        let WelcomeFields { protocol, name, credits, cores } = fields;
-        check_name(&name)?;
-        Ok(Welcome { protocol, name, credits, cores })
-    }
-}
-
-fn check_name(name: &str) -> Result<(), Malformed> {
-    match name.len() {
-        0..=MAX_NAME_BYTES => Ok(()),
-        length => {
-            Err(Malformed::new(format!("a name of {length} bytes, at most {MAX_NAME_BYTES} are allowed")))
-        }
+        let WelcomeFields { protocol, name, credits, cores } = fields(bytes)?;
+        Ok(Welcome { protocol, name: bounded_name(name)?, credits, cores })
     }
 }

@@ -1,0 +1,154 @@
+//! The calls in flight on a connection.
+
+use crate::budget::Permit;
+use rt::IoBuf;
+use std::task::{Context, Poll, Waker};
+use types::Error;
+
+/// How a call on one connection ended.
+pub(super) enum Outcome {
+    /// The reply's body; a payload is in the call's buffer.
+    Reply(Vec<u8>),
+    /// The service's error.
+    Failed(Error),
+    /// The connection ended, and nobody knows what became of the request.
+    Lost,
+    /// The time is over.
+    TimedOut,
+}
+
+/// A call as the connection sees it.
+pub(super) struct Call {
+    /// When it is given up, by the monotonic clock.
+    pub(super) deadline_ns: u64,
+    /// The number of its frame in the outbox.
+    pub(super) frame: u64,
+    /// What a reply's payload goes into.
+    pub(super) buffer: Option<IoBuf>,
+    /// A payload is just being received into `buffer`.
+    pub(super) receiving: bool,
+    /// Whether `buffer` or the request's payload is large.
+    pub(super) bulk: bool,
+    /// What it holds of the connection, given back when the answer comes.
+    pub(super) _permits: [Permit; 2],
+    pub(super) state: CallState,
+    /// The request's bytes, and then the reply's.
+    pub(super) body: Vec<u8>,
+}
+
+impl Call {
+    /// Nobody waits any more.
+    pub(super) fn abandon(&mut self) {
+        self.state = CallState::Abandoned;
+        self.buffer = None;
+    }
+}
+
+/// Who waits for it.
+pub(super) enum CallState {
+    Waiting(Option<Waker>),
+    Done(Outcome),
+    /// Nobody: the answer is passed over.
+    Abandoned,
+}
+
+struct Slot {
+    generation: u32,
+    call: Option<Call>,
+}
+
+/// Calls by id. The requests in flight bound it.
+#[derive(Default)]
+pub(super) struct Calls {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    bulk: usize,
+}
+
+impl Calls {
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether large payloads are expected.
+    pub(super) fn expects_bulk(&self) -> bool {
+        self.bulk > 0
+    }
+
+    /// The id that the next call gets.
+    pub(super) fn next_id(&self) -> u64 {
+        match self.free.last() {
+            Some(&index) => id_of(index, self.slots[index].generation),
+            None => id_of(self.slots.len(), 0),
+        }
+    }
+
+    pub(super) fn insert(&mut self, call: Call) -> u64 {
+        let id = self.next_id();
+        self.bulk += usize::from(call.bulk);
+        match self.free.pop() {
+            Some(index) => self.slots[index].call = Some(call),
+            None => self.slots.push(Slot { generation: 0, call: Some(call) }),
+        }
+        id
+    }
+
+    pub(super) fn get(&mut self, id: u64) -> Option<&mut Call> {
+        let slot = self.slots.get_mut(id as u32 as usize)?;
+        if slot.generation == (id >> 32) as u32 { slot.call.as_mut() } else { None }
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Call> {
+        self.get(id)?;
+        let index = id as u32 as usize;
+        let slot = &mut self.slots[index];
+        slot.generation = slot.generation.wrapping_add(1);
+        let call = slot.call.take()?;
+        self.free.push(index);
+        self.bulk -= usize::from(call.bulk);
+        Some(call)
+    }
+
+    pub(super) fn ids(&self) -> Vec<u64> {
+        let busy = self.slots.iter().enumerate().filter(|(_, slot)| slot.call.is_some());
+        busy.map(|(index, slot)| id_of(index, slot.generation)).collect()
+    }
+
+    /// Ends a call: wakes who waits for it.
+    pub(super) fn finish(&mut self, id: u64, outcome: Outcome) {
+        let Some(call) = self.get(id) else { return };
+        match std::mem::replace(&mut call.state, CallState::Done(outcome)) {
+            CallState::Waiting(waker) => waker.into_iter().for_each(Waker::wake),
+            CallState::Abandoned => drop(self.remove(id)),
+            done @ CallState::Done(_) => call.state = done,
+        }
+    }
+
+    /// How the call ended.
+    pub(super) fn poll(&mut self, id: u64, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let call = self.get(id).expect("a call stays until its end is taken");
+        match &mut call.state {
+            CallState::Waiting(waker) => {
+                match waker {
+                    Some(known) => known.clone_from(cx.waker()),
+                    None => *waker = Some(cx.waker().clone()),
+                }
+                Poll::Pending
+            }
+            CallState::Abandoned => unreachable!("an abandoned call isn't polled"),
+            CallState::Done(Outcome::TimedOut) => {
+                // The service still works on it: what it holds of the connection is free when the answer comes.
+                call.abandon();
+                Poll::Ready(Outcome::TimedOut)
+            }
+            CallState::Done(_) => match self.remove(id).map(|call| call.state) {
+                Some(CallState::Done(outcome)) => Poll::Ready(outcome),
+                _ => unreachable!("it was just looked at"),
+            },
+        }
+    }
+}
+
+fn id_of(index: usize, generation: u32) -> u64 {
+    u64::from(generation) << 32 | index as u64
+}

@@ -1,0 +1,371 @@
+//! One connection to a peer: the calls on it, and the tasks that send, receive and watch.
+
+use super::PeerOptions;
+use super::calls::{Call, CallState, Calls, Outcome};
+use super::status::LinkCounters;
+use crate::Liveness;
+use crate::budget::{Budget, Permit};
+use crate::either::{Either, either};
+use crate::fault::Fault;
+use crate::inbound::{Heard, Inbound};
+use crate::limits::{DIRECT_RECEIVE_BYTES, MAX_BYTES_IN_FLIGHT, WATCH_INTERVAL};
+use crate::outbox::Outbox;
+use crate::signal::Signal;
+use crate::stream::Stream;
+use rt::IoBuf;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::{Epoch, Error};
+use wire::frame::{Header, Kind};
+use wire::{Answer, Message, Service};
+
+/// A request as a connection sends it.
+pub(super) struct Outgoing {
+    pub(super) service: Service,
+    pub(super) answer: Answer,
+    pub(super) epoch: Epoch,
+    pub(super) payload: Option<IoBuf>,
+    /// When it is given up, by the monotonic clock; `u64::MAX`: never.
+    pub(super) deadline_ns: u64,
+    /// How long that is from now.
+    pub(super) left: Duration,
+}
+
+/// A connection that has been welcomed.
+pub(super) struct Connection {
+    stream: Rc<Stream>,
+    outbox: Outbox,
+    calls: RefCell<Calls>,
+    requests: Rc<Budget>,
+    bytes: Rc<Budget>,
+    heard: Rc<Heard>,
+    liveness: Liveness,
+    counters: Arc<LinkCounters>,
+    /// Takes no more calls.
+    ending: Cell<bool>,
+    /// Why it ended, the first reason.
+    fault: RefCell<Option<Fault>>,
+    /// Of the tasks that use the stream, those that still run.
+    users: Cell<u8>,
+    /// When the unanswered ping was sent; 0: there is none.
+    pinged_at_ns: Cell<u64>,
+    changed: Signal,
+    /// Whether the watch is awake, and what wakes it.
+    watched: Cell<bool>,
+    busy: Signal,
+}
+
+impl Connection {
+    /// Starts the tasks of a connection.
+    pub(super) fn start(
+        stream: Rc<Stream>,
+        inbound: Inbound,
+        credits: usize,
+        options: &PeerOptions,
+        counters: Arc<LinkCounters>,
+    ) -> Rc<Connection> {
+        let connection = Rc::new(Connection {
+            stream,
+            outbox: Outbox::new(options.sum_payloads),
+            liveness: options.liveness,
+            calls: RefCell::default(),
+            requests: Budget::new(credits),
+            bytes: Budget::new(MAX_BYTES_IN_FLIGHT),
+            heard: inbound.heard(),
+            counters,
+            ending: Cell::new(false),
+            fault: RefCell::new(None),
+            users: Cell::new(2),
+            pinged_at_ns: Cell::new(0),
+            changed: Signal::default(),
+            watched: Cell::new(false),
+            busy: Signal::default(),
+        });
+        let sender = connection.clone();
+        rt::spawn(async move {
+            let result = sender.outbox.run(&sender.stream).await;
+            sender.leave(result.err());
+        });
+        let receiver = connection.clone();
+        rt::spawn(async move {
+            let fault = receiver.receive(inbound).await;
+            receiver.leave(Some(fault.err().unwrap_or(Fault::Closed)));
+        });
+        rt::spawn(connection.clone().watch());
+        connection
+    }
+
+    /// Whether it takes calls.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.ending.get()
+    }
+
+    /// Waits until it takes no more calls.
+    pub(super) async fn ending(&self) {
+        self.changed.wait_until(|| self.ending.get()).await;
+    }
+
+    /// Waits until it is closed, and says why. Until then it may touch the buffers of its calls.
+    pub(super) async fn closed(&self) -> String {
+        self.changed.wait_until(|| self.users.get() == 0).await;
+        self.fault.borrow().as_ref().map_or_else(|| "it was closed".into(), |fault| fault.to_string())
+    }
+
+    /// Ends it in good order: what runs may still be answered.
+    pub(super) fn say_goodbye(&self) {
+        if !self.ending.replace(true) {
+            self.outbox.push(Header::new(Kind::Goodbye, 0), &[], None, None);
+            self.outbox.close();
+            self.announce();
+        }
+    }
+
+    /// Ends it at once.
+    fn abort(&self, fault: Option<Fault>) {
+        if let Some(fault) = fault {
+            self.fault.borrow_mut().get_or_insert(fault);
+        }
+        self.ending.set(true);
+        self.outbox.abort();
+        self.stream.shutdown();
+        self.requests.close();
+        self.bytes.close();
+        self.announce();
+    }
+
+    /// Everybody looks how it stands.
+    fn announce(&self) {
+        self.changed.notify();
+        self.busy.notify();
+    }
+
+    /// A task that uses the stream has ended; with the last one the calls are lost.
+    fn leave(&self, fault: Option<Fault>) {
+        self.abort(fault);
+        self.users.set(self.users.get() - 1);
+        if self.users.get() == 0 {
+            let ids = self.calls.borrow().ids();
+            ids.into_iter().for_each(|id| self.calls.borrow_mut().finish(id, Outcome::Lost));
+            self.changed.notify();
+        }
+    }
+
+    /// Sends a request and waits for its answer. `body` is the request's bytes.
+    pub(super) async fn exchange(self: &Rc<Self>, request: &Outgoing, body: Vec<u8>) -> Outcome {
+        let amount = request.payload.as_ref().map_or(0, IoBuf::len);
+        let permits = match self.admit(amount, request.left).await {
+            Ok(permits) => permits,
+            Err(outcome) => return outcome,
+        };
+        let fills = request.answer == Answer::Fills;
+        let header = Header {
+            service: request.service as u8,
+            wanted_bytes: if fills { amount as u32 } else { 0 },
+            deadline_ms: if request.deadline_ns == u64::MAX {
+                0
+            } else {
+                (request.left.as_millis() as u32).max(1)
+            },
+            epoch: request.epoch,
+            ..Header::new(Kind::Request, self.calls.borrow().next_id())
+        };
+        let sent_payload = request.payload.as_ref().filter(|_| !fills);
+        let frame = self.outbox.push(header, &body, sent_payload, None);
+        let id = self.calls.borrow_mut().insert(Call {
+            deadline_ns: request.deadline_ns,
+            frame,
+            buffer: request.payload.clone().filter(|_| fills),
+            receiving: false,
+            bulk: fills && amount > DIRECT_RECEIVE_BYTES,
+            _permits: permits,
+            state: CallState::Waiting(None),
+            body,
+        });
+        self.counters.requests.fetch_add(1, Ordering::Relaxed);
+        if !self.watched.replace(true) {
+            self.busy.notify();
+        }
+        let guard = Guard { connection: self, id, waits: request.answer == Answer::Waits };
+        poll_fn(|cx| guard.connection.calls.borrow_mut().poll(guard.id, cx)).await
+    }
+
+    /// Waits for room on the connection, for a request with so much payload.
+    async fn admit(&self, amount: usize, left: Duration) -> Result<[Permit; 2], Outcome> {
+        let both = async { Some([self.requests.acquire(1).await?, self.bytes.acquire(amount).await?]) };
+        let permits = match self.requests.try_acquire(1).zip(self.bytes.try_acquire(amount)) {
+            Some((first, second)) => Some([first, second]),
+            None => rt::timeout(left, both).await.ok_or(Outcome::TimedOut)?,
+        };
+        permits.filter(|_| self.is_usable()).ok_or(Outcome::Lost)
+    }
+
+    async fn receive(&self, mut inbound: Inbound) -> Result<(), Fault> {
+        loop {
+            inbound.expect_bulk(self.calls.borrow().expects_bulk());
+            let Some(header) = inbound.header().await? else { return Ok(()) };
+            match header.kind {
+                Kind::Reply => self.receive_reply(&header, &mut inbound).await?,
+                Kind::Error => self.receive_error(&header, &mut inbound).await?,
+                kind => {
+                    inbound.body(&header).await?;
+                    inbound.skip(header.payload_bytes as usize).await?;
+                    self.obey(kind)?;
+                }
+            }
+            self.counters.bytes_received.store(self.heard.bytes.get(), Ordering::Relaxed);
+        }
+    }
+
+    fn obey(&self, kind: Kind) -> Result<(), Fault> {
+        match kind {
+            Kind::Ping => {
+                self.outbox.push(Header::new(Kind::Pong, 0), &[], None, None);
+            }
+            Kind::Pong => {
+                let since = rt::monotonic_ns().saturating_sub(self.pinged_at_ns.take());
+                self.counters.round_trip_ns.store(since, Ordering::Relaxed);
+            }
+            Kind::Goodbye => {
+                self.ending.set(true);
+                self.requests.close();
+                self.announce();
+            }
+            kind => return Err(Fault::unexpected(format!("a server sent a frame of kind {kind:?}"))),
+        }
+        Ok(())
+    }
+
+    async fn receive_reply(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {
+        let body = inbound.body(header).await?;
+        let payload_bytes = header.payload_bytes as usize;
+        let buffer = {
+            let mut calls = self.calls.borrow_mut();
+            let Some(call) = calls.get(header.id) else {
+                return Err(Fault::unexpected(format!(
+                    "an answer to request {}, which wasn't asked",
+                    header.id
+                )));
+            };
+            call.body.clear();
+            call.body.extend_from_slice(body.as_slice());
+            let wanted = matches!(call.state, CallState::Waiting(_));
+            call.receiving = wanted && call.buffer.is_some();
+            call.buffer.clone().filter(|_| wanted)
+        };
+        match buffer {
+            Some(buffer) if buffer.len() == payload_bytes => inbound.payload(header, &buffer).await?,
+            Some(buffer) => {
+                let message =
+                    format!("a reply brings {payload_bytes} bytes, {} were asked for", buffer.len());
+                return Err(Fault::unexpected(message));
+            }
+            None => inbound.skip(payload_bytes).await?,
+        }
+        self.answered(header.id, |body| Outcome::Reply(std::mem::take(body)));
+        Ok(())
+    }
+
+    async fn receive_error(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {
+        let body = inbound.body(header).await?;
+        let error = Error::decode(body.as_slice())?;
+        inbound.skip(header.payload_bytes as usize).await?;
+        self.answered(header.id, |_| Outcome::Failed(error));
+        Ok(())
+    }
+
+    /// The server's answer is complete.
+    fn answered(&self, id: u64, outcome: impl FnOnce(&mut Vec<u8>) -> Outcome) {
+        let mut calls = self.calls.borrow_mut();
+        let Some(call) = calls.get(id) else { return };
+        call.receiving = false;
+        let outcome = outcome(&mut call.body);
+        match call.state {
+            // It was given up in the meantime, and now what it held is free.
+            CallState::Abandoned => drop(calls.remove(id)),
+            _ => calls.finish(id, outcome),
+        }
+        if self.ending.get() && calls.len() == 0 {
+            drop(calls);
+            self.abort(None);
+        }
+    }
+
+    /// Looks after calls whose time is over, and after a silent peer, while there are calls.
+    async fn watch(self: Rc<Self>) {
+        while self.users.get() > 0 {
+            if self.calls.borrow().len() == 0 {
+                if self.ending.get() {
+                    return self.abort(None);
+                }
+                self.watched.set(false);
+                self.busy.wait_until(|| self.watched.get() || self.ending.get()).await;
+                self.heard.at_ns.set(rt::monotonic_ns());
+                self.pinged_at_ns.set(0);
+            }
+            let closed = self.changed.wait_until(|| self.users.get() == 0);
+            if let Either::First(()) = either(closed, rt::sleep(WATCH_INTERVAL)).await {
+                return;
+            }
+            self.look_around();
+        }
+    }
+
+    fn look_around(&self) {
+        self.counters.bytes_sent.store(self.outbox.sent_bytes(), Ordering::Relaxed);
+        let now = rt::monotonic_ns();
+        let silence = Duration::from_nanos(now.saturating_sub(self.heard.at_ns.get()));
+        if silence > self.liveness.give_up_after {
+            return self.abort(Some(Fault::Silent));
+        }
+        if silence > self.liveness.ask_after && self.pinged_at_ns.get() == 0 {
+            self.pinged_at_ns.set(now);
+            self.outbox.push(Header::new(Kind::Ping, 0), &[], None, None);
+        }
+        let mut calls = self.calls.borrow_mut();
+        for id in calls.ids() {
+            let Some(call) = calls.get(id) else { continue };
+            let waiting = matches!(call.state, CallState::Waiting(_));
+            if !waiting || call.deadline_ns > now {
+                continue;
+            }
+            if call.receiving || !self.outbox.has_sent(call.frame) {
+                // Its buffer is in use until the connection is closed.
+                return self.abort(Some(Fault::Stuck));
+            }
+            calls.finish(id, Outcome::TimedOut);
+        }
+    }
+}
+
+/// Tells the server, when the future of a call is dropped, that nobody waits any more.
+struct Guard<'a> {
+    connection: &'a Rc<Connection>,
+    id: u64,
+    waits: bool,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let connection = self.connection;
+        let busy = {
+            let mut calls = connection.calls.borrow_mut();
+            let Some(call) = calls.get(self.id) else { return };
+            let busy = call.receiving;
+            match call.state {
+                CallState::Waiting(_) => call.abandon(),
+                CallState::Done(_) => drop(calls.remove(self.id)),
+                CallState::Abandoned => return,
+            }
+            busy
+        };
+        if busy {
+            connection.abort(None);
+        } else if self.waits {
+            connection.outbox.push(Header::new(Kind::Cancel, self.id), &[], None, None);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Making a connection: which address, and the handshake.
+
+use super::peer::Shared;
+use crate::fault::Fault;
+use crate::inbound::Inbound;
+use crate::limits::{CONNECT_TIMEOUT, MAX_REQUESTS_IN_FLIGHT};
+use crate::stream::Stream;
+use rt::IoBuf;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use types::Error;
+use wire::Message;
+use wire::frame::{Header, Hello, Kind, VERSION, Welcome};
+
+/// A connection that has been welcomed.
+pub(super) struct Dialled {
+    pub(super) stream: Rc<Stream>,
+    pub(super) inbound: Inbound,
+    pub(super) credits: usize,
+    pub(super) round_trip_ns: u64,
+}
+
+/// Why there is no connection.
+pub(super) enum DialError {
+    /// It may work later, or elsewhere.
+    Failed(String),
+    /// The server doesn't want this client.
+    Refused(Error),
+}
+
+impl From<Fault> for DialError {
+    fn from(fault: Fault) -> DialError {
+        DialError::Failed(fault.to_string())
+    }
+}
+
+/// Connects to one address, as core `core` of this process.
+pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Result<Dialled, DialError> {
+    let connected = shared.options.security.connect(address, CONNECT_TIMEOUT).await;
+    let stream = Rc::new(connected.map_err(|e| DialError::Failed(e.to_string()))?);
+    let mut inbound = Inbound::new(stream.clone());
+    let began = rt::monotonic_ns();
+    send_hello(shared, &stream, core).await?;
+    let mut waited = false;
+    let welcome = loop {
+        let answer = rt::timeout(shared.options.liveness.give_up_after, next(&mut inbound)).await;
+        match answer.unwrap_or(Err(DialError::from(Fault::Silent)))? {
+            Some(welcome) => break welcome,
+            None => waited = true,
+        }
+    };
+    let round_trip_ns = if waited { 0 } else { rt::monotonic_ns() - began };
+    let credits = (welcome.credits as usize).clamp(1, MAX_REQUESTS_IN_FLIGHT);
+    Ok(Dialled { stream, inbound, credits, round_trip_ns })
+}
+
+async fn send_hello(shared: &Shared, stream: &Stream, core: u32) -> Result<(), DialError> {
+    /// Grows with every connection of this process, and so with those of each core.
+    static INCARNATION: AtomicU64 = AtomicU64::new(1);
+    let identity = &shared.options.identity;
+    let hello = Hello {
+        protocol: VERSION.into(),
+        cluster: identity.cluster.clone(),
+        name: identity.name.clone(),
+        client: identity.client,
+        core,
+        cores: 0,
+        incarnation: INCARNATION.fetch_add(1, Ordering::Relaxed),
+    };
+    let mut body = Vec::new();
+    hello.encode(&mut body);
+    let mut frame = Header::new(Kind::Hello, 0).with_body(&body).encode().to_vec();
+    frame.extend_from_slice(&body);
+    stream.send(vec![IoBuf::from_slice(&frame)]).await.map_err(|e| Fault::from(e).into())
+}
+
+/// The answer to the hello; `None` for a sign that there will be one.
+async fn next(inbound: &mut Inbound) -> Result<Option<Welcome>, DialError> {
+    let header = inbound.header().await?.ok_or(Fault::Closed)?;
+    let body = inbound.body(&header).await?;
+    inbound.skip(header.payload_bytes as usize).await?;
+    match header.kind {
+        Kind::Welcome => Ok(Some(Welcome::decode(body.as_slice()).map_err(Fault::from)?)),
+        Kind::Ping => Ok(None),
+        Kind::Error => Err(DialError::Refused(Error::decode(body.as_slice()).map_err(Fault::from)?)),
+        Kind::Goodbye => Err(DialError::Failed("the server is stopping".into())),
+        kind => Err(Fault::unexpected(format!("a hello was answered by a frame of kind {kind:?}")).into()),
+    }
+}

@@ -1,0 +1,263 @@
+//! The way of one core to a peer: at most one connection that takes calls, made when it is needed.
+
+use super::connection::Connection;
+use super::core_index::CoreIndex;
+use super::dial::{DialError, dial};
+use super::peer::Shared;
+use super::status::LinkCounters;
+use crate::either::{Either, either};
+use crate::limits::{FAILED_ADDRESS_REST, FIRST_BACKOFF, LONGEST_BACKOFF, POOLED_BODIES, POOLED_BODY_BYTES};
+use crate::signal::Signal;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::{Errno, Error, Result};
+
+/// A core's links, by peer.
+#[derive(Default)]
+struct Links(RefCell<HashMap<u64, Rc<Link>>>);
+
+/// The way of this core to a peer.
+pub(super) struct Link {
+    pub(super) shared: Arc<Shared>,
+    counters: Arc<LinkCounters>,
+    index: CoreIndex,
+    connection: RefCell<Option<Rc<Connection>>>,
+    /// Calls that wait for a connection.
+    waiting: Cell<usize>,
+    /// The server's last refusal, and how many there were.
+    refusal: RefCell<(u64, Option<Error>)>,
+    changed: Signal,
+    /// When an address failed last, by the monotonic clock.
+    failed_at: RefCell<HashMap<SocketAddr, u64>>,
+    /// Buffers for the bodies of requests.
+    bodies: RefCell<Vec<Vec<u8>>>,
+}
+
+impl Link {
+    /// This core's link to a peer, made if need be. Panics outside of a runtime.
+    pub(super) fn of(shared: &Arc<Shared>) -> Rc<Link> {
+        let links = rt::local::<Links>();
+        if let Some(link) = links.0.borrow().get(&shared.id).cloned() {
+            return link;
+        }
+        let index = CoreIndex::claim();
+        let counters = Arc::new(LinkCounters::new(index.number));
+        shared.links.lock().push(counters.clone());
+        let link = Rc::new(Link {
+            shared: shared.clone(),
+            counters,
+            index,
+            connection: RefCell::default(),
+            waiting: Cell::new(0),
+            refusal: RefCell::default(),
+            changed: Signal::default(),
+            failed_at: RefCell::default(),
+            bodies: RefCell::default(),
+        });
+        links.0.borrow_mut().insert(shared.id, link.clone());
+        rt::spawn(Keeper { link: link.clone(), links }.keep());
+        link
+    }
+
+    /// A connection that takes calls, waited for at most for the peer's time-out and for `left`.
+    pub(super) async fn connection(&self, left: Duration) -> Result<Rc<Connection>> {
+        if let Some(connection) = self.usable() {
+            return Ok(connection);
+        }
+        let _waiting = Waiting::new(self);
+        let refusals = self.refusal.borrow().0;
+        let answer = self.changed.wait_for(|| {
+            let refusal = self.refusal.borrow();
+            match &*refusal {
+                (count, Some(error)) if *count > refusals => Some(Err(error.clone())),
+                _ => self.usable().map(Ok),
+            }
+        });
+        let left = left.min(self.shared.options.timeout);
+        rt::timeout(left, answer).await.unwrap_or_else(|| Err(self.timed_out()))
+    }
+
+    /// The error of a call that has waited for too long.
+    pub(super) fn timed_out(&self) -> Error {
+        let (name, waited) = (&self.shared.options.name, self.shared.options.timeout);
+        let place = self.counters.place.lock();
+        let message = match (place.connected, place.failures.last()) {
+            (Some((address, _)), _) => format!("{name} at {address} has not answered within {waited:?}"),
+            (None, Some(failure)) => {
+                format!("{name} can't be reached for {waited:?}; {}: {}", failure.address, failure.reason)
+            }
+            (None, None) if self.shared.addresses.lock().is_empty() => {
+                format!("{name} can't be reached for {waited:?}: no address is known")
+            }
+            (None, None) => format!("{name} can't be reached for {waited:?}: no address has answered"),
+        };
+        Error::new(Errno::ETIMEDOUT, message).hint(format!("see whether {name} runs: weft net show"))
+    }
+
+    /// An empty buffer for a request.
+    pub(super) fn take_body(&self) -> Vec<u8> {
+        self.bodies.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes back a buffer.
+    pub(super) fn give_body(&self, mut body: Vec<u8>) {
+        let mut bodies = self.bodies.borrow_mut();
+        if bodies.len() < POOLED_BODIES && body.capacity() <= POOLED_BODY_BYTES {
+            body.clear();
+            bodies.push(body);
+        }
+    }
+
+    fn usable(&self) -> Option<Rc<Connection>> {
+        self.connection.borrow().as_ref().filter(|connection| connection.is_usable()).cloned()
+    }
+
+    /// Tries the addresses once. An error means that all have failed.
+    async fn connect(self: &Rc<Self>) -> Result<Rc<Connection>, Option<Error>> {
+        let mut refusal = None;
+        for address in self.ordered_addresses() {
+            match dial(&self.shared, address, self.index.number).await {
+                Ok(dialled) => {
+                    self.counters.round_trip_ns.store(dialled.round_trip_ns, Ordering::Relaxed);
+                    self.counters.connect(address, dialled.stream.transport());
+                    let counters = self.counters.clone();
+                    let options = &self.shared.options;
+                    let connection = Connection::start(
+                        dialled.stream,
+                        dialled.inbound,
+                        dialled.credits,
+                        options,
+                        counters,
+                    );
+                    self.watch_end(connection.clone(), address);
+                    *self.connection.borrow_mut() = Some(connection.clone());
+                    self.changed.notify();
+                    return Ok(connection);
+                }
+                Err(DialError::Failed(reason)) => self.note_failure(address, reason),
+                Err(DialError::Refused(error)) => {
+                    self.note_failure(address, format!("refused: {error}"));
+                    refusal = Some(error);
+                }
+            }
+        }
+        Err(refusal)
+    }
+
+    fn note_failure(&self, address: SocketAddr, reason: String) {
+        tracing::debug!(peer = self.shared.options.name, %address, reason, "a connection failed");
+        self.failed_at.borrow_mut().insert(address, rt::monotonic_ns());
+        self.counters.fail(address, reason);
+    }
+
+    /// In order of preference, but for those that have failed a short time ago, which come last.
+    fn ordered_addresses(&self) -> Vec<SocketAddr> {
+        let mut addresses = self.shared.addresses.lock().clone();
+        let mut failed_at = self.failed_at.borrow_mut();
+        failed_at.retain(|address, _| addresses.contains(address));
+        let now = rt::monotonic_ns();
+        let rests = |address: &SocketAddr| {
+            let since = failed_at.get(address).map(|at| now.saturating_sub(*at));
+            since.is_some_and(|since| since < FAILED_ADDRESS_REST.as_nanos() as u64)
+        };
+        addresses.sort_by_key(rests);
+        addresses
+    }
+
+    /// Notes it when a connection has ended.
+    fn watch_end(self: &Rc<Self>, connection: Rc<Connection>, address: SocketAddr) {
+        let link = self.clone();
+        rt::spawn(async move {
+            let reason = connection.closed().await;
+            tracing::debug!(peer = link.shared.options.name, %address, reason, "a connection has ended");
+            let newest =
+                link.connection.borrow().as_ref().is_some_and(|newest| Rc::ptr_eq(newest, &connection));
+            if newest {
+                link.connection.take();
+                link.counters.disconnect(address, reason);
+            }
+        });
+    }
+}
+
+/// A call that waits for a connection is a reason to make one.
+struct Waiting<'a>(&'a Link);
+
+impl<'a> Waiting<'a> {
+    fn new(link: &'a Link) -> Waiting<'a> {
+        link.waiting.set(link.waiting.get() + 1);
+        link.changed.notify();
+        Waiting(link)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get() - 1);
+    }
+}
+
+/// Keeps a link connected while it is needed. The link goes when its keeper does: with the peer, or with the core.
+struct Keeper {
+    link: Rc<Link>,
+    /// The core's.
+    links: Rc<Links>,
+}
+
+impl Keeper {
+    async fn keep(self) {
+        let link = self.link.clone();
+        let shared = link.shared.clone();
+        if let Either::Second(()) = either(link.stay_connected(), shared.gone.wait()).await
+            && let Some(connection) = link.usable()
+        {
+            connection.say_goodbye();
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let Link { shared, counters, .. } = &*self.link;
+        let link = self.links.0.borrow_mut().remove(&shared.id);
+        drop(link);
+        shared.links.lock().retain(|known| !Arc::ptr_eq(known, counters));
+    }
+}
+
+impl Link {
+    async fn stay_connected(self: &Rc<Self>) {
+        let mut pause = FIRST_BACKOFF;
+        loop {
+            self.changed.wait_until(|| self.waiting.get() > 0 && self.usable().is_none()).await;
+            let mut lasted = false;
+            match self.connect().await {
+                Ok(connection) => {
+                    let began = rt::monotonic_ns();
+                    connection.ending().await;
+                    lasted = rt::monotonic_ns() - began > LONGEST_BACKOFF.as_nanos() as u64;
+                }
+                Err(None) => {}
+                Err(refusal) => {
+                    let count = self.refusal.borrow().0 + 1;
+                    *self.refusal.borrow_mut() = (count, refusal);
+                    self.changed.notify();
+                }
+            }
+            // A connection that doesn't last is no better than none.
+            if lasted {
+                pause = FIRST_BACKOFF;
+                continue;
+            }
+            // Spread, so that the clients of a server that comes back don't knock all at once.
+            let nanos = pause.as_nanos() as u64;
+            rt::sleep(Duration::from_nanos(nanos / 2 + rt::random_u64() % (nanos / 2))).await;
+            pause = (pause * 2).min(LONGEST_BACKOFF);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The calling side: a peer, its connections, and the calls on them.
+
+mod calls;
+mod connection;
+mod core_index;
+mod dial;
+mod link;
+mod peer;
+mod remote;
+mod status;
+
+pub use peer::{ClientIdentity, Peer, PeerOptions};
+pub(crate) use remote::RemoteService;
+pub use status::{AddressFailure, LinkStatus, PeerStatus};

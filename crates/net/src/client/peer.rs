@@ -1,0 +1,126 @@
+//! A process that services are in.
+
+use super::status::{LinkCounters, PeerStatus};
+use crate::limits::{DEFAULT_CALL_TIMEOUT, SILENCE_BEFORE_DEATH, SILENCE_BEFORE_PING};
+use crate::{Liveness, Security};
+use parking_lot::Mutex;
+use rt::sync::Event;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use types::Epoch;
+
+/// Who this process is when it says hello.
+#[derive(Clone, Debug)]
+pub struct ClientIdentity {
+    /// The cluster's UUID; empty if it isn't known yet.
+    pub cluster: String,
+    /// What servers call this process in messages.
+    pub name: String,
+    /// A random number, the same for all peers of the process.
+    pub client: u64,
+}
+
+/// What a peer is made of.
+#[derive(Clone, Debug)]
+pub struct PeerOptions {
+    /// What to call it in messages.
+    pub name: String,
+    /// Where it is, in order of preference.
+    pub addresses: Vec<SocketAddr>,
+    /// How long a call is repeated before it fails with `ETIMEDOUT`.
+    pub timeout: Duration,
+    /// Who asks.
+    pub identity: ClientIdentity,
+    /// How connections are protected.
+    pub security: Security,
+    /// When a silent connection with requests in flight is given up.
+    pub liveness: Liveness,
+    /// Whether payloads are summed when they are sent. What the other side has summed is checked in any case.
+    pub sum_payloads: bool,
+}
+
+impl PeerOptions {
+    /// With the usual time-out, without protection, with payloads summed.
+    pub fn new(name: impl Into<String>, addresses: Vec<SocketAddr>, identity: ClientIdentity) -> PeerOptions {
+        PeerOptions {
+            name: name.into(),
+            addresses,
+            timeout: DEFAULT_CALL_TIMEOUT,
+            identity,
+            security: Security::Plain,
+            liveness: Liveness { ask_after: SILENCE_BEFORE_PING, give_up_after: SILENCE_BEFORE_DEATH },
+            sum_payloads: true,
+        }
+    }
+}
+
+/// A process that services are in. Every core that calls it has a connection of its own, made when it is needed. Dropping the peer ends
+/// its connections; calls that run hold it.
+pub struct Peer {
+    shared: Arc<Shared>,
+}
+
+/// What the links of all cores share.
+pub(super) struct Shared {
+    /// Names the peer within the process.
+    pub(super) id: u64,
+    pub(super) options: PeerOptions,
+    pub(super) addresses: Mutex<Vec<SocketAddr>>,
+    pub(super) epoch: AtomicU64,
+    /// The peer was dropped.
+    pub(super) gone: Event,
+    /// One for each core that is calling or has called.
+    pub(super) links: Mutex<Vec<Arc<LinkCounters>>>,
+}
+
+impl Peer {
+    /// A peer. Nothing is connected before it is called.
+    pub fn new(options: PeerOptions) -> Arc<Peer> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        let shared = Shared {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            addresses: Mutex::new(options.addresses.clone()),
+            options,
+            epoch: AtomicU64::new(0),
+            gone: Event::new(),
+            links: Mutex::default(),
+        };
+        Arc::new(Peer { shared: Arc::new(shared) })
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.shared.options.name
+    }
+
+    /// Says where the peer is now. A connection that works is kept.
+    pub fn set_addresses(&self, addresses: Vec<SocketAddr>) {
+        *self.shared.addresses.lock() = addresses;
+    }
+
+    /// Says which cluster map this process knows; requests carry it.
+    pub fn set_epoch(&self, epoch: Epoch) {
+        self.shared.epoch.store(epoch.0, Ordering::Relaxed);
+    }
+
+    /// How the peer is reached, or why it isn't.
+    pub fn status(&self) -> PeerStatus {
+        PeerStatus {
+            name: self.shared.options.name.clone(),
+            addresses: self.shared.addresses.lock().clone(),
+            links: self.shared.links.lock().iter().map(|link| link.status()).collect(),
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.shared.gone.set();
+    }
+}

@@ -1,0 +1,90 @@
+//! A service in another process.
+
+use super::calls::Outcome;
+use super::connection::Outgoing;
+use super::link::Link;
+use super::peer::Peer;
+use crate::{Handler, LocalFuture};
+use rt::IoBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::{Epoch, Errno, Error, Result};
+use wire::frame::{MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
+use wire::{Answer, Message, Request};
+
+/// Sends requests to a peer.
+pub(crate) struct RemoteService {
+    peer: Arc<Peer>,
+}
+
+impl RemoteService {
+    pub(crate) fn new(peer: Arc<Peer>) -> RemoteService {
+        RemoteService { peer }
+    }
+
+    async fn call<Req: Request, Rep: Message>(&self, request: Req, payload: Option<IoBuf>) -> Result<Rep> {
+        let link = Link::of(self.peer.shared());
+        let mut body = link.take_body();
+        request.encode(&mut body);
+        check_size(self.peer.name(), body.len(), payload.as_ref())?;
+        let answer = request.answer_payload();
+        let timeout = self.peer.shared().options.timeout;
+        let mut outgoing = Outgoing {
+            service: Req::SERVICE,
+            answer,
+            epoch: Epoch(link.shared.epoch.load(Ordering::Relaxed)),
+            payload,
+            deadline_ns: match answer {
+                Answer::Waits => u64::MAX,
+                Answer::Plain | Answer::Fills => rt::monotonic_ns().saturating_add(timeout.as_nanos() as u64),
+            },
+            left: if answer == Answer::Waits { Duration::MAX } else { timeout },
+        };
+        loop {
+            let connection = link.connection(outgoing.left).await?;
+            match connection.exchange(&outgoing, body).await {
+                Outcome::Reply(reply) => {
+                    let decoded = Rep::decode(&reply);
+                    link.give_body(reply);
+                    return Ok(decoded?);
+                }
+                Outcome::Failed(error) => return Err(error),
+                Outcome::TimedOut => return Err(link.timed_out()),
+                Outcome::Lost => {
+                    body = link.take_body();
+                    request.encode(&mut body);
+                    outgoing.left = left_until(outgoing.deadline_ns);
+                    if outgoing.left.is_zero() {
+                        return Err(link.timed_out());
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn left_until(deadline_ns: u64) -> Duration {
+    if deadline_ns == u64::MAX {
+        return Duration::MAX;
+    }
+    Duration::from_nanos(deadline_ns.saturating_sub(rt::monotonic_ns()))
+}
+
+fn check_size(peer: &str, body: usize, payload: Option<&IoBuf>) -> Result<()> {
+    let payload = payload.map_or(0, IoBuf::len);
+    if body > MAX_BODY_BYTES as usize || payload > MAX_PAYLOAD_BYTES as usize {
+        let message = format!(
+            "a request to {peer} has {body} bytes and {payload} of data, \
+            at most {MAX_BODY_BYTES} and {MAX_PAYLOAD_BYTES} are allowed"
+        );
+        return Err(Error::new(Errno::E2BIG, message));
+    }
+    Ok(())
+}
+
+impl<Req: Request + 'static, Rep: Message + 'static> Handler<Req, Rep> for RemoteService {
+    fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>> {
+        Box::pin(self.call(request, payload))
+    }
+}

@@ -1,0 +1,109 @@
+//! What a peer tells of its connections.
+
+use crate::Transport;
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A peer and the connections to it.
+#[derive(Clone, Debug)]
+pub struct PeerStatus {
+    /// The peer's name.
+    pub name: String,
+    /// Its addresses in order of preference.
+    pub addresses: Vec<SocketAddr>,
+    /// One for each core of this process that has called it.
+    pub links: Vec<LinkStatus>,
+}
+
+/// The way of one core to a peer.
+#[derive(Clone, Debug)]
+pub struct LinkStatus {
+    /// The core.
+    pub core: u32,
+    /// The address in use and how it is carried; `None` without a connection.
+    pub connected: Option<(SocketAddr, Transport)>,
+    /// Addresses that weren't usable when they were last tried, and why.
+    pub failures: Vec<AddressFailure>,
+    /// How long the last exchange without work took: a handshake or a sign of life.
+    pub round_trip: Option<Duration>,
+    /// Connections that were made in all.
+    pub connections: u64,
+    /// Requests that were sent, repetitions included.
+    pub requests: u64,
+    /// Bytes that were sent.
+    pub bytes_sent: u64,
+    /// Bytes that were received.
+    pub bytes_received: u64,
+}
+
+/// An address that wasn't usable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AddressFailure {
+    /// The address.
+    pub address: SocketAddr,
+    /// What happened.
+    pub reason: String,
+}
+
+/// What a link counts. Written by its core, read by whoever asks.
+#[derive(Default)]
+pub(super) struct LinkCounters {
+    pub(super) core: u32,
+    pub(super) requests: AtomicU64,
+    pub(super) connections: AtomicU64,
+    pub(super) bytes_sent: AtomicU64,
+    pub(super) bytes_received: AtomicU64,
+    /// Nanoseconds; 0: unknown.
+    pub(super) round_trip_ns: AtomicU64,
+    pub(super) place: Mutex<Place>,
+}
+
+/// Where a link is connected to, and where it couldn't be.
+#[derive(Default)]
+pub(super) struct Place {
+    pub(super) connected: Option<(SocketAddr, Transport)>,
+    /// At most one for each address of the peer.
+    pub(super) failures: Vec<AddressFailure>,
+}
+
+impl LinkCounters {
+    pub(super) fn new(core: u32) -> LinkCounters {
+        LinkCounters { core, ..LinkCounters::default() }
+    }
+
+    pub(super) fn fail(&self, address: SocketAddr, reason: String) {
+        let mut place = self.place.lock();
+        place.failures.retain(|failure| failure.address != address);
+        place.failures.push(AddressFailure { address, reason });
+    }
+
+    pub(super) fn connect(&self, address: SocketAddr, transport: Transport) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let mut place = self.place.lock();
+        place.failures.retain(|failure| failure.address != address);
+        place.connected = Some((address, transport));
+    }
+
+    pub(super) fn disconnect(&self, address: SocketAddr, reason: String) {
+        self.place.lock().connected = None;
+        self.fail(address, reason);
+    }
+
+    pub(super) fn status(&self) -> LinkStatus {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let round_trip_ns = get(&self.round_trip_ns);
+        let place = self.place.lock();
+        LinkStatus {
+            core: self.core,
+            connected: place.connected,
+            failures: place.failures.clone(),
+            round_trip: (round_trip_ns > 0).then(|| Duration::from_nanos(round_trip_ns)),
+            connections: get(&self.connections),
+            requests: get(&self.requests),
+            bytes_sent: get(&self.bytes_sent),
+            bytes_received: get(&self.bytes_received),
+        }
+    }
+}

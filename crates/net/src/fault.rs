@@ -1,0 +1,54 @@
+//! Why a connection ends.
+
+use std::fmt;
+use std::io;
+use wire::Malformed;
+
+/// What is wrong with a connection.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The other side closed it.
+    Closed,
+    /// The network or the kernel ended it.
+    Io(io::Error),
+    /// What came is no frame, or none that belongs there.
+    Malformed(Malformed),
+    /// Nothing came for too long.
+    Silent,
+    /// A transfer didn't end in the time that its call had.
+    Stuck,
+}
+
+impl Fault {
+    /// A frame that doesn't belong where it came.
+    pub(crate) fn unexpected(what: impl Into<String>) -> Fault {
+        Fault::Malformed(Malformed::new(what))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Closed => f.write_str("the connection was closed"),
+            Fault::Io(e) => e.fmt(f),
+            Fault::Malformed(malformed) => malformed.fmt(f),
+            Fault::Stuck => f.write_str("a transfer took longer than its call's time-out"),
+            Fault::Silent => f.write_str("the connection was silent for too long"),
+        }
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(e: io::Error) -> Fault {
+        match e.kind() {
+            io::ErrorKind::UnexpectedEof => Fault::Closed,
+            _ => Fault::Io(e),
+        }
+    }
+}
+
+impl From<Malformed> for Fault {
+    fn from(malformed: Malformed) -> Fault {
+        Fault::Malformed(malformed)
+    }
+}

@@ -1,0 +1,165 @@
+//! Frames out of a stream.
+//!
+//! Many small frames are taken off the socket with one receive and picked out of a staging buffer. Once more than
+//! [`DIRECT_RECEIVE_BYTES`] of a payload are still to come they are received straight into the payload's buffer. While large payloads
+//! are expected, little is staged, so that little of them has to be copied.
+
+use crate::fault::Fault;
+use crate::limits::{BULK_PEEK_BYTES, DIRECT_RECEIVE_BYTES, RECEIVE_PIECE_BYTES, RECEIVE_STAGE_BYTES};
+use crate::stream::Stream;
+use rt::IoBuf;
+use std::cell::Cell;
+use std::rc::Rc;
+use wire::frame::{HEADER_BYTES, Header};
+
+/// What is known of a receiver from outside.
+#[derive(Default)]
+pub(crate) struct Heard {
+    /// When the last byte came, by the monotonic clock.
+    pub(crate) at_ns: Cell<u64>,
+    /// Bytes that came in all.
+    pub(crate) bytes: Cell<u64>,
+}
+
+/// The receiving half of a connection.
+pub(crate) struct Inbound {
+    stream: Rc<Stream>,
+    stage: IoBuf,
+    /// Bytes of the stage that are received and not yet taken.
+    start: usize,
+    end: usize,
+    /// Large payloads are expected.
+    bulk: bool,
+    heard: Rc<Heard>,
+}
+
+impl Inbound {
+    pub(crate) fn new(stream: Rc<Stream>) -> Inbound {
+        let heard = Rc::new(Heard::default());
+        heard.at_ns.set(rt::monotonic_ns());
+        Inbound { stream, stage: IoBuf::alloc(RECEIVE_STAGE_BYTES), start: 0, end: 0, bulk: false, heard }
+    }
+
+    pub(crate) fn heard(&self) -> Rc<Heard> {
+        self.heard.clone()
+    }
+
+    /// Whether nothing is received that isn't taken.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Says whether large payloads are expected.
+    pub(crate) fn expect_bulk(&mut self, bulk: bool) {
+        self.bulk = bulk;
+    }
+
+    /// The next frame's header; `None` at the end of the stream. Body and payload must be taken next.
+    pub(crate) async fn header(&mut self) -> Result<Option<Header>, Fault> {
+        while self.staged() < HEADER_BYTES {
+            match self.fill(HEADER_BYTES).await {
+                Ok(()) => {}
+                Err(Fault::Closed) if self.is_drained() => return Ok(None),
+                Err(fault) => return Err(fault),
+            }
+        }
+        let bytes = self.take(HEADER_BYTES);
+        let bytes: &[u8; HEADER_BYTES] = bytes.as_slice().try_into().expect("so many were taken");
+        Ok(Some(Header::decode(bytes)?))
+    }
+
+    /// The frame's body, checked. Its bytes are good until the next receive.
+    pub(crate) async fn body(&mut self, header: &Header) -> Result<IoBuf, Fault> {
+        let len = header.body_bytes as usize;
+        let body = if len <= self.stage.len() {
+            while self.staged() < len {
+                self.fill(len).await?;
+            }
+            self.take(len)
+        } else {
+            let body = IoBuf::alloc(len);
+            self.receive(&body).await?;
+            body
+        };
+        header.check_body(body.as_slice())?;
+        Ok(body)
+    }
+
+    /// The frame's payload into `into`, which has just its length; checked if it is summed.
+    pub(crate) async fn payload(&mut self, header: &Header, into: &IoBuf) -> Result<(), Fault> {
+        self.receive(into).await?;
+        if header.payload_sum.is_some() {
+            header.check_payload(into.as_slice())?;
+        }
+        Ok(())
+    }
+
+    /// Passes over a payload that nobody wants.
+    pub(crate) async fn skip(&mut self, mut len: usize) -> Result<(), Fault> {
+        loop {
+            let part = len.min(self.staged());
+            self.take(part);
+            len -= part;
+            if len == 0 {
+                return Ok(());
+            }
+            self.fill(1).await?;
+        }
+    }
+
+    async fn receive(&mut self, into: &IoBuf) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < into.len() {
+            let left = into.len() - done;
+            if self.is_drained() && left > DIRECT_RECEIVE_BYTES {
+                let piece = left.min(RECEIVE_PIECE_BYTES);
+                self.stream.recv_exact(into.slice(done..done + piece)).await?;
+                self.note(piece);
+                done += piece;
+                continue;
+            }
+            if self.is_drained() {
+                self.fill(1).await?;
+            }
+            let part = self.take(left.min(self.staged()));
+            into.copy_from(done, part.as_slice());
+            done += part.len();
+        }
+        Ok(())
+    }
+
+    fn staged(&self) -> usize {
+        self.end - self.start
+    }
+
+    fn take(&mut self, len: usize) -> IoBuf {
+        let taken = self.stage.slice(self.start..self.start + len);
+        self.start += len;
+        taken
+    }
+
+    /// Receives more, after making room for `wanted` bytes in one piece.
+    async fn fill(&mut self, wanted: usize) -> Result<(), Fault> {
+        if self.is_drained() {
+            (self.start, self.end) = (0, 0);
+        } else if self.start + wanted > self.stage.len() {
+            self.stage.copy_from(0, self.stage.slice(self.start..self.end).as_slice());
+            (self.start, self.end) = (0, self.staged());
+        }
+        let room = self.stage.len() - self.end;
+        let most = if self.bulk { room.min(BULK_PEEK_BYTES.max(wanted)) } else { room };
+        match self.stream.recv(self.stage.slice(self.end..self.end + most)).await? {
+            0 => Err(Fault::Closed),
+            got => {
+                self.note(got);
+                self.end += got;
+                Ok(())
+            }
+        }
+    }
+
+    fn note(&self, bytes: usize) {
+        self.heard.at_ns.set(rt::monotonic_ns());
+        self.heard.bytes.set(self.heard.bytes.get() + bytes as u64);
+    }
+}

@@ -1,0 +1,61 @@
+//! What bounds the waits, queues and buffers of this crate.
+
+use std::time::Duration;
+
+/// How long a call is repeated before it fails.
+pub(crate) const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a connection to one address may take; a live host on a slow line answers within this.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The first pause after all addresses of a peer have failed; it doubles up to the longest.
+pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(20);
+/// The longest such pause: a server that comes back is noticed within it.
+pub(crate) const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
+/// An address that has failed is tried after the others for so long.
+pub(crate) const FAILED_ADDRESS_REST: Duration = Duration::from_secs(30);
+
+/// How often a connection with requests in flight is looked at.
+pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+/// A client whose requests are unanswered asks for a sign of life after so long without a byte.
+pub(crate) const SILENCE_BEFORE_PING: Duration = Duration::from_secs(5);
+/// A connection without a byte for so long although some were asked for is dead.
+pub(crate) const SILENCE_BEFORE_DEATH: Duration = Duration::from_secs(10);
+/// A server asks an idle client for a sign of life after so long: connections of hosts that vanished must end some day.
+pub(crate) const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
+/// A server gives up a client that is silent for so long.
+pub(crate) const IDLE_BEFORE_DEATH: Duration = Duration::from_secs(60);
+/// How long a new connection may take to say hello.
+pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections that may be about to say hello at a time; more are closed unheard.
+pub(crate) const MAX_HANDSHAKES: usize = 256;
+/// Pause after a failed accept (descriptors are short, say).
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A client that waits for its older requests to end gets a sign of life so often.
+pub(crate) const WELCOME_PING_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Staging buffer of a connection's receiver, bytes: holds a dozen 4 KiB messages. One for each connection.
+pub(crate) const RECEIVE_STAGE_BYTES: usize = 64 << 10;
+/// A payload of which so much is still to come is received straight into its buffer, bytes.
+pub(crate) const DIRECT_RECEIVE_BYTES: usize = 64 << 10;
+/// One direct receive, bytes: short enough that a slow line shows signs of life.
+pub(crate) const RECEIVE_PIECE_BYTES: usize = 1 << 20;
+/// What is received at once while large payloads are expected, bytes: a header and a small body.
+pub(crate) const BULK_PEEK_BYTES: usize = 256;
+/// Piece of a sender's staging memory, bytes.
+pub(crate) const SEND_STAGE_BYTES: usize = 64 << 10;
+/// Payloads up to this are copied behind their header, bytes; larger ones leave from where they are.
+pub(crate) const COPIED_PAYLOAD_BYTES: usize = 8 << 10;
+/// Payload bytes that a client has in flight on a connection, both ways together.
+pub(crate) const MAX_BYTES_IN_FLIGHT: usize = 64 << 20;
+
+/// Requests in flight on a connection.
+pub(crate) const MAX_REQUESTS_IN_FLIGHT: usize = 256;
+/// Connections of a server.
+pub(crate) const MAX_CONNECTIONS: usize = 16 << 10;
+/// Payload bytes that one core of a server holds; a connection that would exceed it is not read from meanwhile.
+pub(crate) const MAX_PAYLOAD_BYTES_PER_CORE: usize = 512 << 20;
+/// How long a server that stops waits for running requests.
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Request buffers that a connection keeps for reuse.
+pub(crate) const POOLED_BODIES: usize = 64;
+/// The largest that is kept, bytes.
+pub(crate) const POOLED_BODY_BYTES: usize = 4 << 10;

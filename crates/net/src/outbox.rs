@@ -1,0 +1,181 @@
+//! Frames into a stream.
+//!
+//! One send is under way at a time. What is queued meanwhile leaves with the next one: headers, bodies and small payloads are
+//! gathered in staging memory, large payloads leave from where they are.
+
+use crate::budget::Permit;
+use crate::fault::Fault;
+use crate::limits::{COPIED_PAYLOAD_BYTES, SEND_STAGE_BYTES};
+use crate::signal::Signal;
+use crate::stream::Stream;
+use rt::IoBuf;
+use std::cell::{Cell, RefCell};
+use types::crc32c;
+use wire::frame::Header;
+
+/// The frames that wait to be sent. The requests in flight bound it.
+pub(crate) struct Outbox {
+    queue: RefCell<Queue>,
+    changed: Signal,
+    /// Frames that have been queued, and that have been sent, since the beginning.
+    queued: Cell<u64>,
+    sent: Cell<u64>,
+    sent_bytes: Cell<u64>,
+    sum_payloads: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Where small things are gathered, filled up to `end`; what is before `start` belongs to pieces already.
+    stage: Option<IoBuf>,
+    start: usize,
+    end: usize,
+    pieces: Vec<IoBuf>,
+    bytes: u64,
+    /// Given back when what is queued has been sent.
+    permits: Vec<Permit>,
+    /// Nothing comes any more.
+    closed: bool,
+    /// What is queued needn't be sent either.
+    aborted: bool,
+}
+
+impl Outbox {
+    pub(crate) fn new(sum_payloads: bool) -> Outbox {
+        Outbox {
+            queue: RefCell::default(),
+            changed: Signal::default(),
+            queued: Cell::new(0),
+            sent: Cell::new(0),
+            sent_bytes: Cell::new(0),
+            sum_payloads,
+        }
+    }
+
+    /// Queues a frame; `header`'s lengths and checksums are filled in. Returns the frame's number, see [`Outbox::has_sent`].
+    ///
+    /// The payload's bytes must not change until it is sent. `permit` is given back then.
+    pub(crate) fn push(
+        &self,
+        header: Header,
+        body: &[u8],
+        payload: Option<&IoBuf>,
+        permit: Option<Permit>,
+    ) -> u64 {
+        let mut header = header.with_body(body);
+        if let Some(payload) = payload {
+            header.payload_bytes = payload.len() as u32;
+            header.payload_sum = self.sum_payloads.then(|| crc32c(payload.as_slice()));
+        }
+        let mut queue = self.queue.borrow_mut();
+        if queue.closed {
+            return u64::MAX;
+        }
+        queue.append(&header.encode());
+        queue.append(body);
+        match payload {
+            Some(payload) if payload.len() > COPIED_PAYLOAD_BYTES => queue.append_shared(payload.clone()),
+            Some(payload) => queue.append(payload.as_slice()),
+            None => {}
+        }
+        queue.permits.extend(permit);
+        drop(queue);
+        self.queued.set(self.queued.get() + 1);
+        self.changed.notify();
+        self.queued.get()
+    }
+
+    /// Whether the frame with this number has left, so that its payload's memory is free.
+    pub(crate) fn has_sent(&self, number: u64) -> bool {
+        self.sent.get() >= number
+    }
+
+    /// Bytes sent so far.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.get()
+    }
+
+    /// Sends what is queued, then no more.
+    pub(crate) fn close(&self) {
+        self.queue.borrow_mut().closed = true;
+        self.changed.notify();
+    }
+
+    /// Sends nothing any more.
+    pub(crate) fn abort(&self) {
+        {
+            let mut queue = self.queue.borrow_mut();
+            queue.closed = true;
+            queue.aborted = true;
+        }
+        self.changed.notify();
+    }
+
+    /// Sends until it is closed.
+    pub(crate) async fn run(&self, stream: &Stream) -> Result<(), Fault> {
+        loop {
+            let has_work = || {
+                let queue = self.queue.borrow();
+                queue.closed || !queue.is_empty()
+            };
+            self.changed.wait_until(has_work).await;
+            let (pieces, permits, bytes, upto) = {
+                let mut queue = self.queue.borrow_mut();
+                if queue.aborted || queue.is_empty() {
+                    return Ok(());
+                }
+                let bytes = std::mem::take(&mut queue.bytes);
+                (queue.take(), std::mem::take(&mut queue.permits), bytes, self.queued.get())
+            };
+            stream.send(pieces).await?;
+            drop(permits);
+            self.sent.set(upto);
+            self.sent_bytes.set(self.sent_bytes.get() + bytes);
+        }
+    }
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.start == self.end
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        if bytes.len() > SEND_STAGE_BYTES {
+            return self.append_shared(IoBuf::from_slice(bytes));
+        }
+        if self.stage.is_none() || self.end + bytes.len() > SEND_STAGE_BYTES {
+            self.cut();
+            self.stage = None;
+            (self.start, self.end) = (0, 0);
+        }
+        let stage = self.stage.get_or_insert_with(|| IoBuf::alloc(SEND_STAGE_BYTES));
+        stage.copy_from(self.end, bytes);
+        self.end += bytes.len();
+        self.bytes += bytes.len() as u64;
+    }
+
+    fn append_shared(&mut self, payload: IoBuf) {
+        self.cut();
+        self.bytes += payload.len() as u64;
+        self.pieces.push(payload);
+    }
+
+    /// Makes what is staged a piece.
+    fn cut(&mut self) {
+        if let Some(stage) = &self.stage
+            && self.start < self.end
+        {
+            self.pieces.push(stage.slice(self.start..self.end));
+            self.start = self.end;
+        }
+    }
+
+    /// Everything that is queued. The staging memory goes with it; an idle connection holds none.
+    fn take(&mut self) -> Vec<IoBuf> {
+        self.cut();
+        self.stage = None;
+        (self.start, self.end) = (0, 0);
+        std::mem::take(&mut self.pieces)
+    }
+}

@@ -1,0 +1,120 @@
+//! New connections: who is it, and on which core does it belong?
+
+use super::core::{Arrival, Place, Shared};
+use crate::Caller;
+use crate::either::{Either, either};
+use crate::fault::Fault;
+use crate::inbound::Inbound;
+use crate::limits::{ACCEPT_PAUSE, HELLO_TIMEOUT, MAX_HANDSHAKES};
+use crate::stream::Stream;
+use rt::IoBuf;
+use rt::net::{Address, Listener, Socket};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use types::{Errno, Error};
+use wire::Message;
+use wire::frame::{Header, Hello, Kind, VERSION};
+
+/// The longest body of a hello, bytes.
+const MAX_HELLO_BYTES: u32 = 16 << 10;
+
+/// Accepts connections until the server stops.
+pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
+    let handshakes = Rc::new(Cell::new(0));
+    loop {
+        let accepted = match either(shared.stop.wait(), listener.accept()).await {
+            Either::First(()) => return,
+            Either::Second(accepted) => accepted,
+        };
+        match accepted {
+            Ok((socket, address)) => {
+                let Some(place) = shared.place().filter(|_| handshakes.get() < MAX_HANDSHAKES) else {
+                    tracing::warn!(%address, "a connection was closed: there are too many");
+                    continue;
+                };
+                handshakes.set(handshakes.get() + 1);
+                let (shared, handshakes) = (shared.clone(), handshakes.clone());
+                rt::spawn(async move {
+                    greet(shared, socket, address, place).await;
+                    handshakes.set(handshakes.get() - 1);
+                });
+            }
+            Err(e) => {
+                tracing::warn!("accepting a connection failed: {e}");
+                rt::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn greet(shared: Arc<Shared>, socket: Socket, address: Address, place: Place) {
+    let handshake = rt::timeout(HELLO_TIMEOUT, shake_hands(&shared, socket, address.clone()));
+    match handshake.await.unwrap_or(Err(Fault::Silent)) {
+        Ok(Some((stream, caller, incarnation))) => match stream.park() {
+            Ok(stream) => shared.hand_over(Arrival { stream, caller, incarnation, place }),
+            Err(e) => tracing::warn!(%address, "a connection can't be handed to its core: {e}"),
+        },
+        Ok(None) => {}
+        Err(fault) => tracing::debug!(%address, "a connection without a hello: {fault}"),
+    }
+}
+
+/// Hears the hello. `None`: the client was refused.
+async fn shake_hands(
+    shared: &Shared,
+    socket: Socket,
+    address: Address,
+) -> Result<Option<(Stream, Caller, u64)>, Fault> {
+    let stream = Rc::new(shared.options.security.accept(socket).await?);
+    let mut inbound = Inbound::new(stream.clone());
+    let header = inbound.header().await?.ok_or(Fault::Closed)?;
+    if header.kind != Kind::Hello || header.body_bytes > MAX_HELLO_BYTES || header.payload_bytes > 0 {
+        return Err(Fault::unexpected("the first frame is no hello"));
+    }
+    let hello = Hello::decode(inbound.body(&header).await?.as_slice())?;
+    if !inbound.is_drained() {
+        return Err(Fault::unexpected("something follows the hello before it is answered"));
+    }
+    drop(inbound);
+    if let Err(error) = check(shared, &hello) {
+        tracing::warn!(client = hello.name, %address, "a client was refused: {error}");
+        refuse(&stream, &error).await?;
+        return Ok(None);
+    }
+    let caller = Caller {
+        name: hello.name,
+        address,
+        transport: stream.transport(),
+        client: hello.client,
+        core: hello.core,
+        cluster: hello.cluster,
+    };
+    let stream = Rc::into_inner(stream).expect("the receiver, the only other owner, is gone");
+    Ok(Some((stream, caller, hello.incarnation)))
+}
+
+fn check(shared: &Shared, hello: &Hello) -> Result<(), Error> {
+    let name = &shared.options.name;
+    if hello.protocol < VERSION.into() {
+        let message =
+            format!("{name} speaks version {VERSION} of the protocol, the client {}", hello.protocol);
+        return Err(Error::new(Errno::EPROTO, message).hint("install the same version of weft on both"));
+    }
+    let (ours, theirs) = (&shared.options.cluster, &hello.cluster);
+    if !theirs.is_empty() && theirs != ours {
+        let message = format!("{name} belongs to cluster {ours}, the client to {theirs}");
+        return Err(Error::new(Errno::EACCES, message).hint("use the cluster file of this cluster"));
+    }
+    Ok(())
+}
+
+/// Tells a client why it isn't welcome.
+pub(super) async fn refuse(stream: &Stream, error: &Error) -> Result<(), Fault> {
+    let mut body = Vec::new();
+    error.encode(&mut body);
+    let mut frame = Header::new(Kind::Error, 0).with_body(&body).encode().to_vec();
+    frame.extend_from_slice(&body);
+    stream.send(vec![IoBuf::from_slice(&frame)]).await?;
+    Ok(())
+}

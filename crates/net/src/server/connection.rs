@@ -1,0 +1,287 @@
+//! One connection of a client, on its core.
+
+use super::accept::refuse;
+use super::core::{Arrival, ServerCore};
+use super::requests::{Requests, Running};
+use super::router::Job;
+use crate::Caller;
+use crate::budget::Permit;
+use crate::either::{Either, either};
+use crate::fault::Fault;
+use crate::inbound::{Heard, Inbound};
+use crate::limits::{DIRECT_RECEIVE_BYTES, WELCOME_PING_INTERVAL};
+use crate::outbox::Outbox;
+use crate::signal::Signal;
+use crate::stream::Stream;
+use rt::IoBuf;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use types::{Errno, Error, Result};
+use wire::frame::{Header, Kind, MAX_BODY_BYTES, VERSION, Welcome};
+use wire::{Answer, Message};
+
+/// One connection of a client.
+pub(super) struct Connection {
+    core: Rc<ServerCore>,
+    stream: Rc<Stream>,
+    caller: Rc<Caller>,
+    incarnation: u64,
+    outbox: Outbox,
+    requests: Rc<Requests>,
+    /// No more requests begin.
+    ending: Cell<bool>,
+    /// None runs any more, neither here nor on the connections before it.
+    ended: Cell<bool>,
+    changed: Signal,
+}
+
+impl Connection {
+    /// Serves a connection until it ends.
+    pub(super) async fn serve(core: Rc<ServerCore>, arrival: Arrival) {
+        let Arrival { stream, caller, incarnation, place } = arrival;
+        let sum_payloads = core.shared.options.sum_payloads;
+        let connection = Rc::new(Connection {
+            core,
+            stream: Rc::new(stream.unpark()),
+            caller: Rc::new(caller),
+            incarnation,
+            outbox: Outbox::new(sum_payloads),
+            requests: Rc::default(),
+            ending: Cell::new(false),
+            ended: Cell::new(false),
+            changed: Signal::default(),
+        });
+        match connection.core.register(&connection) {
+            Ok(prior) => connection.run(prior).await,
+            Err(_) => {
+                let error = Error::new(Errno::ESTALE, "there is a newer connection of this client core");
+                let _ = refuse(&connection.stream, &error).await; // It may be gone, which is as good.
+            }
+        }
+        drop(place);
+    }
+
+    /// Which core of which client it is.
+    pub(super) fn key(&self) -> (u64, u32) {
+        (self.caller.client, self.caller.core)
+    }
+
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    async fn run(self: &Rc<Self>, prior: Option<Rc<Connection>>) {
+        let sender = self.clone();
+        rt::spawn(async move {
+            let result = sender.outbox.run(&sender.stream).await;
+            sender.end(result.err().as_ref());
+        });
+        if let Some(prior) = prior {
+            prior.end(None);
+            self.outlive(&prior).await;
+        }
+        if !self.ending.get() {
+            self.welcome();
+            let inbound = Inbound::new(self.stream.clone());
+            rt::spawn(self.clone().watch(inbound.heard()));
+            let result = self.receive(inbound).await;
+            self.end(result.err().as_ref());
+        }
+        self.requests.ended().await;
+        self.ended.set(true);
+        self.changed.notify();
+        self.core.forget(self);
+    }
+
+    /// Waits for the requests of the connection before this one.
+    async fn outlive(&self, prior: &Connection) {
+        loop {
+            let ended = prior.changed.wait_until(|| prior.ended.get());
+            if rt::timeout(WELCOME_PING_INTERVAL, ended).await.is_some() {
+                return;
+            }
+            // The client sees that there is somebody.
+            self.outbox.push(Header::new(Kind::Ping, 0), &[], None, None);
+        }
+    }
+
+    fn welcome(&self) {
+        let options = &self.core.shared.options;
+        let welcome = Welcome {
+            protocol: VERSION.into(),
+            name: options.name.clone(),
+            credits: options.limits.requests_per_connection as u32,
+            cores: self.core.shared.cores() as u32,
+        };
+        let mut body = Vec::new();
+        welcome.encode(&mut body);
+        self.outbox.push(Header::new(Kind::Welcome, 0), &body, None, None);
+    }
+
+    /// Ends it at once; what runs and doesn't wait runs to its end.
+    pub(super) fn end(&self, fault: Option<&Fault>) {
+        if self.ending.replace(true) {
+            self.stream.shutdown();
+            return;
+        }
+        let Caller { name, address, .. } = &*self.caller;
+        match fault {
+            Some(Fault::Malformed(malformed)) => {
+                tracing::warn!(client = name, %address, "a connection was ended: {malformed}");
+            }
+            Some(fault) => tracing::debug!(client = name, %address, "a connection has ended: {fault}"),
+            None => tracing::debug!(client = name, %address, "a connection was ended"),
+        }
+        self.outbox.abort();
+        self.stream.shutdown();
+        self.requests.cancel_all();
+        self.changed.notify();
+    }
+
+    /// Ends it in good order: says goodbye, and lets running requests be answered.
+    pub(super) fn drain(self: &Rc<Self>) {
+        if self.ending.replace(true) {
+            return;
+        }
+        self.outbox.push(Header::new(Kind::Goodbye, 0), &[], None, None);
+        self.requests.cancel_all();
+        self.changed.notify();
+        let connection = self.clone();
+        rt::spawn(async move {
+            connection.requests.ended().await;
+            // The sender ends the connection when everything has left.
+            connection.outbox.close();
+        });
+    }
+
+    async fn receive(self: &Rc<Self>, mut inbound: Inbound) -> Result<(), Fault> {
+        while let Some(header) = inbound.header().await? {
+            inbound.expect_bulk(header.payload_bytes as usize > DIRECT_RECEIVE_BYTES);
+            match header.kind {
+                Kind::Request => self.receive_request(header, &mut inbound).await?,
+                kind => {
+                    inbound.body(&header).await?;
+                    inbound.skip(header.payload_bytes as usize).await?;
+                    match kind {
+                        Kind::Cancel => self.requests.cancel(header.id),
+                        Kind::Ping => {
+                            self.outbox.push(Header::new(Kind::Pong, 0), &[], None, None);
+                        }
+                        Kind::Pong => {}
+                        Kind::Goodbye => return Ok(()),
+                        kind => {
+                            return Err(Fault::unexpected(format!("a client sent a frame of kind {kind:?}")));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn receive_request(self: &Rc<Self>, header: Header, inbound: &mut Inbound) -> Result<(), Fault> {
+        let limits = &self.core.shared.options.limits;
+        if self.requests.running() >= limits.requests_per_connection {
+            return Err(Fault::unexpected("more requests are in flight than were allowed"));
+        }
+        let amount = header.payload_bytes as usize + header.wanted_bytes as usize;
+        let Some(permit) = self.core.payloads.acquire(amount).await else { return Err(Fault::Closed) };
+        let body = inbound.body(&header).await?;
+        let job = self.decode(&header, body.as_slice());
+        let payload = match (&job, header.payload_bytes as usize) {
+            (_, 0) => None,
+            (Err(_), len) => {
+                inbound.skip(len).await?;
+                None
+            }
+            (Ok(_), len) => {
+                let payload = IoBuf::alloc(len);
+                inbound.payload(&header, &payload).await?;
+                Some(payload)
+            }
+        };
+        // A server that stops begins nothing; the client asks again elsewhere, or later.
+        if self.ending.get() {
+            return Ok(());
+        }
+        match job {
+            Ok(job) => self.begin(&header, job, payload, permit),
+            Err(error) => self.answer_error(header.id, &error),
+        }
+        Ok(())
+    }
+
+    fn decode(&self, header: &Header, body: &[u8]) -> Result<Job> {
+        let Some(route) = self.core.shared.router.route(header.service) else {
+            let name = &self.core.shared.options.name;
+            let message = format!("{name} has no service {}", header.service);
+            return Err(Error::new(Errno::EOPNOTSUPP, message));
+        };
+        Ok(route.decode(body)?)
+    }
+
+    fn begin(self: &Rc<Self>, header: &Header, job: Job, payload: Option<IoBuf>, permit: Permit) {
+        let running = self.requests.begin(header.id, job.answer == Answer::Waits);
+        let payload = match job.answer {
+            Answer::Fills => Some(IoBuf::alloc(header.wanted_bytes as usize)),
+            Answer::Plain | Answer::Waits => payload,
+        };
+        let (connection, id) = (self.clone(), header.id);
+        rt::spawn(async move { connection.perform(running, id, job, payload, permit).await });
+    }
+
+    async fn perform(&self, running: Running, id: u64, job: Job, payload: Option<IoBuf>, permit: Permit) {
+        // A retry of it may be on the next connection already.
+        if self.ending.get() {
+            return;
+        }
+        let work = (job.run)(self.caller.clone(), payload.clone());
+        let result = match &running.cancel {
+            None => work.await,
+            Some(cancel) => match either(work, cancel.cancelled()).await {
+                Either::First(result) => result,
+                // The end of the connection is no answer: the client asks again.
+                Either::Second(()) if self.ending.get() => return,
+                Either::Second(()) => Err(Errno::ECANCELED.into()),
+            },
+        };
+        match result {
+            Ok(body) if body.len() <= MAX_BODY_BYTES as usize => {
+                let filled = payload.filter(|_| job.answer == Answer::Fills);
+                self.outbox.push(Header::new(Kind::Reply, id), &body, filled.as_ref(), Some(permit));
+            }
+            Ok(body) => self.answer_error(id, &oversized(body.len())),
+            Err(error) => self.answer_error(id, &error),
+        }
+        drop(running);
+    }
+
+    fn answer_error(&self, id: u64, error: &Error) {
+        let mut body = Vec::new();
+        error.encode(&mut body);
+        self.outbox.push(Header::new(Kind::Error, id), &body, None, None);
+    }
+
+    /// Asks a silent client for a sign of life, and gives it up in the end.
+    async fn watch(self: Rc<Self>, heard: Rc<Heard>) {
+        let liveness = self.core.shared.options.limits.liveness;
+        loop {
+            let ending = self.changed.wait_until(|| self.ending.get());
+            if let Either::First(()) = either(ending, rt::sleep(liveness.ask_after / 2)).await {
+                return;
+            }
+            let silence = Duration::from_nanos(rt::monotonic_ns().saturating_sub(heard.at_ns.get()));
+            if silence > liveness.give_up_after {
+                return self.end(Some(&Fault::Silent));
+            }
+            if silence > liveness.ask_after {
+                self.outbox.push(Header::new(Kind::Ping, 0), &[], None, None);
+            }
+        }
+    }
+}
+
+fn oversized(len: usize) -> Error {
+    Error::new(Errno::E2BIG, format!("an answer has {len} bytes, at most {MAX_BODY_BYTES} are allowed"))
+}

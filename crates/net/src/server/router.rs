@@ -1,0 +1,74 @@
+//! Which handler answers which service.
+
+use crate::{Caller, Handler, LocalFuture};
+use rt::IoBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use types::Result;
+use wire::{Answer, Malformed, Message, Request};
+
+/// Numbers of services are below this.
+const SERVICES: usize = 8;
+
+/// The services of a server.
+#[derive(Default)]
+pub struct Router {
+    routes: [Option<Arc<dyn Route>>; SERVICES],
+}
+
+impl Router {
+    /// No service yet.
+    pub fn new() -> Router {
+        Router::default()
+    }
+
+    /// With a service; it replaces one of the same kind.
+    pub fn with<Req, Rep>(mut self, handler: Arc<dyn Handler<Req, Rep>>) -> Router
+    where
+        Req: Request + 'static,
+        Rep: Message + 'static,
+    {
+        self.routes[Req::SERVICE as usize] = Some(Arc::new(HandlerRoute { handler }));
+        self
+    }
+
+    /// The way to a service, by its number in a header.
+    pub(super) fn route(&self, service: u8) -> Option<&dyn Route> {
+        self.routes.get(service as usize)?.as_deref()
+    }
+}
+
+/// A decoded request, ready to run.
+pub(super) struct Job {
+    /// What comes beside its answer.
+    pub(super) answer: Answer,
+    /// Runs it; gives the body of the reply.
+    pub(super) run: Box<dyn FnOnce(Rc<Caller>, Option<IoBuf>) -> LocalFuture<'static, Result<Vec<u8>>>>,
+}
+
+/// The way to one service.
+pub(super) trait Route: Send + Sync {
+    /// Decodes a request.
+    fn decode(&self, body: &[u8]) -> Result<Job, Malformed>;
+}
+
+struct HandlerRoute<Req, Rep> {
+    handler: Arc<dyn Handler<Req, Rep>>,
+}
+
+impl<Req: Request + 'static, Rep: Message + 'static> Route for HandlerRoute<Req, Rep> {
+    fn decode(&self, body: &[u8]) -> Result<Job, Malformed> {
+        let request = Req::decode(body)?;
+        let answer = request.answer_payload();
+        let handler = self.handler.clone();
+        let run = move |caller: Rc<Caller>, payload| -> LocalFuture<'static, Result<Vec<u8>>> {
+            Box::pin(async move {
+                let reply = handler.handle_from(&caller, request, payload).await?;
+                let mut body = Vec::new();
+                reply.encode(&mut body);
+                Ok(body)
+            })
+        };
+        Ok(Job { answer, run: Box::new(run) })
+    }
+}

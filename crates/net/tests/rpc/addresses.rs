@@ -1,0 +1,94 @@
+//! Peers with several addresses, and peers that don't want us.
+
+use crate::support::{Ask, Service1, Told, identity, localhost, peer_of, serve};
+use net::{Channel, ClientIdentity, Peer, PeerOptions, Transport};
+use std::net::TcpListener;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+use types::Errno;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+#[test]
+fn the_next_address_is_taken_when_the_first_is_dead() {
+    let server = serve(&Service1::open());
+    let alive = server.addresses()[0];
+    let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
+    let peer = peer_of(vec![dead, alive], LIMIT);
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+        let status = peer.status();
+        assert_eq!((status.name.as_str(), &status.addresses[..]), ("storage node 3", &[dead, alive][..]));
+        let link = &status.links[0];
+        assert_eq!(link.connected, Some((alive, Transport::Tcp)));
+        assert_eq!(link.failures.len(), 1);
+        assert_eq!(link.failures[0].address, dead);
+        assert!(link.failures[0].reason.contains("refused"), "{link:?}");
+        assert!(link.round_trip.is_some());
+        assert_eq!((link.connections, link.requests), (1, 1));
+    })
+    .unwrap();
+}
+
+#[test]
+fn new_addresses_are_used_by_calls_that_already_wait() {
+    let server = serve(&Service1::open());
+    let alive = server.addresses().to_vec();
+    let dead = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
+    let peer = peer_of(vec![dead], LIMIT);
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        rt::spawn(async move {
+            rt::sleep(Duration::from_millis(30)).await;
+            peer.set_addresses(alive);
+        });
+        assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_client_of_another_cluster_is_refused_at_once() {
+    let server = serve(&Service1::open());
+    let other = ClientIdentity { cluster: "another".into(), ..identity() };
+    let peer = Peer::new(PeerOptions::new("storage node 3", server.addresses().to_vec(), other));
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let error = channel.call(Ask::Sum(1), None).await.unwrap_err();
+        assert_eq!(error.errno, Errno::EACCES);
+        assert!(error.message.contains("belongs to cluster"), "{error}");
+        assert!(peer.status().links[0].failures[0].reason.contains("refused: storage node 3 belongs"));
+    })
+    .unwrap();
+}
+
+#[test]
+fn each_core_has_a_connection_of_its_own() {
+    let server = serve(&Service1::open());
+    let peer = peer_of(server.addresses().to_vec(), LIMIT);
+    let all = Arc::new(Barrier::new(4));
+    let threads: Vec<_> = (0..3)
+        .map(|index| {
+            let met = all.clone();
+            let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+            let config =
+                rt::CoreConfig { name: format!("client-{index}"), cpu: Some(index % 2), batch: false };
+            rt::start_core(config, move || async move {
+                for number in 0..100 {
+                    assert_eq!(channel.call(Ask::Sum(number), None).await, Ok(Told(number, 0)));
+                }
+                met.wait();
+                met.wait();
+            })
+            .unwrap()
+        })
+        .collect();
+    all.wait(); // All have called, and ...
+    let links = peer.status().links;
+    assert_eq!((links.len(), links.iter().map(|link| link.requests).sum::<u64>()), (3, 300));
+    assert!(links.iter().all(|link| link.connections == 1));
+    all.wait(); // ... now they may end.
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(peer.status().links.is_empty(), "their cores have ended");
+}

@@ -1,0 +1,45 @@
+//! Calls that nobody waits for any more.
+
+use crate::lost_connections::until;
+use crate::support::{Ask, Service1, Told, peer_of, serve};
+use net::Channel;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+#[test]
+fn a_dropped_wait_ends_at_the_server_and_frees_its_place() {
+    let service = Service1::open();
+    let server = serve(&service);
+    let peer = peer_of(server.addresses().to_vec(), Duration::from_secs(30));
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        // More in all than may be in flight.
+        for _ in 0..3 {
+            let waits = (0..150).map(|number| channel.call(Ask::Wait(number), None)).collect();
+            let cut = rt::timeout(Duration::from_millis(100), rt::join_all(waits));
+            assert!(cut.await.is_none());
+            until(|| service.waiting.load(Ordering::SeqCst) == 0).await;
+        }
+        assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+        assert_eq!(peer.status().links[0].connections, 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn work_that_does_not_wait_runs_to_its_end() {
+    let service = Service1::new();
+    let server = serve(&service);
+    let peer = peer_of(server.addresses().to_vec(), Duration::from_secs(30));
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let given_up = rt::timeout(Duration::from_millis(50), channel.call(Ask::Count(1), None)).await;
+        assert!(given_up.is_none());
+        until(|| service.begun.load(Ordering::SeqCst) == 1).await;
+        service.gate.set();
+        until(|| service.counts.lock().get(&1) == Some(&1)).await;
+        assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+        assert_eq!(peer.status().links[0].connections, 1);
+    })
+    .unwrap();
+}

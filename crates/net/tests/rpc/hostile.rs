@@ -1,0 +1,195 @@
+//! What isn't a frame, or not the right one, costs its sender the connection and nobody else anything.
+
+use crate::raw::Raw;
+use crate::support::{Ask, Service1, Told, channel_to, localhost, pattern, peer_of, serve};
+use net::{Channel, Server};
+use rt::IoBuf;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+use types::Errno;
+use wire::frame::{Header, Kind, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
+use wire::{Message, Service};
+
+fn still_works(server: &Arc<Server>) {
+    let channel = channel_to(server);
+    rt::block_on(async move {
+        assert_eq!(channel.call(Ask::Sum(5), None).await, Ok(Told(5, 0)));
+    })
+    .unwrap();
+}
+
+fn request(id: u64) -> Header {
+    Header { service: Service::Storage as u8, ..Header::new(Kind::Request, id) }
+}
+
+fn body(ask: Ask) -> Vec<u8> {
+    let mut body = Vec::new();
+    ask.encode(&mut body);
+    body
+}
+
+#[test]
+fn garbage_ends_the_connection_and_nothing_else() {
+    let server = serve(&Service1::open());
+    let address = server.addresses()[0];
+    let bystander = &mut Raw::welcome(address, 500);
+    let noise: Vec<u8> = (0..100_000).map(|_| rt::random_u64() as u8).collect();
+    let too_long = |header: Header| header.encode().to_vec();
+    let bad: Vec<Vec<u8>> = vec![
+        noise,
+        vec![0; 64],
+        b"GET / HTTP/1.1\r\nHost: here\r\nUser-Agent: a browser that came to the wrong port\r\n\r\n".to_vec(),
+        too_long(Header { body_bytes: MAX_BODY_BYTES + 1, ..request(1) }),
+        too_long(Header { payload_bytes: MAX_PAYLOAD_BYTES + 1, ..request(1) }),
+        too_long(Header { wanted_bytes: u32::MAX, ..request(1) }),
+        // A frame that only a server sends, a second hello, a body that isn't what its checksum says.
+        Header::new(Kind::Welcome, 0).encode().to_vec(),
+        Header::new(Kind::Hello, 0).encode().to_vec(),
+        [&Header { body_bytes: 3, ..request(1) }.encode()[..], b"abc"].concat(),
+    ];
+    for (number, bytes) in bad.iter().enumerate() {
+        // In place of a hello, and after it.
+        let mut raw = Raw::connect(address);
+        raw.send_bytes(bytes);
+        let refused = raw.receive();
+        assert!(
+            refused.is_none_or(|(header, _)| header.kind == Kind::Error && raw.receive().is_none()),
+            "{number}"
+        );
+        let mut raw = Raw::welcome(address, 1000 + number as u64);
+        raw.send_bytes(bytes);
+        assert!(raw.receive().is_none(), "{number}");
+    }
+    bystander.send(Header::new(Kind::Ping, 0), &[], &[]);
+    assert_eq!(bystander.receive().unwrap().0.kind, Kind::Pong);
+    still_works(&server);
+}
+
+#[test]
+fn a_connection_that_breaks_off_in_a_frame_is_forgotten() {
+    let server = serve(&Service1::open());
+    let whole = [
+        &request(1).with_body(&body(Ask::Sum(1))).with_payload(&[7; 200_000]).encode()[..],
+        &body(Ask::Sum(1)),
+    ]
+    .concat();
+    for len in [0, 1, 63, 64, 70, whole.len()] {
+        let mut raw = Raw::welcome(server.addresses()[0], len as u64);
+        raw.send_bytes(&whole[..len]);
+    }
+    still_works(&server);
+}
+
+#[test]
+fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays() {
+    let server = serve(&Service1::open());
+    let mut raw = Raw::welcome(server.addresses()[0], 1);
+    raw.send(request(10), b"\xffnonsense", &[1; 100]);
+    raw.send(Header { service: 99, ..request(11) }, &body(Ask::Sum(1)), &[1; 100_000]);
+    raw.send(Header { service: Service::Metadata as u8, ..request(12) }, &body(Ask::Sum(1)), &[]);
+    raw.send(request(13), &body(Ask::Sum(1)), &[]);
+    let expected = [(10, Errno::EPROTO), (11, Errno::EOPNOTSUPP), (12, Errno::EOPNOTSUPP)];
+    for (id, errno) in expected {
+        let (header, body) = raw.receive().unwrap();
+        assert_eq!((header.kind, header.id), (Kind::Error, id));
+        assert_eq!(types::Error::decode(&body).unwrap().errno, errno);
+    }
+    let (header, body) = raw.receive().unwrap();
+    assert_eq!((header.kind, header.id), (Kind::Reply, 13));
+    assert_eq!(Told::decode(&body).unwrap(), Told(1, 0));
+}
+
+#[test]
+fn more_requests_than_allowed_end_the_connection() {
+    let service = Service1::new(); // The gate is closed.
+    let server = serve(&service);
+    let mut raw = Raw::welcome(server.addresses()[0], 1);
+    for id in 0..257 {
+        raw.send(request(id), &body(Ask::Count(id)), &[]);
+    }
+    assert!(raw.receive().is_none());
+    service.gate.set();
+    still_works(&server);
+}
+
+#[test]
+fn a_flipped_bit_on_the_way_to_the_server_is_noticed() {
+    let service = Service1::open();
+    let server = serve(&service);
+    for len in [10, 5000, 300_000] {
+        let mut raw = Raw::welcome(server.addresses()[0], len as u64);
+        let mut payload = pattern(1, len);
+        let header = request(1).with_body(&body(Ask::Count(len as u64))).with_payload(&payload);
+        payload[len / 2] ^= 4;
+        raw.send_bytes(&[&header.encode()[..], &body(Ask::Count(len as u64)), &payload].concat());
+        assert!(raw.receive().is_none());
+    }
+    assert!(service.counts.lock().is_empty(), "no service has seen it");
+    still_works(&server);
+}
+
+#[test]
+fn a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired() {
+    let listener = TcpListener::bind(localhost()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        for attempt in 0..2 {
+            let mut raw = Raw::over(listener.accept().unwrap().0);
+            raw.answer_hello();
+            let (asked, _) = raw.receive().unwrap();
+            assert_eq!((asked.kind, asked.wanted_bytes), (Kind::Request, 200_000));
+            let mut payload = pattern(1, 200_000);
+            let mut told = Vec::new();
+            Told(1, 200_000).encode(&mut told);
+            let header = Header::new(Kind::Reply, asked.id).with_body(&told).with_payload(&payload);
+            payload[150_000] ^= if attempt == 0 { 1 } else { 0 };
+            raw.send_bytes(&[&header.encode()[..], &told, &payload].concat());
+            if attempt == 0 {
+                assert!(raw.receive().is_none());
+            } else {
+                // The peer is dropped in the end, in good order.
+                assert_eq!(raw.receive().unwrap().0.kind, Kind::Goodbye);
+            }
+        }
+    });
+    let peer = peer_of(vec![address], Duration::from_secs(30));
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let buf = IoBuf::alloc(200_000);
+        assert_eq!(channel.call(Ask::Fill(1), Some(buf.clone())).await, Ok(Told(1, 200_000)));
+        assert!(buf.as_slice() == pattern(1, 200_000));
+        assert_eq!(peer.status().links[0].connections, 2);
+        drop((channel, peer));
+        rt::sleep(Duration::from_millis(20)).await; // The goodbye leaves.
+    })
+    .unwrap();
+    server.join().unwrap();
+}
+
+#[test]
+fn a_server_that_answers_what_was_not_asked_is_left() {
+    let listener = TcpListener::bind(localhost()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let answers = [
+            Header::new(Kind::Reply, 77),
+            Header { payload_bytes: 5, ..Header::new(Kind::Reply, 0) },
+            Header::new(Kind::Request, 0),
+        ];
+        for answer in answers {
+            let mut raw = Raw::over(listener.accept().unwrap().0);
+            raw.answer_hello();
+            raw.receive().unwrap();
+            raw.send(answer, &[], &vec![0; answer.payload_bytes as usize]);
+            assert!(raw.receive().is_none());
+        }
+    });
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], Duration::from_millis(700)));
+        let error = channel.call(Ask::Fill(1), Some(IoBuf::alloc(10))).await.unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+    })
+    .unwrap();
+    server.join().unwrap();
+}

@@ -1,0 +1,163 @@
+//! Connections that break, and servers that come back.
+
+use crate::proxy::Proxy;
+use crate::raw::Raw;
+use crate::support::{Ask, Service1, Told, channel_to, pattern, peer_of, serve, serve_at, sum};
+use net::Channel;
+use rt::IoBuf;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use wire::frame::Kind;
+
+/// Waits until something becomes true.
+pub async fn until(mut condition: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if condition() {
+            return;
+        }
+        rt::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it never became true");
+}
+
+/// Waits until something becomes true, on a thread without a core.
+pub fn until_blocking(mut condition: impl FnMut() -> bool + 'static) {
+    rt::block_on(async move { until(&mut condition).await }).unwrap();
+}
+
+#[test]
+fn calls_survive_a_server_that_dies_and_comes_back() {
+    let service = Service1::new(); // The gate is closed: calls are cut in the middle.
+    let mut server = serve(&service);
+    let address = server.addresses()[0];
+    let channel = channel_to(&server);
+    let seen = service.clone();
+    let client = std::thread::spawn(move || {
+        rt::block_on(async move {
+            let done = Rc::new(Cell::new(0));
+            for number in 0..20u64 {
+                let (channel, done) = (channel.clone(), done.clone());
+                rt::spawn(async move {
+                    assert_eq!(channel.call(Ask::Count(number), None).await.unwrap().0, number);
+                    let data = IoBuf::from_slice(&pattern(number, 100_000));
+                    let expected = sum(data.as_slice());
+                    assert_eq!(channel.call(Ask::Sum(number), Some(data)).await, Ok(Told(number, expected)));
+                    done.set(done.get() + 1);
+                });
+            }
+            until(|| done.get() == 20).await;
+        })
+        .unwrap();
+    });
+    for round in 1..=2 {
+        let seen = seen.clone();
+        until_blocking(move || seen.begun.load(Ordering::SeqCst) == 20 * round);
+        server.stop();
+        seen_running_reset(&service);
+        server = serve_at(address, &service);
+    }
+    service.gate.set();
+    client.join().unwrap();
+    assert!(service.counts.lock().values().all(|count| *count == 1));
+}
+
+/// What a dead server ran has ended with it.
+fn seen_running_reset(service: &Arc<Service1>) {
+    service.running.lock().clear();
+}
+
+/// A call whose connection is cut while the service still works on it is repeated only when that work has ended.
+fn no_copy_runs_beside_an_older_one(cut: fn(&Proxy)) {
+    let service = Service1::new();
+    let server = serve(&service);
+    let proxy = Proxy::to(server.addresses()[0]);
+    let seen = service.clone();
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> =
+            Channel::remote(peer_of(vec![proxy.address], Duration::from_secs(30)));
+        let (answer, call) = (Rc::new(Cell::new(None)), channel.clone());
+        let answered = answer.clone();
+        rt::spawn(async move { answered.set(Some(call.call(Ask::Count(1), None).await)) });
+        until(|| seen.begun.load(Ordering::SeqCst) == 1).await;
+        for cuts in 1..=3 {
+            cut(&proxy);
+            until(|| proxy.connections() > cuts).await;
+            rt::sleep(Duration::from_millis(30)).await; // The hello arrives.
+            assert_eq!(seen.begun.load(Ordering::SeqCst), 1, "the older copy still runs");
+        }
+        seen.gate.set();
+        until(|| {
+            let got = answer.take();
+            let there = got.is_some();
+            answer.set(got);
+            there
+        })
+        .await;
+        assert_eq!(answer.take(), Some(Ok(Told(1, 2))), "it was repeated");
+    })
+    .unwrap();
+    assert_eq!(service.most.load(Ordering::SeqCst), 1, "never two at a time");
+}
+
+#[test]
+fn no_copy_of_a_request_runs_beside_an_older_one_when_both_ends_notice() {
+    no_copy_runs_beside_an_older_one(Proxy::cut);
+}
+
+#[test]
+fn no_copy_of_a_request_runs_beside_an_older_one_when_only_the_client_notices() {
+    no_copy_runs_beside_an_older_one(Proxy::cut_client);
+}
+
+#[test]
+fn bulk_transfers_survive_cuts() {
+    let server = serve(&Service1::open());
+    let address = server.addresses()[0];
+    rt::block_on(async move {
+        let proxy = Rc::new(Proxy::to(address));
+        let channel: Channel<Ask, Told> =
+            Channel::remote(peer_of(vec![proxy.address], Duration::from_secs(30)));
+        let done = Rc::new(Cell::new(0));
+        for number in 0..30u64 {
+            let (channel, done) = (channel.clone(), done.clone());
+            rt::spawn(async move {
+                let buf = IoBuf::alloc(1 << 20);
+                assert_eq!(
+                    channel.call(Ask::Fill(number), Some(buf.clone())).await,
+                    Ok(Told(number, 1 << 20))
+                );
+                assert!(buf.as_slice() == pattern(number, 1 << 20));
+                let expected = sum(buf.as_slice());
+                assert_eq!(channel.call(Ask::Sum(number), Some(buf)).await, Ok(Told(number, expected)));
+                done.set(done.get() + 1);
+            });
+        }
+        for cuts in 0..5 {
+            until(|| proxy.connections() > cuts).await;
+            rt::sleep(Duration::from_millis(10)).await;
+            proxy.cut();
+        }
+        until(|| done.get() == 30).await;
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_older_connection_is_refused() {
+    let server = serve(&Service1::open());
+    let address = server.addresses()[0];
+    let mut newer = Raw::connect(address);
+    newer.hello(1, 5);
+    assert_eq!(newer.receive().unwrap().0.kind, Kind::Welcome);
+    let mut older = Raw::connect(address);
+    older.hello(1, 4);
+    assert_eq!(older.receive().unwrap().0.kind, Kind::Error);
+    assert!(older.receive().is_none());
+    let mut newest = Raw::connect(address);
+    newest.hello(1, 6);
+    assert_eq!(newest.receive().unwrap().0.kind, Kind::Welcome);
+    assert!(newer.receive().is_none(), "it was replaced");
+}

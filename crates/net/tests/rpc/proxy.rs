@@ -1,0 +1,75 @@
+//! A wire that can be cut.
+
+use parking_lot::Mutex;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Forwards connections to a server.
+pub struct Proxy {
+    pub address: SocketAddr,
+    /// Pairs of client's and server's ends, in the order of their making.
+    pairs: Arc<Mutex<Vec<(TcpStream, TcpStream)>>>,
+    /// Connections with lower numbers swallow what comes.
+    frozen: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    pub fn to(server: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let pairs: Arc<Mutex<Vec<(TcpStream, TcpStream)>>> = Arc::default();
+        let made = pairs.clone();
+        let frozen = Arc::new(AtomicUsize::new(0));
+        let ice = frozen.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let client = client.unwrap();
+                let Ok(server) = TcpStream::connect(server) else { continue };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let (ice, number) = (ice.clone(), made.lock().len());
+                    std::thread::spawn(move || forward(from, to, number, &ice));
+                }
+                made.lock().push((client, server));
+            }
+        });
+        Proxy { address, pairs, frozen }
+    }
+
+    /// Connections that were made so far.
+    pub fn connections(&self) -> usize {
+        self.pairs.lock().len()
+    }
+
+    /// Nothing comes through on the connections that there are; they stay open.
+    pub fn freeze(&self) {
+        self.frozen.store(self.connections(), Ordering::SeqCst);
+    }
+
+    /// Cuts the newest connection at the client's end; the server doesn't learn of it.
+    pub fn cut_client(&self) {
+        self.pairs.lock().last().unwrap().0.shutdown(Shutdown::Both).unwrap();
+    }
+
+    /// Cuts the newest connection at both ends.
+    pub fn cut(&self) {
+        let pairs = self.pairs.lock();
+        let (client, server) = pairs.last().unwrap();
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = server.shutdown(Shutdown::Both);
+    }
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, number: usize, ice: &AtomicUsize) {
+    let mut buf = vec![0; 64 << 10];
+    while let Ok(got @ 1..) = from.read(&mut buf) {
+        if number < ice.load(Ordering::SeqCst) {
+            continue;
+        }
+        if to.write_all(&buf[..got]).is_err() {
+            return;
+        }
+    }
+}

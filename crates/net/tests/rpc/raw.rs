@@ -1,0 +1,81 @@
+//! Frames by hand, on a plain socket.
+
+use crate::support::CLUSTER;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+use wire::Message;
+use wire::frame::{HEADER_BYTES, Header, Hello, Kind, Welcome};
+
+/// One end of a connection.
+pub struct Raw(pub TcpStream);
+
+impl Raw {
+    pub fn connect(address: SocketAddr) -> Raw {
+        Raw::over(TcpStream::connect(address).unwrap())
+    }
+
+    pub fn over(stream: TcpStream) -> Raw {
+        // Fails a test that would wait for ever.
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Raw(stream)
+    }
+
+    /// Connects and says hello.
+    pub fn welcome(address: SocketAddr, client: u64) -> Raw {
+        let mut raw = Raw::connect(address);
+        raw.hello(client, 1);
+        assert_eq!(raw.receive().unwrap().0.kind, Kind::Welcome);
+        raw
+    }
+
+    pub fn hello(&mut self, client: u64, incarnation: u64) {
+        let hello = Hello {
+            protocol: 1,
+            cluster: CLUSTER.into(),
+            name: "by hand".into(),
+            client,
+            core: 0,
+            cores: 1,
+            incarnation,
+        };
+        let mut body = Vec::new();
+        hello.encode(&mut body);
+        self.send(Header::new(Kind::Hello, 0), &body, &[]);
+    }
+
+    /// Answers a hello, as a server.
+    pub fn answer_hello(&mut self) {
+        assert_eq!(self.receive().unwrap().0.kind, Kind::Hello);
+        let mut body = Vec::new();
+        Welcome { protocol: 1, name: "by hand".into(), credits: 8, cores: 1 }.encode(&mut body);
+        self.send(Header::new(Kind::Welcome, 0), &body, &[]);
+    }
+
+    pub fn send(&mut self, header: Header, body: &[u8], payload: &[u8]) {
+        let mut bytes = header.with_body(body).with_payload(payload).encode().to_vec();
+        bytes.extend_from_slice(body);
+        bytes.extend_from_slice(payload);
+        self.send_bytes(&bytes);
+    }
+
+    /// The other side may have gone already.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.0.write_all(bytes);
+    }
+
+    /// The next frame; `None` at the end.
+    pub fn receive(&mut self) -> Option<(Header, Vec<u8>)> {
+        let mut header = [0; HEADER_BYTES];
+        match self.0.read_exact(&mut header) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => panic!("nothing comes"),
+            Err(_) => return None,
+        }
+        let header = Header::decode(&header).unwrap();
+        let mut rest = vec![0; (header.body_bytes + header.payload_bytes) as usize];
+        self.0.read_exact(&mut rest).unwrap();
+        header.check_body(&rest[..header.body_bytes as usize]).unwrap();
+        Some((header, rest))
+    }
+}

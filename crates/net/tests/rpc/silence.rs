@@ -1,0 +1,100 @@
+//! Connections on which nothing comes any more, and servers with little memory.
+
+use crate::lost_connections::until;
+use crate::proxy::Proxy;
+use crate::raw::Raw;
+use crate::support::{Ask, Service1, Told, identity, localhost, pattern, serve, server_options, sum};
+use net::{Channel, Liveness, Peer, PeerOptions, Router, Server, ServerLimits, ServerOptions};
+use rt::IoBuf;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use wire::frame::{Header, Kind};
+
+const QUICK: Liveness =
+    Liveness { ask_after: Duration::from_millis(100), give_up_after: Duration::from_millis(400) };
+
+#[test]
+fn a_silent_server_is_left_for_another_connection() {
+    let server = serve(&Service1::open());
+    let proxy = Proxy::to(server.addresses()[0]);
+    let options = PeerOptions::new("storage node 3", vec![proxy.address], identity());
+    let peer = Peer::new(PeerOptions { liveness: QUICK, ..options });
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+        proxy.freeze();
+        assert_eq!(channel.call(Ask::Sum(2), None).await, Ok(Told(2, 0)));
+        assert_eq!(peer.status().links[0].connections, 2);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_server_that_works_for_long_is_not_taken_for_dead() {
+    let service = Service1::new();
+    let server = serve(&service);
+    let options = PeerOptions::new("storage node 3", server.addresses().to_vec(), identity());
+    let peer = Peer::new(PeerOptions { liveness: QUICK, ..options });
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let seen = service.clone();
+        rt::spawn(async move {
+            until(|| seen.begun.load(Ordering::SeqCst) == 1).await;
+            rt::sleep(QUICK.give_up_after * 3).await;
+            seen.gate.set();
+        });
+        assert_eq!(channel.call(Ask::Count(1), None).await, Ok(Told(1, 1)));
+        let link = peer.status().links.remove(0);
+        assert_eq!(link.connections, 1);
+        assert!(link.round_trip.is_some());
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_client_that_vanished_is_given_up_and_a_quiet_one_is_not() {
+    let limits = ServerLimits { liveness: QUICK, ..ServerLimits::default() };
+    let options = ServerOptions { limits, ..server_options(localhost()) };
+    let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
+    let mut quiet = Raw::welcome(server.addresses()[0], 1);
+    let mut vanished = Raw::welcome(server.addresses()[0], 2);
+    for _ in 0..10 {
+        assert_eq!(quiet.receive().unwrap().0.kind, Kind::Ping);
+        quiet.send(Header::new(Kind::Pong, 0), &[], &[]);
+    }
+    while let Some((header, _)) = vanished.receive() {
+        assert_eq!(header.kind, Kind::Ping);
+    }
+    quiet.send(Header::new(Kind::Ping, 0), &[], &[]);
+    while quiet.receive().unwrap().0.kind != Kind::Pong {}
+}
+
+#[test]
+fn a_server_with_little_memory_serves_one_after_the_other() {
+    let limits = ServerLimits { payload_bytes_per_core: 1 << 20, ..ServerLimits::default() };
+    let options = ServerOptions { cores: 1, limits, ..server_options(localhost()) };
+    let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
+    let peers: Vec<_> = (0..2)
+        .map(|_| Peer::new(PeerOptions::new("storage node 3", server.addresses().to_vec(), identity())))
+        .collect();
+    rt::block_on(async move {
+        let done = Rc::new(Cell::new(0));
+        for number in 0..40u64 {
+            let channel: Channel<Ask, Told> = Channel::remote(peers[number as usize % 2].clone());
+            let done = done.clone();
+            rt::spawn(async move {
+                // Some are larger than all that the server has.
+                let buf = IoBuf::alloc(100_000 + number as usize * 50_000);
+                channel.call(Ask::Fill(number), Some(buf.clone())).await.unwrap();
+                assert!(buf.as_slice() == pattern(number, buf.len()));
+                let expected = sum(buf.as_slice());
+                assert_eq!(channel.call(Ask::Sum(number), Some(buf)).await, Ok(Told(number, expected)));
+                done.set(done.get() + 1);
+            });
+        }
+        until(|| done.get() == 40).await;
+    })
+    .unwrap();
+}

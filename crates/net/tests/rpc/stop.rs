@@ -1,0 +1,75 @@
+//! Servers that end in good order.
+
+use crate::lost_connections::until_blocking;
+use crate::support::{Ask, Service1, Told, channel_to, localhost, server_options};
+use net::{Router, Server, ServerLimits};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::Errno;
+
+fn patient_server(service: &Arc<Service1>) -> Arc<Server> {
+    let limits = ServerLimits { stop_timeout: Duration::from_secs(20), ..ServerLimits::default() };
+    let options = net::ServerOptions { limits, ..server_options(localhost()) };
+    Server::start(options, Router::new().with::<Ask, Told>(service.clone())).unwrap()
+}
+
+#[test]
+fn a_stop_lets_running_requests_be_answered() {
+    let service = Service1::new();
+    let server = patient_server(&service);
+    let channel = channel_to(&server);
+    let client = std::thread::spawn(move || {
+        rt::block_on(async move {
+            assert_eq!(channel.call(Ask::Count(1), None).await, Ok(Told(1, 1)));
+        })
+        .unwrap();
+    });
+    let seen = service.clone();
+    until_blocking(move || seen.begun.load(Ordering::SeqCst) == 1);
+    let stopping = server.clone();
+    let stopper = std::thread::spawn(move || stopping.stop());
+    // The stop must reach the connection before the request ends; if it doesn't, this shows less, but nothing wrong.
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!stopper.is_finished());
+    service.gate.set();
+    stopper.join().unwrap();
+    client.join().unwrap();
+    assert_eq!(service.begun.load(Ordering::SeqCst), 1, "it was not repeated");
+}
+
+#[test]
+fn a_stop_ends_waits_and_closes_the_door() {
+    let service = Service1::open();
+    let server = patient_server(&service);
+    let address = server.addresses()[0];
+    let channel = channel_to(&server);
+    let client = std::thread::spawn(move || {
+        rt::block_on(async move {
+            // The server's end is no answer: the wait goes on.
+            assert!(
+                rt::timeout(Duration::from_millis(500), channel.call(Ask::Wait(1), None)).await.is_none()
+            );
+        })
+        .unwrap();
+    });
+    let seen = service.clone();
+    until_blocking(move || seen.waiting.load(Ordering::SeqCst) == 1);
+    server.stop();
+    assert_eq!(service.waiting.load(Ordering::SeqCst), 0);
+    client.join().unwrap();
+    let refused = std::net::TcpStream::connect(address).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    server.stop(); // Once more does no harm.
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let server = patient_server(&Service1::open());
+    let error = match Server::start(server_options(server.addresses()[0]), Router::new()) {
+        Ok(_) => panic!("two servers at one address"),
+        Err(error) => error,
+    };
+    assert_eq!(error.errno, Errno(98));
+    assert!(error.message.contains(&server.addresses()[0].to_string()), "{error}");
+}

@@ -1,0 +1,257 @@
+//! A service for tests, its messages, and a client of it.
+
+use net::{
+    Caller, Channel, ClientIdentity, Handler, LocalFuture, Peer, PeerOptions, Router, Security, Server,
+    ServerLimits, ServerOptions,
+};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use rt::sync::Event;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use types::{Errno, Error, Result};
+use wire::{Answer, Malformed, Message, Request, Service};
+
+pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
+
+/// A request: what to do, and a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// Answers with the number and the sum of the payload.
+    Sum(u64),
+    /// Fills the buffer with a pattern of the number.
+    Fill(u64),
+    /// Fails with a message that has the number.
+    Fail(u64),
+    /// Waits until it is cancelled.
+    Wait(u64),
+    /// Begins, waits for the gate, and counts.
+    Count(u64),
+    /// Tells who calls: the length of the name.
+    Who(u64),
+}
+
+impl Ask {
+    fn parts(self) -> (u8, u64) {
+        match self {
+            Ask::Sum(n) => (0, n),
+            Ask::Fill(n) => (1, n),
+            Ask::Fail(n) => (2, n),
+            Ask::Wait(n) => (3, n),
+            Ask::Count(n) => (4, n),
+            Ask::Who(n) => (5, n),
+        }
+    }
+}
+
+impl Message for Ask {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let (kind, number) = self.parts();
+        out.push(kind);
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Ask, Malformed> {
+        let (kind, number) = bytes.split_first().ok_or_else(|| Malformed::new("empty"))?;
+        let number = number.try_into().map_err(|_| Malformed::new("no number"))?;
+        let number = u64::from_le_bytes(number);
+        let all = [Ask::Sum, Ask::Fill, Ask::Fail, Ask::Wait, Ask::Count, Ask::Who];
+        Ok(all.get(*kind as usize).ok_or_else(|| Malformed::new("unknown"))?(number))
+    }
+}
+
+impl Request for Ask {
+    const SERVICE: Service = Service::Storage;
+
+    fn answer_payload(&self) -> Answer {
+        match self {
+            Ask::Fill(_) => Answer::Fills,
+            Ask::Wait(_) => Answer::Waits,
+            _ => Answer::Plain,
+        }
+    }
+}
+
+/// An answer: two numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Told(pub u64, pub u64);
+
+impl Message for Told {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.to_le_bytes());
+        out.extend_from_slice(&self.1.to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Told, Malformed> {
+        let number = |range: std::ops::Range<usize>| {
+            let bytes = bytes.get(range).ok_or_else(|| Malformed::new("short"))?;
+            Ok(u64::from_le_bytes(bytes.try_into().unwrap()))
+        };
+        Ok(Told(number(0..8)?, number(8..16)?))
+    }
+}
+
+/// The pattern that fills the buffer of [`Ask::Fill`].
+pub fn pattern(number: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(2654435761).wrapping_add(number * 97) >> 8) as u8).collect()
+}
+
+/// A sum that notices every change of place.
+pub fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(bytes.len() as u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
+}
+
+/// What the service does and has seen.
+pub struct Service1 {
+    /// Opens the way of [`Ask::Count`].
+    pub gate: Event,
+    /// How often each number has ended.
+    pub counts: Mutex<HashMap<u64, usize>>,
+    /// Of [`Ask::Count`]: how many have begun, run now, and ran at most at a time for one number.
+    pub begun: AtomicUsize,
+    pub running: Mutex<HashMap<u64, usize>>,
+    pub most: AtomicUsize,
+    /// Of [`Ask::Wait`]: how many wait.
+    pub waiting: AtomicUsize,
+}
+
+impl Service1 {
+    pub fn new() -> Arc<Service1> {
+        Arc::new(Service1 {
+            gate: Event::new(),
+            counts: Mutex::default(),
+            begun: AtomicUsize::new(0),
+            running: Mutex::default(),
+            most: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+        })
+    }
+
+    /// With the gate open.
+    pub fn open() -> Arc<Service1> {
+        let service = Service1::new();
+        service.gate.set();
+        service
+    }
+
+    async fn count(&self, number: u64) -> Told {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let now = {
+            let mut running = self.running.lock();
+            let now = running.entry(number).or_default();
+            *now += 1;
+            *now
+        };
+        self.most.fetch_max(now, Ordering::SeqCst);
+        self.gate.wait().await;
+        rt::yield_now().await;
+        *self.running.lock().get_mut(&number).unwrap() -= 1;
+        let mut counts = self.counts.lock();
+        let count = counts.entry(number).or_default();
+        *count += 1;
+        Told(number, *count as u64)
+    }
+
+    async fn answer(&self, caller: Option<&Caller>, ask: Ask, payload: Option<IoBuf>) -> Result<Told> {
+        match ask {
+            Ask::Sum(number) => Ok(Told(number, payload.map_or(0, |payload| sum(payload.as_slice())))),
+            Ask::Fill(number) => {
+                let buf = payload.unwrap();
+                buf.copy_from(0, &pattern(number, buf.len()));
+                Ok(Told(number, buf.len() as u64))
+            }
+            Ask::Fail(number) => {
+                Err(Error::new(Errno::ENOSPC, format!("number {number} is full")).hint("take another"))
+            }
+            Ask::Wait(_) => {
+                let _waiting = Waiting::new(&self.waiting);
+                std::future::pending().await
+            }
+            Ask::Count(number) => Ok(self.count(number).await),
+            Ask::Who(number) => {
+                let caller = caller.unwrap();
+                assert_eq!((caller.cluster.as_str(), caller.client), (CLUSTER, 7));
+                Ok(Told(number, caller.name.len() as u64))
+            }
+        }
+    }
+}
+
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Waiting<'a> {
+        count.fetch_add(1, Ordering::SeqCst);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Handler<Ask, Told> for Service1 {
+    fn handle(&self, ask: Ask, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Told>> {
+        Box::pin(self.answer(None, ask, payload))
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        ask: Ask,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<Told>> {
+        Box::pin(self.answer(Some(caller), ask, payload))
+    }
+}
+
+pub fn localhost() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+pub fn server_options(listen: SocketAddr) -> ServerOptions {
+    ServerOptions {
+        listen: vec![listen],
+        cores: 2,
+        name: "storage node 3".into(),
+        cluster: CLUSTER.into(),
+        security: Security::Plain,
+        sum_payloads: true,
+        limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..ServerLimits::default() },
+    }
+}
+
+pub fn serve(service: &Arc<Service1>) -> Arc<Server> {
+    serve_at(localhost(), service)
+}
+
+/// The port of a server that has just ended may be busy for a moment.
+pub fn serve_at(address: SocketAddr, service: &Arc<Service1>) -> Arc<Server> {
+    let mut attempts = 0;
+    loop {
+        match Server::start(server_options(address), Router::new().with::<Ask, Told>(service.clone())) {
+            Ok(server) => return server,
+            Err(error) if attempts == 50 => panic!("{error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+        attempts += 1;
+    }
+}
+
+pub fn identity() -> ClientIdentity {
+    ClientIdentity { cluster: CLUSTER.into(), name: "client 9".into(), client: 7 }
+}
+
+pub fn peer_of(addresses: Vec<SocketAddr>, timeout: Duration) -> Arc<Peer> {
+    Peer::new(PeerOptions { timeout, ..PeerOptions::new("storage node 3", addresses, identity()) })
+}
+
+/// A client with plenty of time.
+pub fn channel_to(server: &Server) -> Channel<Ask, Told> {
+    Channel::remote(peer_of(server.addresses().to_vec(), Duration::from_secs(30)))
+}

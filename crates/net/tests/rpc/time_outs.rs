@@ -1,0 +1,94 @@
+//! Calls that aren't answered.
+
+use crate::lost_connections::until;
+use crate::support::{Ask, Service1, Told, localhost, peer_of, serve};
+use net::Channel;
+use rt::IoBuf;
+use std::net::TcpListener;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::Errno;
+
+const SHORT: Duration = Duration::from_millis(200);
+
+#[test]
+fn a_call_that_is_never_answered_times_out_and_the_connection_stays() {
+    let service = Service1::new(); // The gate is closed.
+    let server = serve(&service);
+    let address = server.addresses()[0];
+    let peer = peer_of(vec![address], SHORT);
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let error = channel.call(Ask::Count(1), Some(IoBuf::alloc(100_000))).await.unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        let expected = format!("storage node 3 at {address} has not answered within 200ms");
+        assert_eq!(error.message, expected);
+        assert_eq!(channel.call(Ask::Sum(2), None).await, Ok(Told(2, 0)));
+        // Its late answer disturbs nobody.
+        service.gate.set();
+        until(|| service.counts.lock().len() == 1).await;
+        assert_eq!(channel.call(Ask::Sum(3), None).await, Ok(Told(3, 0)));
+        assert_eq!(peer.status().links[0].connections, 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn requests_beyond_the_credits_wait_and_time_out() {
+    let service = Service1::new();
+    let server = serve(&service);
+    let peer = peer_of(server.addresses().to_vec(), SHORT);
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let calls = (0..300).map(|number| channel.call(Ask::Count(number), None)).collect();
+        let answers = rt::join_all(calls).await;
+        assert!(answers.iter().all(|answer| answer.as_ref().unwrap_err().errno == Errno::ETIMEDOUT));
+        assert_eq!(service.begun.load(Ordering::SeqCst), 256, "that many were in flight");
+        // The server still works on them, so they still count.
+        assert_eq!(channel.call(Ask::Sum(1), None).await.unwrap_err().errno, Errno::ETIMEDOUT);
+        service.gate.set();
+        until(|| service.counts.lock().len() == 256).await;
+        assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+        assert_eq!(peer.status().links[0].connections, 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn who_cannot_be_reached_is_named_with_the_reason() {
+    let gone = TcpListener::bind(localhost()).unwrap().local_addr().unwrap();
+    let mute = TcpListener::bind(localhost()).unwrap();
+    let cases = [
+        (
+            vec![gone],
+            format!("storage node 3 can't be reached for 200ms; {gone}: Connection refused (os error 111)"),
+        ),
+        (
+            vec![mute.local_addr().unwrap()],
+            "storage node 3 can't be reached for 200ms: no address has answered".into(),
+        ),
+        (vec![], "storage node 3 can't be reached for 200ms: no address is known".into()),
+    ];
+    for (addresses, expected) in cases {
+        rt::block_on(async move {
+            let channel: Channel<Ask, Told> = Channel::remote(peer_of(addresses, SHORT));
+            for ask in [Ask::Sum(1), Ask::Wait(1)] {
+                let error = channel.call(ask, None).await.unwrap_err();
+                assert_eq!((error.errno, error.message.as_ref()), (Errno::ETIMEDOUT, expected.as_str()));
+            }
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_wait_outlasts_the_time_out() {
+    let service = Service1::open();
+    let server = serve(&service);
+    let channel: Channel<Ask, Told> = Channel::remote(peer_of(server.addresses().to_vec(), SHORT));
+    rt::block_on(async move {
+        assert!(rt::timeout(4 * SHORT, channel.call(Ask::Wait(1), None)).await.is_none());
+        until(|| service.waiting.load(Ordering::SeqCst) == 0).await;
+    })
+    .unwrap();
+}

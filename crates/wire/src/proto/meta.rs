@@ -1,0 +1,104 @@
+//! What every request to a metadata service and every answer carries.
+
+use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, need};
+use super::fields;
+use super::meta_op::OpFields;
+use super::meta_reply::ReplyFields;
+use crate::{Answer, Grant, LeaseMode, Malformed, Message, Request, Service};
+use crate::{MetaOp, MetaRequest, MetaResponse};
+use bytes::Bytes;
+use prost::Message as _;
+use types::{InodeId, SessionId};
+
+/// Of an answer longer than this, names and contents are slices of one copy of it, and of a shorter one copies of their own: a listing then
+/// costs one allocation and not one a name, and a lone name doesn't keep a long answer's memory. Bytes.
+const SHARED_FROM_BYTES: usize = 2048;
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RequestFields {
+    #[prost(uint64, tag = "1")]
+    session: u64,
+    #[prost(uint64, tag = "2")]
+    sequence: u64,
+    #[prost(message, optional, tag = "3")]
+    credentials: Option<CredentialsFields>,
+    #[prost(
+        oneof = "OpFields",
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44"
+    )]
+    op: Option<OpFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ResponseFields {
+    #[prost(message, optional, tag = "1")]
+    grants: Option<List<GrantFields, MAX_LIST_ITEMS>>,
+    #[prost(uint64, tag = "2")]
+    recalls: u64,
+    #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21")]
+    reply: Option<ReplyFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct GrantFields {
+    #[prost(uint64, tag = "1")]
+    ino: u64,
+    #[prost(uint32, tag = "2")]
+    mode: u32,
+}
+
+impl Message for MetaRequest {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let MetaRequest { session, sequence, credentials, op } = self;
+        RequestFields {
+            session: session.0,
+            sequence: *sequence,
+            credentials: Some((*credentials).into()),
+            op: Some(op.into()),
+        }
+        .encode_raw(out);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<MetaRequest, Malformed> {
+        let RequestFields { session, sequence, credentials, op } = fields(bytes)?;
+        Ok(MetaRequest {
+            session: SessionId(session),
+            sequence,
+            credentials: need(credentials, "credentials")?.into(),
+            op: need(op, "metadata operation that is known here")?.try_into()?,
+        })
+    }
+}
+
+impl Request for MetaRequest {
+    const SERVICE: Service = Service::Metadata;
+
+    fn answer_payload(&self) -> Answer {
+        match self.op {
+            MetaOp::Lock { wait: true, .. } | MetaOp::NextRecalls { .. } => Answer::Waits,
+            _ => Answer::Plain,
+        }
+    }
+}
+
+impl Message for MetaResponse {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let MetaResponse { reply, grants, recalls } = self;
+        let fields = |grant: &Grant| GrantFields { ino: grant.ino.0, mode: grant.mode.number() };
+        ResponseFields { grants: List::of(grants, fields), recalls: *recalls, reply: Some(reply.into()) }
+            .encode_raw(out);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<MetaResponse, Malformed> {
+        let ResponseFields { grants, recalls, reply } = match bytes.len() {
+            0..SHARED_FROM_BYTES => fields(bytes)?,
+            _ => fields(Bytes::copy_from_slice(bytes))?,
+        };
+        let grant = |f: GrantFields| Ok(Grant { ino: InodeId(f.ino), mode: LeaseMode::take(f.mode)? });
+        Ok(MetaResponse {
+            reply: need(reply, "metadata answer that is known here")?.try_into()?,
+            grants: List::take(grants, grant)?,
+            recalls,
+        })
+    }
+}

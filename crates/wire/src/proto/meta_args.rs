@@ -1,0 +1,431 @@
+//! With what fields a metadata service is asked. Numbers are fixed for ever.
+
+use super::common::{Numbered, TimeFields, name, need};
+use crate::{LockRange, Malformed, MetaOp, PatternChange, Yield};
+use bytes::Bytes;
+use types::{Chooser, InodeId, SetAttr, SetTime};
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct InodeFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct NamedFields {
+    #[prost(uint64, tag = "1")]
+    pub parent: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SetattrFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(message, optional, tag = "2")]
+    pub set: Option<SetFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SetFields {
+    #[prost(uint32, optional, tag = "1")]
+    pub mode: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub uid: Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub gid: Option<u32>,
+    #[prost(message, optional, tag = "4")]
+    pub atime: Option<SetTimeFields>,
+    #[prost(message, optional, tag = "5")]
+    pub mtime: Option<SetTimeFields>,
+    #[prost(message, optional, tag = "6")]
+    pub ctime: Option<TimeFields>,
+    #[prost(bool, tag = "7")]
+    pub kill_suid_sgid: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SetTimeFields {
+    #[prost(oneof = "SetTimeKind", tags = "1, 2")]
+    pub kind: Option<SetTimeKind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum SetTimeKind {
+    #[prost(message, tag = "1")]
+    Now(()),
+    #[prost(message, tag = "2")]
+    At(TimeFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct CreateFields {
+    #[prost(uint64, tag = "1")]
+    pub parent: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    #[prost(uint32, tag = "3")]
+    pub mode: u32,
+    #[prost(uint32, tag = "4")]
+    pub umask: u32,
+    #[prost(uint32, tag = "5")]
+    pub rdev: u32,
+    #[prost(bool, tag = "6")]
+    pub exclusive: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct MkdirFields {
+    #[prost(uint64, tag = "1")]
+    pub parent: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    #[prost(uint32, tag = "3")]
+    pub mode: u32,
+    #[prost(uint32, tag = "4")]
+    pub umask: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SymlinkFields {
+    #[prost(uint64, tag = "1")]
+    pub parent: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub target: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct TmpfileFields {
+    #[prost(uint64, tag = "1")]
+    pub parent: u64,
+    #[prost(uint32, tag = "2")]
+    pub mode: u32,
+    #[prost(uint32, tag = "3")]
+    pub umask: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct LinkFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint64, tag = "2")]
+    pub parent: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub name: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RenameFields {
+    #[prost(message, optional, tag = "1")]
+    pub from: Option<NamedFields>,
+    #[prost(message, optional, tag = "2")]
+    pub to: Option<NamedFields>,
+    #[prost(uint32, tag = "3")]
+    pub mode: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ReaddirFields {
+    #[prost(uint64, tag = "1")]
+    pub dir: u64,
+    #[prost(fixed64, tag = "2")]
+    pub cookie: u64,
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+    #[prost(bool, tag = "4")]
+    pub attributes: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct XattrFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SetXattrFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub name: Bytes,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub value: Bytes,
+    #[prost(uint32, tag = "4")]
+    pub mode: u32,
+    #[prost(bool, tag = "5")]
+    pub kill_sgid: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct OpenFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint32, optional, tag = "2")]
+    pub wish: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct WriteInlineFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub data: Bytes,
+    #[prost(bool, tag = "4")]
+    pub kill_suid_sgid: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct DropInlineFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+    #[prost(message, optional, tag = "3")]
+    pub mtime: Option<TimeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct EndWriteFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+    #[prost(uint64, tag = "3")]
+    pub blocks: u64,
+    #[prost(message, optional, tag = "4")]
+    pub mtime: Option<TimeFields>,
+    #[prost(bool, tag = "5")]
+    pub done: bool,
+    #[prost(bool, tag = "6")]
+    pub kill_suid_sgid: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct TruncateFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+    #[prost(bool, tag = "3")]
+    pub kill_suid_sgid: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct LockRangeFields {
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    #[prost(uint64, tag = "2")]
+    pub last: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct LockFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint32, tag = "2")]
+    pub space: u32,
+    #[prost(fixed64, tag = "3")]
+    pub owner: u64,
+    #[prost(uint32, tag = "4")]
+    pub pid: u32,
+    #[prost(uint32, tag = "5")]
+    pub kind: u32,
+    #[prost(message, optional, tag = "6")]
+    pub range: Option<LockRangeFields>,
+    #[prost(bool, tag = "7")]
+    pub wait: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct UnlockFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint32, tag = "2")]
+    pub space: u32,
+    #[prost(fixed64, tag = "3")]
+    pub owner: u64,
+    #[prost(message, optional, tag = "4")]
+    pub range: Option<LockRangeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct TestLockFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(fixed64, tag = "2")]
+    pub owner: u64,
+    #[prost(uint32, tag = "3")]
+    pub kind: u32,
+    #[prost(message, optional, tag = "4")]
+    pub range: Option<LockRangeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct NextRecallsFields {
+    #[prost(uint64, tag = "1")]
+    pub after: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct YieldFields {
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+    #[prost(bool, tag = "3")]
+    pub in_use: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ReleaseFields {
+    #[prost(uint64, repeated, tag = "1")]
+    pub inodes: Vec<u64>,
+    #[prost(uint64, tag = "2")]
+    pub seen: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SetPatternFields {
+    #[prost(uint64, tag = "1")]
+    pub dir: u64,
+    #[prost(message, optional, tag = "2")]
+    pub change: Option<ChangeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ChangeFields {
+    #[prost(string, optional, tag = "1")]
+    pub pool: Option<String>,
+    #[prost(uint64, optional, tag = "2")]
+    pub chunk_size: Option<u64>,
+    #[prost(uint64, optional, tag = "3")]
+    pub stripe_count: Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub inline_limit: Option<u64>,
+    #[prost(uint32, optional, tag = "5")]
+    pub chooser: Option<u32>,
+}
+
+impl InodeFields {
+    pub fn of(ino: &InodeId) -> InodeFields {
+        InodeFields { ino: ino.0 }
+    }
+}
+
+impl NamedFields {
+    pub fn of(parent: &InodeId, name: &Bytes) -> NamedFields {
+        NamedFields { parent: parent.0, name: name.clone() }
+    }
+}
+
+impl XattrFields {
+    pub fn of(ino: &InodeId, name: &Bytes) -> XattrFields {
+        XattrFields { ino: ino.0, name: name.clone() }
+    }
+}
+
+impl SetattrFields {
+    pub fn of(ino: &InodeId, set: &SetAttr) -> SetattrFields {
+        let &SetAttr { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid } = set;
+        let [atime, mtime] = [atime, mtime].map(|time| time.map(SetTimeFields::from));
+        let ctime = ctime.map(TimeFields::from);
+        let set = SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid };
+        SetattrFields { ino: ino.0, set: Some(set) }
+    }
+}
+
+impl TryFrom<SetattrFields> for MetaOp {
+    type Error = Malformed;
+
+    fn try_from(SetattrFields { ino, set }: SetattrFields) -> Result<MetaOp, Malformed> {
+        let SetFields { mode, uid, gid, atime, mtime, ctime, kill_suid_sgid } =
+            need(set, "attributes to set")?;
+        let set = SetAttr {
+            mode,
+            uid,
+            gid,
+            atime: atime.map(TryInto::try_into).transpose()?,
+            mtime: mtime.map(TryInto::try_into).transpose()?,
+            ctime: ctime.map(TryInto::try_into).transpose()?,
+            kill_suid_sgid,
+        };
+        Ok(MetaOp::Setattr { ino: InodeId(ino), set })
+    }
+}
+
+impl From<SetTime> for SetTimeFields {
+    fn from(time: SetTime) -> SetTimeFields {
+        let kind = match time {
+            SetTime::Now => SetTimeKind::Now(()),
+            SetTime::At(time) => SetTimeKind::At(time.into()),
+        };
+        SetTimeFields { kind: Some(kind) }
+    }
+}
+
+impl TryFrom<SetTimeFields> for SetTime {
+    type Error = Malformed;
+
+    fn try_from(fields: SetTimeFields) -> Result<SetTime, Malformed> {
+        Ok(match need(fields.kind, "time to set that is known here")? {
+            SetTimeKind::Now(()) => SetTime::Now,
+            SetTimeKind::At(time) => SetTime::At(time.try_into()?),
+        })
+    }
+}
+
+impl From<LockRange> for LockRangeFields {
+    fn from(LockRange { start, last }: LockRange) -> LockRangeFields {
+        LockRangeFields { start, last }
+    }
+}
+
+impl TryFrom<LockRangeFields> for LockRange {
+    type Error = Malformed;
+
+    fn try_from(LockRangeFields { start, last }: LockRangeFields) -> Result<LockRange, Malformed> {
+        match start <= last {
+            true => Ok(LockRange { start, last }),
+            false => Err(Malformed::new(format!("the range {start}..={last} is inverted"))),
+        }
+    }
+}
+
+impl From<&Yield> for YieldFields {
+    fn from(&Yield { number, ino, in_use }: &Yield) -> YieldFields {
+        YieldFields { number, ino: ino.0, in_use }
+    }
+}
+
+impl From<YieldFields> for Yield {
+    fn from(YieldFields { number, ino, in_use }: YieldFields) -> Yield {
+        Yield { number, ino: InodeId(ino), in_use }
+    }
+}
+
+impl SetPatternFields {
+    pub fn of(dir: &InodeId, change: &PatternChange) -> SetPatternFields {
+        let PatternChange { pool, chunk_size, stripe_count, inline_limit, chooser } = change.clone();
+        let chooser = chooser.map(Numbered::number);
+        let change = ChangeFields { pool, chunk_size, stripe_count, inline_limit, chooser };
+        SetPatternFields { dir: dir.0, change: Some(change) }
+    }
+}
+
+impl TryFrom<SetPatternFields> for MetaOp {
+    type Error = Malformed;
+
+    fn try_from(SetPatternFields { dir, change }: SetPatternFields) -> Result<MetaOp, Malformed> {
+        let ChangeFields { pool, chunk_size, stripe_count, inline_limit, chooser } = need(change, "change")?;
+        let (pool, chooser) = (pool.map(name).transpose()?, chooser.map(Chooser::take).transpose()?);
+        let change = PatternChange { pool, chunk_size, stripe_count, inline_limit, chooser };
+        Ok(MetaOp::SetPattern { dir: InodeId(dir), change })
+    }
+}

@@ -1,0 +1,291 @@
+//! What is asked of a metadata service: the kinds of requests by their field numbers, and back.
+//!
+//! Kinds that ask with the same fields share them; one that comes to need more gets its own, with the same numbers for the old ones.
+
+use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, time};
+use super::meta_args::*;
+use crate::{LeaseMode, LockKind, LockOwner, LockSpace, Malformed, MetaOp, RenameMode, XattrMode};
+use types::InodeId;
+
+/// The request's kind by its field number.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum OpFields {
+    #[prost(message, tag = "10")]
+    Lookup(NamedFields),
+    #[prost(message, tag = "11")]
+    Getattr(InodeFields),
+    #[prost(message, tag = "12")]
+    Setattr(SetattrFields),
+    #[prost(message, tag = "13")]
+    Create(CreateFields),
+    #[prost(message, tag = "14")]
+    Mkdir(MkdirFields),
+    #[prost(message, tag = "15")]
+    Symlink(SymlinkFields),
+    #[prost(message, tag = "16")]
+    Tmpfile(TmpfileFields),
+    #[prost(message, tag = "17")]
+    Link(LinkFields),
+    #[prost(message, tag = "18")]
+    Unlink(NamedFields),
+    #[prost(message, tag = "19")]
+    Rmdir(NamedFields),
+    #[prost(message, tag = "20")]
+    Rename(RenameFields),
+    #[prost(message, tag = "21")]
+    Readlink(InodeFields),
+    #[prost(message, tag = "22")]
+    Readdir(ReaddirFields),
+    #[prost(message, tag = "23")]
+    GetXattr(XattrFields),
+    #[prost(message, tag = "24")]
+    SetXattr(SetXattrFields),
+    #[prost(message, tag = "25")]
+    ListXattr(InodeFields),
+    #[prost(message, tag = "26")]
+    RemoveXattr(XattrFields),
+    #[prost(message, tag = "27")]
+    Open(OpenFields),
+    #[prost(message, tag = "28")]
+    WriteInline(WriteInlineFields),
+    #[prost(message, tag = "29")]
+    BeginWrite(InodeFields),
+    #[prost(message, tag = "30")]
+    DropInline(DropInlineFields),
+    #[prost(message, tag = "31")]
+    EndWrite(EndWriteFields),
+    #[prost(message, tag = "32")]
+    Truncate(TruncateFields),
+    #[prost(message, tag = "33")]
+    TruncateDone(InodeFields),
+    #[prost(message, tag = "34")]
+    Reclaim(InodeFields),
+    #[prost(message, tag = "35")]
+    Lock(LockFields),
+    #[prost(message, tag = "36")]
+    Unlock(UnlockFields),
+    #[prost(message, tag = "37")]
+    TestLock(TestLockFields),
+    #[prost(message, tag = "38")]
+    NextRecalls(NextRecallsFields),
+    #[prost(message, tag = "39")]
+    Yield(List<YieldFields, MAX_LIST_ITEMS>),
+    #[prost(message, tag = "40")]
+    Release(ReleaseFields),
+    #[prost(message, tag = "41")]
+    EndSession(()),
+    #[prost(message, tag = "42")]
+    Describe(InodeFields),
+    #[prost(message, tag = "43")]
+    SetPattern(SetPatternFields),
+    #[prost(message, tag = "44")]
+    Sync(()),
+}
+
+// One line or three for each kind, in the order of their numbers: tables, which is why they are long.
+
+impl From<&MetaOp> for OpFields {
+    fn from(op: &MetaOp) -> OpFields {
+        match op {
+            MetaOp::Lookup { parent, name } => OpFields::Lookup(NamedFields::of(parent, name)),
+            MetaOp::Getattr { ino } => OpFields::Getattr(InodeFields::of(ino)),
+            MetaOp::Setattr { ino, set } => OpFields::Setattr(SetattrFields::of(ino, set)),
+            &MetaOp::Create { parent, ref name, mode, umask, rdev, exclusive } => {
+                let (parent, name) = (parent.0, name.clone());
+                OpFields::Create(CreateFields { parent, name, mode, umask, rdev, exclusive })
+            }
+            &MetaOp::Mkdir { parent, ref name, mode, umask } => {
+                OpFields::Mkdir(MkdirFields { parent: parent.0, name: name.clone(), mode, umask })
+            }
+            MetaOp::Symlink { parent, name, target } => {
+                let (parent, name, target) = (parent.0, name.clone(), target.clone());
+                OpFields::Symlink(SymlinkFields { parent, name, target })
+            }
+            &MetaOp::Tmpfile { parent, mode, umask } => {
+                OpFields::Tmpfile(TmpfileFields { parent: parent.0, mode, umask })
+            }
+            MetaOp::Link { ino, parent, name } => {
+                OpFields::Link(LinkFields { ino: ino.0, parent: parent.0, name: name.clone() })
+            }
+            MetaOp::Unlink { parent, name } => OpFields::Unlink(NamedFields::of(parent, name)),
+            MetaOp::Rmdir { parent, name } => OpFields::Rmdir(NamedFields::of(parent, name)),
+            MetaOp::Rename { parent, name, new_parent, new_name, mode } => {
+                let (from, to) = (NamedFields::of(parent, name), NamedFields::of(new_parent, new_name));
+                OpFields::Rename(RenameFields { from: Some(from), to: Some(to), mode: mode.number() })
+            }
+            MetaOp::Readlink { ino } => OpFields::Readlink(InodeFields::of(ino)),
+            &MetaOp::Readdir { dir, cookie, limit, attributes } => {
+                OpFields::Readdir(ReaddirFields { dir: dir.0, cookie, limit, attributes })
+            }
+            MetaOp::GetXattr { ino, name } => OpFields::GetXattr(XattrFields::of(ino, name)),
+            &MetaOp::SetXattr { ino, ref name, ref value, mode, kill_sgid } => {
+                let (name, value) = (name.clone(), value.clone());
+                OpFields::SetXattr(SetXattrFields { ino: ino.0, name, value, mode: mode.number(), kill_sgid })
+            }
+            MetaOp::ListXattr { ino } => OpFields::ListXattr(InodeFields::of(ino)),
+            MetaOp::RemoveXattr { ino, name } => OpFields::RemoveXattr(XattrFields::of(ino, name)),
+            &MetaOp::Open { ino, wish } => {
+                OpFields::Open(OpenFields { ino: ino.0, wish: wish.map(Numbered::number) })
+            }
+            &MetaOp::WriteInline { ino, offset, ref data, kill_suid_sgid } => {
+                let data = data.clone();
+                OpFields::WriteInline(WriteInlineFields { ino: ino.0, offset, data, kill_suid_sgid })
+            }
+            MetaOp::BeginWrite { ino } => OpFields::BeginWrite(InodeFields::of(ino)),
+            &MetaOp::DropInline { ino, size, mtime } => {
+                OpFields::DropInline(DropInlineFields { ino: ino.0, size, mtime: Some(mtime.into()) })
+            }
+            &MetaOp::EndWrite { ino, size, blocks, mtime, done, kill_suid_sgid } => {
+                let (ino, mtime) = (ino.0, mtime.map(TimeFields::from));
+                OpFields::EndWrite(EndWriteFields { ino, size, blocks, mtime, done, kill_suid_sgid })
+            }
+            &MetaOp::Truncate { ino, size, kill_suid_sgid } => {
+                OpFields::Truncate(TruncateFields { ino: ino.0, size, kill_suid_sgid })
+            }
+            MetaOp::TruncateDone { ino } => OpFields::TruncateDone(InodeFields::of(ino)),
+            MetaOp::Reclaim { ino } => OpFields::Reclaim(InodeFields::of(ino)),
+            &MetaOp::Lock { ino, space, owner, pid, kind, range, wait } => OpFields::Lock(LockFields {
+                ino: ino.0,
+                space: space.number(),
+                owner: owner.0,
+                pid,
+                kind: kind.number(),
+                range: Some(range.into()),
+                wait,
+            }),
+            &MetaOp::Unlock { ino, space, owner, range } => {
+                let (space, range) = (space.number(), Some(range.into()));
+                OpFields::Unlock(UnlockFields { ino: ino.0, space, owner: owner.0, range })
+            }
+            &MetaOp::TestLock { ino, owner, kind, range } => {
+                let (kind, range) = (kind.number(), Some(range.into()));
+                OpFields::TestLock(TestLockFields { ino: ino.0, owner: owner.0, kind, range })
+            }
+            &MetaOp::NextRecalls { after } => OpFields::NextRecalls(NextRecallsFields { after }),
+            MetaOp::Yield { yields } => {
+                OpFields::Yield(List::of(yields, YieldFields::from).unwrap_or_default())
+            }
+            MetaOp::Release { inodes, seen } => {
+                let inodes = inodes.iter().map(|ino| ino.0).collect();
+                OpFields::Release(ReleaseFields { inodes, seen: *seen })
+            }
+            MetaOp::EndSession => OpFields::EndSession(()),
+            MetaOp::Describe { ino } => OpFields::Describe(InodeFields::of(ino)),
+            MetaOp::SetPattern { dir, change } => OpFields::SetPattern(SetPatternFields::of(dir, change)),
+            MetaOp::Sync => OpFields::Sync(()),
+        }
+    }
+}
+
+impl TryFrom<OpFields> for MetaOp {
+    type Error = Malformed;
+
+    fn try_from(fields: OpFields) -> Result<MetaOp, Malformed> {
+        Ok(match fields {
+            OpFields::Lookup(f) => MetaOp::Lookup { parent: InodeId(f.parent), name: name(f.name)? },
+            OpFields::Getattr(f) => MetaOp::Getattr { ino: InodeId(f.ino) },
+            OpFields::Setattr(f) => f.try_into()?,
+            OpFields::Create(f) => MetaOp::Create {
+                parent: InodeId(f.parent),
+                name: name(f.name)?,
+                mode: f.mode,
+                umask: f.umask,
+                rdev: f.rdev,
+                exclusive: f.exclusive,
+            },
+            OpFields::Mkdir(f) => {
+                let (parent, name) = (InodeId(f.parent), name(f.name)?);
+                MetaOp::Mkdir { parent, name, mode: f.mode, umask: f.umask }
+            }
+            OpFields::Symlink(f) => {
+                let (parent, target) = (InodeId(f.parent), name(f.target)?);
+                MetaOp::Symlink { parent, name: name(f.name)?, target }
+            }
+            OpFields::Tmpfile(f) => {
+                MetaOp::Tmpfile { parent: InodeId(f.parent), mode: f.mode, umask: f.umask }
+            }
+            OpFields::Link(f) => {
+                MetaOp::Link { ino: InodeId(f.ino), parent: InodeId(f.parent), name: name(f.name)? }
+            }
+            OpFields::Unlink(f) => MetaOp::Unlink { parent: InodeId(f.parent), name: name(f.name)? },
+            OpFields::Rmdir(f) => MetaOp::Rmdir { parent: InodeId(f.parent), name: name(f.name)? },
+            OpFields::Rename(f) => {
+                let (from, to) = (need(f.from, "name to rename")?, need(f.to, "name to rename to")?);
+                MetaOp::Rename {
+                    parent: InodeId(from.parent),
+                    name: name(from.name)?,
+                    new_parent: InodeId(to.parent),
+                    new_name: name(to.name)?,
+                    mode: RenameMode::take(f.mode)?,
+                }
+            }
+            OpFields::Readlink(f) => MetaOp::Readlink { ino: InodeId(f.ino) },
+            OpFields::Readdir(f) => {
+                let (cookie, limit, attributes) = (f.cookie, f.limit, f.attributes);
+                MetaOp::Readdir { dir: InodeId(f.dir), cookie, limit, attributes }
+            }
+            OpFields::GetXattr(f) => MetaOp::GetXattr { ino: InodeId(f.ino), name: name(f.name)? },
+            OpFields::SetXattr(f) => {
+                let (name, mode) = (name(f.name)?, XattrMode::take(f.mode)?);
+                MetaOp::SetXattr { ino: InodeId(f.ino), name, value: f.value, mode, kill_sgid: f.kill_sgid }
+            }
+            OpFields::ListXattr(f) => MetaOp::ListXattr { ino: InodeId(f.ino) },
+            OpFields::RemoveXattr(f) => MetaOp::RemoveXattr { ino: InodeId(f.ino), name: name(f.name)? },
+            OpFields::Open(f) => {
+                MetaOp::Open { ino: InodeId(f.ino), wish: f.wish.map(LeaseMode::take).transpose()? }
+            }
+            OpFields::WriteInline(f) => {
+                let (offset, data, kill_suid_sgid) = (f.offset, f.data, f.kill_suid_sgid);
+                MetaOp::WriteInline { ino: InodeId(f.ino), offset, data, kill_suid_sgid }
+            }
+            OpFields::BeginWrite(f) => MetaOp::BeginWrite { ino: InodeId(f.ino) },
+            OpFields::DropInline(f) => {
+                MetaOp::DropInline { ino: InodeId(f.ino), size: f.size, mtime: time(f.mtime, "mtime")? }
+            }
+            OpFields::EndWrite(f) => MetaOp::EndWrite {
+                ino: InodeId(f.ino),
+                size: f.size,
+                blocks: f.blocks,
+                mtime: f.mtime.map(TryInto::try_into).transpose()?,
+                done: f.done,
+                kill_suid_sgid: f.kill_suid_sgid,
+            },
+            OpFields::Truncate(f) => {
+                MetaOp::Truncate { ino: InodeId(f.ino), size: f.size, kill_suid_sgid: f.kill_suid_sgid }
+            }
+            OpFields::TruncateDone(f) => MetaOp::TruncateDone { ino: InodeId(f.ino) },
+            OpFields::Reclaim(f) => MetaOp::Reclaim { ino: InodeId(f.ino) },
+            OpFields::Lock(f) => MetaOp::Lock {
+                ino: InodeId(f.ino),
+                space: LockSpace::take(f.space)?,
+                owner: LockOwner(f.owner),
+                pid: f.pid,
+                kind: LockKind::take(f.kind)?,
+                range: need(f.range, "range of a lock")?.try_into()?,
+                wait: f.wait,
+            },
+            OpFields::Unlock(f) => MetaOp::Unlock {
+                ino: InodeId(f.ino),
+                space: LockSpace::take(f.space)?,
+                owner: LockOwner(f.owner),
+                range: need(f.range, "range of a lock")?.try_into()?,
+            },
+            OpFields::TestLock(f) => MetaOp::TestLock {
+                ino: InodeId(f.ino),
+                owner: LockOwner(f.owner),
+                kind: LockKind::take(f.kind)?,
+                range: need(f.range, "range of a lock")?.try_into()?,
+            },
+            OpFields::NextRecalls(f) => MetaOp::NextRecalls { after: f.after },
+            OpFields::Yield(list) => MetaOp::Yield { yields: List::take(Some(list), |f| Ok(f.into()))? },
+            OpFields::Release(f) => {
+                let inodes = bounded(f.inodes, "inodes")?.into_iter().map(InodeId).collect();
+                MetaOp::Release { inodes, seen: f.seen }
+            }
+            OpFields::EndSession(()) => MetaOp::EndSession,
+            OpFields::Describe(f) => MetaOp::Describe { ino: InodeId(f.ino) },
+            OpFields::SetPattern(f) => f.try_into()?,
+            OpFields::Sync(()) => MetaOp::Sync,
+        })
+    }
+}

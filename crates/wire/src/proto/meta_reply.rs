@@ -1,0 +1,291 @@
+//! Answers of a metadata service.
+
+use super::common::{AttrFields, LayoutFields, List, MAX_ENTRIES, MAX_LIST_ITEMS, NameFields, PatternFields};
+use super::common::{Numbered, name, need};
+use super::meta_args::LockRangeFields;
+use crate::{Description, DirEntry, FileInfo, LeaseMode, LockKind, Malformed, MetaReply, Recall};
+use bytes::Bytes;
+use types::InodeId;
+
+/// The answer's kind by its field number.
+#[derive(Clone, PartialEq, prost::Oneof)]
+#[allow(clippy::large_enum_variant)] // It lives for one call and is moved once.
+pub(crate) enum ReplyFields {
+    #[prost(message, tag = "10")]
+    Unit(()),
+    #[prost(message, tag = "11")]
+    Entry(AttrFields),
+    #[prost(message, tag = "12")]
+    Created(CreatedFields),
+    #[prost(message, tag = "13")]
+    Attr(AttrFields),
+    #[prost(message, tag = "14")]
+    Renamed(RenamedFields),
+    #[prost(bytes = "bytes", tag = "15")]
+    Bytes(Bytes),
+    #[prost(message, tag = "16")]
+    Names(List<NameFields, MAX_LIST_ITEMS>),
+    #[prost(message, tag = "17")]
+    Directory(DirectoryFields),
+    #[prost(message, tag = "18")]
+    File(FileFields),
+    #[prost(message, tag = "19")]
+    Lock(LockFields),
+    #[prost(message, tag = "20")]
+    Recalls(List<RecallFields, MAX_LIST_ITEMS>),
+    #[prost(message, tag = "21")]
+    Description(DescriptionFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct CreatedFields {
+    #[prost(message, optional, tag = "1")]
+    attr: Option<AttrFields>,
+    #[prost(uint32, tag = "2")]
+    inline_limit: u32,
+    #[prost(bool, tag = "3")]
+    bare: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RenamedFields {
+    #[prost(message, optional, tag = "1")]
+    moved: Option<AttrFields>,
+    #[prost(message, optional, tag = "2")]
+    other: Option<AttrFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct DirectoryFields {
+    #[prost(message, optional, tag = "1")]
+    entries: Option<List<EntryFields, MAX_ENTRIES>>,
+    #[prost(bool, tag = "2")]
+    end: bool,
+    #[prost(uint64, tag = "3")]
+    parent: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct EntryFields {
+    #[prost(bytes = "bytes", tag = "1")]
+    name: Bytes,
+    #[prost(uint64, tag = "2")]
+    ino: u64,
+    #[prost(uint32, tag = "3")]
+    mode: u32,
+    #[prost(fixed64, tag = "4")]
+    cookie: u64,
+    #[prost(message, optional, tag = "5")]
+    attr: Option<AttrFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct FileFields {
+    #[prost(message, optional, tag = "1")]
+    attr: Option<AttrFields>,
+    #[prost(message, optional, tag = "2")]
+    layout: Option<LayoutFields>,
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    inline: Option<Bytes>,
+    #[prost(uint32, tag = "4")]
+    inline_limit: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct LockFields {
+    #[prost(message, optional, tag = "1")]
+    held: Option<HeldFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct HeldFields {
+    #[prost(uint32, tag = "1")]
+    kind: u32,
+    #[prost(message, optional, tag = "2")]
+    range: Option<LockRangeFields>,
+    #[prost(uint32, tag = "3")]
+    pid: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RecallFields {
+    #[prost(uint64, tag = "1")]
+    number: u64,
+    #[prost(uint64, tag = "2")]
+    ino: u64,
+    #[prost(uint32, optional, tag = "3")]
+    keep: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct DescriptionFields {
+    #[prost(message, optional, tag = "1")]
+    attr: Option<AttrFields>,
+    #[prost(message, optional, tag = "2")]
+    pattern: Option<PatternFields>,
+    #[prost(string, tag = "3")]
+    pool: String,
+    #[prost(message, optional, tag = "4")]
+    layout: Option<LayoutFields>,
+    #[prost(uint64, optional, tag = "5")]
+    inline: Option<u64>,
+}
+
+impl From<&MetaReply> for ReplyFields {
+    fn from(reply: &MetaReply) -> ReplyFields {
+        match reply {
+            MetaReply::Unit => ReplyFields::Unit(()),
+            MetaReply::Entry(attr) => ReplyFields::Entry(attr.into()),
+            MetaReply::Created { attr, inline_limit, bare } => {
+                let attr = Some(attr.into());
+                ReplyFields::Created(CreatedFields { attr, inline_limit: *inline_limit, bare: *bare })
+            }
+            MetaReply::Attr(attr) => ReplyFields::Attr(attr.into()),
+            MetaReply::Renamed { moved, other } => {
+                let (moved, other) = (Some(moved.into()), other.as_ref().map(AttrFields::from));
+                ReplyFields::Renamed(RenamedFields { moved, other })
+            }
+            MetaReply::Bytes(bytes) => ReplyFields::Bytes(bytes.clone()),
+            MetaReply::Names(names) => {
+                let fields = |name: &Bytes| NameFields { name: name.clone() };
+                ReplyFields::Names(List::of(names, fields).unwrap_or_default())
+            }
+            MetaReply::Directory { entries, end, parent } => {
+                let entries = List::of(entries, EntryFields::from);
+                ReplyFields::Directory(DirectoryFields { entries, end: *end, parent: parent.0 })
+            }
+            MetaReply::File(file) => ReplyFields::File(file.into()),
+            MetaReply::Lock(held) => {
+                let fields = |(kind, range, pid): (LockKind, crate::LockRange, u32)| HeldFields {
+                    kind: kind.number(),
+                    range: Some(range.into()),
+                    pid,
+                };
+                ReplyFields::Lock(LockFields { held: held.map(fields) })
+            }
+            MetaReply::Recalls(recalls) => {
+                ReplyFields::Recalls(List::of(recalls, RecallFields::from).unwrap_or_default())
+            }
+            MetaReply::Description(description) => ReplyFields::Description((&**description).into()),
+        }
+    }
+}
+
+impl TryFrom<ReplyFields> for MetaReply {
+    type Error = Malformed;
+
+    fn try_from(fields: ReplyFields) -> Result<MetaReply, Malformed> {
+        Ok(match fields {
+            ReplyFields::Unit(()) => MetaReply::Unit,
+            ReplyFields::Entry(attr) => MetaReply::Entry(attr.try_into()?),
+            ReplyFields::Created(f) => {
+                let attr = need(f.attr, "attributes")?.try_into()?;
+                MetaReply::Created { attr, inline_limit: f.inline_limit, bare: f.bare }
+            }
+            ReplyFields::Attr(attr) => MetaReply::Attr(attr.try_into()?),
+            ReplyFields::Renamed(f) => MetaReply::Renamed {
+                moved: need(f.moved, "attributes of what moved")?.try_into()?,
+                other: f.other.map(TryInto::try_into).transpose()?,
+            },
+            ReplyFields::Bytes(bytes) => MetaReply::Bytes(bytes),
+            ReplyFields::Names(list) => MetaReply::Names(List::take(Some(list), |f| name(f.name))?),
+            ReplyFields::Directory(f) => MetaReply::Directory {
+                entries: List::take(f.entries, DirEntry::try_from)?,
+                end: f.end,
+                parent: InodeId(f.parent),
+            },
+            ReplyFields::File(f) => MetaReply::File(f.try_into()?),
+            ReplyFields::Lock(LockFields { held: None }) => MetaReply::Lock(None),
+            ReplyFields::Lock(LockFields { held: Some(f) }) => {
+                let range = need(f.range, "range of a lock")?.try_into()?;
+                MetaReply::Lock(Some((LockKind::take(f.kind)?, range, f.pid)))
+            }
+            ReplyFields::Recalls(list) => MetaReply::Recalls(List::take(Some(list), Recall::try_from)?),
+            ReplyFields::Description(f) => MetaReply::Description(Box::new(f.try_into()?)),
+        })
+    }
+}
+
+impl From<&DirEntry> for EntryFields {
+    fn from(entry: &DirEntry) -> EntryFields {
+        EntryFields {
+            name: entry.name.clone(),
+            ino: entry.ino.0,
+            mode: entry.mode,
+            cookie: entry.cookie,
+            attr: entry.attr.as_ref().map(AttrFields::from),
+        }
+    }
+}
+
+impl TryFrom<EntryFields> for DirEntry {
+    type Error = Malformed;
+
+    fn try_from(f: EntryFields) -> Result<DirEntry, Malformed> {
+        let attr = f.attr.map(TryInto::try_into).transpose()?;
+        Ok(DirEntry { name: name(f.name)?, ino: InodeId(f.ino), mode: f.mode, cookie: f.cookie, attr })
+    }
+}
+
+impl From<&FileInfo> for FileFields {
+    fn from(file: &FileInfo) -> FileFields {
+        FileFields {
+            attr: Some((&file.attr).into()),
+            layout: file.layout.as_ref().map(LayoutFields::from),
+            inline: file.inline.clone(),
+            inline_limit: file.inline_limit,
+        }
+    }
+}
+
+impl TryFrom<FileFields> for FileInfo {
+    type Error = Malformed;
+
+    fn try_from(f: FileFields) -> Result<FileInfo, Malformed> {
+        let layout = f.layout.map(TryInto::try_into).transpose()?;
+        let attr = need(f.attr, "attributes")?.try_into()?;
+        Ok(FileInfo { attr, layout, inline: f.inline, inline_limit: f.inline_limit })
+    }
+}
+
+impl From<&Recall> for RecallFields {
+    fn from(recall: &Recall) -> RecallFields {
+        let &Recall { number, ino, keep } = recall;
+        RecallFields { number, ino: ino.0, keep: keep.map(Numbered::number) }
+    }
+}
+
+impl TryFrom<RecallFields> for Recall {
+    type Error = Malformed;
+
+    fn try_from(f: RecallFields) -> Result<Recall, Malformed> {
+        let keep = f.keep.map(LeaseMode::take).transpose()?;
+        Ok(Recall { number: f.number, ino: InodeId(f.ino), keep })
+    }
+}
+
+impl From<&Description> for DescriptionFields {
+    fn from(description: &Description) -> DescriptionFields {
+        DescriptionFields {
+            attr: Some((&description.attr).into()),
+            pattern: Some((&description.pattern).into()),
+            pool: description.pool.clone(),
+            layout: description.layout.as_ref().map(LayoutFields::from),
+            inline: description.inline,
+        }
+    }
+}
+
+impl TryFrom<DescriptionFields> for Description {
+    type Error = Malformed;
+
+    fn try_from(f: DescriptionFields) -> Result<Description, Malformed> {
+        Ok(Description {
+            attr: need(f.attr, "attributes")?.try_into()?,
+            pattern: need(f.pattern, "pattern")?.try_into()?,
+            pool: name(f.pool)?,
+            layout: f.layout.map(TryInto::try_into).transpose()?,
+            inline: f.inline,
+        })
+    }
+}

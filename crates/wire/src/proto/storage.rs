@@ -1,0 +1,243 @@
+//! Requests to a storage service and their answers. Nothing here holds memory of its own.
+
+use super::common::{Numbered, RangeFields, TimeFields, need, numbered, time};
+use super::fields;
+use crate::{Allocate, Answer, Malformed, Message, Path, Request, Seek, Service};
+use crate::{StorageOp, StorageReply, StorageRequest};
+use prost::Message as _;
+use types::{InodeId, SessionId, TargetId};
+
+// Numbers are fixed for ever.
+numbered! {
+    Path, "way of data": Direct = 1, Cached = 2;
+    Allocate, "kind of allocation": Reserve = 1, Punch = 2, Zero = 3;
+    Seek, "aim of a seek": Data = 1, Hole = 2;
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RequestFields {
+    #[prost(uint64, tag = "1")]
+    session: u64,
+    #[prost(uint32, tag = "2")]
+    target: u32,
+    #[prost(uint64, tag = "3")]
+    ino: u64,
+    #[prost(oneof = "OpFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20")]
+    op: Option<OpFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum OpFields {
+    #[prost(message, tag = "10")]
+    Read(ReadFields),
+    #[prost(message, tag = "11")]
+    Write(WriteFields),
+    #[prost(message, tag = "12")]
+    Truncate(TruncateFields),
+    #[prost(message, tag = "13")]
+    Allocate(AllocateFields),
+    #[prost(message, tag = "14")]
+    Delete(()),
+    #[prost(message, tag = "15")]
+    Sync(()),
+    #[prost(message, tag = "16")]
+    SyncTarget(()),
+    #[prost(message, tag = "17")]
+    Stat(()),
+    #[prost(message, tag = "18")]
+    Seek(SeekFields),
+    #[prost(message, tag = "19")]
+    Space(()),
+    #[prost(message, tag = "20")]
+    Fence(FenceFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReadFields {
+    #[prost(uint64, tag = "1")]
+    offset: u64,
+    #[prost(uint32, tag = "2")]
+    path: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct WriteFields {
+    #[prost(uint64, tag = "1")]
+    offset: u64,
+    #[prost(uint32, tag = "2")]
+    path: u32,
+    #[prost(bool, tag = "3")]
+    durable: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct TruncateFields {
+    #[prost(uint64, tag = "1")]
+    len: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct AllocateFields {
+    #[prost(message, optional, tag = "1")]
+    range: Option<RangeFields>,
+    #[prost(uint32, tag = "2")]
+    how: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SeekFields {
+    #[prost(uint64, tag = "1")]
+    from: u64,
+    #[prost(uint32, tag = "2")]
+    what: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct FenceFields {
+    #[prost(uint64, tag = "1")]
+    session: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReplyFields {
+    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13")]
+    answer: Option<AnswerFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum AnswerFields {
+    #[prost(message, tag = "10")]
+    Unit(()),
+    #[prost(message, tag = "11")]
+    Stat(StatFields),
+    #[prost(message, tag = "12")]
+    Offset(OffsetFields),
+    #[prost(message, tag = "13")]
+    Space(SpaceFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct StatFields {
+    #[prost(uint64, tag = "1")]
+    len: u64,
+    #[prost(uint64, tag = "2")]
+    blocks: u64,
+    #[prost(message, optional, tag = "3")]
+    mtime: Option<TimeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct OffsetFields {
+    #[prost(uint64, optional, tag = "1")]
+    offset: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SpaceFields {
+    #[prost(uint64, tag = "1")]
+    capacity: u64,
+    #[prost(uint64, tag = "2")]
+    free: u64,
+}
+
+impl From<&StorageOp> for OpFields {
+    fn from(op: &StorageOp) -> OpFields {
+        match *op {
+            StorageOp::Read { offset, path } => OpFields::Read(ReadFields { offset, path: path.number() }),
+            StorageOp::Write { offset, path, durable } => {
+                OpFields::Write(WriteFields { offset, path: path.number(), durable })
+            }
+            StorageOp::Truncate { len } => OpFields::Truncate(TruncateFields { len }),
+            StorageOp::Allocate { range, how } => {
+                OpFields::Allocate(AllocateFields { range: Some(range.into()), how: how.number() })
+            }
+            StorageOp::Delete => OpFields::Delete(()),
+            StorageOp::Sync => OpFields::Sync(()),
+            StorageOp::SyncTarget => OpFields::SyncTarget(()),
+            StorageOp::Stat => OpFields::Stat(()),
+            StorageOp::Seek { from, what } => OpFields::Seek(SeekFields { from, what: what.number() }),
+            StorageOp::Space => OpFields::Space(()),
+            StorageOp::Fence { session } => OpFields::Fence(FenceFields { session: session.0 }),
+        }
+    }
+}
+
+impl TryFrom<OpFields> for StorageOp {
+    type Error = Malformed;
+
+    fn try_from(op: OpFields) -> Result<StorageOp, Malformed> {
+        Ok(match op {
+            OpFields::Read(f) => StorageOp::Read { offset: f.offset, path: Path::take(f.path)? },
+            OpFields::Write(f) => {
+                StorageOp::Write { offset: f.offset, path: Path::take(f.path)?, durable: f.durable }
+            }
+            OpFields::Truncate(f) => StorageOp::Truncate { len: f.len },
+            OpFields::Allocate(f) => {
+                let range = need(f.range, "range to allocate")?.try_into()?;
+                StorageOp::Allocate { range, how: Allocate::take(f.how)? }
+            }
+            OpFields::Delete(()) => StorageOp::Delete,
+            OpFields::Sync(()) => StorageOp::Sync,
+            OpFields::SyncTarget(()) => StorageOp::SyncTarget,
+            OpFields::Stat(()) => StorageOp::Stat,
+            OpFields::Seek(f) => StorageOp::Seek { from: f.from, what: Seek::take(f.what)? },
+            OpFields::Space(()) => StorageOp::Space,
+            OpFields::Fence(f) => StorageOp::Fence { session: SessionId(f.session) },
+        })
+    }
+}
+
+impl Message for StorageRequest {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let StorageRequest { session, target, ino, op } = self;
+        let op = Some(op.into());
+        RequestFields { session: session.0, target: target.0, ino: ino.0, op }.encode_raw(out);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<StorageRequest, Malformed> {
+        let RequestFields { session, target, ino, op } = fields(bytes)?;
+        Ok(StorageRequest {
+            session: SessionId(session),
+            target: TargetId(target),
+            ino: InodeId(ino),
+            op: need(op, "storage operation that is known here")?.try_into()?,
+        })
+    }
+}
+
+impl Request for StorageRequest {
+    const SERVICE: Service = Service::Storage;
+
+    fn answer_payload(&self) -> Answer {
+        match self.op {
+            StorageOp::Read { .. } => Answer::Fills,
+            _ => Answer::Plain,
+        }
+    }
+}
+
+impl Message for StorageReply {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let answer = match *self {
+            StorageReply::Unit => AnswerFields::Unit(()),
+            StorageReply::Stat { len, blocks, mtime } => {
+                AnswerFields::Stat(StatFields { len, blocks, mtime: Some(mtime.into()) })
+            }
+            StorageReply::Offset(offset) => AnswerFields::Offset(OffsetFields { offset }),
+            StorageReply::Space { capacity, free } => AnswerFields::Space(SpaceFields { capacity, free }),
+        };
+        ReplyFields { answer: Some(answer) }.encode_raw(out);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<StorageReply, Malformed> {
+        let ReplyFields { answer } = fields(bytes)?;
+        Ok(match need(answer, "storage answer that is known here")? {
+            AnswerFields::Unit(()) => StorageReply::Unit,
+            AnswerFields::Stat(f) => {
+                StorageReply::Stat { len: f.len, blocks: f.blocks, mtime: time(f.mtime, "mtime")? }
+            }
+            AnswerFields::Offset(f) => StorageReply::Offset(f.offset),
+            AnswerFields::Space(f) => StorageReply::Space { capacity: f.capacity, free: f.free },
+        })
+    }
+}

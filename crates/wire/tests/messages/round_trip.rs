@@ -1,0 +1,123 @@
+//! What is written comes back.
+
+use crate::strategies;
+use crate::walk;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use types::{Credentials, InodeId, SessionId, TargetId};
+use wire::{Answer, Malformed, Message, MetaOp, MetaRequest, MetaResponse, Request, Service};
+use wire::{StorageOp, StorageReply, StorageRequest};
+
+pub fn encoded(message: &impl Message) -> Vec<u8> {
+    let mut out = Vec::new();
+    message.encode(&mut out);
+    out
+}
+
+fn comes_back<M: Message + PartialEq + Debug>(message: M) {
+    let mut out = b"before".to_vec();
+    message.encode(&mut out);
+    assert_eq!(&out[..6], b"before");
+    assert_eq!(M::decode(&out[6..]), Ok(message));
+}
+
+proptest! {
+    #[test]
+    fn meta_requests(request in strategies::meta_requests()) {
+        comes_back(request);
+    }
+
+    #[test]
+    fn meta_responses(response in strategies::meta_responses()) {
+        comes_back(response);
+    }
+
+    #[test]
+    fn storage_requests(request in strategies::storage_requests()) {
+        comes_back(request);
+    }
+
+    #[test]
+    fn storage_replies(reply in strategies::storage_replies()) {
+        comes_back(reply);
+    }
+
+    #[test]
+    fn errors(error in strategies::errors()) {
+        comes_back(error);
+    }
+}
+
+fn meta_request(op: MetaOp) -> MetaRequest {
+    MetaRequest { session: SessionId(1), sequence: 0, credentials: Credentials::default(), op }
+}
+
+fn storage_request(op: StorageOp) -> StorageRequest {
+    StorageRequest { session: SessionId(1), target: TargetId(1), ino: InodeId(1), op }
+}
+
+/// Field numbers of kinds that a decoder knows, found by asking it.
+fn known<M: Message + Debug>(start: &[u8]) -> BTreeSet<u32> {
+    let unknown = |error: &Malformed| error.cause.ends_with("that is known here");
+    let knows = |kind: &u32| {
+        let message = [start, &walk::delimited(*kind, &[])[..]].concat();
+        M::decode(&message).map_or_else(|error| !unknown(&error), |_| true)
+    };
+    (10..200).filter(knows).collect()
+}
+
+/// Field numbers of kinds that are written.
+fn written(messages: impl IntoIterator<Item = Vec<u8>>) -> BTreeSet<u32> {
+    let kind = |bytes: Vec<u8>| walk::fields(&bytes).last().expect("a kind").number;
+    messages.into_iter().map(kind).collect()
+}
+
+fn any_of<T: Debug>(strategy: &impl Strategy<Value = T>, runner: &mut TestRunner) -> T {
+    strategy.new_tree(runner).expect("a value").current()
+}
+
+/// So that a kind that is added later isn't forgotten in these tests.
+#[test]
+fn every_kind_is_tested() {
+    let runner = &mut TestRunner::deterministic();
+    let ops = strategies::meta_ops();
+    let requests = ops.iter().map(|op| encoded(&meta_request(any_of(op, runner))));
+    assert_eq!(known::<MetaRequest>(&walk::delimited(3, &[])), written(requests));
+
+    let runner = &mut TestRunner::deterministic();
+    let replies = strategies::meta_replies();
+    let responses = replies.iter().map(|reply| encoded(&MetaResponse::from(any_of(reply, runner))));
+    assert_eq!(known::<MetaResponse>(&[]), written(responses));
+
+    let runner = &mut TestRunner::deterministic();
+    let ops = strategies::storage_ops();
+    let requests = ops.iter().map(|op| encoded(&storage_request(any_of(op, runner))));
+    assert_eq!(known::<StorageRequest>(&[]), written(requests));
+
+    let runner = &mut TestRunner::deterministic();
+    let replies = (0..100).map(|_| encoded(&any_of(&strategies::storage_replies(), runner)));
+    assert_eq!(known::<StorageReply>(&[]), written(replies));
+}
+
+#[test]
+fn requests_tell_their_transport_what_it_has_to_know() {
+    assert_eq!((MetaRequest::SERVICE, StorageRequest::SERVICE), (Service::Metadata, Service::Storage));
+    let runner = &mut TestRunner::deterministic();
+    for op in strategies::meta_ops() {
+        let request = meta_request(any_of(&op, runner));
+        let expected = match request.op {
+            MetaOp::NextRecalls { .. } | MetaOp::Lock { wait: true, .. } => Answer::Waits,
+            _ => Answer::Plain,
+        };
+        assert_eq!(request.answer_payload(), expected, "{request:?}");
+    }
+    for op in strategies::storage_ops() {
+        let request = storage_request(any_of(&op, runner));
+        let expected =
+            if matches!(request.op, StorageOp::Read { .. }) { Answer::Fills } else { Answer::Plain };
+        assert_eq!(request.answer_payload(), expected, "{request:?}");
+    }
+}

@@ -1,0 +1,263 @@
+//! One fixed message of each kind, with the name of the file that holds its bytes.
+
+use crate::round_trip::encoded;
+use bytes::Bytes;
+use types::*;
+use wire::frame::{Header, Hello, Kind, Welcome};
+use wire::*;
+
+/// A message as it is tested.
+pub struct Sample {
+    /// Name of its file, without ending.
+    pub name: String,
+    pub bytes: Vec<u8>,
+    /// Whether bytes are this message.
+    pub is: Reader,
+}
+
+type Reader = Box<dyn Fn(&[u8]) -> bool>;
+
+pub fn samples() -> Vec<Sample> {
+    let mut samples = vec![header()];
+    samples.extend(handshakes());
+    samples.extend(meta_ops().into_iter().map(|op| {
+        let name = format!("meta_request-{}", kind(&op));
+        let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
+        sample(name, MetaRequest { session: SessionId(7), sequence: 300, credentials, op })
+    }));
+    samples.extend(meta_replies().into_iter().map(|reply| {
+        let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Shared), grant(3, LeaseMode::Write)];
+        sample(format!("meta_response-{}", kind(&reply)), MetaResponse { reply, grants, recalls: 5 })
+    }));
+    let least = MetaResponse::from(MetaReply::Lock(None));
+    samples.push(sample("meta_response-least".to_string(), least));
+    samples.extend(storage_ops().into_iter().map(|op| {
+        let name = format!("storage_request-{}", kind(&op));
+        sample(name, StorageRequest { session: SessionId(7), target: TargetId(12), ino: INO, op })
+    }));
+    let replies = storage_replies().into_iter();
+    samples.extend(replies.map(|reply| sample(format!("storage_reply-{}", kind(&reply)), reply)));
+    let error = Error::new(Errno::EROFS, "target 12 is read-only: no free space").hint("add a target");
+    samples.push(sample("error-full".to_string(), error));
+    samples.push(sample("error-plain".to_string(), Error::from(Errno::ENOENT)));
+    samples
+}
+
+fn sample<M: Message + PartialEq + 'static>(name: String, message: M) -> Sample {
+    let bytes = encoded(&message);
+    Sample { name, bytes, is: Box::new(move |bytes| M::decode(bytes).as_ref() == Ok(&message)) }
+}
+
+/// The word that a value's debug form starts with.
+fn kind(value: &impl std::fmt::Debug) -> String {
+    format!("{value:?}").split([' ', '(']).next().expect("a word").to_lowercase()
+}
+
+fn header() -> Sample {
+    let mut header =
+        Header::new(Kind::Request, 0x1112_1314_1516_1718).with_body(b"body").with_payload(b"data");
+    (header.service, header.wanted_bytes, header.deadline_ms) = (Service::Storage as u8, 4096, 60_000);
+    header.epoch = Epoch(17);
+    let is = move |bytes: &[u8]| bytes.try_into().is_ok_and(|bytes| Header::decode(bytes) == Ok(header));
+    Sample { name: "header".to_string(), bytes: header.encode().to_vec(), is: Box::new(is) }
+}
+
+fn handshakes() -> [Sample; 2] {
+    let hello = Hello {
+        protocol: 1,
+        cluster: "0f0e0d0c-0b0a-4908-8706-050403020100".to_string(),
+        name: "client-3".to_string(),
+        client: 0x0123_4567_89ab_cdef,
+        core: 2,
+        cores: 8,
+        incarnation: 3,
+    };
+    let welcome = Welcome { protocol: 1, name: "node-1".to_string(), credits: 256, cores: 4 };
+    [sample("hello".to_string(), hello), sample("welcome".to_string(), welcome)]
+}
+
+/// An inode of partition 3.
+const INO: InodeId = InodeId(3 << 40 | 77);
+const DIR: InodeId = InodeId::ROOT;
+const TIME: Timestamp = Timestamp::new(1_760_000_000, 123_456_789);
+const RANGE: LockRange = LockRange { start: 10, last: u64::MAX };
+const OWNER: LockOwner = LockOwner(0xfeed_beef);
+
+fn grant(ino: u64, mode: LeaseMode) -> Grant {
+    Grant { ino: InodeId(ino), mode }
+}
+
+fn name() -> Bytes {
+    Bytes::from_static(b"name")
+}
+
+fn set() -> SetAttr {
+    SetAttr {
+        mode: Some(0o640),
+        uid: Some(0),
+        gid: None,
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::At(TIME)),
+        ctime: Some(Timestamp::new(-1, 5)),
+        kill_suid_sgid: true,
+    }
+}
+
+fn meta_ops() -> Vec<MetaOp> {
+    let (ino, parent, dir, name) = (INO, DIR, DIR, name());
+    let to = Bytes::from_static(b"target");
+    let value = Bytes::from_static(b"value");
+    let yields =
+        vec![Yield { number: 1, ino, in_use: true }, Yield { number: 2, ino: InodeId(9), in_use: false }];
+    let change = PatternChange {
+        pool: Some("fast".to_string()),
+        chunk_size: Some(1 << 20),
+        stripe_count: Some(4),
+        inline_limit: Some(0),
+        chooser: Some(Chooser::CapacityWeighted),
+    };
+    let (space, owner, kind, range) = (LockSpace::Flock, OWNER, LockKind::Exclusive, RANGE);
+    vec![
+        MetaOp::Lookup { parent, name: name.clone() },
+        MetaOp::Getattr { ino },
+        MetaOp::Setattr { ino, set: set() },
+        MetaOp::Create {
+            parent,
+            name: name.clone(),
+            mode: 0o100644,
+            umask: 0o22,
+            rdev: 0x103,
+            exclusive: true,
+        },
+        MetaOp::Mkdir { parent, name: name.clone(), mode: 0o755, umask: 0o22 },
+        MetaOp::Symlink { parent, name: name.clone(), target: to.clone() },
+        MetaOp::Tmpfile { parent, mode: 0o600, umask: 0o77 },
+        MetaOp::Link { ino, parent, name: name.clone() },
+        MetaOp::Unlink { parent, name: name.clone() },
+        MetaOp::Rmdir { parent, name: name.clone() },
+        MetaOp::Rename {
+            parent,
+            name: name.clone(),
+            new_parent: ino,
+            new_name: to,
+            mode: RenameMode::Exchange,
+        },
+        MetaOp::Readlink { ino },
+        MetaOp::Readdir { dir, cookie: 1 << 62, limit: 100, attributes: true },
+        MetaOp::GetXattr { ino, name: name.clone() },
+        MetaOp::SetXattr {
+            ino,
+            name: name.clone(),
+            value: value.clone(),
+            mode: XattrMode::Create,
+            kill_sgid: true,
+        },
+        MetaOp::ListXattr { ino },
+        MetaOp::RemoveXattr { ino, name },
+        MetaOp::Open { ino, wish: Some(LeaseMode::Write) },
+        MetaOp::WriteInline { ino, offset: 512, data: value, kill_suid_sgid: true },
+        MetaOp::BeginWrite { ino },
+        MetaOp::DropInline { ino, size: 4097, mtime: TIME },
+        MetaOp::EndWrite {
+            ino,
+            size: 1 << 33,
+            blocks: 24,
+            mtime: Some(TIME),
+            done: true,
+            kill_suid_sgid: true,
+        },
+        MetaOp::Truncate { ino, size: 5, kill_suid_sgid: true },
+        MetaOp::TruncateDone { ino },
+        MetaOp::Reclaim { ino },
+        MetaOp::Lock { ino, space, owner, pid: 4711, kind, range, wait: true },
+        MetaOp::Unlock { ino, space: LockSpace::Posix, owner, range },
+        MetaOp::TestLock { ino, owner, kind: LockKind::Shared, range },
+        MetaOp::NextRecalls { after: 41 },
+        MetaOp::Yield { yields },
+        MetaOp::Release { inodes: vec![ino, InodeId(9)], seen: 41 },
+        MetaOp::EndSession,
+        MetaOp::Describe { ino },
+        MetaOp::SetPattern { dir, change },
+        MetaOp::Sync,
+    ]
+}
+
+fn attr() -> Attr {
+    Attr {
+        ino: INO,
+        mode: mode::S_IFREG | 0o644,
+        nlink: 1,
+        uid: 1000,
+        gid: 100,
+        rdev: 0,
+        size: 5_000_000_000,
+        blocks: 9_765_632,
+        atime: TIME,
+        mtime: Timestamp::new(1_760_000_001, 0),
+        ctime: Timestamp::new(5_000_000_000, 999_999_999),
+        btime: Timestamp::new(-1, 1),
+    }
+}
+
+fn meta_replies() -> Vec<MetaReply> {
+    let layout = Layout {
+        chunk_size: 1 << 20,
+        pool: PoolId(1),
+        scheme: Scheme::Single,
+        groups: vec![GroupId(3), GroupId(300)],
+    };
+    let entry = DirEntry { name: name(), ino: INO, mode: mode::S_IFREG, cookie: 1 << 62, attr: Some(attr()) };
+    let bare = DirEntry { name: Bytes::from_static(b"d"), mode: mode::S_IFDIR, attr: None, ..entry.clone() };
+    let recall = |number, keep| Recall { number, ino: INO, keep };
+    let description = Description {
+        attr: attr(),
+        pattern: StripePattern::default(),
+        pool: "default".to_string(),
+        layout: Some(layout.clone()),
+        inline: Some(0),
+    };
+    vec![
+        MetaReply::Unit,
+        MetaReply::Entry(attr()),
+        MetaReply::Created { attr: attr(), inline_limit: 4096, bare: true },
+        MetaReply::Attr(attr()),
+        MetaReply::Renamed { moved: attr(), other: Some(attr()) },
+        MetaReply::Bytes(Bytes::from_static(b"value")),
+        MetaReply::Names(vec![name(), Bytes::from_static(b"user.other")]),
+        MetaReply::Directory { entries: vec![entry, bare], end: true, parent: DIR },
+        MetaReply::File(FileInfo {
+            attr: attr(),
+            layout: Some(layout),
+            inline: Some(Bytes::new()),
+            inline_limit: 4096,
+        }),
+        MetaReply::Lock(Some((LockKind::Exclusive, RANGE, 4711))),
+        MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),
+        MetaReply::Description(Box::new(description)),
+    ]
+}
+
+fn storage_ops() -> Vec<StorageOp> {
+    vec![
+        StorageOp::Read { offset: 1 << 40, path: Path::Cached },
+        StorageOp::Write { offset: 4096, path: Path::Direct, durable: true },
+        StorageOp::Truncate { len: 5 },
+        StorageOp::Allocate { range: ByteRange::new(1, 1 << 20), how: Allocate::Zero },
+        StorageOp::Delete,
+        StorageOp::Sync,
+        StorageOp::SyncTarget,
+        StorageOp::Stat,
+        StorageOp::Seek { from: 8192, what: Seek::Hole },
+        StorageOp::Space,
+        StorageOp::Fence { session: SessionId(8) },
+    ]
+}
+
+fn storage_replies() -> Vec<StorageReply> {
+    vec![
+        StorageReply::Unit,
+        StorageReply::Stat { len: 100, blocks: 8, mtime: TIME },
+        StorageReply::Offset(Some(0)),
+        StorageReply::Space { capacity: 1 << 40, free: 1 << 39 },
+    ]
+}

@@ -1,0 +1,291 @@
+//! Any message: one strategy for each kind of request and answer, so that none is missed by chance.
+
+use bytes::Bytes;
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::select;
+use types::*;
+use wire::*;
+
+pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
+    let head = (any::<u64>(), any::<u64>(), any::<[u32; 3]>());
+    (head, select(meta_ops()).prop_flat_map(|op| op)).prop_map(
+        |((session, sequence, [uid, gid, pid]), op)| {
+            let credentials = Credentials { uid, gid, pid };
+            MetaRequest { session: SessionId(session), sequence, credentials, op }
+        },
+    )
+}
+
+pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
+    let grants = vec_of((ino(), mode()).prop_map(|(ino, mode)| Grant { ino, mode }));
+    (select(meta_replies()).prop_flat_map(|reply| reply), grants, any::<u64>())
+        .prop_map(|(reply, grants, recalls)| MetaResponse { reply, grants, recalls })
+}
+
+pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
+    let head = (any::<u64>(), any::<u32>(), ino());
+    (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(|((session, target, ino), op)| {
+        StorageRequest { session: SessionId(session), target: TargetId(target), ino, op }
+    })
+}
+
+pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
+    prop_oneof![
+        Just(StorageReply::Unit),
+        (any::<u64>(), any::<u64>(), time()).prop_map(|(len, blocks, mtime)| StorageReply::Stat {
+            len,
+            blocks,
+            mtime
+        }),
+        any::<Option<u64>>().prop_map(StorageReply::Offset),
+        any::<(u64, u64)>().prop_map(|(capacity, free)| StorageReply::Space { capacity, free }),
+    ]
+}
+
+pub fn errors() -> impl Strategy<Value = Error> {
+    (1..=4095, ".{0,30}", ".{0,30}").prop_map(|(errno, message, hint): (i32, String, String)| {
+        Error::new(Errno(errno), message).hint(hint)
+    })
+}
+
+/// One strategy for each kind; `name => fields` with a strategy for each field.
+macro_rules! kinds {
+    ($enum:ident: $($kind:ident $({ $($field:ident: $strategy:expr),* $(,)? })?,)*) => {
+        vec![$(kinds!(@ $enum $kind $({ $($field: $strategy),* })?)),*]
+    };
+    (@ $enum:ident $kind:ident) => { Just($enum::$kind).boxed() };
+    (@ $enum:ident $kind:ident { $($field:ident: $strategy:expr),* }) => {{
+        // Nested pairs, since tuples of strategies end at some length.
+        let built = Just(());
+        $(let built = (built, $strategy);)*
+        built.prop_map(|kinds!(# () $($field)*)| $enum::$kind { $($field),* }).boxed()
+    }};
+    (# $pattern:tt) => { $pattern };
+    (# $pattern:tt $field:ident $($rest:ident)*) => { kinds!(# ($pattern, $field) $($rest)*) };
+}
+
+pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
+    let (u32s, u64s, flag) = (any::<u32>, any::<u64>, any::<bool>);
+    kinds![MetaOp:
+        Lookup { parent: ino(), name: name() },
+        Getattr { ino: ino() },
+        Setattr { ino: ino(), set: set_attr() },
+        Create { parent: ino(), name: name(), mode: u32s(), umask: u32s(), rdev: u32s(), exclusive: flag() },
+        Mkdir { parent: ino(), name: name(), mode: u32s(), umask: u32s() },
+        Symlink { parent: ino(), name: name(), target: name() },
+        Tmpfile { parent: ino(), mode: u32s(), umask: u32s() },
+        Link { ino: ino(), parent: ino(), name: name() },
+        Unlink { parent: ino(), name: name() },
+        Rmdir { parent: ino(), name: name() },
+        Rename { parent: ino(), name: name(), new_parent: ino(), new_name: name(), mode: rename_mode() },
+        Readlink { ino: ino() },
+        Readdir { dir: ino(), cookie: u64s(), limit: u32s(), attributes: flag() },
+        GetXattr { ino: ino(), name: name() },
+        SetXattr { ino: ino(), name: name(), value: name(), mode: xattr_mode(), kill_sgid: flag() },
+        ListXattr { ino: ino() },
+        RemoveXattr { ino: ino(), name: name() },
+        Open { ino: ino(), wish: of(mode()) },
+        WriteInline { ino: ino(), offset: u64s(), data: name(), kill_suid_sgid: flag() },
+        BeginWrite { ino: ino() },
+        DropInline { ino: ino(), size: u64s(), mtime: time() },
+        EndWrite {
+            ino: ino(), size: u64s(), blocks: u64s(), mtime: of(time()), done: flag(), kill_suid_sgid: flag(),
+        },
+        Truncate { ino: ino(), size: u64s(), kill_suid_sgid: flag() },
+        TruncateDone { ino: ino() },
+        Reclaim { ino: ino() },
+        Lock {
+            ino: ino(), space: space(), owner: owner(), pid: u32s(), kind: kind(), range: lock_range(), wait: flag(),
+        },
+        Unlock { ino: ino(), space: space(), owner: owner(), range: lock_range() },
+        TestLock { ino: ino(), owner: owner(), kind: kind(), range: lock_range() },
+        NextRecalls { after: u64s() },
+        Yield { yields: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| Yield { number, ino, in_use })) },
+        Release { inodes: vec_of(ino()), seen: u64s() },
+        EndSession,
+        Describe { ino: ino() },
+        SetPattern { dir: ino(), change: pattern_change() },
+        Sync,
+    ]
+}
+
+pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
+    let held = (kind(), lock_range(), any::<u32>());
+    let mut replies = kinds![MetaReply:
+        Unit,
+        Created { attr: attr(), inline_limit: any::<u32>(), bare: any::<bool>() },
+        Renamed { moved: attr(), other: of(attr()) },
+        Directory { entries: vec_of(dir_entry()), end: any::<bool>(), parent: ino() },
+    ];
+    replies.extend([
+        attr().prop_map(MetaReply::Entry).boxed(),
+        attr().prop_map(MetaReply::Attr).boxed(),
+        name().prop_map(MetaReply::Bytes).boxed(),
+        vec_of(name()).prop_map(MetaReply::Names).boxed(),
+        file().prop_map(MetaReply::File).boxed(),
+        of(held).prop_map(MetaReply::Lock).boxed(),
+        vec_of(recall()).prop_map(MetaReply::Recalls).boxed(),
+        description().prop_map(|description| MetaReply::Description(Box::new(description))).boxed(),
+    ]);
+    replies
+}
+
+pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
+    let path = || select(vec![Path::Direct, Path::Cached]);
+    kinds![StorageOp:
+        Read { offset: any::<u64>(), path: path() },
+        Write { offset: any::<u64>(), path: path(), durable: any::<bool>() },
+        Truncate { len: any::<u64>() },
+        Allocate {
+            range: any::<[u64; 2]>().prop_map(|[a, b]| ByteRange { start: a.min(b), end: a.max(b) }),
+            how: select(vec![Allocate::Reserve, Allocate::Punch, Allocate::Zero]),
+        },
+        Delete,
+        Sync,
+        SyncTarget,
+        Stat,
+        Seek { from: any::<u64>(), what: select(vec![Seek::Data, Seek::Hole]) },
+        Space,
+        Fence { session: any::<u64>().prop_map(SessionId) },
+    ]
+}
+
+fn vec_of<S: Strategy>(item: S) -> impl Strategy<Value = Vec<S::Value>> {
+    prop::collection::vec(item, 0..5)
+}
+
+fn ino() -> impl Strategy<Value = InodeId> {
+    any::<u64>().prop_map(InodeId)
+}
+
+/// Names, and values of attributes; some so long that an answer with them is shared memory.
+fn name() -> impl Strategy<Value = Bytes> {
+    let bytes = prop_oneof![9 => 0..20usize, 1 => 2000..4097usize];
+    bytes.prop_flat_map(|length| prop::collection::vec(any::<u8>(), length)).prop_map(Bytes::from)
+}
+
+fn time() -> impl Strategy<Value = Timestamp> {
+    (any::<i64>(), 0..1_000_000_000u32).prop_map(|(secs, nanos)| Timestamp { secs, nanos })
+}
+
+fn mode() -> impl Strategy<Value = LeaseMode> {
+    select(vec![LeaseMode::Read, LeaseMode::Shared, LeaseMode::Write])
+}
+
+fn rename_mode() -> impl Strategy<Value = RenameMode> {
+    select(vec![RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange])
+}
+
+fn xattr_mode() -> impl Strategy<Value = XattrMode> {
+    select(vec![XattrMode::Any, XattrMode::Create, XattrMode::Replace])
+}
+
+fn space() -> impl Strategy<Value = LockSpace> {
+    select(vec![LockSpace::Posix, LockSpace::Flock])
+}
+
+fn kind() -> impl Strategy<Value = LockKind> {
+    select(vec![LockKind::Shared, LockKind::Exclusive])
+}
+
+fn owner() -> impl Strategy<Value = LockOwner> {
+    any::<u64>().prop_map(LockOwner)
+}
+
+fn lock_range() -> impl Strategy<Value = LockRange> {
+    any::<[u64; 2]>().prop_map(|[a, b]| LockRange { start: a.min(b), last: a.max(b) })
+}
+
+fn chooser() -> impl Strategy<Value = Chooser> {
+    select(vec![Chooser::RoundRobin, Chooser::Random, Chooser::CapacityWeighted])
+}
+
+fn set_time() -> impl Strategy<Value = SetTime> {
+    prop_oneof![Just(SetTime::Now), time().prop_map(SetTime::At)]
+}
+
+fn set_attr() -> impl Strategy<Value = SetAttr> {
+    let numbers = any::<[Option<u32>; 3]>();
+    (numbers, of(set_time()), of(set_time()), of(time()), any::<bool>()).prop_map(
+        |([mode, uid, gid], atime, mtime, ctime, kill_suid_sgid)| SetAttr {
+            mode,
+            uid,
+            gid,
+            atime,
+            mtime,
+            ctime,
+            kill_suid_sgid,
+        },
+    )
+}
+
+fn pattern_change() -> impl Strategy<Value = PatternChange> {
+    (of(".{0,20}"), any::<[Option<u64>; 3]>(), of(chooser())).prop_map(
+        |(pool, [chunk_size, stripe_count, inline_limit], chooser)| PatternChange {
+            pool,
+            chunk_size,
+            stripe_count,
+            inline_limit,
+            chooser,
+        },
+    )
+}
+
+fn attr() -> impl Strategy<Value = Attr> {
+    use FileKind::*;
+    let kinds = select(vec![Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice]);
+    let mode = (kinds, any::<u32>()).prop_map(|(kind, bits)| kind.mode_bits() | bits & !mode::S_IFMT);
+    let times = [time(), time(), time(), time()];
+    (any::<[u64; 3]>(), mode, any::<[u32; 4]>(), times).prop_map(|(wide, mode, narrow, times)| {
+        let ([ino, size, blocks], [nlink, uid, gid, rdev]) = (wide, narrow);
+        let [atime, mtime, ctime, btime] = times;
+        Attr { ino: InodeId(ino), mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime }
+    })
+}
+
+fn chunk_size() -> impl Strategy<Value = u32> {
+    (16..=26u32).prop_map(|bits| 1 << bits)
+}
+
+fn layout() -> impl Strategy<Value = Layout> {
+    let groups = prop::collection::vec(any::<u32>().prop_map(GroupId), 1..6);
+    (chunk_size(), any::<u16>(), groups).prop_map(|(chunk_size, pool, groups)| Layout {
+        chunk_size,
+        pool: PoolId(pool),
+        scheme: Scheme::Single,
+        groups,
+    })
+}
+
+fn pattern() -> impl Strategy<Value = StripePattern> {
+    (any::<u16>(), chunk_size(), 1..=u16::MAX, any::<u32>(), chooser()).prop_map(
+        |(pool, chunk_size, stripe_count, inline_limit, chooser)| StripePattern {
+            pool: PoolId(pool),
+            scheme: Scheme::Single,
+            chunk_size,
+            stripe_count,
+            inline_limit,
+            chooser,
+        },
+    )
+}
+
+fn dir_entry() -> impl Strategy<Value = DirEntry> {
+    (name(), ino(), any::<u32>(), any::<u64>(), of(attr()))
+        .prop_map(|(name, ino, mode, cookie, attr)| DirEntry { name, ino, mode, cookie, attr })
+}
+
+fn file() -> impl Strategy<Value = FileInfo> {
+    (attr(), of(layout()), of(name()), any::<u32>())
+        .prop_map(|(attr, layout, inline, inline_limit)| FileInfo { attr, layout, inline, inline_limit })
+}
+
+fn recall() -> impl Strategy<Value = Recall> {
+    (any::<u64>(), ino(), of(mode())).prop_map(|(number, ino, keep)| Recall { number, ino, keep })
+}
+
+fn description() -> impl Strategy<Value = Description> {
+    (attr(), pattern(), ".{0,20}", of(layout()), any::<Option<u64>>())
+        .prop_map(|(attr, pattern, pool, layout, inline)| Description { attr, pattern, pool, layout, inline })
+}
