@@ -3,12 +3,12 @@
 use crate::context::{self, Runtime};
 use parking_lot::Mutex;
 use std::any::{Any, TypeId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Values by their type. Types are few and fixed by the program.
-pub(crate) type Locals = HashMap<TypeId, Rc<dyn Any>>;
+pub(crate) type Locals = BTreeMap<TypeId, Rc<dyn Any>>;
 
 /// This core's value of type `T`, made when it is first asked for and dropped when the core ends. On a simulated host it is the
 /// host's, and dies with its process. Panics outside of a runtime.

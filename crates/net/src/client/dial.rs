@@ -55,9 +55,11 @@ pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Res
     Ok(Dialled { stream, inbound, credits, round_trip_ns })
 }
 
+/// How many connections this process has made. Each gets a higher number than those of its core before it.
+#[derive(Default)]
+struct Incarnations(AtomicU64);
+
 async fn send_hello(shared: &Shared, stream: &Stream, core: u32) -> Result<(), DialError> {
-    /// Grows with every connection of this process, and so with those of each core.
-    static INCARNATION: AtomicU64 = AtomicU64::new(1);
     let identity = &shared.options.identity;
     let hello = Hello {
         protocol: VERSION.into(),
@@ -66,7 +68,7 @@ async fn send_hello(shared: &Shared, stream: &Stream, core: u32) -> Result<(), D
         client: identity.client,
         core,
         cores: 0,
-        incarnation: INCARNATION.fetch_add(1, Ordering::Relaxed),
+        incarnation: 1 + rt::process_wide::<Incarnations>().0.fetch_add(1, Ordering::Relaxed),
     };
     let mut body = Vec::new();
     hello.encode(&mut body);
