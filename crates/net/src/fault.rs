@@ -15,6 +15,8 @@ pub(crate) enum Fault {
     Malformed(Malformed),
     /// Nothing came for too long.
     Silent,
+    /// A caller gave up a transfer that was under way.
+    GivenUp,
     /// A transfer didn't end in the time that its call had.
     Stuck,
 }
@@ -32,6 +34,7 @@ impl fmt::Display for Fault {
             Fault::Closed => f.write_str("the connection was closed"),
             Fault::Io(e) => e.fmt(f),
             Fault::Malformed(malformed) => malformed.fmt(f),
+            Fault::GivenUp => f.write_str("a caller gave up a transfer that was under way"),
             Fault::Stuck => f.write_str("a transfer took longer than its call's time-out"),
             Fault::Silent => f.write_str("the connection was silent for too long"),
         }

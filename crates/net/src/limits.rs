@@ -20,9 +20,9 @@ pub(crate) const SILENCE_BEFORE_PING: Duration = Duration::from_secs(5);
 /// A connection without a byte for so long although some were asked for is dead.
 pub(crate) const SILENCE_BEFORE_DEATH: Duration = Duration::from_secs(10);
 /// A server asks an idle client for a sign of life after so long: connections of hosts that vanished must end some day.
-pub(crate) const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
-/// A server gives up a client that is silent for so long.
-pub(crate) const IDLE_BEFORE_DEATH: Duration = Duration::from_secs(60);
+pub(crate) const IDLE_BEFORE_PING: Duration = Duration::from_secs(20);
+/// A server gives up a client that is silent, or takes no answers, for so long.
+pub(crate) const IDLE_BEFORE_DEATH: Duration = Duration::from_secs(40);
 /// How long a new connection may take to say hello.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that may be about to say hello at a time; more are closed unheard.

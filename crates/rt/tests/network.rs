@@ -419,6 +419,42 @@ fn what_is_sent_against_a_one_way_cut_arrives_but_is_not_acknowledged() {
 }
 
 #[test]
+fn a_connection_whose_peer_takes_nothing_ends_at_its_limit() {
+    for reads in [false, true] {
+        let mut two = two(1);
+        let socket = match reads {
+            true => {
+                two.start_echo();
+                two.connect()
+            }
+            false => {
+                two.world.spawn(two.server, async move {
+                    let listener = Listener::bind(any_ip(PORT)).unwrap();
+                    let _socket = listener.accept().await.unwrap();
+                    std::future::pending::<()>().await;
+                });
+                two.world.advance(MS);
+                two.connect()
+            }
+        };
+        let end = two.world.run(two.client, async move {
+            socket.set_stall_limit(3 * SECOND).unwrap();
+            let begin = rt::monotonic_ns();
+            // What fits in the kernel's buffers is taken.
+            socket.send(vec![IoBuf::alloc(100)]).await.unwrap();
+            rt::sleep(10 * SECOND).await;
+            socket.set_buffer_size(10_000).unwrap();
+            if !reads {
+                assert_eq!(kind_of(socket.send(vec![IoBuf::alloc(20_000)]).await), ErrorKind::TimedOut);
+            }
+            rt::monotonic_ns() - begin
+        });
+        let seconds = end.unwrap() / 1_000_000_000;
+        assert_eq!(seconds, if reads { 10 } else { 13 });
+    }
+}
+
+#[test]
 fn a_connection_across_a_cut_is_made_after_healing_if_anybody_still_waits() {
     let mut two = two(1);
     two.start_echo();

@@ -25,6 +25,8 @@ pub(super) struct Call {
     pub(super) frame: u64,
     /// What a reply's payload goes into.
     pub(super) buffer: Option<IoBuf>,
+    /// The request has a payload, which is in use until the frame has been sent.
+    pub(super) sends_payload: bool,
     /// A payload is just being received into `buffer`.
     pub(super) receiving: bool,
     /// Whether `buffer` or the request's payload is large.

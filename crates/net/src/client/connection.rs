@@ -45,6 +45,8 @@ pub(super) struct Connection {
     heard: Rc<Heard>,
     liveness: Liveness,
     counters: Arc<LinkCounters>,
+    /// Bytes sent and received that the counters have already.
+    accounted: Cell<(u64, u64)>,
     /// Takes no more calls.
     ending: Cell<bool>,
     /// Why it ended, the first reason.
@@ -77,6 +79,7 @@ impl Connection {
             bytes: Budget::new(MAX_BYTES_IN_FLIGHT),
             heard: inbound.heard(),
             counters,
+            accounted: Cell::default(),
             ending: Cell::new(false),
             fault: RefCell::new(None),
             users: Cell::new(2),
@@ -115,6 +118,11 @@ impl Connection {
         self.fault.borrow().as_ref().map_or_else(|| "it was closed".into(), |fault| fault.to_string())
     }
 
+    /// Whether this side ended it, without anything being wrong with it.
+    pub(super) fn was_given_up(&self) -> bool {
+        matches!(&*self.fault.borrow(), Some(Fault::GivenUp))
+    }
+
     /// Ends it in good order: what runs may still be answered.
     pub(super) fn say_goodbye(&self) {
         if !self.ending.replace(true) {
@@ -148,6 +156,7 @@ impl Connection {
         self.abort(fault);
         self.users.set(self.users.get() - 1);
         if self.users.get() == 0 {
+            self.account();
             let ids = self.calls.borrow().ids();
             ids.into_iter().for_each(|id| self.calls.borrow_mut().finish(id, Outcome::Lost));
             self.changed.notify();
@@ -179,6 +188,7 @@ impl Connection {
             deadline_ns: request.deadline_ns,
             frame,
             buffer: request.payload.clone().filter(|_| fills),
+            sends_payload: sent_payload.is_some(),
             receiving: false,
             bulk: fills && amount > DIRECT_RECEIVE_BYTES,
             _permits: permits,
@@ -216,7 +226,7 @@ impl Connection {
                     self.obey(kind)?;
                 }
             }
-            self.counters.bytes_received.store(self.heard.bytes.get(), Ordering::Relaxed);
+            self.account();
         }
     }
 
@@ -314,8 +324,16 @@ impl Connection {
         }
     }
 
+    /// Adds what has been moved since the last time to the counters.
+    fn account(&self) {
+        let now = (self.outbox.sent_bytes(), self.heard.bytes.get());
+        let before = self.accounted.replace(now);
+        self.counters.bytes_sent.fetch_add(now.0 - before.0, Ordering::Relaxed);
+        self.counters.bytes_received.fetch_add(now.1 - before.1, Ordering::Relaxed);
+    }
+
     fn look_around(&self) {
-        self.counters.bytes_sent.store(self.outbox.sent_bytes(), Ordering::Relaxed);
+        self.account();
         let now = rt::monotonic_ns();
         let silence = Duration::from_nanos(now.saturating_sub(self.heard.at_ns.get()));
         if silence > self.liveness.give_up_after {
@@ -332,7 +350,7 @@ impl Connection {
             if !waiting || call.deadline_ns > now {
                 continue;
             }
-            if call.receiving || !self.outbox.has_sent(call.frame) {
+            if call.receiving || call.sends_payload && !self.outbox.has_sent(call.frame) {
                 // Its buffer is in use until the connection is closed.
                 return self.abort(Some(Fault::Stuck));
             }
@@ -354,7 +372,8 @@ impl Drop for Guard<'_> {
         let busy = {
             let mut calls = connection.calls.borrow_mut();
             let Some(call) = calls.get(self.id) else { return };
-            let busy = call.receiving;
+            let unsent = call.sends_payload && !connection.outbox.has_sent(call.frame);
+            let busy = unsent || call.receiving;
             match call.state {
                 CallState::Waiting(_) => call.abandon(),
                 CallState::Done(_) => drop(calls.remove(self.id)),
@@ -363,7 +382,8 @@ impl Drop for Guard<'_> {
             busy
         };
         if busy {
-            connection.abort(None);
+            // Its owner may use the buffer again at once. The other calls are repeated on the next connection.
+            connection.abort(Some(Fault::GivenUp));
         } else if self.waits {
             connection.outbox.push(Header::new(Kind::Cancel, self.id), &[], None, None);
         }

@@ -240,7 +240,8 @@ impl Link {
                 Ok(connection) => {
                     let began = rt::monotonic_ns();
                     connection.ending().await;
-                    lasted = rt::monotonic_ns() - began > LONGEST_BACKOFF.as_nanos() as u64;
+                    let age_ns = rt::monotonic_ns() - began;
+                    lasted = age_ns > LONGEST_BACKOFF.as_nanos() as u64 || connection.was_given_up();
                 }
                 Err(None) => {}
                 Err(refusal) => {

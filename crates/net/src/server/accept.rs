@@ -33,6 +33,11 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
                     tracing::warn!(%address, "a connection was closed: there are too many");
                     continue;
                 };
+                // Without it, a client that asks and doesn't read would hold the core's memory for ever.
+                let stall_limit = shared.options.limits.liveness.give_up_after;
+                if let Err(e) = socket.set_stall_limit(stall_limit) {
+                    tracing::debug!(%address, "no limit for stalled sends: {e}");
+                }
                 handshakes.set(handshakes.get() + 1);
                 let (shared, handshakes) = (shared.clone(), handshakes.clone());
                 rt::spawn(async move {

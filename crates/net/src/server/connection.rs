@@ -185,7 +185,8 @@ impl Connection {
         if self.requests.running() >= limits.requests_per_connection {
             return Err(Fault::unexpected("more requests are in flight than were allowed"));
         }
-        let amount = header.payload_bytes as usize + header.wanted_bytes as usize;
+        let parts = [header.body_bytes, header.payload_bytes, header.wanted_bytes];
+        let amount = parts.iter().map(|bytes| *bytes as usize).sum();
         let Some(permit) = self.core.payloads.acquire(amount).await else { return Err(Fault::Closed) };
         let body = inbound.body(&header).await?;
         let job = self.decode(&header, body.as_slice());

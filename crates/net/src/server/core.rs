@@ -82,7 +82,7 @@ impl Shared {
 /// What the connections of one core share.
 pub(super) struct ServerCore {
     pub(super) shared: Arc<Shared>,
-    /// Payload bytes.
+    /// Bytes of requests, and of the answers that they ask for.
     pub(super) payloads: Rc<Budget>,
     /// The newest connection of each client core; its tasks own it, so that it ends with them.
     clients: RefCell<BTreeMap<(u64, u32), Weak<Connection>>>,

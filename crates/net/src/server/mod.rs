@@ -47,9 +47,10 @@ pub struct ServerLimits {
     pub requests_per_connection: usize,
     /// Connections; more are closed at once.
     pub connections: usize,
-    /// Bytes of payload that one core holds.
+    /// Bytes of requests and payloads that one core holds; it reads no more meanwhile.
     pub payload_bytes_per_core: usize,
-    /// When an idle connection is given up: its client may have vanished without a word.
+    /// When an idle connection is given up: its client may have vanished without a word. Answers that a client doesn't take for as
+    /// long end its connection, too.
     pub liveness: Liveness,
     /// How long a stop waits for running requests.
     pub stop_timeout: Duration,
@@ -101,7 +102,7 @@ impl Server {
     }
 
     /// Takes no more requests, says goodbye to the clients, waits for running requests to end (within a limit), and ends the threads.
-    /// Blocks the calling thread; on a simulated host it returns at once.
+    /// Blocks the calling thread, which must not be one of its own; on a simulated host it returns at once.
     pub fn stop(&self) {
         self.shared.stop.set();
         let panicked = self.threads.join();

@@ -38,12 +38,15 @@ impl Router {
     }
 }
 
+/// Runs a request that came from a caller, with its payload; gives the body of the reply.
+type Run = dyn FnOnce(Rc<Caller>, Option<IoBuf>) -> LocalFuture<'static, Result<Vec<u8>>>;
+
 /// A decoded request, ready to run.
 pub(super) struct Job {
     /// What comes beside its answer.
     pub(super) answer: Answer,
-    /// Runs it; gives the body of the reply.
-    pub(super) run: Box<dyn FnOnce(Rc<Caller>, Option<IoBuf>) -> LocalFuture<'static, Result<Vec<u8>>>>,
+    /// Runs it.
+    pub(super) run: Box<Run>,
 }
 
 /// The way to one service.

@@ -1,11 +1,18 @@
 //! Calls that work.
 
-use crate::support::{Ask, Service1, Told, channel_to, pattern, serve, sum};
+use crate::proxy::Proxy;
+use crate::raw::Raw;
+use crate::support::{Ask, Service1, Told, channel_to, localhost, pattern, peer_of, serve, sum};
+use net::Channel;
 use rt::IoBuf;
 use std::cell::Cell;
+use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use types::Errno;
+use wire::Message;
+use wire::frame::{Header, Kind};
 
 /// Runs `count` tasks and waits for all of them.
 async fn all<F: Future<Output = ()> + 'static>(count: usize, task: impl Fn(usize) -> F) {
@@ -89,4 +96,115 @@ fn payloads_of_all_sizes_arrive_whole_among_many_calls() {
         .await;
     })
     .unwrap();
+}
+
+#[test]
+fn bodies_may_be_longer_than_what_is_staged() {
+    let listener = TcpListener::bind(localhost()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let mut raw = Raw::over(listener.accept().unwrap().0);
+        raw.answer_hello();
+        for len in [65_535, 65_536, 65_537, 1 << 20] {
+            let (asked, _) = raw.receive().unwrap();
+            let mut told = Vec::new();
+            Told(1, len as u64).encode(&mut told);
+            told.resize(len, 7);
+            raw.send(Header::new(Kind::Reply, asked.id), &told, &[]);
+        }
+        assert_eq!(raw.receive().unwrap().0.kind, Kind::Goodbye);
+    });
+    let peer = peer_of(vec![address], Duration::from_secs(30));
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer);
+        for len in [65_535, 65_536, 65_537, 1 << 20] {
+            assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, len)));
+        }
+        drop(channel);
+        rt::sleep(Duration::from_millis(20)).await; // The goodbye leaves.
+    })
+    .unwrap();
+    server.join().unwrap();
+}
+
+#[test]
+fn what_is_too_large_for_a_frame_is_refused_here() {
+    let server = serve(&Service1::open());
+    let channel = channel_to(&server);
+    rt::block_on(async move {
+        let too_large = IoBuf::alloc((4 << 20) + 1);
+        let error = channel.call(Ask::Sum(1), Some(too_large)).await.unwrap_err();
+        assert_eq!(error.errno, Errno::E2BIG);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_write_that_is_given_up_in_the_middle_harms_no_other() {
+    let server = serve(&Service1::open());
+    let channel = channel_to(&server);
+    rt::block_on(async move {
+        for round in 0..20u64 {
+            let kept = IoBuf::from_slice(&pattern(round, 2_000_000)).slice(0..2_000_000);
+            let given_up = IoBuf::alloc(4 << 20);
+            {
+                let mut call = std::pin::pin!(channel.call(Ask::Sum(1), Some(given_up.clone())));
+                for _ in 0..round {
+                    let once =
+                        std::future::poll_fn(|cx| std::task::Poll::Ready(call.as_mut().poll(cx).is_ready()));
+                    once.await;
+                    rt::yield_now().await;
+                }
+            }
+            // The buffer is used for something else at once.
+            given_up.copy_from(0, &pattern(99, 4 << 20));
+            let expected = sum(kept.as_slice());
+            assert_eq!(channel.call(Ask::Sum(round), Some(kept)).await, Ok(Told(round, expected)));
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn frames_may_arrive_in_pieces_of_any_size() {
+    let server = serve(&Service1::open());
+    let proxy = Proxy::with_pieces(server.addresses()[0], |len| match rt::random_u64() % 4 {
+        0 => 1 + rt::random_u64() as usize % 8,
+        1 => 1 + rt::random_u64() as usize % 100,
+        _ => 1 + rt::random_u64() as usize % len.max(1),
+    });
+    let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![proxy.address], Duration::from_secs(60)));
+    rt::block_on(async move {
+        all(150, |index| {
+            let channel = channel.clone();
+            async move {
+                let number = index as u64;
+                let len = rt::random_u64() as usize % if index % 10 == 0 { 200_000 } else { 3_000 };
+                let buf = IoBuf::alloc(len);
+                assert_eq!(
+                    channel.call(Ask::Fill(number), Some(buf.clone())).await,
+                    Ok(Told(number, len as u64))
+                );
+                assert!(buf.as_slice() == pattern(number, len), "{len} bytes");
+                let expected = if len == 0 { 0 } else { sum(buf.as_slice()) };
+                assert_eq!(channel.call(Ask::Sum(number), Some(buf)).await, Ok(Told(number, expected)));
+            }
+        })
+        .await;
+        assert_eq!(proxy.connections(), 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_simulated_machine_reaches_nobody_and_says_why() {
+    let address = localhost();
+    let mut machine = rt::sim::Machine::new(1);
+    let error = machine.run(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], Duration::from_secs(60)));
+        channel.call(Ask::Sum(1), None).await.unwrap_err()
+    });
+    let error = error.unwrap();
+    assert_eq!(error.errno, Errno::ETIMEDOUT);
+    assert!(error.message.ends_with("a simulated machine has no sockets"), "{error}");
 }

@@ -3,6 +3,8 @@
 use crate::lost_connections::until;
 use crate::support::{Ask, Service1, Told, peer_of, serve};
 use net::Channel;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -33,9 +35,15 @@ fn work_that_does_not_wait_runs_to_its_end() {
     let peer = peer_of(server.addresses().to_vec(), Duration::from_secs(30));
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
-        let given_up = rt::timeout(Duration::from_millis(50), channel.call(Ask::Count(1), None)).await;
-        assert!(given_up.is_none());
-        until(|| service.begun.load(Ordering::SeqCst) == 1).await;
+        {
+            let mut call = pin!(channel.call(Ask::Count(1), None));
+            let mut begun = pin!(until(|| service.begun.load(Ordering::SeqCst) == 1));
+            poll_fn(|cx| {
+                assert!(call.as_mut().poll(cx).is_pending());
+                begun.as_mut().poll(cx)
+            })
+            .await; // And the call is dropped.
+        }
         service.gate.set();
         until(|| service.counts.lock().get(&1) == Some(&1)).await;
         assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));

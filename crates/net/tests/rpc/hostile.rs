@@ -89,6 +89,7 @@ fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays() {
     raw.send(Header { service: 99, ..request(11) }, &body(Ask::Sum(1)), &[1; 100_000]);
     raw.send(Header { service: Service::Metadata as u8, ..request(12) }, &body(Ask::Sum(1)), &[]);
     raw.send(request(13), &body(Ask::Sum(1)), &[]);
+    raw.send(request(14), &vec![0xff; 700_000], &[1; 100]);
     let expected = [(10, Errno::EPROTO), (11, Errno::EOPNOTSUPP), (12, Errno::EOPNOTSUPP)];
     for (id, errno) in expected {
         let (header, body) = raw.receive().unwrap();
@@ -98,6 +99,7 @@ fn a_request_that_cannot_be_understood_is_refused_and_the_connection_stays() {
     let (header, body) = raw.receive().unwrap();
     assert_eq!((header.kind, header.id), (Kind::Reply, 13));
     assert_eq!(Told::decode(&body).unwrap(), Told(1, 0));
+    assert_eq!(raw.receive().map(|(header, _)| (header.kind, header.id)), Some((Kind::Error, 14)));
 }
 
 #[test]
@@ -186,7 +188,7 @@ fn a_server_that_answers_what_was_not_asked_is_left() {
         }
     });
     rt::block_on(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], Duration::from_millis(700)));
+        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], Duration::from_secs(2)));
         let error = channel.call(Ask::Fill(1), Some(IoBuf::alloc(10))).await.unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
     })

@@ -117,9 +117,9 @@ fn bulk_transfers_survive_cuts() {
     let server = serve(&Service1::open());
     let address = server.addresses()[0];
     rt::block_on(async move {
-        let proxy = Rc::new(Proxy::to(address));
-        let channel: Channel<Ask, Told> =
-            Channel::remote(peer_of(vec![proxy.address], Duration::from_secs(30)));
+        let proxy = Proxy::to(address);
+        let peer = peer_of(vec![proxy.address], Duration::from_secs(30));
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         let done = Rc::new(Cell::new(0));
         for number in 0..30u64 {
             let (channel, done) = (channel.clone(), done.clone());
@@ -141,6 +141,10 @@ fn bulk_transfers_survive_cuts() {
             proxy.cut();
         }
         until(|| done.get() == 30).await;
+        let link = peer.status().links.remove(0);
+        assert!(link.connections > 1);
+        assert!(link.bytes_sent > 30 << 20 && link.bytes_received > 30 << 20, "{link:?}");
+        assert!(link.requests >= 60);
     })
     .unwrap();
 }

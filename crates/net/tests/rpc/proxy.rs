@@ -17,6 +17,11 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn to(server: SocketAddr) -> Proxy {
+        Proxy::with_pieces(server, |number| number)
+    }
+
+    /// One that passes on what it has in pieces of as many bytes as `piece` says, given how many there are.
+    pub fn with_pieces(server: SocketAddr, piece: fn(usize) -> usize) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let pairs: Arc<Mutex<Vec<(TcpStream, TcpStream)>>> = Arc::default();
@@ -30,7 +35,9 @@ impl Proxy {
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let (ice, number) = (ice.clone(), made.lock().len());
-                    std::thread::spawn(move || forward(from, to, number, &ice));
+                    std::thread::spawn(move || {
+                        forward(from, to, piece, &|| number < ice.load(Ordering::SeqCst))
+                    });
                 }
                 made.lock().push((client, server));
             }
@@ -62,14 +69,17 @@ impl Proxy {
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, number: usize, ice: &AtomicUsize) {
+fn forward(mut from: TcpStream, mut to: TcpStream, piece: fn(usize) -> usize, frozen: &dyn Fn() -> bool) {
+    to.set_nodelay(true).unwrap();
     let mut buf = vec![0; 64 << 10];
     while let Ok(got @ 1..) = from.read(&mut buf) {
-        if number < ice.load(Ordering::SeqCst) {
-            continue;
-        }
-        if to.write_all(&buf[..got]).is_err() {
-            return;
+        let mut rest = &buf[..got];
+        while !rest.is_empty() && !frozen() {
+            let (first, others) = rest.split_at(piece(rest.len()).clamp(1, rest.len()));
+            if to.write_all(first).is_err() {
+                return;
+            }
+            rest = others;
         }
     }
 }

@@ -7,13 +7,15 @@ use crate::support::{Ask, Service1, Told, identity, localhost, pattern, serve, s
 use net::{Channel, Liveness, Peer, PeerOptions, Router, Server, ServerLimits, ServerOptions};
 use rt::IoBuf;
 use std::cell::Cell;
+use std::io::Write;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use wire::frame::{Header, Kind};
+use wire::{Message, Service};
 
 const QUICK: Liveness =
-    Liveness { ask_after: Duration::from_millis(100), give_up_after: Duration::from_millis(400) };
+    Liveness { ask_after: Duration::from_millis(200), give_up_after: Duration::from_secs(1) };
 
 #[test]
 fn a_silent_server_is_left_for_another_connection() {
@@ -42,7 +44,7 @@ fn a_server_that_works_for_long_is_not_taken_for_dead() {
         let seen = service.clone();
         rt::spawn(async move {
             until(|| seen.begun.load(Ordering::SeqCst) == 1).await;
-            rt::sleep(QUICK.give_up_after * 3).await;
+            rt::sleep(QUICK.give_up_after * 2).await;
             seen.gate.set();
         });
         assert_eq!(channel.call(Ask::Count(1), None).await, Ok(Told(1, 1)));
@@ -60,7 +62,7 @@ fn a_client_that_vanished_is_given_up_and_a_quiet_one_is_not() {
     let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
     let mut quiet = Raw::welcome(server.addresses()[0], 1);
     let mut vanished = Raw::welcome(server.addresses()[0], 2);
-    for _ in 0..10 {
+    for _ in 0..6 {
         assert_eq!(quiet.receive().unwrap().0.kind, Kind::Ping);
         quiet.send(Header::new(Kind::Pong, 0), &[], &[]);
     }
@@ -97,4 +99,30 @@ fn a_server_with_little_memory_serves_one_after_the_other() {
         until(|| done.get() == 40).await;
     })
     .unwrap();
+}
+
+#[test]
+fn a_client_that_asks_and_does_not_read_is_given_up() {
+    let limits = ServerLimits { liveness: QUICK, ..ServerLimits::default() };
+    let options = ServerOptions { limits, ..server_options(localhost()) };
+    let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
+    let mut greedy = Raw::welcome(server.addresses()[0], 1);
+    for id in 0..20 {
+        let mut body = Vec::new();
+        Ask::Fill(id).encode(&mut body);
+        let header = Header {
+            service: Service::Storage as u8,
+            wanted_bytes: 4 << 20,
+            ..Header::new(Kind::Request, id)
+        };
+        greedy.send(header, &body, &[]);
+    }
+    // It says that it is alive until it is cut off.
+    let pong = Header::new(Kind::Pong, 0).encode();
+    let mut pongs = 0;
+    while greedy.0.write_all(&pong).is_ok() {
+        std::thread::sleep(Duration::from_millis(20));
+        pongs += 1;
+        assert!(pongs < 1000);
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::Errno;
 
-const SHORT: Duration = Duration::from_millis(200);
+const SHORT: Duration = Duration::from_millis(500);
 
 #[test]
 fn a_call_that_is_never_answered_times_out_and_the_connection_stays() {
@@ -21,7 +21,7 @@ fn a_call_that_is_never_answered_times_out_and_the_connection_stays() {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         let error = channel.call(Ask::Count(1), Some(IoBuf::alloc(100_000))).await.unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
-        let expected = format!("storage node 3 at {address} has not answered within 200ms");
+        let expected = format!("storage node 3 at {address} has not answered within 500ms");
         assert_eq!(error.message, expected);
         assert_eq!(channel.call(Ask::Sum(2), None).await, Ok(Told(2, 0)));
         // Its late answer disturbs nobody.
@@ -61,17 +61,17 @@ fn who_cannot_be_reached_is_named_with_the_reason() {
     let cases = [
         (
             vec![gone],
-            format!("storage node 3 can't be reached for 200ms; {gone}: Connection refused (os error 111)"),
+            format!("storage node 3 can't be reached for 100ms; {gone}: Connection refused (os error 111)"),
         ),
         (
             vec![mute.local_addr().unwrap()],
-            "storage node 3 can't be reached for 200ms: no address has answered".into(),
+            "storage node 3 can't be reached for 100ms: no address has answered".into(),
         ),
-        (vec![], "storage node 3 can't be reached for 200ms: no address is known".into()),
+        (vec![], "storage node 3 can't be reached for 100ms: no address is known".into()),
     ];
     for (addresses, expected) in cases {
         rt::block_on(async move {
-            let channel: Channel<Ask, Told> = Channel::remote(peer_of(addresses, SHORT));
+            let channel: Channel<Ask, Told> = Channel::remote(peer_of(addresses, Duration::from_millis(100)));
             for ask in [Ask::Sum(1), Ask::Wait(1)] {
                 let error = channel.call(ask, None).await.unwrap_err();
                 assert_eq!((error.errno, error.message.as_ref()), (Errno::ETIMEDOUT, expected.as_str()));
@@ -87,7 +87,7 @@ fn a_wait_outlasts_the_time_out() {
     let server = serve(&service);
     let channel: Channel<Ask, Told> = Channel::remote(peer_of(server.addresses().to_vec(), SHORT));
     rt::block_on(async move {
-        assert!(rt::timeout(4 * SHORT, channel.call(Ask::Wait(1), None)).await.is_none());
+        assert!(rt::timeout(2 * SHORT, channel.call(Ask::Wait(1), None)).await.is_none());
         until(|| service.waiting.load(Ordering::SeqCst) == 0).await;
     })
     .unwrap();

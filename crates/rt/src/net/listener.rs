@@ -36,8 +36,8 @@ impl RealListener {
         raw.decode()
     }
 
-    /// Waits for a connection; gives it and the address that it comes from. An error may concern that one connection only (it
-    /// was aborted, descriptors are short): the listener stays.
+    /// Waits for a connection; gives it and the address that it comes from. After an error (descriptors are short, say) the
+    /// listener is as good as before.
     pub(super) async fn accept(&self) -> io::Result<(RealSocket, Address)> {
         loop {
             let fd = Fd(self.fd.as_raw_fd());
@@ -51,10 +51,12 @@ impl RealListener {
                 Ok(fd) => {
                     // SAFETY: the kernel has just opened the descriptor for us.
                     let socket = RealSocket::from_fd(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
-                    let peer = socket.peer_addr()?;
-                    return Ok((socket, peer));
+                    // Who is gone already has no address any more, and is of no interest.
+                    if let Ok(peer) = socket.peer_addr() {
+                        return Ok((socket, peer));
+                    }
                 }
-                Err(e) if is_transient(&e) => {}
+                Err(e) if is_transient(&e) || e.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(e) => return Err(e),
             }
         }

@@ -73,6 +73,15 @@ impl Socket {
         }
     }
 
+    /// Ends a TCP connection, with an error, when what was sent is not taken for so long (`TCP_USER_TIMEOUT`). A Unix socket has no
+    /// such limit.
+    pub fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(socket) => socket.set_stall_limit(limit),
+            Inner::Sim(socket) => socket.set_stall_limit(limit),
+        }
+    }
+
     /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of the stream.
     pub async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         match &self.inner {
@@ -137,8 +146,8 @@ impl Listener {
         }
     }
 
-    /// Waits for a connection; gives it and the address that it comes from. An error may concern that one connection only (it
-    /// was aborted, descriptors are short): the listener stays.
+    /// Waits for a connection; gives it and the address that it comes from. After an error (descriptors are short, say) the
+    /// listener is as good as before.
     pub async fn accept(&self) -> io::Result<(Socket, Address)> {
         match &self.inner {
             InnerListener::Real(listener) => {

@@ -78,6 +78,12 @@ impl RealSocket {
         Ok(())
     }
 
+    /// Ends a TCP connection, with an error, when what was sent is not taken for so long (`TCP_USER_TIMEOUT`). A Unix socket has no such limit.
+    pub(super) fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
+        let ms = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX).max(1);
+        self.set_option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms)
+    }
+
     /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of the stream.
     pub(super) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         self.recv_part(buf, 0).await

@@ -4,6 +4,7 @@ use super::HostId;
 use super::disk::Disk;
 use super::network::Packet;
 use super::rng::Rng;
+use super::stream::EndId;
 use std::collections::BTreeMap;
 use std::task::Waker;
 
@@ -19,6 +20,8 @@ pub(super) enum Event {
     Disk(HostId, Effect),
     /// A packet arrives, or would.
     Packet(Packet),
+    /// It is to be seen whether what an end sent makes progress.
+    Stall(EndId),
 }
 
 /// The clock that nobody inside sees, and all that is due.
@@ -37,6 +40,11 @@ impl Agenda {
     /// Lets something happen after a random time.
     pub(super) fn after(&mut self, span: Span, event: Event) {
         let at = self.clock_ns + self.rng.between(span.0, span.1);
+        self.at(at, event);
+    }
+
+    /// Lets something happen at a time.
+    pub(super) fn at(&mut self, at: u64, event: Event) {
         let number = self.next_number;
         self.next_number += 1;
         self.events.insert((at, number), event);
@@ -62,7 +70,7 @@ impl Agenda {
         self.events = others;
         let effect = |event| match event {
             Event::Disk(_, effect) => Some(effect),
-            Event::Packet(_) => None,
+            Event::Packet(_) | Event::Stall(_) => None,
         };
         of_host.into_values().filter_map(effect).collect()
     }

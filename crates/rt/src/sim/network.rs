@@ -214,11 +214,34 @@ impl Network {
             let len =
                 if left.len() <= MAX_PIECE_BYTES as usize && agenda.rng.coin() { left.len() } else { len };
             let (piece, rest) = left.split_at(len);
-            self.end_mut(end)?.push(Segment::Bytes(piece.to_vec()));
+            let now_ns = agenda.clock_ns;
+            self.end_mut(end)?.push(Segment::Bytes(piece.to_vec()), now_ns);
             self.post(agenda, end, What::Segment);
             left = rest;
         }
+        self.watch(agenda, end);
         Ok(sent)
+    }
+
+    /// Somebody will see whether what an end sent makes progress, if it has a limit.
+    fn watch(&mut self, agenda: &mut Agenda, id: EndId) {
+        let Ok(end) = self.end_mut(id) else { return };
+        if let Some(until) = end.stalled_until_ns()
+            && !std::mem::replace(&mut end.stall_watched, true)
+        {
+            agenda.at(until, Event::Stall(id));
+        }
+    }
+
+    /// Ends a connection whose other side takes nothing for too long.
+    pub(super) fn look_after(&mut self, agenda: &mut Agenda, id: EndId) {
+        let Some(connection) = self.connections.get_mut(&id.connection) else { return };
+        let end = connection.end_mut(id.side);
+        end.stall_watched = false;
+        match end.stalled_until_ns() {
+            Some(until) if until <= agenda.clock_ns => end.break_off(libc::ETIMEDOUT, &mut self.woken),
+            _ => self.watch(agenda, id),
+        }
     }
 
     /// Ends both directions, as far as this end can.
@@ -229,7 +252,7 @@ impl Network {
             return;
         }
         end.wake(&mut self.woken);
-        end.push(Segment::End);
+        end.push(Segment::End, agenda.clock_ns);
         self.post(agenda, id, What::Segment);
     }
 
@@ -289,7 +312,7 @@ impl Network {
             What::Segment => self.deliver_segment(agenda, id),
             What::Received(bytes) => {
                 if let Some(connection) = self.connections.get_mut(&id.connection) {
-                    connection.end_mut(side).acknowledge(bytes, &mut self.woken);
+                    connection.end_mut(side).acknowledge(bytes, agenda.clock_ns, &mut self.woken);
                 }
             }
             What::Reset => self.deliver_reset(id),
@@ -348,7 +371,7 @@ impl Network {
             return;
         }
         let Some(connection) = self.connections.get_mut(&id.connection) else { return };
-        let Some(segment) = connection.end_mut(id.side.other()).next_arrival() else { return };
+        let Some(segment) = connection.end_mut(id.side.other()).next_arrival(agenda.clock_ns) else { return };
         let end = connection.end_mut(id.side);
         if end.state == EndState::Gone {
             let is_end = matches!(segment, Segment::End);

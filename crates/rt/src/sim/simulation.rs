@@ -399,6 +399,7 @@ impl State {
                     woken.extend(effect(&mut host.disk, host.clock.time_of_day_ns(at)));
                 }
                 Event::Packet(packet) => self.network.deliver(&mut self.agenda, packet),
+                Event::Stall(end) => self.network.look_after(&mut self.agenda, end),
             }
             self.note(number);
         }

@@ -77,6 +77,13 @@ impl SimSocket {
         })
     }
 
+    pub(crate) fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
+        with_end(self.end, |end| {
+            end.stall_limit_ns = Some(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+            Ok(())
+        })
+    }
+
     pub(crate) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         let _busy = Busy::receiving(self.end)?;
         poll_fn(|cx| {

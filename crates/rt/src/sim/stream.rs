@@ -70,6 +70,12 @@ pub(super) struct End {
     unacknowledged: usize,
     /// The limit of `unacknowledged`.
     pub(super) window: usize,
+    /// How long what was sent may make no progress.
+    pub(super) stall_limit_ns: Option<u64>,
+    /// When there was some.
+    progress_ns: u64,
+    /// Whether somebody will look after it.
+    pub(super) stall_watched: bool,
     /// A receive, and a send, that is under way.
     pub(super) receiving: bool,
     pub(super) sending: bool,
@@ -90,6 +96,9 @@ impl End {
             outgoing: VecDeque::new(),
             unacknowledged: 0,
             window,
+            stall_limit_ns: None,
+            progress_ns: 0,
+            stall_watched: false,
             receiving: false,
             sending: false,
             receiver: None,
@@ -142,14 +151,18 @@ impl End {
         !self.received.is_empty()
     }
 
-    pub(super) fn push(&mut self, segment: Segment) {
+    pub(super) fn push(&mut self, segment: Segment, now_ns: u64) {
+        if self.outgoing.is_empty() && self.unacknowledged < self.window {
+            self.progress_ns = now_ns;
+        }
         if let Segment::Bytes(bytes) = &segment {
             self.unacknowledged += bytes.len();
         }
         self.outgoing.push_back(segment);
     }
 
-    pub(super) fn next_arrival(&mut self) -> Option<Segment> {
+    pub(super) fn next_arrival(&mut self, now_ns: u64) -> Option<Segment> {
+        self.progress_ns = now_ns;
         self.outgoing.pop_front()
     }
 
@@ -170,9 +183,17 @@ impl End {
         woken.extend(self.receiver.take());
     }
 
-    pub(super) fn acknowledge(&mut self, bytes: usize, woken: &mut Vec<Waker>) {
+    pub(super) fn acknowledge(&mut self, bytes: usize, now_ns: u64, woken: &mut Vec<Waker>) {
+        self.progress_ns = now_ns;
         self.unacknowledged = self.unacknowledged.saturating_sub(bytes);
         woken.extend(self.sender.take());
+    }
+
+    /// When it is over with what was sent if nothing of it is taken any more; `None` if nothing waits to be.
+    pub(super) fn stalled_until_ns(&self) -> Option<u64> {
+        let limit = self.stall_limit_ns?;
+        let waits = !self.outgoing.is_empty() || self.unacknowledged >= self.window;
+        (waits && self.error.is_none()).then(|| self.progress_ns.saturating_add(limit))
     }
 
     /// The connection is broken as seen from this end.
