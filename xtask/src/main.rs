@@ -10,6 +10,7 @@ mod demo;
 mod docs;
 mod e2e;
 mod helper;
+mod history;
 mod process;
 mod sim;
 mod summary;
@@ -46,6 +47,9 @@ enum Command {
     Demo(demo::Options),
     /// Write the generated pages of docs/reference.
     Docs,
+    /// Record what programs see on several mounts of one file system, and judge whether it is coherent.
+    #[command(subcommand)]
+    History(history::Command),
     /// Programs that the end-to-end suite runs.
     #[command(subcommand, hide = true)]
     Helper(helper::Helper),
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Docs => docs::run(),
+        Command::History(command) => history::run(&command),
         Command::Helper(helper) => helper::run(&helper),
     };
     match outcome {

@@ -3,7 +3,7 @@
 //! Everything that would outlive us (a process, a mount, a loop device) is noted here as long as it exists. Its owner
 //! gives it back when dropped; an interrupt or a test that hangs gives back everything at once.
 
-use super::mounts;
+use super::{mounts, netns};
 use crate::process;
 use crate::sys;
 use std::path::PathBuf;
@@ -25,6 +25,8 @@ pub enum Resource {
     Disk(PathBuf),
     /// A loop device.
     Loop(PathBuf),
+    /// A network namespace, by name.
+    Namespace(String),
     /// A temporary folder.
     Folder(PathBuf),
 }
@@ -70,6 +72,7 @@ pub fn release_all() {
             Resource::Process(_) => {}
             Resource::Mount(path) | Resource::Disk(path) => mounts::force_unmount(path),
             Resource::Loop(device) => detach_loop(device),
+            Resource::Namespace(name) => netns::remove(name),
             // Gone already where its owner was dropped; what is mounted below it must not be emptied.
             Resource::Folder(path) if !mounts::any_below(path) => drop(std::fs::remove_dir_all(path)),
             Resource::Folder(_) => {}

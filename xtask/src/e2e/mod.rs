@@ -6,6 +6,8 @@
 //! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's fault.
 
 mod cleanup;
+mod cluster;
+mod coherence;
 mod content;
 mod crash;
 mod data;
@@ -17,6 +19,7 @@ mod links;
 mod locks;
 mod metadata;
 mod mounts;
+mod netns;
 mod outcome;
 mod programs;
 mod refusals;
@@ -127,6 +130,9 @@ const TABLES: &[&[TestCase]] = &[
     refusals::TESTS,
     faults::TESTS,
     crash::TESTS,
+    coherence::TESTS,
+    netns::TESTS,
+    cluster::TESTS,
 ];
 
 /// Runs the suite and prints the totals last.

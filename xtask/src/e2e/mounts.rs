@@ -38,6 +38,11 @@ pub fn any_below(folder: &Path) -> bool {
     list().iter().any(|mount| mount.path.starts_with(folder))
 }
 
+/// Where something is mounted, oldest first.
+pub fn paths() -> Vec<PathBuf> {
+    list().into_iter().map(|mount| mount.path).collect()
+}
+
 /// All mounts, oldest first.
 fn list() -> Vec<Mounted> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

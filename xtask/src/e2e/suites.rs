@@ -151,6 +151,23 @@ fn fio(stage: &Stage) -> TestResult {
     Ok(())
 }
 
+/// Writes the jobs' files in one folder and verifies them in another one, which shows the same files.
+pub fn fio_write_and_verify(stage: &Stage, write_in: &Path, verify_in: &Path) -> TestResult {
+    let program = tools::find("fio")?;
+    let mut jobs = FIO_CONFIG.replace("verify_backlog=256\n", "");
+    if !stage.full {
+        jobs = jobs.replace("size=64m", "size=16m").replace("size=16m", "size=4m");
+    }
+    for (step, option, dir) in [("write", "do_verify=0", write_in), ("verify", "verify_only=1", verify_in)] {
+        let config = config(stage, &format!("fio-{step}.fio"), &jobs.replace("do_verify=1", option))?;
+        let errors = fio_errors(&program, &config, dir)?;
+        ensure_eq!(errors.len(), 5, "jobs that fio reports");
+        let failed: Vec<_> = errors.iter().filter(|(_, error)| *error != 0).collect();
+        ensure!(failed.is_empty(), "jobs of fio with errors, to {step}: {failed:?}");
+    }
+    Ok(())
+}
+
 /// Runs a job file and answers each job's name and error number.
 fn fio_errors(program: &Path, config: &Path, dir: &Path) -> TestResult<Vec<(String, i64)>> {
     let mut command = Command::new(program);

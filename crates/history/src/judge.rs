@@ -1,0 +1,193 @@
+//! From a list of records to a verdict.
+
+use crate::model::Model;
+use crate::name::{self, Created, Found, Name, Unlinked};
+use crate::operation::Operation;
+use crate::record::{Event, Record};
+use crate::register::{self, Register};
+use crate::search::{Verdict, search};
+use crate::shrink::shrink;
+use crate::{log, window::Window};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How far to go, and what to forgive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Steps of the search for one object; a history without many open effects needs about one for each operation.
+    pub max_steps: u64,
+    /// Reads that caught a write half done say nothing instead of being violations: for local file systems, which don't promise more.
+    pub forgive_torn_reads: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { max_steps: 1_000_000, forgive_torn_reads: false }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Operations looked at.
+    pub operations: usize,
+    /// Of them, changes with an open effect.
+    pub open: usize,
+    /// Objects.
+    pub objects: usize,
+    /// Operations that overlapped with another one on the same object; without them a history shows little.
+    pub concurrent: usize,
+    /// What can't be explained, in words.
+    pub violations: Vec<String>,
+    /// Objects on which the search was given up, and after how many steps.
+    pub undecided: Vec<(String, u64)>,
+}
+
+impl Report {
+    /// Whether everything is explained.
+    pub fn is_linearizable(&self) -> bool {
+        self.violations.is_empty() && self.undecided.is_empty()
+    }
+}
+
+/// Violations that a report shows in full.
+const MAX_SHOWN: usize = 5;
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} operations on {} objects, {} of them concurrent, {} with an open outcome: ",
+            self.operations, self.objects, self.concurrent, self.open
+        )?;
+        if self.is_linearizable() {
+            return write!(f, "linearizable");
+        }
+        write!(f, "{} violations, {} objects undecided", self.violations.len(), self.undecided.len())?;
+        for violation in self.violations.iter().take(MAX_SHOWN) {
+            write!(f, "\n  {violation}")?;
+        }
+        for (object, steps) in self.undecided.iter().take(MAX_SHOWN) {
+            write!(f, "\n  {object}: undecided after {steps} steps; hint: a shorter run, or --max-steps")?;
+        }
+        Ok(())
+    }
+}
+
+/// Judges a history, each object for itself.
+pub fn judge(records: &[Record], limits: Limits) -> Report {
+    let mut objects: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
+    for record in records {
+        objects.entry(&record.object).or_default().push(record);
+    }
+    let mut report = Report { operations: records.len(), objects: objects.len(), ..Report::default() };
+    for (object, mut records) in objects {
+        records.sort_by_key(|record| record.called_ns);
+        report.open += records.iter().filter(|record| record.returned_ns.is_none()).count();
+        report.concurrent += concurrent(&records);
+        match judge_object(object, &records, limits) {
+            Verdict::Linearizable => {}
+            Verdict::Violation(words) => report.violations.push(words),
+            Verdict::Undecided { steps } => report.undecided.push((object.to_string(), steps)),
+        }
+    }
+    report
+}
+
+/// How many were called before one that was called earlier had returned. Records come by call.
+fn concurrent(records: &[&Record]) -> usize {
+    let mut busy_until = None;
+    let mut count = 0;
+    for record in records {
+        count += usize::from(Some(record.called_ns) <= busy_until);
+        busy_until = busy_until.max(Some(record.returned_ns.unwrap_or(record.called_ns)));
+    }
+    count
+}
+
+fn judge_object(object: &str, records: &[&Record], limits: Limits) -> Verdict<String> {
+    let mut sorted = Sorted::default();
+    for record in records {
+        if let Err(message) = sorted.add(record, limits) {
+            return Verdict::Violation(format!("{object}: {}: {message}", caller(record)));
+        }
+    }
+    let Sorted { block, name, log } = sorted;
+    let direct = |message| Verdict::Violation(format!("{object}: {message}"));
+    match (block.is_empty(), name.is_empty(), log.is_empty()) {
+        (true, true, true) => Verdict::Linearizable,
+        (false, true, true) => match register::prepare(block) {
+            Ok(operations) => decide(&Register, object, &operations, limits),
+            Err(message) => direct(message),
+        },
+        (true, false, true) => decide(&Name, object, &name, limits),
+        (true, true, false) => match log::prepare(log) {
+            Ok((model, operations)) => decide(&model, object, &operations, limits),
+            Err(message) => direct(message),
+        },
+        _ => direct("records of several kinds; an object is a block, a name or a log".to_string()),
+    }
+}
+
+fn decide<M: Model>(
+    model: &M,
+    object: &str,
+    operations: &[Operation<M::Action>],
+    limits: Limits,
+) -> Verdict<String> {
+    match search(model, operations, limits.max_steps) {
+        Verdict::Linearizable => Verdict::Linearizable,
+        Verdict::Undecided { steps } => Verdict::Undecided { steps },
+        Verdict::Violation(()) => {
+            let window: Window = shrink(model, object, operations, limits.max_steps);
+            Verdict::Violation(window.to_string())
+        }
+    }
+}
+
+/// Operations by the kind of their object.
+#[derive(Default)]
+struct Sorted {
+    block: Vec<Operation<register::Action>>,
+    name: Vec<Operation<name::Action>>,
+    log: Vec<Operation<log::Seen>>,
+}
+
+impl Sorted {
+    /// Adds a record's operation; an error says why it is a violation in itself.
+    fn add(&mut self, record: &Record, limits: Limits) -> Result<(), String> {
+        let is_open = record.returned_ns.is_none();
+        let name = |action| operation(record, action);
+        match &record.event {
+            Event::Write { value } => self.block.push(operation(record, register::Action::Write(*value))),
+            Event::Append { record: id } => self.log.push(operation(record, log::Seen::Append(*id))),
+            Event::Create { .. } if is_open => self.name.push(name(name::Action::Create(Created::Open))),
+            Event::Create { inode } => self.name.push(name(name::Action::Create(Created::New(*inode)))),
+            Event::Unlink if is_open => self.name.push(name(name::Action::Unlink(Unlinked::Open))),
+            Event::Unlink => self.name.push(name(name::Action::Unlink(Unlinked::Done))),
+            Event::Refused { what, errno } => return Err(format!("{what} was refused with error {errno}")),
+            // What only looks and has no answer says nothing.
+            _ if is_open => {}
+            Event::Read { value } => self.block.push(operation(record, register::Action::Read(*value))),
+            Event::CreateExists => self.name.push(name(name::Action::Create(Created::Exists))),
+            Event::UnlinkMissing => self.name.push(name(name::Action::Unlink(Unlinked::Missing))),
+            Event::Look { inode } => self.name.push(name(name::Action::Look(Found::File(*inode)))),
+            Event::LookMissing => self.name.push(name(name::Action::Look(Found::Missing))),
+            Event::ReadLog { records } => self.log.push(operation(record, log::Seen::Read(records.clone()))),
+            Event::TornRead { .. } | Event::TornLog { .. } if limits.forgive_torn_reads => {}
+            Event::TornRead { values } => return Err(format!("found parts of the contents {values:?}")),
+            Event::TornLog { records, rest } => {
+                return Err(format!("found no record after {} records, but {rest:?}", records.len()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn operation<A>(record: &Record, action: A) -> Operation<A> {
+    Operation { caller: caller(record), called: record.called_ns, returned: record.returned_ns, action }
+}
+
+fn caller(record: &Record) -> String {
+    format!("mount {} thread {}", record.client, record.thread)
+}

@@ -1,0 +1,109 @@
+//! A name that is made exclusively, removed and looked up.
+
+use crate::model::Model;
+use crate::operation::Operation;
+
+/// Number of the file behind a name; `None` where it isn't known.
+pub type Inode = Option<u64>;
+
+/// Something done to a name, with its answer; `Open` is the answer of a change that failed with an error that says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Action {
+    /// `O_CREAT | O_EXCL`.
+    Create(Created),
+    /// `unlink`.
+    Unlink(Unlinked),
+    /// `stat`, or an open of what is there.
+    Look(Found),
+}
+
+/// How an exclusive create ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Created {
+    New(Inode),
+    Exists,
+    Open,
+}
+
+/// How an unlink ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Unlinked {
+    Done,
+    Missing,
+    Open,
+}
+
+/// What somebody found under the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Found {
+    File(u64),
+    Missing,
+}
+
+/// The name. It doesn't exist at first.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Name;
+
+impl Model for Name {
+    type Action = Action;
+    /// The file behind the name, if there is one.
+    type State = Option<Inode>;
+
+    fn initial(&self) -> Self::State {
+        None
+    }
+
+    fn step(&self, state: &Self::State, action: &Action) -> Option<Self::State> {
+        match (*action, *state) {
+            (Action::Create(Created::New(inode)), None) => Some(Some(inode)),
+            (Action::Create(Created::Open), None) => Some(Some(None)),
+            (Action::Create(Created::Exists | Created::Open), Some(_)) => Some(*state),
+            (Action::Unlink(Unlinked::Done | Unlinked::Open), Some(_)) => Some(None),
+            (Action::Unlink(Unlinked::Missing | Unlinked::Open), None) => Some(None),
+            (Action::Look(Found::Missing), None) => Some(None),
+            (Action::Look(Found::File(found)), Some(inode)) => {
+                inode.is_none_or(|inode| inode == found).then_some(Some(Some(found)))
+            }
+            _ => None,
+        }
+    }
+
+    fn only_looks(&self, action: &Action) -> bool {
+        matches!(
+            action,
+            Action::Look(_) | Action::Create(Created::Exists) | Action::Unlink(Unlinked::Missing)
+        )
+    }
+
+    /// Whatever only looks.
+    fn removable(&self, operations: &[Operation<Action>]) -> Vec<Vec<usize>> {
+        let looks = |index: &usize| self.only_looks(&operations[*index].action);
+        (0..operations.len()).filter(looks).map(|index| vec![index]).collect()
+    }
+
+    fn describe(&self, action: &Action) -> String {
+        match action {
+            Action::Create(Created::New(Some(inode))) => format!("create -> inode {inode}"),
+            Action::Create(Created::New(None)) => "create -> done".to_string(),
+            Action::Create(Created::Exists) => "create -> EEXIST".to_string(),
+            Action::Create(Created::Open) => "create -> outcome unknown".to_string(),
+            Action::Unlink(Unlinked::Done) => "unlink -> done".to_string(),
+            Action::Unlink(Unlinked::Missing) => "unlink -> ENOENT".to_string(),
+            Action::Unlink(Unlinked::Open) => "unlink -> outcome unknown".to_string(),
+            Action::Look(Found::File(inode)) => format!("stat -> inode {inode}"),
+            Action::Look(Found::Missing) => "stat -> ENOENT".to_string(),
+        }
+    }
+
+    fn describe_state(&self, state: &Self::State) -> String {
+        match state {
+            None => "doesn't exist".to_string(),
+            Some(None) => "exists, inode unknown".to_string(),
+            Some(Some(inode)) => format!("is inode {inode}"),
+        }
+    }
+}

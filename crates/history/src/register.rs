@@ -1,0 +1,103 @@
+//! A block that is written and read whole.
+
+use crate::model::Model;
+use crate::operation::Operation;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The content of a block: a number that no other write of the history writes. Nothing written yet is [`ZEROS`].
+pub type Value = u64;
+
+/// What a block holds before the first write.
+pub const ZEROS: Value = 0;
+
+/// Something done to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Wrote this.
+    Write(Value),
+    /// Found this.
+    Read(Value),
+}
+
+/// The block.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Register;
+
+impl Model for Register {
+    type Action = Action;
+    type State = Value;
+
+    fn initial(&self) -> Value {
+        ZEROS
+    }
+
+    fn step(&self, state: &Value, action: &Action) -> Option<Value> {
+        match *action {
+            Action::Write(value) => Some(value),
+            Action::Read(value) => (value == *state).then_some(value),
+        }
+    }
+
+    fn only_looks(&self, action: &Action) -> bool {
+        matches!(action, Action::Read(_))
+    }
+
+    /// A value with everybody who wrote or read it, and each read.
+    fn removable(&self, operations: &[Operation<Action>]) -> Vec<Vec<usize>> {
+        let mut by_value: BTreeMap<Value, Vec<usize>> = BTreeMap::new();
+        let mut reads = Vec::new();
+        for (index, operation) in operations.iter().enumerate() {
+            let (Action::Write(value) | Action::Read(value)) = operation.action;
+            by_value.entry(value).or_default().push(index);
+            if self.only_looks(&operation.action) {
+                reads.push(vec![index]);
+            }
+        }
+        by_value.into_values().chain(reads).collect()
+    }
+
+    fn describe(&self, action: &Action) -> String {
+        match action {
+            Action::Write(value) => format!("write {value}"),
+            Action::Read(value) => format!("read -> {value}"),
+        }
+    }
+
+    fn describe_state(&self, state: &Value) -> String {
+        format!("holds {state}")
+    }
+}
+
+/// Takes out of the history what only makes the search longer: a write with an open effect either was read by somebody, and then it happened
+/// before that read returned, or is nobody's business. An error says what no order can explain.
+pub fn prepare(operations: Vec<Operation<Action>>) -> Result<Vec<Operation<Action>>, String> {
+    let mut written = BTreeSet::from([ZEROS]);
+    let mut read_by: BTreeMap<Value, u64> = BTreeMap::new();
+    for operation in &operations {
+        match operation.action {
+            Action::Write(value) if !written.insert(value) => {
+                return Err(format!("{value} was written twice; a history needs unique values"));
+            }
+            Action::Write(_) => {}
+            Action::Read(value) => {
+                let first = read_by.entry(value).or_insert(u64::MAX);
+                *first = operation.end().min(*first);
+            }
+        }
+    }
+    let foreign = operations.iter().find(|operation| match operation.action {
+        Action::Read(value) => !written.contains(&value),
+        Action::Write(_) => false,
+    });
+    if let Some(read) = foreign {
+        return Err(format!("{}: {}, which nobody wrote here", read.caller, Register.describe(&read.action)));
+    }
+    let settle = |mut operation: Operation<Action>| {
+        if let (None, Action::Write(value)) = (operation.returned, operation.action) {
+            // A read that returned before the write was called stays a contradiction for the search to find.
+            operation.returned = Some((*read_by.get(&value)?).max(operation.called));
+        }
+        Some(operation)
+    };
+    Ok(operations.into_iter().filter_map(settle).collect())
+}

@@ -1,0 +1,200 @@
+//! The search for an order that explains a history.
+//!
+//! A node of the search is the set of operations that have happened, and the state that they led to. From it the search goes to every
+//! operation that may come next: one that no other of the remaining ones had finished before it was called. A node that was seen before isn't
+//! looked at again, which makes the search short where the same set of operations leads to the same state by many orders.
+//!
+//! Invariants:
+//! - Operations with a return are sorted by their call, so that what has happened is everything below an index and a few more.
+//! - An operation that only looks, may happen now and is possible can be put first without loss: no other choice is tried then.
+//! - Of several equal operations with an open effect only the first is tried; one that would change nothing is never tried.
+
+use crate::model::Model;
+use crate::operation::Operation;
+use std::collections::HashSet;
+use std::hash::Hash;
+
+/// What the search found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict<T> {
+    /// There is an order that explains everything.
+    Linearizable,
+    /// There is none.
+    Violation(T),
+    /// The search was given up after so many steps.
+    Undecided {
+        /// Steps made.
+        steps: u64,
+    },
+}
+
+/// Searches from the model's initial state, for at most `max_steps` steps.
+pub fn search<M: Model>(model: &M, operations: &[Operation<M::Action>], max_steps: u64) -> Verdict<()> {
+    search_from(model, &[model.initial()], operations, max_steps)
+}
+
+/// The same from any of several states.
+pub fn search_from<M: Model>(
+    model: &M,
+    states: &[M::State],
+    operations: &[Operation<M::Action>],
+    max_steps: u64,
+) -> Verdict<()> {
+    let mut ends = false;
+    let outcome = Search::new(model, operations).run(states, max_steps, |_| {
+        ends = true;
+        Goal::Reached
+    });
+    match outcome {
+        _ if ends => Verdict::Linearizable,
+        Ok(()) => Verdict::Violation(()),
+        Err(steps) => Verdict::Undecided { steps },
+    }
+}
+
+/// Every state in which the operations, all of them with a return, can end; `None` when that takes more than `max_steps`.
+pub fn end_states<M: Model>(
+    model: &M,
+    operations: &[Operation<M::Action>],
+    max_steps: u64,
+) -> Option<Vec<M::State>> {
+    let mut states: Vec<M::State> = Vec::new();
+    let outcome = Search::new(model, operations).run(&[model.initial()], max_steps, |state| {
+        if !states.contains(state) {
+            states.push(state.clone());
+        }
+        Goal::More
+    });
+    outcome.ok().map(|()| states)
+}
+
+/// Whether a search that has come to an end looks for further ones.
+enum Goal {
+    Reached,
+    More,
+}
+
+/// What has happened, and what came of it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Node<S> {
+    /// All operations with a return below this index have happened,
+    first: usize,
+    /// and these above it, in ascending order,
+    ahead: Vec<usize>,
+    /// and these without a return, in ascending order.
+    open: Vec<usize>,
+    state: S,
+}
+
+struct Search<'a, M: Model> {
+    model: &'a M,
+    /// With a return, by call.
+    closed: Vec<&'a Operation<M::Action>>,
+    /// Without, by call.
+    open: Vec<&'a Operation<M::Action>>,
+}
+
+impl<'a, M: Model> Search<'a, M> {
+    fn new(model: &'a M, operations: &'a [Operation<M::Action>]) -> Search<'a, M> {
+        let mut sorted: Vec<&Operation<M::Action>> = operations.iter().collect();
+        sorted.sort_by_key(|operation| (operation.called, operation.end()));
+        let (closed, open) = sorted.into_iter().partition(|operation| operation.returned.is_some());
+        Search { model, closed, open }
+    }
+
+    /// Depth first. An error says after how many steps it was given up.
+    fn run(
+        &self,
+        states: &[M::State],
+        max_steps: u64,
+        mut end: impl FnMut(&M::State) -> Goal,
+    ) -> Result<(), u64> {
+        let start =
+            |state: &M::State| Node { first: 0, ahead: Vec::new(), open: Vec::new(), state: state.clone() };
+        let mut stack: Vec<Node<M::State>> = states.iter().map(start).collect();
+        let mut seen: HashSet<Node<M::State>> = stack.iter().cloned().collect();
+        let mut steps = 0;
+        while let Some(node) = stack.pop() {
+            if node.first == self.closed.len()
+                && let Goal::Reached = end(&node.state)
+            {
+                return Ok(());
+            }
+            if steps == max_steps {
+                return Err(steps);
+            }
+            steps += 1;
+            // The most promising one is pushed last.
+            for next in self.successors(&node).into_iter().rev() {
+                if seen.insert(next.clone()) {
+                    stack.push(next);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every node that one more operation leads to, those that are pressed for time first.
+    fn successors(&self, node: &Node<M::State>) -> Vec<Node<M::State>> {
+        let mut bound = u64::MAX;
+        let mut ready = Vec::new();
+        for (index, operation) in self.closed.iter().enumerate().skip(node.first) {
+            if operation.called > bound {
+                break;
+            }
+            if node.ahead.binary_search(&index).is_err() {
+                bound = bound.min(operation.end());
+                ready.push(index);
+            }
+        }
+        ready.retain(|&index| self.closed[index].called <= bound);
+        ready.sort_by_key(|&index| self.closed[index].end());
+        let mut found = Vec::new();
+        for index in ready {
+            let action = &self.closed[index].action;
+            let Some(state) = self.model.step(&node.state, action) else { continue };
+            let settled = state == node.state && self.model.only_looks(action);
+            let next = self.after_closed(node, index, state);
+            if settled {
+                return vec![next];
+            }
+            found.push(next);
+        }
+        found.extend(self.open_successors(node, bound));
+        found
+    }
+
+    /// The same by an operation without a return.
+    fn open_successors(&self, node: &Node<M::State>, bound: u64) -> Vec<Node<M::State>> {
+        let mut found = Vec::new();
+        let mut tried: Vec<&M::Action> = Vec::new();
+        for (index, operation) in self.open.iter().enumerate() {
+            if operation.called > bound {
+                break;
+            }
+            let action = &operation.action;
+            let Err(place) = node.open.binary_search(&index) else { continue };
+            if tried.contains(&action) {
+                continue;
+            }
+            tried.push(action);
+            let Some(state) = self.model.step(&node.state, action) else { continue };
+            if state != node.state {
+                let mut open = node.open.clone();
+                open.insert(place, index);
+                found.push(Node { open, state, ..node.clone() });
+            }
+        }
+        found
+    }
+
+    fn after_closed(&self, node: &Node<M::State>, index: usize, state: M::State) -> Node<M::State> {
+        let mut next = Node { state, ..node.clone() };
+        let place = next.ahead.partition_point(|&other| other < index);
+        next.ahead.insert(place, index);
+        let done = next.ahead.iter().enumerate().take_while(|(at, index)| node.first + at == **index).count();
+        next.ahead.drain(..done);
+        next.first += done;
+        next
+    }
+}

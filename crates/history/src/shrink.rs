@@ -1,0 +1,128 @@
+//! From a history that has no explanation to the few operations that show it.
+//!
+//! Nothing is taken out but what leaves a linearizable history linearizable, so that what remains is no artefact:
+//! - what comes after the first moment at which there is no explanation any more;
+//! - what the model names as removable;
+//! - what comes before a moment at which nothing was under way, in favour of the states that it can have led to.
+
+use crate::model::Model;
+use crate::operation::Operation;
+use crate::search::{Verdict, end_states, search, search_from};
+use crate::window::{Line, Window};
+
+/// Searches made to find operations that can be left out: enough for some thousand operations of which a few matter.
+const MAX_TRIALS: usize = 1000;
+
+/// A window of so many operations is short enough to be read from the object's beginning.
+const READABLE: usize = 12;
+
+/// The window of a history that `search` calls a violation within `max_steps`.
+pub fn shrink<M: Model>(
+    model: &M,
+    object: &str,
+    operations: &[Operation<M::Action>],
+    max_steps: u64,
+) -> Window {
+    let mut kept = first_violation(model, operations, max_steps);
+    let decisive = kept.iter().filter_map(|operation| operation.returned).max();
+    kept = without_removable(model, kept, max_steps);
+    kept.sort_by_key(|operation| operation.called);
+    let (states, from) = match kept.len() > READABLE {
+        true => latest_cut(model, &kept, max_steps),
+        false => (Vec::new(), 0),
+    };
+    let line = |operation: &Operation<M::Action>| Line {
+        called: operation.called,
+        returned: operation.returned,
+        caller: operation.caller.clone(),
+        action: model.describe(&operation.action),
+        decisive: operation.returned.is_some() && operation.returned == decisive,
+    };
+    Window {
+        object: object.to_string(),
+        before: states.iter().map(|state| model.describe_state(state)).collect(),
+        lines: kept[from..].iter().map(line).collect(),
+    }
+}
+
+fn is_violation<M: Model>(model: &M, operations: &[Operation<M::Action>], max_steps: u64) -> bool {
+    search(model, operations, max_steps) == Verdict::Violation(())
+}
+
+/// The shortest beginning that has no explanation. What hadn't returned by its end may have happened or not.
+fn first_violation<M: Model>(
+    model: &M,
+    operations: &[Operation<M::Action>],
+    max_steps: u64,
+) -> Vec<Operation<M::Action>> {
+    let until = |time: u64| -> Vec<Operation<M::Action>> {
+        let called = operations.iter().filter(|operation| operation.called <= time);
+        let cut = |operation: &Operation<M::Action>| Operation {
+            returned: operation.returned.filter(|&returned| returned <= time),
+            ..operation.clone()
+        };
+        called.map(cut).collect()
+    };
+    let mut returns: Vec<u64> = operations.iter().filter_map(|operation| operation.returned).collect();
+    returns.sort_unstable();
+    // A beginning of a linearizable history is linearizable, so there is one border.
+    let border = returns.partition_point(|&time| !is_violation(model, &until(time), max_steps));
+    returns.get(border).map_or_else(|| operations.to_vec(), |&time| until(time))
+}
+
+/// Leaves out all that the model names, in halves, quarters and so on, as long as there is no explanation.
+fn without_removable<M: Model>(
+    model: &M,
+    operations: Vec<Operation<M::Action>>,
+    max_steps: u64,
+) -> Vec<Operation<M::Action>> {
+    let groups = model.removable(&operations);
+    let mut left_out = vec![false; operations.len()];
+    let kept = |left_out: &[bool]| -> Vec<Operation<M::Action>> {
+        operations.iter().zip(left_out).filter(|(_, out)| !**out).map(|(kept, _)| kept.clone()).collect()
+    };
+    let mut trials = 0;
+    let mut size = groups.len().div_ceil(2);
+    while size > 0 && trials < MAX_TRIALS {
+        for chunk in groups.chunks(size) {
+            let mut without = left_out.clone();
+            chunk.iter().flatten().for_each(|&index| without[index] = true);
+            if without == left_out || trials == MAX_TRIALS {
+                continue;
+            }
+            trials += 1;
+            if is_violation(model, &kept(&without), max_steps) {
+                left_out = without;
+            }
+        }
+        size /= 2;
+    }
+    kept(&left_out)
+}
+
+/// The last moment at which nothing was under way and from which on there is no explanation: the states before it, and the index of the first
+/// operation after it. Operations come by call.
+fn latest_cut<M: Model>(
+    model: &M,
+    operations: &[Operation<M::Action>],
+    max_steps: u64,
+) -> (Vec<M::State>, usize) {
+    let mut quiet = Vec::new();
+    let mut busy_until = 0;
+    for (index, operation) in operations.iter().enumerate() {
+        if index > 0 && operation.called > busy_until {
+            quiet.push(index);
+        }
+        busy_until = busy_until.max(operation.end());
+    }
+    for index in quiet.into_iter().rev() {
+        let (before, after) = operations.split_at(index);
+        if let Some(states) = end_states(model, before, max_steps)
+            && search_from(model, &states, after, max_steps) == Verdict::Violation(())
+            && !states.is_empty()
+        {
+            return (states, index);
+        }
+    }
+    (Vec::new(), 0)
+}

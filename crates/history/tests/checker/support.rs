@@ -1,0 +1,32 @@
+//! Short ways to write histories down.
+
+use history::{Event, Limits, Record, Report, judge};
+
+/// An operation of a mount; each has one thread.
+pub fn at(client: u32, called_ns: u64, returned_ns: u64, event: Event) -> Record {
+    Record { client, thread: 0, object: "it".to_string(), called_ns, returned_ns: Some(returned_ns), event }
+}
+
+/// One whose effect is open.
+pub fn open(client: u32, called_ns: u64, event: Event) -> Record {
+    Record { returned_ns: None, ..at(client, called_ns, 0, event) }
+}
+
+/// The report on a history.
+pub fn report(records: &[Record]) -> Report {
+    judge(records, Limits::default())
+}
+
+/// The one violation of a history, in words.
+#[track_caller]
+pub fn violation(records: &[Record]) -> String {
+    let report = report(records);
+    assert_eq!((report.violations.len(), report.undecided.len()), (1, 0), "{report}");
+    report.violations[0].clone()
+}
+
+#[track_caller]
+pub fn accepted(records: &[Record]) {
+    let report = report(records);
+    assert!(report.is_linearizable(), "{report}");
+}

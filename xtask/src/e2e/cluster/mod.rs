@@ -1,0 +1,206 @@
+//! A cluster of several machines' worth of processes on a network of its own: management with metadata, storage nodes, mounts.
+
+mod commands;
+mod tests;
+
+use super::cleanup::{self, Resource};
+use super::mounts;
+use super::netns::{Network, Node, Plan, Recipe, Role, Service};
+use super::outcome::{At, TestResult};
+use super::stage::Stage;
+use crate::process;
+use commands::Commands;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+pub(super) use tests::TESTS;
+
+/// How long a service may take until it serves.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Deadline of one administrator's command.
+const COMMAND_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A running cluster; everything of it goes when it is dropped.
+pub struct Cluster {
+    commands: Commands,
+    base: PathBuf,
+    // Dropped in this order: mounts, then what they need, then the wires.
+    clients: Vec<Service>,
+    storage: Vec<Service>,
+    management: Option<Service>,
+    /// The nodes, and what can be cut.
+    pub network: Network,
+}
+
+impl Cluster {
+    /// Makes a cluster of one management node and as many storage nodes and mounts as asked for.
+    pub fn start(stage: &Stage, name: &str, storage: u8, clients: u8) -> TestResult<Cluster> {
+        let commands = Commands::new(stage.binary()?)?;
+        let network = Network::new(Plan { management: 1, metadata: 0, storage, clients })?;
+        let base = stage.base(name)?;
+        let mut cluster =
+            Cluster { commands, base, clients: Vec::new(), storage: Vec::new(), management: None, network };
+        cluster.start_management()?;
+        for index in 0..storage.into() {
+            cluster.start_storage(index)?;
+        }
+        cluster.wait_until_healthy()?;
+        for index in 0..clients.into() {
+            cluster.start_client(index)?;
+        }
+        Ok(cluster)
+    }
+
+    fn folder(&self, node: &Node) -> TestResult<PathBuf> {
+        self.network.folder(&self.base, node)
+    }
+
+    fn recipe(&self, node: &Node, arguments: Vec<OsString>) -> TestResult<Recipe> {
+        let log = self.folder(node)?.join("output");
+        Ok(Recipe { program: self.commands.weft().to_path_buf(), arguments, log })
+    }
+
+    /// Runs one of weft's own commands on a node; it has to succeed.
+    pub fn run(&self, node: &Node, arguments: &[OsString]) -> TestResult<String> {
+        let mut command = node.command(self.commands.weft());
+        Ok(process::run_ok(command.args(arguments), COMMAND_DEADLINE)?.stdout)
+    }
+
+    fn start_management(&mut self) -> TestResult {
+        let node = self.network.node(Role::Management, 0);
+        let dir = self.folder(node)?.join("state");
+        self.run(node, &self.commands.init(&dir, node.address))?;
+        let recipe = self.recipe(node, self.commands.serve(&dir))?;
+        self.management = Some(Service::start(node, recipe)?);
+        self.wait_until_served(&dir, "management")
+    }
+
+    fn start_storage(&mut self, index: usize) -> TestResult {
+        let node = self.network.node(Role::Storage, index);
+        let dir = self.folder(node)?.join("state");
+        let token = self.ask_management(|management| self.commands.token(management))?;
+        self.run(node, &self.commands.join(token.trim(), &node.to_string(), &dir, node.address))?;
+        let recipe = self.recipe(node, self.commands.serve(&dir))?;
+        self.storage.push(Service::start(node, recipe)?);
+        self.wait_until_served(&dir, "storage")?;
+        let target = self.folder(node)?.join("target");
+        self.run(node, &self.commands.add_target(&dir, &target))?;
+        Ok(())
+    }
+
+    /// Runs a command on the management node, which gets that node's folder.
+    fn ask_management(&self, command: impl FnOnce(&Path) -> Vec<OsString>) -> TestResult<String> {
+        let node = self.network.node(Role::Management, 0);
+        self.run(node, &command(&self.folder(node)?.join("state")))
+    }
+
+    fn start_client(&mut self, index: usize) -> TestResult {
+        let node = self.network.node(Role::Client, index);
+        let mount = self.mount(index);
+        fs::create_dir_all(&mount).at(mount.display())?;
+        let cluster_file = self.folder(node)?.join("cluster");
+        let content = self.ask_management(|management| self.commands.cluster_file(management))?;
+        fs::write(&cluster_file, content).at(cluster_file.display())?;
+        let recipe = self.recipe(node, self.commands.mount(&cluster_file, &mount))?;
+        cleanup::hold(Resource::Mount(mount.clone()));
+        self.clients.push(Service::start(node, recipe)?);
+        let service = self.clients.last_mut().expect("just pushed");
+        let mounted =
+            process::eventually(START_DEADLINE, || mounts::is_weft(&mount) || !service.is_running());
+        if !mounted || !service.is_running() {
+            return Err(format!("client {index} didn't mount:\n    {}", service.last_lines()).into());
+        }
+        // Answered only when the client serves, not just when the kernel knows the mount.
+        process::run_ok(Command::new("stat").arg(&mount), START_DEADLINE)?;
+        Ok(())
+    }
+
+    fn wait_until_served(&self, dir: &Path, what: &str) -> TestResult {
+        let up = process::eventually(START_DEADLINE, || self.commands.is_served(dir));
+        if up { Ok(()) } else { Err(format!("{what} doesn't serve:\n    {}", self.log()).into()) }
+    }
+
+    /// Waits until management has heard of everybody and has nothing to complain of.
+    pub fn wait_until_healthy(&self) -> TestResult {
+        let node = self.network.node(Role::Management, 0);
+        let arguments = self.commands.health(&self.folder(node)?.join("state"));
+        let mut last = None;
+        let healthy = process::eventually(START_DEADLINE, || {
+            let asked = process::run(node.command(self.commands.weft()).args(&arguments), COMMAND_DEADLINE);
+            last.insert(asked).as_ref().is_ok_and(|answer| answer.status.success())
+        });
+        if healthy { Ok(()) } else { Err(format!("not healthy: {last:?}\n    {}", self.log()).into()) }
+    }
+
+    /// Where a client has mounted.
+    pub fn mount(&self, client: usize) -> PathBuf {
+        let node = self.network.node(Role::Client, client);
+        self.base.join(&self.network.name).join(node.to_string()).join("mnt")
+    }
+
+    /// A new folder, as all mounts show it.
+    pub fn shared_folder(&self, name: &str) -> TestResult<Vec<PathBuf>> {
+        let folders: Vec<PathBuf> =
+            (0..self.clients.len()).map(|client| self.mount(client).join(name)).collect();
+        fs::create_dir(&folders[0]).at(folders[0].display())?;
+        Ok(folders)
+    }
+
+    /// The process of a client.
+    pub fn client(&self, index: usize) -> &Service {
+        &self.clients[index]
+    }
+
+    /// Ends a storage node as a crash would.
+    pub fn kill_storage(&mut self, index: usize) {
+        self.storage[index].kill();
+    }
+
+    /// Starts a storage node that has ended.
+    pub fn restart_storage(&mut self, index: usize) -> TestResult {
+        self.storage[index].restart(self.network.node(Role::Storage, index))
+    }
+
+    /// The ends of all logs, for messages.
+    pub fn log(&self) -> String {
+        let all = self.management.iter().chain(&self.storage).chain(&self.clients);
+        all.map(Service::last_lines).collect::<Vec<_>>().join("\n    ---\n    ")
+    }
+
+    /// Stops everything as an administrator would; an error if anything doesn't end well.
+    pub fn stop(mut self) -> TestResult {
+        for (index, mut client) in std::mem::take(&mut self.clients).into_iter().enumerate() {
+            let status = client.terminate()?;
+            let mount = self.mount(index);
+            if !status.success() || mounts::find(&mount).is_some() {
+                let log = client.last_lines();
+                return Err(format!("client {index} left a mount or ended with {status}:\n    {log}").into());
+            }
+            cleanup::released(&Resource::Mount(mount));
+        }
+        for mut service in std::mem::take(&mut self.storage).into_iter().chain(self.management.take()) {
+            let status = service.terminate()?;
+            if !status.success() {
+                return Err(format!("a service ended with {status}:\n    {}", service.last_lines()).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // A dead client leaves its mount, and whoever waits for it goes on only when the connection is aborted.
+        for index in 0..self.clients.len() {
+            let mount = self.mount(index);
+            mounts::abort(&mount);
+            self.clients[index].kill();
+            mounts::force_unmount(&mount);
+            cleanup::released(&Resource::Mount(mount));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A process on a node: started, killed, stopped, started again.
+
+use super::super::cleanup::{self, Resource};
+use super::super::outcome::{At, Failure, TestResult};
+use super::network::Node;
+use crate::{process, sys};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// How long an orderly end may take.
+const STOP_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How a service is started, each time anew.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Where all that it prints is added.
+    pub log: PathBuf,
+}
+
+/// A service of a node; killed when dropped.
+pub struct Service {
+    recipe: Recipe,
+    child: Option<Child>,
+}
+
+impl Service {
+    /// Starts it.
+    pub fn start(node: &Node, recipe: Recipe) -> TestResult<Service> {
+        let mut service = Service { recipe, child: None };
+        service.restart(node)?;
+        Ok(service)
+    }
+
+    /// Starts it again on this node after its end.
+    pub fn restart(&mut self, node: &Node) -> TestResult {
+        self.kill();
+        let log = File::options().create(true).append(true).open(&self.recipe.log);
+        let log = log.at(self.recipe.log.display())?;
+        let errors = log.try_clone().at(self.recipe.log.display())?;
+        let mut command = node.command(&self.recipe.program);
+        command.args(&self.recipe.arguments).stdin(Stdio::null()).stdout(log).stderr(errors);
+        sys::let_be_interrupted(&mut command);
+        // `nsenter` becomes the program, so that the child's id is the program's.
+        let child = command.spawn().at(process::describe(&command))?;
+        cleanup::hold(Resource::Process(child.id() as i32));
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<i32> {
+        self.child.as_ref().map(|child| child.id() as i32)
+    }
+
+    /// Whether it runs; one that has ended by itself is noticed here.
+    pub fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Ends it as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            drop(child.kill());
+            drop(process::wait(&mut child, STOP_DEADLINE));
+            cleanup::released(&Resource::Process(child.id() as i32));
+        }
+    }
+
+    /// Asks it to end, and waits.
+    pub fn terminate(&mut self) -> TestResult<ExitStatus> {
+        self.signal(libc::SIGTERM)?;
+        let child = self.child.as_mut().expect("a signal was just sent to it");
+        let status = process::wait(child, STOP_DEADLINE).at(self.recipe.program.display())?;
+        self.kill();
+        status.ok_or_else(|| {
+            let log = self.last_lines();
+            Failure::Failed(format!("no end within {} s of SIGTERM:\n    {log}", STOP_DEADLINE.as_secs()))
+        })
+    }
+
+    /// Makes it stand still, as a machine without time does.
+    pub fn freeze(&self) -> TestResult {
+        self.signal(libc::SIGSTOP)
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) -> TestResult {
+        self.signal(libc::SIGCONT)
+    }
+
+    fn signal(&self, signal: i32) -> TestResult {
+        let pid = self.pid().ok_or_else(|| format!("{} doesn't run", self.recipe.program.display()))?;
+        sys::kill(pid, signal).at(format!("signal {signal} to {}", self.recipe.program.display()))
+    }
+
+    /// What it has printed so far.
+    pub fn log(&self) -> String {
+        read_lossy(&self.recipe.log)
+    }
+
+    /// The end of that, for messages.
+    pub fn last_lines(&self) -> String {
+        super::super::rig::last_lines(&self.log())
+    }
+}
+
+fn read_lossy(path: &Path) -> String {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,306 @@
+//! The load: many threads on several mounts, and every call's time and answer on record.
+
+use super::file::Sink;
+use super::objects::{Mix, Task, Worker};
+use crate::e2e::Rng;
+use crate::process;
+use ::history::{Event, Record};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long threads work on the same objects before they get fresh ones.
+const EPOCH: Duration = Duration::from_millis(1500);
+
+/// A thread pauses for less than so many microseconds between two calls: with fewer, one thread holds what it touches for long.
+const MAX_PAUSE_US: u64 = 400;
+
+/// After an error a thread waits so long, so that a dead file system doesn't fill the record.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
+
+/// Options of `cargo xtask history load`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct LoadOptions {
+    /// A folder of the file system, once for each mount that shows it.
+    #[arg(long = "mount", required = true, value_name = "DIR")]
+    pub mounts: Vec<PathBuf>,
+    /// Threads on each mount.
+    #[arg(long, default_value_t = 4)]
+    pub threads: u32,
+    /// How long.
+    #[arg(long, default_value_t = 20)]
+    pub seconds: u64,
+    /// Seed of what is done.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Which ways of opening files go together on one object.
+    #[arg(long, default_value = "by-epoch")]
+    pub mix: Mix,
+    /// Seconds that a call may still take when time is up; then it counts as one that never returned.
+    #[arg(long, default_value_t = 90)]
+    pub grace: u64,
+    /// Where to write the history.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+/// How a load ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Calls that returned.
+    pub calls: u64,
+    /// Of them, those that failed with an error that says nothing on the effect.
+    pub errors: BTreeMap<String, u64>,
+    /// Threads whose last call never returned.
+    pub stuck: u64,
+}
+
+impl Outcome {
+    /// As one line.
+    pub fn to_json(&self) -> String {
+        serde_json::json!({"calls": self.calls, "errors": self.errors, "stuck": self.stuck}).to_string()
+    }
+
+    /// From the line.
+    pub fn parse(line: &str) -> Option<Outcome> {
+        let json: serde_json::Value = serde_json::from_str(line.trim()).ok()?;
+        let errors = json["errors"].as_object()?.iter();
+        let errors = errors.map(|(name, count)| Some((name.clone(), count.as_u64()?)));
+        Some(Outcome {
+            calls: json["calls"].as_u64()?,
+            errors: errors.collect::<Option<_>>()?,
+            stuck: json["stuck"].as_u64()?,
+        })
+    }
+}
+
+/// What all threads share.
+struct Shared {
+    start: Instant,
+    sink: Sink,
+    epoch: AtomicU64,
+    stop: AtomicBool,
+    /// For values that nothing else has; small, so that they can be read.
+    unique: AtomicU64,
+    calls: AtomicU64,
+    errors: Mutex<BTreeMap<String, u64>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+}
+
+/// One thread of the load.
+struct Caller {
+    shared: Arc<Shared>,
+    client: u32,
+    thread: u32,
+    mount: PathBuf,
+    mix: Mix,
+    /// The change under way, for the case that it never returns.
+    pending: Arc<Mutex<Option<Record>>>,
+}
+
+/// Runs the load to its end. A failure is one of the history's file or of the first folders, not of the calls.
+pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
+    let at = |error: io::Error| format!("{}: {error}", options.out.display());
+    let shared = Arc::new(Shared {
+        start: Instant::now(),
+        sink: Sink::create(&options.out).map_err(at)?,
+        epoch: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        unique: AtomicU64::new(0),
+        calls: AtomicU64::new(0),
+        errors: Mutex::default(),
+    });
+    options.mounts.iter().try_for_each(|mount| ensure_empty(mount))?;
+    make_epoch(&options.mounts, 0).map_err(|error| format!("the load's first folder: {error}"))?;
+    let callers = start(options, &shared);
+    let end = Duration::from_secs(options.seconds);
+    while shared.start.elapsed() < end {
+        thread::sleep(EPOCH.min(end.saturating_sub(shared.start.elapsed())));
+        let next = shared.epoch.load(SeqCst) + 1;
+        // While the file system is out of order the old objects have to do.
+        if shared.start.elapsed() < end && make_epoch(&options.mounts, next).is_ok() {
+            shared.epoch.store(next, SeqCst);
+        }
+    }
+    shared.stop.store(true, SeqCst);
+    let grace = Duration::from_secs(options.grace);
+    process::eventually(grace, || callers.iter().all(|(_, thread)| thread.is_finished()));
+    let stuck: Vec<_> = callers.iter().filter(|(_, thread)| !thread.is_finished()).collect();
+    for (pending, _) in &stuck {
+        if let Some(record) = lock(pending).clone() {
+            shared.sink.add(&record).map_err(at)?;
+        }
+    }
+    if stuck.is_empty() {
+        look_at_all(options, &shared).map_err(at)?;
+    }
+    shared.sink.flush().map_err(at)?;
+    let errors = lock(&shared.errors).clone();
+    Ok(Outcome { calls: shared.calls.load(SeqCst), errors, stuck: stuck.len() as u64 })
+}
+
+/// What an older run has left would look like content from nowhere.
+fn ensure_empty(mount: &Path) -> Result<(), String> {
+    match fs::read_dir(mount).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("{} isn't empty; hint: make a new folder for the load", mount.display())),
+        Err(error) => Err(format!("{}: {error}", mount.display())),
+    }
+}
+
+/// The folder of an epoch.
+fn folder(mount: &Path, epoch: u64) -> PathBuf {
+    mount.join(format!("epoch-{epoch}"))
+}
+
+/// Makes the folder of an epoch. Each mount is asked: after the first one it exists for all of them.
+fn make_epoch(mounts: &[PathBuf], epoch: u64) -> io::Result<()> {
+    mounts.iter().try_for_each(|mount| fs::create_dir_all(folder(mount, epoch)))
+}
+
+type Running = (Arc<Mutex<Option<Record>>>, JoinHandle<()>);
+
+fn start(options: &LoadOptions, shared: &Arc<Shared>) -> Vec<Running> {
+    let mut running = Vec::new();
+    for (client, mount) in (0u32..).zip(&options.mounts) {
+        for thread in 0..options.threads {
+            let pending = Arc::new(Mutex::new(None));
+            let mut caller = Caller {
+                shared: Arc::clone(shared),
+                client,
+                thread,
+                mount: mount.clone(),
+                mix: options.mix,
+                pending: Arc::clone(&pending),
+            };
+            let seed = options.seed.wrapping_mul(0x1_0001).wrapping_add(u64::from(client * 1000 + thread));
+            running.push((pending, thread::spawn(move || caller.work(Rng::new(seed)))));
+        }
+    }
+    running
+}
+
+/// When all is quiet, looks at every object from every mount.
+fn look_at_all(options: &LoadOptions, shared: &Arc<Shared>) -> io::Result<()> {
+    for epoch in 0..=shared.epoch.load(SeqCst) {
+        for (client, mount) in (0u32..).zip(&options.mounts) {
+            let mut caller = Caller {
+                shared: Arc::clone(shared),
+                client,
+                thread: options.threads,
+                mount: mount.clone(),
+                mix: options.mix,
+                pending: Arc::default(),
+            };
+            let mut worker = Worker::new(&folder(mount, epoch));
+            for task in Task::look_at_all() {
+                caller.call(&mut worker, epoch, task)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Caller {
+    fn work(&mut self, mut rng: Rng) {
+        let mut epoch = self.shared.epoch.load(SeqCst);
+        let mut worker = Worker::new(&folder(&self.mount, epoch));
+        while !self.shared.stop.load(SeqCst) {
+            let current = self.shared.epoch.load(SeqCst);
+            if current != epoch {
+                epoch = current;
+                worker = Worker::new(&folder(&self.mount, epoch));
+            }
+            // Files stay open for a while, so that both what an open sees and what an open file sees is tried.
+            if rng.below(8) == 0 {
+                worker.close();
+            }
+            let task = Task::draw(&mut rng, self.mix, epoch);
+            match self.call(&mut worker, epoch, task) {
+                Ok(true) => thread::sleep(Duration::from_micros(rng.below(MAX_PAUSE_US))),
+                Ok(false) => {
+                    worker.close();
+                    thread::sleep(PAUSE_AFTER_ERROR);
+                }
+                Err(error) => {
+                    eprintln!("the history can't be written: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Makes a call and puts it on record; `false` when its outcome isn't known. An error is one of the record.
+    fn call(&mut self, worker: &mut Worker, epoch: u64, task: Task) -> io::Result<bool> {
+        let shared = &self.shared;
+        let unique = shared.unique.fetch_add(1, SeqCst) + 1;
+        let record = |called_ns, returned_ns, event| Record {
+            client: self.client,
+            thread: self.thread,
+            object: format!("epoch {epoch} {}", task.object()),
+            called_ns,
+            returned_ns,
+            event,
+        };
+        let called = shared.now_ns();
+        let intent = task.intent(unique).map(|event| record(called, None, event));
+        lock(&self.pending).clone_from(&intent);
+        let outcome = worker.perform(task, unique);
+        let returned = shared.now_ns();
+        shared.calls.fetch_add(1, SeqCst);
+        match outcome {
+            Ok(event) => shared.sink.add(&record(called, Some(returned), event))?,
+            Err(error) if !says_nothing(&error) => {
+                let errno = error.raw_os_error().unwrap_or(0);
+                let event = Event::Refused { what: format!("{task:?}"), errno };
+                shared.sink.add(&record(called, Some(returned), event))?;
+            }
+            Err(error) => {
+                *lock(&shared.errors).entry(error.to_string()).or_default() += 1;
+                if let Some(intent) = intent {
+                    shared.sink.add(&intent)?;
+                }
+                lock(&self.pending).take();
+                return Ok(false);
+            }
+        }
+        lock(&self.pending).take();
+        Ok(true)
+    }
+}
+
+/// Whether an error leaves open what happened: something on the way is out of order.
+fn says_nothing(error: &io::Error) -> bool {
+    const OUT_OF_ORDER: [i32; 14] = [
+        libc::EIO,
+        libc::ETIMEDOUT,
+        libc::EINTR,
+        libc::EAGAIN,
+        libc::ESTALE,
+        libc::ENOTCONN,
+        libc::ECONNABORTED,
+        libc::ECONNREFUSED,
+        libc::ECONNRESET,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EREMOTEIO,
+        libc::ENOSPC,
+        libc::ENODEV,
+    ];
+    // Without a number it is one of our own: a call that was done in part.
+    error.raw_os_error().is_none_or(|errno| OUT_OF_ORDER.contains(&errno))
+}

@@ -1,0 +1,381 @@
+//! What the load does to files: one call, its answer as an event.
+//!
+//! Every epoch of a run has a folder of its own with the same objects: a file of neighbouring blocks, which begins inline, one whose blocks lie far
+//! apart, on different targets, a few names, a log, a file that is replaced by rename, and one whose length is set. So the first writes and the growth of files are tried again and again.
+
+use crate::e2e::Rng;
+use crate::sys::AlignedBuffer;
+use ::history::Event;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a block: what is read and written at once, and what `O_DIRECT` can do everywhere.
+const BLOCK_BYTES: usize = 4096;
+
+/// Files of blocks: name, number of blocks, bytes from one to the next.
+const BLOCK_FILES: [(&str, u64, u64); 2] = [("near", 8, BLOCK_BYTES as u64), ("far", 4, 1 << 20)];
+
+/// Names that are made and removed.
+const NAMES: u64 = 4;
+
+/// The file that only grows, the one that is replaced by rename, and the one whose length is set.
+const LOG: &str = "log";
+const REPLACED: &str = "replaced";
+const LENGTH: &str = "length";
+
+/// One thing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    Read(Block),
+    Write(Block),
+    Create(u64),
+    Unlink(u64),
+    Stat(u64),
+    Open(u64),
+    Append,
+    ReadLog,
+    /// Writes a new file and renames it over the old one: the name is a register, too.
+    Replace,
+    ReadReplaced,
+    /// Cuts or extends a file: its length is a register.
+    SetLength,
+    StatLength,
+}
+
+/// A block of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Which of [`BLOCK_FILES`].
+    file: usize,
+    number: u64,
+    way: Way,
+}
+
+/// How a file is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// For reading and writing.
+    Buffered,
+    /// For reading only: what a file system may cache longest.
+    ReadOnly,
+    /// With `O_DIRECT`.
+    Direct,
+}
+
+/// Which ways go together on one object.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mix {
+    /// Through the page cache or past it, by the epoch's number. A kernel doesn't keep its page cache in step with `O_DIRECT` while a write is
+    /// under way.
+    #[default]
+    ByEpoch,
+    /// All at once.
+    All,
+}
+
+impl Mix {
+    fn draw(self, rng: &mut Rng, epoch: u64) -> Way {
+        let choice = match self {
+            Mix::ByEpoch if epoch % 2 == 1 => return Way::Direct,
+            Mix::ByEpoch => rng.below(2),
+            Mix::All => rng.below(3),
+        };
+        [Way::Buffered, Way::ReadOnly, Way::Direct][choice as usize]
+    }
+}
+
+impl Task {
+    /// Draws one.
+    pub fn draw(rng: &mut Rng, mix: Mix, epoch: u64) -> Task {
+        let file = rng.below(2) as usize;
+        let block = Block { file, number: rng.below(BLOCK_FILES[file].1), way: mix.draw(rng, epoch) };
+        let name = rng.below(NAMES);
+        match rng.below(24) {
+            0..6 => Task::Read(block),
+            6..11 => Task::Write(block),
+            11..13 => Task::Create(name),
+            13 => Task::Unlink(name),
+            14 => Task::Stat(name),
+            15 => Task::Open(name),
+            16..18 => Task::Append,
+            18 => Task::ReadLog,
+            19 => Task::Replace,
+            20..22 => Task::ReadReplaced,
+            22 => Task::SetLength,
+            _ => Task::StatLength,
+        }
+    }
+
+    /// Looks at everything that an epoch has.
+    pub fn look_at_all() -> Vec<Task> {
+        let blocks = (0..BLOCK_FILES.len()).flat_map(|file| {
+            (0..BLOCK_FILES[file].1).map(move |number| Task::Read(Block { file, number, way: Way::ReadOnly }))
+        });
+        let others = [Task::ReadLog, Task::ReadReplaced, Task::StatLength];
+        blocks.chain((0..NAMES).map(Task::Stat)).chain(others).collect()
+    }
+
+    /// What it is done to, without the epoch.
+    pub fn object(self) -> String {
+        match self {
+            Task::Read(block) | Task::Write(block) => {
+                format!("{} block {}", BLOCK_FILES[block.file].0, block.number)
+            }
+            Task::Create(name) | Task::Unlink(name) | Task::Stat(name) | Task::Open(name) => name_of(name),
+            Task::Append | Task::ReadLog => LOG.to_string(),
+            Task::Replace | Task::ReadReplaced => REPLACED.to_string(),
+            Task::SetLength | Task::StatLength => LENGTH.to_string(),
+        }
+    }
+
+    /// What is known of it before it has returned; `None` when it only looks. A change gets the number that makes it recognisable.
+    pub fn intent(self, unique: u64) -> Option<Event> {
+        match self {
+            Task::Write(_) | Task::Replace | Task::SetLength => Some(Event::Write { value: unique }),
+            Task::Create(_) => Some(Event::Create { inode: None }),
+            Task::Unlink(_) => Some(Event::Unlink),
+            Task::Append => Some(Event::Append { record: unique }),
+            Task::Read(_) | Task::Stat(_) | Task::Open(_) => None,
+            Task::ReadLog | Task::ReadReplaced | Task::StatLength => None,
+        }
+    }
+}
+
+fn name_of(number: u64) -> String {
+    format!("name {number}")
+}
+
+/// One thread's files on one mount.
+pub struct Worker {
+    dir: PathBuf,
+    open: HashMap<(usize, Way), File>,
+    buffer: AlignedBuffer,
+}
+
+impl Worker {
+    /// Works in the folder of an epoch.
+    pub fn new(dir: &Path) -> Worker {
+        Worker { dir: dir.to_path_buf(), open: HashMap::new(), buffer: AlignedBuffer::new(BLOCK_BYTES) }
+    }
+
+    /// Forgets the files that it has open.
+    pub fn close(&mut self) {
+        self.open.clear();
+    }
+
+    /// Does it.
+    pub fn perform(&mut self, task: Task, unique: u64) -> io::Result<Event> {
+        match task {
+            Task::Read(block) => self.read(block),
+            Task::Write(block) => self.write(block, unique),
+            Task::Create(name) => self.create(name),
+            Task::Unlink(name) => self.unlink(name),
+            Task::Stat(name) => self.look(name, |path| fs::symlink_metadata(path)),
+            Task::Open(name) => self.look(name, |path| File::open(path)?.metadata()),
+            Task::Append => self.append(unique),
+            Task::ReadLog => self.read_log(),
+            Task::Replace => self.replace(unique),
+            Task::ReadReplaced => self.read_replaced(),
+            Task::SetLength => self.set_length(unique),
+            Task::StatLength => self.stat_length(),
+        }
+    }
+
+    fn read(&mut self, block: Block) -> io::Result<Event> {
+        let file = match file(&mut self.open, &self.dir, block.file, block.way) {
+            // Made by the first who can write.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Event::Read { value: 0 }),
+            other => other?,
+        };
+        let bytes = self.buffer.bytes();
+        // A block beyond the end of the file holds zeros like one that was never written.
+        bytes.fill(0);
+        file.read_at(bytes, offset(block))?;
+        Ok(block_content(bytes))
+    }
+
+    fn write(&mut self, block: Block, value: u64) -> io::Result<Event> {
+        let way = if block.way == Way::ReadOnly { Way::Buffered } else { block.way };
+        let file = file(&mut self.open, &self.dir, block.file, way)?;
+        let bytes = self.buffer.bytes();
+        bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&value.to_le_bytes()));
+        match file.write_at(bytes, offset(block))? {
+            BLOCK_BYTES => Ok(Event::Write { value }),
+            // Half of it may be there, which is as good as an error.
+            written => Err(io::Error::other(format!("only {written} bytes were written"))),
+        }
+    }
+
+    fn create(&self, name: u64) -> io::Result<Event> {
+        match File::options().write(true).create_new(true).open(self.dir.join(name_of(name))) {
+            Ok(file) => Ok(Event::Create { inode: file.metadata().ok().map(|found| found.ino()) }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Event::CreateExists),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn unlink(&self, name: u64) -> io::Result<Event> {
+        match fs::remove_file(self.dir.join(name_of(name))) {
+            Ok(()) => Ok(Event::Unlink),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::UnlinkMissing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn look(&self, name: u64, look: impl FnOnce(&Path) -> io::Result<fs::Metadata>) -> io::Result<Event> {
+        match look(&self.dir.join(name_of(name))) {
+            Ok(found) => Ok(Event::Look { inode: found.ino() }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::LookMissing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn append(&self, record: u64) -> io::Result<Event> {
+        let mut file = File::options().append(true).create(true).open(self.dir.join(LOG))?;
+        let line = log_line(record);
+        match file.write(line.as_bytes())? {
+            written if written == line.len() => Ok(Event::Append { record }),
+            written => Err(io::Error::other(format!("only {written} bytes were appended"))),
+        }
+    }
+
+    fn read_log(&self) -> io::Result<Event> {
+        let mut text = Vec::new();
+        match File::open(self.dir.join(LOG)) {
+            Ok(mut file) => drop(file.read_to_end(&mut text)?),
+            // Made by the first append.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(log_content(&text))
+    }
+}
+
+impl Worker {
+    /// Every other content lies beside its inode, the others in chunks.
+    fn replace(&self, value: u64) -> io::Result<Event> {
+        let length = if value % 2 == 0 { BLOCK_BYTES } else { 3 * BLOCK_BYTES };
+        let beside = self.dir.join(format!("beside {value}"));
+        File::create_new(&beside)?.write_all(&value.to_le_bytes().repeat(length / 8))?;
+        fs::rename(&beside, self.dir.join(REPLACED))?;
+        Ok(Event::Write { value })
+    }
+
+    fn read_replaced(&self) -> io::Result<Event> {
+        match fs::read(self.dir.join(REPLACED)) {
+            Ok(bytes) => Ok(block_content(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::Read { value: 0 }),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn set_length(&self, value: u64) -> io::Result<Event> {
+        let file = File::options().write(true).create(true).truncate(false).open(self.dir.join(LENGTH))?;
+        file.set_len(value)?;
+        Ok(Event::Write { value })
+    }
+
+    fn stat_length(&self) -> io::Result<Event> {
+        match fs::metadata(self.dir.join(LENGTH)) {
+            Ok(found) => Ok(Event::Read { value: found.len() }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::Read { value: 0 }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A file of blocks, opened or still open.
+fn file<'a>(
+    open: &'a mut HashMap<(usize, Way), File>,
+    dir: &Path,
+    file: usize,
+    way: Way,
+) -> io::Result<&'a File> {
+    match open.entry((file, way)) {
+        Entry::Occupied(found) => Ok(found.into_mut()),
+        Entry::Vacant(place) => {
+            let mut options = File::options();
+            match way {
+                Way::ReadOnly => options.read(true),
+                Way::Buffered => options.read(true).write(true).create(true),
+                Way::Direct => options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT),
+            };
+            Ok(place.insert(options.open(dir.join(BLOCK_FILES[file].0))?))
+        }
+    }
+}
+
+fn offset(block: Block) -> u64 {
+    block.number * BLOCK_FILES[block.file].2
+}
+
+/// What a block says: each of its words is the value that was written.
+fn block_content(bytes: &[u8]) -> Event {
+    let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+    let mut values: Vec<u64> = words.collect();
+    values.dedup();
+    match values[..] {
+        [value] => Event::Read { value },
+        _ => {
+            values.truncate(MAX_TORN_VALUES);
+            Event::TornRead { values }
+        }
+    }
+}
+
+/// Parts of a torn block that are told, and characters of what is no record.
+const MAX_TORN_VALUES: usize = 16;
+const MAX_REST_CHARS: usize = 80;
+
+/// The line of a record; lengths vary so that overlaps show.
+fn log_line(record: u64) -> String {
+    format!("{record}:{}\n", "x".repeat((record * 31 % 150) as usize))
+}
+
+/// The records of a log, as far as there are whole ones.
+fn log_content(text: &[u8]) -> Event {
+    let mut records = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let number =
+            rest.split(|byte| *byte == b':').next().and_then(|digits| std::str::from_utf8(digits).ok());
+        let Some(record) = number.and_then(|digits| digits.parse().ok()) else { break };
+        let Some(after) = rest.strip_prefix(log_line(record).as_bytes()) else { break };
+        records.push(record);
+        rest = after;
+    }
+    if rest.is_empty() {
+        return Event::ReadLog { records };
+    }
+    let rest = String::from_utf8_lossy(rest).chars().take(MAX_REST_CHARS).collect();
+    Event::TornLog { records, rest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_read_as_far_as_it_is_whole() {
+        let text: String = [7, 3, 12].map(log_line).concat();
+        assert_eq!(log_content(text.as_bytes()), Event::ReadLog { records: vec![7, 3, 12] });
+        assert_eq!(log_content(b""), Event::ReadLog { records: Vec::new() });
+        for damage in
+            [&text[1..], &text[..text.len() - 1], &text.replace("3:", "3;"), &text.replace(":x", ":y")]
+        {
+            assert!(matches!(log_content(damage.as_bytes()), Event::TornLog { .. }), "{damage}");
+        }
+    }
+
+    #[test]
+    fn a_block_is_one_value_or_torn() {
+        let mut bytes = [0; BLOCK_BYTES];
+        assert_eq!(block_content(&bytes), Event::Read { value: 0 });
+        bytes[2048] = 9;
+        assert_eq!(block_content(&bytes), Event::TornRead { values: vec![0, 9, 0] });
+    }
+}
