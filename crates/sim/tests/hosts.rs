@@ -14,13 +14,25 @@ fn seeds_pass(options: HostsOptions) {
             Err(violation) => panic!("{violation}"),
         }
     }
-    eprintln!("{operations} {open} {kills}");
     assert!(operations > 1_000 && open > 0 && kills > 0);
 }
 
 #[test]
 fn what_programs_of_one_client_see_has_an_order() {
     seeds_pass(HostsOptions::default());
+}
+
+#[test]
+fn what_programs_of_several_clients_see_has_an_order() {
+    seeds_pass(HostsOptions { clients: 3, programs: 2, meta_dies: false, ..HostsOptions::default() });
+}
+
+/// The negative control: what checks can't see missing, they can't see broken.
+#[test]
+fn writes_that_a_power_cut_takes_are_noticed() {
+    let options = HostsOptions { power_cuts: true, ..HostsOptions::default() };
+    let violation = (0..6).find_map(|seed| run_hosts_seed(seed, options).err());
+    assert!(violation.expect("some seed of six fails").cause.contains("violation"));
 }
 
 #[test]

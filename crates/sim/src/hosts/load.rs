@@ -57,14 +57,21 @@ pub(super) struct Program {
     pub(super) journal: Rc<Journal>,
     pub(super) host: u32,
     pub(super) number: u32,
+    /// Clients that the blocks are dealt out to in turn, for writing; 1: everybody writes everywhere.
+    pub(super) writers: u32,
 }
 
-/// Makes the files that programs use.
-pub(super) async fn prepare(client: &Client) -> Result<()> {
+/// Makes the files that programs use, full of zeros: as data, or as one hole.
+pub(super) async fn prepare(client: &Client, holes: bool) -> Result<()> {
     for file in 0..FILES {
         let name = file_name(file);
         let created = client.create(ROOT_USER, InodeId::ROOT, name.as_bytes(), 0o100644, 0, O_EXCL_RDWR);
         let (attr, handle) = created.await?;
+        if !holes {
+            let zeros = IoBuf::alloc((BLOCKS * STRIDE) as usize);
+            zeros.zero(0..zeros.len());
+            client.write(&handle, 0, zeros, WriteHow::default()).await?;
+        }
         client.release(handle).await;
         client.setattr(ROOT_USER, attr.ino, SetAttr::default(), Some(BLOCKS * STRIDE)).await?;
         client.forget(attr.ino, 1);
@@ -158,9 +165,11 @@ impl Program {
         let Some(handle) = self.open(file).await else { return };
         for _ in 0..times {
             let block = below(BLOCKS);
+            let writer = (file * BLOCKS + block) % u64::from(self.writers);
+            let may_write = writer == u64::from(self.host % self.writers);
             match below(2) {
-                0 => self.read(&handle, file, block).await,
-                _ => self.write(&handle, file, block).await,
+                1 if may_write => self.write(&handle, file, block).await,
+                _ => self.read(&handle, file, block).await,
             }
         }
         self.client.release(handle).await;

@@ -15,8 +15,10 @@ use types::SessionId;
 const CALLS_PER_OPERATION: u32 = 8;
 /// How long a start of the cluster may take.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long everybody gets to recover when everything works again, and then to show progress.
-const RECOVERY: Duration = Duration::from_secs(20);
+/// How long everybody gets to recover when everything works again.
+const RECOVERY: Duration = Duration::from_secs(15);
+/// Within this, each program must do something then.
+const PROGRESS: Duration = Duration::from_secs(3);
 /// How long a process stays dead, at most, and how long things go wrong before something else does.
 const MAX_DEAD_MS: u64 = 2_000;
 const MAX_QUIET_MS: u64 = 1_000;
@@ -34,15 +36,33 @@ pub struct HostsOptions {
     pub storages: usize,
     /// Things that go wrong.
     pub faults: u32,
+    /// Whether clients write each other's blocks. Runs can fail then: a write that is repeated, since its connection broke, after
+    /// another client has seen and overwritten it comes back.
+    pub shared_writes: bool,
+    /// Whether files begin as holes, so that their chunks are made while others have them open.
+    pub holes: bool,
     /// Whether the metadata service's process dies, too.
     pub meta_dies: bool,
     /// Whether clients die, too.
     pub clients_die: bool,
+    /// Whether storage hosts lose their power instead of their process. Programs don't sync here, so runs fail then: that shows that
+    /// checks work.
+    pub power_cuts: bool,
 }
 
 impl Default for HostsOptions {
     fn default() -> HostsOptions {
-        HostsOptions { clients: 1, programs: 3, storages: 3, faults: 30, meta_dies: false, clients_die: true }
+        HostsOptions {
+            clients: 1,
+            programs: 3,
+            storages: 3,
+            faults: 30,
+            shared_writes: false,
+            holes: false,
+            meta_dies: true,
+            clients_die: true,
+            power_cuts: false,
+        }
     }
 }
 
@@ -68,6 +88,8 @@ pub struct HostsSummary {
 pub struct HostsViolation {
     /// The run.
     pub seed: u64,
+    /// How it was set.
+    pub options: HostsOptions,
     /// Steps that the scheduler had made.
     pub step: u64,
     /// What was wrong.
@@ -76,7 +98,15 @@ pub struct HostsViolation {
 
 impl fmt::Display for HostsViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}, step {}: {}", self.seed, self.step, self.cause)
+        let HostsOptions { clients, faults, shared_writes, holes, .. } = self.options;
+        writeln!(f, "seed {}, step {}: {}", self.seed, self.step, self.cause)?;
+        write!(
+            f,
+            "to replay: cargo run -p sim -- --seed {} hosts --clients {clients} --faults {faults}",
+            self.seed
+        )?;
+        let switches = [(shared_writes, " --shared-writes"), (holes, " --holes")];
+        switches.iter().filter(|(on, _)| *on).try_for_each(|(_, switch)| f.write_str(switch))
     }
 }
 
@@ -98,7 +128,7 @@ struct Run {
 /// The first thing that must not happen.
 pub fn run_hosts_seed(seed: u64, options: HostsOptions) -> Result<HostsSummary, Box<HostsViolation>> {
     let mut run = Run::new(seed, options);
-    run.all().map_err(|cause| Box::new(HostsViolation { seed, step: run.world.steps(), cause }))
+    run.all().map_err(|cause| Box::new(HostsViolation { seed, options, step: run.world.steps(), cause }))
 }
 
 impl Run {
@@ -168,11 +198,11 @@ impl Run {
             self.start_storage(index);
         }
         self.start_meta();
-        let (site, session) = (self.site.clone(), self.new_session());
+        let (site, session, holes) = (self.site.clone(), self.new_session(), self.options.holes);
         self.run_on(self.clients[0], "making files", async move {
             let client = site.client(session);
             set_pattern(&client).await?;
-            prepare(&client).await?;
+            prepare(&client, holes).await?;
             client.shutdown().await
         })
     }
@@ -197,11 +227,12 @@ impl Run {
     fn start_client(&mut self, index: usize) {
         let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
         let programs = self.options.programs;
+        let writers = if self.options.shared_writes { 1 } else { self.options.clients };
         self.world.spawn(self.clients[index], async move {
             let client = site.client(session);
             for number in 0..programs {
                 let (client, journal) = (client.clone(), journal.clone());
-                rt::spawn(Program { client, journal, host: index as u32, number }.run());
+                rt::spawn(Program { client, journal, host: index as u32, number, writers }.run());
             }
         });
     }
@@ -242,7 +273,10 @@ impl Run {
 
     fn kill_storage(&mut self) {
         let index = self.below(self.storages.len() as u64) as usize;
-        self.world.kill(self.storages[index]);
+        match self.options.power_cuts {
+            true => self.world.crash(self.storages[index]),
+            false => self.world.kill(self.storages[index]),
+        }
         self.summary.kills += 1;
         self.let_pass(MAX_DEAD_MS);
         self.start_storage(index);
@@ -276,12 +310,12 @@ impl Run {
     fn see_progress(&mut self) -> Result<(), String> {
         self.world.advance(RECOVERY);
         let before = self.journal.returned.get();
-        self.world.advance(RECOVERY);
+        self.world.advance(PROGRESS);
         let returned = self.journal.returned.get() - before;
         let programs = self.options.clients * self.options.programs;
         if returned < u64::from(programs) {
             return Err(format!(
-                "{returned} operations of {programs} programs returned within {RECOVERY:?} although all hosts work"
+                "{returned} operations of {programs} programs returned within {PROGRESS:?} although all hosts work"
             ));
         }
         Ok(())
@@ -292,7 +326,7 @@ impl Run {
         let host = self.clients[0];
         self.run_on(host, "looking at everything", async move {
             let client = site.client(session);
-            Program { client, journal, host: 0, number: u32::MAX }.look_at_everything().await;
+            Program { client, journal, host: 0, number: u32::MAX, writers: 1 }.look_at_everything().await;
             Ok(())
         })
     }
