@@ -34,6 +34,9 @@ const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// How often the metadata service looks for targets that were left in disorder.
 const TIDY_INTERVAL: Duration = Duration::from_millis(100);
 
+/// A target, and files that may be in disorder on it.
+type Touched = (TargetId, Vec<InodeId>);
+
 /// Where everything is, and what outlives processes besides the disks.
 #[derive(Clone)]
 pub(super) struct Site {
@@ -42,7 +45,7 @@ pub(super) struct Site {
     /// Storage hosts; targets are dealt out to them in turn.
     pub(super) storage_ips: Vec<Ipv4Addr>,
     /// Files that targets found changing when they started.
-    pub(super) touched: Rc<RefCell<Vec<(TargetId, Vec<InodeId>)>>>,
+    pub(super) touched: Rc<RefCell<Vec<Touched>>>,
 }
 
 impl Site {
