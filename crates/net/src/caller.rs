@@ -1,13 +1,16 @@
 //! Who sends a request.
 
 use crate::Transport;
+use identity::{Identity, Role};
 use rt::net::Address;
 
 /// The other end of a connection, as the service sees it.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// What it calls itself.
+    /// What to call it in messages: what it has proved to be, or what it calls itself.
     pub name: String,
+    /// What it has proved. Whoever answers requests goes by this, not by the name.
+    pub proof: Proof,
     /// Where it connects from.
     pub address: Address,
     /// How the connection is carried.
@@ -18,4 +21,34 @@ pub struct Caller {
     pub core: u32,
     /// The cluster that it belongs to; empty if it doesn't know yet (it wants to join).
     pub cluster: String,
+}
+
+/// What the other end of a connection has proved of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Proof {
+    /// Nothing was asked for: this server trusts whoever reaches it ([`Security::Plain`](crate::Security)).
+    NotAsked,
+    /// Nothing: it has no certificate. It may ask management to be let in, and nothing else.
+    Stranger,
+    /// It is this member of the cluster.
+    Member(Identity),
+}
+
+impl Proof {
+    /// The role that it has proved.
+    pub fn role(&self) -> Option<&Role> {
+        match self {
+            Proof::Member(identity) => Some(&identity.role),
+            Proof::NotAsked | Proof::Stranger => None,
+        }
+    }
+
+    /// Whether it may do what only nodes may.
+    pub fn is_trusted_as_node(&self) -> bool {
+        match self {
+            Proof::NotAsked => true,
+            Proof::Stranger => false,
+            Proof::Member(identity) => matches!(identity.role, Role::Node(_)),
+        }
+    }
 }

@@ -14,6 +14,9 @@
 //! connection until their time-out. So requests must bear repetition. A repeated request never runs beside its older copy: the
 //! server ends the old connection, and waits for what runs, before it welcomes the new one of the same client core.
 //!
+//! By [`Security::Tls`] both ends prove who they are before the first frame, with certificates of the cluster's authority, and what follows is encrypted
+//! unless both do without; the service learns whom it serves ([`Caller::proof`]).
+//!
 //! What messages mean is not known here, nor what a file is.
 //!
 //! Invariants:
@@ -36,10 +39,12 @@ mod outbox;
 mod server;
 mod signal;
 mod stream;
+mod tls;
 
-pub use caller::Caller;
+pub use caller::{Caller, Proof};
 pub use channel::{Channel, Handler, LocalFuture};
 pub use client::{AddressFailure, ClientIdentity, LinkStatus, Peer, PeerOptions, PeerStatus};
 pub use liveness::Liveness;
 pub use server::{Router, Server, ServerLimits, ServerOptions};
 pub use stream::{Security, Transport};
+pub use tls::Tls;

@@ -59,3 +59,11 @@ pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const POOLED_BODIES: usize = 64;
 /// The largest that is kept, bytes.
 pub(crate) const POOLED_BODY_BYTES: usize = 4 << 10;
+
+/// Where an encrypted connection receives, bytes: three records of the largest size (16 KiB and what encryption adds). One for each connection.
+pub(crate) const TLS_STAGE_BYTES: usize = 64 << 10;
+/// The same while data comes faster than that is emptied: fifteen records.
+pub(crate) const TLS_BULK_STAGE_BYTES: usize = 256 << 10;
+/// What an encrypted connection encrypts before it sends it, plain bytes: fifteen full records, which with what encryption adds stay below
+/// 256 KiB, a size of pooled memory.
+pub(crate) const TLS_SEND_BYTES: usize = 15 * (16 << 10);

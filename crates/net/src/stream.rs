@@ -1,5 +1,7 @@
 //! What carries bytes. Everything above is the same for every transport.
 
+use crate::caller::Proof;
+use crate::tls::{Known, ParkedTls, Tls, TlsSocket, Way};
 use rt::IoBuf;
 use rt::net::Socket;
 use std::fmt;
@@ -10,21 +12,29 @@ use std::time::Duration;
 /// How connections are protected.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// Not at all: for one machine, or a network that nobody else is on.
+    /// Not at all: within one machine, and in tests. Nobody's word is checked.
     Plain,
+    /// Both ends prove who they are; encrypted, unless both do without.
+    Tls(Tls),
 }
 
 /// How a connection is carried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
-    /// TCP.
+    /// TCP; nobody has proved anything.
     Tcp,
+    /// TCP, plain, between ends that have proved who they are.
+    AuthenticatedTcp,
+    /// TCP with encryption, between ends that have proved who they are.
+    Tls,
 }
 
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Transport::Tcp => f.write_str("tcp"),
+            Transport::AuthenticatedTcp => f.write_str("tcp, authenticated"),
+            Transport::Tls => f.write_str("tls"),
         }
     }
 }
@@ -33,67 +43,93 @@ impl Security {
     /// Connects to a peer.
     pub(crate) async fn connect(&self, address: SocketAddr, timeout: Duration) -> io::Result<Stream> {
         match self {
-            Security::Plain => Ok(Stream::Plain(Socket::connect(address, timeout).await?)),
+            Security::Plain => Ok(Stream::Plain(Socket::connect(address, timeout).await?, Transport::Tcp)),
+            Security::Tls(tls) => {
+                let known = async { tls.connect(Socket::connect(address, timeout).await?).await };
+                let known = rt::timeout(timeout, known).await;
+                Ok(Stream::from(known.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?.way))
+            }
         }
     }
 
-    /// Makes a stream of an accepted connection.
-    pub(crate) async fn accept(&self, socket: Socket) -> io::Result<Stream> {
+    /// Makes a stream of an accepted connection, and tells what its other end has proved. The caller bounds the time.
+    pub(crate) async fn accept(&self, socket: Socket) -> io::Result<(Stream, Proof)> {
         match self {
-            Security::Plain => Ok(Stream::Plain(socket)),
+            Security::Plain => Ok((Stream::Plain(socket, Transport::Tcp), Proof::NotAsked)),
+            Security::Tls(tls) => {
+                let Known { identity, way } = tls.accept(socket).await?;
+                Ok((Stream::from(way), identity.map_or(Proof::Stranger, Proof::Member)))
+            }
         }
     }
 }
 
 /// A connection. One send and one receive may be under way at a time, in different tasks.
 pub(crate) enum Stream {
-    Plain(Socket),
+    Plain(Socket, Transport),
+    Tls(Box<TlsSocket>),
 }
 
 /// A connection on its way to another core.
 pub(crate) enum Parked {
-    Plain(Socket),
+    Plain(Socket, Transport),
+    Tls(Box<ParkedTls>),
+}
+
+impl From<Way> for Stream {
+    fn from(way: Way) -> Stream {
+        match way {
+            Way::Plain(socket) => Stream::Plain(socket, Transport::AuthenticatedTcp),
+            Way::Encrypted(tls) => Stream::Tls(tls),
+        }
+    }
 }
 
 impl Stream {
     /// Receives at least one byte; 0 is the end.
     pub(crate) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         match self {
-            Stream::Plain(socket) => socket.recv(buf).await,
+            Stream::Plain(socket, _) => socket.recv(buf).await,
+            Stream::Tls(tls) => tls.recv(buf).await,
         }
     }
 
     /// Fills `buf`.
     pub(crate) async fn recv_exact(&self, buf: IoBuf) -> io::Result<()> {
         match self {
-            Stream::Plain(socket) => socket.recv_exact(buf).await,
+            Stream::Plain(socket, _) => socket.recv_exact(buf).await,
+            Stream::Tls(tls) => tls.recv_exact(buf).await,
         }
     }
 
     /// Sends everything.
     pub(crate) async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
         match self {
-            Stream::Plain(socket) => socket.send(pieces).await,
+            Stream::Plain(socket, _) => socket.send(pieces).await,
+            Stream::Tls(tls) => tls.send(pieces).await,
         }
     }
 
     /// Ends operations under way and the connection.
     pub(crate) fn shutdown(&self) {
         match self {
-            Stream::Plain(socket) => socket.shutdown(),
+            Stream::Plain(socket, _) => socket.shutdown(),
+            Stream::Tls(tls) => tls.shutdown(),
         }
     }
 
     pub(crate) fn transport(&self) -> Transport {
         match self {
-            Stream::Plain(_) => Transport::Tcp,
+            Stream::Plain(_, transport) => *transport,
+            Stream::Tls(_) => Transport::Tls,
         }
     }
 
     /// Makes it ready to move to another core. Nothing is under way.
     pub(crate) fn park(self) -> io::Result<Parked> {
         match self {
-            Stream::Plain(socket) => Ok(Parked::Plain(socket)),
+            Stream::Plain(socket, transport) => Ok(Parked::Plain(socket, transport)),
+            Stream::Tls(tls) => Ok(Parked::Tls(Box::new(tls.park()?))),
         }
     }
 }
@@ -102,7 +138,8 @@ impl Parked {
     /// The connection, on its core.
     pub(crate) fn unpark(self) -> Stream {
         match self {
-            Parked::Plain(socket) => Stream::Plain(socket),
+            Parked::Plain(socket, transport) => Stream::Plain(socket, transport),
+            Parked::Tls(tls) => Stream::Tls(Box::new(tls.unpark())),
         }
     }
 }

@@ -91,6 +91,14 @@ impl IoBuf {
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
+    /// The bytes for changing them, if no other handle to the memory exists: no clone, no slice, no operation under way. `None` for memory
+    /// that this type doesn't own.
+    pub fn exclusive(&mut self) -> Option<&mut [u8]> {
+        Arc::get_mut(self.owner.as_mut()?)?;
+        // SAFETY: the only handle is borrowed for as long as the result lives; ptr and len describe initialised memory of its block.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
+    }
+
     /// Copies `data` to offset `at`. Panics when it doesn't fit. `data` may be a part of the same memory.
     pub fn copy_from(&self, at: usize, data: &[u8]) {
         self.check(&(at..at.saturating_add(data.len())));
@@ -237,6 +245,19 @@ mod tests {
         assert_eq!(&buf.as_slice()[4097..4100], b"abc");
         buf.zero(4098..4099);
         assert_eq!(&buf.slice(4097..4100).as_slice(), b"a\0c");
+    }
+
+    #[test]
+    fn memory_is_exclusive_while_nobody_else_has_a_handle() {
+        let mut buf = IoBuf::alloc(100);
+        buf.exclusive().unwrap()[99] = 7;
+        assert_eq!(buf.as_slice()[99], 7);
+        let part = buf.slice(0..1);
+        assert!(buf.exclusive().is_none());
+        drop(buf);
+        // A part that is the last handle gives its own bytes.
+        let mut part = part;
+        assert_eq!(part.exclusive().unwrap().len(), 1);
     }
 
     #[test]

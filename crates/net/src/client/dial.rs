@@ -1,15 +1,17 @@
 //! Making a connection: which address, and the handshake.
 
 use super::peer::Shared;
+use crate::Security;
 use crate::fault::Fault;
 use crate::inbound::Inbound;
 use crate::limits::{CONNECT_TIMEOUT, MAX_REQUESTS_IN_FLIGHT};
 use crate::stream::Stream;
 use rt::IoBuf;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use types::Error;
+use types::{Errno, Error};
 use wire::Message;
 use wire::frame::{Header, Hello, Kind, VERSION, Welcome};
 
@@ -38,7 +40,7 @@ impl From<Fault> for DialError {
 /// Connects to one address, as core `core` of this process.
 pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Result<Dialled, DialError> {
     let connected = shared.options.security.connect(address, CONNECT_TIMEOUT).await;
-    let stream = Rc::new(connected.map_err(|e| DialError::Failed(e.to_string()))?);
+    let stream = Rc::new(connected.map_err(|e| no_stream(shared, address, &e))?);
     let mut inbound = Inbound::new(stream.clone());
     let began = rt::monotonic_ns();
     send_hello(shared, &stream, core).await?;
@@ -58,6 +60,18 @@ pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Res
 /// How many connections this process has made. Each gets a higher number than those of its core before it.
 #[derive(Default)]
 struct Incarnations(AtomicU64);
+
+/// One end's refusal of the other doesn't go away by itself; everything else may.
+fn no_stream(shared: &Shared, address: SocketAddr, e: &io::Error) -> DialError {
+    match (e.kind(), &shared.options.security) {
+        (io::ErrorKind::PermissionDenied, Security::Tls(_)) => {
+            let message = format!("{} at {address}: {e}", shared.options.name);
+            let hint = "check the address, the clocks of both machines and when their certificates end";
+            DialError::Refused(Error::new(Errno::EACCES, message).hint(hint))
+        }
+        _ => DialError::Failed(e.to_string()),
+    }
+}
 
 async fn send_hello(shared: &Shared, stream: &Stream, core: u32) -> Result<(), DialError> {
     let identity = &shared.options.identity;

@@ -10,6 +10,7 @@ use crate::stream::Stream;
 use rt::IoBuf;
 use rt::net::{Address, Listener, Socket};
 use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use types::{Errno, Error};
@@ -61,6 +62,9 @@ async fn greet(shared: Arc<Shared>, socket: Socket, address: Address, place: Pla
             Err(e) => tracing::warn!(%address, "a connection can't be handed to its core: {e}"),
         },
         Ok(None) => {}
+        Err(Fault::Io(e)) if e.kind() == io::ErrorKind::PermissionDenied => {
+            tracing::warn!(%address, "a connection was refused: {e}");
+        }
         Err(fault) => tracing::debug!(%address, "a connection without a hello: {fault}"),
     }
 }
@@ -71,7 +75,8 @@ async fn shake_hands(
     socket: Socket,
     address: Address,
 ) -> Result<Option<(Stream, Caller, u64)>, Fault> {
-    let stream = Rc::new(shared.options.security.accept(socket).await?);
+    let (stream, proof) = shared.options.security.accept(socket).await?;
+    let stream = Rc::new(stream);
     let mut inbound = Inbound::new(stream.clone());
     let header = inbound.header().await?.ok_or(Fault::Closed)?;
     if header.kind != Kind::Hello || header.body_bytes > MAX_HELLO_BYTES || header.payload_bytes > 0 {
@@ -88,7 +93,8 @@ async fn shake_hands(
         return Ok(None);
     }
     let caller = Caller {
-        name: hello.name,
+        name: proof.role().map_or(hello.name, |role| role.to_string()),
+        proof,
         address,
         transport: stream.transport(),
         client: hello.client,

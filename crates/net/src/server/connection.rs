@@ -1,10 +1,9 @@
 //! One connection of a client, on its core.
 
 use super::accept::refuse;
-use super::core::{Arrival, ServerCore};
+use super::core::{Arrival, ClientCore, ServerCore};
 use super::requests::{Requests, Running};
 use super::router::Job;
-use crate::Caller;
 use crate::budget::Permit;
 use crate::either::{Either, either};
 use crate::fault::Fault;
@@ -13,13 +12,14 @@ use crate::limits::{DIRECT_RECEIVE_BYTES, WELCOME_PING_INTERVAL};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::Stream;
+use crate::{Caller, Proof};
 use rt::IoBuf;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 use types::{Errno, Error, Result};
 use wire::frame::{Header, Kind, MAX_BODY_BYTES, VERSION, Welcome};
-use wire::{Answer, Message};
+use wire::{Answer, Message, Service};
 
 /// One connection of a client.
 pub(super) struct Connection {
@@ -63,8 +63,12 @@ impl Connection {
     }
 
     /// Which core of which client it is.
-    pub(super) fn key(&self) -> (u64, u32) {
-        (self.caller.client, self.caller.core)
+    pub(super) fn key(&self) -> ClientCore {
+        ClientCore {
+            role: self.caller.proof.role().cloned(),
+            client: self.caller.client,
+            core: self.caller.core,
+        }
     }
 
     pub(super) fn incarnation(&self) -> u64 {
@@ -214,6 +218,10 @@ impl Connection {
     }
 
     fn decode(&self, header: &Header, body: &[u8]) -> Result<Job> {
+        if self.caller.proof == Proof::Stranger && header.service != Service::Management as u8 {
+            let message = format!("{} has no certificate", self.caller.name);
+            return Err(Error::new(Errno::EACCES, message).hint("let it join: weft node join TOKEN"));
+        }
         let Some(route) = self.core.shared.router.route(header.service) else {
             let name = &self.core.shared.options.name;
             let message = format!("{name} has no service {}", header.service);

@@ -8,6 +8,7 @@ use crate::budget::Budget;
 use crate::either::either;
 use crate::signal::Signal;
 use crate::stream::Parked;
+use identity::Role;
 use parking_lot::Mutex;
 use rt::net::Listener;
 use rt::sync::Event;
@@ -79,13 +80,23 @@ impl Shared {
     }
 }
 
+/// One core of one client: it has one connection at a time.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ClientCore {
+    /// What it has proved to be, so that nobody can end the connections of others by saying their number.
+    pub(super) role: Option<Role>,
+    /// Random number of its process.
+    pub(super) client: u64,
+    pub(super) core: u32,
+}
+
 /// What the connections of one core share.
 pub(super) struct ServerCore {
     pub(super) shared: Arc<Shared>,
     /// Bytes of requests, and of the answers that they ask for.
     pub(super) payloads: Rc<Budget>,
     /// The newest connection of each client core; its tasks own it, so that it ends with them.
-    clients: RefCell<BTreeMap<(u64, u32), Weak<Connection>>>,
+    clients: RefCell<BTreeMap<ClientCore, Weak<Connection>>>,
     /// A connection has gone.
     pub(super) changed: Signal,
 }

@@ -1,7 +1,7 @@
 //! Peers with several addresses, and peers that don't want us.
 
-use crate::support::{Ask, Service1, Told, identity, localhost, peer_of, serve};
-use net::{Channel, ClientIdentity, Peer, PeerOptions, Transport};
+use crate::support::{Ask, Service1, Told, identity, localhost, peer_of, peer_options, serve};
+use net::{Channel, ClientIdentity, Peer, PeerOptions};
 use std::net::TcpListener;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn the_next_address_is_taken_when_the_first_is_dead() {
         let status = peer.status();
         assert_eq!((status.name.as_str(), &status.addresses[..]), ("storage node 3", &[dead, alive][..]));
         let link = &status.links[0];
-        assert_eq!(link.connected, Some((alive, Transport::Tcp)));
+        assert_eq!(link.connected, Some((alive, crate::way::TRANSPORT)));
         assert_eq!(link.failures.len(), 1);
         assert_eq!(link.failures[0].address, dead);
         assert!(link.failures[0].reason.contains("refused"), "{link:?}");
@@ -52,7 +52,7 @@ fn new_addresses_are_used_by_calls_that_already_wait() {
 fn a_client_of_another_cluster_is_refused_at_once() {
     let server = serve(&Service1::open());
     let other = ClientIdentity { cluster: "another".into(), ..identity() };
-    let peer = Peer::new(PeerOptions::new("storage node 3", server.addresses().to_vec(), other));
+    let peer = Peer::new(PeerOptions { identity: other, ..peer_options(server.addresses().to_vec()) });
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         let error = channel.call(Ask::Sum(1), None).await.unwrap_err();

@@ -12,3 +12,4 @@ mod silence;
 mod stop;
 mod support;
 mod time_outs;
+mod way;

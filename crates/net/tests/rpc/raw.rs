@@ -1,6 +1,7 @@
-//! Frames by hand, on a plain socket.
+//! Frames by hand.
 
 use crate::support::CLUSTER;
+use crate::way::{self, Wire};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -8,17 +9,16 @@ use wire::Message;
 use wire::frame::{HEADER_BYTES, Header, Hello, Kind, Welcome};
 
 /// One end of a connection.
-pub struct Raw(pub TcpStream);
+pub struct Raw(pub Wire);
 
 impl Raw {
     pub fn connect(address: SocketAddr) -> Raw {
-        Raw::over(TcpStream::connect(address).unwrap())
+        Raw(way::to_server(patient(TcpStream::connect(address).unwrap())))
     }
 
+    /// Is the server of a connection.
     pub fn over(stream: TcpStream) -> Raw {
-        // Fails a test that would wait for ever.
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Raw(stream)
+        Raw(way::to_client(patient(stream)))
     }
 
     /// Connects and says hello.
@@ -78,4 +78,10 @@ impl Raw {
         header.check_body(&rest[..header.body_bytes as usize]).unwrap();
         Some((header, rest))
     }
+}
+
+/// Fails a test that would wait for ever.
+fn patient(stream: TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
 }

@@ -3,7 +3,7 @@
 use crate::lost_connections::until;
 use crate::proxy::Proxy;
 use crate::raw::Raw;
-use crate::support::{Ask, Service1, Told, identity, localhost, pattern, serve, server_options, sum};
+use crate::support::{Ask, Service1, Told, localhost, pattern, peer_options, serve, server_options, sum};
 use net::{Channel, Liveness, Peer, PeerOptions, Router, Server, ServerLimits, ServerOptions};
 use rt::IoBuf;
 use std::cell::Cell;
@@ -21,7 +21,7 @@ const QUICK: Liveness =
 fn a_silent_server_is_left_for_another_connection() {
     let server = serve(&Service1::open());
     let proxy = Proxy::to(server.addresses()[0]);
-    let options = PeerOptions::new("storage node 3", vec![proxy.address], identity());
+    let options = peer_options(vec![proxy.address]);
     let peer = Peer::new(PeerOptions { liveness: QUICK, ..options });
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
@@ -37,7 +37,7 @@ fn a_silent_server_is_left_for_another_connection() {
 fn a_server_that_works_for_long_is_not_taken_for_dead() {
     let service = Service1::new();
     let server = serve(&service);
-    let options = PeerOptions::new("storage node 3", server.addresses().to_vec(), identity());
+    let options = peer_options(server.addresses().to_vec());
     let peer = Peer::new(PeerOptions { liveness: QUICK, ..options });
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
@@ -78,9 +78,7 @@ fn a_server_with_little_memory_serves_one_after_the_other() {
     let limits = ServerLimits { payload_bytes_per_core: 1 << 20, ..ServerLimits::default() };
     let options = ServerOptions { cores: 1, limits, ..server_options(localhost()) };
     let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
-    let peers: Vec<_> = (0..2)
-        .map(|_| Peer::new(PeerOptions::new("storage node 3", server.addresses().to_vec(), identity())))
-        .collect();
+    let peers: Vec<_> = (0..2).map(|_| Peer::new(peer_options(server.addresses().to_vec()))).collect();
     rt::block_on(async move {
         let done = Rc::new(Cell::new(0));
         for number in 0..40u64 {

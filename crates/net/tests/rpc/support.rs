@@ -1,8 +1,8 @@
 //! A service for tests, its messages, and a client of it.
 
 use net::{
-    Caller, Channel, ClientIdentity, Handler, LocalFuture, Peer, PeerOptions, Router, Security, Server,
-    ServerLimits, ServerOptions,
+    Caller, Channel, ClientIdentity, Handler, LocalFuture, Peer, PeerOptions, Router, Server, ServerLimits,
+    ServerOptions,
 };
 use parking_lot::Mutex;
 use rt::IoBuf;
@@ -220,7 +220,7 @@ pub fn server_options(listen: SocketAddr) -> ServerOptions {
         cores: 2,
         name: "storage node 3".into(),
         cluster: CLUSTER.into(),
-        security: Security::Plain,
+        security: crate::way::security_of_server(),
         sum_payloads: true,
         limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..ServerLimits::default() },
     }
@@ -247,8 +247,13 @@ pub fn identity() -> ClientIdentity {
     ClientIdentity { cluster: CLUSTER.into(), name: "client 9".into(), client: 7 }
 }
 
+pub fn peer_options(addresses: Vec<SocketAddr>) -> PeerOptions {
+    let security = crate::way::security_of_client();
+    PeerOptions { security, ..PeerOptions::new("storage node 3", addresses, identity()) }
+}
+
 pub fn peer_of(addresses: Vec<SocketAddr>, timeout: Duration) -> Arc<Peer> {
-    Peer::new(PeerOptions { timeout, ..PeerOptions::new("storage node 3", addresses, identity()) })
+    Peer::new(PeerOptions { timeout, ..peer_options(addresses) })
 }
 
 /// A client with plenty of time.

@@ -1,0 +1,259 @@
+//! The cluster's certificate authority.
+
+use crate::credentials::{Credentials, PendingKey};
+use crate::error::{Error, Result};
+use crate::role::{MemberKind, Role};
+use crate::{AUTHORITY_VALIDITY_S, CLIENT_VALIDITY_S, CLOCK_SKEW_S, NODE_VALIDITY_S, files};
+use rcgen::string::Ia5String;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType, SerialNumber,
+};
+use ring::rand::{SecureRandom, SystemRandom};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
+use std::fmt;
+use std::path::Path;
+use time::OffsetDateTime;
+
+/// The authority's certificate in its directory.
+const CERTIFICATE_FILE: &str = "ca.crt";
+
+/// The authority's private key.
+const KEY_FILE: &str = "ca.key";
+
+/// Bytes of a certificate's random serial number: no two collide, and a DER integer of at most 20 bytes holds it.
+const SERIAL_BYTES: usize = 16;
+
+/// From when to when a certificate is valid, Unix seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub struct Validity {
+    pub from: i64,
+    pub until: i64,
+}
+
+impl Validity {
+    /// That of a node that joins now.
+    pub fn of_node(now: i64) -> Validity {
+        Validity { from: now - CLOCK_SKEW_S, until: now + NODE_VALIDITY_S }
+    }
+
+    /// That of a client that joins now.
+    pub fn of_client(now: i64) -> Validity {
+        Validity { from: now - CLOCK_SKEW_S, until: now + CLIENT_VALIDITY_S }
+    }
+
+    /// The usual one of a member that joins now.
+    pub fn usual(role: &Role, now: i64) -> Validity {
+        match role.kind() {
+            MemberKind::Node => Validity::of_node(now),
+            MemberKind::Client => Validity::of_client(now),
+        }
+    }
+}
+
+/// SHA-256 of a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl Fingerprint {
+    /// Of these bytes.
+    pub fn of(certificate: &CertificateDer<'_>) -> Fingerprint {
+        let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+        Fingerprint(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+/// The public half of an authority: what every member trusts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CaCertificate {
+    der: CertificateDer<'static>,
+}
+
+impl CaCertificate {
+    /// Takes a certificate that is known to be the authority's.
+    pub fn new(der: CertificateDer<'static>) -> CaCertificate {
+        CaCertificate { der }
+    }
+
+    /// The certificate itself.
+    pub fn der(&self) -> &CertificateDer<'static> {
+        &self.der
+    }
+
+    /// What a join token pins.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(&self.der)
+    }
+}
+
+/// The cluster's certificate authority with its private key.
+pub struct Authority {
+    cluster: String,
+    certificate: CaCertificate,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// Makes the authority of a new cluster: a key and a certificate that it signed itself.
+    ///
+    /// # Errors
+    /// A `cluster` that isn't hexadecimal digits with dashes, as a UUID is.
+    pub fn create(cluster: &str, name: &str, now: i64) -> Result<Authority> {
+        if cluster.is_empty() || !cluster.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-') {
+            return Err(Error::certificate(format!("{cluster:?} is no UUID of a cluster")));
+        }
+        let key = KeyPair::generate()?;
+        let validity = Validity { from: now - CLOCK_SKEW_S, until: now + AUTHORITY_VALIDITY_S };
+        let mut params = parameters(&format!("weft cluster {name}"), &authority_uri(cluster), validity)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key)?.der().clone();
+        Authority::assemble(cluster, certificate, key)
+    }
+
+    fn assemble(cluster: &str, der: CertificateDer<'static>, key: KeyPair) -> Result<Authority> {
+        let issuer = Issuer::from_ca_cert_der(&der, key)?;
+        Ok(Authority { cluster: cluster.to_string(), certificate: CaCertificate { der }, issuer })
+    }
+
+    /// UUID of the cluster.
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// What members trust.
+    pub fn certificate(&self) -> &CaCertificate {
+        &self.certificate
+    }
+
+    /// Makes a key and certifies it: for members on this very machine.
+    pub fn issue(&self, role: &Role, validity: Validity) -> Result<Credentials> {
+        let pending = PendingKey::generate()?;
+        let chain = self.certify(pending.request(), role, validity)?;
+        pending.certified(&chain)
+    }
+
+    /// Certifies the key of a member that made it itself. `request` is [`PendingKey::request`]; only its key and the proof of
+    /// possessing it count, what else it asks for is ignored. Returns the chain in PEM: the member's certificate, then the authority's.
+    ///
+    /// # Errors
+    /// A request that is malformed or not signed by its own key; a bad client name.
+    pub fn certify(&self, request: &[u8], role: &Role, validity: Validity) -> Result<String> {
+        role.check()?;
+        let bad = |e: rcgen::Error| Error::BadRequest { cause: e.to_string() };
+        let request = CertificateSigningRequestDer::from(request);
+        let request = CertificateSigningRequestParams::from_der(&request).map_err(bad)?;
+        let mut params = parameters(&role.to_string(), &role.uri(&self.cluster), validity)?;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = match role.kind() {
+            MemberKind::Node => {
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+            }
+            MemberKind::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+        };
+        let certificate = params.signed_by(&request.public_key, &self.issuer)?;
+        Ok(format!("{}{}", certificate.pem(), pem_of(&self.certificate.der)))
+    }
+
+    /// Reads the authority from its directory.
+    ///
+    /// # Errors
+    /// A key that others may read, a key that isn't the certificate's, files that are missing or damaged.
+    pub fn load(dir: &Path) -> Result<Authority> {
+        let (certificate_path, key_path) = (dir.join(CERTIFICATE_FILE), dir.join(KEY_FILE));
+        let key = KeyPair::from_pem(&files::read_private(&key_path)?)
+            .map_err(|e| Error::damaged(&key_path, e.to_string()))?;
+        let damaged = |cause: &str| Error::damaged(&certificate_path, cause);
+        let text = files::read_public(&certificate_path)?;
+        let der = CertificateDer::from_pem_slice(text.as_bytes())
+            .map_err(|_| damaged("it is no certificate in PEM form"))?;
+        let (_, x509) = x509_parser::parse_x509_certificate(&der)
+            .map_err(|_| damaged("its certificate can't be parsed"))?;
+        if x509.public_key().subject_public_key.as_ref() != key.public_key_raw() {
+            return Err(damaged(&format!("its key is not that in {}", key_path.display())));
+        }
+        let cluster = cluster_of(&x509).ok_or_else(|| damaged("it is not a cluster's authority"))?;
+        Authority::assemble(&cluster, der, key)
+    }
+
+    /// Writes a new authority to its directory, which is made if need be: the key first, so that a certificate never stands without it.
+    ///
+    /// # Errors
+    /// Another authority in that directory is left as it is.
+    pub fn store(&self, dir: &Path) -> Result<()> {
+        files::make_directory(dir)?;
+        let certificate = dir.join(CERTIFICATE_FILE);
+        if certificate.exists() {
+            return Err(Error::AuthorityExists { path: dir.to_path_buf() });
+        }
+        files::write_private(&dir.join(KEY_FILE), &self.issuer.key().serialize_pem())?;
+        files::write_public(&certificate, &pem_of(&self.certificate.der))
+    }
+}
+
+/// How the authority's own certificate names itself.
+fn authority_uri(cluster: &str) -> String {
+    format!("weft://{cluster}/authority")
+}
+
+fn cluster_of(x509: &x509_parser::certificate::X509Certificate<'_>) -> Option<String> {
+    let names = x509.subject_alternative_name().ok()??;
+    let [x509_parser::extensions::GeneralName::URI(uri)] = names.value.general_names.as_slice() else {
+        return None;
+    };
+    Some(uri.strip_prefix("weft://")?.strip_suffix("/authority")?.to_string())
+}
+
+/// What all certificates of a cluster have.
+fn parameters(name: &str, uri: &str, validity: Validity) -> Result<CertificateParams> {
+    let time = |seconds| {
+        OffsetDateTime::from_unix_timestamp(seconds)
+            .map_err(|_| Error::Crypto(format!("{seconds} s is no time that a certificate can hold")))
+    };
+    let mut serial = [0; SERIAL_BYTES];
+    SystemRandom::new().fill(&mut serial)?;
+    // A positive number without leading zeros.
+    serial[0] = serial[0] & 0x7f | 0x40;
+    let mut params = CertificateParams::default();
+    params.not_before = time(validity.from)?;
+    params.not_after = time(validity.until)?;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.subject_alt_names = vec![SanType::URI(Ia5String::try_from(uri)?)];
+    Ok(params)
+}
+
+pub(crate) fn pem_of(der: &CertificateDer<'_>) -> String {
+    use base64::Engine;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in text.as_bytes().chunks(64) {
+        pem.extend(line.iter().map(|byte| *byte as char));
+        pem.push('\n');
+    }
+    pem.push_str("-----END CERTIFICATE-----\n");
+    pem
+}

@@ -1,0 +1,214 @@
+//! The keys that capabilities are signed and verified with.
+
+use crate::capability::{Capability, Grant, MAC_BYTES, Refusal};
+use crate::error::{Error, Result};
+use crate::{MAX_CAPABILITY_KEYS, VERIFIED_CAPABILITIES, files, hex};
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use std::fmt;
+use std::path::Path;
+use subtle::ConstantTimeEq;
+
+/// Bytes of a key.
+const KEY_BYTES: usize = 32;
+
+/// Format of a rendered key ring.
+const FORMAT: i64 = 1;
+
+/// One key of the cluster.
+#[derive(Clone)]
+pub struct CapabilityKey {
+    id: u32,
+    secret: [u8; KEY_BYTES],
+    // Both hash states after the padded key, so that a code costs two blocks of SHA-256.
+    prepared: hmac::Key,
+}
+
+impl fmt::Debug for CapabilityKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CapabilityKey({})", self.id)
+    }
+}
+
+impl CapabilityKey {
+    /// From its secret.
+    pub fn new(id: u32, secret: [u8; KEY_BYTES]) -> CapabilityKey {
+        CapabilityKey { id, secret, prepared: hmac::Key::new(hmac::HMAC_SHA256, &secret) }
+    }
+
+    /// A new one.
+    pub fn random(id: u32) -> Result<CapabilityKey> {
+        let mut secret = [0; KEY_BYTES];
+        SystemRandom::new().fill(&mut secret)?;
+        Ok(CapabilityKey::new(id, secret))
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Puts the cluster's word on a grant.
+    pub fn sign(&self, grant: &Grant) -> Capability {
+        let signed = grant.signed(self.id);
+        Capability::new(signed, self.mac(&signed))
+    }
+
+    /// What a genuine capability says. Whether it has expired is not looked at.
+    pub fn verify(&self, capability: &Capability) -> Result<Grant, Refusal> {
+        if capability.key_id() != self.id {
+            return Err(Refusal::UnknownKey(capability.key_id()));
+        }
+        let genuine = self.mac(capability.signed()).ct_eq(capability.mac());
+        if bool::from(genuine) { capability.claim() } else { Err(Refusal::Forged) }
+    }
+
+    fn mac(&self, signed: &[u8]) -> [u8; MAC_BYTES] {
+        let tag = hmac::sign(&self.prepared, signed);
+        tag.as_ref()[..MAC_BYTES].try_into().expect("a tag of SHA-256 is longer")
+    }
+}
+
+/// The cluster's keys: one signs, all of them verify.
+///
+/// A rotation has two steps, so that no service ever meets a capability whose key it hasn't got: [`CapabilityKeys::stage`] and distribute,
+/// then [`CapabilityKeys::promote`] and distribute.
+#[derive(Clone, Debug)]
+pub struct CapabilityKeys {
+    keys: Vec<CapabilityKey>,
+    signing: usize,
+}
+
+impl CapabilityKeys {
+    /// The keys of a new cluster.
+    pub fn create() -> Result<CapabilityKeys> {
+        Ok(CapabilityKeys { keys: vec![CapabilityKey::random(1)?], signing: 0 })
+    }
+
+    /// Adds a key that verifies but doesn't sign yet, and drops those that are older than the last [`MAX_CAPABILITY_KEYS`]. Capabilities
+    /// of a dropped key end with it; rotations that are farther apart than capabilities are valid cut none short. A key that was staged
+    /// before and never promoted is promoted.
+    pub fn stage(&mut self) -> Result<()> {
+        self.promote();
+        let last = self.keys.last().map_or(0, |key| key.id);
+        self.keys.push(CapabilityKey::random(last.wrapping_add(1))?);
+        let surplus = self.keys.len().saturating_sub(MAX_CAPABILITY_KEYS);
+        self.keys.drain(..surplus);
+        self.signing = self.keys.len() - 2;
+        Ok(())
+    }
+
+    /// Signs with the newest key from now on.
+    pub fn promote(&mut self) {
+        self.signing = self.keys.len() - 1;
+    }
+
+    /// Signs.
+    pub fn sign(&self, grant: &Grant) -> Capability {
+        self.keys[self.signing].sign(grant)
+    }
+
+    /// What a genuine capability that hasn't expired says.
+    pub fn verify(&self, capability: &Capability, now: u64) -> Result<Grant, Refusal> {
+        let id = capability.key_id();
+        let key = self.keys.iter().rev().find(|key| key.id == id).ok_or(Refusal::UnknownKey(id))?;
+        let grant = key.verify(capability)?;
+        if grant.expires <= now { Err(Refusal::Expired) } else { Ok(grant) }
+    }
+
+    /// The ids of all keys, oldest first.
+    pub fn ids(&self) -> Vec<u32> {
+        self.keys.iter().map(|key| key.id).collect()
+    }
+
+    /// As text, secrets included: for files of mode 0600 and encrypted messages to nodes.
+    pub fn render(&self) -> String {
+        let mut text = format!(
+            "# Keys of capabilities. All verify, one signs.\nformat = {FORMAT}\nsigning = {}\n",
+            self.keys[self.signing].id
+        );
+        for key in &self.keys {
+            text.push_str(&format!(
+                "\n[[key]]\nid = {}\nsecret = \"{}\"\n",
+                key.id,
+                hex::encode(&key.secret)
+            ));
+        }
+        text
+    }
+
+    /// Takes them out of such text. No message repeats what it says.
+    pub fn parse(text: &str) -> Result<CapabilityKeys, String> {
+        let table: toml::Table = toml::from_str(text).map_err(|_| "it can't be parsed".to_string())?;
+        match table.get("format").and_then(toml::Value::as_integer) {
+            Some(FORMAT) => {}
+            other => return Err(format!("its format is {other:?}, not {FORMAT}")),
+        }
+        let list = table.get("key").and_then(toml::Value::as_array).map_or(&[][..], Vec::as_slice);
+        if list.is_empty() || list.len() > MAX_CAPABILITY_KEYS {
+            return Err(format!("it has {} keys; 1 to {MAX_CAPABILITY_KEYS} are possible", list.len()));
+        }
+        let key = |value: &toml::Value| {
+            let id = u32::try_from(value.get("id")?.as_integer()?).ok()?;
+            Some(CapabilityKey::new(id, hex::decode(value.get("secret")?.as_str()?)?))
+        };
+        let keys: Option<Vec<_>> = list.iter().map(key).collect();
+        let keys = keys.ok_or("a key lacks a field, or has a wrong one")?;
+        let signing = table.get("signing").and_then(toml::Value::as_integer);
+        let signing = keys.iter().position(|key| Some(i64::from(key.id)) == signing);
+        Ok(CapabilityKeys { keys, signing: signing.ok_or("the signing key is not among them")? })
+    }
+
+    /// Reads them from a file.
+    pub fn load(path: &Path) -> Result<CapabilityKeys> {
+        CapabilityKeys::parse(&files::read_private(path)?).map_err(|cause| Error::damaged(path, cause))
+    }
+
+    /// Writes them to a file.
+    pub fn store(&self, path: &Path) -> Result<()> {
+        files::write_private(path, &self.render())
+    }
+}
+
+/// Capabilities that this core has verified before. Each has one place, so a lookup is one comparison; what collides is verified again.
+pub struct VerifiedCache {
+    places: Box<[Option<(Capability, Grant)>]>,
+}
+
+impl Default for VerifiedCache {
+    fn default() -> VerifiedCache {
+        VerifiedCache { places: vec![None; VERIFIED_CAPABILITIES].into_boxed_slice() }
+    }
+}
+
+impl VerifiedCache {
+    /// As [`CapabilityKeys::verify`].
+    pub fn verify(
+        &mut self,
+        keys: &CapabilityKeys,
+        capability: &Capability,
+        now: u64,
+    ) -> Result<Grant, Refusal> {
+        let place = &mut self.places[place_of(capability)];
+        if let Some((known, grant)) = place
+            && known.signed() == capability.signed()
+            && bool::from(known.mac().ct_eq(capability.mac()))
+        {
+            return if grant.expires <= now { Err(Refusal::Expired) } else { Ok(*grant) };
+        }
+        let grant = keys.verify(capability, now)?;
+        *place = Some((*capability, grant));
+        Ok(grant)
+    }
+
+    /// Forgets everything: to be called when the keys change.
+    pub fn clear(&mut self) {
+        self.places.fill(None);
+    }
+}
+
+/// From the code, which is as good as random; a client that sends others only fills places with what isn't kept.
+fn place_of(capability: &Capability) -> usize {
+    let bytes = capability.mac().first_chunk().expect("a code has 16 bytes");
+    u64::from_le_bytes(*bytes) as usize % VERIFIED_CAPABILITIES
+}

@@ -1,0 +1,142 @@
+//! The certificate and key of one member.
+
+use crate::authority::CaCertificate;
+use crate::error::{Error, Result};
+use crate::files;
+use crate::identity::Identity;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::crypto::ring::sign::any_supported_type;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use std::fmt;
+use std::path::Path;
+
+/// The member's private key, its certificate and its authority's: one file, so that they can be replaced together.
+const FILE: &str = "identity.pem";
+
+/// Where in that file the key ends.
+const KEY_END: &str = "-----END PRIVATE KEY-----";
+
+/// A certificate with its key and the authority that vouches for it.
+#[derive(Clone)]
+pub struct Credentials {
+    certificate: CertificateDer<'static>,
+    authority: CaCertificate,
+    identity: Identity,
+    chain_pem: String,
+    key_pem: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// Takes them from PEM: the chain is the member's certificate followed by the authority's.
+    ///
+    /// # Errors
+    /// Other chains, a key that is not the certificate's, a certificate that names no member.
+    pub fn from_pem(chain_pem: &str, key_pem: &str) -> Result<Credentials> {
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(chain_pem.as_bytes())
+            .collect::<Result<_, _>>()
+            .map_err(|_| Error::certificate("it is not in PEM form"))?;
+        let [certificate, authority] = <[CertificateDer<'static>; 2]>::try_from(chain).map_err(|chain| {
+            Error::certificate(format!("the chain has {} certificates, not 2", chain.len()))
+        })?;
+        let key = parse_key(key_pem)?;
+        let signer =
+            any_supported_type(&key).map_err(|_| Error::certificate("its key is of no known kind"))?;
+        CertifiedKey::new(vec![certificate.clone()], signer)
+            .keys_match()
+            .map_err(|_| Error::certificate("its key is another one"))?;
+        let identity = Identity::of(&certificate)?;
+        Ok(Credentials {
+            certificate,
+            authority: CaCertificate::new(authority),
+            identity,
+            chain_pem: chain_pem.to_string(),
+            key_pem: key_pem.to_string(),
+        })
+    }
+
+    /// Whose they are.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The member's certificate.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// Whom this member trusts.
+    pub fn authority(&self) -> &CaCertificate {
+        &self.authority
+    }
+
+    /// Both certificates in PEM.
+    pub fn chain_pem(&self) -> &str {
+        &self.chain_pem
+    }
+
+    /// What is presented in a handshake. The authority's certificate goes along so that somebody who only knows its fingerprint, the
+    /// owner of a join token, can verify it.
+    pub(crate) fn chain(&self) -> Vec<CertificateDer<'static>> {
+        vec![self.certificate.clone(), self.authority.der().clone()]
+    }
+
+    pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>> {
+        parse_key(&self.key_pem)
+    }
+
+    /// Reads them from a directory.
+    ///
+    /// # Errors
+    /// A file that others may read, that is missing or damaged.
+    pub fn load(dir: &Path) -> Result<Credentials> {
+        let path = dir.join(FILE);
+        let text = files::read_private(&path)?;
+        let (key, chain) = text.split_once(KEY_END).unwrap_or((&text, ""));
+        Credentials::from_pem(chain.trim_start(), &format!("{key}{KEY_END}\n"))
+            .map_err(|e| Error::damaged(&path, e.to_string()))
+    }
+
+    /// Writes them to a directory, which is made if need be.
+    pub fn store(&self, dir: &Path) -> Result<()> {
+        files::make_directory(dir)?;
+        files::write_private(&dir.join(FILE), &format!("{}{}", self.key_pem, self.chain_pem))
+    }
+}
+
+fn parse_key(pem: &str) -> Result<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_slice(pem.as_bytes())
+        .map_err(|_| Error::certificate("its key is not in PEM form"))
+}
+
+/// A key that waits for its certificate. It stays on the machine that made it.
+pub struct PendingKey {
+    key: KeyPair,
+    request: Vec<u8>,
+}
+
+impl PendingKey {
+    /// Makes a key (ECDSA P-256).
+    pub fn generate() -> Result<PendingKey> {
+        let key = KeyPair::generate()?;
+        let request = CertificateParams::default().serialize_request(&key)?.der().to_vec();
+        Ok(PendingKey { key, request })
+    }
+
+    /// What goes to the authority: the public key, signed by the private one (PKCS #10, DER).
+    pub fn request(&self) -> &[u8] {
+        &self.request
+    }
+
+    /// Joins the key with the chain that the authority returned.
+    pub fn certified(self, chain_pem: &str) -> Result<Credentials> {
+        Credentials::from_pem(chain_pem, &self.key.serialize_pem())
+    }
+}

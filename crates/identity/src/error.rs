@@ -1,0 +1,130 @@
+//! What is refused, and what the reader can do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use types::Errno;
+
+/// Result with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a certificate, key or token can't be made or used. No message contains a secret.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Error {
+    #[error("can't {action} {}: {cause}", path.display())]
+    Io { action: &'static str, path: PathBuf, cause: io::Error },
+    #[error("{} is damaged: {cause}", path.display())]
+    Damaged { path: PathBuf, cause: String },
+    #[error("{} may be read by others than its owner (mode {mode:03o})", path.display())]
+    Exposed { path: PathBuf, mode: u32 },
+    #[error("there is a certificate authority in {} already", path.display())]
+    AuthorityExists { path: PathBuf },
+    #[error("the certificate is unusable: {cause}")]
+    BadCertificate { cause: String },
+    #[error("the certificate is of cluster {found}, not of {wanted}")]
+    OtherCluster { found: String, wanted: String },
+    #[error("{name:?} can't be a client's name")]
+    BadClientName { name: String },
+    #[error("the request for a certificate is unusable: {cause}")]
+    BadRequest { cause: String },
+    #[error("the join token is unusable: {cause}")]
+    BadToken { cause: String },
+    #[error("the join token is not known: it is wrong, was revoked, used up or expired")]
+    UnknownToken,
+    #[error("the join token expired")]
+    ExpiredToken,
+    #[error("the join token doesn't let a {wanted} join")]
+    TokenRole { wanted: &'static str },
+    #[error("there are {0} join tokens in force, which is the limit")]
+    TooManyTokens(usize),
+    #[error("cryptography failed: {0}")]
+    Crypto(String),
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: &Path, cause: io::Error) -> Error {
+        Error::Io { action, path: path.to_path_buf(), cause }
+    }
+
+    pub(crate) fn damaged(path: &Path, cause: impl Into<String>) -> Error {
+        Error::Damaged { path: path.to_path_buf(), cause: cause.into() }
+    }
+
+    pub(crate) fn certificate(cause: impl Into<String>) -> Error {
+        Error::BadCertificate { cause: cause.into() }
+    }
+
+    pub(crate) fn token(cause: impl Into<String>) -> Error {
+        Error::BadToken { cause: cause.into() }
+    }
+
+    /// The remedy.
+    pub fn hint(&self) -> String {
+        match self {
+            Error::Io { cause, .. } => match cause.kind() {
+                io::ErrorKind::PermissionDenied => "run as the owner of the file, or as root".into(),
+                io::ErrorKind::NotFound => "name the directory of a cluster's member".into(),
+                _ => "check the disk and the path (dmesg shows what the kernel knows)".into(),
+            },
+            Error::Damaged { path, .. } => {
+                format!("restore {} from a backup, or let the machine join again", path.display())
+            }
+            Error::Exposed { path, .. } => {
+                format!("chmod 600 {}; if others had access, let the machine join again", path.display())
+            }
+            Error::AuthorityExists { .. } => "name another directory".into(),
+            Error::BadCertificate { .. } => "let the machine join again".into(),
+            Error::OtherCluster { .. } => "check that the address is one of the cluster you mean".into(),
+            Error::BadClientName { .. } => {
+                format!("use 1 to {} letters, digits, '.', '_' and '-'", crate::MAX_CLIENT_NAME)
+            }
+            Error::BadRequest { .. } => "use the same version of weft on both machines".into(),
+            Error::BadToken { .. } => "copy the whole token, from weft-join- to its end".into(),
+            Error::UnknownToken | Error::ExpiredToken | Error::TokenRole { .. } => {
+                "ask the administrator for a new token".into()
+            }
+            Error::TooManyTokens(_) => "revoke some, or wait until they expire".into(),
+            Error::Crypto(_) => "look at the log of the service".into(),
+        }
+    }
+
+    fn errno(&self) -> Errno {
+        match self {
+            Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno),
+            Error::Damaged { .. } | Error::Crypto(_) => Errno::EIO,
+            Error::AuthorityExists { .. } => Errno::EEXIST,
+            Error::BadClientName { .. } | Error::BadRequest { .. } | Error::BadToken { .. } => Errno::EINVAL,
+            Error::TooManyTokens(_) => Errno::EBUSY,
+            Error::Exposed { .. }
+            | Error::BadCertificate { .. }
+            | Error::OtherCluster { .. }
+            | Error::UnknownToken
+            | Error::ExpiredToken
+            | Error::TokenRole { .. } => Errno::EACCES,
+        }
+    }
+}
+
+impl From<Error> for types::Error {
+    fn from(error: Error) -> types::Error {
+        types::Error::new(error.errno(), error.to_string()).hint(error.hint())
+    }
+}
+
+impl From<rcgen::Error> for Error {
+    fn from(error: rcgen::Error) -> Error {
+        Error::Crypto(error.to_string())
+    }
+}
+
+impl From<rustls::Error> for Error {
+    fn from(error: rustls::Error) -> Error {
+        Error::Crypto(error.to_string())
+    }
+}
+
+impl From<ring::error::Unspecified> for Error {
+    fn from(_: ring::error::Unspecified) -> Error {
+        Error::Crypto("no randomness".into())
+    }
+}

@@ -1,0 +1,66 @@
+//! What a certificate says of its owner.
+
+use crate::error::{Error, Result};
+use crate::role::Role;
+use rustls::pki_types::CertificateDer;
+use std::fmt;
+use x509_parser::extensions::GeneralName;
+
+/// The owner of a certificate.
+///
+/// It says nothing of whether the certificate is genuine: a connection's [`Identity`] is to be taken from a certificate that the
+/// verifiers of [`crate::tls`] have let pass.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// UUID of the cluster.
+    pub cluster: String,
+    /// What the owner is, and which.
+    pub role: Role,
+    /// When the certificate ends, Unix seconds.
+    pub expires: i64,
+    /// Number of the certificate, unique within the cluster: hexadecimal, for people who look for it.
+    pub serial: String,
+}
+
+impl Identity {
+    /// Reads a certificate.
+    ///
+    /// # Errors
+    /// Anything but exactly one URI of weft's form as the subject's alternative names.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Identity> {
+        let (rest, x509) = x509_parser::parse_x509_certificate(certificate)
+            .map_err(|_| Error::certificate("it can't be parsed"))?;
+        if !rest.is_empty() {
+            return Err(Error::certificate("something follows it"));
+        }
+        let names = x509
+            .subject_alternative_name()
+            .map_err(|_| Error::certificate("its alternative names can't be parsed"))?
+            .ok_or_else(|| Error::certificate("it names no member of a cluster"))?;
+        let [GeneralName::URI(uri)] = names.value.general_names.as_slice() else {
+            return Err(Error::certificate("it doesn't name one member of a cluster"));
+        };
+        let (cluster, role) = Role::from_uri(uri)
+            .ok_or_else(|| Error::certificate(format!("{uri:?} is no member of a cluster")))?;
+        Ok(Identity {
+            cluster: cluster.to_string(),
+            role,
+            expires: x509.validity().not_after.timestamp(),
+            serial: x509.raw_serial_as_string().replace(':', ""),
+        })
+    }
+
+    /// Refuses members of other clusters.
+    pub fn require_cluster(&self, wanted: &str) -> Result<()> {
+        if self.cluster == wanted {
+            return Ok(());
+        }
+        Err(Error::OtherCluster { found: self.cluster.clone(), wanted: wanted.to_string() })
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.role, f)
+    }
+}

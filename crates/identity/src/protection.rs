@@ -1,0 +1,49 @@
+//! Whether connections are encrypted, and how both ends agree on it.
+
+use std::fmt;
+
+/// Protocol name of a connection that stays encrypted.
+const ENCRYPTED: &[u8] = b"weft/1";
+
+/// Protocol name of a connection that is plain after its handshake.
+const PLAIN: &[u8] = b"weft/1 plain";
+
+/// What a connection is worth after its handshake. The ends agree on it within the handshake (as the application protocol, RFC 7301), whose
+/// transcript both verify: nobody on the way can weaken it, and it is never weaker than either end's configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Protection {
+    /// Encrypted and authenticated.
+    #[default]
+    Encrypted,
+    /// The ends know each other by the handshake; what follows is plain. For networks that only trusted machines can reach: whoever can read or
+    /// change packets can read and change everything. Used only if both ends allow it.
+    HandshakeOnly,
+}
+
+impl Protection {
+    /// What an end with this configuration offers or accepts, best liked first.
+    pub(crate) fn protocols(self) -> Vec<Vec<u8>> {
+        match self {
+            Protection::Encrypted => vec![ENCRYPTED.to_vec()],
+            Protection::HandshakeOnly => vec![PLAIN.to_vec(), ENCRYPTED.to_vec()],
+        }
+    }
+
+    /// What a handshake agreed on; `None` when the peer doesn't speak this protocol.
+    pub fn agreed(protocol: Option<&[u8]>) -> Option<Protection> {
+        match protocol? {
+            ENCRYPTED => Some(Protection::Encrypted),
+            PLAIN => Some(Protection::HandshakeOnly),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protection::Encrypted => "encrypted",
+            Protection::HandshakeOnly => "not encrypted",
+        })
+    }
+}

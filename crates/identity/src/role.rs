@@ -1,0 +1,189 @@
+//! What a certificate makes of its owner.
+
+use crate::MAX_CLIENT_NAME;
+use crate::error::{Error, Result};
+use std::fmt;
+use types::NodeId;
+
+/// Scheme of the URI in a certificate.
+const SCHEME: &str = "weft://";
+
+/// A member of a cluster.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Role {
+    /// Runs services, and may act as a client.
+    Node(NodeId),
+    /// Mounts the file system.
+    Client(String),
+}
+
+/// A role without its id: what a token may allow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum MemberKind {
+    Node,
+    Client,
+}
+
+/// A set of kinds of members.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct MemberKinds(u8);
+
+impl Role {
+    /// Node or client.
+    pub fn kind(&self) -> MemberKind {
+        match self {
+            Role::Node(_) => MemberKind::Node,
+            Role::Client(_) => MemberKind::Client,
+        }
+    }
+
+    /// Refuses names that would be ambiguous in a URI or a log.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Role::Client(name) if !is_client_name(name) => Err(Error::BadClientName { name: name.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// `weft://<cluster uuid>/node/3` or `weft://<cluster uuid>/client/<name>`: how a certificate names its owner.
+    pub fn uri(&self, cluster: &str) -> String {
+        format!("{SCHEME}{cluster}/{self}")
+    }
+
+    /// The cluster and the role of a certificate's URI.
+    pub fn from_uri(uri: &str) -> Option<(&str, Role)> {
+        let (cluster, rest) = uri.strip_prefix(SCHEME)?.split_once('/')?;
+        let (kind, name) = rest.split_once('/')?;
+        let role = match kind {
+            "node" => Role::Node(NodeId(name.parse().ok()?)),
+            "client" if is_client_name(name) => Role::Client(name.to_string()),
+            _ => return None,
+        };
+        // One way to write each role: `node/+3` or `node/03` is none.
+        (role.uri(cluster) == uri && !cluster.is_empty()).then_some((cluster, role))
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Role::Node(id) => write!(f, "node/{id}"),
+            Role::Client(name) => write!(f, "client/{name}"),
+        }
+    }
+}
+
+fn is_client_name(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    (1..=MAX_CLIENT_NAME).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+impl MemberKind {
+    /// All of them.
+    pub const ALL: [MemberKind; 2] = [MemberKind::Node, MemberKind::Client];
+
+    /// For people and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemberKind::Node => "node",
+            MemberKind::Client => "client",
+        }
+    }
+
+    /// The kind with this name.
+    pub fn named(name: &str) -> Option<MemberKind> {
+        MemberKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    fn bit(self) -> u8 {
+        match self {
+            MemberKind::Node => 1,
+            MemberKind::Client => 2,
+        }
+    }
+}
+
+impl MemberKinds {
+    /// With another kind.
+    pub fn with(self, kind: MemberKind) -> MemberKinds {
+        MemberKinds(self.0 | kind.bit())
+    }
+
+    /// Whether a kind is among them.
+    pub fn has(self, kind: MemberKind) -> bool {
+        self.0 & kind.bit() != 0
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Those that are in the set.
+    pub fn iter(self) -> impl Iterator<Item = MemberKind> {
+        MemberKind::ALL.into_iter().filter(move |kind| self.has(*kind))
+    }
+
+    /// As a token carries them.
+    pub(crate) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// `None` when a bit is not known.
+    pub(crate) fn from_bits(bits: u32) -> Option<MemberKinds> {
+        u8::try_from(bits).ok().filter(|bits| *bits <= 3).map(MemberKinds)
+    }
+}
+
+impl From<MemberKind> for MemberKinds {
+    fn from(kind: MemberKind) -> MemberKinds {
+        MemberKinds::default().with(kind)
+    }
+}
+
+impl FromIterator<MemberKind> for MemberKinds {
+    fn from_iter<I: IntoIterator<Item = MemberKind>>(kinds: I) -> MemberKinds {
+        kinds.into_iter().fold(MemberKinds::default(), MemberKinds::with)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_survives_its_uri() {
+        for role in [Role::Node(NodeId(0)), Role::Node(NodeId(u32::MAX)), Role::Client("a.b_c-1".into())] {
+            assert_eq!(Role::from_uri(&role.uri("c1")), Some(("c1", role)));
+        }
+        assert_eq!(Role::Node(NodeId(3)).uri("c1"), "weft://c1/node/3");
+        assert_eq!(Role::Client("login1".into()).uri("c1"), "weft://c1/client/login1");
+    }
+
+    #[test]
+    fn other_uris_are_no_role() {
+        let long = format!("weft://c1/client/{}", "x".repeat(MAX_CLIENT_NAME + 1));
+        let bad = [
+            "",
+            "weft://",
+            "weft://c1",
+            "weft://c1/node",
+            "weft://c1/node/",
+            "weft:///node/3",
+            "http://c1/node/3",
+            "weft://c1/node/+3",
+            "weft://c1/node/03",
+            "weft://c1/node/4294967296",
+            "weft://c1/node/3/",
+            "weft://c1/client/",
+            "weft://c1/client/a/b",
+            "weft://c1/client/a b",
+            "weft://c1/admin/3",
+            &long,
+        ];
+        for uri in bad {
+            assert_eq!(Role::from_uri(uri), None, "{uri}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Configurations of rustls: TLS 1.3 only, both ends certified by the cluster's authority.
+//!
+//! Peers are known by what their certificates say, not by DNS names or addresses. Sessions are not resumed: connections are few and
+//! long, and every handshake judges the certificates as they are then.
+
+use crate::Protection;
+use crate::authority::Fingerprint;
+use crate::credentials::Credentials;
+use crate::error::Result;
+use crate::identity::Identity;
+use crate::token::JoinToken;
+use crate::verifier::{MemberVerifier, NodeVerifier, PinnedVerifier};
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::cipher_suite::{
+    TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
+};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, ServerConfig};
+use std::sync::Arc;
+use types::NodeId;
+
+/// What a server does with connections that bring no certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Strangers {
+    /// Ends them in the handshake.
+    Refused,
+    /// Lets them in without an [`Identity`]: the server may answer a request to join and nothing else. For management.
+    MayJoin,
+}
+
+/// The server's end. [`peer_identity`] tells who connected.
+pub fn server_config(
+    credentials: &Credentials,
+    protection: Protection,
+    strangers: Strangers,
+) -> Result<Arc<ServerConfig>> {
+    let provider = provider();
+    let verifier = MemberVerifier::new(credentials, &provider, strangers)?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_single_cert(credentials.chain(), credentials.key()?)?;
+    // In order of the server's preference. A server that would do without encryption still encrypts for whom wants it.
+    config.alpn_protocols = protection.protocols();
+    config.send_tls13_tickets = 0;
+    config.max_early_data_size = 0;
+    Ok(Arc::new(config))
+}
+
+/// A member's end: the peer must be a node of the same cluster, and the one that [`peer_name`] names.
+pub fn client_config(credentials: &Credentials, protection: Protection) -> Result<Arc<ClientConfig>> {
+    let provider = provider();
+    let verifier = NodeVerifier::new(credentials, &provider)?;
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_auth_cert(credentials.chain(), credentials.key()?)?;
+    Ok(finished(config, protection))
+}
+
+/// The end of somebody who has nothing but a join token: the peer must be a node of the token's cluster, certified by the authority with
+/// the token's fingerprint. Always encrypted, since the token's secret goes over it.
+pub fn join_config(token: &JoinToken) -> Result<Arc<ClientConfig>> {
+    pinned_config(&token.cluster, token.authority)
+}
+
+fn pinned_config(cluster: &str, authority: Fingerprint) -> Result<Arc<ClientConfig>> {
+    let provider = provider();
+    let verifier = PinnedVerifier::new(cluster, authority, &provider);
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    Ok(finished(config, Protection::Encrypted))
+}
+
+fn finished(mut config: ClientConfig, protection: Protection) -> Arc<ClientConfig> {
+    config.alpn_protocols = protection.protocols();
+    config.resumption = Resumption::disabled();
+    // The name says which node is meant; it is nobody's business on the way.
+    config.enable_sni = false;
+    Arc::new(config)
+}
+
+/// What a client's handshake is told of its peer: that it must be this node, or any node of the cluster.
+pub fn peer_name(node: Option<NodeId>) -> ServerName<'static> {
+    let name = match node {
+        Some(node) => format!("node-{node}.weft.internal"),
+        None => ANY_NODE.to_string(),
+    };
+    ServerName::try_from(name).expect("it is a DNS name")
+}
+
+const ANY_NODE: &str = "node.weft.internal";
+
+/// Whether a node is the one that [`peer_name`] named.
+pub(crate) fn is_meant(name: &ServerName<'_>, node: NodeId) -> bool {
+    *name == peer_name(None) || *name == peer_name(Some(node))
+}
+
+/// Who is at the other end of a connection whose handshake has ended; `None` for a stranger who brought no certificate.
+/// `certificates` is what rustls reports as the peer's.
+pub fn peer_identity(certificates: Option<&[CertificateDer<'_>]>) -> Result<Option<Identity>> {
+    certificates.and_then(<[_]>::first).map(Identity::of).transpose()
+}
+
+/// *ring*, with AES-128-GCM first: it is the fastest on processors with AES instructions, and its security is that of P-256 keys.
+fn provider() -> Arc<CryptoProvider> {
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.cipher_suites =
+        vec![TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256];
+    Arc::new(provider)
+}

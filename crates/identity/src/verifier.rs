@@ -1,0 +1,233 @@
+//! Who is let in: verifiers that add the cluster and the role to what webpki checks of a chain.
+
+use crate::authority::{CaCertificate, Fingerprint};
+use crate::credentials::Credentials;
+use crate::error::Result;
+use crate::identity::Identity;
+use crate::role::Role;
+use crate::tls::{Strangers, is_meant};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
+    SignatureScheme,
+};
+use std::sync::Arc;
+
+/// Lets in members of one cluster that connect to a server.
+#[derive(Debug)]
+pub struct MemberVerifier {
+    chain: Arc<dyn ClientCertVerifier>,
+    cluster: String,
+}
+
+impl MemberVerifier {
+    pub fn new(
+        credentials: &Credentials,
+        provider: &Arc<CryptoProvider>,
+        strangers: Strangers,
+    ) -> Result<MemberVerifier> {
+        let roots = Arc::new(roots_of(credentials.authority())?);
+        let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
+        let builder = match strangers {
+            Strangers::Refused => builder,
+            Strangers::MayJoin => builder.allow_unauthenticated(),
+        };
+        let chain = builder.build().map_err(|e| crate::Error::Crypto(e.to_string()))?;
+        Ok(MemberVerifier { chain, cluster: credentials.identity().cluster.clone() })
+    }
+}
+
+impl ClientCertVerifier for MemberVerifier {
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
+        member_of(&self.cluster, end_entity)?;
+        Ok(verified)
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.chain.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+/// Lets a member talk to nodes of its cluster.
+#[derive(Debug)]
+pub struct NodeVerifier {
+    roots: RootCertStore,
+    cluster: String,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl NodeVerifier {
+    pub fn new(credentials: &Credentials, provider: &CryptoProvider) -> Result<NodeVerifier> {
+        Ok(NodeVerifier {
+            roots: roots_of(credentials.authority())?,
+            cluster: credentials.identity().cluster.clone(),
+            algorithms: provider.signature_verification_algorithms,
+        })
+    }
+}
+
+/// Lets somebody who knows only the fingerprint of the authority talk to nodes of its cluster.
+#[derive(Debug)]
+pub struct PinnedVerifier {
+    authority: Fingerprint,
+    cluster: String,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl PinnedVerifier {
+    pub fn new(cluster: &str, authority: Fingerprint, provider: &CryptoProvider) -> PinnedVerifier {
+        let algorithms = provider.signature_verification_algorithms;
+        PinnedVerifier { authority, cluster: cluster.to_string(), algorithms }
+    }
+
+    /// The authority among what the peer presented: the one with the right fingerprint, which nobody can make another of.
+    fn roots(&self, presented: &[CertificateDer<'_>]) -> Result<RootCertStore, Error> {
+        let authority = presented
+            .iter()
+            .find(|certificate| Fingerprint::of(certificate) == self.authority)
+            .ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone().into_owned())?;
+        Ok(roots)
+    }
+}
+
+/// What both verifiers of nodes do once they know their roots.
+fn verify_node(
+    roots: &RootCertStore,
+    cluster: &str,
+    algorithms: &WebPkiSupportedAlgorithms,
+    end_entity: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    name: &ServerName<'_>,
+    now: UnixTime,
+) -> Result<ServerCertVerified, Error> {
+    let parsed = ParsedCertificate::try_from(end_entity)?;
+    verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms.all)?;
+    let identity = member_of(cluster, end_entity)?;
+    match identity.role {
+        Role::Node(node) if is_meant(name, node) => Ok(ServerCertVerified::assertion()),
+        Role::Node(node) => Err(refusal(Stranger(format!("it is node {node}, not the one that was meant")))),
+        Role::Client(_) => Err(refusal(Stranger(format!("it is {identity}, not a node")))),
+    }
+}
+
+macro_rules! verify_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            verify_tls12_signature(message, cert, signature, &self.algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            verify_tls13_signature(message, cert, signature, &self.algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.algorithms.supported_schemes()
+        }
+    };
+}
+
+impl ServerCertVerifier for NodeVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        verify_node(&self.roots, &self.cluster, &self.algorithms, end_entity, intermediates, name, now)
+    }
+
+    verify_signatures!();
+}
+
+impl ServerCertVerifier for PinnedVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let roots = self.roots(intermediates)?;
+        verify_node(&roots, &self.cluster, &self.algorithms, end_entity, intermediates, name, now)
+    }
+
+    verify_signatures!();
+}
+
+fn roots_of(authority: &CaCertificate) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.der().clone())?;
+    Ok(roots)
+}
+
+/// The member of this cluster that a verified certificate names.
+fn member_of(cluster: &str, certificate: &CertificateDer<'_>) -> Result<Identity, Error> {
+    let identity = Identity::of(certificate).and_then(|identity| {
+        identity.require_cluster(cluster)?;
+        Ok(identity)
+    });
+    identity.map_err(|e| refusal(Stranger(e.to_string())))
+}
+
+/// Why a genuine certificate isn't the right one.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Stranger(String);
+
+fn refusal(stranger: Stranger) -> Error {
+    Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(stranger))))
+}

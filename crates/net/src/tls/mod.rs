@@ -1,0 +1,278 @@
+//! Connections whose ends prove who they are, and that are encrypted unless both ends do without.
+//!
+//! A handshake (TLS 1.3, certificates on both sides) ends with one encrypted byte from the server: it has accepted the client, and this is how
+//! it understands their agreement on [`Protection`]. So a client that was refused knows it before it sends anything, and neither end ever
+//! sends plainly while the other encrypts.
+
+mod session;
+
+use identity::tls::{Strangers, client_config, join_config, peer_identity, peer_name, server_config};
+use identity::{Credentials, Identity, JoinToken, Protection};
+use rt::IoBuf;
+use rt::net::Socket;
+use rustls::{ClientConfig, ServerConfig};
+use session::{Plain, Session, Step};
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use types::NodeId;
+
+/// How a process takes part in authenticated connections. Cheap to clone.
+#[derive(Clone)]
+pub struct Tls {
+    client: Arc<ClientConfig>,
+    /// `None` for somebody who has no certificate to show.
+    server: Option<Arc<ServerConfig>>,
+    /// The node that must be at the other end of connections that this end makes.
+    node: Option<NodeId>,
+    /// Whether a member may connect.
+    admit: Option<Arc<Admit>>,
+}
+
+type Admit = dyn Fn(&Identity) -> bool + Send + Sync;
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// That of a member. Connections are encrypted unless both ends say [`Protection::HandshakeOnly`].
+    pub fn member(
+        credentials: &Credentials,
+        protection: Protection,
+        strangers: Strangers,
+    ) -> identity::Result<Tls> {
+        Ok(Tls {
+            client: client_config(credentials, protection)?,
+            server: Some(server_config(credentials, protection, strangers)?),
+            node: None,
+            admit: None,
+        })
+    }
+
+    /// That of somebody who has a join token and wants to become a member. It can connect, to management, and not be connected to.
+    pub fn joining(token: &JoinToken) -> identity::Result<Tls> {
+        Ok(Tls { client: join_config(token)?, server: None, node: None, admit: None })
+    }
+
+    /// The same, but connections that this end makes must reach this very node.
+    pub fn to_node(&self, node: NodeId) -> Tls {
+        Tls { node: Some(node), ..self.clone() }
+    }
+
+    /// The same, but only members that `admit` lets in may connect: a certificate is good for years, and some members are removed before. It is
+    /// asked once for a connection.
+    pub fn admitting(&self, admit: impl Fn(&Identity) -> bool + Send + Sync + 'static) -> Tls {
+        Tls { admit: Some(Arc::new(admit)), ..self.clone() }
+    }
+
+    /// Makes us known to whom we have connected to. The caller bounds the time.
+    pub(crate) async fn connect(&self, socket: Socket) -> io::Result<Known> {
+        let session = Session::client(self.client.clone(), peer_name(self.node))?;
+        Shaking { socket, session }.meet_server().await
+    }
+
+    /// Finds out who has connected. The caller bounds the time.
+    pub(crate) async fn accept(&self, socket: Socket) -> io::Result<Known> {
+        let server = self.server.clone();
+        let server =
+            server.ok_or_else(|| refused("this process has no certificate to be connected to with"))?;
+        Shaking { socket, session: Session::server(server)? }.meet_client(self.admit.as_deref()).await
+    }
+}
+
+fn refused(cause: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("TLS: {}", cause.into()))
+}
+
+/// A connection after its handshake.
+pub(crate) struct Known {
+    /// Who is at the other end; `None` for a stranger who brought no certificate.
+    pub(crate) identity: Option<Identity>,
+    pub(crate) way: Way,
+}
+
+/// How what follows a handshake is carried.
+pub(crate) enum Way {
+    Encrypted(Box<TlsSocket>),
+    Plain(Socket),
+}
+
+/// A handshake under way.
+struct Shaking {
+    socket: Socket,
+    session: Session,
+}
+
+impl Shaking {
+    async fn meet_server(mut self) -> io::Result<Known> {
+        self.shake().await?;
+        let protection = self.agreed()?;
+        let verdict = IoBuf::alloc(1);
+        loop {
+            match self.session.decrypt(&verdict)? {
+                Some(0) => self.receive().await?,
+                Some(_) => break,
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+        match verdict.as_slice()[0] {
+            NOT_ADMITTED => Err(refused("the server doesn't let us in any more")),
+            word if word == byte_of(protection) => self.known(protection),
+            _ => Err(refused("the ends disagree on encryption")),
+        }
+    }
+
+    async fn meet_client(mut self, admit: Option<&Admit>) -> io::Result<Known> {
+        self.shake().await?;
+        let protection = self.agreed()?;
+        let removed = match (self.identity()?, admit) {
+            (Some(identity), Some(admit)) if !admit(&identity) => Some(identity),
+            _ => None,
+        };
+        let verdict = if removed.is_some() { NOT_ADMITTED } else { byte_of(protection) };
+        let verdict = IoBuf::from_slice(&[verdict]);
+        let sent = self.session.encrypt(&mut Plain::new(vec![verdict]))?;
+        self.socket.send(sent.into_iter().collect()).await?;
+        match removed {
+            Some(identity) => Err(refused(format!("{identity} is not let in any more"))),
+            None => self.known(protection),
+        }
+    }
+
+    async fn shake(&mut self) -> io::Result<()> {
+        loop {
+            let step = self.session.shake();
+            // An error has an alert to be sent, too.
+            let control = self.session.take_control();
+            if !control.is_empty() {
+                self.socket.send(vec![IoBuf::from_slice(&control)]).await?;
+            }
+            match step? {
+                _ if !self.session.is_handshaking() => return Ok(()),
+                Step::Hungry => self.receive().await?,
+                Step::Again | Step::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+    }
+
+    async fn receive(&mut self) -> io::Result<()> {
+        match self.socket.recv(self.session.room()).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            bytes => {
+                self.session.received(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    fn agreed(&self) -> io::Result<Protection> {
+        Protection::agreed(self.session.protocol()).ok_or_else(|| refused("the peer speaks another protocol"))
+    }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        peer_identity(self.session.peer_certificates()).map_err(|e| refused(e.to_string()))
+    }
+
+    fn known(self, protection: Protection) -> io::Result<Known> {
+        let identity = peer_identity(self.session.peer_certificates()).map_err(|e| refused(e.to_string()))?;
+        let way = match protection {
+            Protection::Encrypted => Way::Encrypted(Box::new(TlsSocket::new(self.socket, self.session))),
+            Protection::HandshakeOnly if self.session.is_drained() => Way::Plain(self.socket),
+            Protection::HandshakeOnly => return Err(refused("the peer spoke before it was accepted")),
+        };
+        Ok(Known { identity, way })
+    }
+}
+
+/// The server's last word to a member whose certificate is good and who is unwanted all the same.
+const NOT_ADMITTED: u8 = 0;
+
+/// The server's last word to whom it lets in.
+fn byte_of(protection: Protection) -> u8 {
+    match protection {
+        Protection::Encrypted => 1,
+        Protection::HandshakeOnly => 2,
+    }
+}
+
+/// An encrypted connection. One send and one receive may be under way at a time, in different tasks.
+pub(crate) struct TlsSocket {
+    socket: Socket,
+    session: RefCell<Session>,
+}
+
+impl TlsSocket {
+    fn new(socket: Socket, session: Session) -> TlsSocket {
+        TlsSocket { socket, session: RefCell::new(session) }
+    }
+
+    /// Receives at least one byte; 0 is the end.
+    pub(crate) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
+        loop {
+            let room = {
+                let mut session = self.session.borrow_mut();
+                match session.decrypt(&buf)? {
+                    None => return Ok(0),
+                    Some(0) => session.room(),
+                    Some(bytes) => return Ok(bytes),
+                }
+            };
+            match self.socket.recv(room).await? {
+                0 if self.session.borrow().is_drained() => return Ok(0),
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                bytes => self.session.borrow_mut().received(bytes),
+            }
+        }
+    }
+
+    /// Fills `buf`.
+    pub(crate) async fn recv_exact(&self, buf: IoBuf) -> io::Result<()> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.recv(buf.slice(done..buf.len())).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                got => done += got,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends everything.
+    pub(crate) async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
+        let mut plain = Plain::new(pieces);
+        loop {
+            let records = self.session.borrow_mut().encrypt(&mut plain)?;
+            match records {
+                Some(records) => self.socket.send(vec![records]).await?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Ends operations under way and the connection.
+    pub(crate) fn shutdown(&self) {
+        self.socket.shutdown();
+    }
+
+    /// Makes it ready to move to another core. Nothing is under way.
+    pub(crate) fn park(self) -> io::Result<ParkedTls> {
+        Ok(ParkedTls { socket: self.socket, session: self.session.into_inner() })
+    }
+}
+
+/// An encrypted connection on its way to another core.
+pub(crate) struct ParkedTls {
+    socket: Socket,
+    session: Session,
+}
+
+impl ParkedTls {
+    /// The connection, on its core.
+    pub(crate) fn unpark(self) -> TlsSocket {
+        TlsSocket::new(self.socket, self.session)
+    }
+}

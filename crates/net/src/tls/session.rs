@@ -1,0 +1,464 @@
+//! One end of a TLS connection without its socket: bytes in, bytes out.
+//!
+//! What was received waits in a stage. Records are decrypted out of it one by one, into the memory that the caller names; what doesn't fit there is
+//! kept. What is to be sent is encrypted into one buffer, many records at a time.
+
+use crate::limits::{TLS_BULK_STAGE_BYTES, TLS_SEND_BYTES, TLS_STAGE_BYTES};
+use rt::IoBuf;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedStatus,
+};
+use rustls::{ClientConfig, ServerConfig};
+use std::io;
+use std::sync::Arc;
+
+/// Bytes of a record's header: type, version, length.
+const RECORD_HEADER_BYTES: usize = 5;
+
+/// Plain bytes that fill a record.
+const RECORD_PLAIN_BYTES: usize = 16 << 10;
+
+/// What a record has beside its plain bytes: header, inner type, tag.
+const RECORD_OVERHEAD_BYTES: usize = RECORD_HEADER_BYTES + 1 + 16;
+
+/// Records of the protocol's own that may come before each with data: two changes of keys, of five bytes each.
+const CONTROL_BYTES: usize = 2 * (5 + RECORD_OVERHEAD_BYTES);
+
+/// One end.
+pub(super) struct Session {
+    end: End,
+    stage: IoBuf,
+    /// Bytes of the stage that are received and not yet processed.
+    start: usize,
+    filled: usize,
+    /// Decrypted bytes that the last receiver had no room for, from `kept_from` on.
+    kept: Vec<u8>,
+    kept_from: usize,
+    /// Records of the protocol's own that wait to be sent.
+    control: Vec<u8>,
+    /// The last receive filled all the room that it had.
+    bulk: bool,
+    /// Why nothing works any more.
+    broken: Option<rustls::Error>,
+}
+
+enum End {
+    Client(Box<UnbufferedClientConnection>),
+    Server(Box<UnbufferedServerConnection>),
+}
+
+/// What a step has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// There may be more to do with what is staged.
+    Again,
+    /// More bytes must come.
+    Hungry,
+    /// The peer sends no more.
+    Closed,
+}
+
+impl Session {
+    pub(super) fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> io::Result<Session> {
+        let end = UnbufferedClientConnection::new(config, name).map_err(failure)?;
+        Ok(Session::new(End::Client(Box::new(end))))
+    }
+
+    pub(super) fn server(config: Arc<ServerConfig>) -> io::Result<Session> {
+        let end = UnbufferedServerConnection::new(config).map_err(failure)?;
+        Ok(Session::new(End::Server(Box::new(end))))
+    }
+
+    fn new(end: End) -> Session {
+        Session {
+            end,
+            stage: IoBuf::alloc(TLS_STAGE_BYTES),
+            start: 0,
+            filled: 0,
+            kept: Vec::new(),
+            kept_from: 0,
+            control: Vec::new(),
+            bulk: false,
+            broken: None,
+        }
+    }
+
+    /// Whether the ends don't know each other yet.
+    pub(super) fn is_handshaking(&self) -> bool {
+        match &self.end {
+            End::Client(end) => end.is_handshaking(),
+            End::Server(end) => end.is_handshaking(),
+        }
+    }
+
+    /// What the peer has shown of itself.
+    pub(super) fn peer_certificates(&self) -> Option<&[CertificateDer<'static>]> {
+        match &self.end {
+            End::Client(end) => end.peer_certificates(),
+            End::Server(end) => end.peer_certificates(),
+        }
+    }
+
+    /// The application protocol that the ends have agreed on.
+    pub(super) fn protocol(&self) -> Option<&[u8]> {
+        match &self.end {
+            End::Client(end) => end.alpn_protocol(),
+            End::Server(end) => end.alpn_protocol(),
+        }
+    }
+
+    /// Whether everything that was received has been handed on.
+    pub(super) fn is_drained(&self) -> bool {
+        self.start == self.filled && self.kept_from == self.kept.len()
+    }
+
+    /// Where the next bytes from the socket belong. Never empty: records that don't fit into the stage are refused by their header.
+    pub(super) fn room(&mut self) -> IoBuf {
+        if self.start == self.filled {
+            (self.start, self.filled) = (0, 0);
+            let size = if self.bulk { TLS_BULK_STAGE_BYTES } else { TLS_STAGE_BYTES };
+            if self.stage.len() != size {
+                self.stage = IoBuf::alloc(size);
+            }
+        } else if self.start > 0 {
+            self.stage.copy_from(0, self.stage.slice(self.start..self.filled).as_slice());
+            (self.start, self.filled) = (0, self.filled - self.start);
+        }
+        self.stage.slice(self.filled..self.stage.len())
+    }
+
+    /// So many bytes came into the room.
+    pub(super) fn received(&mut self, bytes: usize) {
+        self.filled += bytes;
+        self.bulk = self.filled == self.stage.len();
+    }
+
+    /// Records of the protocol's own that must be sent now: in a handshake, after every step.
+    pub(super) fn take_control(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.control)
+    }
+
+    /// Goes on with a handshake: [`Step::Hungry`] until more has come, or because it is over.
+    pub(super) fn shake(&mut self) -> io::Result<Step> {
+        loop {
+            match self.step(&mut Target { into: None, done: 0 })? {
+                Step::Again if self.kept.is_empty() => {}
+                step => return Ok(step),
+            }
+        }
+    }
+
+    /// Decrypts into `into` what there is and tells how many bytes; `None` when the peer sends no more, 0 when nothing whole is there.
+    pub(super) fn decrypt(&mut self, into: &IoBuf) -> io::Result<Option<usize>> {
+        let done = self.take_kept(into);
+        let mut target = Target { into: Some(into), done };
+        while target.done < into.len() {
+            match self.step(&mut target)? {
+                Step::Again => {}
+                Step::Hungry => break,
+                Step::Closed if target.done == 0 => return Ok(None),
+                Step::Closed => break,
+            }
+        }
+        Ok(Some(target.done))
+    }
+
+    fn take_kept(&mut self, into: &IoBuf) -> usize {
+        let part = (self.kept.len() - self.kept_from).min(into.len());
+        into.copy_from(0, &self.kept[self.kept_from..self.kept_from + part]);
+        self.kept_from += part;
+        if self.kept_from == self.kept.len() {
+            self.kept.clear();
+            self.kept_from = 0;
+        }
+        part
+    }
+
+    /// Processes records up to the next with data, or tells why it can't.
+    fn step(&mut self, target: &mut Target<'_>) -> io::Result<Step> {
+        self.check()?;
+        let staged = self.start..self.filled;
+        let records = &mut exclusive(&mut self.stage, self.filled)[staged];
+        let kept = &mut self.kept;
+        let (discard, result) =
+            self.end.step(records, |plain| target.take(plain, kept), &mut self.control, None);
+        self.start += discard;
+        match result {
+            // Part of a message of the protocol would have to stay staged while others are sent. Nobody who speaks properly sends that.
+            Ok(Step::Hungry) if !self.is_handshaking() && self.has_whole_record() => {
+                Err(self.fail(general("a message of the protocol came in parts")))
+            }
+            Ok(step) => Ok(step),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// Whether a record is staged from its first byte to its last.
+    fn has_whole_record(&self) -> bool {
+        let staged = self.stage.slice(self.start..self.filled);
+        let Some(header) = staged.as_slice().first_chunk::<RECORD_HEADER_BYTES>() else { return false };
+        staged.len() - RECORD_HEADER_BYTES >= u16::from_be_bytes([header[3], header[4]]) as usize
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.broken.as_ref().map_or(Ok(()), |error| Err(failure(error.clone())))
+    }
+
+    /// Ends everything, with the alert for the peer among the records to be sent.
+    fn fail(&mut self, error: rustls::Error) -> io::Error {
+        if self.end.has_alert() {
+            // It is given out before anything is looked at.
+            let _ = self.end.step(&mut [], |_: &[u8]| {}, &mut self.control, None);
+        }
+        self.broken = Some(error.clone());
+        failure(error)
+    }
+
+    /// Encrypts from the front of what is to be sent; `None` when nothing is left.
+    pub(super) fn encrypt(&mut self, plain: &mut Plain) -> io::Result<Option<IoBuf>> {
+        self.check()?;
+        let mut room = plain.len().min(TLS_SEND_BYTES);
+        if room == 0 {
+            return Ok(None);
+        }
+        let records = room.div_ceil(RECORD_PLAIN_BYTES);
+        let around = records * (RECORD_OVERHEAD_BYTES + CONTROL_BYTES);
+        let mut out = IoBuf::alloc(self.control.len() + room + around);
+        let buffer = out.exclusive().expect("nobody else knows it");
+        let mut end = 0;
+        while let Some(part) = plain.next(room.min(RECORD_PLAIN_BYTES)) {
+            room -= part.len();
+            let mut written = 0;
+            while written == 0 {
+                end += put(buffer, end, &std::mem::take(&mut self.control))?;
+                let write = Write { part, into: &mut buffer[end..], written: &mut written };
+                let kept = &mut self.kept;
+                let keep = |plain: &[u8]| kept.extend_from_slice(plain);
+                // No bytes are given: those that are staged may be in the middle of being received.
+                let step = self.end.step(&mut [], keep, &mut self.control, Some(write)).1.map_err(failure)?;
+                if written == 0 && step != Step::Again {
+                    return Err(io::ErrorKind::NotConnected.into());
+                }
+            }
+            end += written;
+        }
+        Ok(Some(out.slice(0..end)))
+    }
+}
+
+/// Adds bytes to a buffer.
+fn put(buffer: &mut [u8], at: usize, bytes: &[u8]) -> io::Result<usize> {
+    let into = buffer.get_mut(at..at + bytes.len()).ok_or(io::ErrorKind::OutOfMemory)?;
+    into.copy_from_slice(bytes);
+    Ok(bytes.len())
+}
+
+/// A buffer's memory. When somebody else still has a hand on it, the first `keep` bytes move to another one.
+fn exclusive(buf: &mut IoBuf, keep: usize) -> &mut [u8] {
+    if buf.exclusive().is_none() {
+        let moved = IoBuf::alloc(buf.len());
+        moved.copy_from(0, &buf.as_slice()[..keep]);
+        *buf = moved;
+    }
+    buf.exclusive().expect("nobody else knows it")
+}
+
+impl End {
+    /// Has the protocol look at received bytes; tells how many of them are done with.
+    fn step(
+        &mut self,
+        records: &mut [u8],
+        plain: impl FnMut(&[u8]),
+        control: &mut Vec<u8>,
+        write: Option<Write<'_>>,
+    ) -> (usize, Result<Step, rustls::Error>) {
+        match self {
+            End::Client(end) => settle(end.process_tls_records(records), plain, control, write),
+            End::Server(end) => settle(end.process_tls_records(records), plain, control, write),
+        }
+    }
+
+    /// Whether the protocol has something to say.
+    fn has_alert(&self) -> bool {
+        match self {
+            End::Client(end) => end.wants_write(),
+            End::Server(end) => end.wants_write(),
+        }
+    }
+}
+
+/// Where decrypted bytes go.
+struct Target<'a> {
+    into: Option<&'a IoBuf>,
+    /// How many are there.
+    done: usize,
+}
+
+impl Target<'_> {
+    /// What doesn't fit is kept.
+    fn take(&mut self, plain: &[u8], kept: &mut Vec<u8>) {
+        let part = self.into.map_or(0, |into| plain.len().min(into.len() - self.done));
+        if let Some(into) = self.into {
+            into.copy_from(self.done, &plain[..part]);
+        }
+        self.done += part;
+        kept.extend_from_slice(&plain[part..]);
+    }
+}
+
+/// What is to be sent once the protocol allows it.
+struct Write<'a> {
+    part: &'a [u8],
+    into: &'a mut [u8],
+    /// Stays 0 until then.
+    written: &'a mut usize,
+}
+
+/// Does what the protocol asks for.
+fn settle<D>(
+    status: UnbufferedStatus<'_, '_, D>,
+    mut plain: impl FnMut(&[u8]),
+    control: &mut Vec<u8>,
+    write: Option<Write<'_>>,
+) -> (usize, Result<Step, rustls::Error>) {
+    let mut discard = status.discard;
+    let step = match status.state {
+        Err(error) => Err(error),
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
+            match traffic.next_record() {
+                Some(Ok(record)) => {
+                    plain(record.payload);
+                    discard += record.discard;
+                }
+                Some(Err(error)) => break Err(error),
+                None => break Ok(Step::Again),
+            }
+        },
+        Ok(ConnectionState::EncodeTlsData(mut records)) => {
+            encode(&mut records, control).map(|()| Step::Again)
+        }
+        // The caller sends the control records before anything else.
+        Ok(ConnectionState::TransmitTlsData(records)) => {
+            records.done();
+            Ok(Step::Again)
+        }
+        Ok(ConnectionState::BlockedHandshake) => Ok(Step::Hungry),
+        Ok(ConnectionState::WriteTraffic(mut traffic)) => match write {
+            Some(Write { part, into, written }) => traffic
+                .encrypt(part, into)
+                .map(|bytes| *written = bytes)
+                .map_err(general)
+                .map(|()| Step::Hungry),
+            None => Ok(Step::Hungry),
+        },
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Closed),
+        Ok(other) => Err(general(format!("a state that nobody asked for: {other:?}"))),
+    };
+    (discard, step)
+}
+
+/// Adds a record of the protocol's own to those that wait.
+fn encode<D>(records: &mut EncodeTlsData<'_, D>, control: &mut Vec<u8>) -> Result<(), rustls::Error> {
+    let at = control.len();
+    let size = match records.encode(&mut []) {
+        Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => required_size,
+        Ok(_) => return Ok(()),
+        Err(error) => return Err(general(error)),
+    };
+    control.resize(at + size, 0);
+    records.encode(&mut control[at..]).map(drop).map_err(general)
+}
+
+fn general(cause: impl ToString) -> rustls::Error {
+    rustls::Error::General(cause.to_string())
+}
+
+/// As the errors of sockets, so that all transports fail alike. One end's refusal of the other's certificate or protocol is told apart
+/// (`PermissionDenied`): it won't go away by itself.
+pub(super) fn failure(error: rustls::Error) -> io::Error {
+    use rustls::{AlertDescription as Alert, Error};
+    let (kind, cause) = match error {
+        Error::InvalidCertificate(cause) => {
+            (io::ErrorKind::PermissionDenied, format!("the peer's certificate is refused: {cause}"))
+        }
+        Error::NoCertificatesPresented => {
+            (io::ErrorKind::PermissionDenied, "the peer has shown no certificate".to_string())
+        }
+        Error::NoApplicationProtocol | Error::AlertReceived(Alert::NoApplicationProtocol) => {
+            (io::ErrorKind::PermissionDenied, "the ends speak different protocols".to_string())
+        }
+        Error::AlertReceived(
+            alert @ (Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+            | Alert::DecryptError
+            | Alert::CertificateRequired),
+        ) => (io::ErrorKind::PermissionDenied, format!("our certificate was refused: {alert:?}")),
+        error => (io::ErrorKind::InvalidData, error.to_string()),
+    };
+    io::Error::new(kind, format!("TLS: {cause}"))
+}
+
+/// Bytes to be sent, in pieces.
+pub(super) struct Plain {
+    pieces: Vec<IoBuf>,
+    /// What is left: the pieces from `first` on, without the first `skip` bytes of that one.
+    first: usize,
+    skip: usize,
+    /// Where small pieces are gathered.
+    gathered: Vec<u8>,
+}
+
+impl Plain {
+    pub(super) fn new(pieces: Vec<IoBuf>) -> Plain {
+        Plain { pieces, first: 0, skip: 0, gathered: Vec::new() }
+    }
+
+    /// Bytes that are left.
+    fn len(&self) -> usize {
+        let left = self.pieces.get(self.first..).unwrap_or_default();
+        left.iter().map(IoBuf::len).sum::<usize>() - self.skip
+    }
+
+    /// The next bytes, as many as there are up to `most`; where one piece has so many they are not copied.
+    fn next(&mut self, most: usize) -> Option<&[u8]> {
+        self.gathered.clear();
+        if most == 0 {
+            return None;
+        }
+        while let Some(piece) = self.pieces.get(self.first) {
+            let left = piece.len() - self.skip;
+            let want = most - self.gathered.len();
+            let part = self.skip..self.skip + left.min(want);
+            let alone = self.gathered.is_empty() && (left >= want || self.first + 1 == self.pieces.len());
+            let first = self.first;
+            if part.end == piece.len() {
+                (self.first, self.skip) = (first + 1, 0);
+            } else {
+                self.skip = part.end;
+            }
+            if part.is_empty() {
+                continue;
+            }
+            if alone {
+                return Some(&self.pieces[first].as_slice()[part]);
+            }
+            self.gathered.extend_from_slice(&self.pieces[first].as_slice()[part]);
+            if self.gathered.len() == most {
+                break;
+            }
+        }
+        (!self.gathered.is_empty()).then_some(&self.gathered)
+    }
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

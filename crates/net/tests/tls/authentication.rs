@@ -1,0 +1,153 @@
+//! Who is refused; and the service lives on.
+
+use crate::support::*;
+use identity::tls::Strangers;
+use identity::{Authority, Credentials, PendingKey, Protection, Role, Validity};
+use net::{Security, Server, Tls};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use types::{Errno, NodeId};
+
+fn assert_refused(server: &Server, security: Security, cause: &str) {
+    let error = ask(server, security).unwrap_err();
+    assert_eq!(error.errno, Errno::EACCES, "{error}");
+    assert!(error.message.contains("node 1") && error.message.contains(cause), "{error}");
+    assert!(!error.hint.is_empty());
+}
+
+#[test]
+fn members_are_known_by_what_they_have_proved() {
+    let authority = authority();
+    let server = serve(member(&node(&authority, 1)));
+    assert_eq!(ask(&server, member(&client(&authority, "a"))).unwrap(), "client/a by tls");
+    assert_eq!(ask(&server, member(&node(&authority, 2))).unwrap(), "node/2 by tls");
+}
+
+#[test]
+fn the_wrong_are_refused_and_the_right_still_served() {
+    let (ours, theirs) = (authority(), authority());
+    let server = serve(member(&node(&ours, 1)));
+    let still_served = || assert_eq!(ask(&server, member(&node(&ours, 2))).unwrap(), "node/2 by tls");
+    // Of a cluster that only says it is ours. Its client wouldn't have our server either, so it takes ours on trust.
+    let foreign = Security::Tls(Tls::joining(&token(&theirs)).unwrap());
+    assert_refused(&server, foreign, "the peer's certificate is refused");
+    still_served();
+    assert_refused(&server, member(&client(&theirs, "a")), "the peer's certificate is refused");
+    still_served();
+    let stranger = Security::Tls(Tls::joining(&token(&ours)).unwrap());
+    assert_refused(&server, stranger, "our certificate was refused");
+    still_served();
+    let past = Validity { from: now() - 200, until: now() - 100 };
+    let expired = ours.issue(&Role::Client("a".into()), past).unwrap();
+    assert_refused(&server, member(&expired), "our certificate was refused");
+    still_served();
+    // It trusts our server, but its certificate is theirs.
+    assert_refused(&server, member(&certified_elsewhere(&ours, &theirs)), "our certificate was refused");
+    still_served();
+    let elsewhere = Tls::member(&node(&ours, 2), Protection::Encrypted, Strangers::Refused).unwrap();
+    assert_refused(
+        &server,
+        Security::Tls(elsewhere.to_node(NodeId(7))),
+        "node 1, not the one that was meant",
+    );
+    let there = Security::Tls(elsewhere.to_node(NodeId(1)));
+    assert_eq!(ask(&server, there).unwrap(), "node/2 by tls");
+}
+
+/// A client of `theirs` that trusts `ours`.
+fn certified_elsewhere(ours: &Authority, theirs: &Authority) -> Credentials {
+    let key = PendingKey::generate().unwrap();
+    let chain_of = |authority: &Authority| {
+        authority.certify(key.request(), &Role::Client("a".into()), Validity::of_client(now())).unwrap()
+    };
+    let (our_chain, their_chain) = (chain_of(ours), chain_of(theirs));
+    let second = |chain: &str| chain.rfind("-----BEGIN").unwrap();
+    let mixed = [&their_chain[..second(&their_chain)], &our_chain[second(&our_chain)..]].concat();
+    key.certified(&mixed).unwrap()
+}
+
+#[test]
+fn a_removed_member_is_refused() {
+    let authority = authority();
+    let removed = Arc::new(AtomicBool::new(false));
+    let is_removed = removed.clone();
+    let tls = Tls::member(&node(&authority, 1), Protection::Encrypted, Strangers::Refused).unwrap();
+    let server = serve(Security::Tls(tls.admitting(move |identity| {
+        identity.role != Role::Client("a".into()) || !is_removed.load(Ordering::SeqCst)
+    })));
+    let (a, b) = (client(&authority, "a"), client(&authority, "b"));
+    assert_eq!(ask(&server, member(&a)).unwrap(), "client/a by tls");
+    removed.store(true, Ordering::SeqCst);
+    assert_refused(&server, member(&a), "doesn't let us in any more");
+    assert_eq!(ask(&server, member(&b)).unwrap(), "client/b by tls");
+}
+
+#[test]
+fn a_server_that_is_no_node_of_ours_is_refused() {
+    let (ours, theirs) = (authority(), authority());
+    let past = Validity { from: now() - 200, until: now() - 100 };
+    let servers =
+        [client(&ours, "impostor"), node(&theirs, 1), ours.issue(&Role::Node(NodeId(1)), past).unwrap()];
+    for credentials in servers {
+        let server = serve(member(&credentials));
+        assert_refused(&server, member(&client(&ours, "a")), "the peer's certificate is refused");
+    }
+}
+
+#[test]
+fn a_stranger_reaches_management_only_and_only_where_it_may() {
+    let authority = authority();
+    let server = serve(tls(&node(&authority, 1), Protection::HandshakeOnly, Strangers::MayJoin));
+    let stranger = || Security::Tls(Tls::joining(&token(&authority)).unwrap());
+    // Encrypted in any case: it sends the token's secret.
+    assert_eq!(ask_service::<1>(&server, stranger()).unwrap(), "nobody by tls");
+    let error = ask_service::<3>(&server, stranger()).unwrap_err();
+    assert_eq!(error.errno, Errno::EACCES, "{error}");
+    assert!(error.message.contains("has no certificate"), "{error}");
+    assert_eq!(ask(&server, member(&client(&authority, "a"))).unwrap(), "client/a by tls");
+}
+
+#[test]
+fn plain_clients_get_nothing_from_a_server_that_asks_for_proof() {
+    let authority = authority();
+    let server = serve(member(&node(&authority, 1)));
+    let channel = channel::<3>(&server, Security::Plain, Duration::from_millis(300));
+    let error = rt::block_on(async move { channel.call(Ask { fill: false }, None).await }).unwrap();
+    assert_eq!(error.unwrap_err().errno, Errno::ETIMEDOUT);
+    assert_eq!(ask(&server, member(&client(&authority, "a"))).unwrap(), "client/a by tls");
+}
+
+/// Garbage, a handshake that ends in its middle, one that never goes on.
+#[test]
+fn rude_connections_leave_the_service_alive() {
+    let authority = authority();
+    let server = serve(member(&node(&authority, 1)));
+    let address = server.addresses()[0];
+    // The beginning of a handshake record that promises more.
+    let silent: Vec<TcpStream> = (0..8)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&[22, 3, 1, 1, 0, 1]).unwrap();
+            stream
+        })
+        .collect();
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 100_000], &[22; 100_000], &[0xff; 7], b""] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        // The server may close before it has read everything.
+        let _ = stream.write_all(garbage);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert!(rest.len() < 100, "more than an alert was said");
+        assert_eq!(ask(&server, member(&client(&authority, "a"))).unwrap(), "client/a by tls");
+    }
+    // Those that never go on are given up.
+    for mut stream in silent {
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    }
+    assert_eq!(ask(&server, member(&client(&authority, "a"))).unwrap(), "client/a by tls");
+}

@@ -1,0 +1,167 @@
+//! Two services that tell who calls them, and members of a cluster.
+
+use identity::tls::Strangers;
+use identity::{
+    Authority, Credentials, JoinToken, MemberKind, Protection, Role, TokenOffer, TokenRecords, Validity,
+};
+use net::{
+    Caller, Channel, ClientIdentity, Handler, LocalFuture, Peer, PeerOptions, Router, Security, Server,
+    ServerLimits, ServerOptions, Tls,
+};
+use rt::IoBuf;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use types::{NodeId, Result};
+use wire::{Answer, Malformed, Message, Request, Service};
+
+pub const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
+
+/// Asks the service with number `SERVICE` to fill the payload with a pattern, or to compare it.
+#[derive(Clone, Debug)]
+pub struct Ask<const SERVICE: u8> {
+    pub fill: bool,
+}
+
+impl<const SERVICE: u8> Message for Ask<SERVICE> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.fill.into());
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        match bytes {
+            [fill @ 0..=1] => Ok(Ask { fill: *fill == 1 }),
+            _ => Err(Malformed::new("no question")),
+        }
+    }
+}
+
+impl<const SERVICE: u8> Request for Ask<SERVICE> {
+    const SERVICE: Service = match SERVICE {
+        1 => Service::Management,
+        _ => Service::Storage,
+    };
+
+    fn answer_payload(&self) -> Answer {
+        if self.fill { Answer::Fills } else { Answer::Plain }
+    }
+}
+
+/// What a service saw.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Told(pub String);
+
+impl Message for Told {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.0.as_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Told, Malformed> {
+        Ok(Told(String::from_utf8(bytes.to_vec()).map_err(|_| Malformed::new("no text"))?))
+    }
+}
+
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(2654435761) >> 9) as u8).collect()
+}
+
+struct Teller;
+
+impl<const SERVICE: u8> Handler<Ask<SERVICE>, Told> for Teller {
+    fn handle(&self, _: Ask<SERVICE>, _: Option<IoBuf>) -> LocalFuture<'_, Result<Told>> {
+        panic!("who calls is known");
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        ask: Ask<SERVICE>,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<Told>> {
+        Box::pin(async move {
+            if let Some(payload) = payload {
+                match ask.fill {
+                    true => payload.copy_from(0, &pattern(payload.len())),
+                    false => assert!(payload.as_slice() == pattern(payload.len()), "the data came altered"),
+                }
+            }
+            let role = caller.proof.role().map_or("nobody".to_string(), Role::to_string);
+            Ok(Told(format!("{role} by {}", caller.transport)))
+        })
+    }
+}
+
+pub fn now() -> i64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64
+}
+
+pub fn authority() -> Authority {
+    Authority::create(CLUSTER, "test", now()).unwrap()
+}
+
+pub fn node(authority: &Authority, id: u32) -> Credentials {
+    authority.issue(&Role::Node(NodeId(id)), Validity::of_node(now())).unwrap()
+}
+
+pub fn client(authority: &Authority, name: &str) -> Credentials {
+    authority.issue(&Role::Client(name.into()), Validity::of_client(now())).unwrap()
+}
+
+pub fn token(authority: &Authority) -> JoinToken {
+    let roles = MemberKind::Node.into();
+    let offer = TokenOffer { addresses: vec!["a:1".into()], roles, expires: now() + 100, uses: 1 };
+    TokenRecords::default().issue(authority, offer, now()).unwrap()
+}
+
+pub fn serve(security: Security) -> Arc<Server> {
+    let options = ServerOptions {
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        cores: 2,
+        name: "node 1".into(),
+        cluster: CLUSTER.into(),
+        security,
+        sum_payloads: true,
+        limits: ServerLimits { stop_timeout: Duration::from_millis(200), ..ServerLimits::default() },
+    };
+    let teller = Arc::new(Teller);
+    let router = Router::new().with::<Ask<1>, Told>(teller.clone()).with::<Ask<3>, Told>(teller);
+    Server::start(options, router).unwrap()
+}
+
+pub fn tls(credentials: &Credentials, protection: Protection, strangers: Strangers) -> Security {
+    Security::Tls(Tls::member(credentials, protection, strangers).unwrap())
+}
+
+/// A member's usual security.
+pub fn member(credentials: &Credentials) -> Security {
+    tls(credentials, Protection::Encrypted, Strangers::Refused)
+}
+
+/// A client with `security` that gives up after so long.
+pub fn channel<const SERVICE: u8>(
+    server: &Server,
+    security: Security,
+    timeout: Duration,
+) -> Channel<Ask<SERVICE>, Told> {
+    channel_at(server.addresses().to_vec(), security, timeout)
+}
+
+pub fn channel_at<const SERVICE: u8>(
+    addresses: Vec<SocketAddr>,
+    security: Security,
+    timeout: Duration,
+) -> Channel<Ask<SERVICE>, Told> {
+    let identity = ClientIdentity { cluster: CLUSTER.into(), name: "liar".into(), client: rt::random_u64() };
+    let options = PeerOptions::new("node 1", addresses, identity);
+    Channel::remote(Peer::new(PeerOptions { security, timeout, ..options }))
+}
+
+/// What the storage service of a server says to somebody, who has plenty of time.
+pub fn ask(server: &Server, security: Security) -> Result<String> {
+    ask_service::<3>(server, security)
+}
+
+pub fn ask_service<const SERVICE: u8>(server: &Server, security: Security) -> Result<String> {
+    let channel = channel::<SERVICE>(server, security, Duration::from_secs(30));
+    rt::block_on(async move { channel.call(Ask { fill: false }, None).await.map(|Told(text)| text) }).unwrap()
+}
