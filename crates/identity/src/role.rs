@@ -9,7 +9,7 @@ use types::NodeId;
 const SCHEME: &str = "weft://";
 
 /// A member of a cluster.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
     /// Runs services, and may act as a client.
     Node(NodeId),

@@ -7,7 +7,6 @@ use rt::net::Socket;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// How connections are protected.
@@ -73,7 +72,7 @@ pub(crate) enum Stream {
 
 /// A connection on its way to another core.
 pub(crate) enum Parked {
-    Plain(OwnedFd, Transport),
+    Plain(Socket, Transport),
     Tls(Box<ParkedTls>),
 }
 
@@ -129,7 +128,7 @@ impl Stream {
     /// Makes it ready to move to another core. Nothing is under way.
     pub(crate) fn park(self) -> io::Result<Parked> {
         match self {
-            Stream::Plain(socket, transport) => Ok(Parked::Plain(socket.into_fd()?, transport)),
+            Stream::Plain(socket, transport) => Ok(Parked::Plain(socket, transport)),
             Stream::Tls(tls) => Ok(Parked::Tls(Box::new(tls.park()?))),
         }
     }
@@ -139,7 +138,7 @@ impl Parked {
     /// The connection, on its core.
     pub(crate) fn unpark(self) -> Stream {
         match self {
-            Parked::Plain(fd, transport) => Stream::Plain(Socket::from_fd(fd), transport),
+            Parked::Plain(socket, transport) => Stream::Plain(socket, transport),
             Parked::Tls(tls) => Stream::Tls(Box::new(tls.unpark())),
         }
     }

@@ -5,13 +5,10 @@ use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
 use types::Timestamp;
 
-/// What a simulated machine's time of day is when its clock is zero: 2025-06-15T15:06:40Z.
-const SIMULATED_EPOCH_SECS: i64 = 1_750_000_000;
-
 /// The time of day.
 pub fn now() -> Timestamp {
-    if let Some(clock_ns) = context::with_sim(|world| world.clock_ns()) {
-        return simulated_time(clock_ns);
+    if let Some(time) = context::with_sim(|world| world.time_of_day()) {
+        return time;
     }
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => Timestamp::new(since.as_secs() as i64, since.subsec_nanos()),
@@ -21,13 +18,7 @@ pub fn now() -> Timestamp {
 
 /// Nanoseconds of a clock that never goes back; its zero is arbitrary.
 pub fn monotonic_ns() -> u64 {
-    context::with_sim(|world| world.clock_ns()).unwrap_or_else(kernel_clock_ns)
-}
-
-/// The time of day of a simulated machine whose clock shows `clock_ns`.
-pub(crate) fn simulated_time(clock_ns: u64) -> Timestamp {
-    let since_epoch = Timestamp::from_nanos(clock_ns as i64);
-    Timestamp::new(SIMULATED_EPOCH_SECS + since_epoch.secs, since_epoch.nanos)
+    context::with_sim(|world| world.monotonic_ns()).unwrap_or_else(kernel_clock_ns)
 }
 
 fn kernel_clock_ns() -> u64 {

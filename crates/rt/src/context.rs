@@ -1,7 +1,7 @@
-//! What the current thread runs inside: a core, a simulated machine, or nothing.
+//! What the current thread runs inside: a core, a simulated host, or nothing.
 
 use crate::executor::Core;
-use crate::sim::World;
+use crate::sim::Simulation;
 use crate::task::TaskHeader;
 use std::cell::RefCell;
 use std::io;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub(crate) enum Runtime {
     /// A real core.
     Core(Rc<Core>),
-    /// A simulated machine.
-    Sim(Rc<World>),
+    /// A simulated world, on the host whose code runs.
+    Sim(Rc<Simulation>),
 }
 
 thread_local! {
@@ -35,12 +35,12 @@ pub(crate) fn require() -> io::Result<Runtime> {
 pub(crate) fn require_core() -> io::Result<Rc<Core>> {
     match require()? {
         Runtime::Core(core) => Ok(core),
-        Runtime::Sim(_) => Err(io::Error::other("a simulated machine has no ring")),
+        Runtime::Sim(_) => Err(io::Error::other("a simulated host has no ring")),
     }
 }
 
-/// Runs `f` on the simulated machine that this thread runs inside of, if any.
-pub(crate) fn with_sim<R>(f: impl FnOnce(&World) -> R) -> Option<R> {
+/// Runs `f` on the simulated world that this thread runs inside of, if any.
+pub(crate) fn with_sim<R>(f: impl FnOnce(&Simulation) -> R) -> Option<R> {
     let on_current = CURRENT.try_with(|current| match &*current.borrow() {
         Some(Runtime::Sim(world)) => Some(f(world)),
         _ => None,

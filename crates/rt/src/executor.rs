@@ -2,6 +2,7 @@
 
 use crate::context::{self, Runtime};
 use crate::driver::{Driver, Keep, OnDrop, OpId};
+use crate::local::Locals;
 use crate::task::{CoreShared, TaskHeader};
 use crate::timer::Timers;
 use io_uring::squeue::Entry128;
@@ -38,6 +39,7 @@ pub(crate) struct Core {
     vacant: RefCell<Vec<usize>>,
     ready: RefCell<VecDeque<Arc<TaskHeader>>>,
     pub(crate) timers: RefCell<Timers>,
+    pub(crate) locals: RefCell<Locals>,
     /// `None` once the core has ended.
     driver: RefCell<Option<Driver>>,
 }
@@ -60,6 +62,7 @@ impl Core {
             vacant: RefCell::default(),
             ready: RefCell::default(),
             timers: RefCell::default(),
+            locals: RefCell::default(),
             driver: RefCell::new(Some(driver)),
         })
     }
@@ -195,14 +198,16 @@ impl Core {
     /// Drops the tasks and waits for the kernel to let go of their buffers.
     fn shut_down(&self) {
         self.shared.close();
-        // A task's destructor may spawn; those tasks go as well.
+        // A destructor may spawn, and may use the core's own values; both go as well.
         loop {
             let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+            let locals = std::mem::take(&mut *self.locals.borrow_mut());
             self.vacant.borrow_mut().clear();
-            if tasks.is_empty() {
+            if tasks.is_empty() && locals.is_empty() {
                 break;
             }
             drop(tasks);
+            drop(locals);
         }
         let ready = std::mem::take(&mut *self.ready.borrow_mut());
         drop(ready);

@@ -1,5 +1,4 @@
-//! Per-core runtime: tasks, timers, randomness, files and sockets, on one io_uring a core; and all but sockets on a simulated
-//! machine.
+//! Per-core runtime: tasks, timers, randomness, files and sockets, on one io_uring a core; and all of it on simulated hosts.
 //!
 //! A *core* is a thread with a ring, timers and tasks that never leave it ([`block_on`], [`start_core`]). Its loop runs the
 //! tasks that are ready, submits what they asked for and waits, in one system call for the whole batch; it never spins. Other
@@ -31,6 +30,7 @@ mod disk;
 mod driver;
 mod executor;
 mod join;
+mod local;
 pub mod net;
 mod op;
 pub mod ring;
@@ -48,5 +48,6 @@ pub use disk::{
 };
 pub use executor::block_on;
 pub use join::{join_all, spawn, yield_now};
-pub use thread::{CoreConfig, pinned_cpu, start_core};
+pub use local::{local, process_wide};
+pub use thread::{CoreConfig, CoreGroup, pinned_cpu, start_core};
 pub use timer::{sleep, timeout};

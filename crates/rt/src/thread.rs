@@ -1,6 +1,8 @@
 //! Threads that are cores.
 
+use crate::context;
 use crate::executor::block_on;
+use parking_lot::Mutex;
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
@@ -36,6 +38,36 @@ pub fn start_core<F: Future<Output = ()> + 'static>(
         block_on(async move { main().await })
             .expect("the kernel offers io_uring, as block_on's caller has checked");
     })
+}
+
+/// Cores that belong together. On a simulated host, which has one core, they are tasks of it.
+#[derive(Default, Debug)]
+pub struct CoreGroup {
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl CoreGroup {
+    /// Starts a core, as [`start_core`] does.
+    pub fn start<F: Future<Output = ()> + 'static>(
+        &self,
+        config: CoreConfig,
+        main: impl FnOnce() -> F + Send + 'static,
+    ) -> io::Result<()> {
+        if context::with_sim(|_| ()).is_some() {
+            crate::spawn(async move { main().await });
+            return Ok(());
+        }
+        let thread = start_core(config, main)?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Blocks until all cores have ended; tells how many of them panicked. Simulated ones, which end with their host, aren't waited
+    /// for.
+    pub fn join(&self) -> usize {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        threads.into_iter().filter_map(|thread| thread.join().err()).count()
+    }
 }
 
 thread_local! {

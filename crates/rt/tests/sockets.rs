@@ -150,14 +150,3 @@ fn paths_work_like_addresses() {
     })
     .unwrap();
 }
-
-#[test]
-fn a_simulated_machine_has_no_sockets() {
-    let mut machine = rt::sim::Machine::new(1);
-    let address = Address::Inet("127.0.0.1:1".parse().unwrap());
-    let errors = machine.run(async move {
-        let connect = Socket::connect(address.clone(), LIMIT).await.unwrap_err();
-        (Listener::bind(address).unwrap_err().kind(), connect.kind())
-    });
-    assert_eq!(errors.unwrap(), (ErrorKind::Unsupported, ErrorKind::Unsupported));
-}

@@ -18,13 +18,13 @@ use wire::{StorageReply, StorageRequest, XattrMode};
 /// Targets of the cluster: as many as the default pattern stripes over.
 const TARGETS: u32 = 4;
 /// Few partitions, so that commands often need two.
-const PARTITIONS: u16 = 4;
+pub(crate) const PARTITIONS: u16 = 4;
 /// Key of the name hash; any will do.
-const HASH_KEY: (u64, u64) = (0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
+pub(crate) const HASH_KEY: (u64, u64) = (0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 /// Bytes of each intent log file: small, so that runs are short enough to fill one.
-const LOG_BYTES: u64 = 256 * 1024;
+pub(crate) const LOG_BYTES: u64 = 256 * 1024;
 /// What new files get: the smallest chunks, so that small files have several.
-const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
+pub(crate) const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
 /// Bytes that a target of the map has, all of them free.
 const CAPACITY: u64 = 1 << 40;
 
@@ -130,19 +130,19 @@ impl Cluster {
     }
 }
 
-fn targets() -> impl Iterator<Item = TargetId> {
+pub(crate) fn targets() -> impl Iterator<Item = TargetId> {
     (1..=TARGETS).map(TargetId)
 }
 
-fn directory(target: TargetId) -> PathBuf {
+pub(crate) fn directory(target: TargetId) -> PathBuf {
     PathBuf::from(format!("/targets/t{target}"))
 }
 
-fn identity(target: TargetId) -> Identity {
+pub(crate) fn identity(target: TargetId) -> Identity {
     Identity { cluster: "00000000-0000-4000-8000-000000000001".into(), target }
 }
 
-fn cluster_map() -> ClusterMap {
+pub(crate) fn cluster_map() -> ClusterMap {
     let target = |id: TargetId| Target {
         id,
         node: NodeId(1),
@@ -165,6 +165,6 @@ fn cluster_map() -> ClusterMap {
     map
 }
 
-fn store_error(error: chunkstore::StoreError) -> Error {
+pub(crate) fn store_error(error: chunkstore::StoreError) -> Error {
     Error::new(Errno::EIO, error.to_string())
 }

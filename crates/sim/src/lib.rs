@@ -19,6 +19,7 @@
 
 mod cluster;
 mod driver;
+pub mod hosts;
 pub mod model;
 mod operation;
 mod run;

@@ -1,8 +1,11 @@
 //! Runs seeds of the whole-cluster simulation.
 
-use clap::Parser;
+use clap::{Args, Parser, Subcommand};
+use sim::hosts::{HostsOptions, HostsSummary, run_hosts_seed};
 use sim::{RunOptions, Summary, run_seed};
+use std::fmt::Display;
 use std::io::IsTerminal;
+use std::ops::Range;
 use std::process::ExitCode;
 
 /// Simulates a whole cluster with crashes and power cuts, decided by seeds, and compares it with a naive model.
@@ -26,48 +29,114 @@ struct Arguments {
     /// Switch the intent log off, to see that its absence is noticed.
     #[arg(long)]
     no_intent_log: bool,
+    #[command(subcommand)]
+    scenario: Option<Scenario>,
+}
+
+#[derive(Subcommand)]
+enum Scenario {
+    /// Metadata, storage and clients on hosts of their own, with a network between them that fails.
+    Hosts(Hosts),
+}
+
+#[derive(Args)]
+struct Hosts {
+    /// Clients.
+    #[arg(long, default_value_t = HostsOptions::default().clients)]
+    clients: u32,
+    /// Things that go wrong in each run.
+    #[arg(long, default_value_t = HostsOptions::default().faults)]
+    faults: u32,
+    /// Let clients write each other's blocks.
+    #[arg(long)]
+    shared_writes: bool,
+    /// Let files begin as holes.
+    #[arg(long)]
+    holes: bool,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let seeds = match arguments.seed {
+        Some(seed) => seed..seed.saturating_add(1),
+        None => arguments.from..arguments.from.saturating_add(arguments.seeds),
+    };
+    match &arguments.scenario {
+        None => run_machine(&arguments, seeds),
+        Some(Scenario::Hosts(hosts)) => run_hosts(hosts, seeds),
+    }
+}
+
+fn run_machine(arguments: &Arguments, seeds: Range<u64>) -> ExitCode {
     let options = RunOptions {
         rounds: arguments.rounds,
         operations: arguments.operations,
         intent_log: !arguments.no_intent_log,
     };
-    let seeds = match arguments.seed {
-        Some(seed) => seed..seed.saturating_add(1),
-        None => arguments.from..arguments.from.saturating_add(arguments.seeds),
-    };
-    let progress = std::io::stderr().is_terminal();
     let mut total = Summary::default();
-    let mut failed = Vec::new();
-    for seed in seeds.clone() {
+    let failed = run_all(seeds.clone(), |seed| {
+        let summary = run_seed(seed, options)?;
+        total.operations += summary.operations;
+        total.kills += summary.kills;
+        total.power_cuts += summary.power_cuts;
+        Ok(total.operations)
+    });
+    println!(
+        "{} seeds, {} operations, {} deaths of the process, {} power cuts: {failed} violations",
+        seeds.end - seeds.start,
+        total.operations,
+        total.kills,
+        total.power_cuts,
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
+    let options = HostsOptions {
+        clients: hosts.clients.max(1),
+        faults: hosts.faults,
+        shared_writes: hosts.shared_writes,
+        holes: hosts.holes,
+        ..HostsOptions::default()
+    };
+    let mut total = HostsSummary::default();
+    let failed = run_all(seeds.clone(), |seed| {
+        let summary = run_hosts_seed(seed, options)?;
+        total.operations += summary.operations;
+        total.open += summary.open;
+        total.concurrent += summary.concurrent;
+        total.kills += summary.kills;
+        Ok(total.operations)
+    });
+    println!(
+        "{} seeds, {} operations, {} of them concurrent, {} with an open effect, {} deaths of processes: {failed} violations",
+        seeds.end - seeds.start,
+        total.operations,
+        total.concurrent,
+        total.open,
+        total.kills,
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs each seed by `run`, which tells how many operations there were in all; gives how many seeds failed.
+fn run_all<V: Display>(seeds: Range<u64>, mut run: impl FnMut(u64) -> Result<u64, V>) -> usize {
+    let progress = std::io::stderr().is_terminal();
+    let (mut operations, mut failed) = (0, 0);
+    for seed in seeds {
         if progress {
-            eprint!("\rseed {seed}, {} operations, {} violations ", total.operations, failed.len());
+            eprint!("\rseed {seed}, {operations} operations, {failed} violations ");
         }
-        match run_seed(seed, options) {
-            Ok(summary) => {
-                total.operations += summary.operations;
-                total.kills += summary.kills;
-                total.power_cuts += summary.power_cuts;
-            }
+        match run(seed) {
+            Ok(so_far) => operations = so_far,
             Err(violation) => {
                 eprintln!("{violation}\n");
-                failed.push(seed);
+                failed += 1;
             }
         }
     }
     if progress {
         eprint!("\r\x1b[K");
     }
-    let count = seeds.end - seeds.start;
-    println!(
-        "{count} seeds, {} operations, {} deaths of the process, {} power cuts: {} violations",
-        total.operations,
-        total.kills,
-        total.power_cuts,
-        failed.len()
-    );
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    failed
 }

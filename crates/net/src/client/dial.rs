@@ -57,6 +57,10 @@ pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Res
     Ok(Dialled { stream, inbound, credits, round_trip_ns })
 }
 
+/// How many connections this process has made. Each gets a higher number than those of its core before it.
+#[derive(Default)]
+struct Incarnations(AtomicU64);
+
 /// One end's refusal of the other doesn't go away by itself; everything else may.
 fn no_stream(shared: &Shared, address: SocketAddr, e: &io::Error) -> DialError {
     match (e.kind(), &shared.options.security) {
@@ -70,8 +74,6 @@ fn no_stream(shared: &Shared, address: SocketAddr, e: &io::Error) -> DialError {
 }
 
 async fn send_hello(shared: &Shared, stream: &Stream, core: u32) -> Result<(), DialError> {
-    /// Grows with every connection of this process, and so with those of each core.
-    static INCARNATION: AtomicU64 = AtomicU64::new(1);
     let identity = &shared.options.identity;
     let hello = Hello {
         protocol: VERSION.into(),
@@ -80,7 +82,7 @@ async fn send_hello(shared: &Shared, stream: &Stream, core: u32) -> Result<(), D
         client: identity.client,
         core,
         cores: 0,
-        incarnation: INCARNATION.fetch_add(1, Ordering::Relaxed),
+        incarnation: 1 + rt::process_wide::<Incarnations>().0.fetch_add(1, Ordering::Relaxed),
     };
     let mut body = Vec::new();
     hello.encode(&mut body);

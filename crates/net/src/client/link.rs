@@ -17,10 +17,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{Errno, Error, Result};
 
-thread_local! {
-    /// This core's links, by peer.
-    static LINKS: RefCell<HashMap<u64, Rc<Link>>> = RefCell::default();
-}
+/// A core's links, by peer.
+#[derive(Default)]
+struct Links(RefCell<HashMap<u64, Rc<Link>>>);
 
 /// The way of this core to a peer.
 pub(super) struct Link {
@@ -42,11 +41,12 @@ pub(super) struct Link {
 impl Link {
     /// This core's link to a peer, made if need be. Panics outside of a runtime.
     pub(super) fn of(shared: &Arc<Shared>) -> Rc<Link> {
-        if let Some(link) = LINKS.with_borrow(|links| links.get(&shared.id).cloned()) {
+        let links = rt::local::<Links>();
+        if let Some(link) = links.0.borrow().get(&shared.id).cloned() {
             return link;
         }
         let index = CoreIndex::claim();
-        let counters = Arc::new(LinkCounters::new(index.0));
+        let counters = Arc::new(LinkCounters::new(index.number));
         shared.links.lock().push(counters.clone());
         let link = Rc::new(Link {
             shared: shared.clone(),
@@ -59,8 +59,8 @@ impl Link {
             failed_at: RefCell::default(),
             bodies: RefCell::default(),
         });
-        LINKS.with_borrow_mut(|links| links.insert(shared.id, link.clone()));
-        rt::spawn(Keeper { link: link.clone() }.keep());
+        links.0.borrow_mut().insert(shared.id, link.clone());
+        rt::spawn(Keeper { link: link.clone(), links }.keep());
         link
     }
 
@@ -121,7 +121,7 @@ impl Link {
     async fn connect(self: &Rc<Self>) -> Result<Rc<Connection>, Option<Error>> {
         let mut refusal = None;
         for address in self.ordered_addresses() {
-            match dial(&self.shared, address, self.index.0).await {
+            match dial(&self.shared, address, self.index.number).await {
                 Ok(dialled) => {
                     self.counters.round_trip_ns.store(dialled.round_trip_ns, Ordering::Relaxed);
                     self.counters.connect(address, dialled.stream.transport());
@@ -205,6 +205,8 @@ impl Drop for Waiting<'_> {
 /// Keeps a link connected while it is needed. The link goes when its keeper does: with the peer, or with the core.
 struct Keeper {
     link: Rc<Link>,
+    /// The core's.
+    links: Rc<Links>,
 }
 
 impl Keeper {
@@ -222,8 +224,8 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         let Link { shared, counters, .. } = &*self.link;
-        // The thread's own storage may be gone already when its core ends.
-        let _ = LINKS.try_with(|links| links.borrow_mut().remove(&shared.id));
+        let link = self.links.0.borrow_mut().remove(&shared.id);
+        drop(link);
         shared.links.lock().retain(|known| !Arc::ptr_eq(known, counters));
     }
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rt::net::Listener;
 use rt::sync::Event;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -81,7 +81,7 @@ impl Shared {
 }
 
 /// One core of one client: it has one connection at a time.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ClientCore {
     /// What it has proved to be, so that nobody can end the connections of others by saying their number.
     pub(super) role: Option<Role>,
@@ -96,7 +96,7 @@ pub(super) struct ServerCore {
     /// Bytes of requests, and of the answers that they ask for.
     pub(super) payloads: Rc<Budget>,
     /// The newest connection of each client core; its tasks own it, so that it ends with them.
-    clients: RefCell<HashMap<ClientCore, Weak<Connection>>>,
+    clients: RefCell<BTreeMap<ClientCore, Weak<Connection>>>,
     /// A connection has gone.
     pub(super) changed: Signal,
 }

@@ -14,12 +14,10 @@ use crate::limits::{
     STOP_TIMEOUT,
 };
 use crate::{Liveness, Security};
-use parking_lot::Mutex;
-use rt::CoreConfig;
 use rt::net::Listener;
+use rt::{CoreConfig, CoreGroup};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use types::{Errno, Error, Result};
 
@@ -74,7 +72,7 @@ impl Default for ServerLimits {
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: CoreGroup,
 }
 
 impl Server {
@@ -85,15 +83,15 @@ impl Server {
         let local = listeners.iter().filter_map(|listener| listener.local_addr().ok()?.inet());
         let addresses = local.collect();
         let shared = Arc::new(Shared::new(options, router));
-        let server = Server { shared: shared.clone(), addresses, threads: Mutex::default() };
+        let server = Server { shared: shared.clone(), addresses, threads: CoreGroup::default() };
         // The first core accepts for all.
         let mut listeners = Some(listeners);
         for index in 0..shared.cores() {
             let config = CoreConfig { name: format!("weft-net-{index}"), cpu: Some(index), batch: true };
             let (shared, listeners) = (shared.clone(), listeners.take().unwrap_or_default());
-            let thread = rt::start_core(config, move || run_core(shared, index, listeners));
+            let started = server.threads.start(config, move || run_core(shared, index, listeners));
             // On failure the server is dropped, which stops what has started.
-            server.threads.lock().push(thread.map_err(|e| thread_error(index, &e))?);
+            started.map_err(|e| thread_error(index, &e))?;
         }
         Ok(Arc::new(server))
     }
@@ -104,15 +102,12 @@ impl Server {
     }
 
     /// Takes no more requests, says goodbye to the clients, waits for running requests to end (within a limit), and ends the threads.
-    /// Blocks the calling thread, which
-    /// must not be one of its own.
+    /// Blocks the calling thread, which must not be one of its own; on a simulated host it returns at once.
     pub fn stop(&self) {
         self.shared.stop.set();
-        let threads = std::mem::take(&mut *self.threads.lock());
-        for thread in threads {
-            if thread.join().is_err() {
-                tracing::error!("a network thread has panicked");
-            }
+        let panicked = self.threads.join();
+        if panicked > 0 {
+            tracing::error!("{panicked} network threads have panicked");
         }
     }
 }

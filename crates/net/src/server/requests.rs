@@ -2,7 +2,7 @@
 
 use crate::signal::Signal;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The requests that run for one connection. The client's credits bound it.
@@ -10,7 +10,7 @@ use std::rc::Rc;
 pub(super) struct Requests {
     running: Cell<usize>,
     /// Those that may take as long as they like, by id; what cancels them.
-    waiting: RefCell<HashMap<u64, Rc<Cancel>>>,
+    waiting: RefCell<BTreeMap<u64, Rc<Cancel>>>,
     changed: Signal,
 }
 

@@ -15,7 +15,6 @@ use session::{Plain, Session, Step};
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use types::NodeId;
 
@@ -261,19 +260,19 @@ impl TlsSocket {
 
     /// Makes it ready to move to another core. Nothing is under way.
     pub(crate) fn park(self) -> io::Result<ParkedTls> {
-        Ok(ParkedTls { fd: self.socket.into_fd()?, session: self.session.into_inner() })
+        Ok(ParkedTls { socket: self.socket, session: self.session.into_inner() })
     }
 }
 
 /// An encrypted connection on its way to another core.
 pub(crate) struct ParkedTls {
-    fd: OwnedFd,
+    socket: Socket,
     session: Session,
 }
 
 impl ParkedTls {
     /// The connection, on its core.
     pub(crate) fn unpark(self) -> TlsSocket {
-        TlsSocket::new(Socket::from_fd(self.fd), self.session)
+        TlsSocket::new(self.socket, self.session)
     }
 }

@@ -195,16 +195,3 @@ fn frames_may_arrive_in_pieces_of_any_size() {
     })
     .unwrap();
 }
-
-#[test]
-fn a_simulated_machine_reaches_nobody_and_says_why() {
-    let address = localhost();
-    let mut machine = rt::sim::Machine::new(1);
-    let error = machine.run(async move {
-        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], Duration::from_secs(60)));
-        channel.call(Ask::Sum(1), None).await.unwrap_err()
-    });
-    let error = error.unwrap();
-    assert_eq!(error.errno, Errno::ETIMEDOUT);
-    assert!(error.message.ends_with("a simulated machine has no sockets"), "{error}");
-}

@@ -1,7 +1,7 @@
-//! Where connections come in.
+//! Where connections come in, on a real machine.
 
 use super::address::RawAddress;
-use super::{Address, Socket, check, is_transient, refuse_in_simulation};
+use super::{Address, RealSocket, check, is_transient};
 use crate::driver::{Keep, OnDrop, checked, large};
 use crate::op::Op;
 use io_uring::{opcode, types::Fd};
@@ -13,23 +13,22 @@ use std::sync::Arc;
 
 /// A socket that connections come in at. It may be bound on any thread; connections are accepted on a core.
 #[derive(Debug)]
-pub struct Listener {
+pub(super) struct RealListener {
     fd: Arc<OwnedFd>,
 }
 
-impl Listener {
-    /// Binds to an address and listens. Port 0 chooses a free one ([`Listener::local_addr`] tells). A path must not exist.
-    pub fn bind(address: impl Into<Address>) -> io::Result<Listener> {
-        refuse_in_simulation()?;
-        let fd: OwnedFd = match address.into() {
+impl RealListener {
+    /// Binds to an address and listens. Port 0 chooses a free one ([`RealListener::local_addr`] tells). A path must not exist.
+    pub(super) fn bind(address: Address) -> io::Result<RealListener> {
+        let fd: OwnedFd = match address {
             Address::Inet(address) => TcpListener::bind(address)?.into(),
             Address::Unix(path) => UnixListener::bind(path)?.into(),
         };
-        Ok(Listener { fd: Arc::new(fd) })
+        Ok(RealListener { fd: Arc::new(fd) })
     }
 
     /// The address that it is bound to.
-    pub fn local_addr(&self) -> io::Result<Address> {
+    pub(super) fn local_addr(&self) -> io::Result<Address> {
         let mut raw = RawAddress::empty();
         let (address, len) = raw.as_out();
         // SAFETY: the pointers are to storage for any address and to its size.
@@ -39,7 +38,7 @@ impl Listener {
 
     /// Waits for a connection; gives it and the address that it comes from. After an error (descriptors are short, say) the
     /// listener is as good as before.
-    pub async fn accept(&self) -> io::Result<(Socket, Address)> {
+    pub(super) async fn accept(&self) -> io::Result<(RealSocket, Address)> {
         loop {
             let fd = Fd(self.fd.as_raw_fd());
             let entry = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
@@ -51,7 +50,7 @@ impl Listener {
             match checked(accept.await) {
                 Ok(fd) => {
                     // SAFETY: the kernel has just opened the descriptor for us.
-                    let socket = Socket::from_fd(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
+                    let socket = RealSocket::from_fd(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
                     // Who is gone already has no address any more, and is of no interest.
                     if let Ok(peer) = socket.peer_addr() {
                         return Ok((socket, peer));

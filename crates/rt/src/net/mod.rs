@@ -1,4 +1,4 @@
-//! Stream sockets on a core's ring: TCP, and Unix sockets by path.
+//! Stream sockets: TCP and Unix sockets by path on a core's ring, TCP between simulated hosts.
 //!
 //! A [`Socket`] may have one receive and one send under way at a time: two sends would mix their bytes. A future that is dropped
 //! cancels its operation; bytes that it had taken or sent are gone, so the connection is of no use afterwards.
@@ -8,18 +8,162 @@ mod listener;
 mod socket;
 
 pub use address::Address;
-pub use listener::Listener;
-pub use socket::Socket;
 
+use crate::buf::IoBuf;
 use crate::context;
+use crate::sim::{SimListener, SimSocket};
+use listener::RealListener;
+use socket::RealSocket;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-/// Simulated machines have no sockets yet.
-fn refuse_in_simulation() -> io::Result<()> {
-    match context::with_sim(|_| ()) {
-        Some(()) => Err(io::Error::new(io::ErrorKind::Unsupported, "a simulated machine has no sockets")),
-        None => Ok(()),
+/// A stream connection. Its operations run on the core that calls them; it may be moved to another core while nothing is under
+/// way.
+#[derive(Debug)]
+pub struct Socket {
+    inner: Inner,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Real(RealSocket),
+    Sim(SimSocket),
+}
+
+impl Socket {
+    /// Connects, within `timeout`.
+    pub async fn connect(address: impl Into<Address>, timeout: Duration) -> io::Result<Socket> {
+        let address = address.into();
+        let inner = match is_simulated() {
+            true => Inner::Sim(SimSocket::connect(address, timeout).await?),
+            false => Inner::Real(RealSocket::connect(address, timeout).await?),
+        };
+        Ok(Socket { inner })
     }
+
+    /// A connection from its descriptor. Small messages leave at once (`TCP_NODELAY`).
+    pub fn from_fd(fd: OwnedFd) -> Socket {
+        Socket { inner: Inner::Real(RealSocket::from_fd(fd)) }
+    }
+
+    /// The descriptor, for another core or program. A simulated socket has none.
+    pub fn into_fd(self) -> io::Result<OwnedFd> {
+        match self.inner {
+            Inner::Real(socket) => socket.into_fd(),
+            Inner::Sim(_) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "a simulated socket has no descriptor"))
+            }
+        }
+    }
+
+    /// The address of the other end.
+    pub fn peer_addr(&self) -> io::Result<Address> {
+        match &self.inner {
+            Inner::Real(socket) => socket.peer_addr(),
+            Inner::Sim(socket) => Ok(socket.peer_addr()),
+        }
+    }
+
+    /// Fixes the kernel's buffers, which it otherwise sizes by itself; beyond the system's limit only with CAP_NET_ADMIN.
+    pub fn set_buffer_size(&self, bytes: usize) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(socket) => socket.set_buffer_size(bytes),
+            Inner::Sim(socket) => socket.set_buffer_size(bytes),
+        }
+    }
+
+    /// Ends a TCP connection, with an error, when what was sent is not taken for so long (`TCP_USER_TIMEOUT`). A Unix socket has no
+    /// such limit.
+    pub fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(socket) => socket.set_stall_limit(limit),
+            Inner::Sim(socket) => socket.set_stall_limit(limit),
+        }
+    }
+
+    /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of the stream.
+    pub async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
+        match &self.inner {
+            Inner::Real(socket) => socket.recv(buf).await,
+            Inner::Sim(socket) => socket.recv(buf).await,
+        }
+    }
+
+    /// Fills `buf`; an error (`UnexpectedEof`) if the stream ends before.
+    pub async fn recv_exact(&self, buf: IoBuf) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(socket) => socket.recv_exact(buf).await,
+            Inner::Sim(socket) => socket.recv_exact(buf).await,
+        }
+    }
+
+    /// Sends all the bytes of all the pieces, in their order. Nobody may change them until this returns.
+    pub async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(socket) => socket.send(pieces).await,
+            Inner::Sim(socket) => socket.send(pieces).await,
+        }
+    }
+
+    /// Ends the connection in both directions: operations under way end, and the other side sees the end of the stream.
+    pub fn shutdown(&self) {
+        match &self.inner {
+            Inner::Real(socket) => socket.shutdown(),
+            Inner::Sim(socket) => socket.shutdown(),
+        }
+    }
+}
+
+/// A socket that connections come in at. It may be bound on any thread; connections are accepted on a core.
+#[derive(Debug)]
+pub struct Listener {
+    inner: InnerListener,
+}
+
+#[derive(Debug)]
+enum InnerListener {
+    Real(RealListener),
+    Sim(SimListener),
+}
+
+impl Listener {
+    /// Binds to an address and listens. Port 0 chooses a free one ([`Listener::local_addr`] tells). A path must not exist.
+    pub fn bind(address: impl Into<Address>) -> io::Result<Listener> {
+        let address = address.into();
+        let inner = match is_simulated() {
+            true => InnerListener::Sim(SimListener::bind(&address)?),
+            false => InnerListener::Real(RealListener::bind(address)?),
+        };
+        Ok(Listener { inner })
+    }
+
+    /// The address that it is bound to.
+    pub fn local_addr(&self) -> io::Result<Address> {
+        match &self.inner {
+            InnerListener::Real(listener) => listener.local_addr(),
+            InnerListener::Sim(listener) => Ok(listener.local_addr()),
+        }
+    }
+
+    /// Waits for a connection; gives it and the address that it comes from. After an error (descriptors are short, say) the
+    /// listener is as good as before.
+    pub async fn accept(&self) -> io::Result<(Socket, Address)> {
+        match &self.inner {
+            InnerListener::Real(listener) => {
+                let (socket, peer) = listener.accept().await?;
+                Ok((Socket { inner: Inner::Real(socket) }, peer))
+            }
+            InnerListener::Sim(listener) => {
+                let (socket, peer) = listener.accept().await?;
+                Ok((Socket { inner: Inner::Sim(socket) }, peer))
+            }
+        }
+    }
+}
+
+fn is_simulated() -> bool {
+    context::with_sim(|_| ()).is_some()
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {

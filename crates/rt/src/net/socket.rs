@@ -1,7 +1,7 @@
-//! One connection.
+//! One connection of a real machine.
 
 use super::address::RawAddress;
-use super::{Address, check, is_transient, refuse_in_simulation};
+use super::{Address, check, is_transient};
 use crate::buf::IoBuf;
 use crate::driver::{Keep, OnDrop, checked, large};
 use crate::op::Op;
@@ -18,23 +18,22 @@ const MAX_TRANSFER: usize = 1 << 30;
 const MAX_PIECES: usize = 1024;
 
 /// A stream connection. Its operations run on the core that calls them; to move it to another core, hand over its descriptor
-/// ([`Socket::into_fd`]) while nothing is under way.
+/// ([`RealSocket::into_fd`]) while nothing is under way.
 #[derive(Debug)]
-pub struct Socket {
+pub(super) struct RealSocket {
     fd: Arc<OwnedFd>,
 }
 
-impl Socket {
+impl RealSocket {
     /// Connects, within `timeout`.
-    pub async fn connect(address: impl Into<Address>, timeout: Duration) -> io::Result<Socket> {
-        refuse_in_simulation()?;
-        let raw = RawAddress::new(&address.into())?;
+    pub(super) async fn connect(address: Address, timeout: Duration) -> io::Result<RealSocket> {
+        let raw = RawAddress::new(&address)?;
         // SAFETY: a plain system call; a non-negative result is a descriptor that nobody else owns.
         let fd = unsafe {
             let fd = check(libc::socket(raw.family(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?;
             OwnedFd::from_raw_fd(fd)
         };
-        let socket = Socket::from_fd(fd);
+        let socket = RealSocket::from_fd(fd);
         let raw = Box::new(raw);
         let entry = opcode::Connect::new(socket.raw(), raw.as_ptr(), raw.len()).build();
         // SAFETY: the entry points to the boxed address, which `keep` owns.
@@ -46,20 +45,20 @@ impl Socket {
     }
 
     /// A connection from its descriptor. Small messages leave at once (`TCP_NODELAY`).
-    pub fn from_fd(fd: OwnedFd) -> Socket {
-        let socket = Socket { fd: Arc::new(fd) };
+    pub(super) fn from_fd(fd: OwnedFd) -> RealSocket {
+        let socket = RealSocket { fd: Arc::new(fd) };
         // A Unix socket refuses, and doesn't need it.
         let _ = socket.set_option(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
         socket
     }
 
     /// The descriptor, for another core or program.
-    pub fn into_fd(self) -> io::Result<OwnedFd> {
+    pub(super) fn into_fd(self) -> io::Result<OwnedFd> {
         Arc::try_unwrap(self.fd).or_else(|shared| shared.try_clone())
     }
 
     /// The address of the other end.
-    pub fn peer_addr(&self) -> io::Result<Address> {
+    pub(super) fn peer_addr(&self) -> io::Result<Address> {
         let mut raw = RawAddress::empty();
         let (address, len) = raw.as_out();
         // SAFETY: the pointers are to storage for any address and to its size.
@@ -68,7 +67,7 @@ impl Socket {
     }
 
     /// Fixes the kernel's buffers, which it otherwise sizes by itself; beyond the system's limit only with CAP_NET_ADMIN.
-    pub fn set_buffer_size(&self, bytes: usize) -> io::Result<()> {
+    pub(super) fn set_buffer_size(&self, bytes: usize) -> io::Result<()> {
         let bytes = libc::c_int::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         for (forced, plain) in
             [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)]
@@ -80,18 +79,18 @@ impl Socket {
     }
 
     /// Ends a TCP connection, with an error, when what was sent is not taken for so long (`TCP_USER_TIMEOUT`). A Unix socket has no such limit.
-    pub fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
+    pub(super) fn set_stall_limit(&self, limit: Duration) -> io::Result<()> {
         let ms = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX).max(1);
         self.set_option(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms)
     }
 
     /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of the stream.
-    pub async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
+    pub(super) async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
         self.recv_part(buf, 0).await
     }
 
     /// Fills `buf`; an error (`UnexpectedEof`) if the stream ends before.
-    pub async fn recv_exact(&self, buf: IoBuf) -> io::Result<()> {
+    pub(super) async fn recv_exact(&self, buf: IoBuf) -> io::Result<()> {
         let mut done = 0;
         while done < buf.len() {
             match self.recv_part(buf.slice(done..buf.len()), libc::MSG_WAITALL).await? {
@@ -115,7 +114,7 @@ impl Socket {
     }
 
     /// Sends all the bytes of all the pieces, in their order. Nobody may change them until this returns.
-    pub async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
+    pub(super) async fn send(&self, pieces: Vec<IoBuf>) -> io::Result<()> {
         let mut rest = Rest { pieces, first: 0, skip: 0 };
         rest.advance(0);
         while !rest.is_empty() {
@@ -150,7 +149,7 @@ impl Socket {
     }
 
     /// Ends the connection in both directions: operations under way end, and the other side sees the end of the stream.
-    pub fn shutdown(&self) {
+    pub(super) fn shutdown(&self) {
         // SAFETY: a plain system call on an open descriptor. It fails only if the other side was faster.
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
     }

@@ -2,30 +2,30 @@
 
 use super::content::PAGE;
 use super::names::errno;
-use super::world::{Speed, World};
+use super::simulation::{Closed, Simulation, Speed};
 use crate::buf::{IO_ALIGNMENT, IoBuf};
-use crate::clock::simulated_time;
 use crate::context::{self, Runtime};
 use crate::disk::{Durability, Fallocate, FileStat, OpenOptions};
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
+use types::Timestamp;
 
 /// Units of `FileStat::blocks`.
 const UNIT: u64 = 512;
 
-/// An open file of a simulated machine.
+/// An open file of a simulated host.
 #[derive(Debug)]
 pub(crate) struct SimFile {
     ino: u64,
-    /// The machine's boot that it was opened in; it is dead in any other.
+    /// The host's boot that it was opened in; it is dead in any other.
     boot: u64,
     options: OpenOptions,
 }
 
 impl SimFile {
-    pub(crate) async fn open(world: &World, path: &Path, options: OpenOptions) -> io::Result<SimFile> {
+    pub(crate) async fn open(world: &Simulation, path: &Path, options: OpenOptions) -> io::Result<SimFile> {
         let boot = world.boot();
         let path = path.to_path_buf();
         let opened = world.submit(Speed::Quick, move |disk, now_ns| {
@@ -100,7 +100,7 @@ impl SimFile {
             Ok(FileStat {
                 len: inode.visible.len(),
                 blocks: inode.visible.allocated() * (PAGE / UNIT),
-                mtime: simulated_time(inode.mtime_ns),
+                mtime: Timestamp::from_nanos(inode.mtime_ns as i64),
             })
         });
         stat.await
@@ -121,15 +121,15 @@ impl SimFile {
         seek.await
     }
 
-    /// The machine that it was opened on, if that is where the caller runs and it hasn't died meanwhile.
-    fn world(&self) -> io::Result<Rc<World>> {
+    /// The world that it was opened in, if the caller runs on that very host and it hasn't died meanwhile.
+    fn world(&self) -> io::Result<Rc<Simulation>> {
         match context::current() {
             Some(Runtime::Sim(world)) if world.boot() == self.boot => Ok(world),
             _ => Err(errno(libc::EBADF)),
         }
     }
 
-    fn writable(&self) -> io::Result<Rc<World>> {
+    fn writable(&self) -> io::Result<Rc<Simulation>> {
         if self.options.write { self.world() } else { Err(errno(libc::EBADF)) }
     }
 
@@ -142,39 +142,37 @@ impl SimFile {
 
 impl Drop for SimFile {
     fn drop(&mut self) {
-        if let Ok(world) = self.world() {
-            world.close(self.ino);
-        }
+        context::with_sim(|world| world.close(Closed::File { boot: self.boot, ino: self.ino }));
     }
 }
 
-pub(crate) async fn create_dir_all(world: &World, path: &Path) -> io::Result<()> {
+pub(crate) async fn create_dir_all(world: &Simulation, path: &Path) -> io::Result<()> {
     let path = path.to_path_buf();
     world.submit(Speed::Quick, move |disk, _| disk.create_dir_all(&path)).await
 }
 
-pub(crate) async fn read_dir(world: &World, path: &Path) -> io::Result<Vec<OsString>> {
+pub(crate) async fn read_dir(world: &Simulation, path: &Path) -> io::Result<Vec<OsString>> {
     let path = path.to_path_buf();
     world.submit(Speed::Quick, move |disk, _| disk.read_dir(&path)).await
 }
 
-pub(crate) async fn rename(world: &World, from: &Path, to: &Path) -> io::Result<()> {
+pub(crate) async fn rename(world: &Simulation, from: &Path, to: &Path) -> io::Result<()> {
     let (from, to) = (from.to_path_buf(), to.to_path_buf());
     world.submit(Speed::Quick, move |disk, _| disk.rename(&from, &to)).await
 }
 
-pub(crate) async fn remove_file(world: &World, path: &Path) -> io::Result<()> {
+pub(crate) async fn remove_file(world: &Simulation, path: &Path) -> io::Result<()> {
     let path = path.to_path_buf();
     world.submit(Speed::Quick, move |disk, _| disk.remove(&path)).await
 }
 
-pub(crate) async fn sync_dir(world: &World, path: &Path) -> io::Result<()> {
+pub(crate) async fn sync_dir(world: &Simulation, path: &Path) -> io::Result<()> {
     let path = path.to_path_buf();
     let up_to = world.with_disk(|disk| disk.sequence());
     world.submit(Speed::Sync, move |disk, _| disk.sync_dir(&path, up_to)).await
 }
 
-pub(crate) async fn sync_filesystem(world: &World) -> io::Result<()> {
+pub(crate) async fn sync_filesystem(world: &Simulation) -> io::Result<()> {
     let up_to = world.with_disk(|disk| disk.sequence());
     let sync = world.submit(Speed::Sync, move |disk, _| {
         disk.sync_all(up_to);
@@ -183,6 +181,6 @@ pub(crate) async fn sync_filesystem(world: &World) -> io::Result<()> {
     sync.await
 }
 
-pub(crate) async fn space(world: &World) -> io::Result<(u64, u64)> {
+pub(crate) async fn space(world: &Simulation) -> io::Result<(u64, u64)> {
     world.submit(Speed::Quick, |disk, _| Ok(disk.space())).await
 }

@@ -1,324 +1,219 @@
-//! The scheduler and the clock of a simulated machine.
+//! Several hosts and their network, as whoever makes them sees them.
 
-use super::Deadlock;
-use super::disk::Disk;
-use super::rng::Rng;
-use crate::timer::Timers;
-use parking_lot::Mutex;
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use super::network::Network;
+use super::simulation::Simulation;
+use super::{Deadlock, HostId, NetworkOptions};
+use crate::context::{self, Runtime};
+use std::cell::RefCell;
+use std::fmt;
 use std::future::Future;
-use std::io;
-use std::pin::Pin;
+use std::net::Ipv4Addr;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
-/// What a poll costs in simulated time. More than nothing, so that a task that yields in a loop sees time pass.
-const STEP_NS: (u64, u64) = (100, 2_000);
-/// What an operation on cached data or names takes.
-const QUICK_NS: (u64, u64) = (2_000, 500_000);
-/// What a sync takes.
-const SYNC_NS: (u64, u64) = (50_000, 5_000_000);
+/// Monotonic clocks of hosts begin at less than this: their zeros are arbitrary, as are real ones.
+const MAX_CLOCK_ZERO_NS: u64 = 1 << 50;
 
-/// How long an operation of the disk takes.
-#[derive(Clone, Copy)]
-pub(super) enum Speed {
-    Quick,
-    Sync,
-}
-
-type LocalTask = Pin<Box<dyn Future<Output = ()>>>;
-/// An operation's effect; gives whom to wake.
-type Effect = Box<dyn FnOnce(&mut Disk, u64) -> Option<Waker>>;
-
-struct SimTask {
-    waker: Waker,
-    header: Arc<SimHeader>,
-    /// Out while it is being polled.
-    future: Option<LocalTask>,
-}
-
-/// What wakers point to.
-struct SimHeader {
-    id: u64,
-    queued: AtomicBool,
-    woken: Arc<Mutex<Vec<u64>>>,
-}
-
-impl Wake for SimHeader {
-    fn wake(self: Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            self.woken.lock().push(self.id);
-        }
-    }
-}
-
-/// A simulated machine as the code inside of it sees it.
-pub(crate) struct World {
-    state: RefCell<State>,
-    /// Unique in the process: a file that was opened before a crash is recognised after it.
-    boot: Cell<u64>,
-    /// Files to be closed at the next step: destructors run anywhere, also while `state` is borrowed.
-    closing: RefCell<Vec<u64>>,
-}
-
-struct State {
-    rng: Rng,
-    clock_ns: u64,
-    steps: u64,
-    fingerprint: u64,
-    tasks: BTreeMap<u64, SimTask>,
-    next_task: u64,
-    ready: Vec<u64>,
-    woken: Arc<Mutex<Vec<u64>>>,
-    timers: Timers,
-    disk: Disk,
-    /// Operations under way by the time of their end.
-    under_way: BTreeMap<(u64, u64), Effect>,
-    next_operation: u64,
-}
-
-fn next_boot() -> u64 {
-    static BOOTS: AtomicU64 = AtomicU64::new(1);
-    BOOTS.fetch_add(1, Ordering::Relaxed)
+/// Several hosts with a network between them, in one thread, whose every decision comes from a seed.
+///
+/// Each host has a process, whose tasks are started by [`World::spawn`] and [`World::run`] and by themselves, and which a kill or
+/// a crash ends. Disks stay.
+pub struct World {
+    simulation: Rc<Simulation>,
 }
 
 impl World {
-    pub(super) fn new(seed: u64) -> World {
-        let mut rng = Rng::new(seed);
-        let disk = Disk::new(Rng::new(rng.next()));
-        World {
-            state: RefCell::new(State {
-                rng,
-                clock_ns: 0,
-                steps: 0,
-                fingerprint: seed,
-                tasks: BTreeMap::new(),
-                next_task: 0,
-                ready: Vec::new(),
-                woken: Arc::default(),
-                timers: Timers::default(),
-                disk,
-                under_way: BTreeMap::new(),
-                next_operation: 0,
-            }),
-            boot: Cell::new(next_boot()),
-            closing: RefCell::default(),
-        }
+    /// A world without hosts.
+    pub fn new(seed: u64) -> World {
+        World { simulation: Rc::new(Simulation::new(seed)) }
     }
 
-    pub(crate) fn clock_ns(&self) -> u64 {
-        self.state.borrow().clock_ns
+    /// Adds a host with an empty disk and a right clock.
+    pub fn add_host(&mut self, name: &str) -> HostId {
+        let zero_ns = self.random() % MAX_CLOCK_ZERO_NS;
+        self.add_host_at(name, zero_ns)
     }
 
-    pub(crate) fn random(&self) -> u64 {
-        self.state.borrow_mut().rng.next()
+    pub(super) fn add_host_at(&mut self, name: &str, clock_zero_ns: u64) -> HostId {
+        self.simulation.add_host(name, clock_zero_ns)
     }
 
-    pub(super) fn steps(&self) -> u64 {
-        self.state.borrow().steps
+    /// The name that a host was given.
+    pub fn name(&self, host: HostId) -> String {
+        self.simulation.with_state(|state| state.hosts[host.0].name.clone())
     }
 
-    pub(super) fn fingerprint(&self) -> u64 {
-        self.state.borrow().fingerprint
+    /// A host's address in the network.
+    pub fn ip(&self, host: HostId) -> Ipv4Addr {
+        Network::ip(host)
     }
 
-    pub(super) fn boot(&self) -> u64 {
-        self.boot.get()
+    /// Sets how the network behaves from now on.
+    pub fn set_network(&mut self, options: NetworkOptions) {
+        self.simulation.with_network(|network, _| network.options = options);
     }
 
-    pub(super) fn with_disk<R>(&self, f: impl FnOnce(&mut Disk) -> R) -> R {
-        f(&mut self.state.borrow_mut().disk)
+    /// Makes reads of a host's disk fail with `EIO`, so many in a million.
+    pub fn set_read_errors(&mut self, host: HostId, per_million: u32) {
+        self.simulation.with_disk_of(host, |disk| disk.faults.read_errors_per_million = per_million);
     }
 
-    /// Closes a file at the next step.
-    pub(super) fn close(&self, ino: u64) {
-        self.closing.borrow_mut().push(ino);
+    /// Limits a host's disk; writes beyond it fail with `ENOSPC`. `None`: unlimited.
+    pub fn set_capacity(&mut self, host: HostId, bytes: Option<u64>) {
+        self.simulation.with_disk_of(host, |disk| disk.faults.capacity_bytes = bytes);
     }
 
-    /// Runs `f` on the timers.
-    pub(crate) fn with_timers<R>(&self, f: impl FnOnce(&mut Timers) -> R) -> R {
-        f(&mut self.state.borrow_mut().timers)
-    }
-
-    /// Adds a task.
-    pub(crate) fn spawn(&self, future: LocalTask) {
-        let mut state = self.state.borrow_mut();
-        let id = state.next_task;
-        state.next_task += 1;
-        let header = Arc::new(SimHeader { id, queued: AtomicBool::new(true), woken: state.woken.clone() });
-        let waker = Waker::from(header.clone());
-        state.tasks.insert(id, SimTask { waker, header, future: Some(future) });
-        state.ready.push(id);
-    }
-
-    /// Polls one task, chosen by seed, after letting time pass up to the next event if none is ready.
-    pub(super) fn step(&self) -> Result<(), Deadlock> {
-        loop {
-            self.fire_due();
-            if self.state.borrow_mut().collect_ready() {
-                break;
-            }
-            self.state.borrow_mut().jump()?;
-        }
-        let Some((id, waker, mut future)) = self.state.borrow_mut().choose() else { return Ok(()) };
-        let finished = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
-        if finished {
-            drop(future);
-            let ended = self.state.borrow_mut().tasks.remove(&id);
-            drop(ended);
-        } else if let Some(task) = self.state.borrow_mut().tasks.get_mut(&id) {
-            task.future = Some(future);
-        }
-        Ok(())
-    }
-
-    /// Ends the operations and timers whose time has come.
-    fn fire_due(&self) {
-        for ino in self.closing.take() {
-            self.with_disk(|disk| disk.close(ino));
-        }
-        let woken = self.state.borrow_mut().take_due();
-        woken.into_iter().for_each(Waker::wake);
-    }
-
-    /// Starts an operation of the disk: `effect` happens when its time has passed, even if nobody waits for it any more.
-    pub(super) fn submit<T: 'static>(
-        &self,
-        speed: Speed,
-        effect: impl FnOnce(&mut Disk, u64) -> io::Result<T> + 'static,
-    ) -> Submitted<T> {
-        let slot = Rc::new(RefCell::new(Slot { result: None, waker: None }));
-        let answer = slot.clone();
-        let mut state = self.state.borrow_mut();
-        let (low, high) = match speed {
-            Speed::Quick => QUICK_NS,
-            Speed::Sync => SYNC_NS,
-        };
-        let end = state.clock_ns + state.rng.between(low, high);
-        let number = state.next_operation;
-        state.next_operation += 1;
-        let effect = Box::new(move |disk: &mut Disk, now_ns: u64| {
-            let result = effect(disk, now_ns);
-            let mut answer = answer.borrow_mut();
-            answer.result = Some(result);
-            answer.waker.take()
+    /// Puts a host's time of day so much ahead (behind, if negative) of the right time, and lets both its clocks run so many
+    /// millionths too fast (too slow) from now on. The monotonic clock doesn't jump.
+    pub fn set_clock(&mut self, host: HostId, ahead_ns: i64, drift_ppm: i32) {
+        self.simulation.with_state(|state| {
+            let now_ns = state.agenda.clock_ns;
+            state.hosts[host.0].clock.set(now_ns, ahead_ns, drift_ppm);
         });
-        state.under_way.insert((end, number), effect);
-        Submitted { slot }
     }
 
-    /// Drops all tasks; what their destructors spawn as well.
-    pub(super) fn end_tasks(&self) {
-        loop {
-            let tasks = {
-                let mut state = self.state.borrow_mut();
-                state.ready.clear();
-                std::mem::take(&mut state.tasks)
-            };
-            if tasks.is_empty() {
-                break;
-            }
-            drop(tasks);
-        }
-        let mut state = self.state.borrow_mut();
-        // Wakers that outlive their tasks push to a queue that nobody reads.
-        state.woken = Arc::default();
-        let timers = std::mem::take(&mut state.timers);
-        drop(state);
-        drop(timers);
-        self.boot.set(next_boot());
-        self.closing.borrow_mut().clear();
+    /// A random number of the seed's, for decisions outside of the hosts.
+    pub fn random(&mut self) -> u64 {
+        self.simulation.random()
     }
 
-    /// Lets each operation under way happen or not.
-    pub(super) fn end_operations(&self) {
-        let mut state = self.state.borrow_mut();
-        let state = &mut *state;
-        let now_ns = state.clock_ns;
-        for effect in std::mem::take(&mut state.under_way).into_values() {
-            if state.rng.coin() {
-                effect(&mut state.disk, now_ns);
-            }
+    /// Starts a task on a host; the host has power from now on.
+    pub fn spawn(&mut self, host: HostId, future: impl Future<Output = ()> + 'static) {
+        self.simulation.with_network(|network, agenda| network.power_on(agenda, host));
+        self.simulation.spawn_on(host, Box::pin(future));
+    }
+
+    /// Runs all hosts until `future`, a task of `host`, ends. Panics if the thread already runs a core or a world.
+    pub fn run<T: 'static>(
+        &mut self,
+        host: HostId,
+        future: impl Future<Output = T> + 'static,
+    ) -> Result<T, Deadlock> {
+        let output = self.run_until(host, future, u64::MAX)?;
+        Ok(output.expect("no run lasts for u64::MAX steps"))
+    }
+
+    /// Runs all hosts until `future`, a task of `host`, ends or the scheduler has made `steps` more steps; `None` if it was the
+    /// steps. Panics if the thread already runs a core or a world.
+    pub fn run_until<T: 'static>(
+        &mut self,
+        host: HostId,
+        future: impl Future<Output = T> + 'static,
+        steps: u64,
+    ) -> Result<Option<T>, Deadlock> {
+        let output = Rc::new(RefCell::new(None));
+        let result = output.clone();
+        self.spawn(host, async move {
+            let value = future.await;
+            *result.borrow_mut() = Some(value);
+        });
+        let _entered = self.enter().expect("a world runs on a thread without another runtime");
+        let end = self.simulation.steps().saturating_add(steps);
+        while output.borrow().is_none() && self.simulation.steps() < end {
+            self.simulation.step()?;
         }
+        let value = output.borrow_mut().take();
+        Ok(value)
+    }
+
+    /// Runs all hosts for so long, as the world's clock goes; if nothing happens any more, time passes all the same. Panics if the
+    /// thread already runs a core or a world.
+    pub fn advance(&mut self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let end_ns = self.clock_ns().saturating_add(nanos).min(u64::MAX - 1);
+        let _entered = self.enter().expect("a world runs on a thread without another runtime");
+        while self.clock_ns() < end_ns {
+            self.simulation.step_until(end_ns).expect("the end of the time is always due");
+        }
+    }
+
+    /// A host's process dies: its tasks end, and what had been written stays. Of the disk operations under way each has happened
+    /// or not. The kernel lives: it closes or resets the connections.
+    pub fn kill(&mut self, host: HostId) {
+        self.end_tasks(host);
+        self.simulation.end_operations(host);
+        self.simulation.with_disk_of(host, |disk| disk.close_all());
+        self.simulation.with_network(|network, agenda| network.kill(agenda, host));
+    }
+
+    /// A host's power fails: its tasks end, and of what wasn't synced each write is kept, lost or torn, and each name change kept
+    /// or lost. Others hear nothing until the host runs again ([`World::spawn`]), and then that it knows of no connection.
+    pub fn crash(&mut self, host: HostId) {
+        self.end_tasks(host);
+        self.simulation.end_operations(host);
+        self.simulation.with_disk_of(host, |disk| disk.crash());
+        self.simulation.with_network(|network, agenda| network.crash(agenda, host));
+    }
+
+    /// A host's process stops (SIGSTOP): its tasks don't run, its kernel and its clocks do.
+    pub fn stop(&mut self, host: HostId) {
+        self.simulation.set_running(host, false);
+    }
+
+    /// A stopped process goes on.
+    pub fn resume(&mut self, host: HostId) {
+        self.simulation.set_running(host, true);
+    }
+
+    /// Cuts the way from one host to another: what is on its way and what comes is held.
+    pub fn cut_one_way(&mut self, from: HostId, to: HostId) {
+        self.simulation.with_network(|network, _| network.cut(from, to));
+    }
+
+    /// Cuts the way between two hosts in both directions.
+    pub fn cut(&mut self, a: HostId, b: HostId) {
+        self.cut_one_way(a, b);
+        self.cut_one_way(b, a);
+    }
+
+    /// Opens the ways between two hosts. What was held arrives, or its connection breaks.
+    pub fn heal(&mut self, a: HostId, b: HostId) {
+        self.simulation.with_network(|network, agenda| {
+            network.heal(agenda, a, b);
+            network.heal(agenda, b, a);
+        });
+    }
+
+    /// Breaks all connections between two hosts.
+    pub fn reset_connections(&mut self, a: HostId, b: HostId) {
+        self.simulation.with_network(|network, _| network.reset_between(a, b));
+    }
+
+    /// Nanoseconds of simulated time since the world was made.
+    pub fn clock_ns(&self) -> u64 {
+        self.simulation.clock_ns()
+    }
+
+    /// Steps that the scheduler has made: polls of a task.
+    pub fn steps(&self) -> u64 {
+        self.simulation.steps()
+    }
+
+    /// A digest of everything that the scheduler, the disks and the network have decided; equal for equal runs.
+    pub fn fingerprint(&self) -> u64 {
+        self.simulation.fingerprint()
+    }
+
+    fn enter(&self) -> std::io::Result<context::Entered> {
+        context::enter(Runtime::Sim(self.simulation.clone()))
+    }
+
+    /// Destructors of tasks run inside of the world, if the thread is free for it.
+    fn end_tasks(&mut self, host: HostId) {
+        let _entered = self.enter().ok();
+        self.simulation.end_tasks(host);
     }
 }
 
-impl State {
-    /// Moves woken tasks to the ready ones; false if there are none.
-    fn collect_ready(&mut self) -> bool {
-        let woken = std::mem::take(&mut *self.woken.lock());
-        self.ready.extend(woken);
-        self.ready.retain(|id| self.tasks.contains_key(id));
-        !self.ready.is_empty()
-    }
-
-    /// Takes one of the ready tasks out to be polled.
-    fn choose(&mut self) -> Option<(u64, Waker, LocalTask)> {
-        let choice = self.rng.below(self.ready.len() as u64) as usize;
-        let id = self.ready.swap_remove(choice);
-        self.steps += 1;
-        self.clock_ns += self.rng.between(STEP_NS.0, STEP_NS.1);
-        self.note(id);
-        let task = self.tasks.get_mut(&id)?;
-        task.header.queued.store(false, Ordering::Release);
-        Some((id, task.waker.clone(), task.future.take()?))
-    }
-
-    /// Lets time pass up to the next event.
-    fn jump(&mut self) -> Result<(), Deadlock> {
-        let operation = self.under_way.first_key_value().map(|(key, _)| key.0);
-        let next = [operation, self.timers.next_deadline()].into_iter().flatten().min();
-        let deadlock = Deadlock { tasks: self.tasks.len(), clock_ns: self.clock_ns };
-        self.clock_ns = self.clock_ns.max(next.ok_or(deadlock)?);
-        Ok(())
-    }
-
-    fn take_due(&mut self) -> Vec<Waker> {
-        let mut woken = Vec::new();
-        while let Some(first) = self.under_way.first_entry() {
-            let (end, number) = *first.key();
-            if end > self.clock_ns {
-                break;
-            }
-            let effect = first.remove();
-            woken.extend(effect(&mut self.disk, end));
-            self.note(number);
-        }
-        self.timers.take_due(self.clock_ns, &mut woken);
-        woken
-    }
-
-    /// Adds a decision to the digest.
-    fn note(&mut self, what: u64) {
-        let mut mixed = self.fingerprint ^ what.rotate_left(17) ^ self.clock_ns;
-        self.fingerprint = crate::clock::split_mix(&mut mixed);
+impl Drop for World {
+    fn drop(&mut self) {
+        let hosts = self.simulation.with_state(|state| state.hosts.len());
+        (0..hosts).for_each(|host| self.end_tasks(HostId(host)));
     }
 }
 
-struct Slot<T> {
-    result: Option<io::Result<T>>,
-    waker: Option<Waker>,
-}
-
-/// An operation under way.
-pub(super) struct Submitted<T> {
-    slot: Rc<RefCell<Slot<T>>>,
-}
-
-impl<T> Future for Submitted<T> {
-    type Output = io::Result<T>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let mut slot = self.slot.borrow_mut();
-        match slot.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                slot.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "World({} steps, {} ns)", self.steps(), self.clock_ns())
     }
 }

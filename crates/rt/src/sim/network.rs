@@ -1,0 +1,485 @@
+//! The network between simulated hosts: who may reach whom, what is on its way, and what goes wrong.
+//!
+//! It carries streams as TCP does. Nothing within a stream is lost, doubled or reordered: it is late, held while the way is cut, or the
+//! connection breaks. Lost and repeated messages arise from breaks, as they do over TCP.
+
+use super::HostId;
+use super::agenda::{Agenda, Event, Span};
+use super::stream::{Connection, End, EndId, EndState, Segment, Side};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+
+/// Connections that wait to be accepted by one listener; beyond, they are refused.
+const MAX_BACKLOG: usize = 128;
+/// Ports that are given to those who don't ask for one begin here.
+const FIRST_FREE_PORT: u16 = 32_768;
+/// One in so many pieces of a stream is a few bytes only, so that messages are cut anywhere.
+const SMALL_PIECES: u64 = 6;
+/// The largest such piece, bytes.
+const SMALL_PIECE_BYTES: u64 = 80;
+/// The largest piece that arrives at once, bytes: what a network card hands up together.
+const MAX_PIECE_BYTES: u64 = 64 << 10;
+const MILLION: u32 = 1_000_000;
+
+/// How the network behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkOptions {
+    /// Least and most nanoseconds on the way.
+    pub delay_ns: (u64, u64),
+    /// So many packets in a million take `slow_ns` instead.
+    pub slow_per_million: u32,
+    /// Least and most nanoseconds of those.
+    pub slow_ns: (u64, u64),
+    /// Least and most bytes that one direction of a connection holds; each connection gets its own number.
+    pub window_bytes: (usize, usize),
+    /// So many arriving pieces in a million break their connection.
+    pub resets_per_million: u32,
+    /// So many connections in a million that had something held by a cut break when it is healed.
+    pub resets_on_heal_per_million: u32,
+}
+
+impl Default for NetworkOptions {
+    fn default() -> NetworkOptions {
+        NetworkOptions {
+            delay_ns: (20_000, 400_000),
+            slow_per_million: 10_000,
+            slow_ns: (1_000_000, 30_000_000),
+            window_bytes: (16 << 10, 512 << 10),
+            resets_per_million: 0,
+            resets_on_heal_per_million: 300_000,
+        }
+    }
+}
+
+/// Something on its way from one end of a connection to the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packet {
+    from: EndId,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// The client wants to connect.
+    Connect,
+    /// The server's kernel agrees.
+    Agree,
+    /// The client has seen that.
+    Confirm,
+    /// The next segment of the stream.
+    Segment,
+    /// The other program has received so many bytes.
+    Received(usize),
+    /// The connection is broken.
+    Reset,
+}
+
+#[derive(Default)]
+struct Listening {
+    backlog: VecDeque<EndId>,
+    waiting: Vec<Waker>,
+}
+
+/// All connections.
+#[derive(Default)]
+pub(super) struct Network {
+    pub(super) options: NetworkOptions,
+    /// Whether each host has power.
+    powered: Vec<bool>,
+    /// Ways that are cut, from and to.
+    cuts: BTreeSet<(HostId, HostId)>,
+    listeners: BTreeMap<(HostId, u16), Listening>,
+    connections: BTreeMap<u64, Connection>,
+    next_port: u16,
+    /// What waits at a cut or before a host without power.
+    held: Vec<Packet>,
+    woken: Vec<Waker>,
+}
+
+impl Network {
+    pub(super) fn add_host(&mut self) {
+        self.powered.push(true);
+    }
+
+    /// Hosts have the addresses 10.0.0.1 and so on.
+    pub(super) fn ip(host: HostId) -> Ipv4Addr {
+        Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 1).to_bits() + host.0 as u32)
+    }
+
+    /// Who is to be woken; to be done when nothing is borrowed.
+    pub(super) fn take_woken(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.woken)
+    }
+
+    fn host_of(&self, from: HostId, ip: IpAddr) -> io::Result<HostId> {
+        if ip.is_loopback() || ip.is_unspecified() {
+            return Ok(from);
+        }
+        let host = (0..self.powered.len()).map(HostId).find(|host| IpAddr::from(Self::ip(*host)) == ip);
+        host.ok_or_else(|| io::Error::from_raw_os_error(libc::EHOSTUNREACH))
+    }
+
+    fn free_port(&mut self, host: HostId) -> u16 {
+        loop {
+            self.next_port = self.next_port.checked_add(1).unwrap_or(0).max(FIRST_FREE_PORT);
+            if !self.listeners.contains_key(&(host, self.next_port)) {
+                return self.next_port;
+            }
+        }
+    }
+
+    /// Listens at an address of `host`; gives the one that it is, with a port.
+    pub(super) fn listen(&mut self, host: HostId, address: SocketAddr) -> io::Result<SocketAddr> {
+        if self.host_of(host, address.ip())? != host {
+            return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+        }
+        let port = if address.port() == 0 { self.free_port(host) } else { address.port() };
+        if self.listeners.contains_key(&(host, port)) {
+            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+        }
+        self.listeners.insert((host, port), Listening::default());
+        Ok(SocketAddr::new(address.ip(), port))
+    }
+
+    /// The next connection with where it comes from.
+    pub(super) fn accept(
+        &mut self,
+        host: HostId,
+        port: u16,
+        waker: &Waker,
+    ) -> io::Result<Option<(EndId, SocketAddr)>> {
+        let closed = || io::Error::from_raw_os_error(libc::EINVAL);
+        let listening = self.listeners.get_mut(&(host, port)).ok_or_else(closed)?;
+        let Some(end) = listening.backlog.pop_front() else {
+            listening.waiting.retain(|known| !known.will_wake(waker));
+            listening.waiting.push(waker.clone());
+            return Ok(None);
+        };
+        let connection = self.connections.get(&end.connection).ok_or_else(closed)?;
+        Ok(Some((end, connection.end(Side::Client).address)))
+    }
+
+    /// Connections that nobody has accepted are reset.
+    pub(super) fn close_listener(&mut self, agenda: &mut Agenda, host: HostId, port: u16) {
+        let Some(listening) = self.listeners.remove(&(host, port)) else { return };
+        self.woken.extend(listening.waiting);
+        for end in listening.backlog {
+            self.abort(agenda, end);
+        }
+    }
+
+    /// Begins to connect.
+    pub(super) fn connect(&mut self, agenda: &mut Agenda, from: HostId, to: SocketAddr) -> io::Result<EndId> {
+        static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+        let host = self.host_of(from, to.ip())?;
+        let (least, most) = self.options.window_bytes;
+        let mut window = || agenda.rng.between(least as u64, most as u64).max(1) as usize;
+        let address = SocketAddr::new(Self::ip(from).into(), self.free_port(from));
+        let client = End::new(from, address, window());
+        let server = End::new(host, to, window());
+        let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        self.connections.insert(connection, Connection::new(client, server));
+        let end = EndId { connection, side: Side::Client };
+        self.post(agenda, end, What::Connect);
+        Ok(end)
+    }
+
+    /// An end, while its process holds it.
+    pub(super) fn end_mut(&mut self, id: EndId) -> io::Result<&mut End> {
+        let end = self.connections.get_mut(&id.connection).map(|connection| connection.end_mut(id.side));
+        end.filter(|end| end.state != EndState::Gone).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    }
+
+    /// The program has received so many bytes; in time, the sender may send as many more.
+    pub(super) fn received(&mut self, agenda: &mut Agenda, end: EndId, bytes: usize) {
+        if bytes > 0 {
+            self.post(agenda, end, What::Received(bytes));
+        }
+    }
+
+    /// Sends as much of `bytes` as there is room for, cut anywhere.
+    pub(super) fn send(&mut self, agenda: &mut Agenda, end: EndId, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.end_mut(end)?.room()?.min(bytes.len());
+        let mut left = &bytes[..sent];
+        while !left.is_empty() {
+            let most = match agenda.rng.below(SMALL_PIECES) {
+                0 => SMALL_PIECE_BYTES,
+                _ => MAX_PIECE_BYTES,
+            };
+            let len = agenda.rng.between(1, most.min(left.len() as u64)) as usize;
+            // Most messages arrive in one piece.
+            let len =
+                if left.len() <= MAX_PIECE_BYTES as usize && agenda.rng.coin() { left.len() } else { len };
+            let (piece, rest) = left.split_at(len);
+            let now_ns = agenda.clock_ns;
+            self.end_mut(end)?.push(Segment::Bytes(piece.to_vec()), now_ns);
+            self.post(agenda, end, What::Segment);
+            left = rest;
+        }
+        self.watch(agenda, end);
+        Ok(sent)
+    }
+
+    /// Somebody will see whether what an end sent makes progress, if it has a limit.
+    fn watch(&mut self, agenda: &mut Agenda, id: EndId) {
+        let Ok(end) = self.end_mut(id) else { return };
+        if let Some(until) = end.stalled_until_ns()
+            && !std::mem::replace(&mut end.stall_watched, true)
+        {
+            agenda.at(until, Event::Stall(id));
+        }
+    }
+
+    /// Ends a connection whose other side takes nothing for too long.
+    pub(super) fn look_after(&mut self, agenda: &mut Agenda, id: EndId) {
+        let Some(connection) = self.connections.get_mut(&id.connection) else { return };
+        let end = connection.end_mut(id.side);
+        end.stall_watched = false;
+        match end.stalled_until_ns() {
+            Some(until) if until <= agenda.clock_ns => end.break_off(libc::ETIMEDOUT, &mut self.woken),
+            _ => self.watch(agenda, id),
+        }
+    }
+
+    /// Ends both directions, as far as this end can.
+    pub(super) fn shut_down(&mut self, agenda: &mut Agenda, id: EndId) {
+        let Some(connection) = self.connections.get_mut(&id.connection) else { return };
+        let end = connection.end_mut(id.side);
+        if end.state == EndState::Gone || std::mem::replace(&mut end.shut, true) {
+            return;
+        }
+        end.wake(&mut self.woken);
+        end.push(Segment::End, agenda.clock_ns);
+        self.post(agenda, id, What::Segment);
+    }
+
+    /// The program lets go of an end. Bytes that it didn't receive make that a reset, as they do in Linux.
+    pub(super) fn close(&mut self, agenda: &mut Agenda, id: EndId) {
+        let Ok(end) = self.end_mut(id) else { return };
+        if end.has_unread() || end.state == EndState::Opening {
+            self.abort(agenda, id);
+            return;
+        }
+        self.shut_down(agenda, id);
+        self.forget(id);
+    }
+
+    /// Breaks a connection from one end. Some of what is on its way may still arrive.
+    fn abort(&mut self, agenda: &mut Agenda, id: EndId) {
+        let Ok(end) = self.end_mut(id) else { return };
+        let arrive = agenda.rng.below(end.on_its_way() as u64 + 1);
+        end.lose_beyond(arrive as usize);
+        self.post(agenda, id, What::Reset);
+        self.forget(id);
+    }
+
+    fn forget(&mut self, id: EndId) {
+        let Some(connection) = self.connections.get_mut(&id.connection) else { return };
+        connection.end_mut(id.side).state = EndState::Gone;
+        if connection.is_over() {
+            self.connections.remove(&id.connection);
+        }
+    }
+
+    fn post(&self, agenda: &mut Agenda, from: EndId, what: What) {
+        let slow = agenda.rng.in_a_million(self.options.slow_per_million);
+        let span: Span = if slow { self.options.slow_ns } else { self.options.delay_ns };
+        agenda.after(span, Event::Packet(Packet { from, what }));
+    }
+
+    /// Whether anything passes between two hosts, in this direction.
+    fn is_passable(&self, from: HostId, to: HostId) -> bool {
+        self.powered[to.0] && !self.cuts.contains(&(from, to))
+    }
+
+    /// A packet arrives, or is held.
+    pub(super) fn deliver(&mut self, agenda: &mut Agenda, packet: Packet) {
+        let Some(connection) = self.connections.get(&packet.from.connection) else { return };
+        let side = packet.from.side.other();
+        let (from, to) = (connection.end(packet.from.side).host, connection.end(side).host);
+        if !self.is_passable(from, to) {
+            self.held.push(packet);
+            return;
+        }
+        let id = EndId { connection: packet.from.connection, side };
+        match packet.what {
+            What::Connect => self.deliver_connect(agenda, id),
+            What::Agree => self.deliver_agree(agenda, id),
+            What::Confirm => self.deliver_confirm(agenda, id),
+            What::Segment => self.deliver_segment(agenda, id),
+            What::Received(bytes) => {
+                if let Some(connection) = self.connections.get_mut(&id.connection) {
+                    connection.end_mut(side).acknowledge(bytes, agenda.clock_ns, &mut self.woken);
+                }
+            }
+            What::Reset => self.deliver_reset(id),
+        }
+    }
+
+    fn deliver_connect(&mut self, agenda: &mut Agenda, server: EndId) {
+        let Some(connection) = self.connections.get(&server.connection) else { return };
+        let end = connection.end(Side::Server);
+        let listens = self.listeners.contains_key(&(end.host, end.address.port()));
+        self.post(agenda, server, if listens { What::Agree } else { What::Reset });
+    }
+
+    fn deliver_agree(&mut self, agenda: &mut Agenda, client: EndId) {
+        let Ok(end) = self.end_mut(client) else {
+            return; // It has given up.
+        };
+        end.state = EndState::Open;
+        let mut woken = Vec::new();
+        end.wake(&mut woken);
+        self.woken.append(&mut woken);
+        self.post(agenda, client, What::Confirm);
+    }
+
+    fn deliver_confirm(&mut self, agenda: &mut Agenda, server: EndId) {
+        match self.end_mut(server) {
+            Ok(_) => self.establish(agenda, server),
+            Err(_) => self.post(agenda, server, What::Reset),
+        }
+    }
+
+    /// The server's end comes to be, if it hasn't yet.
+    fn establish(&mut self, agenda: &mut Agenda, server: EndId) {
+        let Some(connection) = self.connections.get_mut(&server.connection) else { return };
+        let end = connection.end_mut(Side::Server);
+        if end.state != EndState::Opening {
+            return;
+        }
+        end.state = EndState::Open;
+        match self.listeners.get_mut(&(end.host, end.address.port())) {
+            Some(listening) if listening.backlog.len() < MAX_BACKLOG => {
+                listening.backlog.push_back(server);
+                self.woken.append(&mut listening.waiting);
+            }
+            _ => self.abort(agenda, server),
+        }
+    }
+
+    fn deliver_segment(&mut self, agenda: &mut Agenda, id: EndId) {
+        // The first segment may overtake the end of the handshake.
+        if id.side == Side::Server {
+            self.establish(agenda, id);
+        }
+        if agenda.rng.in_a_million(self.options.resets_per_million) {
+            self.break_off(id.connection);
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(&id.connection) else { return };
+        let Some(segment) = connection.end_mut(id.side.other()).next_arrival(agenda.clock_ns) else { return };
+        let end = connection.end_mut(id.side);
+        if end.state == EndState::Gone {
+            let is_end = matches!(segment, Segment::End);
+            if !is_end {
+                self.post(agenda, id, What::Reset);
+            }
+            return;
+        }
+        end.arrive(segment, &mut self.woken);
+    }
+
+    fn deliver_reset(&mut self, id: EndId) {
+        let Some(connection) = self.connections.get_mut(&id.connection) else { return };
+        let end = connection.end_mut(id.side);
+        match (end.state, id.side) {
+            (EndState::Gone, _) => {}
+            (EndState::Opening, Side::Server) => self.forget(id),
+            (EndState::Opening, Side::Client) => end.break_off(libc::ECONNREFUSED, &mut self.woken),
+            (EndState::Open, _) => end.break_off(libc::ECONNRESET, &mut self.woken),
+        }
+    }
+
+    /// Breaks a connection as seen from both ends.
+    fn break_off(&mut self, connection: u64) {
+        for side in [Side::Client, Side::Server] {
+            self.deliver_reset(EndId { connection, side });
+        }
+    }
+
+    /// Cuts the way from one host to another. What is on its way is held.
+    pub(super) fn cut(&mut self, from: HostId, to: HostId) {
+        self.cuts.insert((from, to));
+    }
+
+    /// Opens the way from one host to another again.
+    pub(super) fn heal(&mut self, agenda: &mut Agenda, from: HostId, to: HostId) {
+        if self.cuts.remove(&(from, to)) {
+            self.release_held(agenda);
+        }
+    }
+
+    /// A host's kernel lives (again): it answers what was held.
+    pub(super) fn power_on(&mut self, agenda: &mut Agenda, host: HostId) {
+        if !std::mem::replace(&mut self.powered[host.0], true) {
+            self.release_held(agenda);
+        }
+    }
+
+    fn release_held(&mut self, agenda: &mut Agenda) {
+        let mut decided: BTreeMap<u64, bool> = BTreeMap::new();
+        for packet in std::mem::take(&mut self.held) {
+            let Some(connection) = self.connections.get(&packet.from.connection) else { continue };
+            let side = packet.from.side;
+            if !self.is_passable(connection.end(side).host, connection.end(side.other()).host) {
+                self.held.push(packet);
+                continue;
+            }
+            let chances = self.options.resets_on_heal_per_million.min(MILLION);
+            let breaks =
+                *decided.entry(packet.from.connection).or_insert_with(|| agenda.rng.in_a_million(chances));
+            match breaks {
+                true => self.break_off(packet.from.connection),
+                false => self.post(agenda, packet.from, packet.what),
+            }
+        }
+    }
+
+    /// Breaks the connections between two hosts.
+    pub(super) fn reset_between(&mut self, a: HostId, b: HostId) {
+        let between = |connection: &Connection| {
+            let hosts = (connection.end(Side::Client).host, connection.end(Side::Server).host);
+            hosts == (a, b) || hosts == (b, a)
+        };
+        let numbers: Vec<u64> =
+            self.connections.iter().filter(|(_, c)| between(c)).map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.break_off(number));
+    }
+
+    fn ends_of(&self, host: HostId) -> Vec<EndId> {
+        let of = |connection: u64, c: &Connection, side: Side| {
+            let end = c.end(side);
+            // What isn't established is no process's yet.
+            let owned = end.state == EndState::Open || side == Side::Client && end.state == EndState::Opening;
+            (end.host == host && owned).then_some(EndId { connection, side })
+        };
+        let ends =
+            |(number, c): (&u64, &Connection)| [of(*number, c, Side::Client), of(*number, c, Side::Server)];
+        self.connections.iter().flat_map(ends).flatten().collect()
+    }
+
+    /// The process of a host ended: its kernel closes what it had open, in good order or not.
+    pub(super) fn kill(&mut self, agenda: &mut Agenda, host: HostId) {
+        self.listeners.retain(|(of, _), _| *of != host);
+        for end in self.ends_of(host) {
+            if agenda.rng.coin() { self.abort(agenda, end) } else { self.close(agenda, end) }
+        }
+    }
+
+    /// A host lost its power: others hear nothing of it, until it answers again and knows of nothing.
+    pub(super) fn crash(&mut self, agenda: &mut Agenda, host: HostId) {
+        self.listeners.retain(|(of, _), _| *of != host);
+        self.powered[host.0] = false;
+        for id in self.ends_of(host) {
+            if let Ok(end) = self.end_mut(id) {
+                let arrive = agenda.rng.below(end.on_its_way() as u64 + 1);
+                end.lose_beyond(arrive as usize);
+            }
+            self.forget(id);
+        }
+    }
+}

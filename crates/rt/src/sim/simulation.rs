@@ -1,0 +1,452 @@
+//! The scheduler of a simulated world, as the code inside of it sees it.
+
+use super::agenda::{Agenda, Event, Span};
+use super::disk::Disk;
+use super::host::{Clock, Host};
+use super::network::Network;
+use super::rng::Rng;
+use super::{Deadlock, HostId};
+use crate::local::Locals;
+use crate::timer::Timers;
+use parking_lot::Mutex;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use types::Timestamp;
+
+/// What a poll costs in simulated time. More than nothing, so that a task that yields in a loop sees time pass.
+const STEP_NS: Span = (100, 2_000);
+/// What an operation on cached data or names takes.
+const QUICK_NS: Span = (2_000, 500_000);
+/// What a sync takes.
+const SYNC_NS: Span = (50_000, 5_000_000);
+
+/// How long an operation of the disk takes.
+#[derive(Clone, Copy)]
+pub(super) enum Speed {
+    Quick,
+    Sync,
+}
+
+type LocalTask = Pin<Box<dyn Future<Output = ()>>>;
+
+struct SimTask {
+    host: HostId,
+    waker: Waker,
+    header: Arc<SimHeader>,
+    /// Out while it is being polled.
+    future: Option<LocalTask>,
+}
+
+/// What wakers point to.
+struct SimHeader {
+    id: u64,
+    queued: AtomicBool,
+    woken: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Wake for SimHeader {
+    fn wake(self: Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.woken.lock().push(self.id);
+        }
+    }
+}
+
+/// Something that its owner let go of.
+pub(super) enum Closed {
+    File { boot: u64, ino: u64 },
+    Socket(super::stream::EndId),
+    Listener { boot: u64, port: u16 },
+}
+
+/// All hosts, their tasks and what is between them.
+pub(crate) struct Simulation {
+    state: RefCell<State>,
+    /// The host whose task runs.
+    current: Cell<HostId>,
+    /// Each host's boot. Unique in the process: a file or socket of an earlier one is recognised.
+    boots: RefCell<Vec<u64>>,
+    /// To be closed at the next step: destructors run anywhere, also while `state` is borrowed.
+    closing: RefCell<Vec<Closed>>,
+}
+
+pub(super) struct State {
+    pub(super) agenda: Agenda,
+    pub(super) hosts: Vec<Host>,
+    pub(super) network: Network,
+    steps: u64,
+    fingerprint: u64,
+    tasks: BTreeMap<u64, SimTask>,
+    next_task: u64,
+    ready: Vec<u64>,
+    woken: Arc<Mutex<Vec<u64>>>,
+}
+
+fn next_boot() -> u64 {
+    static BOOTS: AtomicU64 = AtomicU64::new(1);
+    BOOTS.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Simulation {
+    /// A world without hosts.
+    pub(super) fn new(seed: u64) -> Simulation {
+        let state = State {
+            agenda: Agenda::new(Rng::new(seed)),
+            hosts: Vec::new(),
+            network: Network::default(),
+            steps: 0,
+            fingerprint: seed,
+            tasks: BTreeMap::new(),
+            next_task: 0,
+            ready: Vec::new(),
+            woken: Arc::default(),
+        };
+        Simulation {
+            state: RefCell::new(state),
+            current: Cell::new(HostId(0)),
+            boots: RefCell::default(),
+            closing: RefCell::default(),
+        }
+    }
+
+    /// Adds a host whose monotonic clock begins at `zero_ns`.
+    pub(super) fn add_host(&self, name: &str, zero_ns: u64) -> HostId {
+        let mut state = self.state.borrow_mut();
+        let disk = Disk::new(Rng::new(state.agenda.rng.next()));
+        let clock = Clock::new(state.agenda.clock_ns, zero_ns);
+        state.hosts.push(Host::new(name, disk, clock));
+        state.network.add_host();
+        self.boots.borrow_mut().push(next_boot());
+        HostId(state.hosts.len() - 1)
+    }
+
+    pub(super) fn with_state<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        f(&mut self.state.borrow_mut())
+    }
+
+    /// Changes the network, and then wakes whom that concerns.
+    pub(super) fn with_network<R>(&self, f: impl FnOnce(&mut Network, &mut Agenda) -> R) -> R {
+        let (result, woken) = self.with_state(|state| {
+            let result = f(&mut state.network, &mut state.agenda);
+            (result, state.network.take_woken())
+        });
+        woken.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// The host whose code runs.
+    pub(super) fn current(&self) -> HostId {
+        self.current.get()
+    }
+
+    /// What the running host's monotonic clock shows.
+    pub(crate) fn monotonic_ns(&self) -> u64 {
+        let state = self.state.borrow();
+        state.hosts[self.current().0].clock.monotonic_ns(state.agenda.clock_ns)
+    }
+
+    /// What the running host believes the time to be.
+    pub(crate) fn time_of_day(&self) -> Timestamp {
+        let state = self.state.borrow();
+        let clock = state.hosts[self.current().0].clock;
+        Timestamp::from_nanos(clock.time_of_day_ns(state.agenda.clock_ns) as i64)
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        self.state.borrow_mut().agenda.rng.next()
+    }
+
+    /// Nanoseconds since the world began.
+    pub(super) fn clock_ns(&self) -> u64 {
+        self.state.borrow().agenda.clock_ns
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.state.borrow().steps
+    }
+
+    pub(super) fn fingerprint(&self) -> u64 {
+        self.state.borrow().fingerprint
+    }
+
+    /// The running host's boot.
+    pub(super) fn boot(&self) -> u64 {
+        self.boots.borrow()[self.current().0]
+    }
+
+    /// Runs `f` on a host's disk.
+    pub(super) fn with_disk_of<R>(&self, host: HostId, f: impl FnOnce(&mut Disk) -> R) -> R {
+        f(&mut self.state.borrow_mut().hosts[host.0].disk)
+    }
+
+    /// Runs `f` on the running host's disk.
+    pub(super) fn with_disk<R>(&self, f: impl FnOnce(&mut Disk) -> R) -> R {
+        self.with_disk_of(self.current(), f)
+    }
+
+    /// Closes something at the next step.
+    pub(super) fn close(&self, what: Closed) {
+        self.closing.borrow_mut().push(what);
+    }
+
+    /// Runs `f` on the running host's timers.
+    pub(crate) fn with_timers<R>(&self, f: impl FnOnce(&mut Timers) -> R) -> R {
+        f(&mut self.state.borrow_mut().hosts[self.current().0].timers)
+    }
+
+    /// Runs `f` on the values of the running host.
+    pub(crate) fn with_locals<R>(&self, f: impl FnOnce(&mut Locals) -> R) -> R {
+        f(&mut self.state.borrow_mut().hosts[self.current().0].locals)
+    }
+
+    /// Adds a task to the running host.
+    pub(crate) fn spawn(&self, future: LocalTask) {
+        self.spawn_on(self.current(), future);
+    }
+
+    pub(super) fn spawn_on(&self, host: HostId, future: LocalTask) {
+        let mut state = self.state.borrow_mut();
+        let id = state.next_task;
+        state.next_task += 1;
+        let header = Arc::new(SimHeader { id, queued: AtomicBool::new(true), woken: state.woken.clone() });
+        let waker = Waker::from(header.clone());
+        state.tasks.insert(id, SimTask { host, waker, header, future: Some(future) });
+        state.make_ready(id);
+    }
+
+    /// Polls one task, chosen by seed, after letting time pass up to the next event if none is ready.
+    pub(super) fn step(&self) -> Result<(), Deadlock> {
+        while !self.step_until(u64::MAX)? {}
+        Ok(())
+    }
+
+    /// As [`Simulation::step`], but time passes up to `end_ns` at most. False if nothing was ready.
+    pub(super) fn step_until(&self, end_ns: u64) -> Result<bool, Deadlock> {
+        self.fire_due();
+        if !self.with_state(State::collect_ready) {
+            self.with_state(|state| state.jump(end_ns))?;
+            return Ok(false);
+        }
+        let Some((id, host, waker, mut future)) = self.with_state(State::choose) else { return Ok(true) };
+        self.current.set(host);
+        let finished = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        if finished {
+            drop(future);
+            let ended = self.with_state(|state| state.tasks.remove(&id));
+            drop(ended);
+        } else if let Some(task) = self.state.borrow_mut().tasks.get_mut(&id) {
+            task.future = Some(future);
+        }
+        Ok(true)
+    }
+
+    /// Closes what was let go of, and lets happen what is due.
+    fn fire_due(&self) {
+        for what in self.closing.take() {
+            self.close_now(what);
+        }
+        let woken = self.with_state(State::take_due);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    fn close_now(&self, what: Closed) {
+        let host_of = |boot| self.boots.borrow().iter().position(|known| *known == boot).map(HostId);
+        match what {
+            Closed::File { boot, ino } => {
+                if let Some(host) = host_of(boot) {
+                    self.with_disk_of(host, |disk| disk.close(ino));
+                }
+            }
+            Closed::Socket(end) => self.with_network(|network, agenda| network.close(agenda, end)),
+            Closed::Listener { boot, port } => {
+                if let Some(host) = host_of(boot) {
+                    self.with_network(|network, agenda| network.close_listener(agenda, host, port));
+                }
+            }
+        }
+    }
+
+    /// Starts an operation of the running host's disk: `effect` happens when its time has passed, even if nobody waits for it any
+    /// more.
+    pub(super) fn submit<T: 'static>(
+        &self,
+        speed: Speed,
+        effect: impl FnOnce(&mut Disk, u64) -> io::Result<T> + 'static,
+    ) -> Submitted<T> {
+        let slot = Rc::new(RefCell::new(Slot { result: None, waker: None }));
+        let answer = slot.clone();
+        let span = match speed {
+            Speed::Quick => QUICK_NS,
+            Speed::Sync => SYNC_NS,
+        };
+        let effect = Box::new(move |disk: &mut Disk, now_ns: u64| {
+            let result = effect(disk, now_ns);
+            let mut answer = answer.borrow_mut();
+            answer.result = Some(result);
+            answer.waker.take()
+        });
+        let host = self.current();
+        self.state.borrow_mut().agenda.after(span, Event::Disk(host, effect));
+        Submitted { slot }
+    }
+
+    /// Drops a host's tasks; what their destructors spawn as well. Destructors run as the host's code.
+    pub(super) fn end_tasks(&self, host: HostId) {
+        self.current.set(host);
+        loop {
+            let (tasks, locals) = self.with_state(|state| state.take_tasks(host));
+            if tasks.is_empty() && locals.is_empty() {
+                break;
+            }
+            drop(tasks);
+            drop(locals);
+        }
+        let timers = self.with_timers(std::mem::take);
+        drop(timers);
+        // What the destructors let go of belongs to a boot that is over, so it isn't closed a second time.
+        self.boots.borrow_mut()[host.0] = next_boot();
+    }
+
+    /// Lets each disk operation of a host that is under way happen or not.
+    pub(super) fn end_operations(&self, host: HostId) {
+        let effects = self.with_state(|state| {
+            let now_ns = state.hosts[host.0].clock.time_of_day_ns(state.agenda.clock_ns);
+            let operations = state.agenda.take_disk_operations(host);
+            let mut left = Vec::new();
+            for effect in operations {
+                if state.agenda.rng.coin() {
+                    effect(&mut state.hosts[host.0].disk, now_ns);
+                } else {
+                    left.push(effect);
+                }
+            }
+            left
+        });
+        drop(effects);
+    }
+
+    /// Stops a host's processes or lets them go on.
+    pub(super) fn set_running(&self, host: HostId, runs: bool) {
+        self.with_state(|state| state.set_running(host, runs));
+    }
+}
+
+impl State {
+    /// A task is to be polled, as soon as its host runs.
+    fn make_ready(&mut self, id: u64) {
+        let Some(task) = self.tasks.get(&id) else { return };
+        let host = &mut self.hosts[task.host.0];
+        if host.runs {
+            self.ready.push(id);
+        } else {
+            host.parked.push(id);
+        }
+    }
+
+    fn set_running(&mut self, host: HostId, runs: bool) {
+        self.hosts[host.0].runs = runs;
+        let parked = std::mem::take(&mut self.hosts[host.0].parked);
+        let ready = std::mem::take(&mut self.ready);
+        ready.into_iter().chain(parked).for_each(|id| self.make_ready(id));
+    }
+
+    /// Moves woken tasks to the ready ones; false if there are none.
+    fn collect_ready(&mut self) -> bool {
+        let woken = std::mem::take(&mut *self.woken.lock());
+        woken.into_iter().for_each(|id| self.make_ready(id));
+        self.ready.retain(|id| self.tasks.contains_key(id));
+        !self.ready.is_empty()
+    }
+
+    /// Takes one of the ready tasks out to be polled.
+    fn choose(&mut self) -> Option<(u64, HostId, Waker, LocalTask)> {
+        let choice = self.agenda.rng.below(self.ready.len() as u64) as usize;
+        let id = self.ready.swap_remove(choice);
+        self.steps += 1;
+        self.agenda.clock_ns += self.agenda.rng.between(STEP_NS.0, STEP_NS.1);
+        self.note(id);
+        let task = self.tasks.get_mut(&id)?;
+        task.header.queued.store(false, Ordering::Release);
+        Some((id, task.host, task.waker.clone(), task.future.take()?))
+    }
+
+    /// Lets time pass up to the next event, or to `end_ns` if that is earlier.
+    fn jump(&mut self, end_ns: u64) -> Result<(), Deadlock> {
+        let timer = |host: &Host| host.timers.next_deadline().map(|deadline| host.clock.world_ns(deadline));
+        let timers = self.hosts.iter().filter_map(timer).min();
+        let next = [self.agenda.next_due(), timers].into_iter().flatten().min().unwrap_or(u64::MAX);
+        let next = next.min(end_ns);
+        if next == u64::MAX {
+            return Err(Deadlock { tasks: self.tasks.len(), clock_ns: self.agenda.clock_ns });
+        }
+        self.agenda.clock_ns = self.agenda.clock_ns.max(next);
+        Ok(())
+    }
+
+    fn take_due(&mut self) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        while let Some((at, number, event)) = self.agenda.take_due() {
+            match event {
+                Event::Disk(host, effect) => {
+                    let host = &mut self.hosts[host.0];
+                    woken.extend(effect(&mut host.disk, host.clock.time_of_day_ns(at)));
+                }
+                Event::Packet(packet) => self.network.deliver(&mut self.agenda, packet),
+                Event::Stall(end) => self.network.look_after(&mut self.agenda, end),
+            }
+            self.note(number);
+        }
+        woken.extend(self.network.take_woken());
+        for host in &mut self.hosts {
+            host.timers.take_due(host.clock.monotonic_ns(self.agenda.clock_ns), &mut woken);
+        }
+        woken
+    }
+
+    fn take_tasks(&mut self, host: HostId) -> (Vec<SimTask>, Locals) {
+        let (of_host, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.tasks).into_iter().partition(|(_, task)| task.host == host);
+        self.tasks = others;
+        self.ready.retain(|id| self.tasks.contains_key(id));
+        self.hosts[host.0].parked.clear();
+        (of_host.into_values().collect(), std::mem::take(&mut self.hosts[host.0].locals))
+    }
+
+    /// Adds a decision to the digest.
+    fn note(&mut self, what: u64) {
+        let mut mixed = self.fingerprint ^ what.rotate_left(17) ^ self.agenda.clock_ns;
+        self.fingerprint = crate::clock::split_mix(&mut mixed);
+    }
+}
+
+struct Slot<T> {
+    result: Option<io::Result<T>>,
+    waker: Option<Waker>,
+}
+
+/// An operation under way.
+pub(super) struct Submitted<T> {
+    slot: Rc<RefCell<Slot<T>>>,
+}
+
+impl<T> Future for Submitted<T> {
+    type Output = io::Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let mut slot = self.slot.borrow_mut();
+        match slot.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                slot.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

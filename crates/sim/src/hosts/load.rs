@@ -1,0 +1,277 @@
+//! What programs on the clients do, and the record of what they saw.
+
+use client::{Client, Handle, WriteHow};
+use history::{Event, Record};
+use rt::IoBuf;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use types::{Credentials, Errno, Error, InodeId, Result, SetAttr};
+
+const ROOT_USER: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
+const O_RDWR: u32 = 0o2;
+const O_EXCL_RDWR: u32 = 0o202;
+/// Bytes that are written and read together.
+const BLOCK: usize = 4096;
+/// Distance of blocks in a file: they lie askew to pages, in several chunks of 64 KiB, and none in two.
+const STRIDE: u64 = 40_000;
+/// Files, and blocks of each.
+const FILES: u64 = 2;
+const BLOCKS: u64 = 4;
+/// Names that are made and removed.
+const NAMES: u64 = 3;
+/// Operations on one opening of a file, at most.
+const MAX_PER_OPEN: u64 = 4;
+/// Pause between two operations of a program, at most.
+const MAX_PAUSE_NS: u64 = 50_000_000;
+
+/// What all programs write down. The clock counts calls and returns, which is all that their order needs.
+#[derive(Default)]
+pub(super) struct Journal {
+    pub(super) records: RefCell<Vec<Record>>,
+    clock: Cell<u64>,
+    /// Returns so far.
+    pub(super) returned: Cell<u64>,
+    next_value: Cell<u64>,
+    /// The longest that an operation took.
+    pub(super) longest_ns: Cell<u64>,
+    pub(super) stop: Cell<bool>,
+}
+
+impl Journal {
+    fn tick(&self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    /// A value that no other write has. 0 is what blocks begin with.
+    fn new_value(&self) -> u64 {
+        self.next_value.set(self.next_value.get() + 1);
+        self.next_value.get()
+    }
+}
+
+/// One program.
+pub(super) struct Program {
+    pub(super) client: Arc<Client>,
+    pub(super) journal: Rc<Journal>,
+    pub(super) host: u32,
+    pub(super) number: u32,
+    /// Clients that the blocks are dealt out to in turn, for writing; 1: everybody writes everywhere.
+    pub(super) writers: u32,
+}
+
+/// Makes the files that programs use, full of zeros: as data, or as one hole.
+pub(super) async fn prepare(client: &Client, holes: bool) -> Result<()> {
+    for file in 0..FILES {
+        let name = file_name(file);
+        let created = client.create(ROOT_USER, InodeId::ROOT, name.as_bytes(), 0o100644, 0, O_EXCL_RDWR);
+        let (attr, handle) = created.await?;
+        if !holes {
+            let zeros = IoBuf::alloc((BLOCKS * STRIDE) as usize);
+            zeros.zero(0..zeros.len());
+            client.write(&handle, 0, zeros, WriteHow::default()).await?;
+        }
+        client.release(handle).await;
+        client.setattr(ROOT_USER, attr.ino, SetAttr::default(), Some(BLOCKS * STRIDE)).await?;
+        client.forget(attr.ino, 1);
+    }
+    Ok(())
+}
+
+fn file_name(file: u64) -> String {
+    format!("file{file}")
+}
+
+fn below(limit: u64) -> u64 {
+    rt::random_u64() % limit
+}
+
+/// Whether a change that failed so may have happened.
+fn is_open(error: &Error) -> bool {
+    matches!(error.errno, Errno::ETIMEDOUT | Errno::EIO)
+}
+
+fn refused(what: &str, error: &Error) -> Event {
+    Event::Refused { what: format!("{what}: {error}"), errno: error.errno.0 }
+}
+
+impl Program {
+    /// Does one thing after the other until it is to stop.
+    pub(super) async fn run(self) {
+        while !self.journal.stop.get() {
+            match below(3) {
+                0 => self.use_name(&format!("name{}", below(NAMES))).await,
+                _ => self.use_file(below(FILES), 1 + below(MAX_PER_OPEN)).await,
+            }
+            rt::sleep(std::time::Duration::from_nanos(below(MAX_PAUSE_NS))).await;
+        }
+    }
+
+    /// Reads every block and looks every name up, so that the end of the history says what is left.
+    pub(super) async fn look_at_everything(&self) {
+        for name in 0..NAMES {
+            self.look(&format!("name{name}")).await;
+        }
+        for file in 0..FILES {
+            let Some(handle) = self.open(file).await else { continue };
+            for block in 0..BLOCKS {
+                self.read(&handle, file, block).await;
+            }
+            self.client.release(handle).await;
+        }
+    }
+
+    /// Records an operation from its call to its return. One that gives no event, or never returns, is kept as `event` without an
+    /// answer: a look says nothing then, and the effect of a change is open.
+    async fn record(&self, object: String, event: Event, operation: impl Future<Output = Option<Event>>) {
+        let journal = &self.journal;
+        let (client, thread) = (self.host, self.number);
+        let record = Record { client, thread, object, called_ns: journal.tick(), returned_ns: None, event };
+        let index = journal.records.borrow().len();
+        journal.records.borrow_mut().push(record);
+        let began = rt::monotonic_ns();
+        let seen = operation.await;
+        journal.longest_ns.set(journal.longest_ns.get().max(rt::monotonic_ns() - began));
+        journal.returned.set(journal.returned.get() + 1);
+        if let Some(event) = seen {
+            let record = &mut journal.records.borrow_mut()[index];
+            record.returned_ns = Some(journal.tick());
+            record.event = event;
+        }
+    }
+
+    async fn open(&self, file: u64) -> Option<Arc<Handle>> {
+        let name = file_name(file);
+        let attr = self.client.lookup(ROOT_USER, InodeId::ROOT, name.as_bytes()).await;
+        let opened = match attr {
+            Ok(attr) => {
+                let opened = self.client.open(ROOT_USER, attr.ino, O_RDWR).await;
+                self.client.forget(attr.ino, 1);
+                opened
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &opened
+            && !is_open(error)
+        {
+            let event = refused("open", error);
+            self.record(object_of(file, 0), event.clone(), async { Some(event) }).await;
+        }
+        opened.ok()
+    }
+
+    async fn use_file(&self, file: u64, times: u64) {
+        let Some(handle) = self.open(file).await else { return };
+        for _ in 0..times {
+            let block = below(BLOCKS);
+            let writer = (file * BLOCKS + block) % u64::from(self.writers);
+            let may_write = writer == u64::from(self.host % self.writers);
+            match below(2) {
+                1 if may_write => self.write(&handle, file, block).await,
+                _ => self.read(&handle, file, block).await,
+            }
+        }
+        self.client.release(handle).await;
+    }
+
+    async fn read(&self, handle: &Arc<Handle>, file: u64, block: u64) {
+        let read = async {
+            let buf = IoBuf::alloc(BLOCK);
+            match self.client.read(handle, block * STRIDE, buf.clone(), false).await {
+                Ok(BLOCK) => Some(found(buf.as_slice())),
+                Ok(short) => Some(Event::Refused { what: format!("read: {short} bytes"), errno: 0 }),
+                Err(error) if is_open(&error) => None,
+                Err(error) => Some(refused("read", &error)),
+            }
+        };
+        self.record(object_of(file, block), Event::Read { value: 0 }, read).await;
+    }
+
+    async fn write(&self, handle: &Arc<Handle>, file: u64, block: u64) {
+        let value = self.journal.new_value();
+        let written = Event::Write { value };
+        let write = async {
+            let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(BLOCK / 8));
+            let how = WriteHow { direct: below(2) == 0, ..WriteHow::default() };
+            match self.client.write(handle, block * STRIDE, buf, how).await {
+                Ok(_) => Some(Event::Write { value }),
+                Err(error) if is_open(&error) => None,
+                Err(error) => Some(refused("write", &error)),
+            }
+        };
+        self.record(object_of(file, block), written, write).await;
+    }
+
+    async fn use_name(&self, name: &str) {
+        match below(3) {
+            0 => self.create(name).await,
+            1 => self.unlink(name).await,
+            _ => self.look(name).await,
+        }
+    }
+
+    async fn create(&self, name: &str) {
+        let create = async {
+            let created =
+                self.client.create(ROOT_USER, InodeId::ROOT, name.as_bytes(), 0o100644, 0, O_EXCL_RDWR);
+            match created.await {
+                Ok((attr, handle)) => {
+                    self.client.release(handle).await;
+                    self.client.forget(attr.ino, 1);
+                    Some(Event::Create { inode: Some(attr.ino.0) })
+                }
+                Err(error) if error.errno == Errno::EEXIST => Some(Event::CreateExists),
+                Err(error) if is_open(&error) => None,
+                Err(error) => Some(refused("create", &error)),
+            }
+        };
+        self.record(name.into(), Event::Create { inode: None }, create).await;
+    }
+
+    async fn unlink(&self, name: &str) {
+        let unlink = async {
+            match self.client.unlink(ROOT_USER, InodeId::ROOT, name.as_bytes()).await {
+                Ok(_) => Some(Event::Unlink),
+                Err(error) if error.errno == Errno::ENOENT => Some(Event::UnlinkMissing),
+                Err(error) if is_open(&error) => None,
+                Err(error) => Some(refused("unlink", &error)),
+            }
+        };
+        self.record(name.into(), Event::Unlink, unlink).await;
+    }
+
+    async fn look(&self, name: &str) {
+        let look = async {
+            match self.client.lookup(ROOT_USER, InodeId::ROOT, name.as_bytes()).await {
+                Ok(attr) => {
+                    self.client.forget(attr.ino, 1);
+                    Some(Event::Look { inode: attr.ino.0 })
+                }
+                Err(error) if error.errno == Errno::ENOENT => Some(Event::LookMissing),
+                Err(error) if is_open(&error) => None,
+                Err(error) => Some(refused("lookup", &error)),
+            }
+        };
+        self.record(name.into(), Event::LookMissing, look).await;
+    }
+}
+
+fn object_of(file: u64, block: u64) -> String {
+    format!("file{file} block {block}")
+}
+
+/// What a block says.
+fn found(bytes: &[u8]) -> Event {
+    let mut values: Vec<u64> = Vec::new();
+    for word in bytes.chunks_exact(8) {
+        let value = u64::from_le_bytes(word.try_into().expect("chunks have 8 bytes"));
+        if !values.contains(&value) {
+            values.push(value);
+        }
+    }
+    match values[..] {
+        [value] => Event::Read { value },
+        _ => Event::TornRead { values },
+    }
+}

@@ -1,0 +1,179 @@
+//! The processes of a cluster, each on its host.
+
+use crate::cluster::{
+    HASH_KEY, LOG_BYTES, PARTITIONS, PATTERN, cluster_map, directory, identity, store_error, targets,
+};
+use chunkstore::{Options, Store};
+use client::{Client, ClientOptions, StorageChannel};
+use kv::{Blocking, Durability, Engine, Memory, Writer};
+use meta::{MetaOptions, MetaService};
+use net::{
+    Channel, ClientIdentity, Handler, Liveness, Peer, PeerOptions, Router, Security, Server, ServerLimits,
+    ServerOptions,
+};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use storage::StorageService;
+use types::{Credentials, InodeId, MapHandle, NodeId, Result, SessionId, TargetId};
+use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
+
+const PORT: u16 = 7000;
+/// Name of the simulated cluster's only cluster.
+const CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
+/// How long a call is repeated.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Short, so that silence is noticed often in a run.
+const LIVENESS: Liveness =
+    Liveness { ask_after: Duration::from_millis(500), give_up_after: Duration::from_secs(1) };
+/// How long a metadata service that can't start (a target doesn't answer) waits before it tries again.
+const RESTART_PAUSE: Duration = Duration::from_millis(500);
+/// How often the metadata service looks for targets that were left in disorder.
+const TIDY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A target, and files that may be in disorder on it.
+type Touched = (TargetId, Vec<InodeId>);
+
+/// Where everything is, and what outlives processes besides the disks.
+#[derive(Clone)]
+pub(super) struct Site {
+    pub(super) engine: Arc<Memory>,
+    pub(super) meta_ip: Ipv4Addr,
+    /// Storage hosts; targets are dealt out to them in turn.
+    pub(super) storage_ips: Vec<Ipv4Addr>,
+    /// Files that targets found changing when they started.
+    pub(super) touched: Rc<RefCell<Vec<Touched>>>,
+}
+
+impl Site {
+    fn storage_of(&self, target: TargetId) -> usize {
+        (target.0 as usize - 1) % self.storage_ips.len()
+    }
+
+    fn targets_of(&self, index: usize) -> impl Iterator<Item = TargetId> + '_ {
+        targets().filter(move |target| self.storage_of(*target) == index)
+    }
+
+    /// Makes the targets of a storage host.
+    pub(super) async fn format(self, index: usize) -> Result<()> {
+        for target in self.targets_of(index) {
+            Store::format_with_log(&directory(target), &identity(target), LOG_BYTES)
+                .await
+                .map_err(store_error)?;
+        }
+        Ok(())
+    }
+
+    /// A storage host's process.
+    pub(super) async fn serve_storage(self, index: usize) -> Result<()> {
+        let mut stores = Vec::new();
+        for target in self.targets_of(index) {
+            let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
+            let (store, _report) = opened.map_err(store_error)?;
+            self.touched.borrow_mut().push((target, store.take_touched()));
+            rt::spawn(store.clone().background());
+            stores.push(store);
+        }
+        let service: Arc<dyn Handler<StorageRequest, StorageReply>> = Arc::new(StorageService::new(stores));
+        let name = format!("storage host {index}");
+        let _server = serve(name, self.storage_ips[index], Router::new().with(service))?;
+        std::future::pending().await
+    }
+
+    /// The metadata host's process. It starts when the targets answer.
+    pub(super) async fn serve_meta(self) {
+        let identity = new_identity("metadata");
+        loop {
+            match self.try_serve_meta(&identity).await {
+                Ok(()) => return,
+                Err(_) => rt::sleep(RESTART_PAUSE).await,
+            }
+        }
+    }
+
+    async fn try_serve_meta(&self, identity: &ClientIdentity) -> Result<()> {
+        let engine: Arc<dyn Engine> = self.engine.clone();
+        let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
+        let options = MetaOptions { node: NodeId(1), hash_key: HASH_KEY, partitions: PARTITIONS };
+        let meta = MetaService::open(writer, options, map(), self.storage_channels(identity)).await?;
+        meta.recover().await?;
+        self.tidy(&meta).await?;
+        rt::spawn(meta.clone().background());
+        let service: Arc<dyn Handler<MetaRequest, MetaResponse>> = meta.clone();
+        let _server = serve("metadata".into(), self.meta_ip, Router::new().with(service))?;
+        loop {
+            rt::sleep(TIDY_INTERVAL).await;
+            // What fails is tried again.
+            let _ = self.tidy(&meta).await;
+        }
+    }
+
+    async fn tidy(&self, meta: &MetaService) -> Result<()> {
+        loop {
+            let Some((target, files)) = self.touched.borrow_mut().pop() else { return Ok(()) };
+            let tidied = meta.tidy(target, &files).await;
+            if tidied.is_err() {
+                self.touched.borrow_mut().push((target, files));
+                return tidied;
+            }
+        }
+    }
+
+    /// A client, on the host that runs.
+    pub(super) fn client(&self, session: SessionId) -> Arc<Client> {
+        let identity = new_identity("client");
+        let client = Client::new(ClientOptions {
+            session,
+            meta: Channel::remote(peer("metadata".into(), self.meta_ip, &identity)),
+            storage: self.storage_channels(&identity),
+            map: map(),
+            server_cache: false,
+        });
+        rt::spawn(client.clone().background());
+        client
+    }
+
+    fn storage_channels(&self, identity: &ClientIdentity) -> HashMap<TargetId, StorageChannel> {
+        let addresses = self.storage_ips.iter().enumerate();
+        let peers: Vec<Arc<Peer>> =
+            addresses.map(|(index, ip)| peer(format!("storage host {index}"), *ip, identity)).collect();
+        targets().map(|target| (target, Channel::remote(peers[self.storage_of(target)].clone()))).collect()
+    }
+}
+
+/// What a new file system gets.
+pub(super) async fn set_pattern(client: &Client) -> Result<()> {
+    let root = Credentials::default();
+    client.setxattr(root, InodeId::ROOT, b"weft.pattern", PATTERN, XattrMode::Any, false).await
+}
+
+fn map() -> MapHandle {
+    Arc::new(RwLock::new(Arc::new(cluster_map())))
+}
+
+fn new_identity(name: &str) -> ClientIdentity {
+    ClientIdentity { cluster: CLUSTER.into(), name: name.into(), client: rt::random_u64() }
+}
+
+fn peer(name: String, ip: Ipv4Addr, identity: &ClientIdentity) -> Arc<Peer> {
+    let mut options = PeerOptions::new(name, vec![SocketAddr::from((ip, PORT))], identity.clone());
+    options.timeout = CALL_TIMEOUT;
+    options.liveness = LIVENESS;
+    Peer::new(options)
+}
+
+fn serve(name: String, ip: Ipv4Addr, router: Router) -> Result<Arc<Server>> {
+    let options = ServerOptions {
+        listen: vec![SocketAddr::from((ip, PORT))],
+        cores: 1,
+        name,
+        cluster: CLUSTER.into(),
+        security: Security::Plain,
+        sum_payloads: true,
+        limits: ServerLimits { liveness: LIVENESS, ..ServerLimits::default() },
+    };
+    Server::start(options, router)
+}

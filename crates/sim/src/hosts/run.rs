@@ -1,0 +1,352 @@
+//! One run: a cluster, its load, and what goes wrong.
+
+use super::load::{Journal, Program, prepare};
+use super::process::{CALL_TIMEOUT, Site, set_pattern};
+use history::{Limits, judge};
+use kv::Memory;
+use rt::sim::{HostId, NetworkOptions, World};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use types::SessionId;
+
+/// Calls that one operation makes one after the other, at most; each may take its time-out.
+const CALLS_PER_OPERATION: u32 = 8;
+/// How long a start of the cluster may take.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long everybody gets to recover when everything works again.
+const RECOVERY: Duration = Duration::from_secs(15);
+/// Within this, each program must do something then.
+const PROGRESS: Duration = Duration::from_secs(3);
+/// How long a process stays dead, at most, and how long things go wrong before something else does.
+const MAX_DEAD_MS: u64 = 2_000;
+const MAX_QUIET_MS: u64 = 1_000;
+/// Chances in a million that a piece of a stream breaks its connection.
+const RESETS_PER_MILLION: u32 = 300;
+
+/// What a run is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct HostsOptions {
+    /// Clients, each on its host.
+    pub clients: u32,
+    /// Programs of each client.
+    pub programs: u32,
+    /// Storage hosts.
+    pub storages: usize,
+    /// Things that go wrong.
+    pub faults: u32,
+    /// Whether clients write each other's blocks. Runs can fail then: a write that is repeated, since its connection broke, after
+    /// another client has seen and overwritten it comes back.
+    pub shared_writes: bool,
+    /// Whether files begin as holes, so that their chunks are made while others have them open.
+    pub holes: bool,
+    /// Whether the metadata service's process dies, too.
+    pub meta_dies: bool,
+    /// Whether clients die, too.
+    pub clients_die: bool,
+    /// Whether storage hosts lose their power instead of their process. Programs don't sync here, so runs fail then: that shows that
+    /// checks work.
+    pub power_cuts: bool,
+}
+
+impl Default for HostsOptions {
+    fn default() -> HostsOptions {
+        HostsOptions {
+            clients: 1,
+            programs: 3,
+            storages: 3,
+            faults: 30,
+            shared_writes: false,
+            holes: false,
+            meta_dies: true,
+            clients_die: true,
+            power_cuts: false,
+        }
+    }
+}
+
+/// What a run did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostsSummary {
+    /// Operations that returned.
+    pub operations: u64,
+    /// Changes whose effect nobody knows.
+    pub open: u64,
+    /// Operations that overlapped with another one on the same object.
+    pub concurrent: u64,
+    /// Deaths of processes.
+    pub kills: u64,
+    /// Ways that were cut.
+    pub cuts: u64,
+    /// A digest of all decisions: equal for equal runs.
+    pub fingerprint: u64,
+}
+
+/// Something that must not happen.
+#[derive(Clone, Debug)]
+pub struct HostsViolation {
+    /// The run.
+    pub seed: u64,
+    /// How it was set.
+    pub options: HostsOptions,
+    /// Steps that the scheduler had made.
+    pub step: u64,
+    /// What was wrong.
+    pub cause: String,
+}
+
+impl fmt::Display for HostsViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HostsOptions { clients, faults, shared_writes, holes, .. } = self.options;
+        writeln!(f, "seed {}, step {}: {}", self.seed, self.step, self.cause)?;
+        write!(
+            f,
+            "to replay: cargo run -p sim -- --seed {} hosts --clients {clients} --faults {faults}",
+            self.seed
+        )?;
+        let switches = [(shared_writes, " --shared-writes"), (holes, " --holes")];
+        switches.iter().filter(|(on, _)| *on).try_for_each(|(_, switch)| f.write_str(switch))
+    }
+}
+
+struct Run {
+    options: HostsOptions,
+    world: World,
+    meta: HostId,
+    storages: Vec<HostId>,
+    clients: Vec<HostId>,
+    site: Site,
+    journal: Rc<Journal>,
+    next_session: u64,
+    summary: HostsSummary,
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// The first thing that must not happen.
+pub fn run_hosts_seed(seed: u64, options: HostsOptions) -> Result<HostsSummary, Box<HostsViolation>> {
+    let mut run = Run::new(seed, options);
+    run.all().map_err(|cause| Box::new(HostsViolation { seed, options, step: run.world.steps(), cause }))
+}
+
+impl Run {
+    fn new(seed: u64, options: HostsOptions) -> Run {
+        let mut world = World::new(seed);
+        world.set_network(NetworkOptions {
+            resets_per_million: RESETS_PER_MILLION,
+            ..NetworkOptions::default()
+        });
+        let meta = world.add_host("metadata");
+        let storages: Vec<HostId> =
+            (0..options.storages).map(|index| world.add_host(&format!("storage {index}"))).collect();
+        let clients = (0..options.clients).map(|index| world.add_host(&format!("client {index}"))).collect();
+        let site = Site {
+            engine: Arc::new(Memory::new()),
+            meta_ip: world.ip(meta),
+            storage_ips: storages.iter().map(|host| world.ip(*host)).collect(),
+            touched: Rc::default(),
+        };
+        Run {
+            options,
+            world,
+            meta,
+            storages,
+            clients,
+            site,
+            journal: Rc::default(),
+            next_session: 1,
+            summary: HostsSummary::default(),
+        }
+    }
+
+    fn all(&mut self) -> Result<HostsSummary, String> {
+        self.make_cluster()?;
+        for index in 0..self.clients.len() {
+            self.start_client(index);
+        }
+        for _ in 0..self.options.faults {
+            self.let_pass(MAX_QUIET_MS);
+            self.disturb();
+        }
+        self.repair();
+        self.see_progress()?;
+        self.journal.stop.set(true);
+        self.world.advance(CALL_TIMEOUT * CALLS_PER_OPERATION);
+        self.look_at_everything()?;
+        self.judge()
+    }
+
+    /// Runs something on a host to its end.
+    fn run_on<T: 'static>(
+        &mut self,
+        host: HostId,
+        what: &str,
+        future: impl Future<Output = types::Result<T>> + 'static,
+    ) -> Result<T, String> {
+        let limited = async move { rt::timeout(START_LIMIT, future).await };
+        let ended = self.world.run(host, limited).map_err(|deadlock| format!("{what}: {deadlock}"))?;
+        let result = ended.ok_or_else(|| format!("{what} takes longer than {START_LIMIT:?}"))?;
+        result.map_err(|error| format!("{what}: {error}"))
+    }
+
+    fn make_cluster(&mut self) -> Result<(), String> {
+        for index in 0..self.storages.len() {
+            let format = self.site.clone().format(index);
+            self.run_on(self.storages[index], "making targets", format)?;
+            self.start_storage(index);
+        }
+        self.start_meta();
+        let (site, session, holes) = (self.site.clone(), self.new_session(), self.options.holes);
+        self.run_on(self.clients[0], "making files", async move {
+            let client = site.client(session);
+            set_pattern(&client).await?;
+            prepare(&client, holes).await?;
+            client.shutdown().await
+        })
+    }
+
+    fn start_storage(&mut self, index: usize) {
+        let serve = self.site.clone().serve_storage(index);
+        self.world.spawn(self.storages[index], async move {
+            let Err(error) = serve.await else { return };
+            panic!("storage host {index} doesn't start: {error}");
+        });
+    }
+
+    fn start_meta(&mut self) {
+        self.world.spawn(self.meta, self.site.clone().serve_meta());
+    }
+
+    fn new_session(&mut self) -> SessionId {
+        self.next_session += 1;
+        SessionId(self.next_session)
+    }
+
+    fn start_client(&mut self, index: usize) {
+        let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
+        let programs = self.options.programs;
+        let writers = if self.options.shared_writes { 1 } else { self.options.clients };
+        self.world.spawn(self.clients[index], async move {
+            let client = site.client(session);
+            for number in 0..programs {
+                let (client, journal) = (client.clone(), journal.clone());
+                rt::spawn(Program { client, journal, host: index as u32, number, writers }.run());
+            }
+        });
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.world.random() % limit
+    }
+
+    fn one_of(&mut self, hosts: &[HostId]) -> HostId {
+        hosts[self.below(hosts.len() as u64) as usize]
+    }
+
+    fn let_pass(&mut self, limit_ms: u64) {
+        let time = Duration::from_millis(self.below(limit_ms));
+        self.world.advance(time);
+    }
+
+    fn all_hosts(&self) -> Vec<HostId> {
+        [self.meta].iter().chain(&self.storages).chain(&self.clients).copied().collect()
+    }
+
+    /// Something goes wrong, or is repaired.
+    fn disturb(&mut self) {
+        let hosts = self.all_hosts();
+        let (a, b) = (self.one_of(&hosts), self.one_of(&hosts));
+        match self.below(10) {
+            0 | 1 => self.kill_storage(),
+            2 if self.options.meta_dies => self.kill_meta(),
+            3 if self.options.clients_die => self.kill_client(),
+            4 => self.world.cut(a, b),
+            5 => self.world.cut_one_way(a, b),
+            6 => self.world.reset_connections(a, b),
+            7 => self.world.stop(a),
+            _ => return self.repair(),
+        }
+        self.summary.cuts += 1;
+    }
+
+    fn kill_storage(&mut self) {
+        let index = self.below(self.storages.len() as u64) as usize;
+        match self.options.power_cuts {
+            true => self.world.crash(self.storages[index]),
+            false => self.world.kill(self.storages[index]),
+        }
+        self.summary.kills += 1;
+        self.let_pass(MAX_DEAD_MS);
+        self.start_storage(index);
+    }
+
+    fn kill_meta(&mut self) {
+        self.world.kill(self.meta);
+        self.site.engine.kill();
+        self.summary.kills += 1;
+        self.let_pass(MAX_DEAD_MS);
+        self.start_meta();
+    }
+
+    fn kill_client(&mut self) {
+        let index = self.below(self.clients.len() as u64) as usize;
+        self.world.kill(self.clients[index]);
+        self.summary.kills += 1;
+        self.let_pass(MAX_DEAD_MS);
+        self.start_client(index);
+    }
+
+    fn repair(&mut self) {
+        let hosts = self.all_hosts();
+        for (index, &a) in hosts.iter().enumerate() {
+            self.world.resume(a);
+            hosts[index..].iter().for_each(|&b| self.world.heal(a, b));
+        }
+    }
+
+    /// Now that everything works, operations must return again, and none may have taken too long.
+    fn see_progress(&mut self) -> Result<(), String> {
+        self.world.advance(RECOVERY);
+        let before = self.journal.returned.get();
+        self.world.advance(PROGRESS);
+        let returned = self.journal.returned.get() - before;
+        let programs = self.options.clients * self.options.programs;
+        if returned < u64::from(programs) {
+            return Err(format!(
+                "{returned} operations of {programs} programs returned within {PROGRESS:?} although all hosts work"
+            ));
+        }
+        Ok(())
+    }
+
+    fn look_at_everything(&mut self) -> Result<(), String> {
+        let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
+        let host = self.clients[0];
+        self.run_on(host, "looking at everything", async move {
+            let client = site.client(session);
+            Program { client, journal, host: 0, number: u32::MAX, writers: 1 }.look_at_everything().await;
+            Ok(())
+        })
+    }
+
+    fn judge(&mut self) -> Result<HostsSummary, String> {
+        let report = judge(&self.journal.records.borrow(), Limits::default());
+        if !report.is_linearizable() {
+            return Err(report.to_string());
+        }
+        let longest = Duration::from_nanos(self.journal.longest_ns.get());
+        // A stopped process can't return; it is stopped for as long as other faults take.
+        let limit = CALL_TIMEOUT * CALLS_PER_OPERATION
+            + Duration::from_millis(MAX_QUIET_MS + MAX_DEAD_MS) * self.options.faults;
+        if longest > limit {
+            return Err(format!("an operation took {longest:?}, more than {limit:?}"));
+        }
+        self.summary.operations = self.journal.returned.get();
+        self.summary.open = report.open as u64;
+        self.summary.concurrent = report.concurrent as u64;
+        self.summary.fingerprint = self.world.fingerprint();
+        Ok(self.summary)
+    }
+}

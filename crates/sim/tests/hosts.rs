@@ -1,0 +1,48 @@
+//! Runs of the cluster on several hosts, small enough for every build.
+
+use sim::hosts::{HostsOptions, run_hosts_seed};
+
+fn seeds_pass(options: HostsOptions) {
+    let (mut operations, mut open, mut kills) = (0, 0, 0);
+    for seed in 0..6 {
+        match run_hosts_seed(seed, options) {
+            Ok(summary) => {
+                operations += summary.operations;
+                open += summary.open;
+                kills += summary.kills;
+            }
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    assert!(operations > 1_000 && open > 0 && kills > 0);
+}
+
+#[test]
+fn what_programs_of_one_client_see_has_an_order() {
+    seeds_pass(HostsOptions::default());
+}
+
+#[test]
+fn what_programs_of_several_clients_see_has_an_order() {
+    seeds_pass(HostsOptions { clients: 3, programs: 2, meta_dies: false, ..HostsOptions::default() });
+}
+
+/// The negative control: what checks can't see missing, they can't see broken.
+#[test]
+fn writes_that_a_power_cut_takes_are_noticed() {
+    let options = HostsOptions { power_cuts: true, ..HostsOptions::default() };
+    let violation = (0..6).find_map(|seed| run_hosts_seed(seed, options).err());
+    assert!(violation.expect("some seed of six fails").cause.contains("violation"));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let options = HostsOptions::default();
+    for seed in [1, 7] {
+        assert_eq!(run_hosts_seed(seed, options).unwrap(), run_hosts_seed(seed, options).unwrap());
+    }
+    assert_ne!(
+        run_hosts_seed(1, options).unwrap().fingerprint,
+        run_hosts_seed(7, options).unwrap().fingerprint
+    );
+}
