@@ -164,6 +164,11 @@ impl Client {
         }
     }
 
+    /// Whether this is the only session there is: nothing changes behind its back. One that isn't alone needs its background work to run.
+    pub fn is_alone(&self) -> bool {
+        self.leases.is_alone()
+    }
+
     /// Asks something that changes nothing.
     async fn ask(&self, op: MetaOp) -> Result<Answer> {
         self.send(0, Credentials::default(), op).await

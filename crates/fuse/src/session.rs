@@ -45,9 +45,6 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Requests under way per processor; cut to what 512 MiB of buffers hold, and at least 4.
     pub depth: usize,
-    /// Other clients use the same file system: what the kernel keeps is taken back when they change it. The client's background work has to
-    /// run.
-    pub shared: bool,
 }
 
 impl MountOptions {
@@ -60,7 +57,6 @@ impl MountOptions {
             read_only: false,
             allow_other: true,
             depth: DEFAULT_DEPTH,
-            shared: false,
         }
     }
 }
@@ -112,6 +108,8 @@ impl Session {
             other => other,
         };
         let agreement = agreement.inspect_err(|_| give_up(&mount))?;
+        // Other clients use the same file system: what the kernel keeps is taken back when they change it.
+        let is_shared = !client.is_alone();
         let shared = Arc::new(Shared {
             client,
             mount,
@@ -120,14 +118,14 @@ impl Session {
             interrupts: Interrupts::default(),
             holders: Holders::default(),
             stats: Stats::new(transport::cores(agreement.over_uring())),
-            is_shared: options.shared,
+            is_shared,
             notifier: Notifier::default(),
             cores: AtomicUsize::new(0),
             live: Mutex::new(0),
             changed: Condvar::new(),
             fault: Mutex::new(None),
         });
-        if options.shared {
+        if is_shared {
             let face: Arc<dyn Invalidate> = shared.clone();
             shared.client.set_face(Arc::downgrade(&face));
         }

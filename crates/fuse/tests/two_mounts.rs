@@ -55,7 +55,7 @@ impl Cluster {
         let mounts = clients.recv().unwrap().into_iter().enumerate().map(|(number, client)| {
             let mountpoint = base.join(format!("mnt{number}"));
             fs::create_dir_all(&mountpoint).unwrap();
-            let options = MountOptions { transport, shared: true, depth: 8, ..MountOptions::at(&mountpoint) };
+            let options = MountOptions { transport, depth: 8, ..MountOptions::at(&mountpoint) };
             Session::mount(client, options).unwrap()
         });
         let mounts = mounts.collect();
