@@ -190,22 +190,10 @@ impl Offers<'_> {
     fn made(&mut self, reply: &MetaReply) {
         let Some(attr) = shown(reply) else { return };
         let before = self.granted.grants.len();
-        match reply {
-            // Nobody else knows it yet, so that it can be written without asking again.
-            MetaReply::Created { .. } => self.all_of(attr.ino),
-            _ => self.inode(attr.ino),
-        }
+        self.inode(attr.ino);
         if self.granted.grants.len() == before {
             // At the limit its use goes unnoticed: then it is as safe as a file that is opened by one session and deleted by another at once.
             self.service.leases.mark_in_use(self.asker, attr.ino);
-        }
-    }
-
-    fn all_of(&mut self, ino: InodeId) {
-        let mut due = Vec::new();
-        let (leases, sessions) = (&self.service.leases, &self.service.sessions);
-        if let Some(mode) = leases.acquire(sessions, self.asker, (ino, Wish::Alone), &mut due) {
-            self.granted.grants.push(Grant { ino, mode });
         }
     }
 
