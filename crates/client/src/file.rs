@@ -1,7 +1,7 @@
 //! Open files: what a descriptor does between open and close.
 
 use crate::access::Need;
-use crate::fill::Entry;
+use crate::fill::{Entry, Fills};
 use crate::inode::{Content, OpenInode};
 use crate::{Client, Known, entry};
 use bytes::Bytes;
@@ -81,6 +81,19 @@ pub struct ReadHow {
     pub direct: bool,
     /// The reader keeps what it gets, until it is told to forget it.
     pub kept: bool,
+}
+
+/// Reads for the kernel's page cache wait while this exists.
+struct HeldBack<'a> {
+    fills: &'a Fills,
+    /// How often some were let through before.
+    passes: u64,
+}
+
+impl Drop for HeldBack<'_> {
+    fn drop(&mut self) {
+        self.fills.open();
+    }
 }
 
 /// How a write is meant.
@@ -216,7 +229,10 @@ impl Client {
             if inode.fills.enter().await == Entry::LetThrough {
                 return self.read_while_closing(inode, offset, buf, how).await;
             }
-            let _shared = self.enter(inode, Need::Keep).await?;
+            let Some(entered) = inode.fills.unless_closed(self.enter(inode, Need::Keep)).await else {
+                continue;
+            };
+            let _shared = entered?;
             // A recall that closed the door after this read came through waits for the gate, or tells the kernel afterwards.
             if inode.fills.is_open() {
                 return self.read_loaded(inode, offset, buf, how).await;
@@ -278,6 +294,7 @@ impl Client {
         if len == 0 {
             return Ok(0);
         }
+        let held_back = if how.written_back { None } else { self.hold_back_pages(inode).await };
         let kill = match self.write_through(inode, offset, &buf, how).await? {
             Some(kill) => kill,
             None => self.write_reshaping(inode, offset, &buf, how).await?,
@@ -288,7 +305,7 @@ impl Client {
             self.report(MetaOp::Setattr { ino: inode.ino, set }).await?;
         }
         if !how.written_back {
-            self.renew_pages(inode).await;
+            self.renew_pages(inode, held_back).await;
         }
         if how.durable {
             self.report_progress(inode, false).await?;
@@ -297,13 +314,27 @@ impl Client {
         Ok(len)
     }
 
-    /// Programs on this node may have the file open with pages that are kept: a read beside a write may have filled them with what was there
-    /// before it. The kernel itself forgets them only before a write.
-    async fn renew_pages(&self, inode: &OpenInode) {
-        if inode.keepers.load(Ordering::Relaxed) > 0
-            && let Some(face) = self.face()
-        {
-            face.forget(inode.ino).await;
+    /// Programs on this node may have the file open with pages that are kept, and could read from those what was there before a write after
+    /// others have seen what is written, or a size that is beyond them. So the kernel forgets them before the write, and reads that would fill
+    /// them again wait until it is done.
+    async fn hold_back_pages<'a>(&self, inode: &'a OpenInode) -> Option<HeldBack<'a>> {
+        if inode.keepers.load(Ordering::Relaxed) == 0 || self.face().is_none() {
+            return None;
+        }
+        inode.fills.close();
+        let mut held_back = HeldBack { fills: &inode.fills, passes: 0 };
+        held_back.passes = self.uncache(inode.ino, Some(inode)).await;
+        Some(held_back)
+    }
+
+    /// After a write: what reads have put back meanwhile is forgotten, too. Some were let through for the sake of a recall, or the file
+    /// was opened only now.
+    async fn renew_pages(&self, inode: &OpenInode, held_back: Option<HeldBack<'_>>) {
+        let as_before = held_back.as_ref().map_or(inode.keepers.load(Ordering::Relaxed) == 0, |held_back| {
+            held_back.passes == inode.fills.passes()
+        });
+        if !as_before {
+            self.uncache(inode.ino, Some(inode)).await;
         }
     }
 

@@ -5,6 +5,9 @@
 
 use parking_lot::Mutex;
 use rt::sync::Event;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 
 /// The door of one inode.
 #[derive(Default)]
@@ -20,8 +23,6 @@ struct Door {
     /// How often those who waited were let through.
     passes: u64,
     waiting: usize,
-    /// Somebody was let through since the kernel was last told.
-    passed: bool,
 }
 
 /// How a read came through the door.
@@ -67,6 +68,26 @@ impl Fills {
 
     pub(crate) fn close(&self) {
         self.state.lock().closed += 1;
+        self.wake();
+    }
+
+    /// What `work` comes to, or nothing when the door is closed before: a read that waits behind the door for the end of a recall must
+    /// come back to it, since the recall may wait for the page that the read is to fill.
+    pub(crate) async fn unless_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        loop {
+            let mut moved = pin!(self.moved.wait());
+            if !self.is_open() {
+                return None;
+            }
+            let done = poll_fn(|context| match work.as_mut().poll(context) {
+                Poll::Ready(output) => Poll::Ready(Some(output)),
+                Poll::Pending => moved.as_mut().poll(context).map(|()| None),
+            });
+            if let Some(output) = done.await {
+                return Some(output);
+            }
+        }
     }
 
     pub(crate) fn open(&self) {
@@ -85,14 +106,13 @@ impl Fills {
                 return;
             }
             door.passes += 1;
-            door.passed = true;
         }
         self.wake();
     }
 
-    /// Whether somebody was let through since the last time.
-    pub(crate) fn take_passed(&self) -> bool {
-        std::mem::take(&mut self.state.lock().passed)
+    /// How often some were let through so far.
+    pub(crate) fn passes(&self) -> u64 {
+        self.state.lock().passes
     }
 
     fn wake(&self) {

@@ -32,7 +32,8 @@
 //! - *Two sessions ask for the same inode at once, each holding `Shared`.* Neither holds its gate while it asks, so both recalls go
 //!   through; one of the two is granted first.
 //! - *The kernel waits for a page that a read of ours is to fill, while the recall waits for the kernel.* Reads for the page cache wait
-//!   outside of the gate, and those that wait are let through one by one when the kernel takes long, from what is still loaded (or from one
+//!   outside of the gate, at a door; one that is already behind it, waiting for a lease, comes back to it when it is closed. Those that
+//!   wait are let through one by one when the kernel takes long, from what is still loaded (or from one
 //!   answer that is used once): the lease has not been yielded yet. Since they may have filled pages behind the
 //!   kernel's back, the kernel forgets once more afterwards.
 //! - *The kernel waits for the write-back of a mapped page.* Writes aren't held back before step 3.

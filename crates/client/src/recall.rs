@@ -175,18 +175,21 @@ impl Client {
         }
     }
 
-    /// Has the kernel forget, until it surely has.
-    async fn uncache(&self, ino: InodeId, inode: Option<&OpenInode>) {
-        let Some(face) = self.face() else { return };
-        let Some(inode) = inode else { return face.forget(ino).await };
+    /// Has the kernel forget, until it surely has; how often reads had been let through by then.
+    pub(crate) async fn uncache(&self, ino: InodeId, inode: Option<&OpenInode>) -> u64 {
+        let Some(face) = self.face() else { return 0 };
+        let Some(inode) = inode else {
+            face.forget(ino).await;
+            return 0;
+        };
         loop {
-            inode.fills.take_passed();
+            let passes = inode.fills.passes();
             let mut forgetting = face.forget(ino);
             while within(FORGET_PATIENCE, forgetting.as_mut()).await.is_none() {
                 inode.fills.let_through();
             }
-            if !inode.fills.take_passed() {
-                return;
+            if inode.fills.passes() == passes {
+                return passes;
             }
         }
     }

@@ -337,6 +337,9 @@ fn log_line(record: u64) -> String {
 }
 
 /// The records of a log, as far as there are whole ones.
+///
+/// The beginning of a record at the very end is passed over: no file system of Linux shows a read either all or nothing of an append that
+/// is under way, page by page. One whose append has returned is missed all the same, since its record isn't among those found.
 fn log_content(text: &[u8]) -> Event {
     let mut records = Vec::new();
     let mut rest = text;
@@ -348,11 +351,21 @@ fn log_content(text: &[u8]) -> Event {
         records.push(record);
         rest = after;
     }
-    if rest.is_empty() {
+    if is_beginning(rest) {
         return Event::ReadLog { records };
     }
     let rest = String::from_utf8_lossy(rest).chars().take(MAX_REST_CHARS).collect();
     Event::TornLog { records, rest }
+}
+
+/// Whether these bytes are none or the first of a record, but not all of it.
+fn is_beginning(bytes: &[u8]) -> bool {
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if digits == bytes.len() {
+        return true;
+    }
+    let number = std::str::from_utf8(&bytes[..digits]).ok().and_then(|digits| digits.parse().ok());
+    number.is_some_and(|record| log_line(record).as_bytes().starts_with(bytes))
 }
 
 #[cfg(test)]
@@ -364,9 +377,12 @@ mod tests {
         let text: String = [7, 3, 12].map(log_line).concat();
         assert_eq!(log_content(text.as_bytes()), Event::ReadLog { records: vec![7, 3, 12] });
         assert_eq!(log_content(b""), Event::ReadLog { records: Vec::new() });
-        for damage in
-            [&text[1..], &text[..text.len() - 1], &text.replace("3:", "3;"), &text.replace(":x", ":y")]
-        {
+        for cut in 1..log_line(12).len() {
+            let begun = &text[..text.len() - cut];
+            assert_eq!(log_content(begun.as_bytes()), Event::ReadLog { records: vec![7, 3] }, "{begun}");
+        }
+        let gap = text.replace("3:x", "\0\0\0");
+        for damage in [&text[1..], &gap, &text.replace("3:", "3;"), &text.replace(":x", ":y")] {
             assert!(matches!(log_content(damage.as_bytes()), Event::TornLog { .. }), "{damage}");
         }
     }
