@@ -169,6 +169,11 @@ impl Client {
         self.leases.is_alone()
     }
 
+    /// Whether the service has ended the session: nothing works any more.
+    pub fn is_over(&self) -> bool {
+        self.over().is_some()
+    }
+
     /// Asks something that changes nothing.
     async fn ask(&self, op: MetaOp) -> Result<Answer> {
         self.send(0, Credentials::default(), op).await

@@ -28,7 +28,7 @@ pub(crate) const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
 /// Bytes that a target of the map has, all of them free.
 const CAPACITY: u64 = 1 << 40;
 
-type StorageChannel = Channel<StorageRequest, StorageReply>;
+pub(crate) type StorageChannel = Channel<StorageRequest, StorageReply>;
 
 /// What survives the process besides the simulated disk, and how the next process is started.
 #[derive(Clone)]

@@ -3,7 +3,6 @@
 use clap::{Args, Parser, Subcommand};
 use sim::hosts::{HostsOptions, HostsSummary, run_hosts_seed};
 use sim::{RunOptions, Summary, run_seed};
-use std::fmt::Display;
 use std::io::IsTerminal;
 use std::ops::Range;
 use std::process::ExitCode;
@@ -75,7 +74,7 @@ fn run_machine(arguments: &Arguments, seeds: Range<u64>) -> ExitCode {
     };
     let mut total = Summary::default();
     let failed = run_all(seeds.clone(), |seed| {
-        let summary = run_seed(seed, options)?;
+        let summary = run_seed(seed, options).map_err(|violation| violation.to_string())?;
         total.operations += summary.operations;
         total.kills += summary.kills;
         total.power_cuts += summary.power_cuts;
@@ -101,7 +100,7 @@ fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
     };
     let mut total = HostsSummary::default();
     let failed = run_all(seeds.clone(), |seed| {
-        let summary = run_hosts_seed(seed, options)?;
+        let summary = run_hosts_seed(seed, options).map_err(|violation| violation.to_string())?;
         total.operations += summary.operations;
         total.open += summary.open;
         total.concurrent += summary.concurrent;
@@ -120,7 +119,7 @@ fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
 }
 
 /// Runs each seed by `run`, which tells how many operations there were in all; gives how many seeds failed.
-fn run_all<V: Display>(seeds: Range<u64>, mut run: impl FnMut(u64) -> Result<u64, V>) -> usize {
+fn run_all(seeds: Range<u64>, mut run: impl FnMut(u64) -> Result<u64, String>) -> usize {
     let progress = std::io::stderr().is_terminal();
     let (mut operations, mut failed) = (0, 0);
     for seed in seeds {

@@ -31,8 +31,8 @@ fn what_programs_of_several_clients_see_has_an_order() {
 #[test]
 fn writes_that_a_power_cut_takes_are_noticed() {
     let options = HostsOptions { power_cuts: true, ..HostsOptions::default() };
-    let violation = (0..6).find_map(|seed| run_hosts_seed(seed, options).err());
-    assert!(violation.expect("some seed of six fails").cause.contains("violation"));
+    let violation = (0..40).find_map(|seed| run_hosts_seed(seed, options).err());
+    assert!(violation.expect("some seed of forty fails").cause.contains("violation"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What programs on the clients do, and the record of what they saw.
 
-use client::{Client, Handle, WriteHow};
+use client::{Client, Handle, ReadHow, WriteHow};
 use history::{Event, Record};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
@@ -87,9 +87,10 @@ fn below(limit: u64) -> u64 {
     rt::random_u64() % limit
 }
 
-/// Whether a change that failed so may have happened.
+/// Whether a change that failed so may have happened. `ESTALE`: the session was ended, as that of a client is that was stopped or cut off
+/// for long.
 fn is_open(error: &Error) -> bool {
-    matches!(error.errno, Errno::ETIMEDOUT | Errno::EIO)
+    matches!(error.errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ESTALE)
 }
 
 fn refused(what: &str, error: &Error) -> Event {
@@ -97,9 +98,9 @@ fn refused(what: &str, error: &Error) -> Event {
 }
 
 impl Program {
-    /// Does one thing after the other until it is to stop.
+    /// Does one thing after the other until it is to stop, or until its client's session is over.
     pub(super) async fn run(self) {
-        while !self.journal.stop.get() {
+        while !self.journal.stop.get() && !self.client.is_over() {
             match below(3) {
                 0 => self.use_name(&format!("name{}", below(NAMES))).await,
                 _ => self.use_file(below(FILES), 1 + below(MAX_PER_OPEN)).await,
@@ -178,7 +179,7 @@ impl Program {
     async fn read(&self, handle: &Arc<Handle>, file: u64, block: u64) {
         let read = async {
             let buf = IoBuf::alloc(BLOCK);
-            match self.client.read(handle, block * STRIDE, buf.clone(), false).await {
+            match self.client.read(handle, block * STRIDE, buf.clone(), ReadHow::default()).await {
                 Ok(BLOCK) => Some(found(buf.as_slice())),
                 Ok(short) => Some(Event::Refused { what: format!("read: {short} bytes"), errno: 0 }),
                 Err(error) if is_open(&error) => None,

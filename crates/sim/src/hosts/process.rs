@@ -1,10 +1,11 @@
 //! The processes of a cluster, each on its host.
 
 use crate::cluster::{
-    HASH_KEY, LOG_BYTES, PARTITIONS, PATTERN, cluster_map, directory, identity, store_error, targets,
+    HASH_KEY, LOG_BYTES, PARTITIONS, PATTERN, StorageChannel, cluster_map, directory, identity, store_error,
+    targets,
 };
 use chunkstore::{Options, Store};
-use client::{Client, ClientOptions, StorageChannel};
+use client::{Client, ClientOptions};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService};
 use net::{
@@ -30,7 +31,7 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const LIVENESS: Liveness =
     Liveness { ask_after: Duration::from_millis(500), give_up_after: Duration::from_secs(1) };
 /// How long a metadata service that can't start (a target doesn't answer) waits before it tries again.
-const RESTART_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// How often the metadata service looks for targets that were left in disorder.
 const TIDY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -123,17 +124,19 @@ impl Site {
     }
 
     /// A client, on the host that runs.
-    pub(super) fn client(&self, session: SessionId) -> Arc<Client> {
+    pub(super) async fn client(&self, session: SessionId) -> Result<Arc<Client>> {
         let identity = new_identity("client");
         let client = Client::new(ClientOptions {
             session,
             meta: Channel::remote(peer("metadata".into(), self.meta_ip, &identity)),
-            storage: self.storage_channels(&identity),
+            storage: self.storage_channels(&identity).into(),
             map: map(),
             server_cache: false,
+            alone: false,
         });
+        client.register().await?;
         rt::spawn(client.clone().background());
-        client
+        Ok(client)
     }
 
     fn storage_channels(&self, identity: &ClientIdentity) -> HashMap<TargetId, StorageChannel> {

@@ -1,7 +1,7 @@
 //! One run: a cluster, its load, and what goes wrong.
 
 use super::load::{Journal, Program, prepare};
-use super::process::{CALL_TIMEOUT, Site, set_pattern};
+use super::process::{CALL_TIMEOUT, RESTART_PAUSE, Site, set_pattern};
 use history::{Limits, judge};
 use kv::Memory;
 use rt::sim::{HostId, NetworkOptions, World};
@@ -17,8 +17,9 @@ const CALLS_PER_OPERATION: u32 = 8;
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long everybody gets to recover when everything works again.
 const RECOVERY: Duration = Duration::from_secs(15);
-/// Within this, each program must do something then.
-const PROGRESS: Duration = Duration::from_secs(3);
+/// Within this, each program must do something then. A metadata service that was started anew waits 15 s
+/// for clients that it knows, and those that are gone may have to be ended before others get on.
+const PROGRESS: Duration = Duration::from_secs(40);
 /// How long a process stays dead, at most, and how long things go wrong before something else does.
 const MAX_DEAD_MS: u64 = 2_000;
 const MAX_QUIET_MS: u64 = 1_000;
@@ -200,7 +201,7 @@ impl Run {
         self.start_meta();
         let (site, session, holes) = (self.site.clone(), self.new_session(), self.options.holes);
         self.run_on(self.clients[0], "making files", async move {
-            let client = site.client(session);
+            let client = site.client(session).await?;
             set_pattern(&client).await?;
             prepare(&client, holes).await?;
             client.shutdown().await
@@ -225,14 +226,22 @@ impl Run {
     }
 
     fn start_client(&mut self, index: usize) {
-        let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
+        let (site, journal) = (self.site.clone(), self.journal.clone());
         let programs = self.options.programs;
         let writers = if self.options.shared_writes { 1 } else { self.options.clients };
         self.world.spawn(self.clients[index], async move {
-            let client = site.client(session);
-            for number in 0..programs {
-                let (client, journal) = (client.clone(), journal.clone());
-                rt::spawn(Program { client, journal, host: index as u32, number, writers }.run());
+            while !journal.stop.get() {
+                // The metadata service may be away for now.
+                let Ok(client) = site.client(SessionId(rt::random_u64())).await else {
+                    rt::sleep(RESTART_PAUSE).await;
+                    continue;
+                };
+                let program = |number| {
+                    let (client, journal) = (client.clone(), journal.clone());
+                    Program { client, journal, host: index as u32, number, writers }.run()
+                };
+                // When its session was ended, it mounts again.
+                rt::join_all((0..programs).map(program).collect()).await;
             }
         });
     }
@@ -325,7 +334,7 @@ impl Run {
         let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
         let host = self.clients[0];
         self.run_on(host, "looking at everything", async move {
-            let client = site.client(session);
+            let client = site.client(session).await?;
             Program { client, journal, host: 0, number: u32::MAX, writers: 1 }.look_at_everything().await;
             Ok(())
         })
