@@ -249,6 +249,7 @@ impl Client {
         buf: IoBuf,
         how: ReadHow,
     ) -> Result<usize> {
+        self.while_silent().await?;
         let _shared = inode.gate.read().await;
         if inode.content.lock().loaded {
             return self.read_loaded(inode, offset, buf, how).await;

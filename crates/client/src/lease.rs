@@ -43,7 +43,7 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::InodeId;
 use wire::{Grant, LeaseMode, MetaReply, MetaResponse, Recall};
 
@@ -101,6 +101,8 @@ struct Shard {
 pub(crate) struct Leases {
     /// This is the only session that there is: it relies on everything, and nobody is asked.
     alone: bool,
+    /// Nothing that is held counts for now: the service is silent.
+    suspended: AtomicBool,
     shards: Vec<Mutex<Shard>>,
     /// Some closing has ended.
     settled: rt::sync::Event,
@@ -113,6 +115,7 @@ impl Leases {
     pub(crate) fn new(alone: bool) -> Leases {
         Leases {
             alone,
+            suspended: AtomicBool::new(false),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             settled: rt::sync::Event::new(),
             clock: AtomicU64::new(1),
@@ -162,10 +165,23 @@ impl Leases {
         }
     }
 
+    /// From now on nothing that is held counts, or everything does again; what was so before.
+    pub(crate) fn set_suspended(&self, suspended: bool) -> bool {
+        self.suspended.swap(suspended, Ordering::AcqRel)
+    }
+
+    /// Whether nothing that is held counts for now.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Acquire)
+    }
+
     /// The lease by which what an answer says of an inode stays true; `None` when it may have changed already.
     pub(crate) fn vouches(&self, asked: Asked, ino: InodeId) -> Option<LeaseMode> {
         if self.alone {
             return Some(LeaseMode::Write);
+        }
+        if self.is_suspended() {
+            return None;
         }
         let shard = self.shard(ino);
         if shard.closing.contains_key(&ino) {

@@ -26,6 +26,7 @@ mod lock;
 mod names;
 mod recall;
 mod shape;
+mod silence;
 mod xattr;
 
 pub use cancel::Cancel;
@@ -96,6 +97,7 @@ pub struct Client {
     /// Number of the last recall that came.
     recalls_seen: AtomicU64,
     /// How often the session was registered.
+    silence: silence::Silence,
     registrations: AtomicU64,
     registered: rt::sync::Event,
     face: Mutex<Option<Weak<dyn Invalidate>>>,
@@ -118,6 +120,7 @@ impl Client {
             leases: Leases::new(options.alone),
             recalls: Recalls::default(),
             recalls_seen: AtomicU64::new(0),
+            silence: silence::Silence::default(),
             registrations: AtomicU64::new(0),
             registered: rt::sync::Event::new(),
             face: Mutex::new(None),
@@ -251,6 +254,7 @@ impl Client {
         if !self.leases.is_alone() {
             rt::spawn(self.clone().answer_recalls());
             rt::spawn(self.clone().release_leases());
+            rt::spawn(self.clone().watch_silence());
         }
         loop {
             self.inodes.wait_for_abandoned().await;

@@ -98,8 +98,12 @@ impl Client {
     pub(crate) async fn answer_recalls(self: Arc<Self>) {
         while self.over().is_none() {
             let after = self.recalls_seen.load(Ordering::Acquire);
+            let sent_ns = rt::monotonic_ns();
             match self.ask(MetaOp::NextRecalls { after }).await.map(|answer| answer.reply) {
-                Ok(MetaReply::Recalls(recalls)) => self.clone().recalled(recalls),
+                Ok(MetaReply::Recalls(recalls)) => {
+                    self.clone().recalled(recalls);
+                    self.heard(sent_ns);
+                }
                 Ok(other) => {
                     tracing::error!(error = %unexpected(other), "recalls can't be heard of");
                     rt::sleep(RETRY).await;
@@ -276,7 +280,9 @@ impl Client {
     pub async fn register(&self) -> Result<()> {
         let in_use = self.inodes.in_use();
         in_use.iter().for_each(|&ino| self.leases.mark(ino));
+        let sent_ns = rt::monotonic_ns();
         self.ask(MetaOp::Register { in_use }).await?;
+        self.heard(sent_ns);
         self.registrations.fetch_add(1, Ordering::AcqRel);
         self.registered.set();
         self.registered.clear();
@@ -348,7 +354,10 @@ impl Client {
 }
 
 /// What a future comes to, if that doesn't take too long; it can be waited for again.
-async fn within<T>(patience: Duration, mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
+pub(crate) async fn within<T>(
+    patience: Duration,
+    mut work: Pin<&mut (impl Future<Output = T> + ?Sized)>,
+) -> Option<T> {
     let mut timeout = pin!(rt::sleep(patience));
     poll_fn(|context| {
         if let Poll::Ready(output) = work.as_mut().poll(context) {

@@ -1,6 +1,6 @@
 //! A cluster on a simulated machine with several clients.
 
-use crate::slow::Slow;
+use crate::slow::{Cuttable, Slow};
 use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
@@ -112,13 +112,26 @@ impl Cluster {
         clients.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"))
     }
 
+    /// A client whose way to the metadata service can be cut.
+    pub(crate) async fn client_to_cut(&self) -> (Arc<Client>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
+        let way = Cuttable::new(self.names.clone());
+        let client = self.client_over(Channel::in_process(way.clone()));
+        client.register().await.unwrap();
+        rt::spawn(client.clone().background());
+        (client, way)
+    }
+
     /// A client that nobody knows and that hears of no recall yet.
     pub(crate) fn unregistered(&self) -> Arc<Client> {
+        self.client_over(Channel::in_process(self.names.clone()))
+    }
+
+    fn client_over(&self, meta: Channel<MetaRequest, MetaResponse>) -> Arc<Client> {
         self.sessions.set(self.sessions.get() + 1);
         let storage = Slow::new(self.storage.clone());
         Client::new(ClientOptions {
             session: SessionId(self.sessions.get()),
-            meta: Channel::in_process(self.names.clone()),
+            meta,
             storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
             map: self.map.clone(),
             server_cache: false,

@@ -12,9 +12,9 @@ use types::InodeId;
 
 /// A kernel that forgets after a while.
 #[derive(Default)]
-struct Kernel {
+pub(crate) struct Kernel {
     /// Inodes that were forgotten, and when.
-    forgotten: Mutex<Vec<(InodeId, u64)>>,
+    pub(crate) forgotten: Mutex<Vec<(InodeId, u64)>>,
     /// A page that is being filled, which has to be waited for.
     filling: Mutex<Option<Arc<rt::sync::Event>>>,
 }

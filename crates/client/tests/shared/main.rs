@@ -9,6 +9,7 @@ mod cluster;
 mod kernel;
 mod names;
 mod sessions;
+mod silence;
 mod sizes;
 mod slow;
 mod storm;

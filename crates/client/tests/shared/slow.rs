@@ -3,6 +3,7 @@
 use net::{Handler, LocalFuture};
 use parking_lot::Mutex;
 use rt::IoBuf;
+use rt::sync::Event;
 use std::sync::Arc;
 use std::time::Duration;
 use types::Result;
@@ -22,6 +23,39 @@ impl<Req, Rep> Slow<Req, Rep> {
     /// Leads to another service from now on.
     pub(crate) fn lead_to(&self, service: Arc<dyn Handler<Req, Rep>>) {
         *self.service.lock() = service;
+    }
+}
+
+/// A way that can be cut: nothing gets through, neither requests nor answers, until it is whole again.
+pub(crate) struct Cuttable<Req, Rep> {
+    service: Arc<dyn Handler<Req, Rep>>,
+    whole: Event,
+}
+
+impl<Req, Rep> Cuttable<Req, Rep> {
+    pub(crate) fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Cuttable<Req, Rep>> {
+        let whole = Event::new();
+        whole.set();
+        Arc::new(Cuttable { service, whole })
+    }
+
+    pub(crate) fn cut(&self) {
+        self.whole.clear();
+    }
+
+    pub(crate) fn mend(&self) {
+        self.whole.set();
+    }
+}
+
+impl<Req: Send, Rep> Handler<Req, Rep> for Cuttable<Req, Rep> {
+    fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>> {
+        Box::pin(async move {
+            self.whole.wait().await;
+            let reply = self.service.handle(request, payload).await;
+            self.whole.wait().await;
+            reply
+        })
     }
 }
 

@@ -1,0 +1,89 @@
+//! A client that is cut off from the metadata service, and doesn't know whether its session has been ended.
+
+use crate::cluster::{Program, RDONLY, RDWR, ROOT, with_cluster};
+use crate::kernel::Kernel;
+use client::Invalidate;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use types::Errno;
+
+#[test]
+fn nothing_is_served_from_memory_when_others_may_have_changed_it() {
+    with_cluster(|cluster| async move {
+        let (lonely, way) = cluster.client_to_cut().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        lonely.set_face(Arc::downgrade(&face));
+        let other = cluster.client().await;
+        let file = other.make("f").await;
+        other.put(&file, 0, 10, b'x').await;
+        let open = lonely.open_named("f", RDONLY).await;
+        assert_eq!(lonely.bytes(&open).await, [b'x'; 10]);
+        rt::sleep(Duration::from_secs(2)).await;
+        kernel.forgotten.lock().clear();
+
+        way.cut();
+        // What is in memory is true as long as nobody else could be let in.
+        assert_eq!(lonely.bytes(&open).await, [b'x'; 10]);
+        let writer = other.open(ROOT, file.ino(), RDWR).await.unwrap();
+        let written = Rc::new(RefCell::new(None));
+        let (client, done) = (other.clone(), written.clone());
+        rt::spawn(async move {
+            client.put(&writer, 0, 10, b'y').await;
+            *done.borrow_mut() = Some(rt::monotonic_ns());
+        });
+        let seen = Rc::new(RefCell::new(None));
+        let (client, told) = (lonely.clone(), seen.clone());
+        let handle = open.clone();
+        rt::spawn(async move {
+            rt::sleep(Duration::from_secs(13)).await;
+            let read = client.try_bytes(&handle).await;
+            *told.borrow_mut() = Some(read);
+        });
+        while written.borrow().is_none() {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        let written_ns = written.borrow().unwrap_or_default();
+        let forgotten = kernel.forgotten.lock().clone();
+        assert!(
+            forgotten.iter().any(|&(ino, at)| ino == file.ino() && at < written_ns),
+            "the kernel kept pages: {forgotten:?}, written at {written_ns}"
+        );
+        assert!(seen.borrow().is_none(), "a read was answered: {:?}", seen.borrow());
+
+        way.mend();
+        while seen.borrow().is_none() {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        let read = seen.borrow_mut().take();
+        assert_eq!(read.map(|read| read.unwrap_err().errno), Some(Errno::ESTALE));
+    });
+}
+
+#[test]
+fn a_short_cut_ends_nothing() {
+    with_cluster(|cluster| async move {
+        let (lonely, way) = cluster.client_to_cut().await;
+        let file = lonely.make("f").await;
+        lonely.put(&file, 0, 100_000, b'x').await;
+        way.cut();
+        rt::sleep(Duration::from_secs(14)).await;
+        let read = Rc::new(RefCell::new(None));
+        let (client, handle, told) = (lonely.clone(), file.clone(), read.clone());
+        rt::spawn(async move {
+            let bytes = client.try_bytes(&handle).await;
+            *told.borrow_mut() = Some(bytes);
+        });
+        rt::sleep(Duration::from_secs(3)).await;
+        assert!(read.borrow().is_none(), "it waits");
+        way.mend();
+        while read.borrow().is_none() {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        let bytes = read.borrow_mut().take();
+        assert_eq!(bytes.map(|bytes| bytes.unwrap().len()), Some(100_000));
+        lonely.put(&file, 0, 10, b'y').await;
+    });
+}
