@@ -131,6 +131,7 @@ fn cluster_map(base: &Path) -> ClusterMap {
         targets: (1..=TARGETS).map(TargetId).map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "default".into() }],
         groups: Vec::new(),
+        partitions: Vec::new(),
     };
     map.groups = layout::single_groups(&map);
     map

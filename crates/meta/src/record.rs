@@ -154,6 +154,7 @@ impl StoredReply {
             | MetaReply::Names(_)
             | MetaReply::Directory { .. }
             | MetaReply::Recalls(_)
+            | MetaReply::Elsewhere { .. }
             | MetaReply::Lock(_) => return None,
         };
         Some(StoredReply { answer: Some(answer) })

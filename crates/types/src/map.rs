@@ -1,6 +1,6 @@
 //! The cluster map: nodes, targets, pools, groups and their states under one version number.
 
-use crate::{Epoch, GroupId, NodeId, PoolId, Scheme, TargetId};
+use crate::{Epoch, GroupId, NodeId, PartitionId, PoolId, Scheme, TargetId};
 use serde::{Deserialize, Serialize};
 
 /// Reachability of a target.
@@ -134,12 +134,23 @@ pub struct ClusterMap {
     pub pools: Vec<Pool>,
     /// Sorted by id.
     pub groups: Vec<Group>,
+    /// The node whose metadata service executes each partition, by the partition's number. Empty while one service has them all.
+    #[serde(default)]
+    pub partitions: Vec<NodeId>,
 }
 
 impl ClusterMap {
     /// The node with this id.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.binary_search_by_key(&id, |n| n.id).ok().map(|i| &self.nodes[i])
+    }
+
+    /// The node whose metadata service executes a partition; `None` when no node has the role.
+    pub fn owner(&self, partition: PartitionId) -> Option<&Node> {
+        match self.partitions.get(partition.0 as usize) {
+            Some(owner) => self.node(*owner),
+            None => self.nodes.iter().find(|node| node.roles.contains(&Role::Meta)),
+        }
     }
 
     /// The target with this id.

@@ -41,6 +41,10 @@ pub enum Service {
     Management = 1,
     Metadata = 2,
     Storage = 3,
+    /// The store of metadata, for metadata services elsewhere.
+    KeyValue = 4,
+    /// Metadata services among themselves.
+    Partitions = 5,
 }
 
 impl Service {
@@ -50,6 +54,8 @@ impl Service {
             1 => Some(Service::Management),
             2 => Some(Service::Metadata),
             3 => Some(Service::Storage),
+            4 => Some(Service::KeyValue),
+            5 => Some(Service::Partitions),
             _ => None,
         }
     }

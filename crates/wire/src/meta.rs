@@ -55,7 +55,7 @@ pub struct PatternChange {
 /// `umask` is applied by the service, unless the parent has a default ACL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MetaOp {
-    /// Name to inode: `Entry`. `.` and `..` are answered too (file handles decoded after a restart).
+    /// Name to inode: `Entry`, or `Elsewhere`. `.` and `..` are answered too (file handles decoded after a restart).
     Lookup { parent: InodeId, name: Bytes },
     /// `Attr`.
     Getattr { ino: InodeId },
@@ -248,6 +248,13 @@ pub enum MetaReply {
     Lock(Option<(LockKind, LockRange, u32)>),
     Recalls(Vec<Recall>),
     Description(Box<Description>),
+    /// Instead of `Entry`: what the name names is of a partition that another service executes, which knows its attributes and grants the
+    /// lease on it.
+    Elsewhere {
+        ino: InodeId,
+        /// Type bits of its mode.
+        mode: u32,
+    },
 }
 
 /// A reply with what every reply carries.

@@ -189,6 +189,7 @@ fn cluster_map() -> ClusterMap {
         targets: targets().map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "default".into() }],
         groups: Vec::new(),
+        partitions: Vec::new(),
     };
     map.groups = layout::single_groups(&map);
     map

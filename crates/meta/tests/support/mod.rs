@@ -76,6 +76,7 @@ pub fn map() -> MapHandle {
         targets: (1..=TARGETS).map(target).collect(),
         pools: vec![Pool { id: pool, name: "default".into() }],
         groups: (1..=TARGETS).map(group).collect(),
+        partitions: Vec::new(),
     };
     Arc::new(std::sync::RwLock::new(Arc::new(map)))
 }

@@ -294,5 +294,6 @@ fn cluster_map() -> ClusterMap {
         targets: ids.clone().map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "nvme".into() }],
         groups: ids.map(group).collect(),
+        partitions: Vec::new(),
     }
 }

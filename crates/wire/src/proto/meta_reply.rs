@@ -35,6 +35,8 @@ pub(crate) enum ReplyFields {
     Recalls(List<RecallFields, MAX_LIST_ITEMS>),
     #[prost(message, tag = "21")]
     Description(DescriptionFields),
+    #[prost(message, tag = "22")]
+    Elsewhere(ElsewhereFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -131,6 +133,14 @@ pub(crate) struct DescriptionFields {
     inline: Option<u64>,
 }
 
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ElsewhereFields {
+    #[prost(uint64, tag = "1")]
+    ino: u64,
+    #[prost(uint32, tag = "2")]
+    mode: u32,
+}
+
 impl From<&MetaReply> for ReplyFields {
     fn from(reply: &MetaReply) -> ReplyFields {
         match reply {
@@ -167,6 +177,9 @@ impl From<&MetaReply> for ReplyFields {
                 ReplyFields::Recalls(List::of(recalls, RecallFields::from).unwrap_or_default())
             }
             MetaReply::Description(description) => ReplyFields::Description((&**description).into()),
+            MetaReply::Elsewhere { ino, mode } => {
+                ReplyFields::Elsewhere(ElsewhereFields { ino: ino.0, mode: *mode })
+            }
         }
     }
 }
@@ -202,6 +215,7 @@ impl TryFrom<ReplyFields> for MetaReply {
             }
             ReplyFields::Recalls(list) => MetaReply::Recalls(List::take(Some(list), Recall::try_from)?),
             ReplyFields::Description(f) => MetaReply::Description(Box::new(f.try_into()?)),
+            ReplyFields::Elsewhere(f) => MetaReply::Elsewhere { ino: InodeId(f.ino), mode: f.mode },
         })
     }
 }

@@ -234,6 +234,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::Lock(Some((LockKind::Exclusive, RANGE, 4711))),
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),
         MetaReply::Description(Box::new(description)),
+        MetaReply::Elsewhere { ino: INO, mode: mode::S_IFDIR },
     ]
 }
 

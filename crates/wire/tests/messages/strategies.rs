@@ -117,6 +117,7 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
         Unit,
         Created { attr: attr(), inline_limit: any::<u32>(), bare: any::<bool>() },
         Renamed { moved: attr(), other: of(attr()) },
+        Elsewhere { ino: ino(), mode: any::<u32>() },
         Directory { entries: vec_of(dir_entry()), end: any::<bool>(), parent: ino() },
     ];
     replies.extend([
