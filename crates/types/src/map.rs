@@ -135,7 +135,7 @@ pub struct ClusterMap {
     /// Sorted by id.
     pub groups: Vec<Group>,
     /// The node whose metadata service executes each partition, by the partition's number. Empty while one service has them all.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NodeId>,
 }
 

@@ -35,7 +35,7 @@ struct ResponseFields {
     grants: Option<List<GrantFields, MAX_LIST_ITEMS>>,
     #[prost(uint64, tag = "2")]
     recalls: u64,
-    #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21")]
+    #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22")]
     reply: Option<ReplyFields>,
 }
 
