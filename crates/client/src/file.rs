@@ -171,7 +171,9 @@ impl Client {
     ) -> Result<(Known, Arc<Handle>)> {
         const O_EXCL: u32 = 0o200;
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
-        let op = MetaOp::Create { parent, name, mode, umask, rdev: 0, exclusive };
+        // What is made to be written is written soon.
+        let wish = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);
+        let op = MetaOp::Create { parent, name, mode, umask, rdev: 0, exclusive, wish };
         let answer = self.change(credentials, op).await?;
         let (asked, fresh) = (answer.asked, Fresh::of(&answer.reply));
         let attr = entry(answer.reply)?;

@@ -62,6 +62,13 @@ pub(crate) struct Asked {
     id: u64,
 }
 
+impl Asked {
+    /// Events of the table when it was asked.
+    pub(crate) fn clock(self) -> u64 {
+        self.clock
+    }
+}
+
 /// An answer whose grants have been taken into the table.
 pub(crate) struct Answer {
     pub(crate) reply: MetaReply,
@@ -136,6 +143,11 @@ impl Leases {
         self.clock.fetch_add(1, Ordering::AcqRel) + 1
     }
 
+    /// A moment: what is asked from now on has a clock of at least this, what was asked before has a smaller one.
+    pub(crate) fn now(&self) -> u64 {
+        self.tick()
+    }
+
     /// To be called before a request is sent.
     pub(crate) fn asking(&self) -> Asked {
         let id = self.answers.fetch_add(1, Ordering::Relaxed);
@@ -143,11 +155,10 @@ impl Leases {
     }
 
     /// Takes an answer's grants, those that count.
-    pub(crate) fn take(&self, asked: Asked, response: MetaResponse) -> Answer {
+    pub(crate) fn take_grants(&self, asked: Asked, response: &MetaResponse) {
         for grant in &response.grants {
             self.take_grant(asked, *grant, response.recalls);
         }
-        Answer { reply: response.reply, asked }
     }
 
     fn take_grant(&self, asked: Asked, grant: Grant, recalls: u64) {
@@ -372,7 +383,8 @@ mod tests {
 
     fn answer(leases: &Leases, asked: Asked, mode: LeaseMode, recalls: u64) -> Asked {
         let grants = vec![Grant { ino: INO, mode }];
-        leases.take(asked, MetaResponse { reply: MetaReply::Unit, grants, recalls }).asked
+        leases.take_grants(asked, &MetaResponse { grants, recalls, ..MetaReply::Unit.into() });
+        asked
     }
 
     fn recall(number: u64, keep: Option<LeaseMode>) -> Recall {
@@ -456,7 +468,10 @@ mod tests {
         assert!(leases.shards.iter().all(|shard| shard.lock().barred.len() <= MAX_BARRED));
         for n in 1..=2 * MAX_BARRED as u64 {
             let grants = vec![Grant { ino: other(n), mode: LeaseMode::Read }];
-            leases.take(leases.asking(), MetaResponse { reply: MetaReply::Unit, grants, recalls: n - 1 });
+            leases.take_grants(
+                leases.asking(),
+                &MetaResponse { grants, recalls: n - 1, ..MetaReply::Unit.into() },
+            );
             assert!(leases.mode(other(n)).is_none(), "recall {n}");
         }
     }

@@ -18,6 +18,7 @@ mod cancel;
 mod data;
 mod describe;
 mod dir;
+mod directories;
 mod file;
 mod fill;
 mod inode;
@@ -35,6 +36,7 @@ pub use file::{Caching, Handle, ReadHow, WriteHow};
 pub use names::{Found, Known};
 pub use recall::Invalidate;
 
+use directories::Directories;
 use inode::InodeTable;
 use lease::{Answer, Leases};
 use net::{Channel, StorageChannels};
@@ -93,6 +95,7 @@ pub struct Client {
     server_cache: bool,
     inodes: InodeTable,
     leases: Leases,
+    directories: Directories,
     recalls: Recalls,
     /// Number of the last recall that came.
     recalls_seen: AtomicU64,
@@ -118,6 +121,7 @@ impl Client {
             server_cache: options.server_cache,
             inodes: InodeTable::default(),
             leases: Leases::new(options.alone),
+            directories: Directories::default(),
             recalls: Recalls::default(),
             recalls_seen: AtomicU64::new(0),
             silence: silence::Silence::default(),
@@ -149,15 +153,18 @@ impl Client {
         let request = MetaRequest { session: self.session, sequence, credentials, op };
         if self.leases.is_alone() {
             let asked = self.leases.asking();
-            return Ok(self.leases.take(asked, self.meta.call(request, None).await?));
+            return Ok(Answer { reply: self.meta.call(request, None).await?.reply, asked });
         }
         loop {
             if let Some(error) = self.over() {
                 return Err(error);
             }
             let (asked, registration) = (self.leases.asking(), self.registrations.load(Ordering::Acquire));
-            match self.meta.call(request.clone(), None).await {
-                Ok(response) => return Ok(self.leases.take(asked, response)),
+            let answer = self.meta.call(request.clone(), None).await;
+            answer.iter().for_each(|response| self.leases.take_grants(asked, response));
+            self.directories.take(&self.leases, asked, &request.op, &answer);
+            match answer {
+                Ok(MetaResponse { reply, .. }) => return Ok(Answer { reply, asked }),
                 // The service was started anew. What it has not answered it has not done, or finds in its records.
                 Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
                     self.wait_for_registration(registration, error).await?;

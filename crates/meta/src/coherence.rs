@@ -7,10 +7,12 @@ use crate::executor::Stop;
 use crate::service::MetaService;
 use crate::sessions::Session;
 use crate::view::View;
+use namespace::keys::{self, Key};
 use namespace::leases::{Access, Asker, Due, Wish};
-use namespace::{Applied, Writes, keys};
+use namespace::record::{self, Inode};
+use namespace::{Applied, Writes};
 use types::{Attr, Errno, Error, InodeId};
-use wire::{DirEntry, Grant, LeaseMode, MetaOp, MetaReply};
+use wire::{DirEntry, DirectoryState, Grant, LeaseMode, MetaOp, MetaReply};
 
 /// Leases that come with an answer.
 #[derive(Default)]
@@ -18,6 +20,8 @@ pub(crate) struct Granted {
     pub grants: Vec<Grant>,
     /// Recalls of the session when they were granted.
     pub recalls: u64,
+    /// Changed directories under a lease of the session.
+    pub directories: Vec<DirectoryState>,
 }
 
 impl MetaService {
@@ -42,11 +46,12 @@ impl MetaService {
         if !(session.is_remote() && matches!(op, MetaOp::Open { wish: Some(_), .. })) {
             self.make_way(op, asker, applied)?;
         }
-        let mut granted = Granted { grants: Vec::new(), recalls: asker.recalls };
+        let mut granted = Granted { recalls: asker.recalls, ..Granted::default() };
         if session.is_remote() {
             self.grant_wish(op, &applied.reply, asker, &mut granted)?;
             let offers = Offers { service: self, asker, view, granted: &mut granted };
             offers.make(op, &applied.reply);
+            self.tell_directories(op, &applied.writes, &mut granted)?;
             // Its end may have passed by the inodes before the grants.
             if let Err(ended) = session.check() {
                 self.leases.end_session(session.id);
@@ -118,6 +123,36 @@ impl MetaService {
         }
         Ok(())
     }
+
+    /// Tells the session what became of the directories that it changed and goes on to cache: its kernel asks right after.
+    fn tell_directories(&self, op: &MetaOp, writes: &Writes, granted: &mut Granted) -> Result<(), Stop> {
+        for (key, value) in writes {
+            let Some(Key::Inode(ino)) = keys::decode_key(key) else { continue };
+            if !changes_entries_of(op, ino) || !granted.grants.iter().any(|grant| grant.ino == ino) {
+                continue;
+            }
+            if let Some(value) = value {
+                let attr = record::decode::<Inode>(key, value.clone())?.attr(ino);
+                let order = self.leases.next_order();
+                granted.directories.push(DirectoryState { attr, order });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a command adds or removes a name in this directory.
+fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
+    match op {
+        MetaOp::Create { parent, .. }
+        | MetaOp::Mkdir { parent, .. }
+        | MetaOp::Symlink { parent, .. }
+        | MetaOp::Unlink { parent, .. }
+        | MetaOp::Rmdir { parent, .. }
+        | MetaOp::Link { parent, .. } => *parent == ino,
+        MetaOp::Rename { parent, new_parent, .. } => *parent == ino || *new_parent == ino,
+        _ => false,
+    }
 }
 
 /// Leases that are granted unasked.
@@ -140,11 +175,11 @@ impl Offers<'_> {
                 self.inode(*parent);
                 self.shown(reply);
             }
-            MetaOp::Create { parent, .. } => {
+            MetaOp::Create { parent, wish, .. } => {
                 self.inode(*parent);
-                self.made(reply);
+                self.made(*wish, reply);
             }
-            MetaOp::Tmpfile { .. } => self.made(reply),
+            MetaOp::Tmpfile { .. } => self.made(None, reply),
             MetaOp::Rename { parent, new_parent, .. } => {
                 self.inode(*parent);
                 if new_parent != parent {
@@ -174,6 +209,13 @@ impl Offers<'_> {
         }
     }
 
+    fn wished(&mut self, mode: LeaseMode, ino: InodeId) {
+        let MetaService { leases, sessions, .. } = self.service;
+        if let Some(mode) = leases.acquire(sessions, self.asker, (ino, Wish::Mode(mode)), &mut Vec::new()) {
+            self.granted.grants.push(Grant { ino, mode });
+        }
+    }
+
     /// The inode of which the answer tells the attributes. One without a name is nobody's to find again.
     fn shown(&mut self, reply: &MetaReply) {
         if let Some(attr) = shown(reply).filter(|attr| attr.nlink > 0) {
@@ -187,10 +229,14 @@ impl Offers<'_> {
     }
 
     /// A file that the session has open from its birth.
-    fn made(&mut self, reply: &MetaReply) {
+    fn made(&mut self, wish: Option<LeaseMode>, reply: &MetaReply) {
         let Some(attr) = shown(reply) else { return };
         let before = self.granted.grants.len();
-        self.inode(attr.ino);
+        match wish {
+            // Nobody else knows it yet, so that nobody is in the way.
+            Some(mode) if matches!(reply, MetaReply::Created { .. }) => self.wished(mode, attr.ino),
+            _ => self.inode(attr.ino),
+        }
         if self.granted.grants.len() == before {
             // At the limit its use goes unnoticed: then it is as safe as a file that is opened by one session and deleted by another at once.
             self.service.leases.mark_in_use(self.asker, attr.ino);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rt::sync::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, SessionId};
 use wire::{LeaseMode, Yield};
 
@@ -21,6 +21,8 @@ pub(crate) struct Leases {
     inodes: AtomicUsize,
     abandoned: Mutex<Vec<InodeId>>,
     some_abandoned: Event,
+    /// The last number of [`Leases::next_order`].
+    order: AtomicU64,
 }
 
 struct Shard {
@@ -38,6 +40,7 @@ impl Default for Leases {
             inodes: AtomicUsize::new(0),
             abandoned: Mutex::default(),
             some_abandoned: Event::new(),
+            order: AtomicU64::new(0),
         }
     }
 }
@@ -46,6 +49,11 @@ impl Leases {
     /// True when nobody holds or uses anything. Whoever holds a partition sees what was granted under it.
     pub fn is_empty(&self) -> bool {
         self.inodes.load(Relaxed) == 0
+    }
+
+    /// A number that is larger than all before. Of two states of an inode, told while its partition was held, the later one has the larger one.
+    pub fn next_order(&self) -> u64 {
+        self.order.fetch_add(1, Relaxed) + 1
     }
 
     /// Runs `f` on the table of an inode.

@@ -125,6 +125,7 @@ fn other_refusals_come_before_that_of_a_full_disk() {
             umask: 0,
             rdev: 0,
             exclusive: false,
+            wish: None,
         };
         assert_eq!(support::entry(client.call(op).await).unwrap().ino, file.ino);
     });

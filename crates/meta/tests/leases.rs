@@ -46,6 +46,27 @@ fn answers_bring_leases_for_registered_sessions_only() {
 }
 
 #[test]
+fn what_is_made_to_be_written_comes_with_the_lease_for_it() {
+    simulated(|world| async move {
+        let one = world.client(1).await;
+        let asking = |name: &str, wish| match create(ROOT, name) {
+            MetaOp::Create { parent, name, mode, umask, rdev, .. } => {
+                MetaOp::Create { parent, name, mode, umask, rdev, exclusive: false, wish }
+            }
+            other => other,
+        };
+        for (name, asked, granted) in [("r", None, Read), ("w", Some(Write), Write)] {
+            let made = one.respond(0, asking(name, asked)).await.unwrap();
+            let MetaReply::Created { attr, .. } = made.reply else { panic!() };
+            assert_eq!(made.grants[1], wire::Grant { ino: attr.ino, mode: granted });
+            // What is there already is opened as anything else.
+            one.call(MetaOp::Release { inodes: vec![attr.ino], seen: 0 }).await.unwrap();
+            assert_eq!(one.grants(asking(name, asked)).await, [(ROOT, Read), (attr.ino, Read)]);
+        }
+    });
+}
+
+#[test]
 fn a_change_by_another_waits_for_the_yield() {
     simulated(|world| async move {
         let (one, two) = (world.client(1).await, world.client(2).await);

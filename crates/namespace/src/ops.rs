@@ -28,7 +28,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         MetaOp::Lookup { parent, name } => lookup::lookup(tx, *parent, name),
         MetaOp::Getattr { ino } => attr::getattr(tx, *ino),
         MetaOp::Setattr { ino, set } => attr::setattr(tx, *ino, set),
-        MetaOp::Create { parent, name, mode, umask, rdev, exclusive } => {
+        MetaOp::Create { parent, name, mode, umask, rdev, exclusive, wish: _ } => {
             let new = make::NewFile { mode: *mode, umask: *umask, rdev: *rdev, exclusive: *exclusive };
             make::create(tx, *parent, name, new)
         }

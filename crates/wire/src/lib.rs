@@ -42,8 +42,8 @@ pub use lease::{Grant, LeaseMode, Recall, Yield};
 pub use lock::{LockKind, LockOwner, LockRange, LockSpace};
 pub use message::{Answer, Malformed, Message, Request, Service};
 pub use meta::{
-    Description, DirEntry, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, PatternChange, RenameMode,
-    WriteRecord, XattrMode,
+    Description, DirEntry, DirectoryState, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse,
+    PatternChange, RenameMode, WriteRecord, XattrMode,
 };
 pub use mgmt::{MgmtReply, MgmtRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};

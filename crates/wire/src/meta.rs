@@ -62,8 +62,16 @@ pub enum MetaOp {
     /// `Attr` after the change. A change of mode updates the mask of an access ACL; ctime is set by the service.
     Setattr { ino: InodeId, set: SetAttr },
     /// Makes a regular file (`Created`), fifo, socket or device node (`Entry`). When the name exists: `EEXIST` if `exclusive`,
-    /// else the existing one's `Entry`.
-    Create { parent: InodeId, name: Bytes, mode: u32, umask: u32, rdev: u32, exclusive: bool },
+    /// else the existing one's `Entry`. `wish`: the lease that is asked for on what is made; without one, `Read` may come with it.
+    Create {
+        parent: InodeId,
+        name: Bytes,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        exclusive: bool,
+        wish: Option<LeaseMode>,
+    },
     /// `Entry`.
     Mkdir { parent: InodeId, name: Bytes, mode: u32, umask: u32 },
     /// `Entry`.
@@ -267,10 +275,21 @@ pub struct MetaResponse {
     /// Recalls of this session that had been made when they were granted: a client that has seen a later one can't tell whether it was
     /// for these, and doesn't rely on them.
     pub recalls: u64,
+    /// Directories that the request has changed and on which the session holds a lease, as they are now.
+    pub directories: Vec<DirectoryState>,
+}
+
+/// A directory at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirectoryState {
+    /// Its attributes.
+    pub attr: Attr,
+    /// Of two states of one directory under one lease, the one with the larger number is the later one.
+    pub order: u64,
 }
 
 impl From<MetaReply> for MetaResponse {
     fn from(reply: MetaReply) -> MetaResponse {
-        MetaResponse { reply, grants: Vec::new(), recalls: 0 }
+        MetaResponse { reply, grants: Vec::new(), recalls: 0, directories: Vec::new() }
     }
 }

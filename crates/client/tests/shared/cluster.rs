@@ -86,6 +86,11 @@ impl Cluster {
         cluster
     }
 
+    /// Requests to the metadata service so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.names.requests()
+    }
+
     /// Ends the metadata service without warning, and starts another.
     pub(crate) async fn restart_names(&self) {
         let old = self.meta.borrow().clone();

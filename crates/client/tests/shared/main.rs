@@ -6,6 +6,7 @@
 
 mod appends;
 mod cluster;
+mod directories;
 mod kernel;
 mod names;
 mod sessions;

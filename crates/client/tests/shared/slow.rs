@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use rt::IoBuf;
 use rt::sync::Event;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use types::Result;
 
@@ -13,11 +14,17 @@ const MAX_WAY_US: u64 = 3000;
 
 pub(crate) struct Slow<Req, Rep> {
     service: Mutex<Arc<dyn Handler<Req, Rep>>>,
+    requests: AtomicU64,
 }
 
 impl<Req, Rep> Slow<Req, Rep> {
     pub(crate) fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Slow<Req, Rep>> {
-        Arc::new(Slow { service: Mutex::new(service) })
+        Arc::new(Slow { service: Mutex::new(service), requests: AtomicU64::new(0) })
+    }
+
+    /// Requests so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
     }
 
     /// Leads to another service from now on.
@@ -68,6 +75,7 @@ async fn travel() {
 
 impl<Req: Send, Rep> Handler<Req, Rep> for Slow<Req, Rep> {
     fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>> {
+        self.requests.fetch_add(1, Relaxed);
         Box::pin(async move {
             travel().await;
             let service = self.service.lock().clone();

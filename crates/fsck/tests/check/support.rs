@@ -123,8 +123,15 @@ impl Fs {
     }
 
     pub fn create(&self, parent: InodeId, name: &'static str) -> InodeId {
-        let op =
-            MetaOp::Create { parent, name: name.into(), mode: 0o644, umask: 0, rdev: 0, exclusive: true };
+        let op = MetaOp::Create {
+            parent,
+            name: name.into(),
+            mode: 0o644,
+            umask: 0,
+            rdev: 0,
+            exclusive: true,
+            wish: None,
+        };
         self.made(op)
     }
 

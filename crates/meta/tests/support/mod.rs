@@ -198,7 +198,15 @@ impl Client {
 }
 
 pub fn create(parent: InodeId, name: &str) -> MetaOp {
-    MetaOp::Create { parent, name: bytes(name), mode: 0o100644, umask: 0, rdev: 0, exclusive: true }
+    MetaOp::Create {
+        parent,
+        name: bytes(name),
+        mode: 0o100644,
+        umask: 0,
+        rdev: 0,
+        exclusive: true,
+        wish: None,
+    }
 }
 
 pub fn entry(reply: Result<MetaReply>) -> Result<Attr> {

@@ -6,7 +6,7 @@ use wire::MetaOp;
 const ROOT: InodeId = InodeId::ROOT;
 
 fn create(parent: InodeId, name: &str, exclusive: bool) -> MetaOp {
-    MetaOp::Create { parent, name: bytes(name), mode: 0o100666, umask: 0o027, rdev: 0, exclusive }
+    MetaOp::Create { parent, name: bytes(name), mode: 0o100666, umask: 0o027, rdev: 0, exclusive, wish: None }
 }
 
 #[test]
@@ -81,6 +81,7 @@ fn a_device_keeps_its_number_and_create_makes_no_directories() {
         umask: 0,
         rdev: 0x1234,
         exclusive: true,
+        wish: None,
     };
     assert_eq!(world.run(make(mode::S_IFDIR | 0o755)).unwrap_err(), Errno::EINVAL);
     assert_eq!(world.run(make(mode::S_IFLNK | 0o777)).unwrap_err(), Errno::EINVAL);

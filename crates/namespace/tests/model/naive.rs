@@ -107,6 +107,7 @@ impl Model {
                 umask: 0o022,
                 rdev: 0,
                 exclusive,
+                wish: None,
             },
             &Action::Mkdir { dir, name, mode } => {
                 MetaOp::Mkdir { parent: ino(dir), name: named(name), mode: mode & 0o1777, umask: 0o022 }

@@ -181,8 +181,15 @@ impl World {
     }
 
     pub fn create(&mut self, parent: InodeId, name: &str) -> InodeId {
-        let op =
-            MetaOp::Create { parent, name: bytes(name), mode: 0o100644, umask: 0, rdev: 0, exclusive: true };
+        let op = MetaOp::Create {
+            parent,
+            name: bytes(name),
+            mode: 0o100644,
+            umask: 0,
+            rdev: 0,
+            exclusive: true,
+            wish: None,
+        };
         self.attr_of(op).unwrap().ino
     }
 

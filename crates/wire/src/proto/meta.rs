@@ -1,10 +1,10 @@
 //! What every request to a metadata service and every answer carries.
 
-use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, need};
+use super::common::{AttrFields, CredentialsFields, List, MAX_LIST_ITEMS, Numbered, need};
 use super::fields;
 use super::meta_op::OpFields;
 use super::meta_reply::ReplyFields;
-use crate::{Answer, Grant, LeaseMode, Malformed, Message, Request, Service};
+use crate::{Answer, DirectoryState, Grant, LeaseMode, Malformed, Message, Request, Service};
 use crate::{MetaOp, MetaRequest, MetaResponse};
 use bytes::Bytes;
 use prost::Message as _;
@@ -35,6 +35,8 @@ struct ResponseFields {
     grants: Option<List<GrantFields, MAX_LIST_ITEMS>>,
     #[prost(uint64, tag = "2")]
     recalls: u64,
+    #[prost(message, optional, tag = "3")]
+    directories: Option<List<DirectoryFields, MAX_LIST_ITEMS>>,
     #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22")]
     reply: Option<ReplyFields>,
 }
@@ -45,6 +47,14 @@ struct GrantFields {
     ino: u64,
     #[prost(uint32, tag = "2")]
     mode: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct DirectoryFields {
+    #[prost(message, optional, tag = "1")]
+    attr: Option<AttrFields>,
+    #[prost(uint64, tag = "2")]
+    order: u64,
 }
 
 impl Message for MetaRequest {
@@ -83,22 +93,29 @@ impl Request for MetaRequest {
 
 impl Message for MetaResponse {
     fn encode(&self, out: &mut Vec<u8>) {
-        let MetaResponse { reply, grants, recalls } = self;
-        let fields = |grant: &Grant| GrantFields { ino: grant.ino.0, mode: grant.mode.number() };
-        ResponseFields { grants: List::of(grants, fields), recalls: *recalls, reply: Some(reply.into()) }
-            .encode_raw(out);
+        let MetaResponse { reply, grants, recalls, directories } = self;
+        let grant = |grant: &Grant| GrantFields { ino: grant.ino.0, mode: grant.mode.number() };
+        let directory =
+            |state: &DirectoryState| DirectoryFields { attr: Some((&state.attr).into()), order: state.order };
+        let (grants, directories) = (List::of(grants, grant), List::of(directories, directory));
+        ResponseFields { grants, recalls: *recalls, directories, reply: Some(reply.into()) }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<MetaResponse, Malformed> {
-        let ResponseFields { grants, recalls, reply } = match bytes.len() {
+        let ResponseFields { grants, recalls, directories, reply } = match bytes.len() {
             0..SHARED_FROM_BYTES => fields(bytes)?,
             _ => fields(Bytes::copy_from_slice(bytes))?,
         };
         let grant = |f: GrantFields| Ok(Grant { ino: InodeId(f.ino), mode: LeaseMode::take(f.mode)? });
+        let directory = |f: DirectoryFields| {
+            let attr = need(f.attr, "attributes of a directory")?.try_into()?;
+            Ok(DirectoryState { attr, order: f.order })
+        };
         Ok(MetaResponse {
             reply: need(reply, "metadata answer that is known here")?.try_into()?,
             grants: List::take(grants, grant)?,
             recalls,
+            directories: List::take(directories, directory)?,
         })
     }
 }

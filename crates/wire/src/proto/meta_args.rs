@@ -73,6 +73,8 @@ pub(crate) struct CreateFields {
     pub rdev: u32,
     #[prost(bool, tag = "6")]
     pub exclusive: bool,
+    #[prost(uint32, optional, tag = "7")]
+    pub wish: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

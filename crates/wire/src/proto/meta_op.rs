@@ -92,9 +92,9 @@ impl From<&MetaOp> for OpFields {
             MetaOp::Lookup { parent, name } => OpFields::Lookup(NamedFields::of(parent, name)),
             MetaOp::Getattr { ino } => OpFields::Getattr(InodeFields::of(ino)),
             MetaOp::Setattr { ino, set } => OpFields::Setattr(SetattrFields::of(ino, set)),
-            &MetaOp::Create { parent, ref name, mode, umask, rdev, exclusive } => {
-                let (parent, name) = (parent.0, name.clone());
-                OpFields::Create(CreateFields { parent, name, mode, umask, rdev, exclusive })
+            &MetaOp::Create { parent, ref name, mode, umask, rdev, exclusive, wish } => {
+                let (parent, name, wish) = (parent.0, name.clone(), wish.map(Numbered::number));
+                OpFields::Create(CreateFields { parent, name, mode, umask, rdev, exclusive, wish })
             }
             &MetaOp::Mkdir { parent, ref name, mode, umask } => {
                 OpFields::Mkdir(MkdirFields { parent: parent.0, name: name.clone(), mode, umask })
@@ -197,6 +197,7 @@ impl TryFrom<OpFields> for MetaOp {
                 umask: f.umask,
                 rdev: f.rdev,
                 exclusive: f.exclusive,
+                wish: f.wish.map(LeaseMode::take).transpose()?,
             },
             OpFields::Mkdir(f) => {
                 let (parent, name) = (InodeId(f.parent), name(f.name)?);

@@ -27,8 +27,14 @@ pub fn samples() -> Vec<Sample> {
     }));
     samples.extend(meta_replies().into_iter().map(|reply| {
         let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Shared), grant(3, LeaseMode::Write)];
-        sample(format!("meta_response-{}", kind(&reply)), MetaResponse { reply, grants, recalls: 5 })
+        sample(
+            format!("meta_response-{}", kind(&reply)),
+            MetaResponse { reply, grants, recalls: 5, directories: Vec::new() },
+        )
     }));
+    let directories = vec![DirectoryState { attr: attr(), order: 77 }];
+    let changed = MetaResponse { directories, ..MetaResponse::from(MetaReply::Unit) };
+    samples.push(sample("meta_response-directories".to_string(), changed));
     let least = MetaResponse::from(MetaReply::Lock(None));
     samples.push(sample("meta_response-least".to_string(), least));
     samples.extend(storage_ops().into_iter().map(|op| {
@@ -128,6 +134,7 @@ fn meta_ops() -> Vec<MetaOp> {
             umask: 0o22,
             rdev: 0x103,
             exclusive: true,
+            wish: None,
         },
         MetaOp::Mkdir { parent, name: name.clone(), mode: 0o755, umask: 0o22 },
         MetaOp::Symlink { parent, name: name.clone(), target: to.clone() },

@@ -19,8 +19,10 @@ pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
 
 pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
     let grants = vec_of((ino(), mode()).prop_map(|(ino, mode)| Grant { ino, mode }));
-    (select(meta_replies()).prop_flat_map(|reply| reply), grants, any::<u64>())
-        .prop_map(|(reply, grants, recalls)| MetaResponse { reply, grants, recalls })
+    let directories = vec_of((attr(), any::<u64>()).prop_map(|(attr, order)| DirectoryState { attr, order }));
+    (select(meta_replies()).prop_flat_map(|reply| reply), grants, any::<u64>(), directories).prop_map(
+        |(reply, grants, recalls, directories)| MetaResponse { reply, grants, recalls, directories },
+    )
 }
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
@@ -71,7 +73,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Lookup { parent: ino(), name: name() },
         Getattr { ino: ino() },
         Setattr { ino: ino(), set: set_attr() },
-        Create { parent: ino(), name: name(), mode: u32s(), umask: u32s(), rdev: u32s(), exclusive: flag() },
+        Create { parent: ino(), name: name(), mode: u32s(), umask: u32s(), rdev: u32s(), exclusive: flag(), wish: of(mode()) },
         Mkdir { parent: ino(), name: name(), mode: u32s(), umask: u32s() },
         Symlink { parent: ino(), name: name(), target: name() },
         Tmpfile { parent: ino(), mode: u32s(), umask: u32s() },

@@ -1,0 +1,150 @@
+//! Attributes of directories, right after they were changed.
+
+use crate::cluster::{Cluster, RDWR, ROOT, with_cluster, with_cluster_of_seed};
+use client::Client;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use types::{Attr, InodeId, SetAttr, mode};
+use wire::RenameMode;
+
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=40;
+const STEPS: u64 = 12;
+
+async fn mkdir(client: &Client, parent: InodeId, name: &str) -> InodeId {
+    client.mkdir(ROOT, parent, name.as_bytes(), 0o755, 0).await.unwrap().ino
+}
+
+/// What the client says, which has to say it without asking anybody.
+async fn told(cluster: &Cluster, client: &Client, dir: InodeId) -> Attr {
+    let before = cluster.requests();
+    let known = client.getattr(dir).await.unwrap();
+    assert_eq!(cluster.requests(), before, "the service was asked");
+    assert!(known.trusted);
+    known.attr
+}
+
+#[test]
+fn after_every_change_of_names_nobody_has_to_be_asked() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = mkdir(&one, InodeId::ROOT, "d").await;
+        let other = mkdir(&one, InodeId::ROOT, "o").await;
+        let mut states = Vec::new();
+        let (_, file) = one.create(ROOT, dir, b"f", 0o100_644, 0, RDWR).await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        one.symlink(ROOT, dir, b"s", b"f").await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        mkdir(&one, dir, "sub").await;
+        states.push(told(&cluster, &one, dir).await);
+        one.link(ROOT, file.ino(), dir, b"l").await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        one.unlink(ROOT, dir, b"s").await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        one.rmdir(ROOT, dir, b"sub").await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        one.rename(ROOT, dir, b"l", other, b"l", RenameMode::Replace).await.unwrap();
+        states.push(told(&cluster, &one, dir).await);
+        let nlink: Vec<u32> = states.iter().map(|state| state.nlink).collect();
+        assert_eq!(nlink, [2, 2, 3, 3, 3, 2, 2]);
+        assert!(states.is_sorted_by(|a, b| a.mtime < b.mtime), "{states:?}");
+        let last = [told(&cluster, &one, dir).await, told(&cluster, &one, other).await];
+        assert_eq!([two.getattr(dir).await.unwrap().attr, two.getattr(other).await.unwrap().attr], last);
+    });
+}
+
+#[test]
+fn what_is_changed_otherwise_is_asked_for_again() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = mkdir(&one, InodeId::ROOT, "d").await;
+        mkdir(&one, dir, "a").await;
+        assert_eq!(told(&cluster, &one, dir).await.mode & 0o7777, 0o755);
+        let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+        one.setattr(ROOT, dir, set, None).await.unwrap();
+        assert_eq!(one.getattr(dir).await.unwrap().mode & 0o7777, 0o700);
+        mkdir(&one, dir, "b").await;
+        assert_eq!(told(&cluster, &one, dir).await.mode & 0o7777, 0o700);
+        // Another session.
+        mkdir(&two, dir, "c").await;
+        assert_eq!(one.getattr(dir).await.unwrap().nlink, 5);
+        // A service that has forgotten all leases.
+        rt::sleep(Duration::from_secs(2)).await;
+        mkdir(&one, dir, "e").await;
+        cluster.restart_names().await;
+        mkdir(&two, dir, "g").await;
+        assert_eq!(one.getattr(dir).await.unwrap().nlink, 7);
+    });
+}
+
+/// Values that only grow: how far each must have come, and can have come.
+#[derive(Default)]
+struct Grown {
+    begun: Cell<u64>,
+    ended: Cell<u64>,
+}
+
+impl Grown {
+    async fn grow(&self, how: impl AsyncFnOnce(u64)) {
+        self.begun.set(self.begun.get() + 1);
+        how(self.begun.get()).await;
+        self.ended.set(self.ended.get() + 1);
+    }
+}
+
+/// Several tasks of two clients add directories to one, and one task changes its mode; what each then sees is no older than what had ended before.
+#[test]
+fn what_is_told_is_never_older_than_what_has_been_answered() {
+    let told_at_once = Arc::new(AtomicU64::new(0));
+    for seed in SEEDS {
+        let told_here = told_at_once.clone();
+        with_cluster_of_seed(seed, |cluster| async move {
+            let clients: [Arc<Client>; 2] = cluster.clients().await;
+            let dir = mkdir(&clients[0], InodeId::ROOT, "d").await;
+            let (links, modes) = (Rc::new(Grown::default()), Rc::new(Grown::default()));
+            let look = async |client: &Client, links: &Grown, modes: &Grown, told: &AtomicU64| {
+                let (least, least_mode) = (links.ended.get(), modes.ended.get());
+                let before = cluster.requests();
+                let attr = client.getattr(dir).await.unwrap().attr;
+                told.fetch_add(u64::from(cluster.requests() == before), Relaxed);
+                let (seen, seen_mode) = (u64::from(attr.nlink) - 2, u64::from(attr.mode & !mode::S_IFMT));
+                assert!((least..=links.begun.get()).contains(&seen), "{seen} of {least} directories");
+                let modes = least_mode..=modes.begun.get();
+                assert!(
+                    seen_mode == 0o755 && *modes.start() == 0 || modes.contains(&seen_mode),
+                    "{seen_mode}"
+                );
+            };
+            let adds = async |task: usize, client: &Client| {
+                for step in 0..STEPS {
+                    let name = format!("{task}-{step}");
+                    links.grow(async |_| drop(mkdir(client, dir, &name).await)).await;
+                    look(client, &links, &modes, &told_here).await;
+                    // The other client lets the lease come back in between.
+                    rt::sleep(Duration::from_millis(if task == 3 { 3000 } else { 400 * (step % 4) })).await;
+                }
+            };
+            let changes_mode = async {
+                for _ in 0..STEPS {
+                    let set = |mode: u64| SetAttr { mode: Some(mode as u32), ..SetAttr::default() };
+                    modes
+                        .grow(async |mode| {
+                            drop(clients[0].setattr(ROOT, dir, set(mode), None).await.unwrap())
+                        })
+                        .await;
+                    look(&clients[0], &links, &modes, &told_here).await;
+                    rt::sleep(Duration::from_millis(700)).await;
+                }
+            };
+            let tasks = (0..4).map(|task| adds(task, &clients[usize::from(task == 3)])).collect();
+            let adding = rt::join_all(tasks);
+            let mut both: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+            both.push(Box::pin(async { drop(adding.await) }));
+            both.push(Box::pin(changes_mode));
+            rt::join_all(both).await;
+        });
+    }
+    assert!(told_at_once.load(Relaxed) > 0, "the service was asked every time");
+}
