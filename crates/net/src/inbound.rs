@@ -2,10 +2,13 @@
 //!
 //! Many small frames are taken off the socket with one receive and picked out of a staging buffer. Once more than
 //! [`DIRECT_RECEIVE_BYTES`] of a payload are still to come they are received straight into the payload's buffer. While large payloads
-//! are expected, little is staged, so that little of them has to be copied.
+//! are expected, little is staged, so that little of them has to be copied. A connection on which little comes has a small buffer.
 
+use crate::appetite::Appetite;
 use crate::fault::Fault;
-use crate::limits::{BULK_PEEK_BYTES, DIRECT_RECEIVE_BYTES, RECEIVE_PIECE_BYTES, RECEIVE_STAGE_BYTES};
+use crate::limits::{
+    BULK_PEEK_BYTES, DIRECT_RECEIVE_BYTES, IDLE_STAGE_BYTES, RECEIVE_PIECE_BYTES, RECEIVE_STAGE_BYTES,
+};
 use crate::stream::Stream;
 use rt::IoBuf;
 use std::cell::Cell;
@@ -30,6 +33,7 @@ pub(crate) struct Inbound {
     end: usize,
     /// Large payloads are expected.
     bulk: bool,
+    appetite: Appetite,
     heard: Rc<Heard>,
 }
 
@@ -37,7 +41,15 @@ impl Inbound {
     pub(crate) fn new(stream: Rc<Stream>) -> Inbound {
         let heard = Rc::new(Heard::default());
         heard.at_ns.set(rt::monotonic_ns());
-        Inbound { stream, stage: IoBuf::alloc(RECEIVE_STAGE_BYTES), start: 0, end: 0, bulk: false, heard }
+        Inbound {
+            stream,
+            stage: IoBuf::alloc(IDLE_STAGE_BYTES),
+            start: 0,
+            end: 0,
+            bulk: false,
+            appetite: Appetite::default(),
+            heard,
+        }
     }
 
     pub(crate) fn heard(&self) -> Rc<Heard> {
@@ -71,7 +83,7 @@ impl Inbound {
     /// The frame's body, checked. Its bytes are good until the next receive.
     pub(crate) async fn body(&mut self, header: &Header) -> Result<IoBuf, Fault> {
         let len = header.body_bytes as usize;
-        let body = if len <= self.stage.len() {
+        let body = if len <= RECEIVE_STAGE_BYTES {
             while self.staged() < len {
                 self.fill(len).await?;
             }
@@ -140,21 +152,35 @@ impl Inbound {
 
     /// Receives more, after making room for `wanted` bytes in one piece.
     async fn fill(&mut self, wanted: usize) -> Result<(), Fault> {
-        if self.is_drained() {
-            (self.start, self.end) = (0, 0);
-        } else if self.start + wanted > self.stage.len() {
-            self.stage.copy_from(0, self.stage.slice(self.start..self.end).as_slice());
-            (self.start, self.end) = (0, self.staged());
-        }
+        self.make_room(wanted);
         let room = self.stage.len() - self.end;
         let most = if self.bulk { room.min(BULK_PEEK_BYTES.max(wanted)) } else { room };
         match self.stream.recv(self.stage.slice(self.end..self.end + most)).await? {
             0 => Err(Fault::Closed),
             got => {
                 self.note(got);
+                self.appetite.note(got, most, self.heard.at_ns.get());
                 self.end += got;
                 Ok(())
             }
+        }
+    }
+
+    fn make_room(&mut self, wanted: usize) {
+        if self.is_drained() {
+            (self.start, self.end) = (0, 0);
+            let large = self.appetite.is_large() || wanted > IDLE_STAGE_BYTES;
+            let size = if large { RECEIVE_STAGE_BYTES } else { IDLE_STAGE_BYTES };
+            if self.stage.len() != size {
+                self.stage = IoBuf::alloc(size);
+            }
+        } else if self.start + wanted > self.stage.len() {
+            let staged = self.stage.slice(self.start..self.end);
+            if wanted > self.stage.len() {
+                self.stage = IoBuf::alloc(RECEIVE_STAGE_BYTES);
+            }
+            self.stage.copy_from(0, staged.as_slice());
+            (self.start, self.end) = (0, staged.len());
         }
     }
 

@@ -26,6 +26,7 @@
 
 #![warn(missing_docs)]
 
+mod appetite;
 mod budget;
 mod caller;
 mod channel;
