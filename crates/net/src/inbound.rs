@@ -189,3 +189,38 @@ impl Inbound {
         self.heard.bytes.set(self.heard.bytes.get() + bytes as u64);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::BUSY_AFTER_MUCH;
+    use crate::stream::Transport;
+    use rt::net::Socket;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+    use wire::frame::Kind;
+
+    #[test]
+    fn a_connection_that_falls_idle_gives_its_buffer_back() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        rt::block_on(async move {
+            let stream = Stream::Plain(Socket::from_fd(ours.into()), Transport::Tcp);
+            let mut inbound = Inbound::new(Rc::new(stream));
+            assert_eq!(inbound.stage.len(), IDLE_STAGE_BYTES);
+            let body = vec![7; 20_000];
+            theirs.write_all(&Header::new(Kind::Request, 1).with_body(&body).encode()).unwrap();
+            theirs.write_all(&body).unwrap();
+            let header = inbound.header().await.unwrap().unwrap();
+            assert_eq!(inbound.body(&header).await.unwrap().as_slice(), body);
+            assert_eq!(inbound.stage.len(), RECEIVE_STAGE_BYTES);
+            rt::sleep(BUSY_AFTER_MUCH + Duration::from_millis(1)).await;
+            theirs.write_all(&Header::new(Kind::Ping, 0).encode()).unwrap();
+            assert_eq!(inbound.header().await.unwrap().unwrap().kind, Kind::Ping);
+            // What waits for the next frame is all that the connection has.
+            assert!(rt::timeout(Duration::from_millis(10), inbound.header()).await.is_none());
+            assert_eq!(inbound.stage.len(), IDLE_STAGE_BYTES);
+        })
+        .unwrap();
+    }
+}
