@@ -22,7 +22,7 @@ const FILES_OF_SESSION: usize = 50;
 const MAX_COST: u64 = 200 << 20;
 
 /// What an idle connection may cost, bytes: the protection's state, three tasks, and two pages to receive into. With staging buffers that are
-/// never given back it is over 150 KiB.
+/// never given back it is about 150 KiB.
 const MAX_COST_OF_CONNECTION: u64 = 56 << 10;
 
 /// Generous: machines that test are busy.
