@@ -2,10 +2,13 @@
 //!
 //! Many small frames are taken off the socket with one receive and picked out of a staging buffer. Once more than
 //! [`DIRECT_RECEIVE_BYTES`] of a payload are still to come they are received straight into the payload's buffer. While large payloads
-//! are expected, little is staged, so that little of them has to be copied.
+//! are expected, little is staged, so that little of them has to be copied. A connection on which little comes has a small buffer.
 
+use crate::appetite::Appetite;
 use crate::fault::Fault;
-use crate::limits::{BULK_PEEK_BYTES, DIRECT_RECEIVE_BYTES, RECEIVE_PIECE_BYTES, RECEIVE_STAGE_BYTES};
+use crate::limits::{
+    BULK_PEEK_BYTES, DIRECT_RECEIVE_BYTES, IDLE_STAGE_BYTES, RECEIVE_PIECE_BYTES, RECEIVE_STAGE_BYTES,
+};
 use crate::stream::Stream;
 use rt::IoBuf;
 use std::cell::Cell;
@@ -30,6 +33,7 @@ pub(crate) struct Inbound {
     end: usize,
     /// Large payloads are expected.
     bulk: bool,
+    appetite: Appetite,
     heard: Rc<Heard>,
 }
 
@@ -37,7 +41,15 @@ impl Inbound {
     pub(crate) fn new(stream: Rc<Stream>) -> Inbound {
         let heard = Rc::new(Heard::default());
         heard.at_ns.set(rt::monotonic_ns());
-        Inbound { stream, stage: IoBuf::alloc(RECEIVE_STAGE_BYTES), start: 0, end: 0, bulk: false, heard }
+        Inbound {
+            stream,
+            stage: IoBuf::alloc(IDLE_STAGE_BYTES),
+            start: 0,
+            end: 0,
+            bulk: false,
+            appetite: Appetite::default(),
+            heard,
+        }
     }
 
     pub(crate) fn heard(&self) -> Rc<Heard> {
@@ -71,7 +83,7 @@ impl Inbound {
     /// The frame's body, checked. Its bytes are good until the next receive.
     pub(crate) async fn body(&mut self, header: &Header) -> Result<IoBuf, Fault> {
         let len = header.body_bytes as usize;
-        let body = if len <= self.stage.len() {
+        let body = if len <= RECEIVE_STAGE_BYTES {
             while self.staged() < len {
                 self.fill(len).await?;
             }
@@ -140,26 +152,75 @@ impl Inbound {
 
     /// Receives more, after making room for `wanted` bytes in one piece.
     async fn fill(&mut self, wanted: usize) -> Result<(), Fault> {
-        if self.is_drained() {
-            (self.start, self.end) = (0, 0);
-        } else if self.start + wanted > self.stage.len() {
-            self.stage.copy_from(0, self.stage.slice(self.start..self.end).as_slice());
-            (self.start, self.end) = (0, self.staged());
-        }
+        self.make_room(wanted);
         let room = self.stage.len() - self.end;
         let most = if self.bulk { room.min(BULK_PEEK_BYTES.max(wanted)) } else { room };
         match self.stream.recv(self.stage.slice(self.end..self.end + most)).await? {
             0 => Err(Fault::Closed),
             got => {
                 self.note(got);
+                self.appetite.note(got, most, self.heard.at_ns.get());
                 self.end += got;
                 Ok(())
             }
         }
     }
 
+    fn make_room(&mut self, wanted: usize) {
+        if self.is_drained() {
+            (self.start, self.end) = (0, 0);
+            let large = self.appetite.is_large() || wanted > IDLE_STAGE_BYTES;
+            let size = if large { RECEIVE_STAGE_BYTES } else { IDLE_STAGE_BYTES };
+            if self.stage.len() != size {
+                self.stage = IoBuf::alloc(size);
+            }
+        } else if self.start + wanted > self.stage.len() {
+            let staged = self.stage.slice(self.start..self.end);
+            if wanted > self.stage.len() {
+                self.stage = IoBuf::alloc(RECEIVE_STAGE_BYTES);
+            }
+            self.stage.copy_from(0, staged.as_slice());
+            (self.start, self.end) = (0, staged.len());
+        }
+    }
+
     fn note(&self, bytes: usize) {
         self.heard.at_ns.set(rt::monotonic_ns());
         self.heard.bytes.set(self.heard.bytes.get() + bytes as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::BUSY_AFTER_MUCH;
+    use crate::stream::Transport;
+    use rt::net::Socket;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+    use wire::frame::Kind;
+
+    #[test]
+    fn a_connection_that_falls_idle_gives_its_buffer_back() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        rt::block_on(async move {
+            let stream = Stream::Plain(Socket::from_fd(ours.into()), Transport::Tcp);
+            let mut inbound = Inbound::new(Rc::new(stream));
+            assert_eq!(inbound.stage.len(), IDLE_STAGE_BYTES);
+            let body = vec![7; 20_000];
+            theirs.write_all(&Header::new(Kind::Request, 1).with_body(&body).encode()).unwrap();
+            theirs.write_all(&body).unwrap();
+            let header = inbound.header().await.unwrap().unwrap();
+            assert_eq!(inbound.body(&header).await.unwrap().as_slice(), body);
+            assert_eq!(inbound.stage.len(), RECEIVE_STAGE_BYTES);
+            rt::sleep(BUSY_AFTER_MUCH + Duration::from_millis(1)).await;
+            theirs.write_all(&Header::new(Kind::Ping, 0).encode()).unwrap();
+            assert_eq!(inbound.header().await.unwrap().unwrap().kind, Kind::Ping);
+            // What waits for the next frame is all that the connection has.
+            assert!(rt::timeout(Duration::from_millis(10), inbound.header()).await.is_none());
+            assert_eq!(inbound.stage.len(), IDLE_STAGE_BYTES);
+        })
+        .unwrap();
     }
 }

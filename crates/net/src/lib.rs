@@ -26,6 +26,7 @@
 
 #![warn(missing_docs)]
 
+mod appetite;
 mod budget;
 mod caller;
 mod channel;
@@ -35,6 +36,7 @@ mod fault;
 mod inbound;
 mod limits;
 mod liveness;
+mod networks;
 mod outbox;
 mod server;
 mod signal;
@@ -46,6 +48,7 @@ pub use caller::{Caller, Proof};
 pub use channel::{Channel, Handler, LocalFuture};
 pub use client::{AddressFailure, ClientIdentity, LinkStatus, Peer, PeerOptions, PeerStatus};
 pub use liveness::Liveness;
+pub use networks::Networks;
 pub use server::{Router, Server, ServerLimits, ServerOptions};
 pub use storage_channels::{Connect, StorageChannel, StorageChannels, WhenOffline};
 pub use stream::{Security, Transport};

@@ -32,8 +32,13 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A client that waits for its older requests to end gets a sign of life so often.
 pub(crate) const WELCOME_PING_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Staging buffer of a connection's receiver, bytes: holds a dozen 4 KiB messages. One for each connection.
+/// Staging buffer of a busy connection's receiver, bytes: holds a dozen 4 KiB messages.
 pub(crate) const RECEIVE_STAGE_BYTES: usize = 64 << 10;
+/// The same of a connection on which little comes, bytes: the smallest piece of memory for I/O. Thousands of idle clients shall cost little.
+pub(crate) const IDLE_STAGE_BYTES: usize = 4 << 10;
+/// A connection keeps its large staging buffer for so long after much has come at once: who mixes large and small requests shouldn't change
+/// buffers between them.
+pub(crate) const BUSY_AFTER_MUCH: Duration = Duration::from_secs(1);
 /// A payload of which so much is still to come is received straight into its buffer, bytes.
 pub(crate) const DIRECT_RECEIVE_BYTES: usize = 64 << 10;
 /// One direct receive, bytes: short enough that a slow line shows signs of life.
@@ -60,7 +65,7 @@ pub(crate) const POOLED_BODIES: usize = 64;
 /// The largest that is kept, bytes.
 pub(crate) const POOLED_BODY_BYTES: usize = 4 << 10;
 
-/// Where an encrypted connection receives, bytes: three records of the largest size (16 KiB and what encryption adds). One for each connection.
+/// Where a busy encrypted connection receives, bytes: three records of the largest size (16 KiB and what encryption adds).
 pub(crate) const TLS_STAGE_BYTES: usize = 64 << 10;
 /// The same while data comes faster than that is emptied: fifteen records.
 pub(crate) const TLS_BULK_STAGE_BYTES: usize = 256 << 10;

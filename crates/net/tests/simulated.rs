@@ -152,10 +152,14 @@ fn pattern(step: Step, len: usize) -> Vec<u8> {
 }
 
 async fn serve(address: SocketAddr, kept: Arc<Mutex<Kept>>) {
+    serve_at(vec![address], kept).await;
+}
+
+async fn serve_at(listen: Vec<SocketAddr>, kept: Arc<Mutex<Kept>>) {
     let options = ServerOptions {
-        listen: vec![address],
+        name: format!("server {}", listen[0]),
+        listen,
         cores: 2,
-        name: format!("server {address}"),
         cluster: String::new(),
         security: Security::Plain,
         sum_payloads: true,
@@ -375,4 +379,38 @@ fn two_hosts_keep_apart_what_belongs_to_a_process() {
     let cores = |peer: &Arc<Peer>| peer.status().links.iter().map(|link| link.core).collect::<Vec<_>>();
     // Numbers of cores begin anew in each process.
     assert_eq!(peers.borrow().iter().map(cores).collect::<Vec<_>>(), [[0], [0]]);
+}
+
+#[test]
+fn a_link_goes_back_to_the_better_address_once_it_answers_again() {
+    let mut world = World::new(7);
+    let (client, server) = (world.add_host("client"), world.add_host("server"));
+    let [better, lesser] = [PORT, PORT + 1].map(|port| SocketAddr::from((world.ip(server), port)));
+    let kept: Arc<Mutex<Kept>> = Arc::default();
+    world.spawn(server, serve_at(vec![lesser], kept.clone()));
+    let of_link: Rc<RefCell<Vec<(Option<rt::net::Address>, u64)>>> = Rc::default();
+    let seen = of_link.clone();
+    world.spawn(client, async move {
+        let identity = ClientIdentity { cluster: String::new(), name: "client".into(), client: 1 };
+        let options = PeerOptions::new("server", vec![better, lesser], identity);
+        let peer = Peer::new(PeerOptions { liveness: LIVENESS, timeout: TIMEOUT, ..options });
+        let channel = Channel::<Step, Done>::remote(peer.clone());
+        for sequence in 1.. {
+            let step = Step { caller: 1, sequence, fills: true };
+            channel.call(step, Some(IoBuf::alloc(9))).await.unwrap();
+            let link = peer.status().links.remove(0);
+            seen.borrow_mut().push((link.connected.map(|(address, _)| address), link.connections));
+            rt::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    world.advance(Duration::from_secs(5));
+    assert_eq!(of_link.borrow().last().unwrap(), &(Some(lesser.into()), 1));
+    // Now it listens at both.
+    world.kill(server);
+    world.spawn(server, serve_at(vec![better, lesser], kept.clone()));
+    world.advance(Duration::from_secs(5));
+    assert_eq!(of_link.borrow().last().unwrap(), &(Some(lesser.into()), 2), "the better one has just failed");
+    world.advance(Duration::from_secs(100));
+    assert_eq!(of_link.borrow().last().unwrap(), &(Some(better.into()), 3));
+    assert_eq!(kept.lock().violations, Vec::<String>::new());
 }

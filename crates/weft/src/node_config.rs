@@ -1,11 +1,12 @@
 //! `node.toml`: what a node is, and what an administrator may say of it. And the cluster file, which is what a client needs.
 
 use crate::output::os_error;
+use net::Networks;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, NodeId, Result, Role};
@@ -45,6 +46,9 @@ pub struct NodeConfig {
     pub addresses: Vec<String>,
     /// Where management is: `host:port`.
     pub management: Vec<String>,
+    /// Networks that its connections use, best first ([`net::Networks`]); none: all.
+    #[serde(default)]
+    pub networks: Vec<String>,
     /// How connections are protected, the same on all nodes.
     #[serde(default)]
     pub protection: Protection,
@@ -99,6 +103,10 @@ impl NodeConfig {
     fn render(&self, cluster_name: &str) -> String {
         let roles: Vec<&str> = self.roles.iter().map(|role| role.name()).collect();
         let protection = crate::cli::value_name(self.protection);
+        let networks = match &self.networks[..] {
+            [] => "# networks = [\"10.0.0.0/8\"]".to_string(),
+            some => format!("networks = {some:?}"),
+        };
         let mut text = format!(
             "# A node of the weft cluster {cluster_name:?}. What is left out has a computed default.\n\
              cluster = {:?}\n\
@@ -111,6 +119,8 @@ impl NodeConfig {
              addresses = {:?}\n\
              # Where management is.\n\
              management = {:?}\n\
+             # Networks that its connections use, best first; \"A/16,B/16\": equally good.\n\
+             {networks}\n\
              # tls, authenticated (not encrypted) or plain; the same on all nodes.\n\
              protection = {protection:?}\n\
              # Threads that serve connections: one for each CPU.\n\
@@ -202,6 +212,9 @@ pub struct ClusterFile {
     pub cluster: String,
     /// Where management is: `host:port`.
     pub management: Vec<String>,
+    /// Networks that the client's connections use, best first ([`net::Networks`]); none: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<String>,
     /// How connections are protected.
     pub protection: Protection,
     /// Certificate and key of the client, PEM; empty where connections are plain.
@@ -255,8 +268,37 @@ pub fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
     if found.is_empty() { Err(failure) } else { Ok(found) }
 }
 
-/// Where others reach a process that listens there: the address itself, or that of this machine on the way to `towards`.
-pub fn reachable(listen: &[SocketAddr], towards: SocketAddr) -> Vec<String> {
+/// Where others reach a process that listens there: the address itself, or those of this machine in the networks, best first, or that of this
+/// machine on the way to `towards`.
+///
+/// # Errors
+/// `EINVAL` when the machine has no address in the networks.
+pub fn reachable(listen: &[SocketAddr], towards: SocketAddr, networks: &Networks) -> Result<Vec<String>> {
+    if networks.is_empty() {
+        return Ok(on_the_way(listen, towards));
+    }
+    let local = rt::net::local_addresses().map_err(|e| os_error("this machine's addresses", &e))?;
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for address in listen {
+        let wildcard = address.ip().is_unspecified();
+        let fits = |ip: &&IpAddr| wildcard && (address.is_ipv6() || ip.is_ipv4());
+        let own = if wildcard { vec![] } else { vec![address.ip()] };
+        found.extend(
+            local.iter().filter(fits).copied().chain(own).map(|ip| SocketAddr::new(ip, address.port())),
+        );
+    }
+    found.retain(|address| networks.rank(address.ip()).is_some());
+    found.sort_by_key(|address| networks.rank(address.ip()));
+    found.dedup();
+    if found.is_empty() {
+        let message = format!("this machine has no address in the networks {networks}");
+        return Err(Error::new(Errno::EINVAL, message)
+            .hint("ip address shows what it has; --address names addresses that others reach it at"));
+    }
+    Ok(found.iter().map(SocketAddr::to_string).collect())
+}
+
+fn on_the_way(listen: &[SocketAddr], towards: SocketAddr) -> Vec<String> {
     let own = |address: &SocketAddr| match address.ip().is_unspecified() {
         false => address.to_string(),
         true => {
@@ -288,6 +330,7 @@ mod tests {
             listen: vec!["0.0.0.0:7500".parse().unwrap()],
             addresses: vec!["10.0.0.2:7500".into()],
             management: vec!["mgmt1:7500".into()],
+            networks: vec!["10.0.0.0/8,fd00::/8".into()],
             protection: Protection::Authenticated,
             threads: None,
             durability: Default::default(),
@@ -321,6 +364,7 @@ mod tests {
             name: "scratch".into(),
             cluster: "01234567".into(),
             management: vec!["mgmt1:7500".into()],
+            networks: vec![],
             protection: Protection::Tls,
             credentials: "-----BEGIN\nabc\n".into(),
         };
@@ -335,7 +379,13 @@ mod tests {
     fn addresses_are_those_that_others_can_use() {
         let towards: SocketAddr = "127.0.0.1:7500".parse().unwrap();
         let listen = ["0.0.0.0:7501".parse().unwrap(), "10.1.1.1:7502".parse().unwrap()];
-        assert_eq!(reachable(&listen, towards), ["127.0.0.1:7501", "10.1.1.1:7502"]);
+        let all = Networks::default();
+        assert_eq!(reachable(&listen, towards, &all).unwrap(), ["127.0.0.1:7501", "10.1.1.1:7502"]);
+        let only = Networks::parse(&["10.1.0.0/16".into()]).unwrap();
+        assert_eq!(reachable(&listen[1..], towards, &only).unwrap(), ["10.1.1.1:7502"]);
+        let none = Networks::parse(&["192.0.2.0/24".into()]).unwrap();
+        let error = reachable(&listen, towards, &none).unwrap_err();
+        assert!(error.message.contains("no address in the networks 192.0.2.0/24"), "{error}");
         assert_eq!(resolve(&["127.0.0.1:7500".into()]).unwrap(), [towards]);
         assert!(resolve(&["no port".into()]).is_err() && resolve(&[]).is_err());
     }

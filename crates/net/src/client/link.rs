@@ -2,12 +2,13 @@
 
 use super::connection::Connection;
 use super::core_index::CoreIndex;
-use super::dial::{DialError, dial};
+use super::dial::{DialError, Dialled, dial};
 use super::peer::Shared;
 use super::status::LinkCounters;
 use crate::either::{Either, either};
 use crate::limits::{FAILED_ADDRESS_REST, FIRST_BACKOFF, LONGEST_BACKOFF, POOLED_BODIES, POOLED_BODY_BYTES};
 use crate::signal::Signal;
+use rt::net::Address;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -26,6 +27,8 @@ pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
     counters: Arc<LinkCounters>,
     index: CoreIndex,
+    /// How many links the peer had when this one was made.
+    ordinal: usize,
     connection: RefCell<Option<Rc<Connection>>>,
     /// Calls that wait for a connection.
     waiting: Cell<usize>,
@@ -33,7 +36,7 @@ pub(super) struct Link {
     refusal: RefCell<(u64, Option<Error>)>,
     changed: Signal,
     /// When an address failed last, by the monotonic clock.
-    failed_at: RefCell<HashMap<SocketAddr, u64>>,
+    failed_at: RefCell<HashMap<Address, u64>>,
     /// Buffers for the bodies of requests.
     bodies: RefCell<Vec<Vec<u8>>>,
 }
@@ -47,11 +50,16 @@ impl Link {
         }
         let index = CoreIndex::claim();
         let counters = Arc::new(LinkCounters::new(index.number));
-        shared.links.lock().push(counters.clone());
+        let ordinal = {
+            let mut links = shared.links.lock();
+            links.push(counters.clone());
+            links.len() - 1
+        };
         let link = Rc::new(Link {
             shared: shared.clone(),
             counters,
             index,
+            ordinal,
             connection: RefCell::default(),
             waiting: Cell::new(0),
             refusal: RefCell::default(),
@@ -86,13 +94,17 @@ impl Link {
     pub(super) fn timed_out(&self) -> Error {
         let (name, waited) = (&self.shared.options.name, self.shared.options.timeout);
         let place = self.counters.place.lock();
-        let message = match (place.connected, place.failures.last()) {
+        let message = match (&place.connected, place.failures.last()) {
             (Some((address, _)), _) => format!("{name} at {address} has not answered within {waited:?}"),
             (None, Some(failure)) => {
                 format!("{name} can't be reached for {waited:?}; {}: {}", failure.address, failure.reason)
             }
             (None, None) if self.shared.addresses.lock().is_empty() => {
                 format!("{name} can't be reached for {waited:?}: no address is known")
+            }
+            (None, None) if self.shared.ways().usable.is_empty() => {
+                let networks = &self.shared.options.networks;
+                format!("{name} can't be reached: none of its addresses is in the networks {networks}")
             }
             (None, None) => format!("{name} can't be reached for {waited:?}: no address has answered"),
         };
@@ -118,59 +130,80 @@ impl Link {
     }
 
     /// Tries the addresses once. An error means that all have failed.
-    async fn connect(self: &Rc<Self>) -> Result<Rc<Connection>, Option<Error>> {
+    async fn connect(self: &Rc<Self>) -> Result<Placed, Option<Error>> {
         let mut refusal = None;
-        for address in self.ordered_addresses() {
-            match dial(&self.shared, address, self.index.number).await {
-                Ok(dialled) => {
-                    self.counters.round_trip_ns.store(dialled.round_trip_ns, Ordering::Relaxed);
-                    self.counters.connect(address, dialled.stream.transport());
-                    let counters = self.counters.clone();
-                    let options = &self.shared.options;
-                    let connection = Connection::start(
-                        dialled.stream,
-                        dialled.inbound,
-                        dialled.credits,
-                        options,
-                        counters,
-                    );
-                    self.watch_end(connection.clone(), address);
-                    *self.connection.borrow_mut() = Some(connection.clone());
-                    self.changed.notify();
-                    return Ok(connection);
-                }
-                Err(DialError::Failed(reason)) => self.note_failure(address, reason),
-                Err(DialError::Refused(error)) => {
-                    self.note_failure(address, format!("refused: {error}"));
-                    refusal = Some(error);
-                }
+        for (rank, address) in self.ordered_addresses() {
+            match self.try_address(address).await {
+                Ok(connection) => return Ok(Placed { connection, rank }),
+                Err(error) => refusal = error.or(refusal),
             }
         }
         Err(refusal)
     }
 
-    fn note_failure(&self, address: SocketAddr, reason: String) {
+    /// Makes a connection to this address the one that calls use. An error is a refusal.
+    async fn try_address(self: &Rc<Self>, address: SocketAddr) -> Result<Rc<Connection>, Option<Error>> {
+        match dial(&self.shared, address, self.index.number).await {
+            Ok(dialled) => Ok(self.adopt(dialled, address.into())),
+            Err(DialError::Failed(reason)) => {
+                self.note_failure(address.into(), reason);
+                Err(None)
+            }
+            Err(DialError::Refused(error)) => {
+                self.note_failure(address.into(), format!("refused: {error}"));
+                Err(Some(error))
+            }
+        }
+    }
+
+    fn adopt(self: &Rc<Self>, dialled: Dialled, address: Address) -> Rc<Connection> {
+        let Dialled { stream, inbound, credits, round_trip_ns } = dialled;
+        self.counters.round_trip_ns.store(round_trip_ns, Ordering::Relaxed);
+        self.counters.connect(address.clone(), stream.transport());
+        let options = &self.shared.options;
+        let connection = Connection::start(stream, inbound, credits, options, self.counters.clone());
+        self.watch_end(connection.clone(), address);
+        *self.connection.borrow_mut() = Some(connection.clone());
+        self.changed.notify();
+        connection
+    }
+
+    fn note_failure(&self, address: Address, reason: String) {
         tracing::debug!(peer = self.shared.options.name, %address, reason, "a connection failed");
-        self.failed_at.borrow_mut().insert(address, rt::monotonic_ns());
+        self.failed_at.borrow_mut().insert(address.clone(), rt::monotonic_ns());
         self.counters.fail(address, reason);
     }
 
     /// In order of preference, but for those that have failed a short time ago, which come last.
-    fn ordered_addresses(&self) -> Vec<SocketAddr> {
-        let mut addresses = self.shared.addresses.lock().clone();
-        let mut failed_at = self.failed_at.borrow_mut();
-        failed_at.retain(|address, _| addresses.contains(address));
-        let now = rt::monotonic_ns();
-        let rests = |address: &SocketAddr| {
-            let since = failed_at.get(address).map(|at| now.saturating_sub(*at));
-            since.is_some_and(|since| since < FAILED_ADDRESS_REST.as_nanos() as u64)
-        };
-        addresses.sort_by_key(rests);
-        addresses
+    fn ordered_addresses(&self) -> Vec<(usize, SocketAddr)> {
+        let ways = self.shared.ways();
+        let known = |address: &Address| address.inet().is_none_or(|address| ways.rank(address).is_some());
+        self.failed_at.borrow_mut().retain(|address, _| known(address));
+        ways.order(self.ordinal, |address| self.rests((*address).into()))
+    }
+
+    /// Whether an address has failed a short time ago.
+    fn rests(&self, address: Address) -> bool {
+        let since = self.failed_at.borrow().get(&address).map(|at| rt::monotonic_ns().saturating_sub(*at));
+        since.is_some_and(|since| since < FAILED_ADDRESS_REST.as_nanos() as u64)
+    }
+
+    /// Waits until an address that is better than this rank may be tried.
+    async fn better_than(&self, rank: usize) -> (usize, SocketAddr) {
+        if rank == 0 {
+            return std::future::pending().await;
+        }
+        loop {
+            rt::sleep(FAILED_ADDRESS_REST).await;
+            let rested = |better: &(usize, SocketAddr)| better.0 < rank && !self.rests(better.1.into());
+            if let Some(better) = self.ordered_addresses().into_iter().find(rested) {
+                return better;
+            }
+        }
     }
 
     /// Notes it when a connection has ended.
-    fn watch_end(self: &Rc<Self>, connection: Rc<Connection>, address: SocketAddr) {
+    fn watch_end(self: &Rc<Self>, connection: Rc<Connection>, address: Address) {
         let link = self.clone();
         rt::spawn(async move {
             let reason = connection.closed().await;
@@ -230,18 +263,43 @@ impl Drop for Keeper {
     }
 }
 
+/// A connection, and how good its address is: 0 is best.
+struct Placed {
+    connection: Rc<Connection>,
+    rank: usize,
+}
+
 impl Link {
+    /// Until the connection, or a better one that replaced it, takes no more calls. Tells whether this side gave it up.
+    ///
+    /// A link that had to take a lesser address moves back once a better one answers. The server ends the connection before it when it
+    /// hears of the new one, and calls that this takes with it are repeated.
+    async fn use_up(self: &Rc<Self>, mut placed: Placed) -> bool {
+        loop {
+            let connection = placed.connection.clone();
+            match either(connection.ending(), self.better_than(placed.rank)).await {
+                Either::First(()) => return connection.was_given_up(),
+                Either::Second((rank, address)) => {
+                    if let Ok(better) = self.try_address(address).await {
+                        connection.say_goodbye();
+                        placed = Placed { connection: better, rank };
+                    }
+                }
+            }
+        }
+    }
+
     async fn stay_connected(self: &Rc<Self>) {
         let mut pause = FIRST_BACKOFF;
         loop {
             self.changed.wait_until(|| self.waiting.get() > 0 && self.usable().is_none()).await;
             let mut lasted = false;
             match self.connect().await {
-                Ok(connection) => {
+                Ok(placed) => {
                     let began = rt::monotonic_ns();
-                    connection.ending().await;
+                    let given_up = self.use_up(placed).await;
                     let age_ns = rt::monotonic_ns() - began;
-                    lasted = age_ns > LONGEST_BACKOFF.as_nanos() as u64 || connection.was_given_up();
+                    lasted = age_ns > LONGEST_BACKOFF.as_nanos() as u64 || given_up;
                 }
                 Err(None) => {}
                 Err(refusal) => {

@@ -1,8 +1,9 @@
 //! A process that services are in.
 
-use super::status::{LinkCounters, PeerStatus};
+use super::status::{AddressFailure, LinkCounters, PeerStatus};
 use crate::limits::{DEFAULT_CALL_TIMEOUT, SILENCE_BEFORE_DEATH, SILENCE_BEFORE_PING};
-use crate::{Liveness, Security};
+use crate::networks::Ways;
+use crate::{Liveness, Networks, Security};
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::net::SocketAddr;
@@ -29,6 +30,8 @@ pub struct PeerOptions {
     pub name: String,
     /// Where it is, in order of preference.
     pub addresses: Vec<SocketAddr>,
+    /// Which of them may be used, and which are better: this end's word goes before the peer's.
+    pub networks: Networks,
     /// How long a call is repeated before it fails with `ETIMEDOUT`.
     pub timeout: Duration,
     /// Who asks.
@@ -42,11 +45,12 @@ pub struct PeerOptions {
 }
 
 impl PeerOptions {
-    /// With the usual time-out, without protection, with payloads summed.
+    /// With the usual time-out, over any network, without protection, with payloads summed.
     pub fn new(name: impl Into<String>, addresses: Vec<SocketAddr>, identity: ClientIdentity) -> PeerOptions {
         PeerOptions {
             name: name.into(),
             addresses,
+            networks: Networks::default(),
             timeout: DEFAULT_CALL_TIMEOUT,
             identity,
             security: Security::Plain,
@@ -107,15 +111,31 @@ impl Peer {
 
     /// How the peer is reached, or why it isn't.
     pub fn status(&self) -> PeerStatus {
+        let unused = self.shared.unused();
         PeerStatus {
             name: self.shared.options.name.clone(),
             addresses: self.shared.addresses.lock().clone(),
+            unused,
             links: self.shared.links.lock().iter().map(|link| link.status()).collect(),
         }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+}
+
+impl Shared {
+    /// The addresses in the order in which this end prefers them.
+    pub(super) fn ways(&self) -> Ways {
+        self.options.networks.ways(&self.addresses.lock())
+    }
+
+    /// Addresses that may not be used, and why.
+    pub(super) fn unused(&self) -> Vec<AddressFailure> {
+        let reason = format!("not in the networks to be used, {}", self.options.networks);
+        let unused = self.ways().unused.into_iter();
+        unused.map(|address| AddressFailure { address: address.into(), reason: reason.clone() }).collect()
     }
 }
 

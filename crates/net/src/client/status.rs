@@ -2,6 +2,7 @@
 
 use crate::Transport;
 use parking_lot::Mutex;
+use rt::net::Address;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +14,8 @@ pub struct PeerStatus {
     pub name: String,
     /// Its addresses in order of preference.
     pub addresses: Vec<SocketAddr>,
+    /// Those of them that this end may not use, and why.
+    pub unused: Vec<AddressFailure>,
     /// One for each core of this process that has called it.
     pub links: Vec<LinkStatus>,
 }
@@ -23,7 +26,7 @@ pub struct LinkStatus {
     /// The core.
     pub core: u32,
     /// The address in use and how it is carried; `None` without a connection.
-    pub connected: Option<(SocketAddr, Transport)>,
+    pub connected: Option<(Address, Transport)>,
     /// Addresses that weren't usable when they were last tried, and why.
     pub failures: Vec<AddressFailure>,
     /// How long the last exchange without work took: a handshake or a sign of life.
@@ -42,7 +45,7 @@ pub struct LinkStatus {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AddressFailure {
     /// The address.
-    pub address: SocketAddr,
+    pub address: Address,
     /// What happened.
     pub reason: String,
 }
@@ -63,7 +66,7 @@ pub(super) struct LinkCounters {
 /// Where a link is connected to, and where it couldn't be.
 #[derive(Default)]
 pub(super) struct Place {
-    pub(super) connected: Option<(SocketAddr, Transport)>,
+    pub(super) connected: Option<(Address, Transport)>,
     /// At most one for each address of the peer.
     pub(super) failures: Vec<AddressFailure>,
 }
@@ -73,20 +76,20 @@ impl LinkCounters {
         LinkCounters { core, ..LinkCounters::default() }
     }
 
-    pub(super) fn fail(&self, address: SocketAddr, reason: String) {
+    pub(super) fn fail(&self, address: Address, reason: String) {
         let mut place = self.place.lock();
         place.failures.retain(|failure| failure.address != address);
         place.failures.push(AddressFailure { address, reason });
     }
 
-    pub(super) fn connect(&self, address: SocketAddr, transport: Transport) {
+    pub(super) fn connect(&self, address: Address, transport: Transport) {
         self.connections.fetch_add(1, Ordering::Relaxed);
         let mut place = self.place.lock();
         place.failures.retain(|failure| failure.address != address);
         place.connected = Some((address, transport));
     }
 
-    pub(super) fn disconnect(&self, address: SocketAddr, reason: String) {
+    pub(super) fn disconnect(&self, address: Address, reason: String) {
         self.place.lock().connected = None;
         self.fail(address, reason);
     }
@@ -97,7 +100,7 @@ impl LinkCounters {
         let place = self.place.lock();
         LinkStatus {
             core: self.core,
-            connected: place.connected,
+            connected: place.connected.clone(),
             failures: place.failures.clone(),
             round_trip: (round_trip_ns > 0).then(|| Duration::from_nanos(round_trip_ns)),
             connections: get(&self.connections),

@@ -3,7 +3,8 @@
 //! What was received waits in a stage. Records are decrypted out of it one by one, into the memory that the caller names; what doesn't fit there is
 //! kept. What is to be sent is encrypted into one buffer, many records at a time.
 
-use crate::limits::{TLS_BULK_STAGE_BYTES, TLS_SEND_BYTES, TLS_STAGE_BYTES};
+use crate::appetite::Appetite;
+use crate::limits::{IDLE_STAGE_BYTES, TLS_BULK_STAGE_BYTES, TLS_SEND_BYTES, TLS_STAGE_BYTES};
 use rt::IoBuf;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -39,8 +40,9 @@ pub(super) struct Session {
     kept_from: usize,
     /// Records of the protocol's own that wait to be sent.
     control: Vec<u8>,
-    /// The last receive filled all the room that it had.
+    /// The last receive filled all the room that it had, which was much.
     bulk: bool,
+    appetite: Appetite,
     /// Why nothing works any more.
     broken: Option<rustls::Error>,
 }
@@ -75,13 +77,14 @@ impl Session {
     fn new(end: End) -> Session {
         Session {
             end,
-            stage: IoBuf::alloc(TLS_STAGE_BYTES),
+            stage: IoBuf::alloc(IDLE_STAGE_BYTES),
             start: 0,
             filled: 0,
             kept: Vec::new(),
             kept_from: 0,
             control: Vec::new(),
             bulk: false,
+            appetite: Appetite::default(),
             broken: None,
         }
     }
@@ -115,25 +118,41 @@ impl Session {
         self.start == self.filled && self.kept_from == self.kept.len()
     }
 
-    /// Where the next bytes from the socket belong. Never empty: records that don't fit into the stage are refused by their header.
+    /// Where the next bytes from the socket belong. Never empty: records that don't fit into a large stage are refused by their header.
     pub(super) fn room(&mut self) -> IoBuf {
         if self.start == self.filled {
             (self.start, self.filled) = (0, 0);
-            let size = if self.bulk { TLS_BULK_STAGE_BYTES } else { TLS_STAGE_BYTES };
+            let size = match (self.bulk, self.appetite.is_large()) {
+                (true, _) => TLS_BULK_STAGE_BYTES,
+                (false, true) => TLS_STAGE_BYTES,
+                (false, false) => IDLE_STAGE_BYTES,
+            };
             if self.stage.len() != size {
                 self.stage = IoBuf::alloc(size);
             }
-        } else if self.start > 0 {
-            self.stage.copy_from(0, self.stage.slice(self.start..self.filled).as_slice());
-            (self.start, self.filled) = (0, self.filled - self.start);
+            if size == IDLE_STAGE_BYTES {
+                // What an idle connection may have grown while it was busy.
+                self.kept.shrink_to_fit();
+            }
+            return self.stage.clone();
+        }
+        let staged = self.stage.slice(self.start..self.filled);
+        if staged.len() == self.stage.len() {
+            self.stage = IoBuf::alloc(TLS_STAGE_BYTES.max(staged.len()));
+        }
+        if self.start > 0 || self.stage.as_ptr() != staged.as_ptr() {
+            self.stage.copy_from(0, staged.as_slice());
+            (self.start, self.filled) = (0, staged.len());
         }
         self.stage.slice(self.filled..self.stage.len())
     }
 
     /// So many bytes came into the room.
     pub(super) fn received(&mut self, bytes: usize) {
+        let room = self.stage.len() - self.filled;
         self.filled += bytes;
-        self.bulk = self.filled == self.stage.len();
+        self.bulk = self.filled == self.stage.len() && self.stage.len() >= TLS_STAGE_BYTES;
+        self.appetite.note(bytes, room, rt::monotonic_ns());
     }
 
     /// Records of the protocol's own that must be sent now: in a handshake, after every step.

@@ -1,7 +1,9 @@
 //! Peers with several addresses, and peers that don't want us.
 
-use crate::support::{Ask, Service1, Told, identity, localhost, peer_of, peer_options, serve};
-use net::{Channel, ClientIdentity, Peer, PeerOptions};
+use crate::support::{
+    Ask, Service1, Told, identity, localhost, peer_of, peer_options, serve, server_options,
+};
+use net::{Channel, ClientIdentity, Networks, Peer, PeerOptions, Router, Server, ServerOptions};
 use std::net::TcpListener;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -21,9 +23,9 @@ fn the_next_address_is_taken_when_the_first_is_dead() {
         let status = peer.status();
         assert_eq!((status.name.as_str(), &status.addresses[..]), ("storage node 3", &[dead, alive][..]));
         let link = &status.links[0];
-        assert_eq!(link.connected, Some((alive, crate::way::TRANSPORT)));
+        assert_eq!(link.connected, Some((alive.into(), crate::way::TRANSPORT)));
         assert_eq!(link.failures.len(), 1);
-        assert_eq!(link.failures[0].address, dead);
+        assert_eq!(link.failures[0].address, dead.into());
         assert!(link.failures[0].reason.contains("refused"), "{link:?}");
         assert!(link.round_trip.is_some());
         assert_eq!((link.connections, link.requests), (1, 1));
@@ -91,4 +93,72 @@ fn each_core_has_a_connection_of_its_own() {
     all.wait(); // ... now they may end.
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(peer.status().links.is_empty(), "their cores have ended");
+}
+
+/// A server with two network cards, as far as the machine can tell.
+fn serve_two() -> Arc<Server> {
+    let listen = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap()).to_vec();
+    let options = ServerOptions { listen, ..server_options(localhost()) };
+    Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap()
+}
+
+fn peer_over(server: &Server, networks: &[&str], timeout: Duration) -> Arc<Peer> {
+    let networks = Networks::parse(&networks.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+    Peer::new(PeerOptions { networks, timeout, ..peer_options(server.addresses().to_vec()) })
+}
+
+#[test]
+fn only_addresses_in_the_networks_are_used() {
+    let server = serve_two();
+    let [first, second] = server.addresses()[..] else { panic!("{:?}", server.addresses()) };
+    let peer = peer_over(&server, &["127.0.0.2/32"], LIMIT);
+    let lost = peer_over(&server, &["10.0.0.0/8", "fd00::/8"], Duration::from_millis(300));
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+        let status = peer.status();
+        assert_eq!(status.links[0].connected, Some((second.into(), crate::way::TRANSPORT)));
+        assert_eq!(status.unused.len(), 1);
+        assert_eq!(status.unused[0].address, first.into());
+        assert!(status.unused[0].reason.contains("127.0.0.2/32"), "{status:?}");
+
+        let channel: Channel<Ask, Told> = Channel::remote(lost.clone());
+        let error = channel.call(Ask::Sum(1), None).await.unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        assert!(
+            error.message.contains("none of its addresses is in the networks 10.0.0.0/8, fd00::/8"),
+            "{error}"
+        );
+    })
+    .unwrap();
+}
+
+#[test]
+fn cores_spread_over_addresses_that_are_equally_good() {
+    let server = serve_two();
+    for (networks, spread) in
+        [(vec!["127.0.0.1/32,127.0.0.2/32"], 2), (vec!["127.0.0.1/32", "127.0.0.2/32"], 4), (vec![], 4)]
+    {
+        let peer = peer_over(&server, &networks, LIMIT);
+        let all = Arc::new(Barrier::new(5));
+        let threads: Vec<_> = (0..4)
+            .map(|index| {
+                let (met, channel) = (all.clone(), Channel::<Ask, Told>::remote(peer.clone()));
+                let config = rt::CoreConfig { name: format!("client-{index}"), ..rt::CoreConfig::default() };
+                rt::start_core(config, move || async move {
+                    channel.call(Ask::Sum(1), None).await.unwrap();
+                    met.wait();
+                    met.wait();
+                })
+                .unwrap()
+            })
+            .collect();
+        all.wait();
+        let first = Some((server.addresses()[0].into(), crate::way::TRANSPORT));
+        let links = peer.status().links;
+        all.wait();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let at_first = links.iter().filter(|link| link.connected == first).count();
+        assert_eq!((links.len(), at_first), (4, spread), "{networks:?}: {links:?}");
+    }
 }

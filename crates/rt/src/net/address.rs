@@ -82,6 +82,26 @@ impl RawAddress {
         }
     }
 
+    /// A copy of the system's address; `None` for none, and for one that is neither IPv4 nor IPv6.
+    ///
+    /// # Safety
+    /// `address` is null or points to an address whose size its family tells.
+    pub(super) unsafe fn copy_of(address: *const libc::sockaddr) -> Option<RawAddress> {
+        // SAFETY: the caller vouches for the pointer unless it is null.
+        let family = libc::c_int::from(unsafe { address.as_ref() }?.sa_family);
+        match family {
+            // SAFETY: the family says what the pointer points to.
+            libc::AF_INET => {
+                Some(RawAddress::filled_with(unsafe { address.cast::<libc::sockaddr_in>().read() }))
+            }
+            // SAFETY: as above.
+            libc::AF_INET6 => {
+                Some(RawAddress::filled_with(unsafe { address.cast::<libc::sockaddr_in6>().read() }))
+            }
+            _ => None,
+        }
+    }
+
     fn of_path(path: &[u8]) -> io::Result<RawAddress> {
         let mut raw =
             libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };

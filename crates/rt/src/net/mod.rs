@@ -4,10 +4,12 @@
 //! cancels its operation; bytes that it had taken or sent are gone, so the connection is of no use afterwards.
 
 mod address;
+mod interfaces;
 mod listener;
 mod socket;
 
 pub use address::Address;
+pub use interfaces::local_addresses;
 
 use crate::buf::IoBuf;
 use crate::context;

@@ -56,6 +56,7 @@ impl Gate {
             name: self.superblock.name.clone(),
             cluster: self.superblock.uuid.clone(),
             management: self.addresses.clone(),
+            networks: vec![],
             protection: self.protection,
             credentials,
         })

@@ -12,6 +12,7 @@ mod guard;
 mod head;
 mod metadata;
 mod mount;
+mod mount_view;
 mod node;
 mod node_view;
 mod peers;
@@ -93,7 +94,7 @@ impl Cluster {
         let paths = &self.state.paths;
         let pid = format!("{}\n", std::process::id());
         fs::write(paths.pid(), pid).map_err(|e| os_error(paths.pid().display(), &e))?;
-        control::start(paths, self.view.clone())?;
+        control::start(&paths.socket(), self.view.clone())?;
         let (name, uuid) = (&self.state.superblock.name, &self.state.superblock.uuid);
         let (mount, transport) = (self.view.mount(), self.view.transport());
         tracing::info!(uuid, mount, transport, "cluster {name} is up");

@@ -2,6 +2,7 @@
 
 use super::core::{BackgroundCore, Served};
 use super::follow::{follow_map, out_of_turn};
+use super::mount_view::{MountSocket, MountView};
 use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::prepare_process;
 use super::stop::{Stop, Stops};
@@ -11,7 +12,7 @@ use client::{Client, ClientOptions};
 use fuse::{MountOptions, Session};
 use identity::Credentials;
 use identity::tls::Strangers;
-use net::{StorageChannels, WhenOffline};
+use net::{Networks, StorageChannels, WhenOffline};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use types::{Errno, Error, MapHandle, Result, SessionId};
@@ -20,6 +21,7 @@ use wire::{MgmtReply, MgmtRequest};
 /// What a client is to mount.
 pub struct MountPlan {
     file: ClusterFile,
+    networks: Vec<String>,
     timeout: Duration,
     server_cache: bool,
 }
@@ -42,6 +44,7 @@ impl MountPlan {
             cluster: self.file.cluster.clone(),
             name: client_name(),
             security: security(self.file.protection, credentials.as_ref(), Strangers::Refused)?,
+            networks: Networks::parse(&self.networks)?,
         })
     }
 }
@@ -100,6 +103,7 @@ pub struct MountProcess {
     session: Arc<Session>,
     core: BackgroundCore<ClientServices>,
     stops: Stops,
+    control: Option<MountSocket>,
 }
 
 impl MountProcess {
@@ -108,7 +112,9 @@ impl MountProcess {
         prepare_process()?;
         let stops = Stops::listen()?;
         let source = file.name.clone();
+        let networks = if args.network.is_empty() { &file.networks } else { &args.network };
         let plan = MountPlan {
+            networks: networks.clone(),
             file,
             timeout: Duration::from_secs(args.timeout),
             server_cache: !args.no_server_cache,
@@ -128,14 +134,16 @@ impl MountProcess {
             }
         };
         stops.watch(session.clone())?;
+        let control = MountView::open(&args.mountpoint, core.services().peers.clone(), stops.sender());
         tracing::info!("mounted at {}", args.mountpoint.display());
-        Ok(MountProcess { session, core, stops })
+        Ok(MountProcess { session, core, stops, control })
     }
 
     /// Serves until something ends the mount, and then ends it in good order.
     pub fn serve(self) -> Result<()> {
         let mut stop = self.stops.wait();
         tracing::info!("stopping: {stop}");
+        drop(self.control);
         let unmounted = match &mut stop {
             Stop::Unmounted(outcome) => std::mem::replace(outcome, Ok(())),
             _ => self.session.unmount(),

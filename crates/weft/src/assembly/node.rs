@@ -15,7 +15,7 @@ use crate::output::os_error;
 use identity::Credentials;
 use identity::tls::Strangers;
 use mgmt::{StateDir, StatePaths, Superblock};
-use net::{Channel, Router, Server, ServerLimits, ServerOptions};
+use net::{Channel, Networks, Router, Server, ServerLimits, ServerOptions};
 use rt::sync::Event;
 use std::fs;
 use std::sync::mpsc::{Sender, channel};
@@ -65,6 +65,7 @@ impl NodePlan {
             cluster: self.superblock.uuid.clone(),
             name: format!("node {} ({})", config.node, config.name),
             security: security(config.protection, credentials.as_ref(), strangers)?,
+            networks: Networks::parse(&config.networks)?,
         })
     }
 
@@ -242,7 +243,7 @@ impl NodeProcess {
         let paths = &self.state.paths;
         let pid = format!("{}\n", std::process::id());
         fs::write(paths.pid(), pid).map_err(|e| os_error(paths.pid().display(), &e))?;
-        control::start(paths, self.view.clone())?;
+        control::start(&paths.socket(), self.view.clone())?;
         let listen: Vec<String> =
             self.core.services().server.addresses().iter().map(ToString::to_string).collect();
         tracing::info!(listen = listen.join(", "), "{} serves", self.view.name());

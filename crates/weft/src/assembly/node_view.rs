@@ -3,9 +3,7 @@
 use super::node::NodeServices;
 use super::stop::Stop;
 use crate::cli::value_name;
-use crate::control::{
-    ClusterStatus, Counters, DiskFree, LinkInfo, PeerInfo, PoolStatus, Request, Service, TargetStatus,
-};
+use crate::control::{ClusterStatus, Counters, DiskFree, PoolStatus, Request, Service, TargetStatus};
 use crate::node_config::{NodeConfig, TargetConfig};
 use crate::output::os_error;
 use mgmt::{StateDir, Superblock};
@@ -126,25 +124,6 @@ impl NodeView {
         }
     }
 
-    fn net(&self) -> Vec<PeerInfo> {
-        let link = |link: &net::LinkStatus| LinkInfo {
-            core: link.core,
-            connected: link.connected.map(|(address, transport)| format!("{address} ({transport})")),
-            failures: link.failures.iter().map(|f| format!("{}: {}", f.address, f.reason)).collect(),
-            round_trip_us: link.round_trip.map(|time| time.as_micros() as u64),
-            connections: link.connections,
-            requests: link.requests,
-            bytes_sent: link.bytes_sent,
-            bytes_received: link.bytes_received,
-        };
-        let peer = |peer: &net::PeerStatus| PeerInfo {
-            name: peer.name.clone(),
-            addresses: peer.addresses.iter().map(ToString::to_string).collect(),
-            links: peer.links.iter().map(link).collect(),
-        };
-        self.services.peers.status().iter().map(peer).collect()
-    }
-
     /// Asks management, here or elsewhere, on a core of the control thread's own.
     fn manage(&self, request: MgmtRequest) -> Result<Value> {
         let management = self.services.management.clone();
@@ -177,7 +156,7 @@ impl Service for NodeView {
             Request::Targets => json(&self.targets()),
             Request::Pools => json(&self.pools()),
             Request::Df => json(&self.df()),
-            Request::Net => json(&self.net()),
+            Request::Net => json(&self.services.peers.infos()),
             Request::Manage { request } => self.manage(request),
             Request::AddTarget { target } => self.add_target(target),
             Request::Stop => Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),

@@ -1,10 +1,14 @@
 //! The ways of a process to the other processes of its cluster.
 
+use crate::control::{LinkInfo, PeerInfo};
 use crate::node_config::{Protection, resolve};
 use client::MetaChannel;
 use identity::tls::Strangers;
 use identity::{Credentials, JoinToken};
-use net::{Channel, ClientIdentity, Peer, PeerOptions, PeerStatus, Security, StorageChannel};
+use net::{
+    AddressFailure, Channel, ClientIdentity, LinkStatus, Networks, Peer, PeerOptions, PeerStatus, Security,
+    StorageChannel,
+};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,12 +32,15 @@ pub struct Oneself {
     pub name: String,
     /// How connections are protected.
     pub security: Security,
+    /// Which networks its connections use.
+    pub networks: Networks,
 }
 
 /// All other processes that this one talks to.
 pub struct Peers {
     identity: ClientIdentity,
     security: Security,
+    networks: Networks,
     timeout: Duration,
     management: Arc<Peer>,
     /// As many as the map has nodes.
@@ -48,11 +55,13 @@ impl Peers {
         let options = PeerOptions {
             timeout: MANAGEMENT_TIMEOUT.min(timeout),
             security: oneself.security.clone(),
+            networks: oneself.networks.clone(),
             ..PeerOptions::new("management", resolve(management)?, identity.clone())
         };
         Ok(Arc::new(Peers {
             identity,
             security: oneself.security,
+            networks: oneself.networks,
             timeout,
             management: Peer::new(options),
             nodes: Mutex::default(),
@@ -98,6 +107,11 @@ impl Peers {
         all
     }
 
+    /// The same, as commands show it.
+    pub fn infos(&self) -> Vec<PeerInfo> {
+        self.status().iter().map(peer_info).collect()
+    }
+
     fn node(&self, node: &Node) -> Arc<Peer> {
         let new = || {
             let name = format!("node {} ({})", node.id, node.name);
@@ -108,12 +122,35 @@ impl Peers {
             let options = PeerOptions {
                 timeout: self.timeout,
                 security,
+                networks: self.networks.clone(),
                 ..PeerOptions::new(name, addresses(node), self.identity.clone())
             };
             Peer::new(options)
         };
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         nodes.entry(node.id).or_insert_with(new).clone()
+    }
+}
+
+fn peer_info(peer: &PeerStatus) -> PeerInfo {
+    let failures = |failures: &[AddressFailure]| -> Vec<String> {
+        failures.iter().map(|failure| format!("{}: {}", failure.address, failure.reason)).collect()
+    };
+    let link = |link: &LinkStatus| LinkInfo {
+        core: link.core,
+        connected: link.connected.as_ref().map(|(address, transport)| format!("{address} ({transport})")),
+        failures: failures(&link.failures),
+        round_trip_us: link.round_trip.map(|time| time.as_micros() as u64),
+        connections: link.connections,
+        requests: link.requests,
+        bytes_sent: link.bytes_sent,
+        bytes_received: link.bytes_received,
+    };
+    PeerInfo {
+        name: peer.name.clone(),
+        addresses: peer.addresses.iter().map(ToString::to_string).collect(),
+        unused: failures(&peer.unused),
+        links: peer.links.iter().map(link).collect(),
     }
 }
 

@@ -49,9 +49,12 @@ pub struct InitArgs {
     /// Where the node listens
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: Vec<SocketAddr>,
-    /// Where others reach it [default: --listen, or this machine's address]
+    /// Where others reach it [default: --listen, or this machine's addresses in --network, or its main one]
     #[arg(long, value_name = "ADDR:PORT")]
     pub address: Vec<String>,
+    /// Network that its connections use, best first; A/16,B/16: equally good [default: all]
+    #[arg(long, value_name = "ADDR/BITS")]
+    pub network: Vec<String>,
     /// What the node does
     #[arg(long, value_enum, value_delimiter = ',', default_value = "mgmt,meta,storage")]
     pub roles: Vec<Role>,
@@ -113,9 +116,12 @@ pub struct JoinArgs {
     /// Where the node listens
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: Vec<SocketAddr>,
-    /// Where others reach it [default: --listen, or this machine's address]
+    /// Where others reach it [default: --listen, or this machine's addresses in --network, or its main one]
     #[arg(long, value_name = "ADDR:PORT")]
     pub address: Vec<String>,
+    /// Network that its connections use, best first; A/16,B/16: equally good [default: all]
+    #[arg(long, value_name = "ADDR/BITS")]
+    pub network: Vec<String>,
     /// How connections are protected: as the cluster has it
     #[arg(long, value_enum, default_value_t)]
     pub protection: Protection,
@@ -282,8 +288,17 @@ pub struct SessionArgs {
 /// `weft net`.
 #[derive(Subcommand, Debug)]
 pub enum NetCommand {
-    /// Show the connections of a node
-    Show(QueryArgs),
+    /// Show the connections of a node, or of a mount
+    Show(NetShowArgs),
+}
+
+/// Whose connections to show.
+#[derive(Args, Debug)]
+pub struct NetShowArgs {
+    /// Where it is mounted; without it, the node in --dir is asked
+    pub mountpoint: Option<PathBuf>,
+    #[command(flatten)]
+    pub query: QueryArgs,
 }
 
 /// `weft mount`.
@@ -298,6 +313,9 @@ pub struct MountArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
+    /// Network that connections use, best first; A/16,B/16: equally good [default: what the cluster file says, or all]
+    #[arg(long, value_name = "ADDR/BITS")]
+    pub network: Vec<String>,
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
@@ -335,6 +353,9 @@ impl MountArgs {
             vec!["mount".into(), self.cluster.clone().into(), self.mountpoint.clone().into()];
         line.extend(["--timeout".into(), self.timeout.to_string().into()]);
         line.extend(["--transport".into(), super::value_name(self.transport).into()]);
+        for network in &self.network {
+            line.extend(["--network".into(), network.into()]);
+        }
         if let Some(log) = &self.log {
             line.extend(["--log".into(), log.clone().into()]);
         }
@@ -374,7 +395,7 @@ mod tests {
         let again = |words: Vec<OsString>| {
             Cli::try_parse_from([OsString::from("weft")].into_iter().chain(words)).unwrap().command
         };
-        let line = "weft mount /c /m --timeout 7 --read-only --transport dev --log /l --foreground";
+        let line = "weft mount /c /m --timeout 7 --read-only --transport dev --network ::/0 --network 10.0.0.0/8 --log /l --foreground";
         let Ok(Command::Mount(args)) = parse(line) else { panic!("{line}") };
         assert!(matches!(again(args.to_arguments()), Command::Mount(same) if same == args));
         let line = "weft serve --dir d --detach";
@@ -394,6 +415,7 @@ mod tests {
             "weft pool set a --name b",
             "weft session evict 18446744073709551615",
             "weft net show --json",
+            "weft net show /mnt --json",
             "weft health",
             "weft umount --force /m",
         ] {

@@ -7,6 +7,7 @@ use crate::node_config::{NodeConfig, Protection, reachable, resolve};
 use crate::output::{os_error, print, print_json, show};
 use identity::{Authority, JoinToken, PendingKey};
 use mgmt::{FIRST_NODE, StateDir, StatePaths, Superblock, check_address, check_name, require_vacant};
+use net::Networks;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,7 @@ fn init(args: &InitArgs) -> Result<()> {
             Error::new(Errno::EOPNOTSUPP, message).hint("--roles mgmt,meta or --roles mgmt,meta,storage")
         );
     }
-    let addresses = addresses(&args.address, &args.listen, ELSEWHERE)?;
+    let addresses = addresses(&args.address, &args.listen, ELSEWHERE, &args.network)?;
     let superblock = Superblock::random(&args.name);
     let config = NodeConfig {
         cluster: superblock.uuid.clone(),
@@ -62,6 +63,7 @@ fn init(args: &InitArgs) -> Result<()> {
         listen: args.listen.clone(),
         management: addresses.clone(),
         addresses,
+        networks: args.network.clone(),
         protection: args.protection,
         threads: None,
         durability: args.durability,
@@ -144,7 +146,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     require_vacant(&dir)?;
     let token: JoinToken = token_text(&args.token)?.parse().map_err(Error::from)?;
     let management = resolve(&token.addresses)?;
-    let addresses = addresses(&args.address, &args.listen, management[0])?;
+    let addresses = addresses(&args.address, &args.listen, management[0], &args.network)?;
     let key = PendingKey::generate()?;
     let request = Join {
         secret: token.to_string(),
@@ -155,7 +157,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         version: env!("CARGO_PKG_VERSION").into(),
         clock_s: rt::now().secs,
     };
-    let joined = ask_to_join(&token, args.protection, request)?;
+    let joined = ask_to_join(&token, args, request)?;
     if joined.facts.uuid != token.cluster {
         return Err(Error::new(Errno::EPROTO, "the cluster that answered is not that of the token")
             .hint("use a token of the cluster at that address"));
@@ -170,6 +172,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         listen: args.listen.clone(),
         addresses: addresses.clone(),
         management: token.addresses.clone(),
+        networks: args.network.clone(),
         protection: args.protection,
         threads: None,
         durability: Default::default(),
@@ -198,11 +201,12 @@ pub fn join(args: &JoinArgs) -> Result<()> {
     Ok(())
 }
 
-fn ask_to_join(token: &JoinToken, protection: Protection, request: Join) -> Result<Joined> {
+fn ask_to_join(token: &JoinToken, args: &JoinArgs, request: Join) -> Result<Joined> {
     let oneself = Oneself {
         cluster: String::new(),
         name: format!("{} (joining)", request.name),
-        security: joining(protection, token)?,
+        security: joining(args.protection, token)?,
+        networks: Networks::parse(&args.network)?,
     };
     let addresses = token.addresses.clone();
     let asked = rt::block_on(async move {
@@ -236,8 +240,14 @@ fn roles(asked: &[crate::cli::Role]) -> Vec<Role> {
     roles
 }
 
-fn addresses(given: &[String], listen: &[SocketAddr], towards: SocketAddr) -> Result<Vec<String>> {
-    let addresses = if given.is_empty() { reachable(listen, towards) } else { given.to_vec() };
+fn addresses(
+    given: &[String],
+    listen: &[SocketAddr],
+    towards: SocketAddr,
+    networks: &[String],
+) -> Result<Vec<String>> {
+    let networks = Networks::parse(networks)?;
+    let addresses = if given.is_empty() { reachable(listen, towards, &networks)? } else { given.to_vec() };
     addresses.iter().try_for_each(|address| check_address(address))?;
     Ok(addresses)
 }

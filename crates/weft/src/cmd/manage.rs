@@ -1,10 +1,10 @@
 //! Commands that ask management: through the process of any node, whose directory is named.
 
 use crate::cli::{
-    NetCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, QueryArgs, SessionCommand, Switch, TargetArgs,
+    NodeArgs, NodeCommand, PoolArgs, PoolCommand, QueryArgs, SessionCommand, Switch, TargetArgs,
     TargetCommand, TargetSetArgs,
 };
-use crate::control::{Control, PeerInfo, Request};
+use crate::control::{Control, Request};
 use crate::output::{Align, list, print, print_json, show, table};
 use crate::size::format_size;
 use std::path::Path;
@@ -260,48 +260,6 @@ fn health_screen(health: &Health) -> String {
         |f: &wire::mgmt::HealthFinding| format!("{}: {}\n  hint: {}\n", word(f.verdict), f.what, f.hint);
     let findings: String = health.findings.iter().map(line).collect();
     format!("{}\n{findings}", word(health.verdict))
-}
-
-/// `weft net show`.
-pub fn net(command: NetCommand) -> Result<()> {
-    let NetCommand::Show(query) = command;
-    let peers: Vec<PeerInfo> = Control::ask(&query.dir, Request::Net)?;
-    if query.json {
-        return print_json(&peers);
-    }
-    let mut rows = Vec::new();
-    for peer in &peers {
-        for link in &peer.links {
-            let state = match (&link.connected, link.failures.last()) {
-                (Some(address), _) => address.clone(),
-                (None, Some(failure)) => failure.clone(),
-                (None, None) => "not connected".into(),
-            };
-            let round_trip = link.round_trip_us.map_or_else(|| "-".into(), |us| format!("{us} us"));
-            rows.push([
-                peer.name.clone(),
-                link.core.to_string(),
-                round_trip,
-                link.requests.to_string(),
-                format_size(link.bytes_sent),
-                format_size(link.bytes_received),
-                link.connections.to_string(),
-                state,
-            ]);
-        }
-    }
-    let heading = [
-        ("PEER", Align::Left),
-        ("CORE", Align::Right),
-        ("ROUND TRIP", Align::Right),
-        ("REQUESTS", Align::Right),
-        ("SENT", Align::Right),
-        ("RECEIVED", Align::Right),
-        ("CONNECTIONS", Align::Right),
-        ("STATE", Align::Left),
-    ];
-    print(&table(heading, &rows));
-    Ok(())
 }
 
 #[cfg(test)]

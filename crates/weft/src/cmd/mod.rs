@@ -10,6 +10,7 @@ pub mod install_helper;
 mod manage;
 mod mount;
 mod mount_helper;
+mod net;
 mod pool_list;
 mod serve;
 mod status;
@@ -38,7 +39,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Pool(command) => manage::pool(command),
         Command::Session(command) => manage::session(command),
         Command::Health(args) => manage::health(&args),
-        Command::Net(command) => manage::net(command),
+        Command::Net(command) => net::run(command),
         Command::Fsck(args) => fsck::run(&args),
         Command::InstallHelper(args) => install_helper::run(&args),
         Command::MountHelper(args) => mount_helper::run(&args),

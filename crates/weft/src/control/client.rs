@@ -1,19 +1,20 @@
 //! The asking end of the control socket.
 
-use super::{Answer, LINE_TIMEOUT, MAX_LINE_BYTES, Request, Stopping, short_path};
+use super::{Answer, LINE_TIMEOUT, MAX_LINE_BYTES, Request, Stopping, mount_sockets, short_path};
 use crate::output::os_error;
 use mgmt::{StatePaths, Superblock};
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use types::{Errno, Error, Result};
 
 /// A connection to the process that serves a cluster, for one request.
 pub struct Control {
-    dir: PathBuf,
+    /// What it serves, for messages.
+    name: String,
     stream: UnixStream,
 }
 
@@ -27,15 +28,17 @@ impl Control {
         if Superblock::read(&paths.superblock())?.is_none() {
             return Err(mgmt::Error::NoCluster { path: dir.to_path_buf() }.into());
         }
-        let connected = File::open(dir).and_then(|d| UnixStream::connect(short_path(&d, &paths.socket())));
-        match connected {
-            Ok(stream) => Ok(Some(Control { dir: dir.to_path_buf(), stream })),
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-                Ok(None)
+        connect(&paths.socket(), format!("the cluster in {}", dir.display()))
+    }
+
+    /// Connects to the process that serves a mount of a cluster; `None` when none is found.
+    pub fn of_mount(mountpoint: &Path) -> Result<Option<Control>> {
+        for socket in mount_sockets(mountpoint) {
+            if let Some(control) = connect(&socket, format!("the mount at {}", mountpoint.display()))? {
+                return Ok(Some(control));
             }
-            Err(e) => Err(os_error(format_args!("can't reach the cluster in {}", dir.display()), &e)
-                .hint("run as the user who started it")),
         }
+        Ok(None)
     }
 
     /// Asks the cluster in `dir`, which must be running.
@@ -54,13 +57,9 @@ impl Control {
             Ok(_) => Ok(stopping),
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Ok(stopping),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let dir = self.dir.display();
-                let message = format!(
-                    "the cluster in {dir} (process {}) has not stopped within {} s",
-                    stopping.pid,
-                    timeout.as_secs()
-                );
-                let hint = format!("weft down --dir {dir} waits again; the log says what it waits for");
+                let (name, seconds) = (&self.name, timeout.as_secs());
+                let message = format!("{name} (process {}) has not stopped within {seconds} s", stopping.pid);
+                let hint = "weft down waits again; the log says what it waits for";
                 Err(Error::new(Errno::ETIMEDOUT, message).hint(hint))
             }
             Err(e) => Err(self.failed(&e)),
@@ -86,8 +85,19 @@ impl Control {
     }
 
     fn failed(&self, cause: &io::Error) -> Error {
-        os_error(format_args!("the cluster in {} doesn't answer", self.dir.display()), cause)
+        os_error(format_args!("{} doesn't answer", self.name), cause)
             .hint("command and running process may be of different versions; its log may say more")
+    }
+}
+
+fn connect(socket: &Path, name: String) -> Result<Option<Control>> {
+    let dir = socket.parent().unwrap_or(Path::new("/"));
+    match File::open(dir).and_then(|dir| UnixStream::connect(short_path(&dir, socket))) {
+        Ok(stream) => Ok(Some(Control { name, stream })),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(None),
+        Err(e) => {
+            Err(os_error(format_args!("can't reach {name}"), &e).hint("run as the user who started it"))
+        }
     }
 }
 
@@ -106,10 +116,32 @@ mod tests {
     use super::super::{Service, start};
     use super::*;
     use serde_json::{Value, json};
+    use std::path::PathBuf;
     use std::sync::Arc;
-    use std::sync::mpsc::{Sender, channel};
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     struct Echo(Sender<UnixStream>);
+
+    /// Tells of the targets only after it was asked for free space.
+    struct Slow {
+        asked: Sender<()>,
+        awaited: Mutex<Receiver<()>>,
+    }
+
+    impl Service for Slow {
+        fn answer(&self, request: Request) -> Result<Value> {
+            match request {
+                Request::Targets => {
+                    let awaited = self.awaited.lock().unwrap().recv_timeout(LINE_TIMEOUT / 2);
+                    awaited.map(|()| json!(1)).map_err(|_| Errno::ETIMEDOUT.into())
+                }
+                _ => Ok(json!(self.asked.send(()).is_ok())),
+            }
+        }
+
+        fn stop(&self, _: UnixStream) {}
+    }
 
     impl Service for Echo {
         fn answer(&self, request: Request) -> Result<Value> {
@@ -137,7 +169,7 @@ mod tests {
         let (_base, dir) = cluster();
         assert!(Control::connect(&dir).unwrap().is_none());
         let (stops, stopped) = channel();
-        start(&StatePaths::new(&dir), Arc::new(Echo(stops))).unwrap();
+        start(&StatePaths::new(&dir).socket(), Arc::new(Echo(stops))).unwrap();
         let answer: Stopping = Control::ask(&dir, Request::Status).unwrap();
         assert_eq!(answer.pid, 7);
         let error = Control::ask::<Value>(&dir, Request::Pools).unwrap_err();
@@ -148,6 +180,29 @@ mod tests {
         let waiter = std::thread::spawn(move || control.stop(Duration::from_secs(60)));
         drop(stopped.recv().unwrap());
         assert_eq!(waiter.join().unwrap().unwrap().pid, std::process::id());
+    }
+
+    #[test]
+    fn nobody_waits_for_those_who_came_before() {
+        let (_base, dir) = cluster();
+        let (asked, awaited) = channel();
+        start(&StatePaths::new(&dir).socket(), Arc::new(Slow { asked, awaited: Mutex::new(awaited) }))
+            .unwrap();
+        // One that never says anything, and one whose answer takes long.
+        let _silent = Control::connect(&dir).unwrap().unwrap();
+        let mut slow = Control::connect(&dir).unwrap().unwrap();
+        let slow = std::thread::spawn(move || slow.exchange::<u64>(Request::Targets));
+        assert_eq!(Control::ask::<bool>(&dir, Request::Df), Ok(true));
+        assert_eq!(slow.join().unwrap(), Ok(1), "the second question was answered while the first was open");
+    }
+
+    #[test]
+    fn mounts_are_found_by_their_path() {
+        let [one, other] = ["/mnt/a-b", "/mnt/a/b"].map(|path| mount_sockets(Path::new(path)));
+        assert!(!one.is_empty() && one.iter().all(|socket| !other.contains(socket)));
+        let long = mount_sockets(Path::new(&format!("/{}", "x/".repeat(2000))));
+        assert!(long.iter().all(|socket| socket.file_name().unwrap().len() < 255));
+        assert!(Control::of_mount(Path::new("/nothing/is/mounted here")).unwrap().is_none());
     }
 
     #[test]

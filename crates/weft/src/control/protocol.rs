@@ -17,7 +17,7 @@ pub enum Request {
     Pools,
     /// [`DiskFree`].
     Df,
-    /// A list of [`PeerInfo`]: the connections of a node.
+    /// A list of [`PeerInfo`]: the connections of a node or a mount.
     Net,
     /// What management answers to this.
     Manage { request: wire::MgmtRequest },
@@ -138,7 +138,10 @@ pub struct DiskFree {
 #[allow(missing_docs)]
 pub struct PeerInfo {
     pub name: String,
+    /// In the peer's order of preference.
     pub addresses: Vec<String>,
+    /// Those that this end may not use, and why.
+    pub unused: Vec<String>,
     pub links: Vec<LinkInfo>,
 }
 

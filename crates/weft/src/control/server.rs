@@ -2,13 +2,14 @@
 
 use super::{Answer, LINE_TIMEOUT, MAX_LINE_BYTES, Request, Stopping, short_path};
 use crate::output::os_error;
-use mgmt::StatePaths;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::Builder;
 use types::{Errno, Error, Result};
 
 /// What answers requests.
@@ -19,33 +20,71 @@ pub trait Service: Send + Sync + 'static {
     fn stop(&self, connection: UnixStream);
 }
 
-/// Opens the control socket and answers on a thread of its own, one connection after another, until the
-/// process ends.
-pub fn start(paths: &StatePaths, service: Arc<dyn Service>) -> Result<()> {
-    let socket = paths.socket();
+/// Connections that are answered at a time; more wait for one of them to end. Each has a thread, since an answer may take as long as management
+/// does.
+const MAX_CONVERSATIONS: usize = 16;
+
+/// Opens the control socket and answers, until the process ends. Connections don't wait for each other.
+///
+/// A socket that is there already was left behind by a killed process: the caller holds the lock of the directory, so nobody listens there.
+pub fn start(socket: &Path, service: Arc<dyn Service>) -> Result<()> {
     let listener =
-        listen(paths).map_err(|e| os_error(format_args!("can't open {}", socket.display()), &e))?;
+        listen(socket).map_err(|e| os_error(format_args!("can't open {}", socket.display()), &e))?;
+    let places = Arc::new(Places::default());
     let serve = move || {
         for connection in listener.incoming() {
-            let served = connection.and_then(|stream| serve_one(stream, &*service));
-            if let Err(e) = served {
-                tracing::debug!("control connection: {e}");
+            let place = places.clone().take();
+            let service = service.clone();
+            let answer = move || {
+                let served = connection.and_then(|stream| serve_one(stream, &*service));
+                if let Err(e) = served {
+                    tracing::debug!("control connection: {e}");
+                }
+                drop(place);
+            };
+            if let Err(e) = Builder::new().name("weft-control".into()).spawn(answer) {
+                tracing::warn!("a control connection was closed: can't start a thread: {e}");
             }
         }
     };
-    let started = std::thread::Builder::new().name("weft-control".into()).spawn(serve);
+    let started = Builder::new().name("weft-control".into()).spawn(serve);
     started.map(drop).map_err(|e| os_error("can't start a thread", &e))
 }
 
-fn listen(paths: &StatePaths) -> io::Result<UnixListener> {
-    let socket = paths.socket();
-    // Left behind by a killed process: we hold the lock, so nobody listens there.
-    match fs::remove_file(&socket) {
+/// How many are being answered.
+#[derive(Default)]
+struct Places {
+    taken: Mutex<usize>,
+    given_back: Condvar,
+}
+
+struct Place(Arc<Places>);
+
+impl Places {
+    /// Waits for a place.
+    fn take(self: Arc<Places>) -> Place {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = self.given_back.wait_while(taken, |taken| *taken == MAX_CONVERSATIONS);
+        *free.unwrap_or_else(PoisonError::into_inner) += 1;
+        Place(self)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.given_back.notify_one();
+    }
+}
+
+fn listen(socket: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(socket) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    let listener = UnixListener::bind(short_path(&File::open(paths.root())?, &socket))?;
-    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
+    let dir = File::open(socket.parent().unwrap_or(Path::new("/")))?;
+    let listener = UnixListener::bind(short_path(&dir, socket))?;
+    fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
     Ok(listener)
 }
 

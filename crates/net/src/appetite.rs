@@ -1,0 +1,51 @@
+//! How much a connection takes at once.
+
+use crate::limits::{BUSY_AFTER_MUCH, IDLE_STAGE_BYTES};
+
+/// Tells busy connections, which receive much at once, from those on which little comes. The kernel holds the buffer of a receive until something
+/// comes, so an idle connection must have a small one. The signs of life that ends ask each other for are what makes a connection small again
+/// that was busy when it fell idle.
+#[derive(Default)]
+pub(crate) struct Appetite {
+    /// Much is received at once.
+    large: bool,
+    /// When much came last, by the monotonic clock.
+    much_at_ns: u64,
+}
+
+impl Appetite {
+    /// So many bytes came where there was room for `room`.
+    pub(crate) fn note(&mut self, bytes: usize, room: usize, now_ns: u64) {
+        if bytes >= room.min(IDLE_STAGE_BYTES) {
+            (self.large, self.much_at_ns) = (true, now_ns);
+        } else if self.large {
+            self.large = now_ns.saturating_sub(self.much_at_ns) < BUSY_AFTER_MUCH.as_nanos() as u64;
+        }
+    }
+
+    /// Whether much may come at once.
+    pub(crate) fn is_large(&self) -> bool {
+        self.large
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_decides_how_much_is_taken() {
+        let second = BUSY_AFTER_MUCH.as_nanos() as u64;
+        let mut appetite = Appetite::default();
+        appetite.note(100, IDLE_STAGE_BYTES, 1);
+        assert!(!appetite.is_large(), "little came");
+        appetite.note(IDLE_STAGE_BYTES, IDLE_STAGE_BYTES, 2);
+        assert!(appetite.is_large(), "there may be more");
+        appetite.note(100, 64 << 10, second);
+        assert!(appetite.is_large(), "it was busy a moment ago");
+        appetite.note(100, 64 << 10, second + 2);
+        assert!(!appetite.is_large());
+        appetite.note(200, 200, second + 3);
+        assert!(appetite.is_large(), "the end of the stage was filled");
+    }
+}

@@ -1,0 +1,72 @@
+//! What a mount answers to commands.
+
+use super::peers::Peers;
+use super::stop::Stop;
+use crate::control::{self, Request, Service, mount_sockets};
+use crate::output::os_error;
+use serde_json::Value;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use types::{Errno, Error, Result};
+
+/// Answers the commands of a mount's control socket.
+pub struct MountView {
+    peers: Arc<Peers>,
+    stops: Sender<Stop>,
+}
+
+/// The control socket of a mount; its file goes when this is dropped.
+pub struct MountSocket(PathBuf);
+
+impl MountView {
+    /// Opens the control socket. A mount without one is as good as any but for `weft net show`, so a failure is only told to the log.
+    pub fn open(mountpoint: &Path, peers: Arc<Peers>, stops: Sender<Stop>) -> Option<MountSocket> {
+        let view = Arc::new(MountView { peers, stops });
+        let mut failure = None;
+        for socket in mount_sockets(mountpoint) {
+            match open_at(&socket, view.clone()) {
+                Ok(()) => return Some(MountSocket(socket)),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        if let Some(error) = failure {
+            tracing::warn!("weft net show can't tell of this mount: {error}");
+        }
+        None
+    }
+}
+
+fn open_at(socket: &Path, view: Arc<MountView>) -> Result<()> {
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|e| os_error(folder.display(), &e))?;
+    control::start(socket, view)
+}
+
+impl Service for MountView {
+    fn answer(&self, request: Request) -> Result<Value> {
+        match request {
+            Request::Net => serde_json::to_value(self.peers.infos())
+                .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}"))),
+            _ => Err(Error::new(Errno::EOPNOTSUPP, "a mount tells of its connections only")
+                .hint("ask a node of the cluster")),
+        }
+    }
+
+    fn stop(&self, connection: UnixStream) {
+        // Nobody listens once the end has begun; then the process ends anyhow, and the connection with it.
+        let _ = self.stops.send(Stop::Command(connection));
+    }
+}
+
+impl Drop for MountSocket {
+    fn drop(&mut self) {
+        if let Err(e) = std::fs::remove_file(&self.0) {
+            tracing::debug!("{}: {e}", self.0.display());
+        }
+    }
+}
