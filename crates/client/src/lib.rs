@@ -20,6 +20,7 @@ mod describe;
 mod dir;
 mod file;
 mod fill;
+mod held;
 mod inode;
 mod lease;
 mod lock;
@@ -94,6 +95,7 @@ pub struct Client {
     inodes: InodeTable,
     leases: Leases,
     recalls: Recalls,
+    held_locks: held::HeldLocks,
     /// Number of the last recall that came.
     recalls_seen: AtomicU64,
     /// How often the session was registered.
@@ -119,6 +121,7 @@ impl Client {
             inodes: InodeTable::default(),
             leases: Leases::new(options.alone),
             recalls: Recalls::default(),
+            held_locks: held::HeldLocks::default(),
             recalls_seen: AtomicU64::new(0),
             silence: silence::Silence::default(),
             registrations: AtomicU64::new(0),
@@ -253,6 +256,7 @@ impl Client {
     pub async fn background(self: Arc<Self>) {
         if !self.leases.is_alone() {
             rt::spawn(self.clone().answer_recalls());
+            rt::spawn(self.clone().account_for_recalls());
             rt::spawn(self.clone().release_leases());
             rt::spawn(self.clone().watch_silence());
         }
@@ -288,7 +292,13 @@ impl Client {
 
 /// Requests by which a session finds out that it isn't known, and becomes so.
 fn registers(op: &MetaOp) -> bool {
-    matches!(op, MetaOp::Register { .. } | MetaOp::NextRecalls { .. } | MetaOp::EndSession)
+    matches!(
+        op,
+        MetaOp::Register { .. }
+            | MetaOp::ReclaimLocks { .. }
+            | MetaOp::NextRecalls { .. }
+            | MetaOp::EndSession
+    )
 }
 
 /// A reply of a kind that doesn't belong to its request.

@@ -7,7 +7,9 @@
 mod appends;
 mod cluster;
 mod kernel;
+mod locks;
 mod names;
+mod recalls;
 mod sessions;
 mod silence;
 mod sizes;

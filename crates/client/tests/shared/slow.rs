@@ -4,7 +4,10 @@ use net::{Handler, LocalFuture};
 use parking_lot::Mutex;
 use rt::IoBuf;
 use rt::sync::Event;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use types::Result;
 
@@ -12,17 +15,24 @@ use types::Result;
 const MAX_WAY_US: u64 = 3000;
 
 pub(crate) struct Slow<Req, Rep> {
-    service: Mutex<Arc<dyn Handler<Req, Rep>>>,
+    service: Mutex<Way<Req, Rep>>,
+}
+
+struct Way<Req, Rep> {
+    service: Arc<dyn Handler<Req, Rep>>,
+    /// Set when it leads elsewhere: what is under way there gets no answer any more.
+    ended: Arc<Event>,
 }
 
 impl<Req, Rep> Slow<Req, Rep> {
     pub(crate) fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Slow<Req, Rep>> {
-        Arc::new(Slow { service: Mutex::new(service) })
+        Arc::new(Slow { service: Mutex::new(Way { service, ended: Arc::default() }) })
     }
 
-    /// Leads to another service from now on.
+    /// Leads to another service from now on. As after the end of a connection, requests are repeated there that are under way.
     pub(crate) fn lead_to(&self, service: Arc<dyn Handler<Req, Rep>>) {
-        *self.service.lock() = service;
+        let old = std::mem::replace(&mut *self.service.lock(), Way { service, ended: Arc::default() });
+        old.ended.set();
     }
 }
 
@@ -66,14 +76,26 @@ async fn travel() {
     rt::sleep(Duration::from_micros(us)).await;
 }
 
-impl<Req: Send, Rep> Handler<Req, Rep> for Slow<Req, Rep> {
+impl<Req: Send + Clone, Rep> Handler<Req, Rep> for Slow<Req, Rep> {
     fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>> {
         Box::pin(async move {
-            travel().await;
-            let service = self.service.lock().clone();
-            let reply = service.handle(request, payload).await;
-            travel().await;
-            reply
+            loop {
+                travel().await;
+                let (service, ended) = {
+                    let way = self.service.lock();
+                    (way.service.clone(), way.ended.clone())
+                };
+                let mut answer = service.handle(request.clone(), payload.clone());
+                let mut ended = pin!(ended.wait());
+                let reply = poll_fn(|context| match answer.as_mut().poll(context) {
+                    Poll::Ready(reply) => Poll::Ready(Some(reply)),
+                    Poll::Pending => ended.as_mut().poll(context).map(|()| None),
+                });
+                if let Some(reply) = reply.await {
+                    travel().await;
+                    return reply;
+                }
+            }
         })
     }
 }
