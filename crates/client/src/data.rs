@@ -2,7 +2,7 @@
 
 use crate::Client;
 use rt::IoBuf;
-use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, TargetId};
+use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, TargetId, TargetState};
 use wire::{Path, StorageOp, StorageReply};
 
 impl Client {
@@ -87,6 +87,30 @@ impl Client {
             .into_iter()
             .map(|reply| if let StorageReply::Stat { blocks, .. } = reply { blocks } else { 0 })
             .sum())
+    }
+
+    /// The same, and a guess from the file's size for chunk files on targets that can't be asked.
+    ///
+    /// Errors: `ESTALE` when the session has ended.
+    pub(crate) async fn allocated_roughly(&self, ino: InodeId, layout: &Layout, size: u64) -> Result<u64> {
+        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
+            let state = self.member(group).ok().and_then(|id| map.target(id)).map(|target| target.state);
+            async move {
+                let answer = match state {
+                    Some(TargetState::Online) => {
+                        self.store(self.member(group)?, ino, StorageOp::Stat, None).await
+                    }
+                    _ => Err(Errno::EHOSTDOWN.into()),
+                };
+                match answer {
+                    Ok(StorageReply::Stat { blocks, .. }) => Ok(blocks),
+                    Err(error) if error.errno == Errno::ESTALE => Err(error),
+                    _ => Ok(layout::local_len(layout, stripe, size).div_ceil(512)),
+                }
+            }
+        });
+        rt::join_all(calls.collect()).await.into_iter().sum()
     }
 }
 

@@ -491,6 +491,11 @@ impl Client {
 
     /// The same under the exclusive gate.
     pub(crate) async fn end_write(&self, inode: &OpenInode, done: bool) -> Result<()> {
+        self.end_write_with(inode, done, Blocks::Exact).await
+    }
+
+    /// The same; others wait for it where `Rough` blocks do.
+    pub(crate) async fn end_write_with(&self, inode: &OpenInode, done: bool, exact: Blocks) -> Result<()> {
         // Who isn't alone can't tell what is beyond the end.
         let alone = inode.content.lock().lease == LeaseMode::Write;
         if done && alone {
@@ -504,7 +509,8 @@ impl Client {
             (content.size, content.mtime, content.layout.clone())
         };
         let blocks = match layout {
-            Some(layout) => self.allocated(inode.ino, &layout).await?,
+            Some(layout) if exact == Blocks::Exact => self.allocated(inode.ino, &layout).await?,
+            Some(layout) => self.allocated_roughly(inode.ino, &layout, size).await?,
             None => 0,
         };
         let op = MetaOp::EndWrite { ino: inode.ino, size, blocks, mtime, done, kill_suid_sgid: false };
@@ -516,6 +522,15 @@ impl Client {
         content.writing = !done;
         Ok(())
     }
+}
+
+/// How well the space that a file occupies has to be known when its end is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Blocks {
+    /// As the targets say.
+    Exact,
+    /// Guessed where a target doesn't answer.
+    Rough,
 }
 
 /// What a read needs to know of a file.

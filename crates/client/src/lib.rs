@@ -21,6 +21,7 @@ mod dir;
 mod directories;
 mod file;
 mod fill;
+mod held;
 mod inode;
 mod lease;
 mod lock;
@@ -97,6 +98,7 @@ pub struct Client {
     leases: Leases,
     directories: Directories,
     recalls: Recalls,
+    held_locks: held::HeldLocks,
     /// Number of the last recall that came.
     recalls_seen: AtomicU64,
     /// How often the session was registered.
@@ -123,6 +125,7 @@ impl Client {
             leases: Leases::new(options.alone),
             directories: Directories::default(),
             recalls: Recalls::default(),
+            held_locks: held::HeldLocks::default(),
             recalls_seen: AtomicU64::new(0),
             silence: silence::Silence::default(),
             registrations: AtomicU64::new(0),
@@ -260,6 +263,7 @@ impl Client {
     pub async fn background(self: Arc<Self>) {
         if !self.leases.is_alone() {
             rt::spawn(self.clone().answer_recalls());
+            rt::spawn(self.clone().account_for_recalls());
             rt::spawn(self.clone().release_leases());
             rt::spawn(self.clone().watch_silence());
         }
@@ -295,7 +299,13 @@ impl Client {
 
 /// Requests by which a session finds out that it isn't known, and becomes so.
 fn registers(op: &MetaOp) -> bool {
-    matches!(op, MetaOp::Register { .. } | MetaOp::NextRecalls { .. } | MetaOp::EndSession)
+    matches!(
+        op,
+        MetaOp::Register { .. }
+            | MetaOp::ReclaimLocks { .. }
+            | MetaOp::NextRecalls { .. }
+            | MetaOp::EndSession
+    )
 }
 
 /// A reply of a kind that doesn't belong to its request.

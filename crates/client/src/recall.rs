@@ -1,9 +1,10 @@
 //! Recalls: a session gives up what it relied on. The order of the steps, and why nobody waits for ever, is told in `lease`.
 
+use crate::file::Blocks;
 use crate::inode::{OpenInode, Usage};
 use crate::{Client, unexpected};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
@@ -20,6 +21,8 @@ const MAX_AT_ONCE: usize = 256;
 const FORGET_PATIENCE: Duration = Duration::from_millis(20);
 /// Rest before something is tried again that failed.
 const RETRY: Duration = Duration::from_secs(1);
+/// How often the service is told that a recall is being worked on; one that takes less isn't spoken of.
+const WORD_INTERVAL: Duration = Duration::from_secs(1);
 /// How long requests that are under way are waited for before the session is registered again.
 const SOON: Duration = Duration::from_millis(500);
 /// How long a request waits for the registration of its session, whole seconds. A service that starts is back much sooner.
@@ -46,29 +49,52 @@ pub(crate) struct Recalls {
 #[derive(Default)]
 struct Queues {
     /// Inodes with recalls to handle, in order; those that are worked on have an entry, too.
-    by_inode: HashMap<InodeId, VecDeque<Recall>>,
+    by_inode: HashMap<InodeId, VecDeque<Queued>>,
     /// Inodes that nobody works on yet.
     waiting: VecDeque<InodeId>,
     workers: usize,
+    /// Recalls that are not answered, in the order in which they came: their numbers, and when that was. Numbers start anew with a service.
+    unanswered: BTreeMap<u64, (u64, u64)>,
+    /// Recalls so far.
+    came: u64,
 }
+
+/// A recall, and the how manieth it is for this client.
+type Queued = (Recall, u64);
 
 impl Recalls {
     /// Queues a recall; true when a new worker should take up work.
     fn push(&self, recall: Recall) -> bool {
         let mut queues = self.state.lock();
-        if let Some(queue) = queues.by_inode.get_mut(&recall.ino) {
+        queues.came += 1;
+        let recall: Queued = (recall, queues.came);
+        let (Recall { number, ino, .. }, place) = recall;
+        queues.unanswered.insert(place, (number, rt::monotonic_ns()));
+        if let Some(queue) = queues.by_inode.get_mut(&ino) {
             queue.push_back(recall);
             return false;
         }
-        queues.by_inode.insert(recall.ino, VecDeque::from([recall]));
-        queues.waiting.push_back(recall.ino);
+        queues.by_inode.insert(ino, VecDeque::from([recall]));
+        queues.waiting.push_back(ino);
         let wanted = queues.workers < MAX_AT_ONCE;
         queues.workers += usize::from(wanted);
         wanted
     }
 
+    fn answered(&self, place: u64) {
+        self.state.lock().unanswered.remove(&place);
+    }
+
+    /// The highest number of those that are not answered, if one of them came long enough ago.
+    fn in_arrears(&self) -> Option<u64> {
+        let queues = self.state.lock();
+        let (_, (_, came_ns)) = queues.unanswered.first_key_value()?;
+        let is_late = rt::monotonic_ns().saturating_sub(*came_ns) >= WORD_INTERVAL.as_nanos() as u64;
+        queues.unanswered.last_key_value().filter(|_| is_late).map(|(_, (number, _))| *number)
+    }
+
     /// The next recall for a worker, of the inode that it works on if there is one more.
-    fn next(&self, done: Option<InodeId>) -> Option<Recall> {
+    fn next(&self, done: Option<InodeId>) -> Option<Queued> {
         let mut queues = self.state.lock();
         if let Some(ino) = done {
             if let Some(recall) = queues.by_inode.get_mut(&ino).and_then(VecDeque::pop_front) {
@@ -124,8 +150,8 @@ impl Client {
                 let client = self.clone();
                 rt::spawn(async move {
                     let mut done = None;
-                    while let Some(recall) = client.recalls.next(done) {
-                        client.give_up(&recall).await;
+                    while let Some((recall, place)) = client.recalls.next(done) {
+                        client.give_up(&recall, place).await;
                         done = Some(recall.ino);
                     }
                 });
@@ -149,7 +175,7 @@ impl Client {
         }
     }
 
-    async fn give_up(&self, recall: &Recall) {
+    async fn give_up(&self, recall: &Recall, place: u64) {
         let ino = recall.ino;
         let terms = self.leases.terms(recall);
         let inode = self.inodes.open(ino);
@@ -167,6 +193,7 @@ impl Client {
         }
         let in_use = self.inodes.usage(ino) == Usage::Open;
         self.send_yield(Yield { number: recall.number, ino, in_use }).await;
+        self.recalls.answered(place);
         if in_use {
             self.leases.mark(ino);
         }
@@ -205,7 +232,7 @@ impl Client {
             // What is beyond the end goes before others come in.
             let mut reported = self.finish_cut(inode).await;
             if reported.is_ok() {
-                reported = self.end_write(inode, kept != Some(LeaseMode::Shared)).await;
+                reported = self.end_write_with(inode, kept != Some(LeaseMode::Shared), Blocks::Rough).await;
             }
             match reported {
                 Err(error) if error.errno != Errno::ESTALE && self.over().is_none() => {
@@ -232,6 +259,18 @@ impl Client {
                     tracing::warn!(ino = %answer.ino, %error, "the answer to a recall can't be sent");
                     rt::sleep(RETRY).await;
                 }
+            }
+        }
+    }
+
+    /// Says of recalls that take their time that they are worked on, for as long as the session lives. What is written may have to reach a
+    /// storage service that doesn't answer, which is no reason to end this session.
+    pub(crate) async fn account_for_recalls(self: Arc<Self>) {
+        while self.over().is_none() {
+            rt::sleep(WORD_INTERVAL).await;
+            let Some(seen) = self.recalls.in_arrears() else { continue };
+            if let Err(error) = self.ask(MetaOp::StillYielding { seen }).await {
+                tracing::debug!(%error, "the service isn't told that recalls are worked on");
             }
         }
     }
@@ -278,6 +317,7 @@ impl Client {
 
     /// Makes the session known to the metadata service. Before that it gets no leases.
     pub async fn register(&self) -> Result<()> {
+        self.reclaim_locks().await?;
         let in_use = self.inodes.in_use();
         in_use.iter().for_each(|&ino| self.leases.mark(ino));
         let sent_ns = rt::monotonic_ns();

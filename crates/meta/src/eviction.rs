@@ -1,6 +1,9 @@
 //! Recalls and their answers, and the end of sessions that don't answer.
 
-use crate::limits::{FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, YIELD_TIME};
+use crate::limits::{
+    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, YIELD_TIME, YIELDING_TIME,
+    YIELDING_WORD,
+};
 use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
@@ -12,10 +15,10 @@ use prost::Message;
 use rt::sync::Event;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, PartitionId, Result, SessionId, TargetId};
+use types::{Errno, Error, InodeId, PartitionId, Result, SessionId, TargetId, TargetState};
 use wire::{MetaOp, MetaReply, Recall, StorageOp, Yield};
 
 impl MetaService {
@@ -106,7 +109,7 @@ impl MetaService {
                     self.leases.end_session(due.session);
                     break;
                 }
-                let patience = self.patience(due.session, since_ns);
+                let patience = self.patience(&due, since_ns);
                 if patience.is_zero() {
                     self.evict(due.session);
                     answered.wait().await;
@@ -119,16 +122,28 @@ impl MetaService {
 
     /// How long a session may still take to answer a recall that has been waited for since a time. One that was heard of since then could have
     /// answered; another may be cut off for a while.
-    fn patience(&self, id: SessionId, since_ns: u64) -> Duration {
-        let Some(session) = self.sessions.find(id) else { return YIELD_TIME };
+    fn patience(&self, due: &Due, since_ns: u64) -> Duration {
+        let Some(session) = self.sessions.find(due.session) else { return YIELD_TIME };
         let (heard_ns, now_ns) = (session.heard_ns(), rt::monotonic_ns());
         let answer_ns = since_ns + YIELD_TIME.as_nanos() as u64;
         // Not at once, however long ago it was heard of: it may be this service that stood still.
         let silence_ns = (heard_ns + SILENCE_TIME.as_nanos() as u64).max(answer_ns);
         let deadline = if heard_ns > since_ns { answer_ns } else { silence_ns };
+        let deadline = deadline.max(self.yielding_until_ns(&session, due, since_ns));
         // A session that is heard of for the first time meanwhile gets a shorter deadline.
         let next_look = YIELD_TIME.as_nanos() as u64 / 5;
         Duration::from_nanos(deadline.saturating_sub(now_ns).min(next_look))
+    }
+
+    /// Until when a session may work on a recall that it says it works on; 0 when it doesn't say so.
+    fn yielding_until_ns(&self, session: &Session, due: &Due, since_ns: u64) -> u64 {
+        let Some(word_ns) = session.yielding_since_ns(due.number) else { return 0 };
+        let word_holds_ns = word_ns + YIELDING_WORD.as_nanos() as u64;
+        let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        match map.targets.iter().all(|target| target.state == TargetState::Online) {
+            true => word_holds_ns.min(since_ns + YIELDING_TIME.as_nanos() as u64),
+            false => word_holds_ns,
+        }
     }
 
     /// Ends a session as it asks for it. Goes on when the caller is dropped: a session that is half ended would be in the way for ever.

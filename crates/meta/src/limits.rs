@@ -45,6 +45,14 @@ pub(crate) const RECALL_POLL: Duration = Duration::from_secs(5);
 /// How long a session that is heard of may take to answer a recall before it is evicted.
 pub(crate) const YIELD_TIME: Duration = Duration::from_secs(5);
 
+/// How long a session's word holds that it works on its recalls. It repeats it every second.
+pub(crate) const YIELDING_WORD: Duration = YIELD_TIME;
+
+/// How long a session that works on a recall may take while all targets are online: as long as a client waits for a target, as a rule, so
+/// that one that has just died is noticed. While a target is down there is no limit but the patience of those who wait: to end the session
+/// would settle nothing, since the target can't be asked how long the files are either.
+pub(crate) const YIELDING_TIME: Duration = Duration::from_secs(90);
+
 /// How long a session may not be heard of before it is evicted for a lease in somebody's way.
 pub(crate) const SILENCE_TIME: Duration = Duration::from_secs(15);
 

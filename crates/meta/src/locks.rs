@@ -1,15 +1,16 @@
 //! Advisory locks: the table of `namespace`, and the futures that wait for it.
 
+use crate::service::MetaService;
 use namespace::locks::{Holder, LockRequest, LockTable, OnConflict, Verdict, WaitId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use types::{Errno, InodeId, Result, SessionId};
-use wire::{LockKind, LockRange};
+use types::{Errno, Error, InodeId, Result, SessionId};
+use wire::{HeldLock, LockKind, LockRange};
 
-/// All advisory locks of the service. A restart forgets them, as it does the sessions that held them.
+/// All advisory locks of the service. A restart forgets them; sessions that come back say which they hold.
 #[derive(Default)]
 pub(crate) struct Locks {
     state: Mutex<State>,
@@ -51,6 +52,19 @@ impl Locks {
         LockWait { locks: self, wait, request }.await
     }
 
+    /// Gives a session locks again that it had; how many of them it didn't get.
+    fn take_again(&self, session: SessionId, locks: &[HeldLock]) -> usize {
+        let mut state = self.state.lock();
+        let mut lost = 0;
+        for &HeldLock { ino, space, owner, pid, kind, range } in locks {
+            let request = LockRequest { ino, holder: Holder { session, space, owner }, pid, kind, range };
+            let outcome = state.table.lock(&request, OnConflict::Refuse);
+            state.end(outcome.granted, || Wait::Granted);
+            lost += usize::from(outcome.verdict != Verdict::Granted);
+        }
+        lost
+    }
+
     /// Gives up what the holder has of a range.
     pub fn unlock(&self, ino: InodeId, holder: Holder, range: LockRange) -> Result<()> {
         let mut state = self.state.lock();
@@ -70,6 +84,31 @@ impl Locks {
         let released = state.table.release_session(session);
         state.end(released.granted, || Wait::Granted);
         state.end(released.cancelled, || Wait::Cancelled);
+    }
+}
+
+impl MetaService {
+    /// Takes the locks that a session of before a start says it holds.
+    ///
+    /// # Errors
+    /// `ENOLCK` for a session that isn't known, `ESTALE` for one that was ended; `EAGAIN` when others hold what is in the way of some.
+    pub(crate) async fn reclaim_locks(&self, id: SessionId, locks: &[HeldLock]) -> Result<()> {
+        self.sessions.check_id(id)?;
+        if !self.grace.is_expected(id) {
+            if !self.sessions.is_remote(id) {
+                let message = format!("session {id} is not known here: the locks that it had are lost");
+                return Err(Error::new(Errno::ENOLCK, message));
+            }
+            // It is registered already and says it again, since it didn't get the answer. Others who come back go first.
+            self.wait_for_grace().await;
+        }
+        match self.locks.take_again(id, locks) {
+            0 => Ok(()),
+            lost => {
+                let message = format!("{lost} locks of session {id} are held by others by now");
+                Err(Error::new(Errno::EAGAIN, message))
+            }
+        }
     }
 }
 

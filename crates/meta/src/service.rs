@@ -127,6 +127,9 @@ impl MetaService {
         if let MetaOp::Register { in_use } = &request.op {
             return self.register(request.session, in_use).await.map(|()| MetaReply::Unit.into());
         }
+        if let MetaOp::ReclaimLocks { locks } = &request.op {
+            return self.reclaim_locks(request.session, locks).await.map(|()| MetaReply::Unit.into());
+        }
         let session = self.session_of(request.session)?;
         if session.is_remote() {
             session.hear();
@@ -136,6 +139,7 @@ impl MetaService {
                 self.answer_lock(request).await?
             }
             MetaOp::NextRecalls { after } => MetaReply::Recalls(self.next_recalls(&session, after).await?),
+            MetaOp::StillYielding { seen } => session.is_yielding(seen),
             MetaOp::Yield { yields } => self.take_yields(&session, &yields),
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
             MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,
@@ -157,6 +161,10 @@ impl MetaService {
 
     async fn answer_lock(&self, request: MetaRequest) -> Result<MetaReply> {
         let session = request.session;
+        if self.grace.is_on() && !matches!(request.op, MetaOp::Unlock { .. }) {
+            // A session of before that isn't back may hold it.
+            self.wait_for_grace().await;
+        }
         match request.op {
             MetaOp::Lock { ino, space, owner, pid, kind, range, wait } => {
                 let holder = Holder { session, space, owner };

@@ -39,6 +39,9 @@ pub(crate) struct Session {
     /// Recalls that it has not told to have seen, in order. Leases bound them: each is recalled twice at most.
     recalls: Mutex<VecDeque<Recall>>,
     some_recalls: Event,
+    /// Recalls up to this number are being worked on, as the session said last, and when that was.
+    yielding: AtomicU64,
+    yielding_ns: AtomicU64,
 }
 
 pub(crate) struct Sessions {
@@ -183,6 +186,8 @@ impl Session {
             recalled: AtomicU64::new(0),
             recalls: Mutex::default(),
             some_recalls: Event::new(),
+            yielding: AtomicU64::new(0),
+            yielding_ns: AtomicU64::new(0),
         }
     }
 
@@ -217,6 +222,18 @@ impl Session {
     /// When it was last heard of.
     pub fn heard_ns(&self) -> u64 {
         self.heard_ns.load(Relaxed)
+    }
+
+    /// The session says that it works on its recalls up to a number.
+    pub fn is_yielding(&self, seen: u64) -> MetaReply {
+        self.yielding.store(seen, Relaxed);
+        self.yielding_ns.store(rt::monotonic_ns(), Relaxed);
+        MetaReply::Unit
+    }
+
+    /// When it said last that it works on a recall; `None` when it didn't.
+    pub fn yielding_since_ns(&self, recall: u64) -> Option<u64> {
+        (recall <= self.yielding.load(Relaxed)).then(|| self.yielding_ns.load(Relaxed))
     }
 
     /// The session as one that asks for leases. Recalls made from now on have larger numbers than this tells.

@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 use support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, lookup, recalls, simulated, wish};
 use support::{Client, bytes, create, errno};
-use types::{Errno, InodeId, SessionId, Timestamp};
+use types::{Errno, InodeId, SessionId, TargetState, Timestamp};
 use wire::LeaseMode::{Read, Shared, Write};
 use wire::{MetaOp, MetaReply, Recall};
 
@@ -219,6 +219,73 @@ fn a_session_that_never_yields_is_evicted_and_fenced() {
         assert!(fenced.iter().all(|(_, session)| *session == SessionId(1)));
         assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
         assert_eq!(errno(one.call(MetaOp::Register { in_use: vec![] }).await), Errno::ESTALE);
+    });
+}
+
+/// How long another session waits for a lease of one that only ever says that it works on the recall, for up to a time.
+async fn waits_for_one_at_work(world: &support::world::World, limit: Duration) -> Option<Duration> {
+    let (one, two) = (world.client(1).await, world.client(2).await);
+    one.create(ROOT, "a").await.unwrap();
+    let begun = rt::monotonic_ns();
+    let waited = || Duration::from_nanos(rt::monotonic_ns() - begun);
+    let call = Call::call(&two, create(ROOT, "b")).await;
+    let seen = recalls(&one, 0).await.last().unwrap().number;
+    while waited() < limit {
+        if one.call(MetaOp::StillYielding { seen }).await.is_err() {
+            call.wait().await.unwrap();
+            return Some(waited());
+        }
+        // Who waits is heard of, too.
+        two.call(MetaOp::Release { inodes: vec![], seen: 0 }).await.unwrap();
+        rt::sleep(SECOND).await;
+    }
+    assert!(!call.is_done());
+    give_up(&one, &recalls(&one, 0).await[0], false).await;
+    call.wait().await.unwrap();
+    one.lookup(ROOT, "a").await.unwrap();
+    None
+}
+
+#[test]
+fn a_session_that_works_on_a_recall_is_waited_for_but_not_without_end_while_all_targets_are_online() {
+    simulated(|world| async move {
+        let waited = waits_for_one_at_work(&world, 300 * SECOND).await.unwrap();
+        assert!((89..93).contains(&waited.as_secs()), "{waited:?}");
+    });
+}
+
+#[test]
+fn a_session_that_works_on_a_recall_is_waited_for_while_a_target_is_down() {
+    simulated(|world| async move {
+        world.targets_are(TargetState::ProbablyOffline);
+        assert_eq!(waits_for_one_at_work(&world, 300 * SECOND).await, None);
+    });
+}
+
+#[test]
+fn who_no_longer_says_that_it_works_on_a_recall_is_evicted_though_a_target_is_down() {
+    simulated(|world| async move {
+        world.targets_are(TargetState::Offline);
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        one.create(ROOT, "a").await.unwrap();
+        let call = Call::call(&two, create(ROOT, "b")).await;
+        // Of an earlier recall it could say that all the time.
+        let seen = recalls(&one, 0).await[0].number;
+        one.call(MetaOp::StillYielding { seen: seen - 1 }).await.unwrap();
+        let begun = rt::monotonic_ns();
+        for _ in 0..3 {
+            rt::sleep(SECOND).await;
+            one.call(MetaOp::StillYielding { seen }).await.unwrap();
+        }
+        for _ in 0..4 {
+            rt::sleep(SECOND).await;
+            one.lookup(ROOT, "a").await.unwrap();
+        }
+        assert!(!call.is_done());
+        call.wait().await.unwrap();
+        let waited = Duration::from_nanos(rt::monotonic_ns() - begun);
+        assert!(waited > 7 * SECOND && waited < 11 * SECOND, "{waited:?}");
+        assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
     });
 }
 

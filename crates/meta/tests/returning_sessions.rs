@@ -6,9 +6,30 @@ mod support;
 
 use support::world::{Call, ROOT, SECOND, getattr, simulated};
 use support::{Client, bytes, create, errno};
-use types::{Errno, SessionId};
+use types::{Errno, InodeId, SessionId};
 use wire::LeaseMode::Read;
-use wire::MetaOp;
+use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
+
+const FILE: InodeId = InodeId(7);
+const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
+
+fn lock_of(ino: InodeId, owner: u64, kind: LockKind, wait: bool) -> MetaOp {
+    let (space, owner, range) = (LockSpace::Posix, LockOwner(owner), WHOLE);
+    MetaOp::Lock { ino, space, owner, pid: 4, kind, range, wait }
+}
+
+fn lock(owner: u64, kind: LockKind, wait: bool) -> MetaOp {
+    lock_of(FILE, owner, kind, wait)
+}
+
+fn unlock(ino: InodeId, owner: u64) -> MetaOp {
+    MetaOp::Unlock { ino, space: LockSpace::Posix, owner: LockOwner(owner), range: WHOLE }
+}
+
+fn reclaim(ino: InodeId, owner: u64, kind: LockKind) -> MetaOp {
+    let (space, owner, range) = (LockSpace::Posix, LockOwner(owner), WHOLE);
+    MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, space, owner, pid: 4, kind, range }] }
+}
 
 fn register() -> MetaOp {
     MetaOp::Register { in_use: vec![] }
@@ -86,6 +107,87 @@ fn a_file_without_a_name_survives_a_restart_while_it_is_open() {
         one.call(MetaOp::Release { inodes: vec![kept], seen: 0 }).await.unwrap();
         rt::sleep(SECOND).await;
         assert_eq!(errno(one.getattr(kept).await), Errno::ESTALE);
+        world.meta.stop();
+    });
+}
+
+#[test]
+fn nobody_is_granted_a_lock_before_those_who_had_one_have_it_again() {
+    simulated(|world| async move {
+        let [one, two] = [world.client(1).await, world.client(2).await];
+        one.call(lock(5, LockKind::Exclusive, false)).await.unwrap();
+        let world = world.restart().await;
+        let [one, two, new] =
+            [&one, &two, &one].map(|old| old.session).map(|id| Client::new(&world.meta, id.0));
+        let new = Client { session: SessionId(3), ..new };
+        new.call(register()).await.unwrap();
+        let waits = Call::call(&new, lock(5, LockKind::Shared, true)).await;
+        let tries = Call::call(&new, lock(6, LockKind::Shared, false)).await;
+        let test = MetaOp::TestLock { ino: FILE, owner: LockOwner(1), kind: LockKind::Shared, range: WHOLE };
+        let tests = Call::call(&new, test).await;
+        two.call(register()).await.unwrap();
+        // A session that isn't back gives nothing up either.
+        assert_eq!(errno(one.call(unlock(FILE, 5)).await), Errno::ENOTCONN);
+        one.call(reclaim(FILE, 5, LockKind::Exclusive)).await.unwrap();
+        rt::sleep(SECOND).await;
+        assert!(!waits.is_done() && !tries.is_done() && !tests.is_done());
+        one.call(register()).await.unwrap();
+        assert_eq!(errno(tries.wait().await), Errno::EAGAIN);
+        let found = tests.wait().await.unwrap();
+        assert!(matches!(found, MetaReply::Lock(Some((LockKind::Exclusive, WHOLE, 4)))), "{found:?}");
+        assert!(!waits.is_done());
+        one.call(unlock(FILE, 5)).await.unwrap();
+        waits.wait().await.unwrap();
+        world.meta.stop();
+    });
+}
+
+#[test]
+fn circles_of_waits_are_found_after_a_restart() {
+    simulated(|world| async move {
+        for session in [1, 2] {
+            world
+                .client(session)
+                .await
+                .call(lock_of(InodeId(session), 1, LockKind::Exclusive, false))
+                .await
+                .unwrap();
+        }
+        let world = world.restart().await;
+        let [one, two] = [1, 2].map(|session| Client::new(&world.meta, session));
+        for client in [&one, &two] {
+            client.call(reclaim(InodeId(client.session.0), 1, LockKind::Exclusive)).await.unwrap();
+            // It may come twice.
+            client.call(reclaim(InodeId(client.session.0), 1, LockKind::Exclusive)).await.unwrap();
+        }
+        one.call(register()).await.unwrap();
+        two.call(register()).await.unwrap();
+        let waits = Call::call(&one, lock_of(InodeId(2), 1, LockKind::Exclusive, true)).await;
+        assert!(!waits.is_done());
+        let closes = two.call(lock_of(InodeId(1), 1, LockKind::Exclusive, true)).await;
+        assert_eq!(errno(closes), Errno::EDEADLK);
+        two.call(unlock(InodeId(2), 1)).await.unwrap();
+        waits.wait().await.unwrap();
+        world.meta.stop();
+    });
+}
+
+#[test]
+fn locks_of_a_session_that_does_not_come_back_are_free_and_can_not_be_had_again() {
+    simulated(|world| async move {
+        world.client(1).await.call(lock(5, LockKind::Exclusive, false)).await.unwrap();
+        let world = world.restart().await;
+        let [one, two] = [1, 2].map(|session| Client::new(&world.meta, session));
+        // It says what it had, and dies.
+        one.call(reclaim(FILE, 5, LockKind::Exclusive)).await.unwrap();
+        two.call(register()).await.unwrap();
+        two.call(lock(5, LockKind::Exclusive, false)).await.unwrap();
+        assert_eq!(errno(one.call(reclaim(FILE, 5, LockKind::Exclusive)).await), Errno::ESTALE);
+        // One that nobody has heard of has nothing to claim, and what others hold is not given away.
+        let three = Client::new(&world.meta, 3);
+        assert_eq!(errno(three.call(reclaim(FILE, 5, LockKind::Shared)).await), Errno::ENOLCK);
+        three.call(register()).await.unwrap();
+        assert_eq!(errno(three.call(reclaim(FILE, 5, LockKind::Shared)).await), Errno::EAGAIN);
         world.meta.stop();
     });
 }

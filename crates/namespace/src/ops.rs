@@ -77,9 +77,11 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         MetaOp::Lock { .. }
         | MetaOp::Unlock { .. }
         | MetaOp::TestLock { .. }
+        | MetaOp::ReclaimLocks { .. }
         | MetaOp::Register { .. }
         | MetaOp::NextRecalls { .. }
         | MetaOp::Yield { .. }
+        | MetaOp::StillYielding { .. }
         | MetaOp::Release { .. }
         | MetaOp::EndSession
         | MetaOp::Sync => Err(Errno::ENOSYS.into()),
@@ -118,9 +120,11 @@ pub(crate) fn subject(op: &MetaOp) -> InodeId {
         | MetaOp::Unlock { ino, .. }
         | MetaOp::TestLock { ino, .. }
         | MetaOp::Describe { ino } => *ino,
-        MetaOp::Register { .. }
+        MetaOp::ReclaimLocks { .. }
+        | MetaOp::Register { .. }
         | MetaOp::NextRecalls { .. }
         | MetaOp::Yield { .. }
+        | MetaOp::StillYielding { .. }
         | MetaOp::Release { .. }
         | MetaOp::EndSession
         | MetaOp::Sync => InodeId::ROOT,

@@ -39,7 +39,7 @@ mod proto;
 mod storage;
 
 pub use lease::{Grant, LeaseMode, Recall, Yield};
-pub use lock::{LockKind, LockOwner, LockRange, LockSpace};
+pub use lock::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 pub use message::{Answer, Malformed, Message, Request, Service};
 pub use meta::{
     Description, DirEntry, DirectoryState, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse,

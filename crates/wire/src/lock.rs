@@ -1,5 +1,7 @@
 //! Advisory locks.
 
+use types::InodeId;
+
 /// Strength of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
@@ -27,4 +29,17 @@ pub struct LockOwner(pub u64);
 pub struct LockRange {
     pub start: u64,
     pub last: u64,
+}
+
+/// A lock that a session holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)]
+pub struct HeldLock {
+    pub ino: InodeId,
+    pub space: LockSpace,
+    pub owner: LockOwner,
+    /// The process that asked for it, as whoever meets the lock is told.
+    pub pid: u32,
+    pub kind: LockKind,
+    pub range: LockRange,
 }

@@ -1,6 +1,6 @@
 //! Requests to a metadata service.
 
-use crate::{Grant, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Recall, Yield};
+use crate::{Grant, HeldLock, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Recall, Yield};
 use bytes::Bytes;
 use types::{Attr, Chooser, Credentials, InodeId, Layout, SessionId, SetAttr, StripePattern, Timestamp};
 
@@ -147,6 +147,10 @@ pub enum MetaOp {
     Unlock { ino: InodeId, space: LockSpace, owner: LockOwner, range: LockRange },
     /// `Lock`: the first lock in the way, if any.
     TestLock { ino: InodeId, owner: LockOwner, kind: LockKind, range: LockRange },
+    /// A session that is about to register with a service that was started anew says which locks it holds; in as many requests as it takes,
+    /// the last of them answered before `Register`: `Unit`. Until every session of before is back or ended, nobody is granted a lock. `EAGAIN`
+    /// when one of them is held by somebody else: that one is lost.
+    ReclaimLocks { locks: Vec<HeldLock> },
 
     /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`): `Unit`. It has no lease then, and
     /// caches nothing; `in_use` are the inodes of which it has files open. Its recalls are asked for from 0 on. Sessions that didn't
@@ -157,6 +161,9 @@ pub enum MetaOp {
     NextRecalls { after: u64 },
     /// Answers recalls: `Unit`.
     Yield { yields: Vec<Yield> },
+    /// The recalls with numbers up to `seen` that are not answered yet are being worked on (what is written has to reach a storage
+    /// service that doesn't answer): `Unit`. To be said again while it lasts.
+    StillYielding { seen: u64 },
     /// The session has no lease on these inodes and no open file of them any more: `Unit`. `seen`: recalls that it had seen when it
     /// let go; of a grant made after later ones the service knows better.
     Release { inodes: Vec<InodeId>, seen: u64 },

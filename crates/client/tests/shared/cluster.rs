@@ -5,7 +5,7 @@ use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService};
-use net::Channel;
+use net::{Channel, Handler};
 use rt::IoBuf;
 use rt::sim::Machine;
 use std::cell::{Cell, RefCell};
@@ -18,7 +18,7 @@ use types::{
     CapacityClass, ClusterMap, Credentials, Epoch, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
     SessionId, SetAttr, Target, TargetId, TargetState,
 };
-use wire::{MetaRequest, MetaResponse, XattrMode};
+use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
 /// Targets; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 3;
@@ -120,20 +120,43 @@ impl Cluster {
     /// A client whose way to the metadata service can be cut.
     pub(crate) async fn client_to_cut(&self) -> (Arc<Client>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
         let way = Cuttable::new(self.names.clone());
-        let client = self.client_over(Channel::in_process(way.clone()));
+        let storage = Slow::new(self.storage.clone());
+        let client = self.client_over(Channel::in_process(way.clone()), storage);
         client.register().await.unwrap();
         rt::spawn(client.clone().background());
         (client, way)
     }
 
-    /// A client that nobody knows and that hears of no recall yet.
-    pub(crate) fn unregistered(&self) -> Arc<Client> {
-        self.client_over(Channel::in_process(self.names.clone()))
+    /// A client whose way to the storage services can be cut.
+    pub(crate) async fn client_to_cut_from_storage(
+        &self,
+    ) -> (Arc<Client>, Arc<Cuttable<StorageRequest, StorageReply>>) {
+        let way = Cuttable::new(Slow::new(self.storage.clone()));
+        let client = self.client_over(Channel::in_process(self.names.clone()), way.clone());
+        client.register().await.unwrap();
+        rt::spawn(client.clone().background());
+        (client, way)
     }
 
-    fn client_over(&self, meta: Channel<MetaRequest, MetaResponse>) -> Arc<Client> {
+    /// What the cluster map says of all targets from now on.
+    pub(crate) fn targets_are(&self, state: TargetState) {
+        let mut map = self.map.write().unwrap();
+        let mut changed = (**map).clone();
+        changed.targets.iter_mut().for_each(|target| target.state = state);
+        *map = Arc::new(changed);
+    }
+
+    /// A client that nobody knows and that hears of no recall yet.
+    pub(crate) fn unregistered(&self) -> Arc<Client> {
+        self.client_over(Channel::in_process(self.names.clone()), Slow::new(self.storage.clone()))
+    }
+
+    fn client_over(
+        &self,
+        meta: Channel<MetaRequest, MetaResponse>,
+        storage: Arc<dyn Handler<StorageRequest, StorageReply>>,
+    ) -> Arc<Client> {
         self.sessions.set(self.sessions.get() + 1);
-        let storage = Slow::new(self.storage.clone());
         Client::new(ClientOptions {
             session: SessionId(self.sessions.get()),
             meta,

@@ -4,8 +4,11 @@ use net::{Handler, LocalFuture};
 use parking_lot::Mutex;
 use rt::IoBuf;
 use rt::sync::Event;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
 use types::Result;
 
@@ -13,13 +16,20 @@ use types::Result;
 const MAX_WAY_US: u64 = 3000;
 
 pub(crate) struct Slow<Req, Rep> {
-    service: Mutex<Arc<dyn Handler<Req, Rep>>>,
+    service: Mutex<Way<Req, Rep>>,
     requests: AtomicU64,
+}
+
+struct Way<Req, Rep> {
+    service: Arc<dyn Handler<Req, Rep>>,
+    /// Set when it leads elsewhere: what is under way there gets no answer any more.
+    ended: Arc<Event>,
 }
 
 impl<Req, Rep> Slow<Req, Rep> {
     pub(crate) fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Slow<Req, Rep>> {
-        Arc::new(Slow { service: Mutex::new(service), requests: AtomicU64::new(0) })
+        let way = Way { service, ended: Arc::default() };
+        Arc::new(Slow { service: Mutex::new(way), requests: AtomicU64::new(0) })
     }
 
     /// Requests so far.
@@ -27,9 +37,10 @@ impl<Req, Rep> Slow<Req, Rep> {
         self.requests.load(Relaxed)
     }
 
-    /// Leads to another service from now on.
+    /// Leads to another service from now on. As after the end of a connection, requests are repeated there that are under way.
     pub(crate) fn lead_to(&self, service: Arc<dyn Handler<Req, Rep>>) {
-        *self.service.lock() = service;
+        let old = std::mem::replace(&mut *self.service.lock(), Way { service, ended: Arc::default() });
+        old.ended.set();
     }
 }
 
@@ -73,15 +84,27 @@ async fn travel() {
     rt::sleep(Duration::from_micros(us)).await;
 }
 
-impl<Req: Send, Rep> Handler<Req, Rep> for Slow<Req, Rep> {
+impl<Req: Send + Clone, Rep> Handler<Req, Rep> for Slow<Req, Rep> {
     fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>> {
         self.requests.fetch_add(1, Relaxed);
         Box::pin(async move {
-            travel().await;
-            let service = self.service.lock().clone();
-            let reply = service.handle(request, payload).await;
-            travel().await;
-            reply
+            loop {
+                travel().await;
+                let (service, ended) = {
+                    let way = self.service.lock();
+                    (way.service.clone(), way.ended.clone())
+                };
+                let mut answer = service.handle(request.clone(), payload.clone());
+                let mut ended = pin!(ended.wait());
+                let reply = poll_fn(|context| match answer.as_mut().poll(context) {
+                    Poll::Ready(reply) => Poll::Ready(Some(reply)),
+                    Poll::Pending => ended.as_mut().poll(context).map(|()| None),
+                });
+                if let Some(reply) = reply.await {
+                    travel().await;
+                    return reply;
+                }
+            }
         })
     }
 }

@@ -51,8 +51,16 @@ pub async fn open(writer: Arc<Writer>) -> Arc<MetaService> {
 }
 
 pub async fn open_with(writer: Arc<Writer>, storage: HashMap<TargetId, StorageChannel>) -> Arc<MetaService> {
+    open_mapped(writer, storage, map()).await
+}
+
+pub async fn open_mapped(
+    writer: Arc<Writer>,
+    storage: HashMap<TargetId, StorageChannel>,
+    map: MapHandle,
+) -> Arc<MetaService> {
     let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: PARTITIONS };
-    MetaService::open(writer, options, map(), storage).await.unwrap()
+    MetaService::open(writer, options, map, storage).await.unwrap()
 }
 
 /// Three targets with a group each.

@@ -1,6 +1,6 @@
 //! Sessions with leases on a simulated machine.
 
-use super::{Chunks, Client, bytes, open_with};
+use super::{Chunks, Client, bytes, map, open_mapped};
 use kv::{Blocking, Durability, Memory, Writer};
 use meta::{MetaService, SessionKind};
 use parking_lot::Mutex;
@@ -8,7 +8,7 @@ use rt::sim::Machine;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{InodeId, SessionId, SetAttr};
+use types::{InodeId, MapHandle, SessionId, SetAttr, TargetState};
 use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
 
 pub const ROOT: InodeId = InodeId::ROOT;
@@ -18,25 +18,34 @@ pub struct World {
     pub meta: Arc<MetaService>,
     pub chunks: Arc<Chunks>,
     memory: Arc<Memory>,
+    map: MapHandle,
 }
 
 impl World {
     pub async fn new() -> World {
-        World::start(Arc::default(), Arc::default()).await
+        World::start(Arc::default(), Arc::default(), map()).await
     }
 
-    async fn start(memory: Arc<Memory>, chunks: Arc<Chunks>) -> World {
+    async fn start(memory: Arc<Memory>, chunks: Arc<Chunks>, map: MapHandle) -> World {
         let writer = Writer::with_blocking(memory.clone(), Durability::Process, Blocking::Inline);
-        let meta = open_with(Arc::new(writer), chunks.channels()).await;
+        let meta = open_mapped(Arc::new(writer), chunks.channels(), map.clone()).await;
         meta.recover().await.unwrap();
         rt::spawn(meta.clone().background());
-        World { meta, chunks, memory }
+        World { meta, chunks, memory, map }
     }
 
     /// The service after its process was started again.
     pub async fn restart(&self) -> World {
         self.meta.stop();
-        World::start(self.memory.clone(), self.chunks.clone()).await
+        World::start(self.memory.clone(), self.chunks.clone(), self.map.clone()).await
+    }
+
+    /// What the cluster map says of all targets from now on.
+    pub fn targets_are(&self, state: TargetState) {
+        let mut map = self.map.write().unwrap();
+        let mut changed = (**map).clone();
+        changed.targets.iter_mut().for_each(|target| target.state = state);
+        *map = Arc::new(changed);
     }
 
     /// A session that gets leases.

@@ -1,7 +1,7 @@
 //! With what fields a metadata service is asked. Numbers are fixed for ever.
 
 use super::common::{Numbered, TimeFields, name, need};
-use crate::{LockRange, Malformed, MetaOp, PatternChange, Yield};
+use crate::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, Malformed, MetaOp, PatternChange, Yield};
 use bytes::Bytes;
 use types::{Chooser, InodeId, SetAttr, SetTime};
 
@@ -286,6 +286,12 @@ pub(crate) struct YieldFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct StillYieldingFields {
+    #[prost(uint64, tag = "1")]
+    pub seen: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ReleaseFields {
     #[prost(uint64, repeated, tag = "1")]
     pub inodes: Vec<u64>,
@@ -403,6 +409,28 @@ impl TryFrom<LockRangeFields> for LockRange {
             true => Ok(LockRange { start, last }),
             false => Err(Malformed::new(format!("the range {start}..={last} is inverted"))),
         }
+    }
+}
+
+impl From<&HeldLock> for LockFields {
+    fn from(&HeldLock { ino, space, owner, pid, kind, range }: &HeldLock) -> LockFields {
+        let (space, kind, range) = (space.number(), kind.number(), Some(range.into()));
+        LockFields { ino: ino.0, space, owner: owner.0, pid, kind, range, wait: false }
+    }
+}
+
+impl TryFrom<LockFields> for HeldLock {
+    type Error = Malformed;
+
+    fn try_from(f: LockFields) -> Result<HeldLock, Malformed> {
+        Ok(HeldLock {
+            ino: InodeId(f.ino),
+            space: LockSpace::take(f.space)?,
+            owner: LockOwner(f.owner),
+            pid: f.pid,
+            kind: LockKind::take(f.kind)?,
+            range: need(f.range, "range of a lock")?.try_into()?,
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, time};
 use super::meta_args::*;
-use crate::{LeaseMode, LockKind, LockOwner, LockSpace, Malformed, MetaOp, RenameMode, XattrMode};
+use crate::{HeldLock, LeaseMode, LockKind, LockOwner, LockSpace, Malformed, MetaOp, RenameMode, XattrMode};
 use types::InodeId;
 
 /// The request's kind by its field number.
@@ -82,6 +82,10 @@ pub(crate) enum OpFields {
     Sync(()),
     #[prost(message, tag = "45")]
     Register(RegisterFields),
+    #[prost(message, tag = "50")]
+    ReclaimLocks(List<LockFields, MAX_LIST_ITEMS>),
+    #[prost(message, tag = "51")]
+    StillYielding(StillYieldingFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -178,6 +182,10 @@ impl From<&MetaOp> for OpFields {
             MetaOp::Register { in_use } => {
                 OpFields::Register(RegisterFields { in_use: in_use.iter().map(|ino| ino.0).collect() })
             }
+            MetaOp::ReclaimLocks { locks } => {
+                OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
+            }
+            &MetaOp::StillYielding { seen } => OpFields::StillYielding(StillYieldingFields { seen }),
         }
     }
 }
@@ -295,6 +303,10 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Register(f) => {
                 MetaOp::Register { in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect() }
             }
+            OpFields::ReclaimLocks(list) => {
+                MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
+            }
+            OpFields::StillYielding(f) => MetaOp::StillYielding { seen: f.seen },
         })
     }
 }

@@ -186,6 +186,8 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::Describe { ino },
         MetaOp::SetPattern { dir, change },
         MetaOp::Sync,
+        MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, space, owner, pid: 4711, kind, range }] },
+        MetaOp::StillYielding { seen: 41 },
     ]
 }
 

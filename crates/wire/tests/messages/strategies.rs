@@ -110,6 +110,8 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Describe { ino: ino() },
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
+        ReclaimLocks { locks: vec_of(held_lock()) },
+        StillYielding { seen: u64s() },
     ]
 }
 
@@ -195,6 +197,11 @@ fn kind() -> impl Strategy<Value = LockKind> {
 
 fn owner() -> impl Strategy<Value = LockOwner> {
     any::<u64>().prop_map(LockOwner)
+}
+
+fn held_lock() -> impl Strategy<Value = HeldLock> {
+    (ino(), space(), owner(), any::<u32>(), kind(), lock_range())
+        .prop_map(|(ino, space, owner, pid, kind, range)| HeldLock { ino, space, owner, pid, kind, range })
 }
 
 fn lock_range() -> impl Strategy<Value = LockRange> {

@@ -1,0 +1,259 @@
+//! The locks that this session holds, as the metadata service has granted them.
+//!
+//! A service that is started anew knows of no lock any more. Every session tells it what it holds before anybody is granted anything; what is
+//! told comes from here. The list may say more than the service knew (a lock that is just being given up), never less: what had been told
+//! when an answer comes is not trusted, and the request is sent again.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use types::InodeId;
+use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
+
+/// Every byte there is or will be.
+const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
+
+/// Whose locks exclude each other's not.
+type Holder = (InodeId, LockSpace, LockOwner);
+
+/// The locks of a session. The service bounds them.
+#[derive(Default)]
+pub(crate) struct HeldLocks {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How often the locks were listed to be told.
+    listings: u64,
+    /// Without empty lists; the parts of a list are disjoint.
+    by_holder: BTreeMap<Holder, Vec<Part>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Part {
+    range: LockRange,
+    kind: LockKind,
+    pid: u32,
+}
+
+/// How often the locks had been listed when a request was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Listing(u64);
+
+impl HeldLocks {
+    /// A lock is about to be asked for. A `flock` of another kind is given up by that, granted or not.
+    pub(crate) fn asking(&self, lock: &HeldLock) -> Listing {
+        let mut state = self.state.lock();
+        if lock.space == LockSpace::Flock {
+            let converts = |part: &Part| part.kind != lock.kind;
+            if state.by_holder.get(&holder(lock)).is_some_and(|parts| parts.iter().any(converts)) {
+                state.by_holder.remove(&holder(lock));
+            }
+        }
+        Listing(state.listings)
+    }
+
+    /// A lock was granted. False when the locks were listed since it was asked for: the service that was told of them may not know this one.
+    pub(crate) fn granted(&self, asked: Listing, lock: &HeldLock) -> bool {
+        let mut state = self.state.lock();
+        if state.listings != asked.0 {
+            return false;
+        }
+        let parts = state.by_holder.entry(holder(lock)).or_default();
+        let mut part = Part { range: effective(lock.space, lock.range), kind: lock.kind, pid: lock.pid };
+        cut(parts, part.range);
+        parts.retain(|other| {
+            let merges = other.kind == part.kind && other.pid == part.pid && touch(other.range, part.range);
+            if merges {
+                part.range.start = part.range.start.min(other.range.start);
+                part.range.last = part.range.last.max(other.range.last);
+            }
+            !merges
+        });
+        parts.push(part);
+        true
+    }
+
+    /// A range is about to be given back.
+    pub(crate) fn giving_up(&self, of: Holder, range: LockRange) -> Listing {
+        let mut state = self.state.lock();
+        if let Some(parts) = state.by_holder.get_mut(&of) {
+            cut(parts, effective(of.1, range));
+            if parts.is_empty() {
+                state.by_holder.remove(&of);
+            }
+        }
+        Listing(state.listings)
+    }
+
+    /// Whether the locks were listed since.
+    pub(crate) fn were_listed_since(&self, listing: Listing) -> bool {
+        self.state.lock().listings != listing.0
+    }
+
+    /// All locks, to be told.
+    pub(crate) fn list(&self) -> Vec<HeldLock> {
+        let mut state = self.state.lock();
+        state.listings += 1;
+        let locks = state.by_holder.iter().flat_map(|(&(ino, space, owner), parts)| {
+            parts.iter().map(move |&Part { range, kind, pid }| HeldLock {
+                ino,
+                space,
+                owner,
+                pid,
+                kind,
+                range,
+            })
+        });
+        locks.collect()
+    }
+
+    /// What a holder has of a range, and the ranges in it of which it has nothing.
+    pub(crate) fn within(
+        &self,
+        of: Holder,
+        range: LockRange,
+    ) -> (Vec<(LockKind, LockRange)>, Vec<LockRange>) {
+        let range = effective(of.1, range);
+        let mut held: Vec<Part> = self.state.lock().by_holder.get(&of).cloned().unwrap_or_default();
+        held.retain(|part| overlap(part.range, range));
+        held.sort_unstable_by_key(|part| part.range.start);
+        let (mut kept, mut free, mut next) = (Vec::new(), Vec::new(), Some(range.start));
+        for part in held {
+            let (start, last) = (part.range.start.max(range.start), part.range.last.min(range.last));
+            if let Some(next) = next.filter(|next| *next < start) {
+                free.push(LockRange { start: next, last: start - 1 });
+            }
+            kept.push((part.kind, LockRange { start, last }));
+            next = last.checked_add(1);
+        }
+        if let Some(start) = next.filter(|next| *next <= range.last) {
+            free.push(LockRange { start, last: range.last });
+        }
+        (kept, free)
+    }
+}
+
+fn holder(lock: &HeldLock) -> Holder {
+    (lock.ino, lock.space, lock.owner)
+}
+
+/// The bytes that a lock of this family is about.
+fn effective(space: LockSpace, range: LockRange) -> LockRange {
+    match space {
+        LockSpace::Posix => range,
+        LockSpace::Flock => WHOLE_FILE,
+    }
+}
+
+/// Takes a range out of disjoint parts.
+fn cut(parts: &mut Vec<Part>, range: LockRange) {
+    let mut remainders = Vec::new();
+    parts.retain(|part| {
+        if !overlap(part.range, range) {
+            return true;
+        }
+        if let Some(last) = range.start.checked_sub(1).filter(|last| part.range.start <= *last) {
+            remainders.push(Part { range: LockRange { last, ..part.range }, ..*part });
+        }
+        if let Some(start) = range.last.checked_add(1).filter(|start| *start <= part.range.last) {
+            remainders.push(Part { range: LockRange { start, ..part.range }, ..*part });
+        }
+        false
+    });
+    parts.append(&mut remainders);
+}
+
+fn overlap(a: LockRange, b: LockRange) -> bool {
+    a.start <= b.last && b.start <= a.last
+}
+
+/// True when the ranges overlap or one begins right behind the other.
+fn touch(a: LockRange, b: LockRange) -> bool {
+    a.start <= b.last.saturating_add(1) && b.start <= a.last.saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::LockKind::{Exclusive, Shared};
+
+    const INO: InodeId = InodeId(7);
+    const POSIX: Holder = (INO, LockSpace::Posix, LockOwner(5));
+
+    fn range(start: u64, last: u64) -> LockRange {
+        LockRange { start, last }
+    }
+
+    fn lock(kind: LockKind, range: LockRange) -> HeldLock {
+        let (ino, space, owner) = POSIX;
+        HeldLock { ino, space, owner, pid: 9, kind, range }
+    }
+
+    fn grant(locks: &HeldLocks, lock: HeldLock) {
+        let asked = locks.asking(&lock);
+        assert!(locks.granted(asked, &lock));
+    }
+
+    fn told(locks: &HeldLocks) -> Vec<(LockKind, LockRange)> {
+        let mut all: Vec<_> = locks.list().iter().map(|lock| (lock.kind, lock.range)).collect();
+        all.sort_unstable_by_key(|(_, range)| range.start);
+        all
+    }
+
+    #[test]
+    fn locks_replace_split_and_merge() {
+        let locks = HeldLocks::default();
+        grant(&locks, lock(Shared, range(0, 99)));
+        grant(&locks, lock(Exclusive, range(20, 29)));
+        let split = [(Shared, range(0, 19)), (Exclusive, range(20, 29)), (Shared, range(30, 99))];
+        assert_eq!(told(&locks), split);
+        grant(&locks, lock(Shared, range(15, 40)));
+        assert_eq!(told(&locks), [(Shared, range(0, 99))]);
+        grant(&locks, lock(Shared, range(100, u64::MAX)));
+        assert_eq!(told(&locks), [(Shared, range(0, u64::MAX))]);
+        locks.giving_up(POSIX, range(10, u64::MAX));
+        assert_eq!(told(&locks), [(Shared, range(0, 9))]);
+        locks.giving_up(POSIX, range(0, u64::MAX));
+        assert!(locks.state.lock().by_holder.is_empty());
+    }
+
+    #[test]
+    fn an_answer_from_before_a_listing_is_not_trusted() {
+        let locks = HeldLocks::default();
+        let asked = locks.asking(&lock(Shared, range(0, 9)));
+        let given_up = locks.giving_up(POSIX, range(0, 9));
+        assert!(!locks.were_listed_since(given_up));
+        assert!(told(&locks).is_empty());
+        assert!(!locks.granted(asked, &lock(Shared, range(0, 9))));
+        assert!(locks.were_listed_since(given_up));
+        assert!(told(&locks).is_empty());
+    }
+
+    #[test]
+    fn a_conversion_of_a_flock_gives_the_old_one_up_and_a_byte_range_is_kept() {
+        let locks = HeldLocks::default();
+        let flock = |kind| HeldLock { space: LockSpace::Flock, ..lock(kind, range(3, 4)) };
+        grant(&locks, flock(Shared));
+        assert_eq!(told(&locks), [(Shared, WHOLE_FILE)]);
+        locks.asking(&flock(Exclusive));
+        assert!(told(&locks).is_empty());
+        grant(&locks, lock(Shared, range(3, 4)));
+        locks.asking(&lock(Exclusive, range(3, 4)));
+        assert_eq!(told(&locks), [(Shared, range(3, 4))]);
+    }
+
+    #[test]
+    fn what_is_held_of_a_range_and_what_is_not() {
+        let locks = HeldLocks::default();
+        grant(&locks, lock(Shared, range(10, 19)));
+        grant(&locks, lock(Exclusive, range(30, u64::MAX)));
+        let (kept, free) = locks.within(POSIX, range(15, u64::MAX));
+        assert_eq!(kept, [(Shared, range(15, 19)), (Exclusive, range(30, u64::MAX))]);
+        assert_eq!(free, [range(20, 29)]);
+        let (kept, free) = locks.within(POSIX, range(0, 12));
+        assert_eq!((kept, free), (vec![(Shared, range(10, 12))], vec![range(0, 9)]));
+        let (kept, free) = locks.within((InodeId(8), LockSpace::Flock, LockOwner(1)), range(3, 4));
+        assert_eq!((kept, free), (vec![], vec![WHOLE_FILE]));
+    }
+}
