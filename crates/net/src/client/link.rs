@@ -64,7 +64,7 @@ impl Link {
         link
     }
 
-    /// A connection that takes calls, waited for at most for the peer's time-out and for `left`.
+    /// A connection that takes calls, waited for at most for `left`, and for no longer than the peer may be out of reach.
     pub(super) async fn connection(&self, left: Duration) -> Result<Rc<Connection>> {
         if let Some(connection) = self.usable() {
             return Ok(connection);
@@ -78,7 +78,8 @@ impl Link {
                 _ => self.usable().map(Ok),
             }
         });
-        let left = left.min(self.shared.options.timeout);
+        let patience = self.shared.reach.patience(self.shared.options.timeout, rt::monotonic_ns());
+        let left = left.min(patience);
         rt::timeout(left, answer).await.unwrap_or_else(|| Err(self.timed_out()))
     }
 
@@ -125,6 +126,7 @@ impl Link {
                 Ok(dialled) => {
                     self.counters.round_trip_ns.store(dialled.round_trip_ns, Ordering::Relaxed);
                     self.counters.connect(address, dialled.stream.transport());
+                    self.shared.reach.reached();
                     let counters = self.counters.clone();
                     let options = &self.shared.options;
                     let connection = Connection::start(
@@ -151,7 +153,9 @@ impl Link {
 
     fn note_failure(&self, address: SocketAddr, reason: String) {
         tracing::debug!(peer = self.shared.options.name, %address, reason, "a connection failed");
-        self.failed_at.borrow_mut().insert(address, rt::monotonic_ns());
+        let now_ns = rt::monotonic_ns();
+        self.shared.reach.failed(now_ns);
+        self.failed_at.borrow_mut().insert(address, now_ns);
         self.counters.fail(address, reason);
     }
 
