@@ -54,7 +54,7 @@ impl Client {
     pub(crate) async fn enter<'a>(&self, inode: &'a OpenInode, need: Need) -> Result<ReadGuard<'a>> {
         for turn in 0.. {
             self.while_silent().await?;
-            let guard = inode.gate.read().await;
+            let guard = self.share(inode).await?;
             if inode.content.lock().is_ready(|_| need) {
                 return Ok(guard);
             }
@@ -72,7 +72,7 @@ impl Client {
     ) -> Result<WriteGuard<'a>> {
         for turn in 0.. {
             self.while_silent().await?;
-            let guard = inode.gate.write().await;
+            let guard = self.alone(inode).await?;
             let needed = {
                 let content = inode.content.lock();
                 if content.is_ready(&need) {
@@ -101,7 +101,7 @@ impl Client {
     /// Asks once for a lease and for the content under it. No gate may be held: the answer may have to wait for a recall of this very
     /// session.
     async fn acquire(&self, inode: &OpenInode, need: Need, turn: u32) -> Result<()> {
-        self.leases.wait_while_closing(inode.ino).await;
+        self.patiently(inode.ino, self.leases.wait_while_closing(inode.ino)).await?;
         let wish = if self.leases.is_alone() { None } else { Some(self.wish(inode, need)) };
         let answer = self.ask(MetaOp::Open { ino: inode.ino, wish }).await?;
         let info = file_info(answer.reply)?;

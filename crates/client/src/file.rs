@@ -228,7 +228,7 @@ impl Client {
             return self.read_loaded(inode, offset, buf, how).await;
         }
         loop {
-            if inode.fills.enter().await == Entry::LetThrough {
+            if self.patiently(inode.ino, inode.fills.enter()).await? == Entry::LetThrough {
                 return self.read_while_closing(inode, offset, buf, how).await;
             }
             let Some(entered) = inode.fills.unless_closed(self.enter(inode, Need::Keep)).await else {
@@ -252,7 +252,7 @@ impl Client {
         how: ReadHow,
     ) -> Result<usize> {
         self.while_silent().await?;
-        let _shared = inode.gate.read().await;
+        let _shared = self.share(inode).await?;
         if inode.content.lock().loaded {
             return self.read_loaded(inode, offset, buf, how).await;
         }
@@ -350,7 +350,7 @@ impl Client {
         buf: &IoBuf,
         how: WriteHow,
     ) -> Result<Option<bool>> {
-        let _shared = inode.gate.read().await;
+        let _shared = self.share(inode).await?;
         let prepared = prepare(&inode.content.lock(), how);
         let Prepared::Chunks(layout) = prepared else { return Ok(None) };
         self.write_and_note(inode, &layout, offset, buf, how).await.map(Some)
@@ -446,12 +446,17 @@ impl Client {
     /// Ends one use of an inode; the last one reports what was written.
     pub(crate) async fn end_use(&self, inode: &Arc<OpenInode>) {
         let unfinished = inode.content.lock().is_unfinished();
+        if !unfinished {
+            return self.inodes.release(inode.ino);
+        }
         // Held until the use has ended: of two uses that end at once, one must see that it is the last.
-        let _alone = if unfinished { Some(inode.gate.write().await) } else { None };
-        if unfinished
-            && self.inodes.is_last_use(inode.ino)
-            && let Err(error) = self.end_write(inode, true).await
-        {
+        let alone = self.alone(inode).await;
+        let reported = match &alone {
+            Ok(_) if self.inodes.is_last_use(inode.ino) => self.end_write(inode, true).await,
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.clone()),
+        };
+        if let Err(error) = reported {
             tracing::warn!(ino = %inode.ino, %error, "size and times are settled from the chunks at the next start");
         }
         self.inodes.release(inode.ino);
@@ -485,7 +490,7 @@ impl Client {
         if !needed {
             return Ok(());
         }
-        let _alone = inode.gate.write().await;
+        let _alone = self.alone(inode).await?;
         self.end_write(inode, done).await
     }
 

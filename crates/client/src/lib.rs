@@ -26,6 +26,7 @@ mod inode;
 mod lease;
 mod lock;
 mod names;
+mod patience;
 mod recall;
 mod shape;
 mod silence;
@@ -42,12 +43,16 @@ use inode::InodeTable;
 use lease::{Answer, Leases};
 use net::{Channel, StorageChannels};
 use parking_lot::Mutex;
+use patience::Patience;
 use recall::Recalls;
 use rt::IoBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
 use wire::{FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, StorageOp, StorageReply, StorageRequest};
+
+/// Files whose size and times are reported side by side: a fraction of what a connection carries at a time.
+const REPORTS_AT_ONCE: usize = 64;
 
 /// The way to a metadata service.
 pub type MetaChannel = Channel<MetaRequest, MetaResponse>;
@@ -94,6 +99,7 @@ pub struct Client {
     storage: StorageChannels,
     map: MapHandle,
     server_cache: bool,
+    patience: Patience,
     inodes: InodeTable,
     leases: Leases,
     directories: Directories,
@@ -109,6 +115,8 @@ pub struct Client {
     /// Why the session has ended.
     ended: Mutex<Option<Error>>,
     has_ended: AtomicBool,
+    /// It is being shut down: that the service ends it is what was asked for.
+    leaves: AtomicBool,
 }
 
 impl Client {
@@ -121,6 +129,7 @@ impl Client {
             storage: options.storage,
             map: options.map,
             server_cache: options.server_cache,
+            patience: Patience::default(),
             inodes: InodeTable::default(),
             leases: Leases::new(options.alone),
             directories: Directories::default(),
@@ -133,6 +142,7 @@ impl Client {
             face: Mutex::new(None),
             ended: Mutex::new(None),
             has_ended: AtomicBool::new(false),
+            leaves: AtomicBool::new(false),
         })
     }
 
@@ -246,15 +256,17 @@ impl Client {
         outcome.and(self.ask(MetaOp::Sync).await.map(drop))
     }
 
-    /// Reports every open file; the first failure is told after all were tried.
+    /// Reports every open file; the first failure is told after all were tried. Side by side, so that a service that is gone is waited for
+    /// once and not once for each file.
     async fn report_all(&self, done: bool) -> Result<()> {
         let mut outcome = Ok(());
-        for inode in self.inodes.open_inodes() {
-            let reported = self.report_progress(&inode, done).await;
-            // A file that was closed, deleted and reclaimed meanwhile has nothing to report any more.
-            if self.inodes.open(inode.ino).is_some() {
-                outcome = outcome.and(reported);
-            }
+        for some in self.inodes.open_inodes().chunks(REPORTS_AT_ONCE) {
+            let reports = some.iter().map(|inode| async move {
+                let reported = self.report_progress(inode, done).await;
+                // A file that was closed, deleted and reclaimed meanwhile has nothing to report any more.
+                if self.inodes.open(inode.ino).is_some() { reported } else { Ok(()) }
+            });
+            outcome = rt::join_all(reports.collect()).await.into_iter().fold(outcome, Result::and);
         }
         outcome
     }
@@ -285,6 +297,7 @@ impl Client {
         if self.leases.is_alone() {
             return outcome;
         }
+        self.leaves.store(true, Ordering::Release);
         let ended = self.ask(MetaOp::EndSession).await.map(drop);
         self.end(Error::new(Errno::ESTALE, "it was shut down"));
         outcome.and(ended)

@@ -25,8 +25,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const WORD_INTERVAL: Duration = Duration::from_secs(1);
 /// How long requests that are under way are waited for before the session is registered again.
 const SOON: Duration = Duration::from_millis(500);
-/// How long a request waits for the registration of its session, whole seconds. A service that starts is back much sooner.
-const REGISTRATION_PATIENCE: Duration = Duration::from_secs(60);
 /// How long inodes that are of no use any more are collected before the service is told.
 const RELEASE_DELAY: Duration = Duration::from_millis(200);
 /// Inodes of one release.
@@ -163,6 +161,8 @@ impl Client {
     async fn unheard(&self, error: Error) {
         match error.errno {
             _ if self.over().is_some() => {}
+            // The end that was asked for is told here first.
+            Errno::ESTALE if self.leaves.load(Ordering::Acquire) => rt::sleep(RETRY).await,
             Errno::ESTALE => self.lose_session(error).await,
             Errno::ENOTCONN => {
                 tracing::warn!(%error, "the metadata service does not know this session any more; registering again");
@@ -331,14 +331,15 @@ impl Client {
 
     /// Waits until the session is known again, or `error` is the answer.
     pub(crate) async fn wait_for_registration(&self, before: u64, error: Error) -> Result<()> {
-        for _ in 0..REGISTRATION_PATIENCE.as_secs() {
+        let until_ns = rt::monotonic_ns().saturating_add(self.patience.get().as_nanos() as u64);
+        while rt::monotonic_ns() < until_ns {
             let mut registered = pin!(self.registered.wait());
             if self.registrations.load(Ordering::Acquire) != before {
                 return Ok(());
             }
             within(RETRY, registered.as_mut()).await;
         }
-        Err(error)
+        Err(Error::new(Errno::ETIMEDOUT, error.message).hint("its log says what it waits for"))
     }
 
     /// The service has been started anew and knows of no lease any more, so none is held. Others can change nothing until this session is

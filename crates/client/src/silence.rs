@@ -20,8 +20,8 @@ use types::{Errno, Error, InodeId, Result};
 const LIMIT: Duration = Duration::from_secs(12);
 /// How often the silence is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a request waits for the end of the silence.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a request waits for the end of a silence that has lasted for longer than a request may wait: the service may just be back.
+const LAST_CHANCE: Duration = Duration::from_secs(2);
 /// Inodes that the kernel forgets side by side, and how long each may take: one whose page waits for the service is passed over, since
 /// nobody can read that page.
 const AT_ONCE: usize = 64;
@@ -78,15 +78,20 @@ impl Client {
 
     /// Lets nothing pass while the service is silent.
     ///
-    /// Errors: `ETIMEDOUT` when it stays so for the patience of a request; the session's when that has ended.
+    /// Errors: `ETIMEDOUT` when it has been so for as long as a request may wait; the session's when that has ended.
     pub(crate) async fn while_silent(&self) -> Result<()> {
-        let began_ns = rt::monotonic_ns();
+        if !self.leases.is_suspended() {
+            return Ok(());
+        }
+        let (heard_ns, patience) = (self.silence.heard_ns.load(Ordering::Acquire), self.patience.get());
+        let last_chance_ns = rt::monotonic_ns() + LAST_CHANCE.as_nanos() as u64;
+        let until_ns = heard_ns.saturating_add(patience.as_nanos() as u64).max(last_chance_ns);
         while self.leases.is_suspended() {
             if let Some(error) = self.over() {
                 return Err(error);
             }
-            if rt::monotonic_ns() - began_ns > PATIENCE.as_nanos() as u64 {
-                let message = format!("the metadata service hasn't been heard of for {PATIENCE:?}");
+            if rt::monotonic_ns() > until_ns {
+                let message = format!("the metadata service hasn't been heard of for {patience:?}");
                 return Err(Error::new(Errno::ETIMEDOUT, message)
                     .hint("check that it runs, and the way to it: weft health on the management node"));
             }

@@ -4,6 +4,11 @@ use std::time::Duration;
 
 /// How long a call is repeated before it fails.
 pub(crate) const DEFAULT_CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a call waits for a peer that couldn't be reached for longer than a call may take: the longest
+/// pause between two tries, and a try.
+pub(crate) const LOST_PEER_PATIENCE: Duration = Duration::from_secs(2);
+/// A peer that nobody has tried to reach for so long is no longer taken for lost.
+pub(crate) const LOST_PEER_MEMORY: Duration = Duration::from_secs(15);
 /// How long a connection to one address may take; a live host on a slow line answers within this.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The first pause after all addresses of a peer have failed; it doubles up to the longest.

@@ -135,6 +135,8 @@ const TABLES: &[&[TestCase]] = &[
     netns::TESTS,
     cluster::TESTS,
     machines::TESTS,
+    machines::HANG_TESTS,
+    machines::KILL_TESTS,
 ];
 
 /// Runs the suite and prints the totals last.

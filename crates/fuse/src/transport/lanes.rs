@@ -95,9 +95,10 @@ impl Core {
         })
         .await;
         if self.shared.core_ended() {
-            for file in self.shared.handles.drain() {
-                self.shared.client.release(file.handle.clone()).await;
-            }
+            // Side by side, so that servers that are gone are waited for once.
+            let files = self.shared.handles.drain();
+            let released = files.iter().map(|file| self.shared.client.release(file.handle.clone()));
+            rt::join_all(released.collect()).await;
         }
     }
 

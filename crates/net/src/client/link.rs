@@ -72,7 +72,7 @@ impl Link {
         link
     }
 
-    /// A connection that takes calls, waited for at most for the peer's time-out and for `left`.
+    /// A connection that takes calls, waited for at most for `left`, and for no longer than the peer may be out of reach.
     pub(super) async fn connection(&self, left: Duration) -> Result<Rc<Connection>> {
         if let Some(connection) = self.usable() {
             return Ok(connection);
@@ -86,7 +86,8 @@ impl Link {
                 _ => self.usable().map(Ok),
             }
         });
-        let left = left.min(self.shared.options.timeout);
+        let patience = self.shared.reach.patience(self.shared.options.timeout, rt::monotonic_ns());
+        let left = left.min(patience);
         rt::timeout(left, answer).await.unwrap_or_else(|| Err(self.timed_out()))
     }
 
@@ -160,6 +161,7 @@ impl Link {
         let Dialled { stream, inbound, credits, round_trip_ns } = dialled;
         self.counters.round_trip_ns.store(round_trip_ns, Ordering::Relaxed);
         self.counters.connect(address.clone(), stream.transport());
+        self.shared.reach.reached();
         let options = &self.shared.options;
         let connection = Connection::start(stream, inbound, credits, options, self.counters.clone());
         self.watch_end(connection.clone(), address);
@@ -170,7 +172,9 @@ impl Link {
 
     fn note_failure(&self, address: Address, reason: String) {
         tracing::debug!(peer = self.shared.options.name, %address, reason, "a connection failed");
-        self.failed_at.borrow_mut().insert(address.clone(), rt::monotonic_ns());
+        let now_ns = rt::monotonic_ns();
+        self.shared.reach.failed(now_ns);
+        self.failed_at.borrow_mut().insert(address.clone(), now_ns);
         self.counters.fail(address, reason);
     }
 

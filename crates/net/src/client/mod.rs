@@ -6,6 +6,7 @@ mod core_index;
 mod dial;
 mod link;
 mod peer;
+mod reach;
 mod remote;
 mod status;
 

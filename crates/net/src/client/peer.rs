@@ -1,5 +1,6 @@
 //! A process that services are in.
 
+use super::reach::Reach;
 use super::status::{AddressFailure, LinkCounters, PeerStatus};
 use crate::limits::{DEFAULT_CALL_TIMEOUT, SILENCE_BEFORE_DEATH, SILENCE_BEFORE_PING};
 use crate::networks::Ways;
@@ -73,6 +74,7 @@ pub(super) struct Shared {
     pub(super) options: PeerOptions,
     pub(super) addresses: Mutex<Vec<SocketAddr>>,
     pub(super) epoch: AtomicU64,
+    pub(super) reach: Reach,
     /// The peer was dropped.
     pub(super) gone: Event,
     /// One for each core that is calling or has called.
@@ -88,6 +90,7 @@ impl Peer {
             addresses: Mutex::new(options.addresses.clone()),
             options,
             epoch: AtomicU64::new(0),
+            reach: Reach::default(),
             gone: Event::new(),
             links: Mutex::default(),
         };

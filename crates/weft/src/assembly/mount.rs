@@ -18,6 +18,9 @@ use std::time::Duration;
 use types::{Errno, Error, MapHandle, Result, SessionId};
 use wire::{MgmtReply, MgmtRequest};
 
+/// How long the end of a session may take beyond the time-out of one request: what was asked of servers that answer is through by then.
+const CLOSE_MARGIN: Duration = Duration::from_secs(5);
+
 /// What a client is to mount.
 pub struct MountPlan {
     file: ClusterFile,
@@ -32,6 +35,7 @@ pub struct ClientServices {
     management: MgmtChannel,
     map: MapHandle,
     peers: Arc<Peers>,
+    timeout: Duration,
 }
 
 impl MountPlan {
@@ -84,8 +88,9 @@ impl Served for ClientServices {
             server_cache: plan.server_cache,
             alone: false,
         });
+        client.set_patience(plan.timeout);
         client.register().await?;
-        Ok(ClientServices { client, management, map, peers })
+        Ok(ClientServices { client, management, map, peers, timeout: plan.timeout })
     }
 
     fn spawn_background(self: &Arc<Self>) {
@@ -94,7 +99,13 @@ impl Served for ClientServices {
     }
 
     async fn close(&self) -> Result<()> {
-        self.client.shutdown().await
+        // One file after the other is reported; servers that are gone must not make each of them wait.
+        let limit = self.timeout + CLOSE_MARGIN;
+        rt::timeout(limit, self.client.shutdown()).await.unwrap_or_else(|| {
+            let message = format!("the session could not be ended in good order within {limit:?}");
+            Err(Error::new(Errno::ETIMEDOUT, message)
+                .hint("nothing that was synced is lost; the metadata service settles the rest when it ends the session"))
+        })
     }
 }
 

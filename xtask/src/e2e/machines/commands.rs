@@ -1,6 +1,7 @@
 //! The command lines of a cluster's parts, in one place.
 
-use super::super::outcome::{TestResult, skip};
+use super::super::netns::{Node, Role};
+use super::super::outcome::TestResult;
 use super::COMMAND_DEADLINE;
 use crate::process;
 use std::ffi::OsString;
@@ -26,13 +27,10 @@ fn with(mut line: Vec<OsString>, option: &str, value: impl Into<OsString>) -> Ve
 }
 
 impl Commands {
-    /// For this binary; skips the test where it has no commands for a cluster of several processes.
+    /// For this binary. One without commands for a cluster of several processes fails the test: they are what is under test.
     pub fn new(weft: &Path) -> TestResult<Commands> {
-        let known = process::run(Command::new(weft).args(["cluster", "init", "--help"]), COMMAND_DEADLINE)?;
-        match known.status.success() {
-            true => Ok(Commands { weft: weft.to_path_buf() }),
-            false => skip("this weft knows no weft cluster init"),
-        }
+        process::run_ok(Command::new(weft).args(["cluster", "init", "--help"]), COMMAND_DEADLINE)?;
+        Ok(Commands { weft: weft.to_path_buf() })
     }
 
     /// The binary.
@@ -61,10 +59,11 @@ impl Commands {
         with(line(&["cluster", "token", "--client"]), "--dir", dir)
     }
 
-    /// Makes a storage node.
-    pub fn join(&self, token: &str, name: &str, dir: &Path, address: Ipv4Addr) -> Vec<OsString> {
-        let join = line(&["node", "join", token, "--roles", "storage", "--name", name]);
-        with(with(join, "--dir", dir), "--listen", format!("{address}:{PORT}"))
+    /// Makes a metadata or storage node.
+    pub fn join(&self, token: &str, node: &Node, dir: &Path) -> Vec<OsString> {
+        let roles = if node.role == Role::Metadata { "meta" } else { "storage" };
+        let join = line(&["node", "join", token, "--roles", roles, "--name", &node.to_string()]);
+        with(with(join, "--dir", dir), "--listen", format!("{}:{PORT}", node.address))
     }
 
     /// Adds a target to the node that is served from `dir`.
@@ -80,9 +79,19 @@ impl Commands {
     }
 
     /// Mounts, in the foreground.
-    pub fn mount(&self, cluster_file: &Path, mount: &Path) -> Vec<OsString> {
+    pub fn mount(&self, cluster_file: &Path, mount: &Path, timeout: Option<u64>) -> Vec<OsString> {
         let mut command = line(&["mount", "--foreground"]);
         command.extend([cluster_file.into(), mount.into()]);
+        match timeout {
+            Some(seconds) => with(command, "--timeout", seconds.to_string()),
+            None => command,
+        }
+    }
+
+    /// Unmounts.
+    pub fn umount(&self, mount: &Path, force: bool) -> Vec<OsString> {
+        let mut command = line(if force { &["umount", "--force"] } else { &["umount"] });
+        command.push(mount.into());
         command
     }
 

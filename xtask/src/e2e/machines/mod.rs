@@ -1,6 +1,9 @@
 //! A cluster on machines of its own, as far as the network goes: management with metadata, storage nodes, mounts, each in a namespace.
 
 mod commands;
+mod faults;
+mod hang;
+mod kills;
 mod tests;
 
 use super::cleanup::{self, Resource};
@@ -16,6 +19,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+pub(super) use hang::TESTS as HANG_TESTS;
+pub(super) use kills::TESTS as KILL_TESTS;
 pub(super) use tests::TESTS;
 
 /// How long a service may take until it serves.
@@ -24,13 +29,41 @@ const START_DEADLINE: Duration = Duration::from_secs(60);
 /// Deadline of one administrator's command.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(60);
 
+/// How many of everything a cluster has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Metadata nodes beside the management node, which has a metadata service, too.
+    pub metadata: u8,
+    /// Storage nodes.
+    pub storage: u8,
+    /// Mounts.
+    pub clients: u8,
+    /// `--timeout` of the mounts in seconds, when it isn't the default.
+    pub timeout: Option<u64>,
+}
+
+/// One process of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Management, with a metadata service.
+    Management,
+    /// A metadata node.
+    Metadata(usize),
+    /// A storage node.
+    Storage(usize),
+    /// A mount.
+    Client(usize),
+}
+
 /// A running cluster; everything of it goes when it is dropped.
 pub struct Cluster {
     commands: Commands,
     base: PathBuf,
+    timeout: Option<u64>,
     // Dropped in this order: mounts, then what they need, then the wires.
     clients: Vec<Service>,
     storage: Vec<Service>,
+    metadata: Vec<Service>,
     management: Option<Service>,
     /// The nodes, and what can be cut.
     pub network: Network,
@@ -39,14 +72,33 @@ pub struct Cluster {
 impl Cluster {
     /// Makes a cluster of one management node and as many storage nodes and mounts as asked for.
     pub fn start(stage: &Stage, name: &str, storage: u8, clients: u8) -> TestResult<Cluster> {
+        Cluster::build(stage, name, Shape { metadata: 0, storage, clients, timeout: None })
+    }
+
+    /// Makes a cluster of this shape.
+    pub fn build(stage: &Stage, name: &str, shape: Shape) -> TestResult<Cluster> {
+        let Shape { metadata, storage, clients, timeout } = shape;
         let commands = Commands::new(stage.binary()?)?;
-        let network = Network::new(Plan { management: 1, metadata: 0, storage, clients })?;
+        let network = Network::new(Plan { management: 1, metadata, storage, clients })?;
         let base = stage.base(name)?;
-        let mut cluster =
-            Cluster { commands, base, clients: Vec::new(), storage: Vec::new(), management: None, network };
+        let mut cluster = Cluster {
+            commands,
+            base,
+            timeout,
+            clients: Vec::new(),
+            storage: Vec::new(),
+            metadata: Vec::new(),
+            management: None,
+            network,
+        };
         cluster.start_management()?;
+        for index in 0..metadata.into() {
+            let service = cluster.start_member(Role::Metadata, index)?;
+            cluster.metadata.push(service);
+        }
         for index in 0..storage.into() {
-            cluster.start_storage(index)?;
+            let service = cluster.start_member(Role::Storage, index)?;
+            cluster.storage.push(service);
         }
         cluster.wait_until_healthy()?;
         for index in 0..clients.into() {
@@ -79,16 +131,20 @@ impl Cluster {
         self.wait_until_served(&dir, "management")
     }
 
-    fn start_storage(&mut self, index: usize) -> TestResult {
-        let node = self.network.node(Role::Storage, index);
+    /// Lets a node join, and runs it.
+    fn start_member(&self, role: Role, index: usize) -> TestResult<Service> {
+        let node = self.network.node(role, index);
         let dir = self.folder(node)?.join("state");
         let token = self.ask_management(|management| self.commands.token(management))?;
-        self.run(node, &self.commands.join(token.trim(), &node.to_string(), &dir, node.address))?;
-        let target = self.folder(node)?.join("target");
-        self.run(node, &self.commands.add_target(&dir, &target))?;
+        self.run(node, &self.commands.join(token.trim(), node, &dir))?;
+        if role == Role::Storage {
+            let target = self.folder(node)?.join("target");
+            self.run(node, &self.commands.add_target(&dir, &target))?;
+        }
         let recipe = self.recipe(node, self.commands.serve(&dir))?;
-        self.storage.push(Service::start(node, recipe)?);
-        self.wait_until_served(&dir, "storage")
+        let service = Service::start(node, recipe)?;
+        self.wait_until_served(&dir, &node.to_string())?;
+        Ok(service)
     }
 
     /// Runs a command on the management node, which gets that node's folder.
@@ -104,17 +160,24 @@ impl Cluster {
         let cluster_file = self.folder(node)?.join("cluster");
         let content = self.ask_management(|management| self.commands.cluster_file(management))?;
         fs::write(&cluster_file, content).at(cluster_file.display())?;
-        let recipe = self.recipe(node, self.commands.mount(&cluster_file, &mount))?;
+        let recipe = self.recipe(node, self.commands.mount(&cluster_file, &mount, self.timeout))?;
         cleanup::hold(Resource::Mount(mount.clone()));
         self.clients.push(Service::start(node, recipe)?);
-        let service = self.clients.last_mut().expect("just pushed");
-        let mounted =
-            process::eventually(START_DEADLINE, || mounts::is_weft(&mount) || !service.is_running());
+        self.wait_until_mounted(index)
+    }
+
+    fn wait_until_mounted(&mut self, index: usize) -> TestResult {
+        let mount = self.mount(index);
+        let service = &mut self.clients[index];
+        // Answered only when the client serves, not just when the kernel knows the mount, which may be a killed client's, too. Attributes
+        // of the root may be in the kernel's cache, the state of the file system isn't.
+        let answers = || process::run_ok(Command::new("stat").arg("-f").arg(&mount), START_DEADLINE).is_ok();
+        let mounted = process::eventually(START_DEADLINE, || {
+            mounts::is_weft(&mount) && answers() || !service.is_running()
+        });
         if !mounted || !service.is_running() {
             return Err(format!("client {index} didn't mount:\n    {}", service.last_lines()).into());
         }
-        // Answered only when the client serves, not just when the kernel knows the mount.
-        process::run_ok(Command::new("stat").arg(&mount), START_DEADLINE)?;
         Ok(())
     }
 
@@ -164,9 +227,59 @@ impl Cluster {
         self.storage[index].restart(self.network.node(Role::Storage, index))
     }
 
+    /// Every process but the mounts.
+    pub fn servers(&self) -> Vec<Part> {
+        let metadata = (0..self.metadata.len()).map(Part::Metadata);
+        let storage = (0..self.storage.len()).map(Part::Storage);
+        std::iter::once(Part::Management).chain(metadata).chain(storage).collect()
+    }
+
+    /// The node of a process.
+    pub fn node(&self, part: Part) -> &Node {
+        match part {
+            Part::Management => self.network.node(Role::Management, 0),
+            Part::Metadata(index) => self.network.node(Role::Metadata, index),
+            Part::Storage(index) => self.network.node(Role::Storage, index),
+            Part::Client(index) => self.network.node(Role::Client, index),
+        }
+    }
+
+    /// A process.
+    pub fn service(&mut self, part: Part) -> &mut Service {
+        match part {
+            Part::Management => self.management.as_mut().expect("it runs until the cluster ends"),
+            Part::Metadata(index) => &mut self.metadata[index],
+            Part::Storage(index) => &mut self.storage[index],
+            Part::Client(index) => &mut self.clients[index],
+        }
+    }
+
+    /// Starts a process that has ended, and waits until it serves. What a killed client left mounted is its successor's to clear away.
+    pub fn restart(&mut self, part: Part) -> TestResult {
+        let role = match part {
+            Part::Management => (Role::Management, 0),
+            Part::Metadata(index) => (Role::Metadata, index),
+            Part::Storage(index) => (Role::Storage, index),
+            Part::Client(index) => (Role::Client, index),
+        };
+        let node = self.network.node(role.0, role.1);
+        let dir = self.folder(node)?.join("state");
+        let service = match part {
+            Part::Management => self.management.as_mut().expect("it runs until the cluster ends"),
+            Part::Metadata(index) => &mut self.metadata[index],
+            Part::Storage(index) => &mut self.storage[index],
+            Part::Client(index) => &mut self.clients[index],
+        };
+        service.restart(node)?;
+        match part {
+            Part::Client(index) => self.wait_until_mounted(index),
+            _ => self.wait_until_served(&dir, &self.node(part).to_string()),
+        }
+    }
+
     /// The ends of all logs, for messages.
     pub fn log(&self) -> String {
-        let all = self.management.iter().chain(&self.storage).chain(&self.clients);
+        let all = self.management.iter().chain(&self.metadata).chain(&self.storage).chain(&self.clients);
         all.map(Service::last_lines).collect::<Vec<_>>().join("\n    ---\n    ")
     }
 
@@ -181,7 +294,9 @@ impl Cluster {
             }
             cleanup::released(&Resource::Mount(mount));
         }
-        for mut service in std::mem::take(&mut self.storage).into_iter().chain(self.management.take()) {
+        let storage = std::mem::take(&mut self.storage).into_iter();
+        let metadata = std::mem::take(&mut self.metadata).into_iter();
+        for mut service in storage.chain(metadata).chain(self.management.take()) {
             let status = service.terminate()?;
             if !status.success() {
                 return Err(format!("a service ended with {status}:\n    {}", service.last_lines()).into());

@@ -20,6 +20,16 @@ impl Network {
         self.cut_one_way(other, one)
     }
 
+    /// Nothing arrives at the node any more; what it says is still heard.
+    pub fn deafen(&self, node: &Node) -> TestResult {
+        drop_at(node, &format!("add rule {TABLE} arriving iifname != \"lo\" drop"))
+    }
+
+    /// Nothing that the node says is heard any more; it still hears.
+    pub fn silence(&self, node: &Node) -> TestResult {
+        drop_at(node, &format!("add rule {TABLE} leaving oifname != \"lo\" drop"))
+    }
+
     /// The node can talk to nobody.
     pub fn isolate(&self, node: &Node) -> TestResult {
         let arriving = format!("add rule {TABLE} arriving iifname != \"lo\" drop");

@@ -1,0 +1,75 @@
+//! For how long a peer has been out of reach, over all cores.
+//!
+//! A call waits for a peer that is out of reach until it has been so for the time-out, and not for a time-out of its own: who asks for a
+//! hundred things in turn of a host that has died would otherwise wait a hundred times. When the peer can't be reached for longer than that,
+//! a call waits for one more try.
+
+use crate::limits::{LOST_PEER_MEMORY, LOST_PEER_PATIENCE};
+use parking_lot::Mutex;
+use std::time::Duration;
+
+/// Whether somebody found the peer out of reach.
+#[derive(Default)]
+pub(super) struct Reach(Mutex<Option<Lost>>);
+
+/// A peer that is out of reach; nanoseconds of the monotonic clock.
+struct Lost {
+    since_ns: u64,
+    /// When that was last found to be so.
+    found_ns: u64,
+}
+
+impl Reach {
+    /// A connection was made.
+    pub(super) fn reached(&self) {
+        self.0.lock().take();
+    }
+
+    /// There is no connection; how long a call may wait for one.
+    pub(super) fn patience(&self, timeout: Duration, now_ns: u64) -> Duration {
+        let mut lost = self.0.lock();
+        let recent = |lost: &Lost| now_ns.saturating_sub(lost.found_ns) <= LOST_PEER_MEMORY.as_nanos() as u64;
+        let since_ns = lost.as_ref().filter(|lost| recent(lost)).map_or(now_ns, |lost| lost.since_ns);
+        *lost = Some(Lost { since_ns, found_ns: now_ns });
+        let gone = Duration::from_nanos(now_ns.saturating_sub(since_ns));
+        timeout.saturating_sub(gone).max(LOST_PEER_PATIENCE.min(timeout))
+    }
+
+    /// An address didn't answer.
+    pub(super) fn failed(&self, now_ns: u64) {
+        if let Some(lost) = &mut *self.0.lock() {
+            lost.found_ns = now_ns;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    fn at(seconds: u64) -> u64 {
+        seconds * 1_000_000_000
+    }
+
+    #[test]
+    fn calls_wait_for_a_lost_peer_together() {
+        let reach = Reach::default();
+        assert_eq!(reach.patience(TIMEOUT, at(100)), TIMEOUT);
+        (101..=200).for_each(|second| reach.failed(at(second)));
+        assert_eq!(reach.patience(TIMEOUT, at(140)), TIMEOUT - Duration::from_secs(40));
+        assert_eq!(reach.patience(TIMEOUT, at(170)), LOST_PEER_PATIENCE);
+        assert_eq!(reach.patience(Duration::from_secs(1), at(170)), Duration::from_secs(1));
+        reach.reached();
+        assert_eq!(reach.patience(TIMEOUT, at(171)), TIMEOUT);
+    }
+
+    #[test]
+    fn nobody_knows_what_a_peer_does_that_nobody_called() {
+        let reach = Reach::default();
+        reach.patience(TIMEOUT, at(100));
+        (101..=160).for_each(|second| reach.failed(at(second)));
+        assert_eq!(reach.patience(TIMEOUT, at(1000)), TIMEOUT);
+    }
+}

@@ -1,0 +1,426 @@
+//! Nothing hangs: whatever has become of the servers, every call of a program ends, every unmount ends, and a client that was killed leaves
+//! nobody behind who can't be ended.
+
+use super::super::outcome::{At, Failure, TestResult, ensure};
+use super::super::stage::Stage;
+use super::super::{Rng, Scope, TestCase, mounts};
+use super::faults::Fault;
+use super::{COMMAND_DEADLINE, Cluster, Part, Shape};
+use crate::process;
+use crate::sys::{self, AlignedBuffer, RangeLock};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(in super::super) const TESTS: &[TestCase] = &[
+    TestCase { name: "calls_end_when_servers_are_killed", scope: Scope::Own, minutes: 5, run: servers_killed },
+    TestCase { name: "calls_end_when_servers_stand_still", scope: Scope::Own, minutes: 5, run: servers_stopped },
+    TestCase { name: "calls_end_when_servers_are_cut_off", scope: Scope::Own, minutes: 5, run: servers_cut },
+    TestCase { name: "unmounts_end_without_servers", scope: Scope::Own, minutes: 5, run: unmounts_end },
+    TestCase { name: "killed_client_lets_everybody_go", scope: Scope::Own, minutes: 5, run: killed_client },
+];
+
+/// `--timeout` of the mounts, seconds.
+const TIMEOUT_SECS: u64 = 3;
+
+/// How long one thing that a program does may take then: the time-out for each of its few calls and a busy machine's slowness, but less than the
+/// default time-out, so that a wait that doesn't follow the option shows.
+const PATIENCE: Duration = Duration::from_secs(50);
+
+/// How long the cluster may take to work again for a client when its servers are back.
+const RECOVERY: Duration = Duration::from_secs(90);
+
+/// How long a client's process may take to end after its mount has gone.
+const END_DEADLINE: Duration = Duration::from_secs(60);
+
+const FILE_BYTES: usize = 3 << 20;
+
+/// One thing that a program does.
+struct Deed {
+    name: &'static str,
+    run: fn(&Ground) -> io::Result<()>,
+}
+
+/// Where it is done, and what was opened there while all was well.
+struct Ground {
+    dir: PathBuf,
+    /// Open for reading and writing, with data that has not been synced.
+    open: File,
+    /// The same, past the page cache.
+    direct: File,
+    open_dir: File,
+}
+
+impl Ground {
+    fn prepare(dir: &Path) -> io::Result<Ground> {
+        fs::create_dir_all(dir.join("dir/below"))?;
+        for name in ["big", "other", "to-truncate"] {
+            fs::write(dir.join(name), Rng::new(7).bytes(FILE_BYTES))?;
+        }
+        fs::write(dir.join("small"), "content beside the inode")?;
+        for number in 0..50 {
+            fs::write(dir.join(format!("dir/{number}")), "")?;
+        }
+        if !dir.join("symlink").is_symlink() {
+            symlink("small", dir.join("symlink"))?;
+        }
+        sys::set_xattr(&dir.join("small"), "user.a", b"b", 0)?;
+        // Each in a folder of its own: the kernel changes one folder after the other, and each change would wait for the one before.
+        for (folder, file) in [("a", "created"), ("b", "made"), ("c", "link"), ("d", "symlink"), ("e", "fifo")] {
+            let path = dir.join(folder).join(file);
+            drop(fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)));
+            fs::create_dir_all(dir.join(folder))?;
+        }
+        for (folder, file) in [("f", "to-rename"), ("g", "to-unlink")] {
+            fs::create_dir_all(dir.join(folder))?;
+            fs::write(dir.join(folder).join(file), "")?;
+        }
+        let both = File::options().read(true).write(true).create(true).truncate(true).clone();
+        let open = both.open(dir.join("open"))?;
+        open.write_all_at(&Rng::new(8).bytes(FILE_BYTES), 0)?;
+        let direct = both.clone().custom_flags(libc::O_DIRECT).open(dir.join("direct"))?;
+        direct.write_all_at(AlignedBuffer::new(FILE_BYTES).bytes(), 0)?;
+        Ok(Ground { dir: dir.to_path_buf(), open, direct, open_dir: File::open(dir)? })
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+fn writable(path: PathBuf) -> io::Result<File> {
+    File::options().write(true).open(path)
+}
+
+/// Whatever a program may ask of a file system, each in its own words.
+const DEEDS: &[Deed] = &[
+    Deed { name: "stat", run: |g| fs::metadata(g.at("big")).map(drop) },
+    Deed {
+        name: "stat of a missing name",
+        run: |g| match fs::metadata(g.at("missing")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map(drop),
+        },
+    },
+    Deed { name: "statfs", run: |g| sys::space(&g.dir).map(drop) },
+    Deed { name: "readdir", run: |g| fs::read_dir(g.at("dir"))?.try_for_each(|entry| entry.map(drop)) },
+    Deed { name: "open and read", run: |g| File::open(g.at("big"))?.read(&mut [0; 65536]).map(drop) },
+    Deed { name: "read of a small file", run: |g| fs::read(g.at("small")).map(drop) },
+    Deed { name: "create and write", run: |g| fs::write(g.at("a/created"), vec![1; 1 << 20]) },
+    Deed {
+        name: "write and fsync",
+        run: |g| {
+            let mut file = writable(g.at("other"))?;
+            file.write_all(&[2; 1 << 20])?;
+            file.sync_all()
+        },
+    },
+    Deed { name: "append", run: |g| File::options().append(true).open(g.at("other"))?.write_all(b"end") },
+    Deed { name: "truncate", run: |g| writable(g.at("to-truncate"))?.set_len(1 << 20) },
+    Deed { name: "fallocate", run: |g| sys::fallocate(&writable(g.at("other"))?, 0, 0, 4 << 20) },
+    Deed { name: "mkdir", run: |g| fs::create_dir(g.at("b/made")) },
+    Deed { name: "rename", run: |g| fs::rename(g.at("f/to-rename"), g.at("f/renamed")) },
+    Deed { name: "unlink", run: |g| fs::remove_file(g.at("g/to-unlink")) },
+    Deed { name: "link", run: |g| fs::hard_link(g.at("small"), g.at("c/link")) },
+    Deed { name: "symlink", run: |g| symlink("small", g.at("d/symlink")) },
+    Deed { name: "readlink", run: |g| fs::read_link(g.at("symlink")).map(drop) },
+    Deed { name: "mkfifo", run: |g| sys::mknod(&g.at("e/fifo"), libc::S_IFIFO | 0o644, 0) },
+    Deed {
+        name: "chmod",
+        run: |g| fs::set_permissions(g.at("small"), fs::Permissions::from_mode(0o600)),
+    },
+    Deed { name: "setxattr", run: |g| sys::set_xattr(&g.at("small"), "user.a", b"c", 0) },
+    Deed { name: "getxattr", run: |g| sys::get_xattr(&g.at("small"), "user.a").map(drop) },
+    Deed { name: "listxattr", run: |g| sys::list_xattrs(&g.at("small")).map(drop) },
+    Deed { name: "write to an open file and fsync", run: |g| {
+        g.open.write_all_at(&[3; 1 << 20], 0)?;
+        g.open.sync_all()
+    } },
+    Deed { name: "read from an open file", run: |g| g.open.read_at(&mut [0; 65536], 1 << 20).map(drop) },
+    Deed { name: "direct read", run: |g| g.direct.read_at(AlignedBuffer::new(1 << 20).bytes(), 0).map(drop) },
+    Deed { name: "direct write", run: |g| g.direct.write_all_at(AlignedBuffer::new(1 << 20).bytes(), 1 << 20) },
+    Deed { name: "stat of an open file", run: |g| g.open.metadata().map(drop) },
+    Deed { name: "seek for data", run: |g| sys::seek(&g.open, 0, libc::SEEK_DATA).map(drop) },
+    Deed { name: "copy_file_range", run: |g| {
+        sys::copy_file_range(&File::open(g.at("big"))?, 0, &writable(g.at("other"))?, 0, 1 << 20).map(drop)
+    } },
+    Deed { name: "flock", run: |g| sys::flock(&File::open(g.at("small"))?, libc::LOCK_EX) },
+    Deed { name: "fcntl lock that waits", run: |g| {
+        let whole = RangeLock { kind: libc::F_WRLCK, start: 0, length: 0, pid: 0 };
+        sys::range_lock(&writable(g.at("other"))?, libc::F_SETLKW, whole).map(drop)
+    } },
+    Deed { name: "fsync of a directory", run: |g| g.open_dir.sync_all() },
+    Deed { name: "syncfs", run: |g| sys::sync_file_system(&g.open_dir) },
+];
+
+/// How a deed ended.
+type Ending = (&'static str, Duration, io::Result<()>);
+
+/// Does everything at once, and waits until all of it has ended; those that don't end fail the test, after their mount was aborted.
+fn do_all(ground: &Arc<Ground>, mount: &Path) -> TestResult<Vec<Ending>> {
+    let running: Vec<_> = DEEDS
+        .iter()
+        .map(|deed| {
+            let ground = Arc::clone(ground);
+            let thread = thread::spawn(move || {
+                let start = Instant::now();
+                let outcome = (deed.run)(&ground);
+                (deed.name, start.elapsed(), outcome)
+            });
+            (deed.name, thread)
+        })
+        .collect();
+    let ended = process::eventually(PATIENCE, || running.iter().all(|(_, thread)| thread.is_finished()));
+    if !ended {
+        let hung = running.iter().filter(|(_, thread)| !thread.is_finished()).map(|(name, _)| *name);
+        let message = format!("no end within {} s: {:?}", PATIENCE.as_secs(), hung.collect::<Vec<_>>());
+        mounts::abort(mount);
+        return Err(Failure::Failed(message));
+    }
+    let endings = running.into_iter().map(|(_, thread)| thread.join());
+    endings.map(|ending| ending.map_err(|_| Failure::Failed("a deed panicked".into()))).collect()
+}
+
+/// What a program may be told while servers are gone.
+fn is_honest(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT))
+}
+
+/// All calls end while the servers are out of order, with an error that says so or with success, and succeed when the servers are back.
+fn calls_end(stage: &Stage, name: &str, fault: Fault) -> TestResult {
+    let shape = Shape { metadata: 0, storage: 2, clients: 1, timeout: Some(TIMEOUT_SECS) };
+    let mut cluster = Cluster::build(stage, name, shape)?;
+    let mount = cluster.mount(0);
+    let storage: Vec<Part> = cluster.servers().into_iter().filter(|part| *part != Part::Management).collect();
+    let mut situations = vec![cluster.servers()];
+    if stage.full {
+        situations.extend([storage, vec![Part::Management], vec![Part::Storage(0)]]);
+    }
+    for (number, parts) in situations.into_iter().enumerate() {
+        let dir = mount.join(format!("ground-{number}"));
+        let ground = Arc::new(Ground::prepare(&dir).at("the files to begin with")?);
+        parts.iter().try_for_each(|part| cluster.strike(*part, fault))?;
+        let endings = do_all(&ground, &mount);
+        parts.iter().try_for_each(|part| cluster.mend(*part, fault))?;
+        let endings = endings?;
+        let slowest = endings.iter().max_by_key(|(_, took, _)| *took);
+        println!("{fault:?} {parts:?}: slowest {slowest:?}");
+        let odd: Vec<_> =
+            endings.iter().filter(|(_, _, done)| done.as_ref().is_err_and(|e| !is_honest(e))).collect();
+        ensure!(odd.is_empty(), "errors while {parts:?} were {fault:?}: {odd:?}");
+        let failed = endings.iter().filter(|(_, _, done)| done.is_err()).count();
+        ensure!(failed > 0, "nothing failed while {parts:?} were {fault:?}: were they?");
+        drop(ground);
+        recovered(&cluster, &dir)?;
+    }
+    cluster.stop()
+}
+
+/// The mount works again by itself: everything succeeds, on files that are made anew.
+fn recovered(cluster: &Cluster, dir: &Path) -> TestResult {
+    let mut last = None;
+    let works = process::eventually(RECOVERY, || {
+        let outcome = Ground::prepare(dir).at("the files of before").and_then(|ground| {
+            let endings = do_all(&Arc::new(ground), dir)?;
+            let failed: Vec<_> = endings.into_iter().filter(|(_, _, done)| done.is_err()).collect();
+            ensure!(failed.is_empty(), "{failed:?}");
+            Ok(())
+        });
+        last.insert(outcome).is_ok()
+    });
+    ensure!(works, "no recovery when the servers were back: {last:?}\n    {}", cluster.log());
+    Ok(())
+}
+
+fn servers_killed(stage: &Stage) -> TestResult {
+    calls_end(stage, "hang-killed", Fault::Killed)
+}
+
+fn servers_stopped(stage: &Stage) -> TestResult {
+    calls_end(stage, "hang-stopped", Fault::Stopped)
+}
+
+fn servers_cut(stage: &Stage) -> TestResult {
+    calls_end(stage, "hang-cut", Fault::Cut)?;
+    if stage.full {
+        calls_end(stage, "hang-deaf", Fault::Deaf)?;
+        calls_end(stage, "hang-mute", Fault::Mute)?;
+    }
+    Ok(())
+}
+
+impl Cluster {
+    /// Unmounts, by `weft umount`, within its deadline.
+    fn umount(&self, client: usize, force: bool) -> TestResult {
+        let node = self.node(Part::Client(client));
+        self.run(node, &self.commands.umount(&self.mount(client), force)).map(drop)
+    }
+
+    /// The mount has gone, and so does its process, by itself.
+    fn ensure_client_ends(&mut self, client: usize) -> TestResult {
+        let mount = self.mount(client);
+        ensure!(mounts::find(&mount).is_none(), "{} is still mounted", mount.display());
+        let service = self.service(Part::Client(client));
+        let ended = process::eventually(END_DEADLINE, || !service.is_running());
+        ensure!(ended, "the client goes on after its unmount:\n    {}", service.last_lines());
+        Ok(())
+    }
+}
+
+/// A program that holds a file open and reads it past the cache, over and over.
+fn reader(path: &Path) -> TestResult<Child> {
+    let script = format!("exec 3<'{0}'; while :; do dd if='{0}' of=/dev/null bs=1M iflag=direct 2>/dev/null; done", path.display());
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    command.spawn().at("a reader")
+}
+
+fn end_reader(mut reader: Child) -> TestResult {
+    process::kill_group(&mut reader);
+    let ended = process::wait(&mut reader, Duration::from_secs(30)).at("a reader")?;
+    ensure!(ended.is_some(), "a program that uses the mount can't be ended");
+    Ok(())
+}
+
+/// Ordinary unmounts of idle mounts and forced ones of busy mounts, with data that was not written yet.
+fn unmounts_end(stage: &Stage) -> TestResult {
+    let faults: &[Fault] = if stage.full { &Fault::ALL } else { &[Fault::Stopped] };
+    for &fault in faults {
+        let shape = Shape { metadata: 0, storage: 2, clients: 3, timeout: Some(TIMEOUT_SECS) };
+        let mut cluster = Cluster::build(stage, "unmounts", shape)?;
+        let folders = cluster.shared_folder("unmounts")?;
+        let file = |client: usize| folders[client].join(format!("file-{client}"));
+        for client in 0..3 {
+            fs::write(file(client), Rng::new(client as u64).bytes(FILE_BYTES)).at("a file")?;
+        }
+        let busy = [reader(&file(1))?, reader(&file(2))?];
+        for part in cluster.servers() {
+            cluster.strike(part, fault)?;
+        }
+        // What nobody can write any more.
+        let unwritten = fs::write(file(0), [5; 4096]);
+        let ended = (|| {
+            cluster.umount(0, false)?;
+            cluster.ensure_client_ends(0)?;
+            cluster.umount(1, true)?;
+            cluster.ensure_client_ends(1)?;
+            // The client itself stands still, too.
+            cluster.strike(Part::Client(2), Fault::Stopped)?;
+            cluster.umount(2, true)?;
+            cluster.mend(Part::Client(2), Fault::Stopped)?;
+            cluster.ensure_client_ends(2)
+        })();
+        if ended.is_err() {
+            (0..3).for_each(|client| mounts::abort(&cluster.mount(client)));
+        }
+        busy.into_iter().try_for_each(end_reader)?;
+        ended.map_err(|failure| format!("{fault:?}, unwritten: {unwritten:?}: {failure:?}\n    {}", cluster.log()))?;
+    }
+    Ok(())
+}
+
+/// Programs wait for servers that stand still when their client is killed: they can go, and so can the mount.
+fn killed_client(stage: &Stage) -> TestResult {
+    let shape = Shape { metadata: 0, storage: 2, clients: 2, timeout: None };
+    let mut cluster = Cluster::build(stage, "killed-client", shape)?;
+    let dirs: Vec<PathBuf> =
+        cluster.shared_folder("killed")?.iter().map(|folder| folder.join("ground")).collect();
+    for round in 0..if stage.full { 10 } else { 1 } {
+        kill_waiting_client(&mut cluster, &dirs[0]).map_err(|failure| told(failure, round, &cluster))?;
+        kill_forgetting_client(&mut cluster, &dirs).map_err(|failure| told(failure, round, &cluster))?;
+    }
+    cluster.stop()
+}
+
+fn told(failure: Failure, round: u32, cluster: &Cluster) -> Failure {
+    match failure {
+        Failure::Failed(message) => Failure::Failed(format!("round {round}: {message}\n    {}", cluster.log())),
+        skipped => skipped,
+    }
+}
+
+/// Every kind of call waits.
+fn kill_waiting_client(cluster: &mut Cluster, dir: &Path) -> TestResult {
+    let mount = cluster.mount(0);
+    let ground = Arc::new(Ground::prepare(dir).at("the files to begin with")?);
+    let servers = cluster.servers();
+    servers.iter().try_for_each(|part| cluster.strike(*part, Fault::Stopped))?;
+    let busy = reader(&dir.join("big"))?;
+    let deeds = thread::spawn({
+        let mount = mount.clone();
+        move || do_all(&ground, &mount).map(|endings| endings.len())
+    });
+    thread::sleep(Duration::from_secs(1));
+    let dead = kill_and_see(cluster, 0);
+    let free = process::eventually(END_DEADLINE, || deeds.is_finished());
+    mounts::abort(&mount);
+    drop(deeds.join());
+    dead?;
+    ensure!(free, "programs still wait for a mount whose client was killed");
+    end_reader(busy)?;
+    process::run_ok(Command::new("umount").arg(&mount), COMMAND_DEADLINE)?;
+    servers.iter().try_for_each(|part| cluster.mend(*part, Fault::Stopped))?;
+    cluster.restart(Part::Client(0))?;
+    recovered(cluster, dir)
+}
+
+/// The client waits for the kernel to forget pages, and the kernel for the pages, which storage nodes don't bring.
+fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult {
+    let mount = cluster.mount(0);
+    drop(Ground::prepare(&dirs[1]).at("the files to begin with")?);
+    let storage = [Part::Storage(0), Part::Storage(1)];
+    storage.iter().try_for_each(|part| cluster.strike(*part, Fault::Stopped))?;
+    let readers: Vec<Child> = ["big", "other", "to-truncate"]
+        .iter()
+        .map(|name| Command::new("cat").arg(dirs[0].join(name)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().at("cat"))
+        .collect::<TestResult<_>>()?;
+    thread::sleep(Duration::from_millis(500));
+    // Opening for writing takes the readers' leases away.
+    let writers: Vec<_> = ["big", "other", "to-truncate"]
+        .iter()
+        .map(|name| {
+            let path = dirs[1].join(name);
+            thread::spawn(move || writable(path)?.write_all(b"x"))
+        })
+        .collect();
+    thread::sleep(Duration::from_secs(1));
+    let dead = kill_and_see(cluster, 0);
+    mounts::abort(&mount);
+    for mut reader in readers {
+        let ended = process::wait(&mut reader, END_DEADLINE).at("cat")?;
+        ensure!(ended.is_some(), "a reader of a killed client's mount goes on");
+    }
+    dead?;
+    storage.iter().try_for_each(|part| cluster.mend(*part, Fault::Stopped))?;
+    let written = process::eventually(RECOVERY, || writers.iter().all(|writer| writer.is_finished()));
+    ensure!(written, "the other mount's writers still wait for the killed client");
+    cluster.restart(Part::Client(0))?;
+    recovered(cluster, &dirs[0])
+}
+
+/// Kills a client, whose process has to be gone soon, by itself.
+fn kill_and_see(cluster: &mut Cluster, client: usize) -> TestResult {
+    let service = cluster.service(Part::Client(client));
+    let pid = service.pid().ok_or_else(|| "the client has ended before it was killed".to_string())?;
+    sys::kill(pid, libc::SIGKILL).at("kill")?;
+    let gone = process::eventually(END_DEADLINE, || !service.is_running());
+    ensure!(gone, "a killed client's process stays: {}", stuck(pid));
+    service.kill();
+    Ok(())
+}
+
+/// The threads of a process that can't be killed, and where they wait.
+fn stuck(pid: i32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let told = tasks.map(|task| {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        format!("{} {}", read("comm").trim(), read("stack").split_whitespace().collect::<Vec<_>>().join(" "))
+    });
+    told.collect::<Vec<_>>().join("\n    ")
+}
