@@ -135,6 +135,9 @@ impl MetaService {
             MetaOp::Lock { .. } | MetaOp::Unlock { .. } | MetaOp::TestLock { .. } => {
                 self.answer_lock(request).await?
             }
+            MetaOp::Follow { partitions, in_use } => {
+                self.follow(&session, &partitions, &in_use).await.map(|()| MetaReply::Unit)?
+            }
             MetaOp::NextRecalls { after } => MetaReply::Recalls(self.next_recalls(&session, after).await?),
             MetaOp::Yield { yields } => self.take_yields(&session, &yields),
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
