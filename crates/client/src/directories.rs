@@ -78,14 +78,19 @@ impl Directories {
                 .flatten()
                 .filter(|attr| attr.kind() == FileKind::Directory && !brought(attr.ino))
                 .for_each(|attr| self.forget(leases, attr.ino)),
-            // It may have been done all the same, and to directories that only the service knows.
-            Err(_) => match *op {
-                MetaOp::Rename { .. } | MetaOp::Rmdir { .. } => self.forget_all(leases),
-                MetaOp::Setattr { ino, .. }
-                | MetaOp::SetXattr { ino, .. }
-                | MetaOp::RemoveXattr { ino, .. } => self.forget(leases, ino),
-                _ => {}
-            },
+            Err(_) => self.doubt(leases, op),
+        }
+    }
+
+    /// A request failed, but may have been carried out all the same, also to directories that only the service knows.
+    pub(crate) fn doubt(&self, leases: &Leases, op: &MetaOp) {
+        changed(op).into_iter().flatten().flatten().for_each(|ino| self.forget(leases, ino));
+        match *op {
+            MetaOp::Rename { .. } | MetaOp::Rmdir { .. } => self.forget_all(leases),
+            MetaOp::Setattr { ino, .. } | MetaOp::SetXattr { ino, .. } | MetaOp::RemoveXattr { ino, .. } => {
+                self.forget(leases, ino);
+            }
+            _ => {}
         }
     }
 

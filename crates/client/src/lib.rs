@@ -21,6 +21,7 @@ mod dir;
 mod directories;
 mod file;
 mod fill;
+mod follow;
 mod held;
 mod inode;
 mod lease;
@@ -28,6 +29,7 @@ mod lock;
 mod names;
 mod patience;
 mod recall;
+mod services;
 mod shape;
 mod silence;
 mod xattr;
@@ -41,28 +43,28 @@ pub use recall::Invalidate;
 use directories::Directories;
 use inode::InodeTable;
 use lease::{Answer, Leases};
-use net::{Channel, StorageChannels};
+use net::StorageChannels;
 use parking_lot::Mutex;
 use patience::Patience;
 use recall::Recalls;
 use rt::IoBuf;
+use services::Services;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
-use wire::{FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, StorageOp, StorageReply, StorageRequest};
+use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, PartitionId, Result, SessionId, TargetId};
+use wire::{FileInfo, MetaOp, MetaReply, StorageOp, StorageReply, StorageRequest};
 
 /// Files whose size and times are reported side by side: a fraction of what a connection carries at a time.
 const REPORTS_AT_ONCE: usize = 64;
 
-/// The way to a metadata service.
-pub type MetaChannel = Channel<MetaRequest, MetaResponse>;
+pub use net::{MetaChannel, MetaChannels};
 
 /// What a client needs to know of its cluster.
 pub struct ClientOptions {
     /// The session that this client is.
     pub session: SessionId,
-    /// The metadata service.
-    pub meta: MetaChannel,
+    /// The ways to the metadata services.
+    pub meta: MetaChannels,
     /// The ways to all targets.
     pub storage: StorageChannels,
     /// The cluster map, kept current by management.
@@ -95,7 +97,7 @@ pub struct StatFs {
 pub struct Client {
     session: SessionId,
     sequence: AtomicU64,
-    meta: MetaChannel,
+    services: Services,
     storage: StorageChannels,
     map: MapHandle,
     server_cache: bool,
@@ -105,12 +107,7 @@ pub struct Client {
     directories: Directories,
     recalls: Recalls,
     held_locks: held::HeldLocks,
-    /// Number of the last recall that came.
-    recalls_seen: AtomicU64,
-    /// How often the session was registered.
     silence: silence::Silence,
-    registrations: AtomicU64,
-    registered: rt::sync::Event,
     face: Mutex<Option<Weak<dyn Invalidate>>>,
     /// Why the session has ended.
     ended: Mutex<Option<Error>>,
@@ -125,7 +122,7 @@ impl Client {
         Arc::new(Client {
             session: options.session,
             sequence: AtomicU64::new(1),
-            meta: options.meta,
+            services: Services::new(options.meta),
             storage: options.storage,
             map: options.map,
             server_cache: options.server_cache,
@@ -135,10 +132,7 @@ impl Client {
             directories: Directories::default(),
             recalls: Recalls::default(),
             held_locks: held::HeldLocks::default(),
-            recalls_seen: AtomicU64::new(0),
             silence: silence::Silence::default(),
-            registrations: AtomicU64::new(0),
-            registered: rt::sync::Event::new(),
             face: Mutex::new(None),
             ended: Mutex::new(None),
             has_ended: AtomicBool::new(false),
@@ -158,33 +152,13 @@ impl Client {
         self.ended.lock().get_or_insert(error);
         self.has_ended.store(true, Ordering::Release);
         self.leases.wake();
-        self.registered.set();
+        self.services.wake();
     }
 
-    /// Sends a request, and takes the leases that come with the answer.
+    /// Sends a request about an inode or a name, and takes the leases that come with the answer.
     async fn send(&self, sequence: u64, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        let request = MetaRequest { session: self.session, sequence, credentials, op };
-        if self.leases.is_alone() {
-            let asked = self.leases.asking();
-            return Ok(Answer { reply: self.meta.call(request, None).await?.reply, asked });
-        }
-        loop {
-            if let Some(error) = self.over() {
-                return Err(error);
-            }
-            let (asked, registration) = (self.leases.asking(), self.registrations.load(Ordering::Acquire));
-            let answer = self.meta.call(request.clone(), None).await;
-            answer.iter().for_each(|response| self.leases.take_grants(asked, response));
-            self.directories.take(&self.leases, asked, &request.op, &answer);
-            match answer {
-                Ok(MetaResponse { reply, .. }) => return Ok(Answer { reply, asked }),
-                // The service was started anew. What it has not answered it has not done, or finds in its records.
-                Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
-                    self.wait_for_registration(registration, error).await?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let about = op.subject().unwrap_or(InodeId::ROOT);
+        self.send_for(about.partition(), sequence, credentials, op).await
     }
 
     /// Whether this is the only session there is: nothing changes behind its back. One that isn't alone needs its background work to run.
@@ -253,7 +227,19 @@ impl Client {
         let replies = rt::join_all(asked.collect()).await;
         let outcome = replies.into_iter().try_for_each(|reply| reply.map(drop));
         let outcome = outcome.and(self.report_all(false).await);
-        outcome.and(self.ask(MetaOp::Sync).await.map(drop))
+        outcome.and(self.sync_all_names().await)
+    }
+
+    /// Everything that the service of a partition has answered is on disk when this returns.
+    pub(crate) async fn sync_names(&self, partition: PartitionId) -> Result<()> {
+        self.send_for(partition, 0, Credentials::default(), MetaOp::Sync).await.map(drop)
+    }
+
+    /// The same of all services.
+    async fn sync_all_names(&self) -> Result<()> {
+        let owners = self.services.ways.owners().into_iter();
+        let synced = rt::join_all(owners.map(|(partition, _)| self.sync_names(partition)).collect()).await;
+        synced.into_iter().collect()
     }
 
     /// Reports every open file; the first failure is told after all were tried. Side by side, so that a service that is gone is waited for
@@ -274,7 +260,7 @@ impl Client {
     /// Hears of recalls, and gives back what is of no use any more: orphans and leases. Runs as long as the client.
     pub async fn background(self: Arc<Self>) {
         if !self.leases.is_alone() {
-            rt::spawn(self.clone().answer_recalls());
+            rt::spawn(self.clone().attend_services());
             rt::spawn(self.clone().account_for_recalls());
             rt::spawn(self.clone().release_leases());
             rt::spawn(self.clone().watch_silence());
@@ -293,14 +279,27 @@ impl Client {
         for ino in self.inodes.take_abandoned() {
             self.reclaim(ino).await;
         }
-        let outcome = outcome.and(self.ask(MetaOp::Sync).await.map(drop));
+        let outcome = outcome.and(self.sync_all_names().await);
         if self.leases.is_alone() {
             return outcome;
         }
         self.leaves.store(true, Ordering::Release);
-        let ended = self.ask(MetaOp::EndSession).await.map(drop);
+        let ended = self.take_leave().await;
         self.end(Error::new(Errno::ESTALE, "it was shut down"));
         outcome.and(ended)
+    }
+
+    /// Ends the session at every service. When one has ended it, the others may know already.
+    async fn take_leave(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        let services = self.services.all().into_iter().filter(|service| service.is_registered());
+        for (index, service) in services.enumerate() {
+            match self.ask_at(&service, MetaOp::EndSession).await {
+                Err(error) if index > 0 && matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => {}
+                ended => outcome = outcome.and(ended.map(drop)),
+            }
+        }
+        outcome
     }
 
     async fn reclaim(&self, ino: InodeId) {
@@ -315,6 +314,7 @@ fn registers(op: &MetaOp) -> bool {
     matches!(
         op,
         MetaOp::Register { .. }
+            | MetaOp::Follow { .. }
             | MetaOp::ReclaimLocks { .. }
             | MetaOp::NextRecalls { .. }
             | MetaOp::EndSession

@@ -1,5 +1,6 @@
 //! Advisory locks.
 
+use crate::services::Service;
 use crate::{Cancel, Client, unexpected};
 use types::{Errno, InodeId, Result};
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
@@ -95,12 +96,17 @@ impl Client {
         }
     }
 
-    /// Tells a service that was started anew which locks this session holds.
+    /// Tells a service which locks this session holds on inodes that have come to it: it was started anew, or executes their partitions from now on.
     ///
     /// Errors: the transport's, and `ESTALE` when the session has been ended. Locks that somebody else holds are lost, which is logged.
-    pub(crate) async fn reclaim_locks(&self) -> Result<()> {
-        for some in self.held_locks.list().chunks(LOCKS_PER_REQUEST) {
-            match self.ask(MetaOp::ReclaimLocks { locks: some.to_vec() }).await {
+    pub(crate) async fn reclaim_locks(
+        &self,
+        service: &Service,
+        concerned: impl Fn(InodeId) -> bool,
+    ) -> Result<()> {
+        let locks = self.held_locks.list().into_iter().filter(|lock| concerned(lock.ino));
+        for some in locks.collect::<Vec<_>>().chunks(LOCKS_PER_REQUEST) {
+            match self.ask_at(service, MetaOp::ReclaimLocks { locks: some.to_vec() }).await {
                 Err(error) if matches!(error.errno, Errno::EAGAIN | Errno::ENOLCK) => {
                     tracing::error!(%error, "advisory locks of programs on this mount are lost");
                 }

@@ -2,6 +2,7 @@
 
 use crate::file::Blocks;
 use crate::inode::{OpenInode, Usage};
+use crate::services::Service;
 use crate::{Client, unexpected};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, Result};
+use types::{Errno, Error, InodeId, NodeId};
 use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
 
 /// Inodes whose recalls are handled at a time; more wait. Each may hold a handful of requests.
@@ -20,11 +21,9 @@ const MAX_AT_ONCE: usize = 256;
 /// waits for one of them.
 const FORGET_PATIENCE: Duration = Duration::from_millis(20);
 /// Rest before something is tried again that failed.
-const RETRY: Duration = Duration::from_secs(1);
-/// How often the service is told that a recall is being worked on; one that takes less isn't spoken of.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
+/// How often a service is told that a recall is being worked on; one that takes less isn't spoken of.
 const WORD_INTERVAL: Duration = Duration::from_secs(1);
-/// How long requests that are under way are waited for before the session is registered again.
-const SOON: Duration = Duration::from_millis(500);
 /// How long inodes that are of no use any more are collected before the service is told.
 const RELEASE_DELAY: Duration = Duration::from_millis(200);
 /// Inodes of one release.
@@ -44,35 +43,40 @@ pub(crate) struct Recalls {
     state: Mutex<Queues>,
 }
 
+/// A recall, and the service that waits for the answer.
+struct Due {
+    service: Arc<Service>,
+    recall: Recall,
+    /// The how manieth it is for this client.
+    place: u64,
+}
+
 #[derive(Default)]
 struct Queues {
     /// Inodes with recalls to handle, in order; those that are worked on have an entry, too.
-    by_inode: HashMap<InodeId, VecDeque<Queued>>,
+    by_inode: HashMap<InodeId, VecDeque<Due>>,
     /// Inodes that nobody works on yet.
     waiting: VecDeque<InodeId>,
     workers: usize,
-    /// Recalls that are not answered, in the order in which they came: their numbers, and when that was. Numbers start anew with a service.
-    unanswered: BTreeMap<u64, (u64, u64)>,
+    /// Recalls that are not answered, in the order in which they came: from whom, their numbers, and when that was. Numbers start anew with a service.
+    unanswered: BTreeMap<u64, (NodeId, u64, u64)>,
     /// Recalls so far.
     came: u64,
 }
 
-/// A recall, and the how manieth it is for this client.
-type Queued = (Recall, u64);
-
 impl Recalls {
     /// Queues a recall; true when a new worker should take up work.
-    fn push(&self, recall: Recall) -> bool {
-        let mut queues = self.state.lock();
+    fn push(&self, service: Arc<Service>, recall: Recall) -> bool {
+        let (mut queues, ino) = (self.state.lock(), recall.ino);
         queues.came += 1;
-        let recall: Queued = (recall, queues.came);
-        let (Recall { number, ino, .. }, place) = recall;
-        queues.unanswered.insert(place, (number, rt::monotonic_ns()));
+        let place = queues.came;
+        queues.unanswered.insert(place, (service.node, recall.number, rt::monotonic_ns()));
+        let due = Due { service, recall, place };
         if let Some(queue) = queues.by_inode.get_mut(&ino) {
-            queue.push_back(recall);
+            queue.push_back(due);
             return false;
         }
-        queues.by_inode.insert(ino, VecDeque::from([recall]));
+        queues.by_inode.insert(ino, VecDeque::from([due]));
         queues.waiting.push_back(ino);
         let wanted = queues.workers < MAX_AT_ONCE;
         queues.workers += usize::from(wanted);
@@ -83,16 +87,17 @@ impl Recalls {
         self.state.lock().unanswered.remove(&place);
     }
 
-    /// The highest number of those that are not answered, if one of them came long enough ago.
-    fn in_arrears(&self) -> Option<u64> {
+    /// The highest number of those of a service that are not answered, if one of them came long enough ago.
+    fn in_arrears(&self, node: NodeId) -> Option<u64> {
         let queues = self.state.lock();
-        let (_, (_, came_ns)) = queues.unanswered.first_key_value()?;
-        let is_late = rt::monotonic_ns().saturating_sub(*came_ns) >= WORD_INTERVAL.as_nanos() as u64;
-        queues.unanswered.last_key_value().filter(|_| is_late).map(|(_, (number, _))| *number)
+        let mut those = queues.unanswered.values().filter(|(from, ..)| *from == node);
+        let &(_, first, came_ns) = those.next()?;
+        let is_late = rt::monotonic_ns().saturating_sub(came_ns) >= WORD_INTERVAL.as_nanos() as u64;
+        is_late.then(|| those.next_back().map_or(first, |(_, number, _)| *number))
     }
 
     /// The next recall for a worker, of the inode that it works on if there is one more.
-    fn next(&self, done: Option<InodeId>) -> Option<Queued> {
+    fn next(&self, done: Option<InodeId>) -> Option<Due> {
         let mut queues = self.state.lock();
         if let Some(ino) = done {
             if let Some(recall) = queues.by_inode.get_mut(&ino).and_then(VecDeque::pop_front) {
@@ -118,39 +123,48 @@ impl Client {
         self.face.lock().as_ref().and_then(Weak::upgrade)
     }
 
-    /// Hears of recalls and handles them, for as long as the session lives.
-    pub(crate) async fn answer_recalls(self: Arc<Self>) {
-        while self.over().is_none() {
-            let after = self.recalls_seen.load(Ordering::Acquire);
+    /// Registers with a service, hears of its recalls and handles them, for as long as session and service live.
+    pub(crate) async fn answer_recalls(self: Arc<Self>, service: Arc<Service>) {
+        while self.over().is_none() && !service.is_gone() {
             let sent_ns = rt::monotonic_ns();
-            match self.ask(MetaOp::NextRecalls { after }).await.map(|answer| answer.reply) {
+            let heard = if service.is_registered() || !self.services.ways.follow_the_map() {
+                let after = service.recalls_seen.load(Ordering::Acquire);
+                self.ask_at(&service, MetaOp::NextRecalls { after }).await.map(|answer| answer.reply)
+            } else {
+                self.register_at(&service).await.map(|()| MetaReply::Recalls(Vec::new()))
+            };
+            match heard {
                 Ok(MetaReply::Recalls(recalls)) => {
-                    self.clone().recalled(recalls);
-                    self.heard(sent_ns);
+                    self.clone().recalled(&service, recalls);
+                    self.heard(&service, sent_ns);
+                }
+                Ok(MetaReply::Adopted { partitions }) => {
+                    self.follow(&service, &partitions).await;
+                    self.heard(&service, sent_ns);
                 }
                 Ok(other) => {
                     tracing::error!(error = %unexpected(other), "recalls can't be heard of");
                     rt::sleep(RETRY).await;
                 }
-                Err(error) => self.unheard(error).await,
+                Err(error) => self.unheard(&service, error).await,
             }
         }
     }
 
-    fn recalled(self: Arc<Self>, recalls: Vec<Recall>) {
+    fn recalled(self: Arc<Self>, service: &Arc<Service>, recalls: Vec<Recall>) {
         for recall in recalls {
-            if recall.number <= self.recalls_seen.load(Ordering::Acquire) {
+            if recall.number <= service.recalls_seen.load(Ordering::Acquire) {
                 continue;
             }
-            self.leases.close(&recall);
-            self.recalls_seen.store(recall.number, Ordering::Release);
-            if self.recalls.push(recall) {
+            self.leases.close(service.node, &recall);
+            service.recalls_seen.store(recall.number, Ordering::Release);
+            if self.recalls.push(service.clone(), recall) {
                 let client = self.clone();
                 rt::spawn(async move {
                     let mut done = None;
-                    while let Some((recall, place)) = client.recalls.next(done) {
-                        client.give_up(&recall, place).await;
-                        done = Some(recall.ino);
+                    while let Some(due) = client.recalls.next(done) {
+                        client.give_up(&due).await;
+                        done = Some(due.recall.ino);
                     }
                 });
             }
@@ -158,24 +172,24 @@ impl Client {
     }
 
     /// The question for recalls failed.
-    async fn unheard(&self, error: Error) {
+    async fn unheard(&self, service: &Arc<Service>, error: Error) {
         match error.errno {
-            _ if self.over().is_some() => {}
+            _ if self.over().is_some() || service.is_gone() => {}
             // The end that was asked for is told here first.
             Errno::ESTALE if self.leaves.load(Ordering::Acquire) => rt::sleep(RETRY).await,
             Errno::ESTALE => self.lose_session(error).await,
             Errno::ENOTCONN => {
-                tracing::warn!(%error, "the metadata service does not know this session any more; registering again");
-                self.register_again().await;
+                tracing::warn!(%error, "a metadata service does not know this session any more; registering again");
+                self.register_again(service).await;
             }
             _ => {
-                tracing::warn!(%error, "recalls can't be heard of");
+                tracing::warn!(node = %service.node, %error, "recalls can't be heard of");
                 rt::sleep(RETRY).await;
             }
         }
     }
 
-    async fn give_up(&self, recall: &Recall, place: u64) {
+    async fn give_up(&self, Due { service, recall, place }: &Due) {
         let ino = recall.ino;
         let terms = self.leases.terms(recall);
         let inode = self.inodes.open(ino);
@@ -192,8 +206,8 @@ impl Client {
             self.report_and_unload(inode, terms.kept).await;
         }
         let in_use = self.inodes.usage(ino) == Usage::Open;
-        self.send_yield(Yield { number: recall.number, ino, in_use }).await;
-        self.recalls.answered(place);
+        self.send_yield(service, Yield { number: recall.number, ino, in_use }).await;
+        self.recalls.answered(*place);
         if in_use {
             self.leases.mark(ino);
         }
@@ -249,9 +263,9 @@ impl Client {
         }
     }
 
-    async fn send_yield(&self, answer: Yield) {
-        while self.over().is_none() {
-            match self.ask(MetaOp::Yield { yields: vec![answer] }).await {
+    async fn send_yield(&self, service: &Service, answer: Yield) {
+        while self.over().is_none() && !service.is_gone() {
+            match self.ask_at(service, MetaOp::Yield { yields: vec![answer] }).await {
                 Ok(_) => return,
                 // Who is not known has nothing to yield.
                 Err(error) if matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => return,
@@ -268,9 +282,15 @@ impl Client {
     pub(crate) async fn account_for_recalls(self: Arc<Self>) {
         while self.over().is_none() {
             rt::sleep(WORD_INTERVAL).await;
-            let Some(seen) = self.recalls.in_arrears() else { continue };
-            if let Err(error) = self.ask(MetaOp::StillYielding { seen }).await {
-                tracing::debug!(%error, "the service isn't told that recalls are worked on");
+            for service in self.services.all() {
+                let Some(seen) = self.recalls.in_arrears(service.node) else { continue };
+                // Beside the others: one that doesn't answer must not keep them from hearing of it.
+                let client = self.clone();
+                rt::spawn(async move {
+                    if let Err(error) = client.ask_at(&service, MetaOp::StillYielding { seen }).await {
+                        tracing::debug!(%error, "a service isn't told that recalls are worked on");
+                    }
+                });
             }
         }
     }
@@ -282,8 +302,14 @@ impl Client {
             rt::sleep(RELEASE_DELAY).await;
             let idle: Vec<InodeId> =
                 self.inodes.take_idle().into_iter().filter(|&ino| self.lets_go(ino)).collect();
-            for batch in idle.chunks(RELEASE_BATCH) {
-                self.release_batch(batch).await;
+            let mut rest = idle;
+            while let Some(&ino) = rest.first() {
+                let owner = self.services.ways.owner(ino.partition());
+                let same = |ino: &mut InodeId| self.services.ways.owner(ino.partition()) == owner;
+                let those: Vec<InodeId> = rest.extract_if(.., same).collect();
+                for batch in those.chunks(RELEASE_BATCH) {
+                    self.release_batch(batch).await;
+                }
             }
         }
     }
@@ -306,91 +332,19 @@ impl Client {
         }
     }
 
+    /// Tells the service of leases that were let go, all of them its own.
     async fn release_batch(&self, batch: &[InodeId]) {
-        let seen = self.recalls_seen.load(Ordering::Acquire);
-        let told = self.ask(MetaOp::Release { inodes: batch.to_vec(), seen }).await;
+        let told = match self.services.executing(batch[0].partition()) {
+            Ok(service) => {
+                let seen = service.recalls_seen.load(Ordering::Acquire);
+                self.ask_at(&service, MetaOp::Release { inodes: batch.to_vec(), seen }).await.map(drop)
+            }
+            Err(error) => Err(error),
+        };
         if let Err(error) = told {
             tracing::debug!(%error, "leases that nobody needs stay until they are recalled");
         }
         self.leases.released(batch);
-    }
-
-    /// Makes the session known to the metadata service. Before that it gets no leases.
-    pub async fn register(&self) -> Result<()> {
-        self.reclaim_locks().await?;
-        let in_use = self.inodes.in_use();
-        in_use.iter().for_each(|&ino| self.leases.mark(ino));
-        let sent_ns = rt::monotonic_ns();
-        self.ask(MetaOp::Register { in_use }).await?;
-        self.heard(sent_ns);
-        self.registrations.fetch_add(1, Ordering::AcqRel);
-        self.registered.set();
-        self.registered.clear();
-        Ok(())
-    }
-
-    /// Waits until the session is known again, or `error` is the answer.
-    pub(crate) async fn wait_for_registration(&self, before: u64, error: Error) -> Result<()> {
-        let until_ns = rt::monotonic_ns().saturating_add(self.patience.get().as_nanos() as u64);
-        while rt::monotonic_ns() < until_ns {
-            let mut registered = pin!(self.registered.wait());
-            if self.registrations.load(Ordering::Acquire) != before {
-                return Ok(());
-            }
-            within(RETRY, registered.as_mut()).await;
-        }
-        Err(Error::new(Errno::ETIMEDOUT, error.message).hint("its log says what it waits for"))
-    }
-
-    /// The service has been started anew and knows of no lease any more, so none is held. Others can change nothing until this session is
-    /// registered again: until then everything is forgotten that was relied on. What was written and not reported is settled by the
-    /// service when it registers the session.
-    async fn register_again(&self) {
-        self.recalls_seen.store(0, Ordering::Release);
-        let leased = self.leases.all();
-        self.leases.reset();
-        let open = self.inodes.open_inodes();
-        for inode in &open {
-            inode.fills.close();
-            inode.content.lock().unload();
-        }
-        for inode in &open {
-            self.uncache(inode.ino, Some(inode)).await;
-            // Whoever is inside may be waiting for the registration; what only writes chunks will soon be through.
-            if within(SOON, pin!(inode.gate.write())).await.is_none() {
-                tracing::debug!(ino = %inode.ino, "a request goes on over a start of the metadata service");
-            }
-        }
-        for ino in leased {
-            self.uncache(ino, None).await;
-        }
-        while self.over().is_none() {
-            match self.register().await {
-                Ok(()) => break,
-                Err(error) if error.errno == Errno::ESTALE => self.lose_session(error).await,
-                Err(error) => {
-                    tracing::warn!(%error, "registering again failed");
-                    rt::sleep(RETRY).await;
-                }
-            }
-        }
-        open.iter().for_each(|inode| inode.fills.open());
-    }
-
-    /// The service has ended the session: nothing works any more, and nothing waits.
-    async fn lose_session(&self, error: Error) {
-        tracing::error!(%error, "the cluster has ended this session; every file operation fails from now on");
-        self.end(error);
-        let leased = self.leases.all();
-        self.leases.reset();
-        for inode in self.inodes.open_inodes() {
-            // What was written and not reported is found by the service: it is in the chunk files.
-            inode.content.lock().unload();
-            self.uncache(inode.ino, Some(&inode)).await;
-        }
-        for ino in leased {
-            self.uncache(ino, None).await;
-        }
     }
 }
 

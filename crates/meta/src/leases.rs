@@ -11,7 +11,7 @@ use rt::sync::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use types::{InodeId, SessionId};
+use types::{InodeId, PartitionId, SessionId};
 use wire::{LeaseMode, Yield};
 
 /// All leases of the service. A restart forgets them.
@@ -134,6 +134,17 @@ impl Leases {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let freed = self.counted(&mut shard, |table| table.end_session(session));
+            freed.into_iter().for_each(|ino| shard.wake(ino));
+            self.take_abandoned(&mut shard);
+        }
+    }
+
+    /// As [`LeaseTable::leave`], for all inodes of partitions.
+    pub fn leave_partitions(&self, session: SessionId, partitions: &[PartitionId]) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let left = |ino: InodeId| partitions.contains(&ino.partition());
+            let freed = self.counted(&mut shard, |table| table.leave(session, left));
             freed.into_iter().for_each(|ino| shard.wake(ino));
             self.take_abandoned(&mut shard);
         }

@@ -28,6 +28,7 @@ mod chunks;
 mod coherence;
 mod eviction;
 mod executor;
+mod follow;
 mod grace;
 mod leases;
 mod limits;

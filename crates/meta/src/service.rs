@@ -138,6 +138,9 @@ impl MetaService {
             MetaOp::Lock { .. } | MetaOp::Unlock { .. } | MetaOp::TestLock { .. } => {
                 self.answer_lock(request).await?
             }
+            MetaOp::Follow { partitions, in_use } => {
+                self.follow(&session, &partitions, &in_use).await.map(|()| MetaReply::Unit)?
+            }
             MetaOp::NextRecalls { after } => MetaReply::Recalls(self.next_recalls(&session, after).await?),
             MetaOp::StillYielding { seen } => session.is_yielding(seen),
             MetaOp::Yield { yields } => self.take_yields(&session, &yields),

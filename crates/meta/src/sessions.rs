@@ -103,15 +103,8 @@ impl Sessions {
             session.hear();
             return Ok(session);
         }
-        let range = keys::operations_of(id);
-        let stored = engine.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION);
         let session = Session::new(id, SessionKind::Remote);
-        for (key, value) in stored.map_err(|error| store_error(&error))? {
-            let reply = StoredReply::decode(value).ok().and_then(|stored| stored.reply());
-            if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply) {
-                session.replies.lock().insert(sequence, Recorded { reply, ticket: None });
-            }
-        }
+        session.take_stored(engine)?;
         self.by_id.write().remove(&id);
         self.insert(session)
     }
@@ -257,6 +250,23 @@ impl Session {
     /// Waits until there may be recalls.
     pub async fn wait_for_recalls(&self) {
         self.some_recalls.wait().await;
+    }
+
+    /// Takes over the answers that are in the store and not known here: of an earlier run, or of another service.
+    pub fn take_stored(&self, engine: &dyn Engine) -> Result<()> {
+        let range = keys::operations_of(self.id);
+        let stored = engine.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION);
+        let stored = stored.map_err(|error| store_error(&error))?;
+        let mut replies = self.replies.lock();
+        for (key, value) in stored {
+            let reply = StoredReply::decode(value).ok().and_then(|stored| stored.reply());
+            if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply)
+                && replies.get(sequence).is_none()
+            {
+                replies.insert(sequence, Recorded { reply, ticket: None });
+            }
+        }
+        Ok(())
     }
 
     /// The answer that this request got when it came before.

@@ -143,7 +143,7 @@ impl MetaService {
         }
     }
 
-    async fn settle_files(
+    pub(crate) async fn settle_files(
         &self,
         partition: PartitionId,
         ends: &impl Fn(SessionId) -> bool,

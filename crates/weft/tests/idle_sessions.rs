@@ -122,7 +122,7 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
     let connect = Box::new(move |_: &types::Node| Channel::remote(to.clone()));
     let client = Client::new(ClientOptions {
         session: SessionId(0x1000 + number),
-        meta: Channel::remote(peer),
+        meta: Channel::remote(peer).into(),
         storage: StorageChannels::mapped(map.clone(), WhenOffline::Try, connect),
         map,
         server_cache: true,

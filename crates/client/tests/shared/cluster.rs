@@ -159,7 +159,7 @@ impl Cluster {
         self.sessions.set(self.sessions.get() + 1);
         Client::new(ClientOptions {
             session: SessionId(self.sessions.get()),
-            meta,
+            meta: meta.into(),
             storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
             map: self.map.clone(),
             server_cache: false,

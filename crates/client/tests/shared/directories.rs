@@ -120,7 +120,7 @@ fn what_is_told_is_never_older_than_what_has_been_answered() {
             let adds = async |task: usize, client: &Client| {
                 for step in 0..STEPS {
                     let name = format!("{task}-{step}");
-                    links.grow(async |_| drop(mkdir(client, dir, &name).await)).await;
+                    links.grow(async |_| _ = mkdir(client, dir, &name).await).await;
                     look(client, &links, &modes, &told_here).await;
                     // The other client lets the lease come back in between.
                     rt::sleep(Duration::from_millis(if task == 3 { 3000 } else { 400 * (step % 4) })).await;
@@ -130,9 +130,7 @@ fn what_is_told_is_never_older_than_what_has_been_answered() {
                 for _ in 0..STEPS {
                     let set = |mode: u64| SetAttr { mode: Some(mode as u32), ..SetAttr::default() };
                     modes
-                        .grow(async |mode| {
-                            drop(clients[0].setattr(ROOT, dir, set(mode), None).await.unwrap())
-                        })
+                        .grow(async |mode| _ = clients[0].setattr(ROOT, dir, set(mode), None).await.unwrap())
                         .await;
                     look(&clients[0], &links, &modes, &told_here).await;
                     rt::sleep(Duration::from_millis(700)).await;

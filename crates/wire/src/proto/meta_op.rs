@@ -2,7 +2,7 @@
 //!
 //! Kinds that ask with the same fields share them; one that comes to need more gets its own, with the same numbers for the old ones.
 
-use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, time};
+use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, partitions, time};
 use super::meta_args::*;
 use crate::{HeldLock, LeaseMode, LockKind, LockOwner, LockSpace, Malformed, MetaOp, RenameMode, XattrMode};
 use types::InodeId;
@@ -86,6 +86,8 @@ pub(crate) enum OpFields {
     ReclaimLocks(List<LockFields, MAX_LIST_ITEMS>),
     #[prost(message, tag = "51")]
     StillYielding(StillYieldingFields),
+    #[prost(message, tag = "48")]
+    Follow(FollowFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -186,6 +188,10 @@ impl From<&MetaOp> for OpFields {
                 OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
             }
             &MetaOp::StillYielding { seen } => OpFields::StillYielding(StillYieldingFields { seen }),
+            MetaOp::Follow { partitions, in_use } => OpFields::Follow(FollowFields {
+                partitions: partitions.iter().map(|partition| u32::from(partition.0)).collect(),
+                in_use: in_use.iter().map(|ino| ino.0).collect(),
+            }),
         }
     }
 }
@@ -307,6 +313,10 @@ impl TryFrom<OpFields> for MetaOp {
                 MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
             }
             OpFields::StillYielding(f) => MetaOp::StillYielding { seen: f.seen },
+            OpFields::Follow(f) => MetaOp::Follow {
+                partitions: partitions(f.partitions)?,
+                in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
+            },
         })
     }
 }

@@ -188,6 +188,7 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::Sync,
         MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, space, owner, pid: 4711, kind, range }] },
         MetaOp::StillYielding { seen: 41 },
+        MetaOp::Follow { partitions: vec![PartitionId(0), PartitionId(63)], in_use: vec![ino, InodeId(9)] },
     ]
 }
 
@@ -244,6 +245,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),
         MetaReply::Description(Box::new(description)),
         MetaReply::Elsewhere { ino: INO, mode: mode::S_IFDIR },
+        MetaReply::Adopted { partitions: vec![PartitionId(0), PartitionId(63)] },
     ]
 }
 

@@ -18,8 +18,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(in super::super) const TESTS: &[TestCase] = &[
-    TestCase { name: "calls_end_when_servers_are_killed", scope: Scope::Own, minutes: 5, run: servers_killed },
-    TestCase { name: "calls_end_when_servers_stand_still", scope: Scope::Own, minutes: 5, run: servers_stopped },
+    TestCase {
+        name: "calls_end_when_servers_are_killed",
+        scope: Scope::Own,
+        minutes: 5,
+        run: servers_killed,
+    },
+    TestCase {
+        name: "calls_end_when_servers_stand_still",
+        scope: Scope::Own,
+        minutes: 5,
+        run: servers_stopped,
+    },
     TestCase { name: "calls_end_when_servers_are_cut_off", scope: Scope::Own, minutes: 5, run: servers_cut },
     TestCase { name: "unmounts_end_without_servers", scope: Scope::Own, minutes: 5, run: unmounts_end },
     TestCase { name: "killed_client_lets_everybody_go", scope: Scope::Own, minutes: 5, run: killed_client },
@@ -71,7 +81,9 @@ impl Ground {
         }
         sys::set_xattr(&dir.join("small"), "user.a", b"b", 0)?;
         // Each in a folder of its own: the kernel changes one folder after the other, and each change would wait for the one before.
-        for (folder, file) in [("a", "created"), ("b", "made"), ("c", "link"), ("d", "symlink"), ("e", "fifo")] {
+        for (folder, file) in
+            [("a", "created"), ("b", "made"), ("c", "link"), ("d", "symlink"), ("e", "fifo")]
+        {
             let path = dir.join(folder).join(file);
             drop(fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)));
             fs::create_dir_all(dir.join(folder))?;
@@ -130,30 +142,40 @@ const DEEDS: &[Deed] = &[
     Deed { name: "symlink", run: |g| symlink("small", g.at("d/symlink")) },
     Deed { name: "readlink", run: |g| fs::read_link(g.at("symlink")).map(drop) },
     Deed { name: "mkfifo", run: |g| sys::mknod(&g.at("e/fifo"), libc::S_IFIFO | 0o644, 0) },
-    Deed {
-        name: "chmod",
-        run: |g| fs::set_permissions(g.at("small"), fs::Permissions::from_mode(0o600)),
-    },
+    Deed { name: "chmod", run: |g| fs::set_permissions(g.at("small"), fs::Permissions::from_mode(0o600)) },
     Deed { name: "setxattr", run: |g| sys::set_xattr(&g.at("small"), "user.a", b"c", 0) },
     Deed { name: "getxattr", run: |g| sys::get_xattr(&g.at("small"), "user.a").map(drop) },
     Deed { name: "listxattr", run: |g| sys::list_xattrs(&g.at("small")).map(drop) },
-    Deed { name: "write to an open file and fsync", run: |g| {
-        g.open.write_all_at(&[3; 1 << 20], 0)?;
-        g.open.sync_all()
-    } },
+    Deed {
+        name: "write to an open file and fsync",
+        run: |g| {
+            g.open.write_all_at(&[3; 1 << 20], 0)?;
+            g.open.sync_all()
+        },
+    },
     Deed { name: "read from an open file", run: |g| g.open.read_at(&mut [0; 65536], 1 << 20).map(drop) },
     Deed { name: "direct read", run: |g| g.direct.read_at(AlignedBuffer::new(1 << 20).bytes(), 0).map(drop) },
-    Deed { name: "direct write", run: |g| g.direct.write_all_at(AlignedBuffer::new(1 << 20).bytes(), 1 << 20) },
+    Deed {
+        name: "direct write",
+        run: |g| g.direct.write_all_at(AlignedBuffer::new(1 << 20).bytes(), 1 << 20),
+    },
     Deed { name: "stat of an open file", run: |g| g.open.metadata().map(drop) },
     Deed { name: "seek for data", run: |g| sys::seek(&g.open, 0, libc::SEEK_DATA).map(drop) },
-    Deed { name: "copy_file_range", run: |g| {
-        sys::copy_file_range(&File::open(g.at("big"))?, 0, &writable(g.at("other"))?, 0, 1 << 20).map(drop)
-    } },
+    Deed {
+        name: "copy_file_range",
+        run: |g| {
+            sys::copy_file_range(&File::open(g.at("big"))?, 0, &writable(g.at("other"))?, 0, 1 << 20)
+                .map(drop)
+        },
+    },
     Deed { name: "flock", run: |g| sys::flock(&File::open(g.at("small"))?, libc::LOCK_EX) },
-    Deed { name: "fcntl lock that waits", run: |g| {
-        let whole = RangeLock { kind: libc::F_WRLCK, start: 0, length: 0, pid: 0 };
-        sys::range_lock(&writable(g.at("other"))?, libc::F_SETLKW, whole).map(drop)
-    } },
+    Deed {
+        name: "fcntl lock that waits",
+        run: |g| {
+            let whole = RangeLock { kind: libc::F_WRLCK, start: 0, length: 0, pid: 0 };
+            sys::range_lock(&writable(g.at("other"))?, libc::F_SETLKW, whole).map(drop)
+        },
+    },
     Deed { name: "fsync of a directory", run: |g| g.open_dir.sync_all() },
     Deed { name: "syncfs", run: |g| sys::sync_file_system(&g.open_dir) },
 ];
@@ -274,7 +296,10 @@ impl Cluster {
 
 /// A program that holds a file open and reads it past the cache, over and over.
 fn reader(path: &Path) -> TestResult<Child> {
-    let script = format!("exec 3<'{0}'; while :; do dd if='{0}' of=/dev/null bs=1M iflag=direct 2>/dev/null; done", path.display());
+    let script = format!(
+        "exec 3<'{0}'; while :; do dd if='{0}' of=/dev/null bs=1M iflag=direct 2>/dev/null; done",
+        path.display()
+    );
     let mut command = Command::new("sh");
     command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -320,7 +345,9 @@ fn unmounts_end(stage: &Stage) -> TestResult {
             (0..3).for_each(|client| mounts::abort(&cluster.mount(client)));
         }
         busy.into_iter().try_for_each(end_reader)?;
-        ended.map_err(|failure| format!("{fault:?}, unwritten: {unwritten:?}: {failure:?}\n    {}", cluster.log()))?;
+        ended.map_err(|failure| {
+            format!("{fault:?}, unwritten: {unwritten:?}: {failure:?}\n    {}", cluster.log())
+        })?;
     }
     Ok(())
 }
@@ -340,7 +367,9 @@ fn killed_client(stage: &Stage) -> TestResult {
 
 fn told(failure: Failure, round: u32, cluster: &Cluster) -> Failure {
     match failure {
-        Failure::Failed(message) => Failure::Failed(format!("round {round}: {message}\n    {}", cluster.log())),
+        Failure::Failed(message) => {
+            Failure::Failed(format!("round {round}: {message}\n    {}", cluster.log()))
+        }
         skipped => skipped,
     }
 }
@@ -378,7 +407,14 @@ fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult
     storage.iter().try_for_each(|part| cluster.strike(*part, Fault::Stopped))?;
     let readers: Vec<Child> = ["big", "other", "to-truncate"]
         .iter()
-        .map(|name| Command::new("cat").arg(dirs[0].join(name)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().at("cat"))
+        .map(|name| {
+            Command::new("cat")
+                .arg(dirs[0].join(name))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .at("cat")
+        })
         .collect::<TestResult<_>>()?;
     thread::sleep(Duration::from_millis(500));
     // Opening for writing takes the readers' leases away.

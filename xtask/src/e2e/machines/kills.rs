@@ -122,15 +122,16 @@ fn history_of_four_mounts(stage: &Stage) -> TestResult {
     for seed in 1..=if stage.full { SEEDS.1 } else { SEEDS.0 } {
         let misfortunes = misfortunes(stage.full, seed);
         let seconds = misfortunes.len() as u64 * (FAULT + REST).as_secs() + AFTER_SECS;
-        let outcome = under_load(stage, &mut cluster, &format!("seed-{seed}"), plan(seconds, seed), |cluster| {
-            for (part, fault) in &misfortunes {
-                thread::sleep(REST);
-                cluster.strike(*part, *fault)?;
-                thread::sleep(FAULT);
-                cluster.mend(*part, *fault)?;
-            }
-            Ok(())
-        })?;
+        let outcome =
+            under_load(stage, &mut cluster, &format!("seed-{seed}"), plan(seconds, seed), |cluster| {
+                for (part, fault) in &misfortunes {
+                    thread::sleep(REST);
+                    cluster.strike(*part, *fault)?;
+                    thread::sleep(FAULT);
+                    cluster.mend(*part, *fault)?;
+                }
+                Ok(())
+            })?;
         ensure!(
             outcome.errors.is_empty(),
             "errors although all of {misfortunes:?} was put right in time: {:?}\n    {}",
