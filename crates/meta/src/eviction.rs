@@ -1,12 +1,17 @@
 //! Recalls and their answers, and the end of sessions that don't answer.
 
-use crate::limits::{FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, YIELD_TIME};
+use crate::grace::stored_sessions;
+use crate::limits::{
+    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, TELL_TIME, YIELD_TIME,
+};
 use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
-use crate::view::store_error;
-use namespace::keys;
+use crate::view::{not_owner, store_error};
+use bytes::Bytes;
+use kv::{Batch, Guard, Outcome};
 use namespace::leases::Due;
+use namespace::{Writes, keys};
 use parking_lot::Mutex;
 use prost::Message;
 use rt::sync::Event;
@@ -15,14 +20,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, PartitionId, Result, SessionId, TargetId};
-use wire::{MetaOp, MetaReply, Recall, StorageOp, Yield};
+use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
+use wire::{MetaOp, MetaReply, PartitionsRequest, Recall, StorageOp, Yield};
 
 impl MetaService {
     /// Makes a session known. One of another process is known durably when this returns.
     pub async fn register_session(&self, id: SessionId, kind: SessionKind) -> Result<()> {
         self.make_known(id, kind).await?;
-        self.grace.returned(id);
+        self.session_returned(id);
         Ok(())
     }
 
@@ -38,11 +43,52 @@ impl MetaService {
         self.sessions.register_remote(id, &**self.executors.writer.engine()).map(|_| ())
     }
 
-    /// Stores the record of a session of another process.
+    /// Stores the record of a session of another process, or removes it. One that was ended against its will stays so, whichever service has
+    /// ended it.
     pub(crate) async fn keep_session(&self, id: SessionId, record: Option<StoredSession>) -> Result<()> {
-        let value = record.map(|record| record.encode_to_vec().into());
-        // In the name of the first partition, so that a service that was replaced changes nothing.
-        self.executors.write(PartitionId(0), vec![(keys::session(id).to_vec(), value)]).await
+        let key = keys::session(id).to_vec();
+        loop {
+            let before = self.executors.writer.engine().get(&key).map_err(|error| store_error(&error))?;
+            let stored = before.clone().map(StoredSession::decode).transpose();
+            let stored = stored.map_err(|cause| {
+                Error::new(Errno::EIO, format!("the record of session {id} is damaged: {cause}"))
+            })?;
+            if stored.is_some_and(|stored| stored.is_ended()) && record != Some(StoredSession::ENDED) {
+                self.has_ended(id);
+                return if record.is_none() { Ok(()) } else { self.sessions.check_id(id) };
+            }
+            let value: Option<Bytes> = record.map(|record| record.encode_to_vec().into());
+            if value == before {
+                return Ok(());
+            }
+            let guards = vec![Guard { key: key.clone(), expected: before }];
+            if self.commit_as_member(guards, vec![(key.clone(), value)]).await? == Outcome::Won {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Commits what belongs to no partition. In the name of one that is owned, if there is any, so that a service that was replaced changes nothing.
+    pub(crate) async fn commit_as_member(&self, guards: Vec<Guard>, writes: Writes) -> Result<Outcome> {
+        let badge = self.all_partitions().find_map(|partition| {
+            let executor = self.executors.lock(partition).ok()?;
+            executor.is_owned().then(|| (partition, executor.owner.clone()))
+        });
+        let (partition, badge) = badge.unzip();
+        let guards = guards.into_iter().chain(badge.clone()).collect();
+        let outcome = self.executors.writer.commit(Batch { guards, writes }).await;
+        let outcome = outcome.map_err(|error| store_error(&error))?;
+        if let (Outcome::Lost, Some(partition), Some(badge)) = (outcome, partition, badge) {
+            let now = self.executors.writer.engine().get(&badge.key).map_err(|error| store_error(&error))?;
+            let mut executor = self.executors.lock(partition)?;
+            if now != badge.expected && executor.owner == badge {
+                executor.leave();
+                if self.neighbours.is_none() {
+                    return Err(not_owner(partition));
+                }
+            }
+        }
+        Ok(outcome)
     }
 
     /// The session of a request, made known by it if nobody registered it.
@@ -50,7 +96,10 @@ impl MetaService {
     /// # Errors
     /// `ESTALE` for one that was evicted, `ENOTCONN` for one from before a start.
     pub(crate) fn session_of(&self, id: SessionId) -> Result<Arc<Session>> {
-        if self.grace.is_expected(id) && self.sessions.is_unknown(id) {
+        self.sessions.check_id(id)?;
+        // One that shares its sessions with other services makes none known by itself.
+        let is_company = self.neighbours.is_some() && id != SessionId(0);
+        if self.grace.is_expected(id) || (is_company && self.sessions.is_unknown(id)) {
             return Err(is_not_registered(id));
         }
         self.sessions.get(id)
@@ -67,7 +116,7 @@ impl MetaService {
         self.leases.end_session(id);
         let asker = session.asker();
         in_use.iter().for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));
-        self.grace.returned(id);
+        self.session_returned(id);
         Ok(())
     }
 
@@ -82,6 +131,9 @@ impl MetaService {
         }
         within(RECALL_POLL, session.wait_for_recalls()).await;
         session.check()?;
+        if self.grace.is_expected(session.id) {
+            return Err(is_not_registered(session.id));
+        }
         Ok(session.recalls_after(after))
     }
 
@@ -162,10 +214,52 @@ impl MetaService {
         );
         self.fence(id).await;
         let noted = self.keep_session(id, Some(StoredSession::ENDED)).await;
+        self.tell_of_end(id);
         if let Err(error) = noted.and(self.wind_up(id).await) {
             tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
         }
         self.sessions.bury(id);
+    }
+
+    /// Tells the other services that a session has been ended.
+    fn tell_of_end(&self, session: SessionId) {
+        for other in self.neighbours.iter().flat_map(|neighbours| neighbours.others()) {
+            rt::spawn(async move {
+                // One that doesn't answer finds it in the store.
+                _ = within(TELL_TIME, other.call(PartitionsRequest::Ended { session }, None)).await;
+            });
+        }
+    }
+
+    /// Another service has ended a session, and the targets know.
+    pub(crate) fn has_ended(&self, id: SessionId) {
+        let known = self.sessions.find(id).filter(|session| session.is_remote());
+        if known.is_none() && !self.grace.is_expected(id) {
+            self.sessions.bury(id);
+            return;
+        }
+        let (Some(myself), true) = (self.myself.upgrade(), known.is_none_or(|session| session.end())) else {
+            return;
+        };
+        rt::spawn(async move {
+            if let Err(error) = myself.wind_up(id).await {
+                tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
+            }
+            myself.sessions.bury(id);
+            myself.session_returned(id);
+        });
+    }
+
+    /// Looks whether other services have ended sessions.
+    fn note_ended_elsewhere(&self) -> Result<()> {
+        if self.neighbours.is_some() {
+            let (_, ended) = stored_sessions(&**self.executors.writer.engine())?;
+            ended
+                .into_iter()
+                .filter(|id| self.sessions.find(*id).is_some())
+                .for_each(|id| self.has_ended(id));
+        }
+        Ok(())
     }
 
     /// Makes every target refuse a session. One that doesn't answer for [`FENCE_TIME`] is taken for dead, and told when it is back.
@@ -223,6 +317,9 @@ impl MetaService {
                 self.evict(id);
             }
             self.pay_fences().await;
+            if let Err(error) = self.note_ended_elsewhere() {
+                tracing::debug!(%error, "whether other services have ended sessions is not known for now");
+            }
         }
     }
 

@@ -1,7 +1,8 @@
-//! The time after a start in which sessions of before may come back.
+//! The time in which sessions of before may come back, after a start and after partitions were adopted.
 //!
-//! A restart forgets all leases, but the sessions that had them don't know yet. Until each of them has registered again, and so dropped what it
-//! cached, or is ended for good, nothing is read or changed.
+//! A service that adopts a partition knows nothing of the leases that were granted there, and of what is open. Until each session that may have
+//! something there has registered again, and so dropped what it cached, or is ended for good, nothing is read or changed in what was
+//! adopted.
 
 use crate::eviction::within;
 use crate::limits::GRACE_TIME;
@@ -17,31 +18,43 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, Result, SessionId};
+use types::{Errno, Error, PartitionId, Result, SessionId};
 
-/// What is known of sessions from before the start.
+/// What is known of sessions from before.
+#[derive(Default)]
 pub(crate) struct Grace {
-    /// Sessions that may come back.
-    expected: Mutex<BTreeSet<SessionId>>,
-    /// There were some.
-    is_needed: bool,
-    until_ns: u64,
+    state: Mutex<State>,
     is_on: AtomicBool,
-    /// Somebody sees to its end.
-    is_ending: AtomicBool,
     over: Event,
 }
 
+#[derive(Default)]
+struct State {
+    /// Sessions that may come back.
+    expected: BTreeSet<SessionId>,
+    until_ns: u64,
+    /// Somebody sees to its end.
+    is_ending: bool,
+    was_needed: bool,
+}
+
 impl Grace {
-    pub fn new(expected: BTreeSet<SessionId>) -> Grace {
-        Grace {
-            until_ns: rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64,
-            is_needed: !expected.is_empty(),
-            is_on: AtomicBool::new(!expected.is_empty()),
-            is_ending: AtomicBool::new(false),
-            expected: Mutex::new(expected),
-            over: Event::new(),
+    /// These sessions may come back, from now on for [`GRACE_TIME`].
+    fn begin(&self, expected: BTreeSet<SessionId>) {
+        if expected.is_empty() {
+            return;
         }
+        let mut state = self.state.lock();
+        state.expected.extend(expected);
+        state.until_ns = rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64;
+        self.over.clear();
+        state.was_needed = true;
+        self.is_on.store(true, Ordering::Release);
+    }
+
+    /// Whether there were sessions that might come back.
+    fn was_needed(&self) -> bool {
+        self.state.lock().was_needed
     }
 
     pub fn is_on(&self) -> bool {
@@ -49,41 +62,77 @@ impl Grace {
     }
 
     pub fn is_expected(&self, session: SessionId) -> bool {
-        self.is_on() && self.expected.lock().contains(&session)
+        self.is_on() && self.state.lock().expected.contains(&session)
     }
 
-    /// A session is back.
-    pub fn returned(&self, session: SessionId) {
+    /// A session is back, or gone for good; true if it was the last one, and the grace is over.
+    fn returned(&self, session: SessionId) -> bool {
         if !self.is_on() {
-            return;
+            return false;
         }
-        let are_all_back = {
-            let mut expected = self.expected.lock();
-            expected.remove(&session) && expected.is_empty()
-        };
-        if are_all_back && !self.is_ending.swap(true, Ordering::AcqRel) {
+        let mut state = self.state.lock();
+        state.expected.remove(&session);
+        let is_over = state.expected.is_empty() && !state.is_ending;
+        if is_over {
             self.end();
         }
+        is_over
     }
 
-    fn remaining(&self) -> Duration {
-        Duration::from_nanos(self.until_ns.saturating_sub(rt::monotonic_ns()))
-    }
-
+    /// To be called with the state held, so that a grace that begins meanwhile isn't ended.
     fn end(&self) {
         self.is_on.store(false, Ordering::Release);
         self.over.set();
     }
+
+    fn remaining(&self) -> Duration {
+        Duration::from_nanos(self.state.lock().until_ns.saturating_sub(rt::monotonic_ns()))
+    }
+
+    /// The sessions that have not come back in time, for who ends them. `None` when somebody does already.
+    fn late(&self) -> Option<BTreeSet<SessionId>> {
+        let mut state = self.state.lock();
+        (!std::mem::replace(&mut state.is_ending, true)).then(|| state.expected.clone())
+    }
+
+    /// They are ended; true if nobody else is expected, and the grace is over.
+    fn ended(&self, late: &BTreeSet<SessionId>) -> bool {
+        let mut state = self.state.lock();
+        state.is_ending = false;
+        state.expected.retain(|session| !late.contains(session));
+        let is_over = state.expected.is_empty();
+        if is_over {
+            self.end();
+        }
+        is_over
+    }
 }
 
 impl MetaService {
-    /// Waits until all sessions of before the start are back or ended.
+    /// Expects all sessions of which the store knows to say what they have open.
+    pub(crate) fn expect_sessions(&self) -> Result<()> {
+        let (living, ended) = stored_sessions(&**self.executors.writer.engine())?;
+        ended.into_iter().for_each(|id| self.has_ended(id));
+        // Who waits for recalls learns of it now.
+        living.iter().filter_map(|id| self.sessions.find(*id)).for_each(|session| session.wake());
+        self.grace.begin(living);
+        Ok(())
+    }
+
+    /// A session is back, or gone for good.
+    pub(crate) fn session_returned(&self, id: SessionId) {
+        if self.grace.returned(id) {
+            self.open_closed();
+        }
+    }
+
+    /// Waits until all sessions of before are back or ended.
     pub(crate) async fn wait_for_grace(&self) {
         while self.grace.is_on() {
             let remaining = self.grace.remaining();
             if remaining.is_zero() {
                 self.end_grace();
-                self.grace.over.wait().await;
+                within(GRACE_TIME, self.grace.over.wait()).await;
             } else {
                 within(remaining, self.grace.over.wait()).await;
             }
@@ -93,29 +142,35 @@ impl MetaService {
     /// Begins to end the sessions that didn't come back.
     fn end_grace(&self) {
         let Some(myself) = self.myself.upgrade() else { return };
-        if !self.grace.is_ending.swap(true, Ordering::AcqRel) {
-            rt::spawn(async move { myself.carry_out_end_of_grace().await });
+        if let Some(late) = self.grace.late() {
+            rt::spawn(async move { myself.carry_out_end_of_grace(late).await });
         }
     }
 
-    async fn carry_out_end_of_grace(self: Arc<Self>) {
+    async fn carry_out_end_of_grace(self: Arc<Self>, late: BTreeSet<SessionId>) {
         // Still expected until they are ended: none comes back in between.
-        let late = self.grace.expected.lock().clone();
         late.iter().for_each(|id| self.sessions.bury(*id));
-        for id in late {
+        for &id in &late {
             self.clone().carry_out_eviction(id).await;
         }
-        self.grace.end();
+        if self.grace.ended(&late) {
+            self.open_closed();
+        }
     }
 
-    /// Sees to what had to wait for the end of the grace.
+    /// Sees to what had to wait for the end of the grace of a start.
     pub(crate) async fn tidy_after_grace(self: Arc<Self>) {
-        if !self.grace.is_needed {
+        if self.neighbours.is_some() || !self.grace.was_needed() {
             return;
         }
         self.wait_for_grace().await;
+        self.reclaim_unknown(&self.owned()).await;
+    }
+
+    /// Deletes what sessions had open without a name that didn't come back.
+    pub(crate) async fn reclaim_unknown(&self, partitions: &[PartitionId]) {
         let is_unknown = |session| self.sessions.find(session).is_none();
-        if let Err(error) = self.reclaim_all_orphans(is_unknown).await {
+        if let Err(error) = self.reclaim_all_orphans(partitions, is_unknown).await {
             tracing::warn!(%error, "files without a name stay until the next start");
         }
     }

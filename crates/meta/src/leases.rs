@@ -11,7 +11,7 @@ use rt::sync::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use types::{InodeId, SessionId};
+use types::{InodeId, PartitionId, SessionId};
 use wire::{LeaseMode, Yield};
 
 /// All leases of the service. A restart forgets them.
@@ -128,6 +128,15 @@ impl Leases {
             let freed = self.counted(&mut shard, |table| table.end_session(session));
             freed.into_iter().for_each(|ino| shard.wake(ino));
             self.take_abandoned(&mut shard);
+        }
+    }
+
+    /// Forgets a partition that is another service's now. Who waits for answers finds that out.
+    pub fn forget_partition(&self, partition: PartitionId) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let forgotten = self.counted(&mut shard, |table| table.forget_partition(partition));
+            forgotten.into_iter().for_each(|ino| shard.wake(ino));
         }
     }
 

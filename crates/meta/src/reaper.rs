@@ -56,7 +56,7 @@ impl MetaService {
     /// Deletes the chunks of all files that are gone. Those whose targets don't answer are left for the next time.
     pub async fn reap(&self) -> Result<()> {
         let mut first_error = Ok(());
-        for partition in self.all_partitions() {
+        for partition in self.owned() {
             let mut after = InodeId(0);
             loop {
                 let page = self.doomed_page(partition, after).await?;

@@ -66,7 +66,7 @@ impl Sessions {
         match known {
             Some(session) => session.check().map(|()| session),
             None if self.evicted.read().contains(&id) => Err(has_been_ended(id)),
-            None => self.insert(Session::new(id, SessionKind::Local)),
+            None => self.insert(Arc::new(Session::new(id, SessionKind::Local))),
         }
     }
 
@@ -88,26 +88,33 @@ impl Sessions {
     /// Makes a session known whose life ends with this process.
     pub fn register_local(&self, id: SessionId) -> Result<Arc<Session>> {
         self.by_id.write().remove(&id);
-        self.insert(Session::new(id, SessionKind::Local))
+        self.insert(Arc::new(Session::new(id, SessionKind::Local)))
     }
 
-    /// Makes a session of another process known, with the answers that are in the store.
+    /// Makes a session of another process known, with the answers that are in the store. Those of one that is known, too: they may have been given by
+    /// another service, whose partitions this one has adopted.
     pub fn register_remote(&self, id: SessionId, engine: &dyn Engine) -> Result<Arc<Session>> {
         self.check_id(id)?;
-        if let Some(session) = self.find(id).filter(|session| session.kind == SessionKind::Remote) {
+        let known = self.find(id).filter(|session| session.kind == SessionKind::Remote);
+        if let Some(session) = &known {
             session.check()?;
             session.recalls.lock().clear();
             session.hear();
-            return Ok(session);
         }
         let range = keys::operations_of(id);
         let stored = engine.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION);
-        let session = Session::new(id, SessionKind::Remote);
+        let session = match &known {
+            Some(session) => session.clone(),
+            None => Arc::new(Session::new(id, SessionKind::Remote)),
+        };
         for (key, value) in stored.map_err(|error| store_error(&error))? {
             let reply = StoredReply::decode(value).ok().and_then(|stored| stored.reply());
             if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply) {
-                session.replies.lock().insert(sequence, Recorded { reply, ticket: None });
+                session.replies.lock().insert_old(sequence, Recorded { reply, ticket: None });
             }
+        }
+        if known.is_some() {
+            return Ok(session);
         }
         self.by_id.write().remove(&id);
         self.insert(session)
@@ -162,13 +169,13 @@ impl Sessions {
         number
     }
 
-    fn insert(&self, session: Session) -> Result<Arc<Session>> {
+    fn insert(&self, session: Arc<Session>) -> Result<Arc<Session>> {
         let mut by_id = self.by_id.write();
         if by_id.len() >= MAX_SESSIONS && !by_id.contains_key(&session.id) {
             let message = format!("{MAX_SESSIONS} sessions are open, session {} is one too many", session.id);
             return Err(Error::new(Errno::EBUSY, message).hint("unmount clients that are not needed"));
         }
-        Ok(by_id.entry(session.id).or_insert_with(|| Arc::new(session)).clone())
+        Ok(by_id.entry(session.id).or_insert(session).clone())
     }
 }
 
@@ -204,6 +211,11 @@ impl Session {
 
     pub fn is_remote(&self) -> bool {
         self.kind == SessionKind::Remote
+    }
+
+    /// Lets a wait for recalls return.
+    pub fn wake(&self) {
+        self.some_recalls.set();
     }
 
     /// Notes that the session lives.

@@ -38,6 +38,9 @@ impl View<'_> {
 
 impl Reader for View<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        if self.held.is_guest(keys::partition_of_key(key)) {
+            return self.engine.get(key).map_err(|error| ReadError::Store(store_error(&error)));
+        }
         if let Some(write) = self.overlay(key)?.get(key) {
             self.see(&write.ticket);
             return Ok(write.value.clone());
@@ -55,6 +58,9 @@ impl Reader for View<'_> {
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
         if from >= to {
             return Ok(Vec::new());
+        }
+        if self.held.is_guest(keys::partition_of_key(from)) {
+            return self.engine.scan(from, to, limit).map_err(|error| ReadError::Store(store_error(&error)));
         }
         let overlay = self.overlay(from)?;
         let bounds = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to));
@@ -102,7 +108,7 @@ pub(crate) fn store_error(error: &KvError) -> Error {
     }
 }
 
-/// The answer of a service that does not own a partition any more.
+/// The answer of a service that does not own a partition.
 pub(crate) fn not_owner(partition: PartitionId) -> Error {
-    Error::new(Errno::ESTALE, format!("partition {partition} has moved to another metadata service"))
+    Error::new(Errno::EREMOTE, format!("partition {partition} is executed by another metadata service"))
 }

@@ -130,6 +130,16 @@ pub fn apply(env: &Env<'_>, reader: &dyn Reader, op: &MetaOp) -> Result<Applied,
     ops::apply(tx::Tx::new(env, reader), op)
 }
 
+/// What a lookup finds without the inode: its number and the type bits of its mode. Reads the directory's partition only.
+pub fn find(
+    env: &Env<'_>,
+    reader: &dyn Reader,
+    parent: InodeId,
+    name: &[u8],
+) -> Result<(InodeId, u32), Failure> {
+    ops::find(&tx::Tx::new(env, reader), parent, name)
+}
+
 /// The partition that a command surely reads: the best one to start with.
 pub fn home_partition(op: &MetaOp) -> PartitionId {
     ops::subject(op).partition()

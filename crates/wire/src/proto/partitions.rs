@@ -141,7 +141,8 @@ struct ExecutedFields {
 }
 
 fn partition(number: u32) -> Result<PartitionId, Malformed> {
-    let number = u16::try_from(number).map_err(|_| Malformed::new(format!("impossible partition {number}")))?;
+    let number =
+        u16::try_from(number).map_err(|_| Malformed::new(format!("impossible partition {number}")))?;
     Ok(PartitionId(number))
 }
 
@@ -202,10 +203,9 @@ impl TryFrom<AskFields> for PartitionsRequest {
                 let files = bounded(f.files, "files to tidy")?.into_iter().map(InodeId).collect();
                 PartitionsRequest::Tidy { target: TargetId(f.target), files }
             }
-            AskFields::FileOn(f) => PartitionsRequest::FileOn {
-                target: TargetId(f.target),
-                partition: partition(f.partition)?,
-            },
+            AskFields::FileOn(f) => {
+                PartitionsRequest::FileOn { target: TargetId(f.target), partition: partition(f.partition)? }
+            }
             AskFields::Sessions(()) => PartitionsRequest::Sessions,
             AskFields::Evict(f) => PartitionsRequest::Evict { session: SessionId(f.session) },
             AskFields::Executed(()) => PartitionsRequest::Executed,

@@ -38,7 +38,9 @@ pub fn samples() -> Vec<Sample> {
     let replies = storage_replies().into_iter();
     samples.extend(replies.map(|reply| sample(format!("storage_reply-{}", kind(&reply)), reply)));
     samples.extend(
-        partitions_requests().into_iter().map(|ask| sample(format!("partitions_request-{}", kind(&ask)), ask)),
+        partitions_requests()
+            .into_iter()
+            .map(|ask| sample(format!("partitions_request-{}", kind(&ask)), ask)),
     );
     let replies = partitions_replies().into_iter();
     samples.extend(replies.map(|reply| sample(format!("partitions_reply-{}", kind(&reply)), reply)));
