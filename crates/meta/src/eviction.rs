@@ -3,7 +3,7 @@
 use crate::limits::{FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, YIELD_TIME};
 use crate::record::StoredSession;
 use crate::service::MetaService;
-use crate::sessions::{Session, SessionKind};
+use crate::sessions::{Session, SessionKind, stored_answers};
 use crate::view::store_error;
 use namespace::keys;
 use namespace::leases::Due;
@@ -33,9 +33,10 @@ impl MetaService {
         self.sessions.check_id(id)?;
         if !self.sessions.is_remote(id) {
             self.keep_session(id, Some(StoredSession::LIVING)).await?;
-            self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
+            self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         }
-        self.sessions.register_remote(id, &**self.executors.writer.engine()).map(|_| ())
+        let answers = stored_answers(&self.executors.store, id).await?;
+        self.sessions.register_remote(id, answers).map(|_| ())
     }
 
     /// Stores the record of a session of another process.

@@ -1,17 +1,18 @@
 //! Executors: who runs commands on a partition, and what they have under way.
 
 use crate::cache::Cache;
+use crate::fetch::{Fetched, Readings, Want, partitions_of};
+use crate::limits::MAX_FETCHES;
 use crate::stats::Counters;
 use crate::view::{View, not_owner, store_error};
 use bytes::Bytes;
-use kv::{Batch, Engine, Guard, Outcome, Ticket, Writer};
+use kv::{Batch, Guard, Outcome, Store, Ticket};
 use namespace::leases::Due;
 use namespace::{Failure, Writes, keys};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use types::{Errno, Error, PartitionId, Result};
 
 /// Writes of a partition that are on their way to the store.
@@ -24,9 +25,8 @@ pub(crate) struct PendingWrite {
 
 /// All executors of a service.
 pub(crate) struct Executors {
-    pub writer: Arc<Writer>,
+    pub store: Store,
     pub counters: Counters,
-    engine: Arc<dyn Engine>,
     cache: Cache,
     partitions: Vec<Mutex<Executor>>,
 }
@@ -42,6 +42,10 @@ struct Executor {
     barrier: Option<Ticket>,
     /// Another service owns the partition now.
     replaced: bool,
+    /// Whether another service owns it has to be asked of the store.
+    in_doubt: bool,
+    /// Commands that fetch something of the partition.
+    readings: Readings,
 }
 
 /// The partitions that a command holds, in ascending order.
@@ -63,6 +67,8 @@ pub(crate) enum Stop {
     NeedPartition(PartitionId),
     /// Leases are in the way; nothing changes until these recalls are answered.
     Leases(Vec<Due>),
+    /// Something has to be fetched, of which the view knows; nothing changes.
+    NotHere,
 }
 
 impl From<Failure> for Stop {
@@ -70,6 +76,7 @@ impl From<Failure> for Stop {
         match failure {
             Failure::Refused(error) => Stop::Refused(error),
             Failure::NeedPartition(partition) => Stop::NeedPartition(partition),
+            Failure::NotHere => Stop::NotHere,
         }
     }
 }
@@ -95,13 +102,17 @@ enum Attempt<T> {
     Need(PartitionId),
     /// This commit has to be in first.
     After(Ticket),
+    /// This has to be fetched first.
+    Fetch(Vec<Want>),
+    /// The store has to be asked first who owns this partition.
+    Doubt(PartitionId),
     /// Carried out; to be answered when the commit is in.
     Done { answer: Result<T>, after: Option<Ticket> },
 }
 
 impl Executors {
     /// Executors of the partitions that these guards say are owned, in ascending order from 0.
-    pub fn new(writer: Arc<Writer>, owners: Vec<Guard>) -> Executors {
+    pub fn new(store: Store, owners: Vec<Guard>) -> Executors {
         let executor = |(partition, owner)| {
             Mutex::new(Executor {
                 partition: PartitionId(partition as u16),
@@ -110,11 +121,12 @@ impl Executors {
                 pending: VecDeque::new(),
                 barrier: None,
                 replaced: false,
+                in_doubt: false,
+                readings: Readings::default(),
             })
         };
         Executors {
-            engine: writer.engine().clone(),
-            writer,
+            store,
             counters: Counters::default(),
             cache: Cache::new(),
             partitions: owners.into_iter().enumerate().map(executor).collect(),
@@ -134,8 +146,11 @@ impl Executors {
         partitions.sort_unstable();
         partitions.dedup();
         self.check(&partitions)?;
+        let mut reading = Reading { executors: self, fetched: Fetched::default() };
+        let mut fetches = 0;
         loop {
-            match self.attempt(&partitions, &mut command, &mut enqueued) {
+            self.store.admit().await;
+            match self.attempt(&partitions, &mut reading.fetched, &mut command, &mut enqueued) {
                 Attempt::Done { answer, after: None } => return answer.map(Ran::Answered),
                 Attempt::Done { answer, after: Some(ticket) } => {
                     return self.committed(&partitions, &ticket).await.and(answer).map(Ran::Answered);
@@ -147,11 +162,20 @@ impl Executors {
                 Attempt::After(ticket) => {
                     self.counters.reruns.add(1);
                     // Its outcome is the business of who asked for it; a failure of the store is met again right below.
-                    let _ = self.writer.wait(&ticket).await;
+                    let _ = self.store.wait(&ticket).await;
                     if matches!(ticket.result(), Some(Err(_))) {
                         return self.committed(&partitions, &ticket).await.and(Err(Errno::EIO.into()));
                     }
                 }
+                Attempt::Fetch(wants) => {
+                    self.counters.reruns.add(1);
+                    fetches += 1;
+                    if fetches > MAX_FETCHES {
+                        return Err(Error::new(Errno::EIO, "a command reads without end"));
+                    }
+                    reading.fetched.fetch(&self.store, wants).await.map_err(|error| store_error(&error))?;
+                }
+                Attempt::Doubt(partition) => self.settle_doubt(partition).await?,
                 Attempt::Need(partition) => {
                     self.counters.reruns.add(1);
                     // The set grows with every round, so that there are at most as many as partitions.
@@ -194,6 +218,7 @@ impl Executors {
     fn attempt<T>(
         &self,
         partitions: &[PartitionId],
+        fetched: &mut Fetched,
         command: &mut impl FnMut(&View<'_>) -> Result<Change<T>, Stop>,
         enqueued: &mut impl FnMut(&Ticket, &T),
     ) -> Attempt<T> {
@@ -204,20 +229,34 @@ impl Executors {
             if executor.replaced {
                 return Attempt::Done { answer: Err(not_owner(executor.partition)), after: None };
             }
+            if executor.in_doubt {
+                return Attempt::Doubt(executor.partition);
+            }
             if let Some(ticket) = &executor.barrier {
                 return Attempt::After(ticket.clone());
             }
+            executor.check(fetched);
         }
         let view = View {
-            engine: &*self.engine,
+            engine: self.store.engine().map(|engine| &**engine),
+            fetched,
+            wants: RefCell::default(),
             cache: &self.cache,
             counters: &self.counters,
             held: &held,
             seen: RefCell::new(None),
         };
         let result = command(&view);
-        let seen = view.seen.into_inner();
+        let (seen, wants) = (view.seen.into_inner(), view.wants.into_inner());
         match result {
+            Err(Stop::NotHere) => {
+                for partition in partitions_of(&wants) {
+                    if let Some(executor) = held.executor(partition) {
+                        fetched.begin(partition, &mut executor.readings);
+                    }
+                }
+                Attempt::Fetch(wants)
+            }
             Err(Stop::NeedPartition(partition)) => Attempt::Need(partition),
             Err(Stop::Leases(due)) => Attempt::Leases(due),
             Err(Stop::Refused(error)) => Attempt::Done { answer: Err(error), after: seen },
@@ -239,7 +278,7 @@ impl Executors {
             shown.push((Bytes::copy_from_slice(key), value.clone()));
         }
         let guards = held.executors.iter().map(|executor| executor.owner.clone()).collect();
-        let ticket = self.writer.enqueue(Batch { guards, writes });
+        let ticket = self.store.enqueue(Batch { guards, writes });
         if matches!(ticket.result(), Some(Err(_))) {
             // The writer takes no writes any more. What was not enqueued must not pile up here. A ticket that is settled well already
             // (another core led the commit meanwhile) goes on like any other: the cache has to learn of its writes.
@@ -263,7 +302,7 @@ impl Executors {
 
     /// Waits for a commit that an answer tells of.
     async fn committed(&self, partitions: &[PartitionId], ticket: &Ticket) -> Result<()> {
-        match self.writer.wait(ticket).await {
+        match self.store.wait(ticket).await {
             Ok(Outcome::Won) => Ok(()),
             Ok(outcome) => {
                 for partition in partitions {
@@ -291,6 +330,10 @@ impl Executors {
                 Some(Err(_)) | None => break,
             };
             let Some((ticket, keys)) = executor.pending.pop_front() else { break };
+            if outcome == Outcome::Won && executor.readings.are_active() {
+                self.keep(executor, &ticket, keys);
+                continue;
+            }
             for key in keys {
                 if let Entry::Occupied(write) = executor.overlay.entry(key)
                     && write.get().ticket.number() == ticket.number()
@@ -300,12 +343,25 @@ impl Executors {
                 }
             }
             if outcome != Outcome::Won {
+                executor.readings.make_void();
                 self.doubt(executor);
             }
         }
+        executor.readings.release(&mut executor.overlay);
         if executor.barrier.as_ref().is_some_and(|ticket| matches!(ticket.result(), Some(Ok(_)))) {
             executor.barrier = None;
         }
+    }
+
+    /// As in [`Executors::retire`], but leaves the writes where they are, for commands that fetch.
+    fn keep(&self, executor: &mut Executor, ticket: &Ticket, keys: Vec<Bytes>) {
+        for key in &keys {
+            let write = executor.overlay.get(key).filter(|write| write.ticket.number() == ticket.number());
+            if let Some(write) = write {
+                self.remember(Outcome::Won, key.clone(), write.value.clone());
+            }
+        }
+        executor.readings.keep(ticket, keys);
     }
 
     fn remember(&self, outcome: Outcome, key: Bytes, value: Option<Bytes>) {
@@ -318,18 +374,64 @@ impl Executors {
     /// A commit was lost: asks the store who owns the partition. If the service still does, another partition of that
     /// commit was the cause, and nothing was run on top of it.
     fn doubt(&self, executor: &mut Executor) {
-        let owner = self.engine.get(&executor.owner.key);
-        if owner.is_ok_and(|owner| owner == executor.owner.expected) {
-            return;
+        match self.store.engine() {
+            Some(engine) => {
+                let owner = engine.get(&executor.owner.key);
+                if !owner.is_ok_and(|owner| owner == executor.owner.expected) {
+                    executor.replace();
+                }
+            }
+            None => executor.in_doubt = true,
         }
+    }
+
+    /// Asks a store that is elsewhere who owns a partition. Nothing is run there meanwhile.
+    async fn settle_doubt(&self, partition: PartitionId) -> Result<()> {
+        let executor = || self.partitions[partition.0 as usize].lock();
+        let expected = executor().owner.clone();
+        let owner = self.store.get(&expected.key).await.map_err(|error| store_error(&error))?;
+        let mut executor = executor();
+        if executor.in_doubt && executor.owner == expected {
+            executor.in_doubt = false;
+            if owner != expected.expected {
+                executor.replace();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Executor {
+    fn check(&mut self, fetched: &mut Fetched) {
+        fetched.check(self.partition, &mut self.readings, &mut self.overlay);
+    }
+
+    /// Another service has taken the partition over.
+    fn replace(&mut self) {
         tracing::error!(
-            partition = executor.partition.0,
+            partition = self.partition.0,
             "another metadata service has taken this partition over"
         );
-        executor.replaced = true;
-        executor.overlay.clear();
-        executor.pending.clear();
-        executor.barrier = None;
+        self.replaced = true;
+        self.overlay.clear();
+        self.pending.clear();
+        self.barrier = None;
+        self.readings.make_void();
+    }
+}
+
+/// What a command has fetched; ends its readings when it is dropped.
+struct Reading<'a> {
+    executors: &'a Executors,
+    fetched: Fetched,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        for partition in self.fetched.partitions() {
+            let executor = &mut *self.executors.partitions[partition.0 as usize].lock();
+            self.fetched.end(partition, &mut executor.readings, &mut executor.overlay);
+        }
     }
 }
 
@@ -341,6 +443,10 @@ impl Held<'_> {
             .iter()
             .find(|executor| executor.partition == partition)
             .map(|executor| &executor.overlay)
+    }
+
+    fn executor(&mut self, partition: PartitionId) -> Option<&mut Executor> {
+        self.executors.iter_mut().find(|e| e.partition == partition).map(|executor| &mut **executor)
     }
 }
 

@@ -28,6 +28,7 @@ mod chunks;
 mod coherence;
 mod eviction;
 mod executor;
+mod fetch;
 mod grace;
 mod leases;
 mod limits;

@@ -10,7 +10,7 @@ use crate::record::Owner;
 use crate::sessions::{Session, Sessions};
 use crate::stats::MetaStats;
 use crate::view::{View, store_error};
-use kv::{Batch, Guard, Outcome, Writer};
+use kv::{Batch, Guard, Outcome, Store};
 use namespace::locks::{Holder, LockRequest, OnConflict};
 use namespace::{Env, ReadError, keys};
 use net::{Handler, LocalFuture, StorageChannels};
@@ -64,16 +64,17 @@ impl MetaService {
     ///
     /// Errors: the store's; `EBUSY` when another service does the same at this moment.
     pub async fn open(
-        writer: Arc<Writer>,
+        store: impl Into<Store>,
         options: MetaOptions,
         map: MapHandle,
         storage: impl Into<StorageChannels>,
     ) -> Result<Arc<MetaService>> {
-        let owners = take_over(&writer, &options, &map).await?;
-        let (living, ended) = stored_sessions(&**writer.engine())?;
+        let store = store.into();
+        let owners = take_over(&store, &options, &map).await?;
+        let (living, ended) = stored_sessions(&store).await?;
         Ok(Arc::new_cyclic(|myself| MetaService {
             options,
-            executors: Executors::new(writer, owners),
+            executors: Executors::new(store, owners),
             sessions: Sessions::new(ended),
             grace: Grace::new(living),
             locks: Locks::default(),
@@ -89,7 +90,7 @@ impl MetaService {
     /// Counts since the service was opened.
     pub fn stats(&self) -> MetaStats {
         let counters = &self.executors.counters;
-        let writer = self.executors.writer.stats();
+        let writer = self.executors.store.stats();
         MetaStats {
             commands: counters.commands.get(),
             refused: counters.refused.get(),
@@ -140,7 +141,7 @@ impl MetaService {
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
             MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,
             MetaOp::Sync => {
-                let synced = self.executors.writer.sync().await;
+                let synced = self.executors.store.sync().await;
                 synced.map(|()| MetaReply::Unit).map_err(|error| store_error(&error))?
             }
             _ => {
@@ -227,11 +228,11 @@ impl MetaService {
 
     /// Refuses to let the store grow while its disk is nearly full. A failed write would end all writing, of removals, too.
     fn check_room(&self) -> Result<(), Stop> {
-        let engine = self.executors.writer.engine();
-        if engine.has_room() {
+        let store = &self.executors.store;
+        if store.has_room() {
             return Ok(());
         }
-        let message = format!("the disk of the metadata store at {} is nearly full", engine.place());
+        let message = format!("the disk of the metadata store at {} is nearly full", store.place());
         Err(Stop::Refused(
             Error::new(Errno::ENOSPC, message).hint("delete files, or free space on that disk"),
         ))
@@ -247,6 +248,7 @@ impl MetaService {
             Ok(answer) => Ok(Change { answer, writes: Vec::new() }),
             Err(ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
             Err(ReadError::Store(error)) => Err(Stop::Refused(error)),
+            Err(ReadError::NotHere) => Err(Stop::NotHere),
         };
         self.executors.transact_freely(partition, command).await
     }
@@ -303,14 +305,16 @@ fn partitions_of(op: &MetaOp) -> (PartitionId, Option<PartitionId>) {
 
 /// Writes the service's name on every partition, and the root directory of a new file system. Returns what every later
 /// commit checks.
-async fn take_over(writer: &Writer, options: &MetaOptions, map: &MapHandle) -> Result<Vec<Guard>> {
-    let engine = writer.engine();
-    let get = |key: &[u8]| engine.get(key).map_err(|error| store_error(&error));
+async fn take_over(store: &Store, options: &MetaOptions, map: &MapHandle) -> Result<Vec<Guard>> {
+    let partitions = || (0..options.partitions).map(PartitionId);
+    let mut asked: Vec<Vec<u8>> = partitions().map(|partition| keys::owner(partition).to_vec()).collect();
+    asked.push(keys::inode(InodeId::ROOT).to_vec());
+    let mut stored = store.get_many(&asked).await.map_err(|error| store_error(&error))?;
+    let root = stored.pop().flatten();
     let mut batch = Batch::default();
     let mut owners = Vec::with_capacity(options.partitions as usize);
-    for partition in (0..options.partitions).map(PartitionId) {
+    for (partition, before) in partitions().zip(stored) {
         let key = keys::owner(partition).to_vec();
-        let before = get(&key)?;
         let owner = Owner::after(before.as_deref(), options.node).map_err(|cause| {
             Error::new(Errno::EIO, format!("the owner record of partition {partition} is damaged: {cause}"))
         })?;
@@ -319,11 +323,11 @@ async fn take_over(writer: &Writer, options: &MetaOptions, map: &MapHandle) -> R
         batch.writes.push((key.clone(), Some(value.clone().into())));
         owners.push(Guard { key, expected: Some(value.into()) });
     }
-    if get(&keys::inode(InodeId::ROOT))?.is_none() {
+    if root.is_none() {
         let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
         batch.writes.extend(namespace::format(&env(options, SessionId(0), Credentials::default(), &map)));
     }
-    match writer.commit(batch).await.map_err(|error| store_error(&error))? {
+    match store.commit(batch).await.map_err(|error| store_error(&error))? {
         Outcome::Won => Ok(owners),
         Outcome::Lost | Outcome::Unknown => {
             Err(Error::new(Errno::EBUSY, "another metadata service takes the partitions over at this moment"))

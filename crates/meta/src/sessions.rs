@@ -4,7 +4,7 @@ use crate::limits::{HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REPLIES_PER_S
 use crate::record::StoredReply;
 use crate::replies::{Recorded, Replies};
 use crate::view::store_error;
-use kv::{Engine, Ticket};
+use kv::{Pair, Store, Ticket};
 use namespace::leases::Asker;
 use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
@@ -91,8 +91,8 @@ impl Sessions {
         self.insert(Session::new(id, SessionKind::Local))
     }
 
-    /// Makes a session of another process known, with the answers that are in the store.
-    pub fn register_remote(&self, id: SessionId, engine: &dyn Engine) -> Result<Arc<Session>> {
+    /// Makes a session of another process known, with the answers that are in the store ([`stored_answers`]).
+    pub fn register_remote(&self, id: SessionId, answers: Vec<Pair>) -> Result<Arc<Session>> {
         self.check_id(id)?;
         if let Some(session) = self.find(id).filter(|session| session.kind == SessionKind::Remote) {
             session.check()?;
@@ -100,10 +100,8 @@ impl Sessions {
             session.hear();
             return Ok(session);
         }
-        let range = keys::operations_of(id);
-        let stored = engine.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION);
         let session = Session::new(id, SessionKind::Remote);
-        for (key, value) in stored.map_err(|error| store_error(&error))? {
+        for (key, value) in answers {
             let reply = StoredReply::decode(value).ok().and_then(|stored| stored.reply());
             if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply) {
                 session.replies.lock().insert(sequence, Recorded { reply, ticket: None });
@@ -170,6 +168,13 @@ impl Sessions {
         }
         Ok(by_id.entry(session.id).or_insert_with(|| Arc::new(session)).clone())
     }
+}
+
+/// The records of the last answers that a session got.
+pub(crate) async fn stored_answers(store: &Store, id: SessionId) -> Result<Vec<Pair>> {
+    let range = keys::operations_of(id);
+    let stored = store.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION).await;
+    stored.map_err(|error| store_error(&error))
 }
 
 impl Session {
