@@ -7,7 +7,7 @@
 
 use crate::coherence::Cleared;
 use crate::eviction::within;
-use crate::executor::{Attempt, Guest, Pass, Place};
+use crate::executor::{Attempt, Guest, Pass, Place, Reading};
 use crate::limits::{BORROW_TIME, ERRAND_REST, ERRAND_TIME, MAKE_WAY_TIME};
 use crate::neighbours::{Neighbours, PartitionsChannel};
 use crate::service::{Answered, Found, MetaService};
@@ -182,7 +182,10 @@ impl Errand {
         let service = &self.service;
         let map = service.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut inodes = taken.cleared.inodes.clone();
+        // What is fetched of borrowed partitions stays right as long as they are borrowed.
+        let mut reading = Reading::new(&service.executors);
         loop {
+            service.executors.store.admit().await;
             let cleared = Cleared { inodes: inodes.clone(), partitions: taken.cleared.partitions.clone() };
             let mut command = |view: &View<'_>| {
                 service.apply((&self.request, Found::WithInode), &self.session, &map, (view, &cleared))
@@ -190,12 +193,12 @@ impl Errand {
             let home = namespace::home_partition(&self.request.op);
             let pass = Pass::Errand(taken.token);
             let place = Place { home, own: &taken.own, guests: &taken.guests, pass };
-            match service.executors.attempt(&place, &mut command, &mut |_, _| ()) {
+            match service.executors.attempt(&place, &mut reading.fetched, &mut command, &mut |_, _| ()) {
                 Attempt::Done { answer, after: None } => {
                     return answer.map_or_else(Step::Refused, Step::Answered);
                 }
                 Attempt::Done { answer, after: Some(ticket) } => {
-                    match service.executors.writer.wait(&ticket).await {
+                    match service.executors.store.wait(&ticket).await {
                         Ok(Outcome::Won) => {}
                         Ok(Outcome::Lost) => {
                             // Finds out whether it was a partition of this service that was lost.
@@ -218,11 +221,17 @@ impl Errand {
                     Ok(false) => return Step::MakeWay(accesses),
                     Err(_) => return Step::Again,
                 },
+                Attempt::Fetch(wants) => {
+                    if let Err(error) = reading.fetched.fetch(&service.executors.store, wants).await {
+                        return Step::Refused(store_error(&error));
+                    }
+                }
+                Attempt::Doubt(_) => return Step::Again,
                 Attempt::Leases(due) => return Step::Leases(due),
                 Attempt::Need(partition) => return Step::Need(partition),
                 Attempt::After(ticket) => {
                     // Its outcome is the business of who asked for it.
-                    if service.executors.writer.wait(&ticket).await.is_err() {
+                    if service.executors.store.wait(&ticket).await.is_err() {
                         return Step::Refused(Errno::EIO.into());
                     }
                 }

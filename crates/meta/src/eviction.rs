@@ -6,7 +6,7 @@ use crate::limits::{
 };
 use crate::record::StoredSession;
 use crate::service::MetaService;
-use crate::sessions::{Session, SessionKind};
+use crate::sessions::{Session, SessionKind, stored_answers};
 use crate::view::{not_owner, store_error};
 use bytes::Bytes;
 use kv::{Batch, Guard, Outcome};
@@ -38,9 +38,10 @@ impl MetaService {
         self.sessions.check_id(id)?;
         if !self.sessions.is_remote(id) {
             self.keep_session(id, Some(StoredSession::LIVING)).await?;
-            self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
+            self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         }
-        self.sessions.register_remote(id, &**self.executors.writer.engine()).map(|_| ())
+        let answers = stored_answers(&self.executors.store, id).await?;
+        self.sessions.register_remote(id, answers).map(|_| ())
     }
 
     /// Stores the record of a session of another process, or removes it. One that was ended against its will stays so, whichever service has
@@ -48,7 +49,7 @@ impl MetaService {
     pub(crate) async fn keep_session(&self, id: SessionId, record: Option<StoredSession>) -> Result<()> {
         let key = keys::session(id).to_vec();
         loop {
-            let before = self.executors.writer.engine().get(&key).map_err(|error| store_error(&error))?;
+            let before = self.executors.store.get(&key).await.map_err(|error| store_error(&error))?;
             let stored = before.clone().map(StoredSession::decode).transpose();
             let stored = stored.map_err(|cause| {
                 Error::new(Errno::EIO, format!("the record of session {id} is damaged: {cause}"))
@@ -76,10 +77,10 @@ impl MetaService {
         });
         let (partition, badge) = badge.unzip();
         let guards = guards.into_iter().chain(badge.clone()).collect();
-        let outcome = self.executors.writer.commit(Batch { guards, writes }).await;
+        let outcome = self.executors.store.commit(Batch { guards, writes }).await;
         let outcome = outcome.map_err(|error| store_error(&error))?;
         if let (Outcome::Lost, Some(partition), Some(badge)) = (outcome, partition, badge) {
-            let now = self.executors.writer.engine().get(&badge.key).map_err(|error| store_error(&error))?;
+            let now = self.executors.store.get(&badge.key).await.map_err(|error| store_error(&error))?;
             let mut executor = self.executors.lock(partition)?;
             if now != badge.expected && executor.owner == badge {
                 executor.leave();
@@ -251,9 +252,9 @@ impl MetaService {
     }
 
     /// Looks whether other services have ended sessions.
-    fn note_ended_elsewhere(&self) -> Result<()> {
+    async fn note_ended_elsewhere(&self) -> Result<()> {
         if self.neighbours.is_some() {
-            let (_, ended) = stored_sessions(&**self.executors.writer.engine())?;
+            let (_, ended) = stored_sessions(&self.executors.store).await?;
             ended
                 .into_iter()
                 .filter(|id| self.sessions.find(*id).is_some())
@@ -317,7 +318,7 @@ impl MetaService {
                 self.evict(id);
             }
             self.pay_fences().await;
-            if let Err(error) = self.note_ended_elsewhere() {
+            if let Err(error) = self.note_ended_elsewhere().await {
                 tracing::debug!(%error, "whether other services have ended sessions is not known for now");
             }
         }

@@ -1,10 +1,12 @@
 //! Executors: who runs commands on a partition, and what they have under way.
 
 use crate::cache::Cache;
+use crate::fetch::{Fetched, Readings, Want, partitions_of};
+use crate::limits::MAX_FETCHES;
 use crate::stats::Counters;
 use crate::view::{View, not_owner, store_error};
 use bytes::Bytes;
-use kv::{Batch, Engine, Guard, Outcome, Ticket, Writer};
+use kv::{Batch, Guard, Outcome, Store, Ticket};
 use namespace::leases::{Access, Due};
 use namespace::{Failure, Writes, keys};
 use parking_lot::{Mutex, MutexGuard};
@@ -25,9 +27,8 @@ pub(crate) struct PendingWrite {
 
 /// All executors of a service.
 pub(crate) struct Executors {
-    pub writer: Arc<Writer>,
+    pub store: Store,
     pub counters: Counters,
-    engine: Arc<dyn Engine>,
     cache: Cache,
     partitions: Vec<Mutex<Executor>>,
 }
@@ -47,6 +48,10 @@ pub(crate) struct Executor {
     pub pending: VecDeque<(Ticket, Vec<Bytes>)>,
     /// A commit that concerns other partitions too: nothing is run on top of it.
     barrier: Option<Ticket>,
+    /// Whether another service owns it has to be asked of the store.
+    pub in_doubt: bool,
+    /// Commands that fetch something of the partition.
+    readings: Readings,
 }
 
 /// What a service may do on a partition.
@@ -116,6 +121,8 @@ pub(crate) enum Stop {
     Leases(Vec<Due>),
     /// Leases of other services may be in the way; nothing changes until they say that there are none.
     Elsewhere(Vec<(InodeId, Access)>),
+    /// Something has to be fetched, of which the view knows; nothing changes.
+    NotHere,
 }
 
 impl From<Failure> for Stop {
@@ -123,6 +130,7 @@ impl From<Failure> for Stop {
         match failure {
             Failure::Refused(error) => Stop::Refused(error),
             Failure::NeedPartition(partition) => Stop::NeedPartition(partition),
+            Failure::NotHere => Stop::NotHere,
         }
     }
 }
@@ -156,13 +164,17 @@ pub(crate) enum Attempt<T> {
     Need(PartitionId),
     /// This commit has to be in first.
     After(Ticket),
+    /// This has to be fetched first.
+    Fetch(Vec<Want>),
+    /// The store has to be asked first who owns this partition.
+    Doubt(PartitionId),
     /// Carried out; to be answered when the commit is in.
     Done { answer: Result<T>, after: Option<Ticket> },
 }
 
 impl Executors {
     /// Executors of so many partitions, none of which is this service's.
-    pub fn new(writer: Arc<Writer>, partitions: u16) -> Executors {
+    pub fn new(store: Store, partitions: u16) -> Executors {
         let executor = |partition| {
             Mutex::new(Executor {
                 partition,
@@ -173,11 +185,12 @@ impl Executors {
                 overlay: Overlay::new(),
                 pending: VecDeque::new(),
                 barrier: None,
+                in_doubt: false,
+                readings: Readings::default(),
             })
         };
         Executors {
-            engine: writer.engine().clone(),
-            writer,
+            store,
             counters: Counters::default(),
             cache: Cache::new(),
             partitions: (0..partitions).map(PartitionId).map(executor).collect(),
@@ -199,9 +212,12 @@ impl Executors {
         partitions.sort_unstable();
         partitions.dedup();
         self.check(&partitions)?;
+        let mut reading = Reading::new(self);
+        let mut fetches = 0;
         loop {
+            self.store.admit().await;
             let place = Place { home, own: &partitions, guests: &[], pass };
-            match self.attempt(&place, &mut command, &mut enqueued) {
+            match self.attempt(&place, &mut reading.fetched, &mut command, &mut enqueued) {
                 Attempt::Done { answer, after: None } => return answer.map(Ran::Answered),
                 Attempt::Done { answer, after: Some(ticket) } => {
                     return self.committed(&partitions, &ticket).await.and(answer).map(Ran::Answered);
@@ -219,11 +235,20 @@ impl Executors {
                 Attempt::After(ticket) => {
                     self.counters.reruns.add(1);
                     // Its outcome is the business of who asked for it; a failure of the store is met again right below.
-                    let _ = self.writer.wait(&ticket).await;
+                    let _ = self.store.wait(&ticket).await;
                     if matches!(ticket.result(), Some(Err(_))) {
                         return self.committed(&partitions, &ticket).await.and(Err(Errno::EIO.into()));
                     }
                 }
+                Attempt::Fetch(wants) => {
+                    self.counters.reruns.add(1);
+                    fetches += 1;
+                    if fetches > MAX_FETCHES {
+                        return Err(Error::new(Errno::EIO, "a command reads without end"));
+                    }
+                    reading.fetched.fetch(&self.store, wants).await.map_err(|error| store_error(&error))?;
+                }
+                Attempt::Doubt(partition) => self.settle_doubt(partition).await?,
                 Attempt::Need(partition) => {
                     self.counters.reruns.add(1);
                     // The set grows with every round, so that there are at most as many as partitions.
@@ -286,6 +311,7 @@ impl Executors {
     pub fn attempt<T>(
         &self,
         place: &Place<'_>,
+        fetched: &mut Fetched,
         command: &mut impl FnMut(&View<'_>) -> Result<Change<T>, Stop>,
         enqueued: &mut impl FnMut(&Ticket, &T),
     ) -> Attempt<T> {
@@ -301,20 +327,34 @@ impl Executors {
                 }
                 Admission::Never => return Attempt::Across,
             }
+            if executor.in_doubt {
+                return Attempt::Doubt(executor.partition);
+            }
             if let Some(ticket) = &executor.barrier {
                 return Attempt::After(ticket.clone());
             }
+            executor.check(fetched);
         }
         let view = View {
-            engine: &*self.engine,
+            engine: self.store.engine().map(|engine| &**engine),
+            fetched,
+            wants: RefCell::default(),
             cache: &self.cache,
             counters: &self.counters,
             held: &held,
             seen: RefCell::new(None),
         };
         let result = command(&view);
-        let seen = view.seen.into_inner();
+        let (seen, wants) = (view.seen.into_inner(), view.wants.into_inner());
         match result {
+            Err(Stop::NotHere) => {
+                for partition in partitions_of(&wants) {
+                    if let Some(executor) = held.executor(partition) {
+                        fetched.begin(partition, &mut executor.readings);
+                    }
+                }
+                Attempt::Fetch(wants)
+            }
             Err(Stop::NeedPartition(partition)) => Attempt::Need(partition),
             Err(Stop::Leases(due)) => Attempt::Leases(due),
             Err(Stop::Elsewhere(accesses)) => Attempt::Elsewhere(accesses),
@@ -338,7 +378,7 @@ impl Executors {
         }
         let mut guards: Vec<Guard> = held.executors.iter().map(|executor| executor.owner.clone()).collect();
         guards.extend(held.guests.iter().map(|guest| guest.owner.clone()));
-        let ticket = self.writer.enqueue(Batch { guards, writes });
+        let ticket = self.store.enqueue(Batch { guards, writes });
         if matches!(ticket.result(), Some(Err(_))) {
             // The writer takes no writes any more. What was not enqueued must not pile up here. A ticket that is settled well already
             // (another core led the commit meanwhile) goes on like any other: the cache has to learn of its writes.
@@ -369,7 +409,7 @@ impl Executors {
 
     /// Waits for a commit that an answer tells of.
     pub async fn committed(&self, partitions: &[PartitionId], ticket: &Ticket) -> Result<()> {
-        match self.writer.wait(ticket).await {
+        match self.store.wait(ticket).await {
             Ok(Outcome::Won) => Ok(()),
             Ok(outcome) => {
                 for partition in partitions {
@@ -397,6 +437,10 @@ impl Executors {
                 Some(Err(_)) | None => break,
             };
             let Some((ticket, keys)) = executor.pending.pop_front() else { break };
+            if outcome == Outcome::Won && executor.readings.are_active() {
+                self.keep(executor, &ticket, keys);
+                continue;
+            }
             for key in keys {
                 if let Entry::Occupied(write) = executor.overlay.entry(key)
                     && write.get().ticket.number() == ticket.number()
@@ -406,12 +450,25 @@ impl Executors {
                 }
             }
             if outcome != Outcome::Won {
+                executor.readings.make_void();
                 self.doubt(executor);
             }
         }
+        executor.readings.release(&mut executor.overlay);
         if executor.barrier.as_ref().is_some_and(|ticket| matches!(ticket.result(), Some(Ok(_)))) {
             executor.barrier = None;
         }
+    }
+
+    /// As in [`Executors::retire`], but leaves the writes where they are, for commands that fetch.
+    fn keep(&self, executor: &mut Executor, ticket: &Ticket, keys: Vec<Bytes>) {
+        for key in &keys {
+            let write = executor.overlay.get(key).filter(|write| write.ticket.number() == ticket.number());
+            if let Some(write) = write {
+                self.remember(Outcome::Won, key.clone(), write.value.clone());
+            }
+        }
+        executor.readings.keep(ticket, keys);
     }
 
     fn remember(&self, outcome: Outcome, key: Bytes, value: Option<Bytes>) {
@@ -424,15 +481,50 @@ impl Executors {
     /// A commit was lost: asks the store who owns the partition. If the service still does, another partition of that
     /// commit was the cause, and nothing was run on top of it.
     fn doubt(&self, executor: &mut Executor) {
-        let owner = self.engine.get(&executor.owner.key);
-        if owner.is_ok_and(|owner| owner == executor.owner.expected) {
-            return;
+        match self.store.engine() {
+            Some(engine) => {
+                let owner = engine.get(&executor.owner.key);
+                if !owner.is_ok_and(|owner| owner == executor.owner.expected) {
+                    executor.replace();
+                }
+            }
+            None => executor.in_doubt = true,
         }
+    }
+
+    /// Asks a store that is elsewhere who owns a partition. Nothing is run there meanwhile.
+    pub async fn settle_doubt(&self, partition: PartitionId) -> Result<()> {
+        let expected = {
+            let executor = self.lock(partition)?;
+            if !executor.in_doubt {
+                return Ok(());
+            }
+            executor.owner.clone()
+        };
+        let owner = self.store.get(&expected.key).await.map_err(|error| store_error(&error))?;
+        let mut executor = self.lock(partition)?;
+        if executor.in_doubt && executor.owner == expected {
+            executor.in_doubt = false;
+            if owner != expected.expected {
+                executor.replace();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Executor {
+    fn check(&mut self, fetched: &mut Fetched) {
+        fetched.check(self.partition, &mut self.readings, &mut self.overlay);
+    }
+
+    /// Another service has taken the partition over.
+    fn replace(&mut self) {
         tracing::error!(
-            partition = executor.partition.0,
+            partition = self.partition.0,
             "another metadata service has taken this partition over"
         );
-        executor.leave();
+        self.leave();
     }
 }
 
@@ -469,9 +561,11 @@ impl Executor {
         self.tell();
     }
 
-    /// Lets an errand have the partition, or nobody.
+    /// Lets an errand have the partition, or nobody. What was read before may not be so any more after it.
     pub fn lend(&mut self, loan: Option<u64>) {
         self.loan = loan;
+        self.readings.make_void();
+        self.readings.release(&mut self.overlay);
         self.tell();
     }
 
@@ -481,11 +575,35 @@ impl Executor {
         self.pending.clear();
         self.barrier = None;
         self.loan = None;
+        self.in_doubt = false;
+        self.readings.make_void();
+        self.readings.release(&mut self.overlay);
         self.stand(Standing::Elsewhere);
     }
 
     fn tell(&mut self) {
         std::mem::take(&mut self.changed).set();
+    }
+}
+
+/// What a command has fetched; ends its readings when it is dropped.
+pub(crate) struct Reading<'a> {
+    executors: &'a Executors,
+    pub fetched: Fetched,
+}
+
+impl<'a> Reading<'a> {
+    pub fn new(executors: &'a Executors) -> Reading<'a> {
+        Reading { executors, fetched: Fetched::default() }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        for partition in self.fetched.partitions() {
+            let executor = &mut *self.executors.partitions[partition.0 as usize].lock();
+            self.fetched.end(partition, &mut executor.readings, &mut executor.overlay);
+        }
     }
 }
 
@@ -507,6 +625,10 @@ impl Held<'_> {
     /// Whether a partition of another service is held.
     pub fn is_guest(&self, partition: PartitionId) -> bool {
         self.guests.iter().any(|guest| guest.partition == partition)
+    }
+
+    fn executor(&mut self, partition: PartitionId) -> Option<&mut Executor> {
+        self.executors.iter_mut().find(|e| e.partition == partition).map(|executor| &mut **executor)
     }
 }
 

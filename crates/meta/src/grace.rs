@@ -9,7 +9,7 @@ use crate::limits::GRACE_TIME;
 use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::view::store_error;
-use kv::Engine;
+use kv::Store;
 use namespace::{Key, decode_key, keys};
 use parking_lot::Mutex;
 use prost::Message;
@@ -110,8 +110,8 @@ impl Grace {
 
 impl MetaService {
     /// Expects all sessions of which the store knows to say what they have open.
-    pub(crate) fn expect_sessions(&self) -> Result<()> {
-        let (living, ended) = stored_sessions(&**self.executors.writer.engine())?;
+    pub(crate) async fn expect_sessions(&self) -> Result<()> {
+        let (living, ended) = stored_sessions(&self.executors.store).await?;
         ended.into_iter().for_each(|id| self.has_ended(id));
         // Who waits for recalls learns of it now.
         living.iter().filter_map(|id| self.sessions.find(*id)).for_each(|session| session.wake());
@@ -177,12 +177,11 @@ impl MetaService {
 }
 
 /// Sessions of other processes of which the store knows: those that may come back, and those that were ended for good.
-pub(crate) fn stored_sessions(engine: &dyn Engine) -> Result<(BTreeSet<SessionId>, BTreeSet<SessionId>)> {
+pub(crate) async fn stored_sessions(store: &Store) -> Result<(BTreeSet<SessionId>, BTreeSet<SessionId>)> {
     let range = keys::all_sessions();
     let (mut living, mut ended) = (BTreeSet::new(), BTreeSet::new());
-    for (key, value) in
-        engine.scan(&range.from, &range.to, usize::MAX).map_err(|error| store_error(&error))?
-    {
+    let stored = store.scan(&range.from, &range.to, usize::MAX).await;
+    for (key, value) in stored.map_err(|error| store_error(&error))? {
         let Some(Key::Session(id)) = decode_key(&key) else { continue };
         let record = StoredSession::decode(value).map_err(|cause| {
             Error::new(Errno::EIO, format!("the record of session {id} is damaged: {cause}"))

@@ -41,9 +41,13 @@ impl MetaService {
 
     async fn park_patiently(&self, partition: PartitionId, token: u64) -> Result<Guard> {
         loop {
+            self.executors.settle_doubt(partition).await?;
             let (changed, ticket) = {
                 let mut executor = self.executors.lock(partition)?;
                 self.executors.retire(&mut executor);
+                if executor.in_doubt {
+                    continue;
+                }
                 match (executor.standing, executor.loan) {
                     (Standing::Elsewhere | Standing::Leaving, _) => return Err(not_owner(partition)),
                     (Standing::Settling | Standing::Closed, _) => (executor.changed.clone(), None),
@@ -59,7 +63,7 @@ impl MetaService {
             };
             match ticket {
                 // A failure of the store is its asker's business; whoever has the partition meets it, too.
-                Some(ticket) => match self.executors.writer.wait(&ticket).await {
+                Some(ticket) => match self.executors.store.wait(&ticket).await {
                     Ok(_) => {}
                     Err(error) => {
                         self.give_back(partition, token, None);
@@ -113,7 +117,7 @@ impl MetaService {
         let value: Bytes = next.encode_to_vec().into();
         let writes = vec![(guard.key.clone(), Some(value.clone()))];
         let batch = Batch { guards: vec![guard.clone()], writes };
-        let outcome = self.executors.writer.commit(batch).await.map_err(|error| store_error(&error))?;
+        let outcome = self.executors.store.commit(batch).await.map_err(|error| store_error(&error))?;
         let mut executor = self.executors.lock(partition)?;
         match outcome {
             Outcome::Won => {

@@ -29,6 +29,7 @@ mod coherence;
 mod errand;
 mod eviction;
 mod executor;
+mod fetch;
 mod grace;
 mod leases;
 mod lending;

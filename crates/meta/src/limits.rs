@@ -11,6 +11,16 @@ pub(crate) const CACHE_SHARDS: usize = 16;
 /// Bytes of the largest value that is kept: inline content of the default limit, which an open brings along, is.
 pub(crate) const MAX_CACHED_VALUE: usize = 8 << 10;
 
+/// Keys of settled commits that stay in a partition's overlay for commands that read a store elsewhere, some 10 MiB. With more, what those
+/// commands have fetched is thrown away.
+pub(crate) const KEPT_FOR_READINGS: usize = 64 << 10;
+
+/// Pairs beyond those asked for that are fetched of a range, so that removals on their way don't make it too short.
+pub(crate) const SPARE_PAIRS: usize = 64;
+
+/// Times that a command may stop to fetch what it misses: more than a path has directories, each of which may need some.
+pub(crate) const MAX_FETCHES: usize = 16 << 10;
+
 /// Answers kept per session for requests that are sent again; a client has fewer changes than that under way.
 pub(crate) const REPLIES_PER_SESSION: usize = 256;
 

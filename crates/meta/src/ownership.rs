@@ -65,7 +65,7 @@ impl MetaService {
 
     /// Does what a map says; true when nothing is left to be done.
     async fn settle_in(self: &Arc<Self>, map: &ClusterMap) -> Result<bool> {
-        let records = self.owner_records()?;
+        let records = self.owner_records().await?;
         let mut adoptable = Vec::new();
         let mut leaving = Vec::new();
         let mut is_done = true;
@@ -93,10 +93,11 @@ impl MetaService {
         Ok(is_done)
     }
 
-    fn owner_records(&self) -> Result<BTreeMap<PartitionId, Owner>> {
+    async fn owner_records(&self) -> Result<BTreeMap<PartitionId, Owner>> {
         let range = keys::all_owners();
-        let engine = self.executors.writer.engine();
-        let stored = engine.scan(&range.from, &range.to, usize::MAX).map_err(|error| store_error(&error))?;
+        let limit = self.options.partitions as usize + 1;
+        let stored = self.executors.store.scan(&range.from, &range.to, limit).await;
+        let stored = stored.map_err(|error| store_error(&error))?;
         let mut records = BTreeMap::new();
         for (key, value) in stored {
             let Some(Key::Owner(partition)) = decode_key(&key) else { continue };
@@ -117,24 +118,25 @@ impl MetaService {
     /// # Errors
     /// The store's; `EBUSY` when another service does the same at this moment.
     pub(crate) async fn adopt(&self, partitions: &[PartitionId], standing: Standing) -> Result<()> {
-        let engine = self.executors.writer.engine();
-        let get = |key: &[u8]| engine.get(key).map_err(|error| store_error(&error));
+        let mut asked: Vec<Vec<u8>> = partitions.iter().map(|p| keys::owner(*p).to_vec()).collect();
+        asked.push(keys::inode(InodeId::ROOT).to_vec());
+        let stored = self.executors.store.get_many(&asked).await.map_err(|error| store_error(&error))?;
+        let is_new = stored.last().is_none_or(Option::is_none);
         let mut batch = Batch::default();
         let mut owners = Vec::with_capacity(partitions.len());
-        for &partition in partitions {
+        for (&partition, before) in partitions.iter().zip(stored) {
             let key = keys::owner(partition).to_vec();
-            let before = get(&key)?;
             let value = self.next_owner(partition, before.as_deref())?.encode_to_vec();
             batch.guards.push(Guard { key: key.clone(), expected: before });
             batch.writes.push((key.clone(), Some(value.clone().into())));
             owners.push((partition, Guard { key, expected: Some(value.into()) }));
         }
-        if partitions.contains(&InodeId::ROOT.partition()) && get(&keys::inode(InodeId::ROOT))?.is_none() {
+        if partitions.contains(&InodeId::ROOT.partition()) && is_new {
             let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
             let env = env(&self.options, SessionId(0), Credentials::default(), &map);
             batch.writes.extend(namespace::format(&env));
         }
-        match self.executors.writer.commit(batch).await.map_err(|error| store_error(&error))? {
+        match self.executors.store.commit(batch).await.map_err(|error| store_error(&error))? {
             Outcome::Won => {}
             Outcome::Lost | Outcome::Unknown => {
                 let message = "another metadata service takes partitions over at this moment";
@@ -142,7 +144,7 @@ impl MetaService {
             }
         }
         // Sessions that register after this have nothing there yet.
-        self.expect_sessions()?;
+        self.expect_sessions().await?;
         for (partition, owner) in owners {
             self.forget_partition(partition);
             let mut executor = self.executors.lock(partition)?;
@@ -216,12 +218,12 @@ impl MetaService {
                 (executor.changed.clone(), ticket)
             };
             match ticket {
-                Some(ticket) => _ = self.executors.writer.wait(&ticket).await.map_err(|e| store_error(&e))?,
+                Some(ticket) => _ = self.executors.store.wait(&ticket).await.map_err(|e| store_error(&e))?,
                 None => changed.wait().await,
             }
         }
         let key = keys::owner(partition).to_vec();
-        let before = self.executors.writer.engine().get(&key).map_err(|error| store_error(&error))?;
+        let before = self.executors.store.get(&key).await.map_err(|error| store_error(&error))?;
         let owner = before.as_deref().map(Owner::decode).transpose();
         let owner =
             owner.map_err(|cause| Error::new(Errno::EIO, format!("a damaged owner record: {cause}")))?;
@@ -229,7 +231,7 @@ impl MetaService {
             let value = Owner { released: true, ..owner }.encode_to_vec();
             let guards = vec![Guard { key: key.clone(), expected: before }];
             let batch = Batch { guards, writes: vec![(key, Some(value.into()))] };
-            match self.executors.writer.commit(batch).await.map_err(|error| store_error(&error))? {
+            match self.executors.store.commit(batch).await.map_err(|error| store_error(&error))? {
                 // Who has won over this has taken it over already.
                 Outcome::Won | Outcome::Lost => {}
                 Outcome::Unknown => return Err(Errno::EAGAIN.into()),

@@ -10,7 +10,7 @@ use crate::neighbours::{Company, Neighbours};
 use crate::sessions::{Session, Sessions};
 use crate::stats::MetaStats;
 use crate::view::{View, not_owner, store_error};
-use kv::Writer;
+use kv::Store;
 use namespace::locks::{Holder, LockRequest, OnConflict};
 use namespace::{Applied, Env, ReadError};
 use net::{Handler, LocalFuture, StorageChannels};
@@ -74,12 +74,12 @@ impl MetaService {
     ///
     /// Errors: the store's; `EBUSY` when another service does the same at this moment.
     pub async fn open(
-        writer: Arc<Writer>,
+        store: impl Into<Store>,
         options: MetaOptions,
         map: MapHandle,
         storage: impl Into<StorageChannels>,
     ) -> Result<Arc<MetaService>> {
-        let service = MetaService::make(writer, options, map, storage.into(), None);
+        let service = MetaService::make(store.into(), options, map, storage.into(), None);
         let all: Vec<PartitionId> = service.all_partitions().collect();
         service.adopt(&all, Standing::Closed).await?;
         service.open_closed();
@@ -89,18 +89,18 @@ impl MetaService {
     /// A service that shares the partitions with others of its cluster: it executes those that the map gives it, from when
     /// [`MetaService::follow_assignment`] runs.
     pub fn in_company(
-        writer: Arc<Writer>,
+        store: impl Into<Store>,
         options: MetaOptions,
         map: MapHandle,
         storage: impl Into<StorageChannels>,
         company: Company,
     ) -> Arc<MetaService> {
         let neighbours = Neighbours::new(options.node, map.clone(), company);
-        MetaService::make(writer, options, map, storage.into(), Some(neighbours))
+        MetaService::make(store.into(), options, map, storage.into(), Some(neighbours))
     }
 
     fn make(
-        writer: Arc<Writer>,
+        store: Store,
         options: MetaOptions,
         map: MapHandle,
         storage: StorageChannels,
@@ -109,7 +109,7 @@ impl MetaService {
         Arc::new_cyclic(|myself| MetaService {
             options,
             neighbours,
-            executors: Executors::new(writer, options.partitions),
+            executors: Executors::new(store, options.partitions),
             sessions: Sessions::new(BTreeSet::new()),
             grace: Grace::default(),
             locks: Locks::default(),
@@ -125,7 +125,7 @@ impl MetaService {
     /// Counts since the service was opened.
     pub fn stats(&self) -> MetaStats {
         let counters = &self.executors.counters;
-        let writer = self.executors.writer.stats();
+        let writer = self.executors.store.stats();
         MetaStats {
             commands: counters.commands.get(),
             refused: counters.refused.get(),
@@ -180,7 +180,7 @@ impl MetaService {
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
             MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,
             MetaOp::Sync => {
-                let synced = self.executors.writer.sync().await;
+                let synced = self.executors.store.sync().await;
                 synced.map(|()| MetaReply::Unit).map_err(|error| store_error(&error))?
             }
             _ => {
@@ -318,11 +318,11 @@ impl MetaService {
 
     /// Refuses to let the store grow while its disk is nearly full. A failed write would end all writing, of removals, too.
     fn check_room(&self) -> Result<(), Stop> {
-        let engine = self.executors.writer.engine();
-        if engine.has_room() {
+        let store = &self.executors.store;
+        if store.has_room() {
             return Ok(());
         }
-        let message = format!("the disk of the metadata store at {} is nearly full", engine.place());
+        let message = format!("the disk of the metadata store at {} is nearly full", store.place());
         Err(Stop::Refused(
             Error::new(Errno::ENOSPC, message).hint("delete files, or free space on that disk"),
         ))
@@ -338,6 +338,7 @@ impl MetaService {
             Ok(answer) => Ok(Change { answer, writes: Vec::new() }),
             Err(ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
             Err(ReadError::Store(error)) => Err(Stop::Refused(error)),
+            Err(ReadError::NotHere) => Err(Stop::NotHere),
         };
         self.executors.transact_freely(partition, command).await
     }

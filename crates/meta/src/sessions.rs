@@ -4,7 +4,7 @@ use crate::limits::{HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REPLIES_PER_S
 use crate::record::StoredReply;
 use crate::replies::{Recorded, Replies};
 use crate::view::store_error;
-use kv::{Engine, Ticket};
+use kv::{Pair, Store, Ticket};
 use namespace::leases::Asker;
 use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
@@ -91,9 +91,9 @@ impl Sessions {
         self.insert(Arc::new(Session::new(id, SessionKind::Local)))
     }
 
-    /// Makes a session of another process known, with the answers that are in the store. Those of one that is known, too: they may have been given by
+    /// Makes a session of another process known, with the answers that are in the store ([`stored_answers`]). Those of one that is known, too: they may have been given by
     /// another service, whose partitions this one has adopted.
-    pub fn register_remote(&self, id: SessionId, engine: &dyn Engine) -> Result<Arc<Session>> {
+    pub fn register_remote(&self, id: SessionId, answers: Vec<Pair>) -> Result<Arc<Session>> {
         self.check_id(id)?;
         let known = self.find(id).filter(|session| session.kind == SessionKind::Remote);
         if let Some(session) = &known {
@@ -101,13 +101,11 @@ impl Sessions {
             session.recalls.lock().clear();
             session.hear();
         }
-        let range = keys::operations_of(id);
-        let stored = engine.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION);
         let session = match &known {
             Some(session) => session.clone(),
             None => Arc::new(Session::new(id, SessionKind::Remote)),
         };
-        for (key, value) in stored.map_err(|error| store_error(&error))? {
+        for (key, value) in answers {
             let reply = StoredReply::decode(value).ok().and_then(|stored| stored.reply());
             if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply) {
                 session.replies.lock().insert_old(sequence, Recorded { reply, ticket: None });
@@ -177,6 +175,13 @@ impl Sessions {
         }
         Ok(by_id.entry(session.id).or_insert(session).clone())
     }
+}
+
+/// The records of the last answers that a session got.
+pub(crate) async fn stored_answers(store: &Store, id: SessionId) -> Result<Vec<Pair>> {
+    let range = keys::operations_of(id);
+    let stored = store.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION).await;
+    stored.map_err(|error| store_error(&error))
 }
 
 impl Session {

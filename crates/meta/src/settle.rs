@@ -54,7 +54,7 @@ impl MetaService {
     pub async fn tidy(&self, target: TargetId, files: &[InodeId]) -> Result<()> {
         if !files.is_empty() {
             // A power cut now must not bring back a file whose chunks are deleted here.
-            self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
+            self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         }
         for &ino in files.iter().filter(|ino| self.has_partition(ino.partition())) {
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
@@ -214,7 +214,7 @@ impl MetaService {
 
     async fn forget_replies(&self, session: SessionId) -> Result<()> {
         let range = keys::operations_of(session);
-        let stored = self.executors.writer.engine().scan(&range.from, &range.to, usize::MAX);
+        let stored = self.executors.store.scan(&range.from, &range.to, usize::MAX).await;
         let stored = stored.map_err(|error| crate::view::store_error(&error))?;
         let writes: namespace::Writes = stored.into_iter().map(|(key, _)| (key.to_vec(), None)).collect();
         self.commit_as_member(Vec::new(), writes).await.map(|_| ())
