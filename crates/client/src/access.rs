@@ -53,7 +53,7 @@ impl Client {
     /// Shared use of a file's content. `need` is asked with what is known, when there is something.
     pub(crate) async fn enter<'a>(&self, inode: &'a OpenInode, need: Need) -> Result<ReadGuard<'a>> {
         for turn in 0.. {
-            self.while_silent().await?;
+            self.while_silent(inode.ino).await?;
             let guard = inode.gate.read().await;
             if inode.content.lock().is_ready(|_| need) {
                 return Ok(guard);
@@ -71,7 +71,7 @@ impl Client {
         need: impl Fn(&Content) -> Need,
     ) -> Result<WriteGuard<'a>> {
         for turn in 0.. {
-            self.while_silent().await?;
+            self.while_silent(inode.ino).await?;
             let guard = inode.gate.write().await;
             let needed = {
                 let content = inode.content.lock();

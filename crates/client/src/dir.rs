@@ -46,7 +46,6 @@ impl Client {
 
     /// Makes a directory's names durable.
     pub async fn fsyncdir(&self, ino: InodeId) -> Result<()> {
-        let _ = ino;
-        self.ask(MetaOp::Sync).await.map(drop)
+        self.sync_names(ino.partition()).await
     }
 }

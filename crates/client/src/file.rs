@@ -249,7 +249,7 @@ impl Client {
         buf: IoBuf,
         how: ReadHow,
     ) -> Result<usize> {
-        self.while_silent().await?;
+        self.while_silent(inode.ino).await?;
         let _shared = inode.gate.read().await;
         if inode.content.lock().loaded {
             return self.read_loaded(inode, offset, buf, how).await;
@@ -310,7 +310,7 @@ impl Client {
         }
         if how.durable {
             self.report_progress(inode, false).await?;
-            self.ask(MetaOp::Sync).await?;
+            self.sync_names(inode.ino.partition()).await?;
         }
         Ok(len)
     }
@@ -471,7 +471,7 @@ impl Client {
             content.synced = content.synced.max(changes);
         }
         self.report_progress(inode, false).await?;
-        self.ask(MetaOp::Sync).await.map(drop)
+        self.sync_names(inode.ino.partition()).await
     }
 
     /// Tells the metadata service size and mtime if it doesn't know them.

@@ -43,8 +43,8 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::InodeId;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use types::{InodeId, NodeId, PartitionId};
 use wire::{Grant, LeaseMode, MetaReply, MetaResponse, Recall};
 
 /// Shards of the table; a power of two, many more than cores.
@@ -70,6 +70,8 @@ pub(crate) struct Answer {
 
 struct Lease {
     mode: LeaseMode,
+    /// The service that granted it.
+    home: NodeId,
     /// When it began; it has been held ever since.
     since: u64,
     /// The last answer that granted it.
@@ -77,20 +79,28 @@ struct Lease {
 }
 
 /// What older answers may not bring back.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Bar {
-    /// The last recall that was seen.
+    /// The last recall that was seen, and the service that numbered it.
     recall: u64,
+    home: NodeId,
     /// When it was let go; `u64::MAX` while the service is being told.
     released: u64,
+}
+
+impl Default for Bar {
+    fn default() -> Bar {
+        Bar { recall: 0, home: NodeId(0), released: 0 }
+    }
 }
 
 #[derive(Default)]
 struct Shard {
     held: HashMap<InodeId, Lease>,
     barred: HashMap<InodeId, Bar>,
-    /// Holds for all inodes.
-    floor: Bar,
+    /// Holds for all inodes: recalls, by service, and the time of release.
+    recall_floors: HashMap<NodeId, u64>,
+    release_floor: u64,
     /// Recalls under way, by inode.
     closing: HashMap<InodeId, usize>,
     /// Inodes without a lease of which the service was told that they are open here.
@@ -101,8 +111,9 @@ struct Shard {
 pub(crate) struct Leases {
     /// This is the only session that there is: it relies on everything, and nobody is asked.
     alone: bool,
-    /// Nothing that is held counts for now: the service is silent.
-    suspended: AtomicBool,
+    /// Services that are silent: nothing that they granted counts for now.
+    silent: Mutex<HashSet<NodeId>>,
+    silent_count: AtomicUsize,
     shards: Vec<Mutex<Shard>>,
     /// Some closing has ended.
     settled: rt::sync::Event,
@@ -115,7 +126,8 @@ impl Leases {
     pub(crate) fn new(alone: bool) -> Leases {
         Leases {
             alone,
-            suspended: AtomicBool::new(false),
+            silent: Mutex::default(),
+            silent_count: AtomicUsize::new(0),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             settled: rt::sync::Event::new(),
             clock: AtomicU64::new(1),
@@ -142,37 +154,55 @@ impl Leases {
         Asked { clock: self.clock.load(Ordering::Acquire), id }
     }
 
-    /// Takes an answer's grants, those that count.
-    pub(crate) fn take(&self, asked: Asked, response: MetaResponse) -> Answer {
+    /// Takes the grants of a service's answer, those that count.
+    pub(crate) fn take(&self, asked: Asked, home: NodeId, response: MetaResponse) -> Answer {
         for grant in &response.grants {
-            self.take_grant(asked, *grant, response.recalls);
+            self.take_grant(asked, home, *grant, response.recalls);
         }
         Answer { reply: response.reply, asked }
     }
 
-    fn take_grant(&self, asked: Asked, grant: Grant, recalls: u64) {
+    fn take_grant(&self, asked: Asked, home: NodeId, grant: Grant, recalls: u64) {
         let mut shard = self.shard(grant.ino);
-        let bar = shard.bar(grant.ino);
+        let bar = shard.bar(grant.ino, home);
         if recalls < bar.recall || asked.clock < bar.released || shard.closing.contains_key(&grant.ino) {
             return;
         }
         match shard.held.get_mut(&grant.ino) {
-            Some(lease) => (lease.mode, lease.granted_by) = (joined(lease.mode, grant.mode), asked.id),
+            Some(lease) if lease.home == home => {
+                (lease.mode, lease.granted_by) = (joined(lease.mode, grant.mode), asked.id);
+            }
+            // Until the session has followed the partition, what the old service granted is given up first.
+            Some(_) => {}
             None => {
-                let lease = Lease { mode: grant.mode, since: self.tick(), granted_by: asked.id };
+                let lease = Lease { mode: grant.mode, home, since: self.tick(), granted_by: asked.id };
                 shard.held.insert(grant.ino, lease);
             }
         }
     }
 
-    /// From now on nothing that is held counts, or everything does again; what was so before.
-    pub(crate) fn set_suspended(&self, suspended: bool) -> bool {
-        self.suspended.swap(suspended, Ordering::AcqRel)
+    /// From now on nothing that a service granted counts, or all of it does again; what was so before.
+    pub(crate) fn set_suspended(&self, home: NodeId, suspended: bool) -> bool {
+        if !suspended && self.silent_count.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut silent = self.silent.lock();
+        let changed = if suspended { silent.insert(home) } else { silent.remove(&home) };
+        self.silent_count.store(silent.len(), Ordering::Release);
+        changed != suspended
     }
 
-    /// Whether nothing that is held counts for now.
-    pub(crate) fn is_suspended(&self) -> bool {
-        self.suspended.load(Ordering::Acquire)
+    fn is_silent(&self, home: NodeId) -> bool {
+        self.silent_count.load(Ordering::Acquire) > 0 && self.silent.lock().contains(&home)
+    }
+
+    /// Whether what is held of an inode doesn't count for now.
+    pub(crate) fn is_suspended(&self, ino: InodeId) -> bool {
+        if self.silent_count.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let home = self.shard(ino).held.get(&ino).map(|lease| lease.home);
+        home.is_some_and(|home| self.is_silent(home))
     }
 
     /// The lease by which what an answer says of an inode stays true; `None` when it may have changed already.
@@ -180,14 +210,11 @@ impl Leases {
         if self.alone {
             return Some(LeaseMode::Write);
         }
-        if self.is_suspended() {
-            return None;
-        }
         let shard = self.shard(ino);
         if shard.closing.contains_key(&ino) {
             return None;
         }
-        let lease = shard.held.get(&ino)?;
+        let lease = shard.held.get(&ino).filter(|lease| !self.is_silent(lease.home))?;
         (lease.since <= asked.clock || lease.granted_by == asked.id).then_some(lease.mode)
     }
 
@@ -212,10 +239,10 @@ impl Leases {
         }
     }
 
-    /// Starts to give a lease up.
-    pub(crate) fn close(&self, recall: &Recall) {
+    /// Starts to give a lease up that a service recalls.
+    pub(crate) fn close(&self, home: NodeId, recall: &Recall) {
         let mut shard = self.shard(recall.ino);
-        shard.bar_recall(recall);
+        shard.bar_recall(home, recall);
         *shard.closing.entry(recall.ino).or_default() += 1;
     }
 
@@ -236,9 +263,10 @@ impl Leases {
         {
             let mut shard = self.shard(ino);
             // Begins anew: what was answered under the stronger lease may have changed since.
-            let lease = kept.map(|mode| Lease { mode, since: self.tick(), granted_by: 0 });
-            match (lease, shard.held.contains_key(&ino)) {
-                (Some(lease), true) => drop(shard.held.insert(ino, lease)),
+            match (kept, shard.held.get_mut(&ino)) {
+                (Some(mode), Some(lease)) => {
+                    (lease.mode, lease.since, lease.granted_by) = (mode, self.tick(), 0);
+                }
                 _ => drop(shard.held.remove(&ino)),
             }
             if let Some(count) = shard.closing.get_mut(&ino) {
@@ -289,20 +317,58 @@ impl Leases {
         self.shard(ino).marked.contains(&ino)
     }
 
-    /// Forgets everything, since the service did. Answers to what was asked before bring nothing any more.
-    pub(crate) fn reset(&self) {
-        let now = self.tick();
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            let closing = std::mem::take(&mut shard.closing);
-            *shard = Shard { floor: Bar { recall: 0, released: now }, closing, ..Shard::default() };
-        }
-        self.wake();
+    /// Forgets what a service granted, since it did so itself, and its recalls. Answers to what was asked before bring nothing any more. Returns
+    /// the inodes of which something was held.
+    pub(crate) fn end_those_of(&self, home: NodeId) -> Vec<InodeId> {
+        self.end_where(
+            |_, lease| lease.home == home,
+            |shard| {
+                shard.recall_floors.remove(&home);
+                let barred = shard.barred.values_mut().filter(|bar| bar.home == home);
+                barred.for_each(|bar| bar.recall = 0);
+            },
+        )
     }
 
-    /// All inodes with a lease.
-    pub(crate) fn all(&self) -> Vec<InodeId> {
-        self.shards.iter().flat_map(|shard| shard.lock().held.keys().copied().collect::<Vec<_>>()).collect()
+    /// The same of all inodes of partitions that have moved to another service.
+    pub(crate) fn end_those_in(&self, partitions: &[PartitionId]) -> Vec<InodeId> {
+        self.end_where(
+            |ino, _| partitions.contains(&ino.partition()),
+            |shard| {
+                shard.marked.retain(|ino| !partitions.contains(&ino.partition()));
+            },
+        )
+    }
+
+    /// Forgets everything.
+    pub(crate) fn end_all(&self) -> Vec<InodeId> {
+        self.end_where(|_, _| true, |shard| shard.marked.clear())
+    }
+
+    fn end_where(
+        &self,
+        ends: impl Fn(InodeId, &Lease) -> bool,
+        mut also: impl FnMut(&mut Shard),
+    ) -> Vec<InodeId> {
+        let now = self.tick();
+        let mut ended = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.release_floor = now;
+            ended.extend(shard.held.extract_if(|ino, lease| ends(*ino, lease)).map(|(ino, _)| ino));
+            also(&mut shard);
+        }
+        self.wake();
+        ended
+    }
+
+    /// All inodes with a lease of a service.
+    pub(crate) fn of(&self, home: NodeId) -> Vec<InodeId> {
+        let of_shard = |shard: &Mutex<Shard>| -> Vec<InodeId> {
+            let shard = shard.lock();
+            shard.held.iter().filter(|(_, lease)| lease.home == home).map(|(ino, _)| *ino).collect()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
     }
 }
 
@@ -329,14 +395,18 @@ impl Terms {
 }
 
 impl Shard {
-    fn bar(&self, ino: InodeId) -> Bar {
+    /// What grants of a service have to be newer than.
+    fn bar(&self, ino: InodeId, home: NodeId) -> Bar {
         let own = self.barred.get(&ino).copied().unwrap_or_default();
-        Bar { recall: own.recall.max(self.floor.recall), released: own.released.max(self.floor.released) }
+        let recall = if own.home == home { own.recall } else { 0 };
+        let floor = self.recall_floors.get(&home).copied().unwrap_or(0);
+        Bar { recall: recall.max(floor), home, released: own.released.max(self.release_floor) }
     }
 
-    fn bar_recall(&mut self, recall: &Recall) {
+    fn bar_recall(&mut self, home: NodeId, recall: &Recall) {
         let bar = self.barred_mut(recall.ino);
-        bar.recall = bar.recall.max(recall.number);
+        let before = if bar.home == home { bar.recall } else { 0 };
+        (bar.home, bar.recall) = (home, before.max(recall.number));
     }
 
     fn bar_release(&mut self, ino: InodeId, released: u64) {
@@ -345,22 +415,22 @@ impl Shard {
 
     fn barred_mut(&mut self, ino: InodeId) -> &mut Bar {
         if self.barred.len() >= MAX_BARRED && !self.barred.contains_key(&ino) {
-            self.raise_floor();
+            self.raise_floors();
         }
         self.barred.entry(ino).or_default()
     }
 
     /// Forgets single inodes. Those that the service is just being told of are kept.
-    fn raise_floor(&mut self) {
-        let mut floor = self.floor;
-        self.barred.retain(|_, bar| {
-            floor.recall = floor.recall.max(bar.recall);
+    fn raise_floors(&mut self) {
+        let Shard { barred, recall_floors, release_floor, .. } = self;
+        barred.retain(|_, bar| {
+            let floor = recall_floors.entry(bar.home).or_default();
+            *floor = bar.recall.max(*floor);
             if bar.released < u64::MAX {
-                floor.released = floor.released.max(bar.released);
+                *release_floor = bar.released.max(*release_floor);
             }
             bar.released == u64::MAX
         });
-        self.floor = floor;
     }
 }
 
@@ -369,10 +439,11 @@ mod tests {
     use super::*;
 
     const INO: InodeId = InodeId(77);
+    const HOME: NodeId = NodeId(3);
 
     fn answer(leases: &Leases, asked: Asked, mode: LeaseMode, recalls: u64) -> Asked {
         let grants = vec![Grant { ino: INO, mode }];
-        leases.take(asked, MetaResponse { reply: MetaReply::Unit, grants, recalls }).asked
+        leases.take(asked, HOME, MetaResponse { reply: MetaReply::Unit, grants, recalls }).asked
     }
 
     fn recall(number: u64, keep: Option<LeaseMode>) -> Recall {
@@ -390,7 +461,7 @@ mod tests {
             "asked before the lease was there, and answered without it"
         );
         assert!(leases.may_be_kept(leases.asking(), INO), "asked under the lease");
-        leases.close(&recall(1, None));
+        leases.close(HOME, &recall(1, None));
         let terms = leases.terms(&recall(1, None));
         assert_eq!(terms, Terms { held: Some(LeaseMode::Read), kept: None });
         assert!(!leases.may_be_kept(leases.asking(), INO));
@@ -402,7 +473,7 @@ mod tests {
     fn a_grant_from_before_a_recall_that_was_seen_does_not_count() {
         let leases = Leases::new(false);
         let (early, late) = (leases.asking(), leases.asking());
-        leases.close(&recall(4, None));
+        leases.close(HOME, &recall(4, None));
         assert_eq!(leases.terms(&recall(4, None)).held, None);
         answer(&leases, late, LeaseMode::Read, 9);
         assert!(leases.mode(INO).is_none(), "nothing is granted while a recall is handled");
@@ -438,7 +509,7 @@ mod tests {
         ] {
             let leases = Leases::new(false);
             answer(&leases, leases.asking(), held, 0);
-            leases.close(&recall(1, keep));
+            leases.close(HOME, &recall(1, keep));
             assert_eq!(leases.terms(&recall(1, keep)).kept, kept, "{held:?} down to {keep:?}");
             leases.closed(INO, kept);
             assert_eq!(leases.vouches(leases.asking(), INO), kept);
@@ -450,13 +521,17 @@ mod tests {
         let leases = Leases::new(false);
         let other = |n: u64| InodeId(77 + n * SHARDS as u64);
         for n in 1..=2 * MAX_BARRED as u64 {
-            leases.close(&Recall { number: n, ino: other(n), keep: None });
+            leases.close(HOME, &Recall { number: n, ino: other(n), keep: None });
             leases.closed(other(n), None);
         }
         assert!(leases.shards.iter().all(|shard| shard.lock().barred.len() <= MAX_BARRED));
         for n in 1..=2 * MAX_BARRED as u64 {
             let grants = vec![Grant { ino: other(n), mode: LeaseMode::Read }];
-            leases.take(leases.asking(), MetaResponse { reply: MetaReply::Unit, grants, recalls: n - 1 });
+            leases.take(
+                leases.asking(),
+                HOME,
+                MetaResponse { reply: MetaReply::Unit, grants, recalls: n - 1 },
+            );
             assert!(leases.mode(other(n)).is_none(), "recall {n}");
         }
     }

@@ -20,11 +20,13 @@ mod describe;
 mod dir;
 mod file;
 mod fill;
+mod follow;
 mod inode;
 mod lease;
 mod lock;
 mod names;
 mod recall;
+mod services;
 mod shape;
 mod silence;
 mod xattr;
@@ -37,24 +39,24 @@ pub use recall::Invalidate;
 
 use inode::InodeTable;
 use lease::{Answer, Leases};
-use net::{Channel, StorageChannels};
+use net::StorageChannels;
 use parking_lot::Mutex;
 use recall::Recalls;
 use rt::IoBuf;
+use services::Services;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
-use wire::{FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, StorageOp, StorageReply, StorageRequest};
+use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, PartitionId, Result, SessionId, TargetId};
+use wire::{FileInfo, MetaOp, MetaReply, StorageOp, StorageReply, StorageRequest};
 
-/// The way to a metadata service.
-pub type MetaChannel = Channel<MetaRequest, MetaResponse>;
+pub use net::{MetaChannel, MetaChannels};
 
 /// What a client needs to know of its cluster.
 pub struct ClientOptions {
     /// The session that this client is.
     pub session: SessionId,
-    /// The metadata service.
-    pub meta: MetaChannel,
+    /// The ways to the metadata services.
+    pub meta: MetaChannels,
     /// The ways to all targets.
     pub storage: StorageChannels,
     /// The cluster map, kept current by management.
@@ -87,19 +89,14 @@ pub struct StatFs {
 pub struct Client {
     session: SessionId,
     sequence: AtomicU64,
-    meta: MetaChannel,
+    services: Services,
     storage: StorageChannels,
     map: MapHandle,
     server_cache: bool,
     inodes: InodeTable,
     leases: Leases,
     recalls: Recalls,
-    /// Number of the last recall that came.
-    recalls_seen: AtomicU64,
-    /// How often the session was registered.
     silence: silence::Silence,
-    registrations: AtomicU64,
-    registered: rt::sync::Event,
     face: Mutex<Option<Weak<dyn Invalidate>>>,
     /// Why the session has ended.
     ended: Mutex<Option<Error>>,
@@ -112,17 +109,14 @@ impl Client {
         Arc::new(Client {
             session: options.session,
             sequence: AtomicU64::new(1),
-            meta: options.meta,
+            services: Services::new(options.meta),
             storage: options.storage,
             map: options.map,
             server_cache: options.server_cache,
             inodes: InodeTable::default(),
             leases: Leases::new(options.alone),
             recalls: Recalls::default(),
-            recalls_seen: AtomicU64::new(0),
             silence: silence::Silence::default(),
-            registrations: AtomicU64::new(0),
-            registered: rt::sync::Event::new(),
             face: Mutex::new(None),
             ended: Mutex::new(None),
             has_ended: AtomicBool::new(false),
@@ -141,30 +135,13 @@ impl Client {
         self.ended.lock().get_or_insert(error);
         self.has_ended.store(true, Ordering::Release);
         self.leases.wake();
-        self.registered.set();
+        self.services.wake();
     }
 
-    /// Sends a request, and takes the leases that come with the answer.
+    /// Sends a request about an inode or a name, and takes the leases that come with the answer.
     async fn send(&self, sequence: u64, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        let request = MetaRequest { session: self.session, sequence, credentials, op };
-        if self.leases.is_alone() {
-            let asked = self.leases.asking();
-            return Ok(self.leases.take(asked, self.meta.call(request, None).await?));
-        }
-        loop {
-            if let Some(error) = self.over() {
-                return Err(error);
-            }
-            let (asked, registration) = (self.leases.asking(), self.registrations.load(Ordering::Acquire));
-            match self.meta.call(request.clone(), None).await {
-                Ok(response) => return Ok(self.leases.take(asked, response)),
-                // The service was started anew. What it has not answered it has not done, or finds in its records.
-                Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
-                    self.wait_for_registration(registration, error).await?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let about = op.subject().unwrap_or(InodeId::ROOT);
+        self.send_for(about.partition(), sequence, credentials, op).await
     }
 
     /// Whether this is the only session there is: nothing changes behind its back. One that isn't alone needs its background work to run.
@@ -233,7 +210,19 @@ impl Client {
         let replies = rt::join_all(asked.collect()).await;
         let outcome = replies.into_iter().try_for_each(|reply| reply.map(drop));
         let outcome = outcome.and(self.report_all(false).await);
-        outcome.and(self.ask(MetaOp::Sync).await.map(drop))
+        outcome.and(self.sync_all_names().await)
+    }
+
+    /// Everything that the service of a partition has answered is on disk when this returns.
+    pub(crate) async fn sync_names(&self, partition: PartitionId) -> Result<()> {
+        self.send_for(partition, 0, Credentials::default(), MetaOp::Sync).await.map(drop)
+    }
+
+    /// The same of all services.
+    async fn sync_all_names(&self) -> Result<()> {
+        let owners = self.services.ways.owners().into_iter();
+        let synced = rt::join_all(owners.map(|(partition, _)| self.sync_names(partition)).collect()).await;
+        synced.into_iter().collect()
     }
 
     /// Reports every open file; the first failure is told after all were tried.
@@ -252,7 +241,7 @@ impl Client {
     /// Hears of recalls, and gives back what is of no use any more: orphans and leases. Runs as long as the client.
     pub async fn background(self: Arc<Self>) {
         if !self.leases.is_alone() {
-            rt::spawn(self.clone().answer_recalls());
+            rt::spawn(self.clone().attend_services());
             rt::spawn(self.clone().release_leases());
             rt::spawn(self.clone().watch_silence());
         }
@@ -270,13 +259,26 @@ impl Client {
         for ino in self.inodes.take_abandoned() {
             self.reclaim(ino).await;
         }
-        let outcome = outcome.and(self.ask(MetaOp::Sync).await.map(drop));
+        let outcome = outcome.and(self.sync_all_names().await);
         if self.leases.is_alone() {
             return outcome;
         }
-        let ended = self.ask(MetaOp::EndSession).await.map(drop);
+        let ended = self.take_leave().await;
         self.end(Error::new(Errno::ESTALE, "it was shut down"));
         outcome.and(ended)
+    }
+
+    /// Ends the session at every service. When one has ended it, the others may know already.
+    async fn take_leave(&self) -> Result<()> {
+        let mut outcome = Ok(());
+        let services = self.services.all().into_iter().filter(|service| service.is_registered());
+        for (index, service) in services.enumerate() {
+            match self.ask_at(&service, MetaOp::EndSession).await {
+                Err(error) if index > 0 && matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => {}
+                ended => outcome = outcome.and(ended.map(drop)),
+            }
+        }
+        outcome
     }
 
     async fn reclaim(&self, ino: InodeId) {
@@ -288,7 +290,10 @@ impl Client {
 
 /// Requests by which a session finds out that it isn't known, and becomes so.
 fn registers(op: &MetaOp) -> bool {
-    matches!(op, MetaOp::Register { .. } | MetaOp::NextRecalls { .. } | MetaOp::EndSession)
+    matches!(
+        op,
+        MetaOp::Register { .. } | MetaOp::Follow { .. } | MetaOp::NextRecalls { .. } | MetaOp::EndSession
+    )
 }
 
 /// A reply of a kind that doesn't belong to its request.

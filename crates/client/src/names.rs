@@ -9,6 +9,9 @@ use std::sync::Arc;
 use types::{Attr, Credentials, Errno, FileKind, InodeId, Result, SetAttr};
 use wire::{MetaOp, MetaReply, RenameMode};
 
+/// How often a name is looked up that names something which is gone when it is looked at: others change it as fast.
+const MAX_SEARCHES: u32 = 16;
+
 /// Attributes, and whether they may be kept. Without trust they are true of a moment between question and answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
@@ -52,15 +55,45 @@ impl Client {
     /// The same, where the absence of a name is of use, too.
     pub async fn find(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Found> {
         let _ = credentials;
-        let (reports, asked) = (self.inodes.all_reports(), self.leases.asking());
-        match self.ask(MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) }).await {
-            Ok(answer) => {
-                let known = self.referenced(parent, answer)?;
-                Ok(Found::Known(self.current(reports, known).await?))
+        for turn in 0.. {
+            let (reports, asked) = (self.inodes.all_reports(), self.leases.asking());
+            match self.ask(MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) }).await {
+                Ok(Answer { reply: MetaReply::Elsewhere { ino, .. }, asked }) => {
+                    let last = turn >= MAX_SEARCHES;
+                    if let Some(known) = self.found_elsewhere(asked, parent, ino, last).await? {
+                        return Ok(Found::Known(known));
+                    }
+                }
+                Ok(answer) => {
+                    let known = self.referenced(parent, answer)?;
+                    return Ok(Found::Known(self.current(reports, known).await?));
+                }
+                Err(error) if error.errno == Errno::ENOENT => {
+                    return Ok(Found::Absent { trusted: self.leases.may_be_kept(asked, parent) });
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) if error.errno == Errno::ENOENT => {
-                Ok(Found::Absent { trusted: self.leases.may_be_kept(asked, parent) })
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// Asks the service that executes its partition for an inode that a name in another one names. `None` when it is gone: then the name
+    /// is another's, or nobody's, by now. At the `last` turn that counts as an answer.
+    async fn found_elsewhere(
+        &self,
+        asked: Asked,
+        parent: InodeId,
+        ino: InodeId,
+        last: bool,
+    ) -> Result<Option<Known>> {
+        match self.getattr(ino).await {
+            Ok(known) if known.nlink > 0 || last => {
+                self.inodes.remember(ino);
+                Ok(Some(Known { name_trusted: self.leases.may_be_kept(asked, parent), ..known }))
             }
+            Ok(_) => Ok(None),
+            // As for an inode that doesn't exist (any more). The end of the session says the same.
+            Err(error) if error.errno == Errno::ESTALE && !last && !self.is_over() => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -1,6 +1,7 @@
 //! Recalls: a session gives up what it relied on. The order of the steps, and why nobody waits for ever, is told in `lease`.
 
 use crate::inode::{OpenInode, Usage};
+use crate::services::Service;
 use crate::{Client, unexpected};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -10,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, Result};
+use types::{Errno, Error, InodeId};
 use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
 
 /// Inodes whose recalls are handled at a time; more wait. Each may hold a handful of requests.
@@ -19,11 +20,7 @@ const MAX_AT_ONCE: usize = 256;
 /// waits for one of them.
 const FORGET_PATIENCE: Duration = Duration::from_millis(20);
 /// Rest before something is tried again that failed.
-const RETRY: Duration = Duration::from_secs(1);
-/// How long requests that are under way are waited for before the session is registered again.
-const SOON: Duration = Duration::from_millis(500);
-/// How long a request waits for the registration of its session, whole seconds. A service that starts is back much sooner.
-const REGISTRATION_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
 /// How long inodes that are of no use any more are collected before the service is told.
 const RELEASE_DELAY: Duration = Duration::from_millis(200);
 /// Inodes of one release.
@@ -43,10 +40,16 @@ pub(crate) struct Recalls {
     state: Mutex<Queues>,
 }
 
+/// A recall, and the service that waits for the answer.
+struct Due {
+    service: Arc<Service>,
+    recall: Recall,
+}
+
 #[derive(Default)]
 struct Queues {
     /// Inodes with recalls to handle, in order; those that are worked on have an entry, too.
-    by_inode: HashMap<InodeId, VecDeque<Recall>>,
+    by_inode: HashMap<InodeId, VecDeque<Due>>,
     /// Inodes that nobody works on yet.
     waiting: VecDeque<InodeId>,
     workers: usize,
@@ -54,21 +57,21 @@ struct Queues {
 
 impl Recalls {
     /// Queues a recall; true when a new worker should take up work.
-    fn push(&self, recall: Recall) -> bool {
-        let mut queues = self.state.lock();
-        if let Some(queue) = queues.by_inode.get_mut(&recall.ino) {
-            queue.push_back(recall);
+    fn push(&self, due: Due) -> bool {
+        let (mut queues, ino) = (self.state.lock(), due.recall.ino);
+        if let Some(queue) = queues.by_inode.get_mut(&ino) {
+            queue.push_back(due);
             return false;
         }
-        queues.by_inode.insert(recall.ino, VecDeque::from([recall]));
-        queues.waiting.push_back(recall.ino);
+        queues.by_inode.insert(ino, VecDeque::from([due]));
+        queues.waiting.push_back(ino);
         let wanted = queues.workers < MAX_AT_ONCE;
         queues.workers += usize::from(wanted);
         wanted
     }
 
     /// The next recall for a worker, of the inode that it works on if there is one more.
-    fn next(&self, done: Option<InodeId>) -> Option<Recall> {
+    fn next(&self, done: Option<InodeId>) -> Option<Due> {
         let mut queues = self.state.lock();
         if let Some(ino) = done {
             if let Some(recall) = queues.by_inode.get_mut(&ino).and_then(VecDeque::pop_front) {
@@ -94,39 +97,48 @@ impl Client {
         self.face.lock().as_ref().and_then(Weak::upgrade)
     }
 
-    /// Hears of recalls and handles them, for as long as the session lives.
-    pub(crate) async fn answer_recalls(self: Arc<Self>) {
-        while self.over().is_none() {
-            let after = self.recalls_seen.load(Ordering::Acquire);
+    /// Registers with a service, hears of its recalls and handles them, for as long as session and service live.
+    pub(crate) async fn answer_recalls(self: Arc<Self>, service: Arc<Service>) {
+        while self.over().is_none() && !service.is_gone() {
             let sent_ns = rt::monotonic_ns();
-            match self.ask(MetaOp::NextRecalls { after }).await.map(|answer| answer.reply) {
+            let heard = if service.is_registered() || !self.services.ways.follow_the_map() {
+                let after = service.recalls_seen.load(Ordering::Acquire);
+                self.ask_at(&service, MetaOp::NextRecalls { after }).await.map(|answer| answer.reply)
+            } else {
+                self.register_at(&service).await.map(|()| MetaReply::Recalls(Vec::new()))
+            };
+            match heard {
                 Ok(MetaReply::Recalls(recalls)) => {
-                    self.clone().recalled(recalls);
-                    self.heard(sent_ns);
+                    self.clone().recalled(&service, recalls);
+                    self.heard(&service, sent_ns);
+                }
+                Ok(MetaReply::Adopted { partitions }) => {
+                    self.follow(&service, &partitions).await;
+                    self.heard(&service, sent_ns);
                 }
                 Ok(other) => {
                     tracing::error!(error = %unexpected(other), "recalls can't be heard of");
                     rt::sleep(RETRY).await;
                 }
-                Err(error) => self.unheard(error).await,
+                Err(error) => self.unheard(&service, error).await,
             }
         }
     }
 
-    fn recalled(self: Arc<Self>, recalls: Vec<Recall>) {
+    fn recalled(self: Arc<Self>, service: &Arc<Service>, recalls: Vec<Recall>) {
         for recall in recalls {
-            if recall.number <= self.recalls_seen.load(Ordering::Acquire) {
+            if recall.number <= service.recalls_seen.load(Ordering::Acquire) {
                 continue;
             }
-            self.leases.close(&recall);
-            self.recalls_seen.store(recall.number, Ordering::Release);
-            if self.recalls.push(recall) {
+            self.leases.close(service.node, &recall);
+            service.recalls_seen.store(recall.number, Ordering::Release);
+            if self.recalls.push(Due { service: service.clone(), recall }) {
                 let client = self.clone();
                 rt::spawn(async move {
                     let mut done = None;
-                    while let Some(recall) = client.recalls.next(done) {
-                        client.give_up(&recall).await;
-                        done = Some(recall.ino);
+                    while let Some(due) = client.recalls.next(done) {
+                        client.give_up(&due.service, &due.recall).await;
+                        done = Some(due.recall.ino);
                     }
                 });
             }
@@ -134,22 +146,22 @@ impl Client {
     }
 
     /// The question for recalls failed.
-    async fn unheard(&self, error: Error) {
+    async fn unheard(&self, service: &Arc<Service>, error: Error) {
         match error.errno {
-            _ if self.over().is_some() => {}
+            _ if self.over().is_some() || service.is_gone() => {}
             Errno::ESTALE => self.lose_session(error).await,
             Errno::ENOTCONN => {
-                tracing::warn!(%error, "the metadata service does not know this session any more; registering again");
-                self.register_again().await;
+                tracing::warn!(%error, "a metadata service does not know this session any more; registering again");
+                self.register_again(service).await;
             }
             _ => {
-                tracing::warn!(%error, "recalls can't be heard of");
+                tracing::warn!(node = %service.node, %error, "recalls can't be heard of");
                 rt::sleep(RETRY).await;
             }
         }
     }
 
-    async fn give_up(&self, recall: &Recall) {
+    async fn give_up(&self, service: &Service, recall: &Recall) {
         let ino = recall.ino;
         let terms = self.leases.terms(recall);
         let inode = self.inodes.open(ino);
@@ -166,7 +178,7 @@ impl Client {
             self.report_and_unload(inode, terms.kept).await;
         }
         let in_use = self.inodes.usage(ino) == Usage::Open;
-        self.send_yield(Yield { number: recall.number, ino, in_use }).await;
+        self.send_yield(service, Yield { number: recall.number, ino, in_use }).await;
         if in_use {
             self.leases.mark(ino);
         }
@@ -222,9 +234,9 @@ impl Client {
         }
     }
 
-    async fn send_yield(&self, answer: Yield) {
-        while self.over().is_none() {
-            match self.ask(MetaOp::Yield { yields: vec![answer] }).await {
+    async fn send_yield(&self, service: &Service, answer: Yield) {
+        while self.over().is_none() && !service.is_gone() {
+            match self.ask_at(service, MetaOp::Yield { yields: vec![answer] }).await {
                 Ok(_) => return,
                 // Who is not known has nothing to yield.
                 Err(error) if matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => return,
@@ -243,8 +255,14 @@ impl Client {
             rt::sleep(RELEASE_DELAY).await;
             let idle: Vec<InodeId> =
                 self.inodes.take_idle().into_iter().filter(|&ino| self.lets_go(ino)).collect();
-            for batch in idle.chunks(RELEASE_BATCH) {
-                self.release_batch(batch).await;
+            let mut rest = idle;
+            while let Some(&ino) = rest.first() {
+                let owner = self.services.ways.owner(ino.partition());
+                let same = |ino: &mut InodeId| self.services.ways.owner(ino.partition()) == owner;
+                let those: Vec<InodeId> = rest.extract_if(.., same).collect();
+                for batch in those.chunks(RELEASE_BATCH) {
+                    self.release_batch(batch).await;
+                }
             }
         }
     }
@@ -267,89 +285,19 @@ impl Client {
         }
     }
 
+    /// Tells the service of leases that were let go, all of them its own.
     async fn release_batch(&self, batch: &[InodeId]) {
-        let seen = self.recalls_seen.load(Ordering::Acquire);
-        let told = self.ask(MetaOp::Release { inodes: batch.to_vec(), seen }).await;
+        let told = match self.services.executing(batch[0].partition()) {
+            Ok(service) => {
+                let seen = service.recalls_seen.load(Ordering::Acquire);
+                self.ask_at(&service, MetaOp::Release { inodes: batch.to_vec(), seen }).await.map(drop)
+            }
+            Err(error) => Err(error),
+        };
         if let Err(error) = told {
             tracing::debug!(%error, "leases that nobody needs stay until they are recalled");
         }
         self.leases.released(batch);
-    }
-
-    /// Makes the session known to the metadata service. Before that it gets no leases.
-    pub async fn register(&self) -> Result<()> {
-        let in_use = self.inodes.in_use();
-        in_use.iter().for_each(|&ino| self.leases.mark(ino));
-        let sent_ns = rt::monotonic_ns();
-        self.ask(MetaOp::Register { in_use }).await?;
-        self.heard(sent_ns);
-        self.registrations.fetch_add(1, Ordering::AcqRel);
-        self.registered.set();
-        self.registered.clear();
-        Ok(())
-    }
-
-    /// Waits until the session is known again, or `error` is the answer.
-    pub(crate) async fn wait_for_registration(&self, before: u64, error: Error) -> Result<()> {
-        for _ in 0..REGISTRATION_PATIENCE.as_secs() {
-            let mut registered = pin!(self.registered.wait());
-            if self.registrations.load(Ordering::Acquire) != before {
-                return Ok(());
-            }
-            within(RETRY, registered.as_mut()).await;
-        }
-        Err(error)
-    }
-
-    /// The service has been started anew and knows of no lease any more, so none is held. Others can change nothing until this session is
-    /// registered again: until then everything is forgotten that was relied on. What was written and not reported is settled by the
-    /// service when it registers the session.
-    async fn register_again(&self) {
-        self.recalls_seen.store(0, Ordering::Release);
-        let leased = self.leases.all();
-        self.leases.reset();
-        let open = self.inodes.open_inodes();
-        for inode in &open {
-            inode.fills.close();
-            inode.content.lock().unload();
-        }
-        for inode in &open {
-            self.uncache(inode.ino, Some(inode)).await;
-            // Whoever is inside may be waiting for the registration; what only writes chunks will soon be through.
-            if within(SOON, pin!(inode.gate.write())).await.is_none() {
-                tracing::debug!(ino = %inode.ino, "a request goes on over a start of the metadata service");
-            }
-        }
-        for ino in leased {
-            self.uncache(ino, None).await;
-        }
-        while self.over().is_none() {
-            match self.register().await {
-                Ok(()) => break,
-                Err(error) if error.errno == Errno::ESTALE => self.lose_session(error).await,
-                Err(error) => {
-                    tracing::warn!(%error, "registering again failed");
-                    rt::sleep(RETRY).await;
-                }
-            }
-        }
-        open.iter().for_each(|inode| inode.fills.open());
-    }
-
-    /// The service has ended the session: nothing works any more, and nothing waits.
-    async fn lose_session(&self, error: Error) {
-        tracing::error!(%error, "the cluster has ended this session; every file operation fails from now on");
-        self.end(error);
-        let leased = self.leases.all();
-        self.leases.reset();
-        for inode in self.inodes.open_inodes() {
-            // What was written and not reported is found by the service: it is in the chunk files.
-            inode.content.lock().unload();
-            self.uncache(inode.ino, Some(&inode)).await;
-        }
-        for ino in leased {
-            self.uncache(ino, None).await;
-        }
     }
 }
 

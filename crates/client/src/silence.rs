@@ -1,18 +1,20 @@
-//! What a session does that hears nothing of the metadata service any more.
+//! What a session does that hears nothing of a metadata service any more.
 //!
 //! The service ends a session that it hasn't heard of for 15 s when somebody needs its leases. The session can't be told, so it has to
-//! stop by itself before: after a shorter silence nothing that it holds counts any more, the kernel forgets everything, and what is asked of
-//! the session waits until the service is heard of again, or for the patience of a request.
+//! stop by itself before: after a shorter silence nothing that it holds of that service counts any more, the kernel forgets all of it, and what is
+//! asked of the session about it waits until the service is heard of again, or for the patience of a request. When the partitions of a dead
+//! service are given to another, the session follows them there, and nothing waits any more.
 //!
 //! The silence is counted from when the last question was *sent* that got an answer: the service can't have heard of it earlier. Clocks
 //! of the two need not agree, only run at about the same speed.
 
 use crate::Client;
 use crate::recall::within;
+use crate::services::Service;
 use rt::sync::Event;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result};
 
@@ -27,46 +29,56 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 64;
 const FORGET_LIMIT: Duration = Duration::from_millis(500);
 
-/// When the service was heard of.
+/// Waiting for its end.
 #[derive(Default)]
 pub(crate) struct Silence {
-    heard_ns: AtomicU64,
     ended: Event,
 }
 
 impl Client {
-    /// The service has answered a question that was sent then, and the answer has been acted upon.
-    pub(crate) fn heard(&self, sent_ns: u64) {
-        self.silence.heard_ns.fetch_max(sent_ns, Ordering::AcqRel);
-        if self.leases.set_suspended(false) {
-            tracing::info!("the metadata service is heard of again");
-            self.silence.ended.set();
-            self.silence.ended.clear();
-            self.leases.wake();
+    /// A service has answered a question that was sent then, and the answer has been acted upon.
+    pub(crate) fn heard(&self, service: &Service, sent_ns: u64) {
+        service.heard_ns.fetch_max(sent_ns, Ordering::AcqRel);
+        if self.leases.set_suspended(service.node, false) {
+            tracing::info!(node = %service.node, "the metadata service is heard of again");
+            self.look_again();
         }
     }
 
-    fn is_silent(&self) -> bool {
-        let heard_ns = self.silence.heard_ns.load(Ordering::Acquire);
-        rt::monotonic_ns().saturating_sub(heard_ns) > LIMIT.as_nanos() as u64
+    /// Lets those look again who wait for the end of a silence.
+    pub(crate) fn look_again(&self) {
+        self.silence.ended.set();
+        self.silence.ended.clear();
+        self.leases.wake();
     }
 
     /// Watches the silence for as long as the session lives.
     pub(crate) async fn watch_silence(self: Arc<Self>) {
         while self.over().is_none() {
             rt::sleep(LOOK_INTERVAL).await;
-            if self.is_silent() && !self.leases.set_suspended(true) {
-                tracing::warn!(
-                    "the metadata service hasn't been heard of for {LIMIT:?}: nothing is served from memory"
-                );
-                self.forget_everything().await;
+            for service in self.services.all() {
+                if is_silent(&service) && !self.leases.set_suspended(service.node, true) {
+                    tracing::warn!(
+                        node = %service.node,
+                        "the metadata service hasn't been heard of for {LIMIT:?}: nothing of it is served from memory"
+                    );
+                    self.forget_all_of(&service).await;
+                }
             }
         }
     }
 
-    async fn forget_everything(&self) {
-        let mut inodes: Vec<InodeId> = self.leases.all();
-        inodes.extend(self.inodes.open_inodes().iter().map(|inode| inode.ino));
+    async fn forget_all_of(&self, service: &Service) {
+        let mut inodes: Vec<InodeId> = self.leases.of(service.node);
+        let open = self.inodes.open_inodes();
+        inodes.extend(open.iter().map(|inode| inode.ino).filter(|&ino| self.services.executes(service, ino)));
+        inodes.sort_unstable();
+        inodes.dedup();
+        self.forget_inodes(&inodes).await;
+    }
+
+    /// Has the kernel forget inodes, but waits for none for long.
+    pub(crate) async fn forget_inodes(&self, inodes: &[InodeId]) {
         for some in inodes.chunks(AT_ONCE) {
             let forgetting = some.iter().map(|&ino| async move {
                 let inode = self.inodes.open(ino);
@@ -76,12 +88,12 @@ impl Client {
         }
     }
 
-    /// Lets nothing pass while the service is silent.
+    /// Lets nothing pass of an inode while the service is silent that granted the lease on it.
     ///
     /// Errors: `ETIMEDOUT` when it stays so for the patience of a request; the session's when that has ended.
-    pub(crate) async fn while_silent(&self) -> Result<()> {
+    pub(crate) async fn while_silent(&self, ino: InodeId) -> Result<()> {
         let began_ns = rt::monotonic_ns();
-        while self.leases.is_suspended() {
+        while self.leases.is_suspended(ino) {
             if let Some(error) = self.over() {
                 return Err(error);
             }
@@ -94,4 +106,9 @@ impl Client {
         }
         Ok(())
     }
+}
+
+fn is_silent(service: &Service) -> bool {
+    let heard_ns = service.heard_ns.load(Ordering::Acquire);
+    service.is_registered() && rt::monotonic_ns().saturating_sub(heard_ns) > LIMIT.as_nanos() as u64
 }

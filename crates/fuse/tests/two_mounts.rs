@@ -97,7 +97,7 @@ async fn serve(base: &Path) -> Vec<Arc<Client>> {
     for session in [1, 2] {
         let client = Client::new(ClientOptions {
             session: SessionId(session),
-            meta: Channel::in_process(meta.clone()),
+            meta: Channel::in_process(meta.clone()).into(),
             storage: channels(),
             map: map.clone(),
             server_cache: true,

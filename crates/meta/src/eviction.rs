@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
-use wire::{MetaOp, MetaReply, PartitionsRequest, Recall, StorageOp, Yield};
+use wire::{MetaOp, MetaReply, PartitionsRequest, StorageOp, Yield};
 
 impl MetaService {
     /// Makes a session known. One of another process is known durably when this returns.
@@ -100,7 +100,7 @@ impl MetaService {
         self.sessions.check_id(id)?;
         // One that shares its sessions with other services makes none known by itself.
         let is_company = self.neighbours.is_some() && id != SessionId(0);
-        if self.grace.is_expected(id) || (is_company && self.sessions.is_unknown(id)) {
+        if self.grace.awaits_registration(id) || (is_company && self.sessions.is_unknown(id)) {
             return Err(is_not_registered(id));
         }
         self.sessions.get(id)
@@ -108,7 +108,7 @@ impl MetaService {
 
     /// As a session asks for it itself. What it had before is gone, but for what it has open.
     pub(crate) async fn register(&self, id: SessionId, in_use: &[InodeId]) -> Result<()> {
-        if self.grace.is_expected(id) {
+        if self.grace.awaits_registration(id) {
             // What it wrote and hadn't reported is settled before others may ask for it, who are not stopped by a lease any more.
             self.settle_session(id).await?;
         }
@@ -121,21 +121,25 @@ impl MetaService {
         Ok(())
     }
 
-    /// Waits until there are recalls with numbers above `after`, or for [`RECALL_POLL`].
-    pub(crate) async fn next_recalls(&self, session: &Session, after: u64) -> Result<Vec<Recall>> {
+    /// Waits until there are recalls with numbers above `after`, or partitions to follow, or for [`RECALL_POLL`].
+    pub(crate) async fn next_recalls(&self, session: &Session, after: u64) -> Result<MetaReply> {
         if !session.is_remote() {
             return Err(is_not_registered(session.id));
         }
-        let recalls = session.recalls_after(after);
-        if !recalls.is_empty() {
-            return Ok(recalls);
+        let news = || {
+            let partitions = self.grace.awaits_following(session.id);
+            match partitions.is_empty() {
+                true => MetaReply::Recalls(session.recalls_after(after)),
+                false => MetaReply::Adopted { partitions },
+            }
+        };
+        match news() {
+            MetaReply::Recalls(recalls) if recalls.is_empty() => {}
+            news => return Ok(news),
         }
         within(RECALL_POLL, session.wait_for_recalls()).await;
         session.check()?;
-        if self.grace.is_expected(session.id) {
-            return Err(is_not_registered(session.id));
-        }
-        Ok(session.recalls_after(after))
+        Ok(news())
     }
 
     /// Takes the answers to recalls.
@@ -247,7 +251,7 @@ impl MetaService {
                 tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
             }
             myself.sessions.bury(id);
-            myself.session_returned(id);
+            myself.session_gone(id);
         });
     }
 

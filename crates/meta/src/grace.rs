@@ -1,8 +1,8 @@
 //! The time in which sessions of before may come back, after a start and after partitions were adopted.
 //!
 //! A service that adopts a partition knows nothing of the leases that were granted there, and of what is open. Until each session that may have
-//! something there has registered again, and so dropped what it cached, or is ended for good, nothing is read or changed in what was
-//! adopted.
+//! something there has dropped what it cached and said so, or is ended for good, nothing is read or changed in what was adopted. After a start it says so
+//! by registering, of partitions that were another service's by following them.
 
 use crate::eviction::within;
 use crate::limits::GRACE_TIME;
@@ -14,7 +14,7 @@ use namespace::{Key, decode_key, keys};
 use parking_lot::Mutex;
 use prost::Message;
 use rt::sync::Event;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -31,21 +31,36 @@ pub(crate) struct Grace {
 #[derive(Default)]
 struct State {
     /// Sessions that may come back.
-    expected: BTreeSet<SessionId>,
+    expected: BTreeMap<SessionId, Expected>,
     until_ns: u64,
     /// Somebody sees to its end.
     is_ending: bool,
     was_needed: bool,
 }
 
+/// What a session has to do before it counts as back.
+#[derive(Default)]
+struct Expected {
+    registers: bool,
+    /// Partitions that it has to follow.
+    follows: BTreeSet<PartitionId>,
+}
+
 impl Grace {
     /// These sessions may come back, from now on for [`GRACE_TIME`].
-    fn begin(&self, expected: BTreeSet<SessionId>) {
-        if expected.is_empty() {
+    fn begin(&self, sessions: BTreeSet<SessionId>, is_known: impl Fn(SessionId) -> bool, follow: &[PartitionId]) {
+        let mut state = self.state.lock();
+        for session in sessions {
+            let registers = !is_known(session);
+            if registers || !follow.is_empty() {
+                let expected = state.expected.entry(session).or_default();
+                expected.registers |= registers;
+                expected.follows.extend(follow);
+            }
+        }
+        if state.expected.is_empty() {
             return;
         }
-        let mut state = self.state.lock();
-        state.expected.extend(expected);
         state.until_ns = rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64;
         self.over.clear();
         state.was_needed = true;
@@ -62,16 +77,36 @@ impl Grace {
     }
 
     pub fn is_expected(&self, session: SessionId) -> bool {
-        self.is_on() && self.state.lock().expected.contains(&session)
+        self.is_on() && self.state.lock().expected.contains_key(&session)
     }
 
-    /// A session is back, or gone for good; true if it was the last one, and the grace is over.
-    fn returned(&self, session: SessionId) -> bool {
+    /// Whether a session has to register.
+    pub fn awaits_registration(&self, session: SessionId) -> bool {
+        self.is_on() && self.state.lock().expected.get(&session).is_some_and(|expected| expected.registers)
+    }
+
+    /// The partitions that a session has yet to follow.
+    pub fn awaits_following(&self, session: SessionId) -> Vec<PartitionId> {
+        if !self.is_on() {
+            return Vec::new();
+        }
+        let state = self.state.lock();
+        let follows = state.expected.get(&session).map(|expected| expected.follows.iter().copied());
+        follows.into_iter().flatten().collect()
+    }
+
+    /// A session has done something of what is expected of it; true if it was the last one, and the grace is over.
+    fn note(&self, session: SessionId, done: impl FnOnce(&mut Expected)) -> bool {
         if !self.is_on() {
             return false;
         }
         let mut state = self.state.lock();
-        state.expected.remove(&session);
+        if let Some(expected) = state.expected.get_mut(&session) {
+            done(expected);
+            if !expected.registers && expected.follows.is_empty() {
+                state.expected.remove(&session);
+            }
+        }
         let is_over = state.expected.is_empty() && !state.is_ending;
         if is_over {
             self.end();
@@ -92,14 +127,14 @@ impl Grace {
     /// The sessions that have not come back in time, for who ends them. `None` when somebody does already.
     fn late(&self) -> Option<BTreeSet<SessionId>> {
         let mut state = self.state.lock();
-        (!std::mem::replace(&mut state.is_ending, true)).then(|| state.expected.clone())
+        (!std::mem::replace(&mut state.is_ending, true)).then(|| state.expected.keys().copied().collect())
     }
 
     /// They are ended; true if nobody else is expected, and the grace is over.
     fn ended(&self, late: &BTreeSet<SessionId>) -> bool {
         let mut state = self.state.lock();
         state.is_ending = false;
-        state.expected.retain(|session| !late.contains(session));
+        state.expected.retain(|session, _| !late.contains(session));
         let is_over = state.expected.is_empty();
         if is_over {
             self.end();
@@ -109,19 +144,35 @@ impl Grace {
 }
 
 impl MetaService {
-    /// Expects all sessions of which the store knows to say what they have open.
-    pub(crate) async fn expect_sessions(&self) -> Result<()> {
+    /// Expects all sessions of which the store knows to say what they have open: those that are not known here by registering, all of them by following
+    /// these partitions.
+    pub(crate) async fn expect_sessions(&self, follow: &[PartitionId]) -> Result<()> {
         let (living, ended) = stored_sessions(&self.executors.store).await?;
         ended.into_iter().for_each(|id| self.has_ended(id));
+        let known: Vec<_> = living.iter().filter_map(|id| self.sessions.find(*id)).collect();
+        self.grace.begin(living, |id| self.sessions.is_remote(id), follow);
         // Who waits for recalls learns of it now.
-        living.iter().filter_map(|id| self.sessions.find(*id)).for_each(|session| session.wake());
-        self.grace.begin(living);
+        known.iter().for_each(|session| session.wake());
         Ok(())
     }
 
-    /// A session is back, or gone for good.
+    /// A session has registered.
     pub(crate) fn session_returned(&self, id: SessionId) {
-        if self.grace.returned(id) {
+        if self.grace.note(id, |expected| expected.registers = false) {
+            self.open_closed();
+        }
+    }
+
+    /// A session has followed partitions.
+    pub(crate) fn session_followed(&self, id: SessionId, partitions: &[PartitionId]) {
+        if self.grace.note(id, |expected| expected.follows.retain(|followed| !partitions.contains(followed))) {
+            self.open_closed();
+        }
+    }
+
+    /// A session is gone for good.
+    pub(crate) fn session_gone(&self, id: SessionId) {
+        if self.grace.note(id, |expected| *expected = Expected::default()) {
             self.open_closed();
         }
     }

@@ -140,6 +140,17 @@ impl Leases {
         }
     }
 
+    /// As [`LeaseTable::leave`], for all inodes of partitions.
+    pub fn leave_partitions(&self, session: SessionId, partitions: &[PartitionId]) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let left = |ino: InodeId| partitions.contains(&ino.partition());
+            let freed = self.counted(&mut shard, |table| table.leave(session, left));
+            freed.into_iter().for_each(|ino| shard.wake(ino));
+            self.take_abandoned(&mut shard);
+        }
+    }
+
     /// Changes a table in a way that others may wait for.
     fn give_up<R>(&self, ino: InodeId, f: impl FnOnce(&mut LeaseTable) -> R) -> R {
         let mut shard = self.shards[shard_of(ino)].lock();

@@ -30,6 +30,7 @@ mod errand;
 mod eviction;
 mod executor;
 mod fetch;
+mod follow;
 mod grace;
 mod leases;
 mod lending;

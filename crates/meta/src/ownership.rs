@@ -124,9 +124,13 @@ impl MetaService {
         let is_new = stored.last().is_none_or(Option::is_none);
         let mut batch = Batch::default();
         let mut owners = Vec::with_capacity(partitions.len());
+        let mut followed = Vec::new();
         for (&partition, before) in partitions.iter().zip(stored) {
             let key = keys::owner(partition).to_vec();
             let value = self.next_owner(partition, before.as_deref())?.encode_to_vec();
+            if self.neighbours.is_some() && !self.is_of_this_node(before.as_deref()) {
+                followed.push(partition);
+            }
             batch.guards.push(Guard { key: key.clone(), expected: before });
             batch.writes.push((key.clone(), Some(value.clone().into())));
             owners.push((partition, Guard { key, expected: Some(value.into()) }));
@@ -144,7 +148,7 @@ impl MetaService {
             }
         }
         // Sessions that register after this have nothing there yet.
-        self.expect_sessions().await?;
+        self.expect_sessions(&followed).await?;
         for (partition, owner) in owners {
             self.forget_partition(partition);
             let mut executor = self.executors.lock(partition)?;
@@ -153,6 +157,12 @@ impl MetaService {
             executor.stand(standing);
         }
         Ok(())
+    }
+
+    /// Whether a record is that of an earlier process of this node: its sessions register again, and so forget all that it told them.
+    fn is_of_this_node(&self, record: Option<&[u8]>) -> bool {
+        let owner = record.and_then(|record| Owner::decode(record).ok());
+        owner.is_some_and(|owner| owner.node == self.options.node.0 && !owner.released)
     }
 
     /// What was granted and read here when the partition was this service's before.

@@ -158,6 +158,7 @@ impl StoredReply {
             | MetaReply::Directory { .. }
             | MetaReply::Recalls(_)
             | MetaReply::Elsewhere { .. }
+            | MetaReply::Adopted { .. }
             | MetaReply::Lock(_) => return None,
         };
         Some(StoredReply { answer: Some(answer) })

@@ -175,7 +175,10 @@ impl MetaService {
                 self.require_owned(ino).await?;
                 answer?
             }
-            MetaOp::NextRecalls { after } => MetaReply::Recalls(self.next_recalls(&session, after).await?),
+            MetaOp::Follow { partitions, in_use } => {
+                self.follow(&session, &partitions, &in_use).await.map(|()| MetaReply::Unit)?
+            }
+            MetaOp::NextRecalls { after } => self.next_recalls(&session, after).await?,
             MetaOp::Yield { yields } => self.take_yields(&session, &yields),
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
             MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,

@@ -105,12 +105,7 @@ impl Sessions {
             Some(session) => session.clone(),
             None => Arc::new(Session::new(id, SessionKind::Remote)),
         };
-        for (key, value) in answers {
-            let reply = StoredReply::decode(value).ok().and_then(|stored| stored.reply());
-            if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply) {
-                session.replies.lock().insert_old(sequence, Recorded { reply, ticket: None });
-            }
-        }
+        session.take_answers(answers);
         if known.is_some() {
             return Ok(session);
         }
@@ -257,6 +252,17 @@ impl Session {
     /// Waits until there may be recalls.
     pub async fn wait_for_recalls(&self) {
         self.some_recalls.wait().await;
+    }
+
+    /// Takes over the answers that are in the store ([`stored_answers`]) and not known here: of an earlier run, or of another service.
+    pub fn take_answers(&self, answers: Vec<Pair>) {
+        let mut replies = self.replies.lock();
+        for (key, value) in answers {
+            let reply = StoredReply::decode(value).ok().and_then(|stored| stored.reply());
+            if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply) {
+                replies.insert_old(sequence, Recorded { reply, ticket: None });
+            }
+        }
     }
 
     /// The answer that this request got when it came before.

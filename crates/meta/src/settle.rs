@@ -86,6 +86,7 @@ impl MetaService {
             self.keep_session(session, None).await?;
         }
         self.sessions.remove(session);
+        self.session_gone(session);
         Ok(recovery)
     }
 
@@ -156,7 +157,7 @@ impl MetaService {
         }
     }
 
-    async fn settle_files(
+    pub(crate) async fn settle_files(
         &self,
         partition: PartitionId,
         ends: &impl Fn(SessionId) -> bool,

@@ -284,10 +284,15 @@ impl LeaseTable {
 
     /// Ends a session; returns the inodes of which it had something.
     pub fn end_session(&mut self, session: SessionId) -> Vec<InodeId> {
+        self.leave(session, |_| true)
+    }
+
+    /// Takes what a session has of some inodes; returns of which it had something.
+    pub fn leave(&mut self, session: SessionId, of: impl Fn(InodeId) -> bool) -> Vec<InodeId> {
         if !self.by_session.contains_key(&session) {
             return Vec::new();
         }
-        let held = self.inodes.iter().filter(|(_, entry)| entry.find(session).is_some());
+        let held = self.inodes.iter().filter(|(ino, entry)| of(**ino) && entry.find(session).is_some());
         let held: Vec<InodeId> = held.map(|(ino, _)| *ino).collect();
         for &ino in &held {
             self.forget_holders(ino, |holder| holder.session == session);

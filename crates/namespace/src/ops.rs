@@ -80,6 +80,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         | MetaOp::Unlock { .. }
         | MetaOp::TestLock { .. }
         | MetaOp::Register { .. }
+        | MetaOp::Follow { .. }
         | MetaOp::NextRecalls { .. }
         | MetaOp::Yield { .. }
         | MetaOp::Release { .. }
@@ -90,41 +91,5 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
 
 /// The inode that a command reads first.
 pub(crate) fn subject(op: &MetaOp) -> InodeId {
-    match op {
-        MetaOp::Lookup { parent, .. }
-        | MetaOp::Create { parent, .. }
-        | MetaOp::Mkdir { parent, .. }
-        | MetaOp::Symlink { parent, .. }
-        | MetaOp::Tmpfile { parent, .. }
-        | MetaOp::Unlink { parent, .. }
-        | MetaOp::Rmdir { parent, .. }
-        | MetaOp::Rename { parent, .. }
-        | MetaOp::Link { parent, .. } => *parent,
-        MetaOp::Readdir { dir, .. } | MetaOp::SetPattern { dir, .. } => *dir,
-        MetaOp::Getattr { ino }
-        | MetaOp::Setattr { ino, .. }
-        | MetaOp::Readlink { ino }
-        | MetaOp::GetXattr { ino, .. }
-        | MetaOp::SetXattr { ino, .. }
-        | MetaOp::ListXattr { ino }
-        | MetaOp::RemoveXattr { ino, .. }
-        | MetaOp::Open { ino, .. }
-        | MetaOp::WriteInline { ino, .. }
-        | MetaOp::BeginWrite { ino }
-        | MetaOp::DropInline { ino, .. }
-        | MetaOp::EndWrite { ino, .. }
-        | MetaOp::Truncate { ino, .. }
-        | MetaOp::TruncateDone { ino }
-        | MetaOp::Reclaim { ino }
-        | MetaOp::Lock { ino, .. }
-        | MetaOp::Unlock { ino, .. }
-        | MetaOp::TestLock { ino, .. }
-        | MetaOp::Describe { ino } => *ino,
-        MetaOp::Register { .. }
-        | MetaOp::NextRecalls { .. }
-        | MetaOp::Yield { .. }
-        | MetaOp::Release { .. }
-        | MetaOp::EndSession
-        | MetaOp::Sync => InodeId::ROOT,
-    }
+    op.subject().unwrap_or(InodeId::ROOT)
 }

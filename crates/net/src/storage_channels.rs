@@ -1,17 +1,15 @@
 //! The ways to all targets.
 
 use crate::Channel;
+use crate::node_channels::{Connect, NodeChannels};
 use rt::IoBuf;
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
-use types::{ClusterMap, Errno, Error, MapHandle, Node, NodeId, Result, TargetId, TargetState};
+use std::sync::{Arc, PoisonError};
+use types::{ClusterMap, Errno, Error, MapHandle, Result, TargetId, TargetState};
 use wire::{StorageReply, StorageRequest};
 
 /// A way to the storage service of one node.
 pub type StorageChannel = Channel<StorageRequest, StorageReply>;
-
-/// Makes the way to a node.
-pub type Connect = Box<dyn Fn(&Node) -> StorageChannel + Send + Sync>;
 
 /// Finds the way to the service of a target.
 pub struct StorageChannels(Ways);
@@ -35,20 +33,17 @@ enum Ways {
 struct Mapped {
     map: MapHandle,
     when_offline: WhenOffline,
-    connect: Connect,
-    /// One for each node, made when it is first needed; as many as the map has nodes.
-    nodes: RwLock<HashMap<NodeId, Way>>,
-}
-
-struct Way {
-    addresses: Vec<String>,
-    channel: StorageChannel,
+    nodes: NodeChannels<StorageRequest, StorageReply>,
 }
 
 impl StorageChannels {
     /// Ways that follow the map.
-    pub fn mapped(map: MapHandle, when_offline: WhenOffline, connect: Connect) -> StorageChannels {
-        StorageChannels(Ways::Mapped(Mapped { map, when_offline, connect, nodes: RwLock::default() }))
+    pub fn mapped(
+        map: MapHandle,
+        when_offline: WhenOffline,
+        connect: Connect<StorageRequest, StorageReply>,
+    ) -> StorageChannels {
+        StorageChannels(Ways::Mapped(Mapped { map, when_offline, nodes: NodeChannels::new(connect) }))
     }
 
     /// Sends a request to the target that it names.
@@ -102,15 +97,7 @@ impl Mapped {
             return Err(Error::new(Errno::EHOSTDOWN, message)
                 .hint("weft node list shows which nodes are up; start weft serve there"));
         }
-        if let Some(way) = self.nodes.read().unwrap_or_else(PoisonError::into_inner).get(&node.id)
-            && way.addresses == node.addresses
-        {
-            return Ok(way.channel.clone());
-        }
-        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        nodes.retain(|id, way| map.node(*id).is_some_and(|n| n.addresses == way.addresses));
-        let new = || Way { addresses: node.addresses.clone(), channel: (self.connect)(node) };
-        Ok(nodes.entry(node.id).or_insert_with(new).channel.clone())
+        Ok(self.nodes.channel(&map, node))
     }
 }
 
@@ -123,7 +110,8 @@ fn not_served(target: TargetId) -> Error {
 mod tests {
     use super::*;
     use crate::{Handler, LocalFuture};
-    use types::{CapacityClass, Epoch, InodeId, NodeState, PoolId, SessionId, Target};
+    use std::sync::RwLock;
+    use types::{CapacityClass, Epoch, InodeId, Node, NodeId, NodeState, PoolId, SessionId, Target};
     use wire::StorageOp;
 
     /// Answers with its own number and counts how often it was made.
@@ -171,7 +159,7 @@ mod tests {
         let map: MapHandle = Arc::new(RwLock::new(Arc::new(first)));
         let made = Arc::new(RwLock::new(0));
         let count = made.clone();
-        let connect: Connect = Box::new(move |node| {
+        let connect: Connect<StorageRequest, StorageReply> = Box::new(move |node| {
             *count.write().unwrap() += 1;
             let port = node.addresses[0].rsplit(':').next().and_then(|port| port.parse().ok());
             Channel::in_process(Arc::new(Numbered(port.unwrap_or(0))))

@@ -86,7 +86,7 @@ impl Site {
         }
         let client = Client::new(ClientOptions {
             session,
-            meta: Channel::in_process(meta.clone()),
+            meta: Channel::in_process(meta.clone()).into(),
             storage: channels.into(),
             map: map.clone(),
             server_cache: false,

@@ -2,7 +2,9 @@
 
 use crate::{Grant, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Recall, Yield};
 use bytes::Bytes;
-use types::{Attr, Chooser, Credentials, InodeId, Layout, SessionId, SetAttr, StripePattern, Timestamp};
+use types::{
+    Attr, Chooser, Credentials, InodeId, Layout, PartitionId, SessionId, SetAttr, StripePattern, Timestamp,
+};
 
 /// A request with what every request carries.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -142,10 +144,15 @@ pub enum MetaOp {
 
     /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`): `Unit`. It has no lease then, and
     /// caches nothing; `in_use` are the inodes of which it has files open. Its recalls are asked for from 0 on. Sessions that didn't
-    /// register get no leases.
+    /// register get no leases. Of partitions that came to the service from another one the session has to say the same by `Follow`.
     Register { in_use: Vec<InodeId> },
-    /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe none. Being asked again and again, it
-    /// also tells that the session lives.
+    /// The session follows partitions that another service executed before to this one, which asked for it (`Adopted`): `Unit`. It has dropped
+    /// everything that it cached of their inodes and has no lease on any, nor any recall to answer; `in_use` are those of which it has files open. The
+    /// service forgets what leases and uses it knew of the session there, settles what the session wrote and didn't report, and looks
+    /// again for answers that the other service gave it, so that a change which is sent again isn't made twice. `EREMOTE` when one of them isn't the service's (any more).
+    Follow { partitions: Vec<PartitionId>, in_use: Vec<InodeId> },
+    /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe none, or at once `Adopted` as long as there
+    /// are partitions to which the session has yet to follow. Being asked again and again, it also tells that the session lives.
     NextRecalls { after: u64 },
     /// Answers recalls: `Unit`.
     Yield { yields: Vec<Yield> },
@@ -161,6 +168,51 @@ pub enum MetaOp {
     SetPattern { dir: InodeId, change: PatternChange },
     /// Everything acknowledged before is on disk when this answers: `Unit`.
     Sync,
+}
+
+impl MetaOp {
+    /// The inode that is asked about or changed, of a name the directory that it is in: the service that executes its partition is to be asked.
+    /// `None` for what concerns a session or a service as a whole.
+    pub fn subject(&self) -> Option<InodeId> {
+        match self {
+            MetaOp::Lookup { parent, .. }
+            | MetaOp::Create { parent, .. }
+            | MetaOp::Mkdir { parent, .. }
+            | MetaOp::Symlink { parent, .. }
+            | MetaOp::Tmpfile { parent, .. }
+            | MetaOp::Unlink { parent, .. }
+            | MetaOp::Rmdir { parent, .. }
+            | MetaOp::Rename { parent, .. }
+            | MetaOp::Link { parent, .. } => Some(*parent),
+            MetaOp::Readdir { dir, .. } | MetaOp::SetPattern { dir, .. } => Some(*dir),
+            MetaOp::Getattr { ino }
+            | MetaOp::Setattr { ino, .. }
+            | MetaOp::Readlink { ino }
+            | MetaOp::GetXattr { ino, .. }
+            | MetaOp::SetXattr { ino, .. }
+            | MetaOp::ListXattr { ino }
+            | MetaOp::RemoveXattr { ino, .. }
+            | MetaOp::Open { ino, .. }
+            | MetaOp::WriteInline { ino, .. }
+            | MetaOp::BeginWrite { ino }
+            | MetaOp::DropInline { ino, .. }
+            | MetaOp::EndWrite { ino, .. }
+            | MetaOp::Truncate { ino, .. }
+            | MetaOp::TruncateDone { ino }
+            | MetaOp::Reclaim { ino }
+            | MetaOp::Lock { ino, .. }
+            | MetaOp::Unlock { ino, .. }
+            | MetaOp::TestLock { ino, .. }
+            | MetaOp::Describe { ino } => Some(*ino),
+            MetaOp::Register { .. }
+            | MetaOp::Follow { .. }
+            | MetaOp::NextRecalls { .. }
+            | MetaOp::Yield { .. }
+            | MetaOp::Release { .. }
+            | MetaOp::EndSession
+            | MetaOp::Sync => None,
+        }
+    }
 }
 
 /// A file's content as the metadata service knows it.
@@ -254,6 +306,11 @@ pub enum MetaReply {
         ino: InodeId,
         /// Type bits of its mode.
         mode: u32,
+    },
+    /// These partitions have come to the service from another one, and nothing there is read or changed until the session follows
+    /// (`Follow`), or is ended.
+    Adopted {
+        partitions: Vec<PartitionId>,
     },
 }
 

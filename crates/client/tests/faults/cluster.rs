@@ -90,7 +90,7 @@ impl Cluster {
             targets().map(|target| (target, Channel::in_process(storage.clone()))).collect();
         let client = Client::new(ClientOptions {
             session,
-            meta: Channel::in_process(names.clone()),
+            meta: Channel::in_process(names.clone()).into(),
             storage: tapped.into(),
             map: map.clone(),
             server_cache: false,
@@ -114,7 +114,7 @@ impl Cluster {
     pub(crate) fn stranger(&self) -> Arc<Client> {
         Client::new(ClientOptions {
             session: SessionId(99),
-            meta: Channel::in_process(self.meta.clone()),
+            meta: Channel::in_process(self.meta.clone()).into(),
             storage: targets().map(|target| (target, Channel::in_process(self.storage.clone()))).collect(),
             map: self.map.clone(),
             server_cache: false,

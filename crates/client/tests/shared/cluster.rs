@@ -131,7 +131,7 @@ impl Cluster {
         let storage = Slow::new(self.storage.clone());
         Client::new(ClientOptions {
             session: SessionId(self.sessions.get()),
-            meta,
+            meta: meta.into(),
             storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
             map: self.map.clone(),
             server_cache: false,

@@ -277,9 +277,17 @@ impl Roaming {
         while !self.stopping.get() {
             match self.send(node, 0, MetaOp::NextRecalls { after }).await {
                 Ok(response) => {
-                    let MetaReply::Recalls(recalls) = response.reply else { panic!("{response:?}") };
-                    after = recalls.last().map_or(after, |recall| recall.number);
-                    self.give_up(node, recalls).await;
+                    match response.reply {
+                        MetaReply::Recalls(recalls) => {
+                            after = recalls.last().map_or(after, |recall| recall.number);
+                            self.give_up(node, recalls).await;
+                        }
+                        MetaReply::Adopted { partitions } => {
+                            let in_use = self.in_use.lock().clone();
+                            let _ = self.send(node, 0, MetaOp::Follow { partitions, in_use }).await;
+                        }
+                        other => panic!("{other:?}"),
+                    }
                 }
                 Err(error) if error.errno == Errno::ENOTCONN => {
                     let _ = self.register(node).await;

@@ -128,7 +128,7 @@ impl Site {
         let identity = new_identity("client");
         let client = Client::new(ClientOptions {
             session,
-            meta: Channel::remote(peer("metadata".into(), self.meta_ip, &identity)),
+            meta: Channel::remote(peer("metadata".into(), self.meta_ip, &identity)).into(),
             storage: self.storage_channels(&identity).into(),
             map: map(),
             server_cache: false,

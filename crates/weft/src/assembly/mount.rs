@@ -11,7 +11,7 @@ use client::{Client, ClientOptions};
 use fuse::{MountOptions, Session};
 use identity::Credentials;
 use identity::tls::Strangers;
-use net::{StorageChannels, WhenOffline};
+use net::{MetaChannels, StorageChannels, WhenOffline};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use types::{Errno, Error, MapHandle, Result, SessionId};
@@ -67,8 +67,9 @@ impl Served for ClientServices {
             MgmtReply::Welcome { map, .. } => map,
             other => return Err(out_of_turn(&other)),
         };
-        let meta = peers.metadata(&map)?;
         let map: MapHandle = Arc::new(RwLock::new(map));
+        let to = peers.clone();
+        let meta = MetaChannels::mapped(map.clone(), Box::new(move |node: &types::Node| to.metadata(node)));
         let to = peers.clone();
         // A node that is down may come back within the time-out.
         let connect = Box::new(move |node: &types::Node| to.storage(node));

@@ -1,15 +1,14 @@
 //! The ways of a process to the other processes of its cluster.
 
 use crate::node_config::{Protection, resolve};
-use client::MetaChannel;
 use identity::tls::Strangers;
 use identity::{Credentials, JoinToken};
-use net::{Channel, ClientIdentity, Peer, PeerOptions, PeerStatus, Security, StorageChannel};
+use net::{Channel, ClientIdentity, MetaChannel, Peer, PeerOptions, PeerStatus, Security, StorageChannel};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use types::{ClusterMap, Errno, Error, Node, NodeId, Result, Role};
+use types::{ClusterMap, Errno, Error, Node, NodeId, Result};
 use wire::{MgmtReply, MgmtRequest};
 
 /// The way to management.
@@ -69,13 +68,9 @@ impl Peers {
         Channel::remote(self.node(node))
     }
 
-    /// The way to the metadata service.
-    pub fn metadata(&self, map: &ClusterMap) -> Result<MetaChannel> {
-        match map.nodes.iter().find(|node| node.roles.contains(&Role::Meta)) {
-            Some(node) => Ok(Channel::remote(self.node(node))),
-            None => Err(Error::new(Errno::ENODEV, "no node of the cluster has a metadata service")
-                .hint("weft node list shows what the nodes do")),
-        }
+    /// The way to a node's metadata service.
+    pub fn metadata(&self, node: &Node) -> MetaChannel {
+        Channel::remote(self.node(node))
     }
 
     /// Takes over where the nodes are, and which map is known.

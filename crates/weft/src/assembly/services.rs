@@ -161,7 +161,7 @@ impl Served for Services {
         meta.register_session(session, SessionKind::Local).await?;
         let client = Client::new(ClientOptions {
             session,
-            meta: Channel::in_process(meta.clone()),
+            meta: Channel::in_process(meta.clone()).into(),
             storage: channels.into(),
             map: management.map(),
             server_cache: plan.server_cache,

@@ -6,7 +6,7 @@ use prost::Message;
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType, message, skip_field};
 use types::{Attr, ByteRange, Chooser, Credentials, FileKind, GroupId, InodeId, Layout, PoolId, Scheme};
-use types::{StripePattern, Timestamp};
+use types::{PartitionId, StripePattern, Timestamp};
 
 /// The longest name, bytes. Services refuse names above 255 with `ENAMETOOLONG`; this only bounds what they look at.
 pub const MAX_NAME_BYTES: usize = 4096;
@@ -38,6 +38,15 @@ pub(crate) fn bounded<T>(list: Vec<T>, what: &str) -> Result<Vec<T>, Malformed> 
         0..=MAX_LIST_ITEMS => Ok(list),
         length => Err(Malformed::new(format!("{length} {what}, at most {MAX_LIST_ITEMS} are allowed"))),
     }
+}
+
+/// Numbers of partitions.
+pub(crate) fn partitions(numbers: Vec<u32>) -> Result<Vec<PartitionId>, Malformed> {
+    let partition = |number: u32| {
+        let number = u16::try_from(number);
+        number.map(PartitionId).map_err(|_| Malformed::new("the number of a partition is too large"))
+    };
+    bounded(numbers, "partitions")?.into_iter().map(partition).collect()
 }
 
 /// An enum that travels as a number from 1.

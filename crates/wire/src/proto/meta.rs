@@ -24,7 +24,7 @@ struct RequestFields {
     credentials: Option<CredentialsFields>,
     #[prost(
         oneof = "OpFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 48"
     )]
     op: Option<OpFields>,
 }
@@ -35,7 +35,7 @@ struct ResponseFields {
     grants: Option<List<GrantFields, MAX_LIST_ITEMS>>,
     #[prost(uint64, tag = "2")]
     recalls: u64,
-    #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22")]
+    #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 25")]
     reply: Option<ReplyFields>,
 }
 

@@ -298,6 +298,14 @@ pub(crate) struct RegisterFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct FollowFields {
+    #[prost(uint32, repeated, tag = "1")]
+    pub partitions: Vec<u32>,
+    #[prost(uint64, repeated, tag = "2")]
+    pub in_use: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SetPatternFields {
     #[prost(uint64, tag = "1")]
     pub dir: u64,

@@ -2,7 +2,7 @@
 //!
 //! Kinds that ask with the same fields share them; one that comes to need more gets its own, with the same numbers for the old ones.
 
-use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, time};
+use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, partitions, time};
 use super::meta_args::*;
 use crate::{LeaseMode, LockKind, LockOwner, LockSpace, Malformed, MetaOp, RenameMode, XattrMode};
 use types::InodeId;
@@ -82,6 +82,8 @@ pub(crate) enum OpFields {
     Sync(()),
     #[prost(message, tag = "45")]
     Register(RegisterFields),
+    #[prost(message, tag = "48")]
+    Follow(FollowFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -178,6 +180,10 @@ impl From<&MetaOp> for OpFields {
             MetaOp::Register { in_use } => {
                 OpFields::Register(RegisterFields { in_use: in_use.iter().map(|ino| ino.0).collect() })
             }
+            MetaOp::Follow { partitions, in_use } => OpFields::Follow(FollowFields {
+                partitions: partitions.iter().map(|partition| u32::from(partition.0)).collect(),
+                in_use: in_use.iter().map(|ino| ino.0).collect(),
+            }),
         }
     }
 }
@@ -294,6 +300,10 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Register(f) => {
                 MetaOp::Register { in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect() }
             }
+            OpFields::Follow(f) => MetaOp::Follow {
+                partitions: partitions(f.partitions)?,
+                in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
+            },
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Answers of a metadata service.
 
 use super::common::{AttrFields, LayoutFields, List, MAX_ENTRIES, MAX_LIST_ITEMS, NameFields, PatternFields};
-use super::common::{Numbered, name, need};
+use super::common::{Numbered, name, need, partitions};
 use super::meta_args::LockRangeFields;
 use crate::{Description, DirEntry, FileInfo, LeaseMode, LockKind, Malformed, MetaReply, Recall};
 use bytes::Bytes;
@@ -37,6 +37,8 @@ pub(crate) enum ReplyFields {
     Description(DescriptionFields),
     #[prost(message, tag = "22")]
     Elsewhere(ElsewhereFields),
+    #[prost(message, tag = "25")]
+    Adopted(AdoptedFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -141,6 +143,12 @@ pub(crate) struct ElsewhereFields {
     mode: u32,
 }
 
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct AdoptedFields {
+    #[prost(uint32, repeated, tag = "1")]
+    partitions: Vec<u32>,
+}
+
 impl From<&MetaReply> for ReplyFields {
     fn from(reply: &MetaReply) -> ReplyFields {
         match reply {
@@ -180,6 +188,10 @@ impl From<&MetaReply> for ReplyFields {
             MetaReply::Elsewhere { ino, mode } => {
                 ReplyFields::Elsewhere(ElsewhereFields { ino: ino.0, mode: *mode })
             }
+            MetaReply::Adopted { partitions } => {
+                let partitions = partitions.iter().map(|partition| u32::from(partition.0)).collect();
+                ReplyFields::Adopted(AdoptedFields { partitions })
+            }
         }
     }
 }
@@ -216,6 +228,7 @@ impl TryFrom<ReplyFields> for MetaReply {
             ReplyFields::Recalls(list) => MetaReply::Recalls(List::take(Some(list), Recall::try_from)?),
             ReplyFields::Description(f) => MetaReply::Description(Box::new(f.try_into()?)),
             ReplyFields::Elsewhere(f) => MetaReply::Elsewhere { ino: InodeId(f.ino), mode: f.mode },
+            ReplyFields::Adopted(f) => MetaReply::Adopted { partitions: partitions(f.partitions)? },
         })
     }
 }

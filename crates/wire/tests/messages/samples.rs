@@ -186,6 +186,7 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::Describe { ino },
         MetaOp::SetPattern { dir, change },
         MetaOp::Sync,
+        MetaOp::Follow { partitions: vec![PartitionId(0), PartitionId(63)], in_use: vec![ino, InodeId(9)] },
     ]
 }
 
@@ -242,6 +243,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),
         MetaReply::Description(Box::new(description)),
         MetaReply::Elsewhere { ino: INO, mode: mode::S_IFDIR },
+        MetaReply::Adopted { partitions: vec![PartitionId(0), PartitionId(63)] },
     ]
 }
 

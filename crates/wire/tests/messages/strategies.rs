@@ -105,6 +105,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Release { inodes: vec_of(ino()), seen: u64s() },
         EndSession,
         Register { in_use: vec_of(ino()) },
+        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()) },
         Describe { ino: ino() },
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
@@ -118,6 +119,7 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
         Created { attr: attr(), inline_limit: any::<u32>(), bare: any::<bool>() },
         Renamed { moved: attr(), other: of(attr()) },
         Elsewhere { ino: ino(), mode: any::<u32>() },
+        Adopted { partitions: vec_of(partition()) },
         Directory { entries: vec_of(dir_entry()), end: any::<bool>(), parent: ino() },
     ];
     replies.extend([
@@ -192,6 +194,10 @@ fn vec_of<S: Strategy>(item: S) -> impl Strategy<Value = Vec<S::Value>> {
 
 fn ino() -> impl Strategy<Value = InodeId> {
     any::<u64>().prop_map(InodeId)
+}
+
+fn partition() -> impl Strategy<Value = PartitionId> {
+    any::<u16>().prop_map(PartitionId)
 }
 
 /// Names, and values of attributes; some so long that an answer with them is shared memory.

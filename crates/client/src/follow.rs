@@ -1,0 +1,136 @@
+//! Becoming known to metadata services: at the beginning, when one was started anew, and when partitions move from one to another.
+//!
+//! In all three cases the service knows of no lease of this session on the inodes in question, and lets nobody else in until the session has said that it
+//! relies on none any more (or is ended). So everything is forgotten first, here and in the kernel, and then the service is told, along
+//! with the inodes that are open. What was written and not reported is settled by the service when it is told.
+//!
+//! That a partition has moved is told by its new service ([`wire::MetaReply::Adopted`]), not by the map: only the service knows whom it waits for, and a
+//! partition may have gone away and come back between two maps. The old service is not asked any more: it has given the partition up, or
+//! it is dead, and can't have granted anything since.
+
+use crate::Client;
+use crate::inode::OpenInode;
+use crate::recall::{RETRY, within};
+use crate::services::Service;
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::{Errno, Error, InodeId, PartitionId, Result};
+use wire::MetaOp;
+
+/// How long requests that are under way are waited for before the session is registered again.
+const SOON: Duration = Duration::from_millis(500);
+/// Inodes that the kernel forgets side by side.
+const AT_ONCE: usize = 64;
+
+impl Client {
+    /// Makes the session known to the cluster. Before that it gets no leases. Services that are not needed to find the root directory are told
+    /// by the background work.
+    pub async fn register(&self) -> Result<()> {
+        let service = self.services.executing(InodeId::ROOT.partition()).map_err(|_| {
+            Error::new(Errno::ENODEV, "no node of the cluster has a metadata service")
+                .hint("weft node list shows what the nodes do")
+        })?;
+        self.register_at(&service).await
+    }
+
+    pub(crate) async fn register_at(&self, service: &Service) -> Result<()> {
+        let in_use = self.inodes.in_use().into_iter().filter(|&ino| self.services.executes(service, ino));
+        let in_use: Vec<InodeId> = in_use.collect();
+        in_use.iter().for_each(|&ino| self.leases.mark(ino));
+        let sent_ns = rt::monotonic_ns();
+        self.ask_at(service, MetaOp::Register { in_use }).await?;
+        self.heard(service, sent_ns);
+        service.note_registration();
+        Ok(())
+    }
+
+    /// A service has been started anew and knows of no lease any more, so none of it is held. Others can change nothing until this session is
+    /// registered again: until then everything is forgotten that was relied on.
+    pub(crate) async fn register_again(&self, service: &Service) {
+        service.recalls_seen.store(0, Ordering::Release);
+        let ended = self.leases.end_those_of(service.node);
+        let concerned = |ino: InodeId| self.services.executes(service, ino);
+        let closed = self.forget_ended(ended, concerned).await;
+        while self.over().is_none() && !service.is_gone() {
+            match self.register_at(service).await {
+                Ok(()) => break,
+                Err(error) if error.errno == Errno::ESTALE => self.lose_session(error).await,
+                Err(error) => {
+                    tracing::warn!(%error, "registering again failed");
+                    rt::sleep(RETRY).await;
+                }
+            }
+        }
+        closed.iter().for_each(|inode| inode.fills.open());
+        self.look_again();
+    }
+
+    /// Partitions have come to a service from another one, which granted the leases that are held there.
+    pub(crate) async fn follow(&self, service: &Service, partitions: &[PartitionId]) {
+        tracing::info!(node = %service.node, ?partitions, "following partitions to another metadata service");
+        let ended = self.leases.end_those_in(partitions);
+        let concerned = |ino: InodeId| partitions.contains(&ino.partition());
+        let closed = self.forget_ended(ended, concerned).await;
+        let in_use = self.inodes.in_use().into_iter().filter(|&ino| concerned(ino));
+        let in_use: Vec<InodeId> = in_use.collect();
+        in_use.iter().for_each(|&ino| self.leases.mark(ino));
+        match self.ask_at(service, MetaOp::Follow { partitions: partitions.to_vec(), in_use }).await {
+            Ok(_) => {}
+            Err(error) if error.errno == Errno::ESTALE => self.lose_session(error).await,
+            // It says again what it wants to be told.
+            Err(error) => {
+                tracing::warn!(node = %service.node, %error, "following partitions failed");
+                rt::sleep(RETRY).await;
+            }
+        }
+        closed.iter().for_each(|inode| inode.fills.open());
+        self.look_again();
+    }
+
+    /// Forgets what was true under leases that have ended, here and in the kernel. Reads for the kernel's page cache are held back then, until
+    /// the caller opens their doors.
+    async fn forget_ended(
+        &self,
+        ended: Vec<InodeId>,
+        concerned: impl Fn(InodeId) -> bool,
+    ) -> Vec<Arc<OpenInode>> {
+        let ended: HashSet<InodeId> = ended.into_iter().collect();
+        let open = self.inodes.open_inodes().into_iter();
+        let open: Vec<_> = open.filter(|inode| concerned(inode.ino) || ended.contains(&inode.ino)).collect();
+        for inode in &open {
+            inode.fills.close();
+            inode.content.lock().unload();
+        }
+        let forgetting = open.iter().map(|inode| async move {
+            self.uncache(inode.ino, Some(inode)).await;
+            // Whoever is inside may be waiting for the registration; what only writes chunks will soon be through.
+            if within(SOON, pin!(inode.gate.write())).await.is_none() {
+                tracing::debug!(ino = %inode.ino, "a request goes on over a change of the metadata service");
+            }
+        });
+        rt::join_all(forgetting.collect()).await;
+        let rest: Vec<InodeId> = ended.into_iter().filter(|&ino| self.inodes.open(ino).is_none()).collect();
+        for some in rest.chunks(AT_ONCE) {
+            rt::join_all(some.iter().map(|&ino| self.uncache(ino, None)).collect()).await;
+        }
+        open
+    }
+
+    /// The cluster has ended the session: nothing works any more, and nothing waits.
+    pub(crate) async fn lose_session(&self, error: Error) {
+        tracing::error!(%error, "the cluster has ended this session; every file operation fails from now on");
+        self.end(error);
+        let ended = self.leases.end_all();
+        for inode in self.inodes.open_inodes() {
+            // What was written and not reported is found by the service: it is in the chunk files.
+            inode.content.lock().unload();
+            self.uncache(inode.ino, Some(&inode)).await;
+        }
+        for ino in ended {
+            self.uncache(ino, None).await;
+        }
+    }
+}

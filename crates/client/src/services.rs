@@ -1,0 +1,307 @@
+//! The metadata services that the session knows, and the way of a request to the one that executes its partition.
+//!
+//! Where the map names several services, the session is registered with each of them: each has leases, recalls with numbers of its own, and its own view
+//! of whether the session lives. A request goes to the service that executes the partition of what it is about, by the map. A service that doesn't
+//! (any more, or not yet) says `EREMOTE`; the request then waits for another map, and is sent again with the same number, so that a
+//! change that was carried out before the partition moved is answered from its record.
+
+use crate::lease::Answer;
+use crate::recall::within;
+use crate::{Client, registers};
+use net::MetaChannels;
+use parking_lot::RwLock;
+use rt::sync::Event;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use types::{Credentials, Errno, Error, InodeId, NodeId, PartitionId, Result};
+use wire::{MetaOp, MetaRequest};
+
+/// How often the map is looked at for services and partitions that have moved. Requests that wait for it are sent again then.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Rest before a service is asked again that didn't execute a partition although the map said so, at first; it doubles up to `MAX_REST`.
+const MIN_REST: Duration = Duration::from_millis(10);
+/// The longest such rest: a partition moves within less, if nobody has to be waited for.
+const MAX_REST: Duration = Duration::from_millis(500);
+/// How long a request waits for a service that executes its partition, or knows its session. A service that starts, or takes over from
+/// one that died, needs half of that.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the session has at one metadata service.
+pub(crate) struct Service {
+    pub(crate) node: NodeId,
+    /// Number of the last recall that came from it.
+    pub(crate) recalls_seen: AtomicU64,
+    /// When the last question was sent that it answered.
+    pub(crate) heard_ns: AtomicU64,
+    /// How often the session was registered there.
+    registrations: AtomicU64,
+    registered: Event,
+    /// Its recalls are being heard of.
+    attended: AtomicBool,
+    /// It doesn't belong to the cluster any more.
+    gone: AtomicBool,
+}
+
+impl Service {
+    fn new(node: NodeId) -> Service {
+        Service {
+            node,
+            recalls_seen: AtomicU64::new(0),
+            heard_ns: AtomicU64::new(0),
+            registrations: AtomicU64::new(0),
+            registered: Event::new(),
+            attended: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the session was registered there.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registrations.load(Ordering::Acquire) > 0
+    }
+
+    /// The session has been registered.
+    pub(crate) fn note_registration(&self) {
+        self.registrations.fetch_add(1, Ordering::AcqRel);
+        self.wake();
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Lets those look again who wait for a registration.
+    fn wake(&self) {
+        self.registered.set();
+        self.registered.clear();
+    }
+}
+
+/// All services that the session knows.
+pub(crate) struct Services {
+    pub(crate) ways: MetaChannels,
+    /// A handful.
+    known: RwLock<Vec<Arc<Service>>>,
+    /// Some partition, or service, is not where it was.
+    moved: Event,
+}
+
+impl Services {
+    pub(crate) fn new(ways: MetaChannels) -> Services {
+        Services { ways, known: RwLock::default(), moved: Event::new() }
+    }
+
+    /// Every service that the session had to do with.
+    pub(crate) fn all(&self) -> Vec<Arc<Service>> {
+        self.known.read().clone()
+    }
+
+    fn get(&self, node: NodeId) -> Arc<Service> {
+        if let Some(known) = self.known.read().iter().find(|service| service.node == node) {
+            return known.clone();
+        }
+        let mut known = self.known.write();
+        if let Some(known) = known.iter().find(|service| service.node == node) {
+            return known.clone();
+        }
+        known.push(Arc::new(Service::new(node)));
+        known.last().expect("it was just put there").clone()
+    }
+
+    /// The service that executes a partition.
+    pub(crate) fn executing(&self, partition: PartitionId) -> Result<Arc<Service>> {
+        let owner = self.ways.owner(partition);
+        owner.map(|node| self.get(node)).ok_or_else(|| Error::new(Errno::EREMOTE, "nobody executes it"))
+    }
+
+    /// Whether a service executes the partition of an inode, as far as the map tells.
+    pub(crate) fn executes(&self, service: &Service, ino: InodeId) -> bool {
+        self.ways.owner(ino.partition()) == Some(service.node)
+    }
+
+    /// Lets those look again who wait for a service.
+    pub(crate) fn wake(&self) {
+        self.moved.set();
+        self.moved.clear();
+        self.known.read().iter().for_each(|service| service.wake());
+    }
+
+    /// What `work` comes to, or nothing when the map gives the partition to another service before.
+    async fn unless_moved<T>(
+        &self,
+        partition: PartitionId,
+        service: &Service,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        if !self.ways.follow_the_map() {
+            return Some(work.await);
+        }
+        let mut work = pin!(work);
+        loop {
+            let mut moved = pin!(self.moved.wait());
+            if self.ways.owner(partition) != Some(service.node) {
+                return None;
+            }
+            let done = poll_fn(|context| match work.as_mut().poll(context) {
+                Poll::Ready(output) => Poll::Ready(Some(output)),
+                Poll::Pending => moved.as_mut().poll(context).map(|()| None),
+            });
+            if let Some(output) = done.await {
+                return Some(output);
+            }
+        }
+    }
+}
+
+/// Waiting for a service that executes a partition.
+struct Search {
+    began_ns: u64,
+    rest: Duration,
+}
+
+impl Search {
+    fn begin() -> Search {
+        Search { began_ns: rt::monotonic_ns(), rest: MIN_REST }
+    }
+
+    /// Rests until another question may be of use.
+    ///
+    /// Errors: `ETIMEDOUT` after [`PATIENCE`].
+    async fn rest(&mut self, services: &Services, partition: PartitionId) -> Result<()> {
+        if rt::monotonic_ns() - self.began_ns > PATIENCE.as_nanos() as u64 {
+            let message = format!("no metadata service has executed partition {partition} for {PATIENCE:?}");
+            return Err(Error::new(Errno::ETIMEDOUT, message)
+                .hint("weft node list shows which metadata services run, and which don't"));
+        }
+        within(self.rest, pin!(services.moved.wait())).await;
+        self.rest = (self.rest * 2).min(MAX_REST);
+        Ok(())
+    }
+}
+
+impl Client {
+    fn request(&self, sequence: u64, credentials: Credentials, op: MetaOp) -> MetaRequest {
+        MetaRequest { session: self.session, sequence, credentials, op }
+    }
+
+    /// Sends a request to the service that executes a partition, and takes the leases that come with the answer.
+    pub(crate) async fn send_for(
+        &self,
+        partition: PartitionId,
+        sequence: u64,
+        credentials: Credentials,
+        op: MetaOp,
+    ) -> Result<Answer> {
+        let request = self.request(sequence, credentials, op);
+        let mut search = Search::begin();
+        loop {
+            let answer = match self.services.executing(partition) {
+                Ok(service) => {
+                    let sent = self.send_to(&service, &request);
+                    self.services.unless_moved(partition, &service, sent).await
+                }
+                Err(error) => Some(Err(error)),
+            };
+            match answer {
+                Some(Err(error)) if error.errno == Errno::EREMOTE => {
+                    search.rest(&self.services, partition).await?;
+                }
+                Some(answer) => return answer,
+                // The new owner finds in its records what the old one has done.
+                None => {}
+            }
+        }
+    }
+
+    /// Asks one service about the session itself.
+    pub(crate) async fn ask_at(&self, service: &Service, op: MetaOp) -> Result<Answer> {
+        let request = self.request(0, Credentials::default(), op);
+        self.send_to(service, &request).await
+    }
+
+    async fn send_to(&self, service: &Service, request: &MetaRequest) -> Result<Answer> {
+        if self.leases.is_alone() {
+            let asked = self.leases.asking();
+            let response = self.services.ways.call(service.node, request.clone()).await?;
+            return Ok(self.leases.take(asked, service.node, response));
+        }
+        loop {
+            if let Some(error) = self.over() {
+                return Err(error);
+            }
+            let registration = service.registrations.load(Ordering::Acquire);
+            // Where there is one service, it serves who isn't registered as well, without leases.
+            if registration == 0 && self.services.ways.follow_the_map() && !registers(&request.op) {
+                let unknown = || Error::new(Errno::ETIMEDOUT, "the session could not be registered in time");
+                self.wait_for_registration(service, registration, unknown).await?;
+                continue;
+            }
+            let asked = self.leases.asking();
+            match self.services.ways.call(service.node, request.clone()).await {
+                Ok(response) => return Ok(self.leases.take(asked, service.node, response)),
+                // The service was started anew. What it has not answered it has not done, or finds in its records.
+                Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
+                    self.wait_for_registration(service, registration, || error).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until the session is known again, or `error` is the answer.
+    async fn wait_for_registration(
+        &self,
+        service: &Service,
+        before: u64,
+        error: impl FnOnce() -> Error,
+    ) -> Result<()> {
+        let began_ns = rt::monotonic_ns();
+        loop {
+            let mut registered = pin!(service.registered.wait());
+            if service.registrations.load(Ordering::Acquire) != before || self.is_over() {
+                return Ok(());
+            }
+            if rt::monotonic_ns() - began_ns > PATIENCE.as_nanos() as u64 {
+                return Err(error());
+            }
+            within(MAX_REST, registered.as_mut()).await;
+        }
+    }
+
+    /// Has the recalls of every service heard of, for as long as the session lives, and lets requests go after partitions that move.
+    pub(crate) async fn attend_services(self: Arc<Self>) {
+        let mut owners = self.services.ways.owners();
+        while self.over().is_none() {
+            let current = self.services.ways.services();
+            current.iter().for_each(|&node| _ = self.services.get(node));
+            for service in self.services.all() {
+                if !current.contains(&service.node) {
+                    self.dismiss(&service).await;
+                } else if !service.attended.swap(true, Ordering::AcqRel) {
+                    rt::spawn(self.clone().answer_recalls(service));
+                }
+            }
+            if !self.services.ways.follow_the_map() {
+                return;
+            }
+            rt::sleep(LOOK_INTERVAL).await;
+            let now = self.services.ways.owners();
+            if now != owners {
+                owners = now;
+                self.services.wake();
+            }
+        }
+    }
+
+    /// A service has left the cluster: its partitions are others', and what it granted has ended.
+    async fn dismiss(&self, service: &Arc<Service>) {
+        tracing::info!(node = %service.node, "a metadata service has left the cluster");
+        service.gone.store(true, Ordering::Release);
+        self.services.known.write().retain(|known| !Arc::ptr_eq(known, service));
+        service.wake();
+    }
+}

@@ -1,0 +1,34 @@
+//! Sessions that follow partitions from one service to another.
+
+use crate::service::MetaService;
+use crate::sessions::{Session, stored_answers};
+use crate::view::not_owner;
+use crate::settle::Recovery;
+use types::{InodeId, PartitionId, Result};
+
+impl MetaService {
+    /// A session relies on nothing any more that another service told it of these partitions, and has these inodes open. As with a
+    /// registration, what it wrote and hadn't reported is settled before others may ask for it.
+    pub(crate) async fn follow(
+        &self,
+        session: &Session,
+        partitions: &[PartitionId],
+        in_use: &[InodeId],
+    ) -> Result<()> {
+        if let Some(foreign) = partitions.iter().find(|partition| !self.is_owned(**partition)) {
+            return Err(not_owner(*foreign));
+        }
+        let mut recovery = Recovery::default();
+        for &partition in partitions {
+            self.settle_files(partition, &|other| other == session.id, &mut recovery).await?;
+        }
+        // The other service may have carried out what is going to be sent here again.
+        session.take_answers(stored_answers(&self.executors.store, session.id).await?);
+        self.leases.leave_partitions(session.id, partitions);
+        let asker = session.asker();
+        let theirs = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
+        theirs.for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));
+        self.session_followed(session.id, partitions);
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! The ways to all metadata services.
+
+use crate::Channel;
+use crate::node_channels::{Connect, NodeChannels};
+use std::sync::{Arc, PoisonError};
+use types::{ClusterMap, Errno, Error, MapHandle, NodeId, PartitionId, Result, Role};
+use wire::{MetaRequest, MetaResponse};
+
+/// A way to one metadata service.
+pub type MetaChannel = Channel<MetaRequest, MetaResponse>;
+
+/// Finds the metadata service that executes a partition, and the way to it.
+pub struct MetaChannels(Ways);
+
+enum Ways {
+    /// There is one service, which has all partitions.
+    One(MetaChannel),
+    Mapped(Mapped),
+}
+
+/// Ways that follow the cluster map: partition to node to channel.
+struct Mapped {
+    map: MapHandle,
+    nodes: NodeChannels<MetaRequest, MetaResponse>,
+}
+
+impl MetaChannels {
+    /// The name of the service where there is one that isn't found by the map. No node has this number.
+    pub const ONLY: NodeId = NodeId(0);
+
+    /// Ways that follow the map.
+    pub fn mapped(map: MapHandle, connect: Connect<MetaRequest, MetaResponse>) -> MetaChannels {
+        MetaChannels(Ways::Mapped(Mapped { map, nodes: NodeChannels::new(connect) }))
+    }
+
+    /// Whether services come, go and hand partitions to each other.
+    pub fn follow_the_map(&self) -> bool {
+        matches!(self.0, Ways::Mapped(_))
+    }
+
+    /// The service that executes a partition now; `None` when no node does.
+    pub fn owner(&self, partition: PartitionId) -> Option<NodeId> {
+        match &self.0 {
+            Ways::One(_) => Some(MetaChannels::ONLY),
+            Ways::Mapped(mapped) => mapped.current().owner(partition).map(|node| node.id),
+        }
+    }
+
+    /// A partition of each service that executes any, with the service.
+    pub fn owners(&self) -> Vec<(PartitionId, NodeId)> {
+        let Ways::Mapped(mapped) = &self.0 else { return vec![(PartitionId(0), MetaChannels::ONLY)] };
+        let map = mapped.current();
+        let mut owners: Vec<(PartitionId, NodeId)> = Vec::new();
+        for number in 0..map.partitions.len().max(1) as u16 {
+            let owner = map.owner(PartitionId(number)).map(|node| node.id);
+            if let Some(node) = owner.filter(|node| owners.iter().all(|(_, known)| known != node)) {
+                owners.push((PartitionId(number), node));
+            }
+        }
+        owners
+    }
+
+    /// All services that there are now: those that execute partitions, and those that may be given some at any time.
+    pub fn services(&self) -> Vec<NodeId> {
+        let mut services: Vec<NodeId> = self.owners().into_iter().map(|(_, node)| node).collect();
+        if let Ways::Mapped(mapped) = &self.0 {
+            let map = mapped.current();
+            let spare = |node: &&types::Node| node.roles.contains(&Role::Meta) && !map.partitions.is_empty();
+            services.extend(map.nodes.iter().filter(spare).map(|node| node.id));
+        }
+        services.sort_unstable();
+        services.dedup();
+        services
+    }
+
+    /// Sends a request to a service.
+    ///
+    /// # Errors
+    /// `EREMOTE` for a node that the map doesn't have (any more): nothing was sent then. Else the service's and the transport's.
+    pub async fn call(&self, service: NodeId, request: MetaRequest) -> Result<MetaResponse> {
+        let channel = match &self.0 {
+            Ways::One(channel) => channel.clone(),
+            Ways::Mapped(mapped) => mapped.channel(service)?,
+        };
+        channel.call(request, None).await
+    }
+}
+
+impl From<MetaChannel> for MetaChannels {
+    fn from(channel: MetaChannel) -> MetaChannels {
+        MetaChannels(Ways::One(channel))
+    }
+}
+
+impl Mapped {
+    fn current(&self) -> Arc<ClusterMap> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn channel(&self, service: NodeId) -> Result<MetaChannel> {
+        let map = self.current();
+        let node = map.node(service).ok_or_else(|| {
+            Error::new(Errno::EREMOTE, format!("node {service} isn't a member of the cluster any more"))
+                .hint("weft node list shows the members and what they do")
+        })?;
+        Ok(self.nodes.channel(&map, node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Handler, LocalFuture};
+    use rt::IoBuf;
+    use std::sync::RwLock;
+    use types::{Credentials, Epoch, InodeId, Node, NodeState, SessionId};
+    use wire::{MetaOp, MetaReply};
+
+    /// Answers with its name.
+    struct Named(String);
+
+    impl Handler<MetaRequest, MetaResponse> for Named {
+        fn handle(&self, _: MetaRequest, _: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
+            Box::pin(async { Ok(MetaReply::Bytes(self.0.clone().into()).into()) })
+        }
+    }
+
+    fn node(id: u32, roles: &[Role]) -> Node {
+        Node {
+            id: NodeId(id),
+            name: format!("n{id}"),
+            addresses: vec![format!("a:{id}")],
+            roles: roles.to_vec(),
+            state: NodeState::Online,
+            version: String::new(),
+        }
+    }
+
+    #[test]
+    fn the_way_follows_the_partition() {
+        let nodes =
+            vec![node(1, &[Role::Mgmt, Role::Meta]), node(2, &[Role::Storage]), node(3, &[Role::Meta])];
+        let first = ClusterMap { epoch: Epoch(1), nodes, ..ClusterMap::default() };
+        let map: MapHandle = Arc::new(RwLock::new(Arc::new(first)));
+        let connect: Connect<MetaRequest, MetaResponse> =
+            Box::new(|node| Channel::in_process(Arc::new(Named(node.addresses[0].clone()))));
+        let channels = MetaChannels::mapped(map.clone(), connect);
+        let change = move |edit: &dyn Fn(&mut ClusterMap)| {
+            let mut next = ClusterMap::clone(&map.read().unwrap());
+            edit(&mut next);
+            *map.write().unwrap() = Arc::new(next);
+        };
+        let run = async move {
+            let ask = async |service| {
+                let (session, credentials) = (SessionId(1), Credentials::default());
+                let op = MetaOp::Getattr { ino: InodeId::ROOT };
+                let request = MetaRequest { session, sequence: 0, credentials, op };
+                match channels.call(service, request).await {
+                    Ok(MetaResponse { reply: MetaReply::Bytes(name), .. }) => Ok(name),
+                    Ok(other) => panic!("{other:?}"),
+                    Err(error) => Err(error.errno),
+                }
+            };
+            // One service has everything, and the second is none yet.
+            assert_eq!(channels.owner(PartitionId(5)), Some(NodeId(1)));
+            assert_eq!(channels.owners(), [(PartitionId(0), NodeId(1))]);
+            assert_eq!(channels.services(), [NodeId(1)]);
+            change(&|map| map.partitions = [3, 3, 1].map(NodeId).to_vec());
+            assert_eq!(channels.owner(PartitionId(1)), Some(NodeId(3)));
+            assert_eq!(channels.owners(), [(PartitionId(0), NodeId(3)), (PartitionId(2), NodeId(1))]);
+            assert_eq!(ask(NodeId(3)).await.unwrap(), "a:3");
+            // One that has nothing now may get something at any time.
+            change(&|map| map.partitions = [1, 1, 1].map(NodeId).to_vec());
+            assert_eq!(channels.services(), [NodeId(1), NodeId(3)]);
+            change(&|map| map.nodes[2].addresses = vec!["b:3".into()]);
+            assert_eq!(ask(NodeId(3)).await.unwrap(), "b:3");
+            change(&|map| drop(map.nodes.pop()));
+            assert_eq!(ask(NodeId(3)).await, Err(Errno::EREMOTE));
+            assert_eq!(channels.services(), [NodeId(1)]);
+        };
+        rt::block_on(run).unwrap();
+    }
+}

@@ -1,0 +1,39 @@
+//! Ways to the services of nodes, made when they are first needed.
+
+use crate::Channel;
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+use types::{ClusterMap, Node, NodeId};
+
+/// Makes the way to a node.
+pub type Connect<Req, Rep> = Box<dyn Fn(&Node) -> Channel<Req, Rep> + Send + Sync>;
+
+/// A way for each node that was asked for; as many as the map has nodes. A node that moves to another address gets a new one.
+pub(crate) struct NodeChannels<Req, Rep> {
+    connect: Connect<Req, Rep>,
+    ways: RwLock<HashMap<NodeId, Way<Req, Rep>>>,
+}
+
+struct Way<Req, Rep> {
+    addresses: Vec<String>,
+    channel: Channel<Req, Rep>,
+}
+
+impl<Req, Rep> NodeChannels<Req, Rep> {
+    pub fn new(connect: Connect<Req, Rep>) -> NodeChannels<Req, Rep> {
+        NodeChannels { connect, ways: RwLock::default() }
+    }
+
+    /// The way to a node of this map.
+    pub fn channel(&self, map: &ClusterMap, node: &Node) -> Channel<Req, Rep> {
+        if let Some(way) = self.ways.read().unwrap_or_else(PoisonError::into_inner).get(&node.id)
+            && way.addresses == node.addresses
+        {
+            return way.channel.clone();
+        }
+        let mut ways = self.ways.write().unwrap_or_else(PoisonError::into_inner);
+        ways.retain(|id, way| map.node(*id).is_some_and(|n| n.addresses == way.addresses));
+        let new = || Way { addresses: node.addresses.clone(), channel: (self.connect)(node) };
+        ways.entry(node.id).or_insert_with(new).channel.clone()
+    }
+}
