@@ -48,6 +48,14 @@ pub enum KvError {
     /// What was read is not what was written.
     #[error("metadata store at {path} is damaged: {cause}")]
     Corrupt { path: String, cause: String },
+    /// A store in another process doesn't answer.
+    #[error("metadata store at {path} can't be reached: {cause}")]
+    Unreachable { path: String, cause: String },
+    /// A batch for a store in another process is too large for a message.
+    #[error(
+        "{bytes} bytes for the metadata store at {path} are too many for one commit, which takes {limit}"
+    )]
+    TooLarge { path: String, bytes: usize, limit: usize },
 }
 
 /// An ordered store. Reads see every applied batch.

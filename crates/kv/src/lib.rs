@@ -22,10 +22,14 @@ mod embedded;
 mod engine;
 mod memory;
 mod merge;
+mod remote;
 mod room;
+mod store;
 mod writer;
 
 pub use embedded::Embedded;
 pub use engine::{Batch, Engine, Guard, KvError, Outcome, Pair};
 pub use memory::Memory;
+pub use remote::{LocalFuture, RemoteEngine, RemoteWriter};
+pub use store::Store;
 pub use writer::{Blocking, Commit, Durability, Ticket, Writer, WriterStats};

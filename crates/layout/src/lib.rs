@@ -29,6 +29,7 @@
 mod capacity;
 mod choose;
 mod groups;
+mod partitions;
 pub mod pattern;
 mod random;
 mod stripe;
@@ -36,4 +37,5 @@ mod stripe;
 pub use capacity::classify;
 pub use choose::choose;
 pub use groups::single_groups;
+pub use partitions::spread;
 pub use stripe::{Piece, file_end, file_offset, local_len, local_range, locate, pieces};

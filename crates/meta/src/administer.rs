@@ -3,7 +3,7 @@
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
 use crate::sessions::SessionKind;
-use types::{Errno, Error, InodeId, Layout, Result, SessionId, TargetId};
+use types::{Errno, Error, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
 
 /// A session as an administrator sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +20,19 @@ impl MetaService {
     /// A file whose layout has the target, if there is one. Reads every inode: minutes for a hundred million of them.
     pub async fn file_on(&self, target: TargetId) -> Result<Option<InodeId>> {
         for partition in self.all_partitions() {
+            if let Some(ino) = self.file_on_in(target, partition).await? {
+                return Ok(Some(ino));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same for one partition.
+    ///
+    /// # Errors
+    /// `EREMOTE` for one of another service.
+    pub async fn file_on_in(&self, target: TargetId, partition: PartitionId) -> Result<Option<InodeId>> {
+        {
             let mut after = InodeId(0);
             loop {
                 let page = self
@@ -47,6 +60,20 @@ impl MetaService {
             }
         }
         Ok(None)
+    }
+
+    /// All sessions, as management shows them.
+    pub(crate) fn session_infos(&self) -> Vec<wire::mgmt::SessionInfo> {
+        let info = |session: SessionStatus| wire::mgmt::SessionInfo {
+            session: session.id,
+            client: match session.kind {
+                SessionKind::Local => "this process".into(),
+                SessionKind::Remote => String::new(),
+            },
+            idle_s: Some(session.silent_ns / 1_000_000_000),
+            leases: None,
+        };
+        self.session_list().into_iter().map(info).collect()
     }
 
     /// All sessions, by id.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use types::PartitionId;
 
 /// Bytes that an entry takes beside its key and value: its place in the map, and an allocation with a count for each.
 const ENTRY_OVERHEAD: usize = 256;
@@ -63,6 +64,16 @@ impl Cache {
 
     pub fn remove(&self, key: &[u8]) {
         self.shard(key).lock().remove(key);
+    }
+
+    /// Forgets all keys of a partition.
+    pub fn forget(&self, partition: PartitionId) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let keys: Vec<Bytes> = shard.young.keys().chain(shard.old.keys()).cloned().collect();
+            let of_it = |key: &Bytes| namespace::partition_of_key(key) == partition;
+            keys.into_iter().filter(of_it).for_each(|key| shard.remove(&key));
+        }
     }
 
     fn shard(&self, key: &[u8]) -> &Mutex<Shard> {

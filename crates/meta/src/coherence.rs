@@ -11,7 +11,8 @@ use namespace::keys::{self, Key};
 use namespace::leases::{Access, Asker, Due, Wish};
 use namespace::record::{self, Inode};
 use namespace::{Applied, Writes};
-use types::{Attr, Errno, Error, InodeId};
+use std::collections::BTreeSet;
+use types::{Attr, Errno, Error, InodeId, PartitionId};
 use wire::{DirEntry, DirectoryState, Grant, LeaseMode, MetaOp, MetaReply};
 
 /// Leases that come with an answer.
@@ -24,27 +25,42 @@ pub(crate) struct Granted {
     pub directories: Vec<DirectoryState>,
 }
 
+/// What other services have said of leases on inodes of theirs.
+#[derive(Default)]
+pub(crate) struct Cleared {
+    /// Nothing is in the way here.
+    pub inodes: BTreeSet<InodeId>,
+    /// Nor anywhere in these partitions.
+    pub partitions: BTreeSet<PartitionId>,
+}
+
+impl Cleared {
+    fn has(&self, ino: InodeId) -> bool {
+        self.partitions.contains(&ino.partition()) || self.inodes.contains(&ino)
+    }
+}
+
 impl MetaService {
     /// Makes sure that no lease of another session is in the way of what was applied, and grants what comes with it.
     ///
     /// # Errors
-    /// [`Stop::Leases`] when recalls have to be answered first.
+    /// [`Stop::Leases`] when recalls have to be answered first, [`Stop::Elsewhere`] when other services have to be asked.
     pub(crate) fn reconcile(
         &self,
         op: &MetaOp,
         session: &Session,
-        view: &View<'_>,
+        (view, cleared): (&View<'_>, &Cleared),
         applied: &mut Applied,
     ) -> Result<Granted, Stop> {
         // A service with nothing but local sessions stops here.
-        if self.leases.is_empty() && !session.is_remote() {
+        if self.leases.is_empty() && !session.is_remote() && !view.held.has_guests() {
             return Ok(Granted::default());
         }
         let asker = session.asker();
         self.keep_while_used(op, session, applied);
         // An opening that asks for a lease makes its own way.
         if !(session.is_remote() && matches!(op, MetaOp::Open { wish: Some(_), .. })) {
-            self.make_way(op, asker, applied)?;
+            self.make_way(op, asker, (view, cleared), applied)?;
         }
         let mut granted = Granted { recalls: asker.recalls, ..Granted::default() };
         if session.is_remote() {
@@ -71,25 +87,34 @@ impl MetaService {
         }
     }
 
-    fn make_way(&self, op: &MetaOp, asker: Asker, applied: &mut Applied) -> Result<(), Stop> {
-        let mut due = Vec::new();
+    fn make_way(
+        &self,
+        op: &MetaOp,
+        asker: Asker,
+        (view, cleared): (&View<'_>, &Cleared),
+        applied: &mut Applied,
+    ) -> Result<(), Stop> {
+        let mut accesses: Vec<(InodeId, Access)> = Vec::new();
         if applied.writes.is_empty() {
             match &mut applied.reply {
                 MetaReply::Directory { entries, .. } => self.hide_unknown(asker, entries),
-                reply => {
-                    if let Some(attr) = shown(reply) {
-                        let looked_at = (attr.ino, Access::Look);
-                        self.leases.make_way(&self.sessions, asker, looked_at, &mut due);
-                    }
-                }
+                reply => accesses.extend(shown(reply).map(|attr| (attr.ino, Access::Look))),
             }
         } else {
             let access = access_of(op);
-            for ino in touched(&applied.writes) {
+            accesses.extend(touched(&applied.writes).into_iter().map(|ino| (ino, access)));
+        }
+        let mut due = Vec::new();
+        let mut elsewhere = Vec::new();
+        for (ino, access) in accesses {
+            if !view.held.is_guest(ino.partition()) {
                 self.leases.make_way(&self.sessions, asker, (ino, access), &mut due);
+            } else if !cleared.has(ino) && born(op, &applied.reply) != Some(ino) {
+                elsewhere.push((ino, access));
             }
         }
-        all_answered(due)
+        all_answered(due)?;
+        if elsewhere.is_empty() { Ok(()) } else { Err(Stop::Elsewhere(elsewhere)) }
     }
 
     /// Attributes that only another session knows are left out of a listing.
@@ -262,6 +287,14 @@ fn shown(reply: &MetaReply) -> Option<&Attr> {
         MetaReply::Renamed { moved, .. } => Some(moved),
         MetaReply::File(info) => Some(&info.attr),
         MetaReply::Description(description) => Some(&description.attr),
+        _ => None,
+    }
+}
+
+/// The directory that was made just now: nobody has heard of it.
+fn born(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
+    match (op, reply) {
+        (MetaOp::Mkdir { .. }, MetaReply::Entry(attr)) => Some(attr.ino),
         _ => None,
     }
 }

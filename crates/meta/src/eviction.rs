@@ -1,15 +1,18 @@
 //! Recalls and their answers, and the end of sessions that don't answer.
 
+use crate::grace::stored_sessions;
 use crate::limits::{
-    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, YIELD_TIME, YIELDING_TIME,
-    YIELDING_WORD,
+    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, TELL_TIME, YIELD_TIME,
+    YIELDING_TIME, YIELDING_WORD,
 };
 use crate::record::StoredSession;
 use crate::service::MetaService;
-use crate::sessions::{Session, SessionKind};
-use crate::view::store_error;
-use namespace::keys;
+use crate::sessions::{Session, SessionKind, stored_answers};
+use crate::view::{not_owner, store_error};
+use bytes::Bytes;
+use kv::{Batch, Guard, Outcome};
 use namespace::leases::Due;
+use namespace::{Writes, keys};
 use parking_lot::Mutex;
 use prost::Message;
 use rt::sync::Event;
@@ -18,14 +21,14 @@ use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, PartitionId, Result, SessionId, TargetId, TargetState};
-use wire::{MetaOp, MetaReply, Recall, StorageOp, Yield};
+use types::{Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
+use wire::{MetaOp, MetaReply, PartitionsRequest, StorageOp, Yield};
 
 impl MetaService {
     /// Makes a session known. One of another process is known durably when this returns.
     pub async fn register_session(&self, id: SessionId, kind: SessionKind) -> Result<()> {
         self.make_known(id, kind).await?;
-        self.grace.returned(id);
+        self.session_returned(id);
         Ok(())
     }
 
@@ -36,16 +39,58 @@ impl MetaService {
         self.sessions.check_id(id)?;
         if !self.sessions.is_remote(id) {
             self.keep_session(id, Some(StoredSession::LIVING)).await?;
-            self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
+            self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         }
-        self.sessions.register_remote(id, &**self.executors.writer.engine()).map(|_| ())
+        let answers = stored_answers(&self.executors.store, id).await?;
+        self.sessions.register_remote(id, answers).map(|_| ())
     }
 
-    /// Stores the record of a session of another process.
+    /// Stores the record of a session of another process, or removes it. One that was ended against its will stays so, whichever service has
+    /// ended it.
     pub(crate) async fn keep_session(&self, id: SessionId, record: Option<StoredSession>) -> Result<()> {
-        let value = record.map(|record| record.encode_to_vec().into());
-        // In the name of the first partition, so that a service that was replaced changes nothing.
-        self.executors.write(PartitionId(0), vec![(keys::session(id).to_vec(), value)]).await
+        let key = keys::session(id).to_vec();
+        loop {
+            let before = self.executors.store.get(&key).await.map_err(|error| store_error(&error))?;
+            let stored = before.clone().map(StoredSession::decode).transpose();
+            let stored = stored.map_err(|cause| {
+                Error::new(Errno::EIO, format!("the record of session {id} is damaged: {cause}"))
+            })?;
+            if stored.is_some_and(|stored| stored.is_ended()) && record != Some(StoredSession::ENDED) {
+                self.has_ended(id);
+                return if record.is_none() { Ok(()) } else { self.sessions.check_id(id) };
+            }
+            let value: Option<Bytes> = record.map(|record| record.encode_to_vec().into());
+            if value == before {
+                return Ok(());
+            }
+            let guards = vec![Guard { key: key.clone(), expected: before }];
+            if self.commit_as_member(guards, vec![(key.clone(), value)]).await? == Outcome::Won {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Commits what belongs to no partition. In the name of one that is owned, if there is any, so that a service that was replaced changes nothing.
+    pub(crate) async fn commit_as_member(&self, guards: Vec<Guard>, writes: Writes) -> Result<Outcome> {
+        let badge = self.all_partitions().find_map(|partition| {
+            let executor = self.executors.lock(partition).ok()?;
+            executor.is_owned().then(|| (partition, executor.owner.clone()))
+        });
+        let (partition, badge) = badge.unzip();
+        let guards = guards.into_iter().chain(badge.clone()).collect();
+        let outcome = self.executors.store.commit(Batch { guards, writes }).await;
+        let outcome = outcome.map_err(|error| store_error(&error))?;
+        if let (Outcome::Lost, Some(partition), Some(badge)) = (outcome, partition, badge) {
+            let now = self.executors.store.get(&badge.key).await.map_err(|error| store_error(&error))?;
+            let mut executor = self.executors.lock(partition)?;
+            if now != badge.expected && executor.owner == badge {
+                executor.leave();
+                if self.neighbours.is_none() {
+                    return Err(not_owner(partition));
+                }
+            }
+        }
+        Ok(outcome)
     }
 
     /// The session of a request, made known by it if nobody registered it.
@@ -53,7 +98,10 @@ impl MetaService {
     /// # Errors
     /// `ESTALE` for one that was evicted, `ENOTCONN` for one from before a start.
     pub(crate) fn session_of(&self, id: SessionId) -> Result<Arc<Session>> {
-        if self.grace.is_expected(id) && self.sessions.is_unknown(id) {
+        self.sessions.check_id(id)?;
+        // One that shares its sessions with other services makes none known by itself.
+        let is_company = self.neighbours.is_some() && id != SessionId(0);
+        if self.grace.awaits_registration(id) || (is_company && self.sessions.is_unknown(id)) {
             return Err(is_not_registered(id));
         }
         self.sessions.get(id)
@@ -61,7 +109,7 @@ impl MetaService {
 
     /// As a session asks for it itself. What it had before is gone, but for what it has open.
     pub(crate) async fn register(&self, id: SessionId, in_use: &[InodeId]) -> Result<()> {
-        if self.grace.is_expected(id) {
+        if self.grace.awaits_registration(id) {
             // What it wrote and hadn't reported is settled before others may ask for it, who are not stopped by a lease any more.
             self.settle_session(id).await?;
         }
@@ -70,22 +118,29 @@ impl MetaService {
         self.leases.end_session(id);
         let asker = session.asker();
         in_use.iter().for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));
-        self.grace.returned(id);
+        self.session_returned(id);
         Ok(())
     }
 
-    /// Waits until there are recalls with numbers above `after`, or for [`RECALL_POLL`].
-    pub(crate) async fn next_recalls(&self, session: &Session, after: u64) -> Result<Vec<Recall>> {
+    /// Waits until there are recalls with numbers above `after`, or partitions to follow, or for [`RECALL_POLL`].
+    pub(crate) async fn next_recalls(&self, session: &Session, after: u64) -> Result<MetaReply> {
         if !session.is_remote() {
             return Err(is_not_registered(session.id));
         }
-        let recalls = session.recalls_after(after);
-        if !recalls.is_empty() {
-            return Ok(recalls);
+        let news = || {
+            let partitions = self.grace.awaits_following(session.id);
+            match partitions.is_empty() {
+                true => MetaReply::Recalls(session.recalls_after(after)),
+                false => MetaReply::Adopted { partitions },
+            }
+        };
+        match news() {
+            MetaReply::Recalls(recalls) if recalls.is_empty() => {}
+            news => return Ok(news),
         }
         within(RECALL_POLL, session.wait_for_recalls()).await;
         session.check()?;
-        Ok(session.recalls_after(after))
+        Ok(news())
     }
 
     /// Takes the answers to recalls.
@@ -177,10 +232,52 @@ impl MetaService {
         );
         self.fence(id).await;
         let noted = self.keep_session(id, Some(StoredSession::ENDED)).await;
+        self.tell_of_end(id);
         if let Err(error) = noted.and(self.wind_up(id).await) {
             tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
         }
         self.sessions.bury(id);
+    }
+
+    /// Tells the other services that a session has been ended.
+    fn tell_of_end(&self, session: SessionId) {
+        for other in self.neighbours.iter().flat_map(|neighbours| neighbours.others()) {
+            rt::spawn(async move {
+                // One that doesn't answer finds it in the store.
+                _ = within(TELL_TIME, other.call(PartitionsRequest::Ended { session }, None)).await;
+            });
+        }
+    }
+
+    /// Another service has ended a session, and the targets know.
+    pub(crate) fn has_ended(&self, id: SessionId) {
+        let known = self.sessions.find(id).filter(|session| session.is_remote());
+        if known.is_none() && !self.grace.is_expected(id) {
+            self.sessions.bury(id);
+            return;
+        }
+        let (Some(myself), true) = (self.myself.upgrade(), known.is_none_or(|session| session.end())) else {
+            return;
+        };
+        rt::spawn(async move {
+            if let Err(error) = myself.wind_up(id).await {
+                tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
+            }
+            myself.sessions.bury(id);
+            myself.session_gone(id);
+        });
+    }
+
+    /// Looks whether other services have ended sessions.
+    async fn note_ended_elsewhere(&self) -> Result<()> {
+        if self.neighbours.is_some() {
+            let (_, ended) = stored_sessions(&self.executors.store).await?;
+            ended
+                .into_iter()
+                .filter(|id| self.sessions.find(*id).is_some())
+                .for_each(|id| self.has_ended(id));
+        }
+        Ok(())
     }
 
     /// Makes every target refuse a session. One that doesn't answer for [`FENCE_TIME`] is taken for dead, and told when it is back.
@@ -238,6 +335,9 @@ impl MetaService {
                 self.evict(id);
             }
             self.pay_fences().await;
+            if let Err(error) = self.note_ended_elsewhere().await {
+                tracing::debug!(%error, "whether other services have ended sessions is not known for now");
+            }
         }
     }
 

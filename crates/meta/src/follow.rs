@@ -1,9 +1,10 @@
 //! Sessions that follow partitions from one service to another.
 
 use crate::service::MetaService;
-use crate::sessions::Session;
+use crate::sessions::{Session, stored_answers};
+use crate::view::not_owner;
 use crate::settle::Recovery;
-use types::{Errno, Error, InodeId, PartitionId, Result};
+use types::{InodeId, PartitionId, Result};
 
 impl MetaService {
     /// A session relies on nothing any more that another service told it of these partitions, and has these inodes open. As with a
@@ -14,20 +15,20 @@ impl MetaService {
         partitions: &[PartitionId],
         in_use: &[InodeId],
     ) -> Result<()> {
-        if let Some(foreign) = partitions.iter().find(|partition| !self.has_partition(**partition)) {
-            let message = format!("this metadata service doesn't execute partition {foreign}");
-            return Err(Error::new(Errno::EREMOTE, message));
+        if let Some(foreign) = partitions.iter().find(|partition| !self.is_owned(**partition)) {
+            return Err(not_owner(*foreign));
         }
         let mut recovery = Recovery::default();
         for &partition in partitions {
             self.settle_files(partition, &|other| other == session.id, &mut recovery).await?;
         }
         // The other service may have carried out what is going to be sent here again.
-        session.take_stored(&**self.executors.writer.engine())?;
+        session.take_answers(stored_answers(&self.executors.store, session.id).await?);
         self.leases.leave_partitions(session.id, partitions);
         let asker = session.asker();
         let theirs = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
         theirs.for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));
+        self.session_followed(session.id, partitions);
         Ok(())
     }
 }

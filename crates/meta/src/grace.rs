@@ -1,47 +1,75 @@
-//! The time after a start in which sessions of before may come back.
+//! The time in which sessions of before may come back, after a start and after partitions were adopted.
 //!
-//! A restart forgets all leases, but the sessions that had them don't know yet. Until each of them has registered again, and so dropped what it
-//! cached, or is ended for good, nothing is read or changed.
+//! A service that adopts a partition knows nothing of the leases that were granted there, and of what is open. Until each session that may have
+//! something there has dropped what it cached and said so, or is ended for good, nothing is read or changed in what was adopted. After a start it says so
+//! by registering, of partitions that were another service's by following them.
 
 use crate::eviction::within;
 use crate::limits::GRACE_TIME;
 use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::view::store_error;
-use kv::Engine;
+use kv::Store;
 use namespace::{Key, decode_key, keys};
 use parking_lot::Mutex;
 use prost::Message;
 use rt::sync::Event;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, Result, SessionId};
+use types::{Errno, Error, PartitionId, Result, SessionId};
 
-/// What is known of sessions from before the start.
+/// What is known of sessions from before.
+#[derive(Default)]
 pub(crate) struct Grace {
-    /// Sessions that may come back.
-    expected: Mutex<BTreeSet<SessionId>>,
-    /// There were some.
-    is_needed: bool,
-    until_ns: u64,
+    state: Mutex<State>,
     is_on: AtomicBool,
-    /// Somebody sees to its end.
-    is_ending: AtomicBool,
     over: Event,
 }
 
+#[derive(Default)]
+struct State {
+    /// Sessions that may come back.
+    expected: BTreeMap<SessionId, Expected>,
+    until_ns: u64,
+    /// Somebody sees to its end.
+    is_ending: bool,
+    was_needed: bool,
+}
+
+/// What a session has to do before it counts as back.
+#[derive(Default)]
+struct Expected {
+    registers: bool,
+    /// Partitions that it has to follow.
+    follows: BTreeSet<PartitionId>,
+}
+
 impl Grace {
-    pub fn new(expected: BTreeSet<SessionId>) -> Grace {
-        Grace {
-            until_ns: rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64,
-            is_needed: !expected.is_empty(),
-            is_on: AtomicBool::new(!expected.is_empty()),
-            is_ending: AtomicBool::new(false),
-            expected: Mutex::new(expected),
-            over: Event::new(),
+    /// These sessions may come back, from now on for [`GRACE_TIME`].
+    fn begin(&self, sessions: BTreeSet<SessionId>, is_known: impl Fn(SessionId) -> bool, follow: &[PartitionId]) {
+        let mut state = self.state.lock();
+        for session in sessions {
+            let registers = !is_known(session);
+            if registers || !follow.is_empty() {
+                let expected = state.expected.entry(session).or_default();
+                expected.registers |= registers;
+                expected.follows.extend(follow);
+            }
         }
+        if state.expected.is_empty() {
+            return;
+        }
+        state.until_ns = rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64;
+        self.over.clear();
+        state.was_needed = true;
+        self.is_on.store(true, Ordering::Release);
+    }
+
+    /// Whether there were sessions that might come back.
+    fn was_needed(&self) -> bool {
+        self.state.lock().was_needed
     }
 
     pub fn is_on(&self) -> bool {
@@ -49,41 +77,113 @@ impl Grace {
     }
 
     pub fn is_expected(&self, session: SessionId) -> bool {
-        self.is_on() && self.expected.lock().contains(&session)
+        self.is_on() && self.state.lock().expected.contains_key(&session)
     }
 
-    /// A session is back.
-    pub fn returned(&self, session: SessionId) {
+    /// Whether a session has to register.
+    pub fn awaits_registration(&self, session: SessionId) -> bool {
+        self.is_on() && self.state.lock().expected.get(&session).is_some_and(|expected| expected.registers)
+    }
+
+    /// The partitions that a session has yet to follow.
+    pub fn awaits_following(&self, session: SessionId) -> Vec<PartitionId> {
         if !self.is_on() {
-            return;
+            return Vec::new();
         }
-        let are_all_back = {
-            let mut expected = self.expected.lock();
-            expected.remove(&session) && expected.is_empty()
-        };
-        if are_all_back && !self.is_ending.swap(true, Ordering::AcqRel) {
+        let state = self.state.lock();
+        let follows = state.expected.get(&session).map(|expected| expected.follows.iter().copied());
+        follows.into_iter().flatten().collect()
+    }
+
+    /// A session has done something of what is expected of it; true if it was the last one, and the grace is over.
+    fn note(&self, session: SessionId, done: impl FnOnce(&mut Expected)) -> bool {
+        if !self.is_on() {
+            return false;
+        }
+        let mut state = self.state.lock();
+        if let Some(expected) = state.expected.get_mut(&session) {
+            done(expected);
+            if !expected.registers && expected.follows.is_empty() {
+                state.expected.remove(&session);
+            }
+        }
+        let is_over = state.expected.is_empty() && !state.is_ending;
+        if is_over {
             self.end();
         }
+        is_over
     }
 
-    fn remaining(&self) -> Duration {
-        Duration::from_nanos(self.until_ns.saturating_sub(rt::monotonic_ns()))
-    }
-
+    /// To be called with the state held, so that a grace that begins meanwhile isn't ended.
     fn end(&self) {
         self.is_on.store(false, Ordering::Release);
         self.over.set();
     }
+
+    fn remaining(&self) -> Duration {
+        Duration::from_nanos(self.state.lock().until_ns.saturating_sub(rt::monotonic_ns()))
+    }
+
+    /// The sessions that have not come back in time, for who ends them. `None` when somebody does already.
+    fn late(&self) -> Option<BTreeSet<SessionId>> {
+        let mut state = self.state.lock();
+        (!std::mem::replace(&mut state.is_ending, true)).then(|| state.expected.keys().copied().collect())
+    }
+
+    /// They are ended; true if nobody else is expected, and the grace is over.
+    fn ended(&self, late: &BTreeSet<SessionId>) -> bool {
+        let mut state = self.state.lock();
+        state.is_ending = false;
+        state.expected.retain(|session, _| !late.contains(session));
+        let is_over = state.expected.is_empty();
+        if is_over {
+            self.end();
+        }
+        is_over
+    }
 }
 
 impl MetaService {
-    /// Waits until all sessions of before the start are back or ended.
+    /// Expects all sessions of which the store knows to say what they have open: those that are not known here by registering, all of them by following
+    /// these partitions.
+    pub(crate) async fn expect_sessions(&self, follow: &[PartitionId]) -> Result<()> {
+        let (living, ended) = stored_sessions(&self.executors.store).await?;
+        ended.into_iter().for_each(|id| self.has_ended(id));
+        let known: Vec<_> = living.iter().filter_map(|id| self.sessions.find(*id)).collect();
+        self.grace.begin(living, |id| self.sessions.is_remote(id), follow);
+        // Who waits for recalls learns of it now.
+        known.iter().for_each(|session| session.wake());
+        Ok(())
+    }
+
+    /// A session has registered.
+    pub(crate) fn session_returned(&self, id: SessionId) {
+        if self.grace.note(id, |expected| expected.registers = false) {
+            self.open_closed();
+        }
+    }
+
+    /// A session has followed partitions.
+    pub(crate) fn session_followed(&self, id: SessionId, partitions: &[PartitionId]) {
+        if self.grace.note(id, |expected| expected.follows.retain(|followed| !partitions.contains(followed))) {
+            self.open_closed();
+        }
+    }
+
+    /// A session is gone for good.
+    pub(crate) fn session_gone(&self, id: SessionId) {
+        if self.grace.note(id, |expected| *expected = Expected::default()) {
+            self.open_closed();
+        }
+    }
+
+    /// Waits until all sessions of before are back or ended.
     pub(crate) async fn wait_for_grace(&self) {
         while self.grace.is_on() {
             let remaining = self.grace.remaining();
             if remaining.is_zero() {
                 self.end_grace();
-                self.grace.over.wait().await;
+                within(GRACE_TIME, self.grace.over.wait()).await;
             } else {
                 within(remaining, self.grace.over.wait()).await;
             }
@@ -93,41 +193,46 @@ impl MetaService {
     /// Begins to end the sessions that didn't come back.
     fn end_grace(&self) {
         let Some(myself) = self.myself.upgrade() else { return };
-        if !self.grace.is_ending.swap(true, Ordering::AcqRel) {
-            rt::spawn(async move { myself.carry_out_end_of_grace().await });
+        if let Some(late) = self.grace.late() {
+            rt::spawn(async move { myself.carry_out_end_of_grace(late).await });
         }
     }
 
-    async fn carry_out_end_of_grace(self: Arc<Self>) {
+    async fn carry_out_end_of_grace(self: Arc<Self>, late: BTreeSet<SessionId>) {
         // Still expected until they are ended: none comes back in between.
-        let late = self.grace.expected.lock().clone();
         late.iter().for_each(|id| self.sessions.bury(*id));
-        for id in late {
+        for &id in &late {
             self.clone().carry_out_eviction(id).await;
         }
-        self.grace.end();
+        if self.grace.ended(&late) {
+            self.open_closed();
+        }
     }
 
-    /// Sees to what had to wait for the end of the grace.
+    /// Sees to what had to wait for the end of the grace of a start.
     pub(crate) async fn tidy_after_grace(self: Arc<Self>) {
-        if !self.grace.is_needed {
+        if self.neighbours.is_some() || !self.grace.was_needed() {
             return;
         }
         self.wait_for_grace().await;
+        self.reclaim_unknown(&self.owned()).await;
+    }
+
+    /// Deletes what sessions had open without a name that didn't come back.
+    pub(crate) async fn reclaim_unknown(&self, partitions: &[PartitionId]) {
         let is_unknown = |session| self.sessions.find(session).is_none();
-        if let Err(error) = self.reclaim_all_orphans(is_unknown).await {
+        if let Err(error) = self.reclaim_all_orphans(partitions, is_unknown).await {
             tracing::warn!(%error, "files without a name stay until the next start");
         }
     }
 }
 
 /// Sessions of other processes of which the store knows: those that may come back, and those that were ended for good.
-pub(crate) fn stored_sessions(engine: &dyn Engine) -> Result<(BTreeSet<SessionId>, BTreeSet<SessionId>)> {
+pub(crate) async fn stored_sessions(store: &Store) -> Result<(BTreeSet<SessionId>, BTreeSet<SessionId>)> {
     let range = keys::all_sessions();
     let (mut living, mut ended) = (BTreeSet::new(), BTreeSet::new());
-    for (key, value) in
-        engine.scan(&range.from, &range.to, usize::MAX).map_err(|error| store_error(&error))?
-    {
+    let stored = store.scan(&range.from, &range.to, usize::MAX).await;
+    for (key, value) in stored.map_err(|error| store_error(&error))? {
         let Some(Key::Session(id)) = decode_key(&key) else { continue };
         let record = StoredSession::decode(value).map_err(|cause| {
             Error::new(Errno::EIO, format!("the record of session {id} is damaged: {cause}"))

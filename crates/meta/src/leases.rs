@@ -139,6 +139,15 @@ impl Leases {
         }
     }
 
+    /// Forgets a partition that is another service's now. Who waits for answers finds that out.
+    pub fn forget_partition(&self, partition: PartitionId) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let forgotten = self.counted(&mut shard, |table| table.forget_partition(partition));
+            forgotten.into_iter().for_each(|ino| shard.wake(ino));
+        }
+    }
+
     /// As [`LeaseTable::leave`], for all inodes of partitions.
     pub fn leave_partitions(&self, session: SessionId, partitions: &[PartitionId]) {
         for shard in &self.shards {

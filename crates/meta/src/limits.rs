@@ -11,6 +11,16 @@ pub(crate) const CACHE_SHARDS: usize = 16;
 /// Bytes of the largest value that is kept: inline content of the default limit, which an open brings along, is.
 pub(crate) const MAX_CACHED_VALUE: usize = 8 << 10;
 
+/// Keys of settled commits that stay in a partition's overlay for commands that read a store elsewhere, some 10 MiB. With more, what those
+/// commands have fetched is thrown away.
+pub(crate) const KEPT_FOR_READINGS: usize = 64 << 10;
+
+/// Pairs beyond those asked for that are fetched of a range, so that removals on their way don't make it too short.
+pub(crate) const SPARE_PAIRS: usize = 64;
+
+/// Times that a command may stop to fetch what it misses: more than a path has directories, each of which may need some.
+pub(crate) const MAX_FETCHES: usize = 16 << 10;
+
 /// Answers kept per session for requests that are sent again; a client has fewer changes than that under way.
 pub(crate) const REPLIES_PER_SESSION: usize = 256;
 
@@ -73,6 +83,33 @@ pub(crate) const IDLE_CHECK: Duration = Duration::from_secs(5);
 
 /// That a session was heard of is noted no more often than this, so that its cores don't fight for the note.
 pub(crate) const HEARD_GRAIN: Duration = Duration::from_millis(100);
+
+/// How long a partition may be lent. A command that borrows takes milliseconds; others wait meanwhile.
+pub(crate) const LOAN_TIME: Duration = Duration::from_secs(10);
+
+/// How long a loan is waited for: less than the borrower waits for the answer.
+pub(crate) const PARK_TIME: Duration = Duration::from_secs(4);
+
+/// How long the answer to a wish to borrow is waited for. The partitions that an errand has meanwhile are shut for everybody else.
+pub(crate) const BORROW_TIME: Duration = Duration::from_secs(5);
+
+/// How long another service may take to have leases recalled: those who don't answer are evicted there in this time.
+pub(crate) const MAKE_WAY_TIME: Duration = Duration::from_secs(60);
+
+/// Rest before an errand tries again to get its partitions.
+pub(crate) const ERRAND_REST: Duration = Duration::from_millis(20);
+
+/// How long an errand tries. Its client asks again, until its own time-out.
+pub(crate) const ERRAND_TIME: Duration = Duration::from_secs(15);
+
+/// How often the map is looked at for partitions that come and go.
+pub(crate) const ASSIGNMENT_POLL: Duration = Duration::from_millis(50);
+
+/// Rest before work is tried again that the store or a target has refused.
+pub(crate) const RETRY_TIME: Duration = Duration::from_secs(1);
+
+/// How long another service has to take note of the end of a session. It finds out by itself, too.
+pub(crate) const TELL_TIME: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

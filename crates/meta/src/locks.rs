@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use types::{Errno, Error, InodeId, Result, SessionId};
+use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
 use wire::{HeldLock, LockKind, LockRange};
 
 /// All advisory locks of the service. A restart forgets them; sessions that come back say which they hold.
@@ -84,6 +84,15 @@ impl Locks {
         let released = state.table.release_session(session);
         state.end(released.granted, || Wait::Granted);
         state.end(released.cancelled, || Wait::Cancelled);
+    }
+}
+
+impl Locks {
+    /// Forgets a partition that is another service's now. Who waits is told that its wait is over.
+    pub fn forget_partition(&self, partition: PartitionId) {
+        let mut state = self.state.lock();
+        let cancelled = state.table.forget_partition(partition);
+        state.end(cancelled, || Wait::Cancelled);
     }
 }
 

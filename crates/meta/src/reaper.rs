@@ -36,8 +36,8 @@ impl MetaService {
     async fn keep_on_disk(self: Arc<Self>) {
         while !self.stopping.is_set() {
             rt::sleep(SYNC_INTERVAL).await;
-            if self.executors.writer.is_dirty()
-                && let Err(error) = self.executors.writer.sync().await
+            if self.executors.store.is_dirty()
+                && let Err(error) = self.executors.store.sync().await
             {
                 // The writer has said so by an error of its own, and takes no writes any more.
                 tracing::debug!(%error, "the periodic sync has ended");
@@ -56,7 +56,7 @@ impl MetaService {
     /// Deletes the chunks of all files that are gone. Those whose targets don't answer are left for the next time.
     pub async fn reap(&self) -> Result<()> {
         let mut first_error = Ok(());
-        for partition in self.all_partitions() {
+        for partition in self.owned() {
             let mut after = InodeId(0);
             loop {
                 let page = self.doomed_page(partition, after).await?;
@@ -79,7 +79,7 @@ impl MetaService {
     /// The end of the file is on disk before its chunks go: a power cut must not bring back a file without its content.
     /// Then the chunks, then the note of them: a crash in between deletes them once more.
     async fn reap_page(&self, partition: PartitionId, page: Vec<(InodeId, Layout)>) -> Result<()> {
-        self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
+        self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let mut failed = Ok(());
         let mut writes = Writes::new();
         let mut reaped = 0;

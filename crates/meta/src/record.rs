@@ -13,13 +13,16 @@ pub(crate) struct Owner {
     /// Counts the times that the partition was taken over; the first owner has 1.
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
+    /// The owner has given it up: anybody to whom the map gives it may take it.
+    #[prost(bool, tag = "3")]
+    pub released: bool,
 }
 
 impl Owner {
     /// The next owner of a partition that has (or had) `before`.
     pub fn after(before: Option<&[u8]>, node: NodeId) -> Result<Owner, prost::DecodeError> {
         let epoch = before.map(Owner::decode).transpose()?.map_or(0, |owner| owner.epoch);
-        Ok(Owner { node: node.0, epoch: epoch + 1 })
+        Ok(Owner { node: node.0, epoch: epoch + 1, released: false })
     }
 }
 
@@ -215,7 +218,8 @@ mod tests {
 
     #[test]
     fn stored_bytes_are_frozen() {
-        assert_eq!(Owner { node: 3, epoch: 300 }.encode_to_vec(), [8, 3, 16, 172, 2]);
+        assert_eq!(Owner { node: 3, epoch: 300, released: false }.encode_to_vec(), [8, 3, 16, 172, 2]);
+        assert_eq!(Owner { node: 3, epoch: 1, released: true }.encode_to_vec(), [8, 3, 16, 1, 24, 1]);
         assert_eq!(StoredSession::LIVING.encode_to_vec(), [8, 0]);
         assert_eq!(StoredSession::ENDED.encode_to_vec(), [8, 1]);
         assert_eq!(StoredReply::of(&MetaReply::Unit).unwrap().encode_to_vec(), [8, 1]);
@@ -232,6 +236,6 @@ mod tests {
         let first = Owner::after(None, NodeId(1)).unwrap();
         assert_eq!(first.epoch, 1);
         let second = Owner::after(Some(&first.encode_to_vec()), NodeId(2)).unwrap();
-        assert_eq!(second, Owner { node: 2, epoch: 2 });
+        assert_eq!(second, Owner { node: 2, epoch: 2, released: false });
     }
 }

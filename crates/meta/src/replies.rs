@@ -1,7 +1,7 @@
 //! Answers kept for requests that are sent again.
 
 use crate::limits::REPLIES_PER_SESSION;
-use kv::Ticket;
+use kv::{Outcome, Ticket};
 use std::collections::BTreeMap;
 use wire::MetaReply;
 
@@ -20,8 +20,18 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
+    /// The answer, unless its commit turned out to be lost: then the request is to be carried out.
     pub fn get(&self, sequence: u64) -> Option<Recorded> {
-        self.by_sequence.get(&sequence).cloned()
+        let recorded = self.by_sequence.get(&sequence)?;
+        let is_lost = recorded.ticket.as_ref().is_some_and(|t| matches!(t.result(), Some(Ok(Outcome::Lost))));
+        (!is_lost).then(|| recorded.clone())
+    }
+
+    /// Adds one that is in the store, unless it is known.
+    pub fn insert_old(&mut self, sequence: u64, recorded: Recorded) {
+        if self.get(sequence).is_none() {
+            self.insert(sequence, recorded);
+        }
     }
 
     pub fn insert(&mut self, sequence: u64, recorded: Recorded) {

@@ -1,22 +1,22 @@
 //! The service: what it is made of, and the way of a request through it.
 
 use crate::chunks::Chunks;
-use crate::coherence::Granted;
-use crate::executor::{Change, Executors, Ran, Stop};
-use crate::grace::{Grace, stored_sessions};
+use crate::coherence::{Cleared, Granted};
+use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
+use crate::grace::Grace;
 use crate::leases::Leases;
 use crate::locks::Locks;
-use crate::record::Owner;
+use crate::neighbours::{Company, Neighbours};
 use crate::sessions::{Session, Sessions};
 use crate::stats::MetaStats;
-use crate::view::{View, store_error};
-use kv::{Batch, Guard, Outcome, Writer};
+use crate::view::{View, not_owner, store_error};
+use kv::Store;
 use namespace::locks::{Holder, LockRequest, OnConflict};
-use namespace::{Env, ReadError, keys};
+use namespace::{Applied, Env, ReadError};
 use net::{Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
-use prost::Message;
 use rt::IoBuf;
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, Weak};
 use types::{
     ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
@@ -37,7 +37,9 @@ pub struct MetaOptions {
 
 /// A metadata service. Every core may use it; nothing in it belongs to one.
 pub struct MetaService {
-    options: MetaOptions,
+    pub(crate) options: MetaOptions,
+    /// The services that it shares the partitions with; `None` where it has them all.
+    pub(crate) neighbours: Option<Neighbours>,
     pub(crate) executors: Executors,
     pub(crate) sessions: Sessions,
     pub(crate) grace: Grace,
@@ -55,8 +57,16 @@ pub struct MetaService {
 
 /// What a command is answered.
 pub(crate) struct Answered {
-    reply: MetaReply,
+    pub reply: MetaReply,
     granted: Granted,
+}
+
+/// How much a lookup tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    WithInode,
+    /// The inode is another service's.
+    EntryOnly,
 }
 
 impl MetaService {
@@ -64,32 +74,58 @@ impl MetaService {
     ///
     /// Errors: the store's; `EBUSY` when another service does the same at this moment.
     pub async fn open(
-        writer: Arc<Writer>,
+        store: impl Into<Store>,
         options: MetaOptions,
         map: MapHandle,
         storage: impl Into<StorageChannels>,
     ) -> Result<Arc<MetaService>> {
-        let owners = take_over(&writer, &options, &map).await?;
-        let (living, ended) = stored_sessions(&**writer.engine())?;
-        Ok(Arc::new_cyclic(|myself| MetaService {
+        let service = MetaService::make(store.into(), options, map, storage.into(), None);
+        let all: Vec<PartitionId> = service.all_partitions().collect();
+        service.adopt(&all, Standing::Closed).await?;
+        service.open_closed();
+        Ok(service)
+    }
+
+    /// A service that shares the partitions with others of its cluster: it executes those that the map gives it, from when
+    /// [`MetaService::follow_assignment`] runs.
+    pub fn in_company(
+        store: impl Into<Store>,
+        options: MetaOptions,
+        map: MapHandle,
+        storage: impl Into<StorageChannels>,
+        company: Company,
+    ) -> Arc<MetaService> {
+        let neighbours = Neighbours::new(options.node, map.clone(), company);
+        MetaService::make(store.into(), options, map, storage.into(), Some(neighbours))
+    }
+
+    fn make(
+        store: Store,
+        options: MetaOptions,
+        map: MapHandle,
+        storage: StorageChannels,
+        neighbours: Option<Neighbours>,
+    ) -> Arc<MetaService> {
+        Arc::new_cyclic(|myself| MetaService {
             options,
-            executors: Executors::new(writer, owners),
-            sessions: Sessions::new(ended),
-            grace: Grace::new(living),
+            neighbours,
+            executors: Executors::new(store, options.partitions),
+            sessions: Sessions::new(BTreeSet::new()),
+            grace: Grace::default(),
             locks: Locks::default(),
             leases: Leases::default(),
             owed_fences: Mutex::default(),
-            chunks: Chunks { map, channels: storage.into() },
+            chunks: Chunks { map, channels: storage },
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
             myself: myself.clone(),
-        }))
+        })
     }
 
     /// Counts since the service was opened.
     pub fn stats(&self) -> MetaStats {
         let counters = &self.executors.counters;
-        let writer = self.executors.writer.stats();
+        let writer = self.executors.store.stats();
         MetaStats {
             commands: counters.commands.get(),
             refused: counters.refused.get(),
@@ -135,31 +171,70 @@ impl MetaService {
             session.hear();
         }
         let reply = match request.op {
-            MetaOp::Lock { .. } | MetaOp::Unlock { .. } | MetaOp::TestLock { .. } => {
-                self.answer_lock(request).await?
+            MetaOp::Lock { ino, .. } | MetaOp::Unlock { ino, .. } | MetaOp::TestLock { ino, .. } => {
+                self.require_owned(ino).await?;
+                let answer = self.answer_lock(request).await;
+                // It may have been given up meanwhile, with all its locks.
+                self.require_owned(ino).await?;
+                answer?
             }
             MetaOp::Follow { partitions, in_use } => {
                 self.follow(&session, &partitions, &in_use).await.map(|()| MetaReply::Unit)?
             }
-            MetaOp::NextRecalls { after } => MetaReply::Recalls(self.next_recalls(&session, after).await?),
+            MetaOp::NextRecalls { after } => self.next_recalls(&session, after).await?,
             MetaOp::StillYielding { seen } => session.is_yielding(seen),
             MetaOp::Yield { yields } => self.take_yields(&session, &yields),
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
             MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,
             MetaOp::Sync => {
-                let synced = self.executors.writer.sync().await;
+                let synced = self.executors.store.sync().await;
                 synced.map(|()| MetaReply::Unit).map_err(|error| store_error(&error))?
             }
             _ => {
-                if self.grace.is_on() {
+                if self.grace.is_on() && self.neighbours.is_none() {
                     self.wait_for_grace().await;
                 }
-                let Answered { reply, granted } = self.execute(&request, &session).await?;
+                let Answered { reply, granted } = self.execute_at_home(&request, &session).await?;
                 let Granted { grants, recalls, directories } = granted;
                 return Ok(MetaResponse { reply, grants, recalls, directories });
             }
         };
         Ok(reply.into())
+    }
+
+    /// Carries out a command if its home partition is this service's.
+    async fn execute_at_home(&self, request: &MetaRequest, session: &Arc<Session>) -> Result<Answered> {
+        let home = namespace::home_partition(&request.op);
+        loop {
+            self.require_service()?;
+            match self.execute(Pass::Command, request, session).await {
+                Err(error) if error.errno == Errno::EREMOTE && !self.is_owned(home) => {
+                    self.await_assignment(home, error).await?;
+                }
+                // What it was told is worth nothing once others may have taken its partitions.
+                answer => return self.require_service().and(answer),
+            }
+        }
+    }
+
+    /// Refuses to answer for partitions that management may have given to others.
+    fn require_service(&self) -> Result<()> {
+        match &self.neighbours {
+            Some(neighbours) if !neighbours.serves() => {
+                let message = "this metadata service is cut off from management";
+                Err(Error::new(Errno::EREMOTE, message).hint("check the network of its node"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn require_owned(&self, ino: InodeId) -> Result<()> {
+        self.require_service()?;
+        let partition = ino.partition();
+        match self.has_partition(partition) && !self.is_owned(partition) {
+            true => self.await_assignment(partition, not_owner(partition)).await,
+            false => Ok(()),
+        }
     }
 
     async fn answer_lock(&self, request: MetaRequest) -> Result<MetaReply> {
@@ -189,19 +264,29 @@ impl MetaService {
     }
 
     /// Carries out a command of the namespace and returns its answer once that is committed. Waits for leases in its way.
-    pub(crate) async fn execute(&self, request: &MetaRequest, session: &Arc<Session>) -> Result<Answered> {
+    pub(crate) async fn execute(
+        &self,
+        pass: Pass,
+        request: &MetaRequest,
+        session: &Arc<Session>,
+    ) -> Result<Answered> {
         let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (first, second) = partitions_of(&request.op);
         let partitions = [first, second.unwrap_or(first)];
         let sequence = request.sequence;
+        let cleared = Cleared::default();
+        let mut found = Found::WithInode;
         let answer = loop {
-            let command = |view: &View<'_>| self.apply(request, session, &map, view);
+            let command = |view: &View<'_>| self.apply((request, found), session, &map, (view, &cleared));
             let enqueued = |ticket: &kv::Ticket, answered: &Answered| {
                 session.record(sequence, &answered.reply, ticket);
             };
-            match self.executors.transact(&partitions, command, enqueued).await? {
+            match self.executors.transact(pass, &partitions, command, enqueued).await? {
                 Ran::Answered(answered) => break answered,
                 Ran::Leases(due) => self.wait_for_answers(due).await,
+                // Its inode is for the other service to tell, which grants the lease on it.
+                Ran::Across(_) if matches!(request.op, MetaOp::Lookup { .. }) => found = Found::EntryOnly,
+                Ran::Across(partitions) => break self.run_errand(request, session, partitions).await?,
             }
         };
         if matches!(request.op, MetaOp::Reclaim { .. }) {
@@ -210,12 +295,12 @@ impl MetaService {
         Ok(answer)
     }
 
-    fn apply(
+    pub(crate) fn apply(
         &self,
-        request: &MetaRequest,
+        (request, found): (&MetaRequest, Found),
         session: &Session,
         map: &ClusterMap,
-        view: &View<'_>,
+        (view, cleared): (&View<'_>, &Cleared),
     ) -> Result<Change<Answered>, Stop> {
         // Looked up while the partition is held: the first copy of the request may be in another core's hands.
         if let Some(recorded) = session.recorded(request.sequence) {
@@ -227,11 +312,17 @@ impl MetaService {
         // It may have been evicted while it waited.
         session.check()?;
         let env = env(&self.options, request.session, request.credentials, map);
-        let mut applied = namespace::apply(&env, view, &request.op)?;
+        let mut applied = match (&request.op, found) {
+            (MetaOp::Lookup { parent, name }, Found::EntryOnly) => {
+                let (ino, mode) = namespace::find(&env, view, *parent, name)?;
+                Applied { reply: MetaReply::Elsewhere { ino, mode }, writes: Vec::new() }
+            }
+            (op, _) => namespace::apply(&env, view, op)?,
+        };
         if needs_room(&request.op) && !applied.writes.is_empty() {
             self.check_room()?;
         }
-        let granted = self.reconcile(&request.op, session, view, &mut applied)?;
+        let granted = self.reconcile(&request.op, session, (view, cleared), &mut applied)?;
         session.record_durably(request.sequence, &applied.reply, &mut applied.writes);
         let answer = Answered { reply: applied.reply, granted };
         Ok(Change { answer, writes: applied.writes })
@@ -239,11 +330,11 @@ impl MetaService {
 
     /// Refuses to let the store grow while its disk is nearly full. A failed write would end all writing, of removals, too.
     fn check_room(&self) -> Result<(), Stop> {
-        let engine = self.executors.writer.engine();
-        if engine.has_room() {
+        let store = &self.executors.store;
+        if store.has_room() {
             return Ok(());
         }
-        let message = format!("the disk of the metadata store at {} is nearly full", engine.place());
+        let message = format!("the disk of the metadata store at {} is nearly full", store.place());
         Err(Stop::Refused(
             Error::new(Errno::ENOSPC, message).hint("delete files, or free space on that disk"),
         ))
@@ -259,6 +350,7 @@ impl MetaService {
             Ok(answer) => Ok(Change { answer, writes: Vec::new() }),
             Err(ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
             Err(ReadError::Store(error)) => Err(Stop::Refused(error)),
+            Err(ReadError::NotHere) => Err(Stop::NotHere),
         };
         self.executors.transact_freely(partition, command).await
     }
@@ -270,7 +362,7 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
     }
 }
 
-fn env<'a>(
+pub(crate) fn env<'a>(
     options: &MetaOptions,
     session: SessionId,
     credentials: Credentials,
@@ -311,34 +403,4 @@ fn partitions_of(op: &MetaOp) -> (PartitionId, Option<PartitionId>) {
         _ => None,
     };
     (first, second.and_then(|pair| pair.map(|ino| ino.partition()).into_iter().find(|p| *p != first)))
-}
-
-/// Writes the service's name on every partition, and the root directory of a new file system. Returns what every later
-/// commit checks.
-async fn take_over(writer: &Writer, options: &MetaOptions, map: &MapHandle) -> Result<Vec<Guard>> {
-    let engine = writer.engine();
-    let get = |key: &[u8]| engine.get(key).map_err(|error| store_error(&error));
-    let mut batch = Batch::default();
-    let mut owners = Vec::with_capacity(options.partitions as usize);
-    for partition in (0..options.partitions).map(PartitionId) {
-        let key = keys::owner(partition).to_vec();
-        let before = get(&key)?;
-        let owner = Owner::after(before.as_deref(), options.node).map_err(|cause| {
-            Error::new(Errno::EIO, format!("the owner record of partition {partition} is damaged: {cause}"))
-        })?;
-        let value = owner.encode_to_vec();
-        batch.guards.push(Guard { key: key.clone(), expected: before });
-        batch.writes.push((key.clone(), Some(value.clone().into())));
-        owners.push(Guard { key, expected: Some(value.into()) });
-    }
-    if get(&keys::inode(InodeId::ROOT))?.is_none() {
-        let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
-        batch.writes.extend(namespace::format(&env(options, SessionId(0), Credentials::default(), &map)));
-    }
-    match writer.commit(batch).await.map_err(|error| store_error(&error))? {
-        Outcome::Won => Ok(owners),
-        Outcome::Lost | Outcome::Unknown => {
-            Err(Error::new(Errno::EBUSY, "another metadata service takes the partitions over at this moment"))
-        }
-    }
 }

@@ -4,7 +4,7 @@ use crate::limits::{HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REPLIES_PER_S
 use crate::record::StoredReply;
 use crate::replies::{Recorded, Replies};
 use crate::view::store_error;
-use kv::{Engine, Ticket};
+use kv::{Pair, Store, Ticket};
 use namespace::leases::Asker;
 use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
@@ -69,7 +69,7 @@ impl Sessions {
         match known {
             Some(session) => session.check().map(|()| session),
             None if self.evicted.read().contains(&id) => Err(has_been_ended(id)),
-            None => self.insert(Session::new(id, SessionKind::Local)),
+            None => self.insert(Arc::new(Session::new(id, SessionKind::Local))),
         }
     }
 
@@ -91,20 +91,27 @@ impl Sessions {
     /// Makes a session known whose life ends with this process.
     pub fn register_local(&self, id: SessionId) -> Result<Arc<Session>> {
         self.by_id.write().remove(&id);
-        self.insert(Session::new(id, SessionKind::Local))
+        self.insert(Arc::new(Session::new(id, SessionKind::Local)))
     }
 
-    /// Makes a session of another process known, with the answers that are in the store.
-    pub fn register_remote(&self, id: SessionId, engine: &dyn Engine) -> Result<Arc<Session>> {
+    /// Makes a session of another process known, with the answers that are in the store ([`stored_answers`]). Those of one that is known, too: they may have been given by
+    /// another service, whose partitions this one has adopted.
+    pub fn register_remote(&self, id: SessionId, answers: Vec<Pair>) -> Result<Arc<Session>> {
         self.check_id(id)?;
-        if let Some(session) = self.find(id).filter(|session| session.kind == SessionKind::Remote) {
+        let known = self.find(id).filter(|session| session.kind == SessionKind::Remote);
+        if let Some(session) = &known {
             session.check()?;
             session.recalls.lock().clear();
             session.hear();
+        }
+        let session = match &known {
+            Some(session) => session.clone(),
+            None => Arc::new(Session::new(id, SessionKind::Remote)),
+        };
+        session.take_answers(answers);
+        if known.is_some() {
             return Ok(session);
         }
-        let session = Session::new(id, SessionKind::Remote);
-        session.take_stored(engine)?;
         self.by_id.write().remove(&id);
         self.insert(session)
     }
@@ -158,14 +165,21 @@ impl Sessions {
         number
     }
 
-    fn insert(&self, session: Session) -> Result<Arc<Session>> {
+    fn insert(&self, session: Arc<Session>) -> Result<Arc<Session>> {
         let mut by_id = self.by_id.write();
         if by_id.len() >= MAX_SESSIONS && !by_id.contains_key(&session.id) {
             let message = format!("{MAX_SESSIONS} sessions are open, session {} is one too many", session.id);
             return Err(Error::new(Errno::EBUSY, message).hint("unmount clients that are not needed"));
         }
-        Ok(by_id.entry(session.id).or_insert_with(|| Arc::new(session)).clone())
+        Ok(by_id.entry(session.id).or_insert(session).clone())
     }
+}
+
+/// The records of the last answers that a session got.
+pub(crate) async fn stored_answers(store: &Store, id: SessionId) -> Result<Vec<Pair>> {
+    let range = keys::operations_of(id);
+    let stored = store.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION).await;
+    stored.map_err(|error| store_error(&error))
 }
 
 impl Session {
@@ -202,6 +216,11 @@ impl Session {
 
     pub fn is_remote(&self) -> bool {
         self.kind == SessionKind::Remote
+    }
+
+    /// Lets a wait for recalls return.
+    pub fn wake(&self) {
+        self.some_recalls.set();
     }
 
     /// Notes that the session lives.
@@ -252,21 +271,15 @@ impl Session {
         self.some_recalls.wait().await;
     }
 
-    /// Takes over the answers that are in the store and not known here: of an earlier run, or of another service.
-    pub fn take_stored(&self, engine: &dyn Engine) -> Result<()> {
-        let range = keys::operations_of(self.id);
-        let stored = engine.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION);
-        let stored = stored.map_err(|error| store_error(&error))?;
+    /// Takes over the answers that are in the store ([`stored_answers`]) and not known here: of an earlier run, or of another service.
+    pub fn take_answers(&self, answers: Vec<Pair>) {
         let mut replies = self.replies.lock();
-        for (key, value) in stored {
+        for (key, value) in answers {
             let reply = StoredReply::decode(value).ok().and_then(|stored| stored.reply());
-            if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply)
-                && replies.get(sequence).is_none()
-            {
-                replies.insert(sequence, Recorded { reply, ticket: None });
+            if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply) {
+                replies.insert_old(sequence, Recorded { reply, ticket: None });
             }
         }
-        Ok(())
     }
 
     /// The answer that this request got when it came before.

@@ -1,6 +1,7 @@
 //! What dead clients left: files without a name that nobody uses any more, and files whose chunks may differ from what their
 //! inodes say.
 
+use crate::executor::Pass;
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
@@ -24,19 +25,23 @@ pub struct Recovery {
 impl MetaService {
     /// Ends all sessions of an earlier run but those of other processes, which may come back. To be called before the first request, when the storage services answer.
     pub async fn recover(&self) -> Result<Recovery> {
-        let recovery = if self.grace.is_on() {
-            // Those that may come back go on where they were, and files without a name may be open there.
-            let mut recovery = Recovery::default();
-            for partition in self.all_partitions() {
-                let ends = |session| !self.grace.is_expected(session);
-                self.settle_files(partition, &ends, &mut recovery).await?;
-            }
-            recovery
-        } else {
-            self.end_sessions(|_| true).await?
-        };
+        let recovery = self.recover_in(&self.owned()).await?;
         // Chunks that the earlier run was still deleting.
         self.doomed.set();
+        Ok(recovery)
+    }
+
+    /// The same for some partitions.
+    pub(crate) async fn recover_in(&self, partitions: &[PartitionId]) -> Result<Recovery> {
+        if !self.grace.is_on() {
+            return self.end_sessions(partitions, |_| true).await;
+        }
+        // Those that may come back go on where they were, and files without a name may be open there.
+        let mut recovery = Recovery::default();
+        for &partition in partitions {
+            let ends = |session| !self.grace.is_expected(session);
+            self.settle_files(partition, &ends, &mut recovery).await?;
+        }
         Ok(recovery)
     }
 
@@ -49,7 +54,7 @@ impl MetaService {
     pub async fn tidy(&self, target: TargetId, files: &[InodeId]) -> Result<()> {
         if !files.is_empty() {
             // A power cut now must not bring back a file whose chunks are deleted here.
-            self.executors.writer.sync().await.map_err(|error| store_error(&error))?;
+            self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         }
         for &ino in files.iter().filter(|ino| self.has_partition(ino.partition())) {
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
@@ -81,22 +86,27 @@ impl MetaService {
             self.keep_session(session, None).await?;
         }
         self.sessions.remove(session);
+        self.session_gone(session);
         Ok(recovery)
     }
 
     /// Gives up and settles what a session has. Its leases go last: until its files are settled, nobody else may know their size.
     pub(crate) async fn wind_up(&self, session: SessionId) -> Result<Recovery> {
         self.locks.release_session(session);
-        let recovery = self.end_sessions(|other| other == session).await;
+        let recovery = self.end_sessions(&self.owned(), |other| other == session).await;
         self.leases.end_session(session);
         let recovery = recovery?;
         self.forget_replies(session).await?;
         Ok(recovery)
     }
 
-    async fn end_sessions(&self, ends: impl Fn(SessionId) -> bool) -> Result<Recovery> {
+    async fn end_sessions(
+        &self,
+        partitions: &[PartitionId],
+        ends: impl Fn(SessionId) -> bool,
+    ) -> Result<Recovery> {
         let mut recovery = Recovery::default();
-        for partition in self.all_partitions() {
+        for &partition in partitions {
             self.reclaim_orphans(partition, &ends, &mut recovery).await?;
             self.settle_files(partition, &ends, &mut recovery).await?;
         }
@@ -109,15 +119,19 @@ impl MetaService {
     /// Settles the files that a session was writing.
     pub(crate) async fn settle_session(&self, session: SessionId) -> Result<()> {
         let mut recovery = Recovery::default();
-        for partition in self.all_partitions() {
+        for partition in self.owned() {
             self.settle_files(partition, &|other| other == session, &mut recovery).await?;
         }
         Ok(())
     }
 
-    pub(crate) async fn reclaim_all_orphans(&self, of: impl Fn(SessionId) -> bool) -> Result<()> {
+    pub(crate) async fn reclaim_all_orphans(
+        &self,
+        partitions: &[PartitionId],
+        of: impl Fn(SessionId) -> bool,
+    ) -> Result<()> {
         let mut recovery = Recovery::default();
-        for partition in self.all_partitions() {
+        for &partition in partitions {
             self.reclaim_orphans(partition, &of, &mut recovery).await?;
         }
         Ok(())
@@ -196,16 +210,15 @@ impl MetaService {
     pub(crate) async fn run_as(&self, session: SessionId, op: MetaOp) -> Result<()> {
         let request = MetaRequest { session, sequence: 0, credentials: Credentials::default(), op };
         let nobody = Arc::new(Session::new(session, SessionKind::Local));
-        self.execute(&request, &nobody).await.map(|_| ())
+        self.execute(Pass::Background, &request, &nobody).await.map(|_| ())
     }
 
     async fn forget_replies(&self, session: SessionId) -> Result<()> {
         let range = keys::operations_of(session);
-        let stored = self.executors.writer.engine().scan(&range.from, &range.to, usize::MAX);
+        let stored = self.executors.store.scan(&range.from, &range.to, usize::MAX).await;
         let stored = stored.map_err(|error| crate::view::store_error(&error))?;
         let writes: namespace::Writes = stored.into_iter().map(|(key, _)| (key.to_vec(), None)).collect();
-        // In the name of the first partition, so that a service that was replaced deletes nothing.
-        self.executors.write(PartitionId(0), writes).await
+        self.commit_as_member(Vec::new(), writes).await.map(|_| ())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::cache::Cache;
 use crate::executor::{Held, Overlay};
+use crate::fetch::{Fetched, Want};
 use crate::stats::Counters;
 use bytes::Bytes;
 use kv::{Engine, KvError, Ticket};
@@ -13,7 +14,12 @@ use types::{Errno, Error, PartitionId};
 
 /// The state of the partitions that are held, for one command.
 pub(crate) struct View<'a> {
-    pub engine: &'a dyn Engine,
+    /// The store's engine, where it is in this process.
+    pub engine: Option<&'a dyn Engine>,
+    /// Where it isn't: what was fetched of it,
+    pub fetched: &'a Fetched,
+    /// and what is still to be fetched.
+    pub wants: RefCell<Vec<Want>>,
     pub cache: &'a Cache,
     pub counters: &'a Counters,
     pub held: &'a Held<'a>,
@@ -34,10 +40,35 @@ impl View<'_> {
         let partition = keys::partition_of_key(key);
         self.held.overlay(partition).ok_or(ReadError::NeedPartition(partition))
     }
+
+    fn stored(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        match self.engine {
+            Some(engine) => engine.get(key).map_err(|error| ReadError::Store(store_error(&error))),
+            None => self.fetched.value(key).ok_or_else(|| self.miss(Want::Key(key.to_vec()))),
+        }
+    }
+
+    fn stored_range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<kv::Pair>, ReadError> {
+        if let Some(engine) = self.engine {
+            return engine.scan(from, to, limit).map_err(|error| ReadError::Store(store_error(&error)));
+        }
+        self.fetched.range(from, to, limit).ok_or_else(|| {
+            let limit = Fetched::with_spare(limit);
+            self.miss(Want::Range { from: from.to_vec(), to: to.to_vec(), limit })
+        })
+    }
+
+    fn miss(&self, want: Want) -> ReadError {
+        self.wants.borrow_mut().push(want);
+        ReadError::NotHere
+    }
 }
 
 impl Reader for View<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        if self.held.is_guest(keys::partition_of_key(key)) {
+            return self.stored(key);
+        }
         if let Some(write) = self.overlay(key)?.get(key) {
             self.see(&write.ticket);
             return Ok(write.value.clone());
@@ -47,7 +78,7 @@ impl Reader for View<'_> {
             return Ok(value);
         }
         self.counters.cache_misses.add(1);
-        let value = self.engine.get(key).map_err(|error| ReadError::Store(store_error(&error)))?;
+        let value = self.stored(key)?;
         self.cache.put(Bytes::copy_from_slice(key), value.clone());
         Ok(value)
     }
@@ -56,18 +87,38 @@ impl Reader for View<'_> {
         if from >= to {
             return Ok(Vec::new());
         }
+        if self.held.is_guest(keys::partition_of_key(from)) {
+            let mut stored = self.stored_range(from, to, limit)?;
+            stored.truncate(limit);
+            return Ok(stored);
+        }
         let overlay = self.overlay(from)?;
         let bounds = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to));
         let pending = overlay.range::<[u8], _>(bounds);
         let hidden = pending.clone().count();
         pending.clone().for_each(|(_, write)| self.see(&write.ticket));
         // As many more as the overlay may hide, so that what is left is complete up to the limit.
-        let stored = self.engine.scan(from, to, limit.saturating_add(hidden));
-        let stored = stored.map_err(|error| ReadError::Store(store_error(&error)))?;
+        let mut stored = self.stored_range(from, to, limit.saturating_add(hidden))?;
         if hidden == 0 {
+            stored.truncate(limit);
             return Ok(stored);
         }
         Ok(merge(stored, pending.peekable(), limit))
+    }
+
+    fn expect(&self, keys: &mut dyn Iterator<Item = Vec<u8>>) -> Result<(), ReadError> {
+        if self.engine.is_some() {
+            return Ok(());
+        }
+        for key in keys {
+            let is_here = self.overlay(&key)?.contains_key(key.as_slice())
+                || self.fetched.value(&key).is_some()
+                || self.cache.get(&key).is_some();
+            if !is_here {
+                self.miss(Want::Key(key));
+            }
+        }
+        if self.wants.borrow().is_empty() { Ok(()) } else { Err(ReadError::NotHere) }
     }
 }
 
@@ -97,12 +148,16 @@ pub(crate) fn store_error(error: &KvError) -> Error {
         KvError::NoSpace { .. } => Error::new(Errno::ENOSPC, error.to_string())
             .hint("free space on that device, then restart the metadata service"),
         KvError::Locked { .. } => Error::new(Errno::EBUSY, error.to_string()),
+        KvError::Unreachable { .. } => Error::new(Errno::ETIMEDOUT, error.to_string()).hint(
+            "see whether weft serve runs on the management node, and whether it can be reached from here",
+        ),
+        KvError::TooLarge { .. } => Error::new(Errno::E2BIG, error.to_string()),
         KvError::Io { .. } | KvError::Corrupt { .. } => Error::new(Errno::EIO, error.to_string())
             .hint("look at the kernel's log for this device, then restart the metadata service"),
     }
 }
 
-/// The answer of a service that does not own a partition any more.
+/// The answer of a service that does not own a partition.
 pub(crate) fn not_owner(partition: PartitionId) -> Error {
-    Error::new(Errno::ESTALE, format!("partition {partition} has moved to another metadata service"))
+    Error::new(Errno::EREMOTE, format!("partition {partition} is executed by another metadata service"))
 }

@@ -19,9 +19,9 @@ fn a_replaced_service_is_refused_and_the_new_one_goes_on() {
         let second = Client::new(&open(writer).await, 2);
         assert_eq!(second.list(InodeId::ROOT).await, ["before"]);
         // The first one learns it by its next change, and then refuses even to read.
-        assert_eq!(errno(first.create(InodeId::ROOT, "fenced").await), Errno::ESTALE);
-        assert_eq!(errno(first.lookup(InodeId::ROOT, "before").await), Errno::ESTALE);
-        assert_eq!(errno(first.mkdir(InodeId::ROOT, "fenced too").await), Errno::ESTALE);
+        assert_eq!(errno(first.create(InodeId::ROOT, "fenced").await), Errno::EREMOTE);
+        assert_eq!(errno(first.lookup(InodeId::ROOT, "before").await), Errno::EREMOTE);
+        assert_eq!(errno(first.mkdir(InodeId::ROOT, "fenced too").await), Errno::EREMOTE);
         second.create(InodeId::ROOT, "after").await.unwrap();
         assert_eq!(second.list(InodeId::ROOT).await, ["after", "before"]);
     })
@@ -37,7 +37,7 @@ fn what_a_replaced_service_had_on_its_way_is_not_shown() {
         let (a, b) = (first.create(InodeId::ROOT, "x"), first.create(InodeId::ROOT, "x"));
         let answers = rt::join_all(vec![a, b]).await;
         // The second one saw the first one's name before it turned out to be lost.
-        assert!(answers.into_iter().all(|answer| errno(answer) == Errno::ESTALE));
+        assert!(answers.into_iter().all(|answer| errno(answer) == Errno::EREMOTE));
         assert_eq!(errno(second.lookup(InodeId::ROOT, "x").await), Errno::ENOENT);
     })
     .unwrap();

@@ -21,6 +21,7 @@
 //! - What is refused changes nothing.
 //! - Management knows nothing of inodes and chunks; what has to do with them it asks of the metadata service ([`Metadata`]).
 
+mod assign;
 mod error;
 mod health;
 pub mod limits;

@@ -1,5 +1,6 @@
 //! The cluster map: where it is kept, and how it is kept true.
 
+use crate::assign::{assign, log_moves};
 use crate::error::{Error, Result};
 use crate::limits::REFRESH_INTERVAL;
 use crate::liveness::Liveness;
@@ -13,10 +14,10 @@ use net::LocalFuture;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use types::{
-    CapacityClass, ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, Pool, PoolId, Role,
-    SessionId, Target, TargetId, TargetState,
+    CapacityClass, ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Pool, PoolId,
+    Role, SessionId, Target, TargetId, TargetState,
 };
-use wire::mgmt::{Join, PoolInfo, SessionInfo};
+use wire::mgmt::{Join, MetaInfo, PoolInfo, SessionInfo};
 
 /// Where the map is in the metadata store: above all partitions, among the global keys.
 const MAP_KEY: &[u8] = b"\xff\xffmap";
@@ -69,8 +70,10 @@ pub trait Metadata: Send + Sync {
     fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if there is one.
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
-    /// The clients.
-    fn sessions(&self) -> Vec<SessionInfo>;
+    /// The clients, as far as the services that can be reached know them.
+    fn sessions(&self) -> LocalFuture<'_, types::Result<Vec<SessionInfo>>>;
+    /// The partitions whose requests a node's service answers now.
+    fn executed<'a>(&'a self, node: &'a Node) -> LocalFuture<'a, types::Result<Vec<PartitionId>>>;
     /// Ends a session by force.
     fn evict(&self, session: SessionId) -> LocalFuture<'_, types::Result<()>>;
 }
@@ -207,6 +210,18 @@ impl Management {
         nodes
     }
 
+    /// Every node for metadata, with the partitions that it is to execute, by id.
+    pub(crate) fn metas(&self) -> Vec<MetaInfo> {
+        let map = self.current();
+        let all = self.cluster().map_or(0, |(superblock, _)| superblock.partitions);
+        let owned = |node: NodeId| {
+            let is_owner = |p: &PartitionId| map.owner(*p).is_some_and(|owner| owner.id == node);
+            (0..all).map(PartitionId).filter(is_owner).collect()
+        };
+        let metas = map.nodes.iter().filter(|node| node.roles.contains(&Role::Meta));
+        metas.map(|node| MetaInfo { node: node.clone(), assigned: owned(node.id), executed: None }).collect()
+    }
+
     /// What every pool holds, by id.
     pub fn pools(&self) -> Vec<PoolInfo> {
         let map = self.current();
@@ -238,22 +253,24 @@ impl Management {
         roster.map = self.looked_at(&roster.map);
         next_epoch(&before, &mut roster.map);
         log_changes(&before, &roster.map);
+        log_moves(&before, &roster.map);
         self.publish(roster).await?;
         Ok(answer)
     }
 
     /// The map with what is known of its nodes and targets at this moment.
     fn looked_at(&self, map: &ClusterMap) -> ClusterMap {
-        if self.cluster().is_none() {
+        let Some((superblock, _)) = self.cluster() else {
             return measured(map, |target| {
                 space_of(Path::new(&target.path)).map_or(Sight::Gone, Sight::Room)
             });
-        }
+        };
         let (liveness, now_ns) = (self.liveness(), rt::monotonic_ns());
         let mut map = map.clone();
         for node in &mut map.nodes {
             node.state = liveness.state(node.id, node.state, now_ns);
         }
+        assign(&mut map, superblock.partitions);
         measured(&map, |target| match liveness.space(target.node, target.id) {
             None => Sight::Unknown,
             Some(None) => Sight::Gone,

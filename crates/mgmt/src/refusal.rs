@@ -83,9 +83,9 @@ pub(crate) fn version(who: &str, theirs: &str, ours: &str) -> Error {
 
 pub(crate) fn unsupported_roles(roles: &[Role]) -> Error {
     let names: Vec<&str> = roles.iter().map(|role| role.name()).collect();
-    let message = format!("a node that joins can't have the roles {} yet", names.join(","));
+    let message = format!("a node that joins can't have the roles {:?}", names.join(","));
     Error::new(Errno::EOPNOTSUPP, message)
-        .hint("--roles storage is supported; mgmt and meta run on the node that weft cluster init made")
+        .hint("--roles meta,storage or one of them; mgmt runs on the node that weft cluster init made")
 }
 
 pub(crate) fn bad_name(what: &str, name: &str) -> Error {
@@ -127,6 +127,14 @@ pub(crate) fn node_has_targets(node: &Node, targets: &[TargetId]) -> Error {
     let list: Vec<String> = targets.iter().map(TargetId::to_string).collect();
     Error::new(Errno::EBUSY, format!("node {} ({}) has the targets {}", node.id, node.name, list.join(", ")))
         .hint("drain and remove them first (weft target set ID --drain on, weft target remove ID)")
+}
+
+/// It is the only one that may execute them.
+pub(crate) fn node_has_partitions(node: &Node) -> Error {
+    let message =
+        format!("node {} ({}) has partitions of the metadata, and no other node is up", node.id, node.name);
+    Error::new(Errno::EBUSY, message)
+        .hint("start weft serve on another node with the role meta: it takes them over (weft meta list)")
 }
 
 pub(crate) fn node_serves(node: &Node) -> Error {

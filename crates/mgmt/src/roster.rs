@@ -51,7 +51,7 @@ impl Roster {
         let who = if join.name.is_empty() { "the new node" } else { &join.name };
         check_version(who, &join.version, &host.version)?;
         check_clock(who, join.clock_s - now_s)?;
-        if join.roles.is_empty() || join.roles.iter().any(|role| *role != Role::Storage) {
+        if join.roles.is_empty() || join.roles.contains(&Role::Mgmt) {
             return Err(refusal::unsupported_roles(&join.roles));
         }
         self.check_addresses(NodeId(self.numbers.next_node), &join.addresses)?;
@@ -228,6 +228,9 @@ impl Roster {
         }
         if known.state != NodeState::Offline {
             return Err(refusal::node_serves(known));
+        }
+        if self.map.partitions.contains(&node) {
+            return Err(refusal::node_has_partitions(known));
         }
         self.map.nodes.retain(|n| n.id != node);
         Ok(())

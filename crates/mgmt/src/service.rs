@@ -54,6 +54,7 @@ fn authorize(proof: &Proof, request: &MgmtRequest) -> std::result::Result<(), ()
                     | MgmtRequest::ListNodes
                     | MgmtRequest::ListTargets
                     | MgmtRequest::ListPools
+                    | MgmtRequest::ListMetas
                     | MgmtRequest::Health
             ),
         },
@@ -91,7 +92,16 @@ impl Management {
             MgmtRequest::ListNodes => Ok(MgmtReply::Nodes { nodes: self.nodes() }),
             MgmtRequest::ListTargets => Ok(MgmtReply::Targets { targets: self.targets() }),
             MgmtRequest::ListPools => Ok(MgmtReply::Pools { pools: self.pools() }),
-            MgmtRequest::ListSessions => Ok(MgmtReply::Sessions { sessions: self.metadata()?.sessions() }),
+            MgmtRequest::ListSessions => {
+                Ok(MgmtReply::Sessions { sessions: self.metadata()?.sessions().await? })
+            }
+            MgmtRequest::ListMetas => Ok(MgmtReply::Metas { metas: self.metas_now().await? }),
+            MgmtRequest::RebalanceMetas => {
+                self.require_cluster()?;
+                tracing::info!("administrator asks for partitions to be spread evenly");
+                self.refresh().await?;
+                Ok(MgmtReply::Metas { metas: self.metas_now().await? })
+            }
             MgmtRequest::EvictSession { session } => {
                 self.metadata()?.evict(session).await.map(|()| MgmtReply::Done)
             }
@@ -266,6 +276,17 @@ impl Management {
             node: node.clone(),
         };
         map.nodes.iter().map(info).collect()
+    }
+
+    /// Metadata services for people: what they are to execute, and what they do.
+    async fn metas_now(&self) -> Result<Vec<wire::mgmt::MetaInfo>> {
+        let metadata = self.metadata()?;
+        let asked = self.metas().into_iter().map(|mut meta| async move {
+            // One that doesn't answer is shown without.
+            meta.executed = metadata.executed(&meta.node).await.ok();
+            meta
+        });
+        Ok(rt::join_all(asked.collect()).await)
     }
 
     /// Targets for people.

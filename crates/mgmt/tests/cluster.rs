@@ -8,8 +8,8 @@ use net::{Channel, LocalFuture};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use types::{
-    ClusterMap, Epoch, Errno, Error, InodeId, NodeId, NodeState, Result, Role, SessionId, TargetId,
-    TargetState,
+    ClusterMap, Epoch, Errno, Error, InodeId, NodeId, NodeState, PartitionId, Result, Role, SessionId,
+    TargetId, TargetState,
 };
 use wire::mgmt::*;
 use wire::{MgmtReply, MgmtRequest};
@@ -50,8 +50,12 @@ impl Metadata for OneFile {
         Box::pin(async move { Ok((target == TargetId(1)).then_some(InodeId(7))) })
     }
 
-    fn sessions(&self) -> Vec<SessionInfo> {
-        vec![]
+    fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
+        Box::pin(async { Ok(vec![]) })
+    }
+
+    fn executed<'a>(&'a self, _node: &'a Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
+        Box::pin(async { Ok(vec![]) })
     }
 
     fn evict(&self, _session: SessionId) -> LocalFuture<'_, Result<()>> {

@@ -76,6 +76,8 @@ pub fn unsettled(
         let rest_of_last = KeyRange { from: successor(&last), to: end_of_inode(&last) };
         pairs.extend(scan(reader, &rest_of_last, MAX_WRITERS)?);
     }
+    let inodes = pairs.iter().filter_map(|(key, _)| keys::inode_of_key(key));
+    reader.expect(&mut inodes.map(|ino| keys::inode(ino).to_vec()))?;
     let mut found = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
         if let Some(Key::Writing { ino, session }) = keys::decode_key(&key) {

@@ -167,6 +167,11 @@ pub fn session(session: SessionId) -> IdKey {
     id_key(GLOBAL, SESSION, session.0)
 }
 
+/// All records of owners.
+pub fn all_owners() -> KeyRange {
+    KeyRange { from: id_key(GLOBAL, OWNER, 0).to_vec(), to: id_key(GLOBAL, OWNER + 1, 0).to_vec() }
+}
+
 /// All records of sessions.
 pub fn all_sessions() -> KeyRange {
     KeyRange { from: id_key(GLOBAL, SESSION, 0).to_vec(), to: id_key(GLOBAL, SESSION + 1, 0).to_vec() }

@@ -14,7 +14,8 @@
 //! its own inodes.
 
 use std::collections::{BTreeMap, VecDeque};
-use types::{InodeId, SessionId};
+use types::{InodeId, PartitionId, SessionId};
+pub use wire::Access;
 use wire::{LeaseMode, Yield};
 
 /// How long nobody gets a lease unasked on an inode that was recalled, nanoseconds. Without it, two sessions that change the same directory
@@ -31,17 +32,6 @@ pub struct Limits {
     pub total: usize,
     /// Of one session. Beyond it nothing is granted to it.
     pub per_session: usize,
-}
-
-/// What a command does to an inode that sessions may rely on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// Looks at its attributes.
-    Look,
-    /// Changes content beside other sessions that do, and reports its end.
-    Share,
-    /// Changes it.
-    Change,
 }
 
 /// A recall that has to be answered before something can go on.
@@ -308,6 +298,19 @@ impl LeaseTable {
             self.forget_holders(ino, |holder| holder.session == session);
         }
         held
+    }
+
+    /// Forgets everything of a partition; returns the inodes of which something was known.
+    pub fn forget_partition(&mut self, partition: PartitionId) -> Vec<InodeId> {
+        let of_it = |ino: &&InodeId| ino.partition() == partition;
+        let inodes: Vec<InodeId> = self.inodes.keys().filter(of_it).copied().collect();
+        for &ino in &inodes {
+            if let Some(entry) = self.inodes.get_mut(&ino) {
+                (entry.doomed, entry.recalled_ns) = (false, None);
+            }
+            self.forget_holders(ino, |_| true);
+        }
+        inodes
     }
 
     /// Takes the inodes that were to be reclaimed and are free for it now.

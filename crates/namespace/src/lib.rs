@@ -77,6 +77,8 @@ pub enum ReadError {
     NeedPartition(PartitionId),
     /// The store failed.
     Store(Error),
+    /// The key has to be fetched from elsewhere first, of which the reader has taken a note; apply again then.
+    NotHere,
 }
 
 /// The state that a command reads: what the store holds with every earlier write of this executor laid over it.
@@ -85,6 +87,11 @@ pub trait Reader {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
     /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`. All in one partition.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Bytes, Bytes)>, ReadError>;
+    /// Says that all of these keys are about to be read: a reader that has to fetch them from elsewhere can do so at once.
+    fn expect(&self, keys: &mut dyn Iterator<Item = Vec<u8>>) -> Result<(), ReadError> {
+        let _ = keys;
+        Ok(())
+    }
 }
 
 /// What a command may depend on besides the state.
@@ -121,6 +128,8 @@ pub enum Failure {
     Refused(Error),
     /// Needs this partition too; nothing changes.
     NeedPartition(PartitionId),
+    /// As [`ReadError::NotHere`]; nothing changes.
+    NotHere,
 }
 
 /// Carries out one command on the state that `reader` shows.
@@ -128,6 +137,16 @@ pub enum Failure {
 /// Locks, leases, sessions and `Sync` are none of this state: they are refused with `ENOSYS`.
 pub fn apply(env: &Env<'_>, reader: &dyn Reader, op: &MetaOp) -> Result<Applied, Failure> {
     ops::apply(tx::Tx::new(env, reader), op)
+}
+
+/// What a lookup finds without the inode: its number and the type bits of its mode. Reads the directory's partition only.
+pub fn find(
+    env: &Env<'_>,
+    reader: &dyn Reader,
+    parent: InodeId,
+    name: &[u8],
+) -> Result<(InodeId, u32), Failure> {
+    ops::find(&tx::Tx::new(env, reader), parent, name)
 }
 
 /// The partition that a command surely reads: the best one to start with.

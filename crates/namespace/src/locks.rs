@@ -13,7 +13,7 @@
 //! every waiter has a held lock in its way. Pure, and deterministic: nothing is iterated in hash order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use types::{Errno, InodeId, SessionId};
+use types::{Errno, InodeId, PartitionId, SessionId};
 use wire::{LockKind, LockOwner, LockRange, LockSpace};
 
 /// Most locks on one inode, waiters counted twice (see [`GROWTH`]); beyond it, `ENOLCK`.
@@ -212,6 +212,23 @@ impl LockTable {
             self.forget_if_unused(ino);
         }
         Released { granted, cancelled: waits.into_iter().map(|(wait, _)| wait).collect() }
+    }
+
+    /// Forgets all locks of a partition; returns the waits that are gone.
+    pub fn forget_partition(&mut self, partition: PartitionId) -> Vec<WaitId> {
+        let of_it = |(wait, request): (&WaitId, &LockRequest)| {
+            (request.ino.partition() == partition).then_some(*wait)
+        };
+        let waits: Vec<WaitId> = self.waits.iter().filter_map(of_it).collect();
+        for &wait in &waits {
+            self.dequeue(wait);
+        }
+        self.inodes.retain(|ino, locks| {
+            let stays = ino.partition() != partition;
+            self.held_total -= if stays { 0 } else { locks.held.len() };
+            stays
+        });
+        waits
     }
 
     /// True when `more` locks fit both limits.

@@ -12,6 +12,8 @@ mod rename;
 mod unlink;
 mod xattr;
 
+pub(crate) use lookup::find;
+
 use crate::tx::{Outcome, Tx};
 use crate::{Applied, Failure};
 use types::{Errno, InodeId};

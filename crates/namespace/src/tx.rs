@@ -22,6 +22,7 @@ impl From<ReadError> for Failure {
         match error {
             ReadError::NeedPartition(partition) => Failure::NeedPartition(partition),
             ReadError::Store(error) => Failure::Refused(error),
+            ReadError::NotHere => Failure::NotHere,
         }
     }
 }

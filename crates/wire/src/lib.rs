@@ -35,6 +35,7 @@ mod lock;
 mod message;
 mod meta;
 pub mod mgmt;
+mod partitions;
 mod proto;
 mod storage;
 
@@ -46,5 +47,6 @@ pub use meta::{
     PatternChange, RenameMode, WriteRecord, XattrMode,
 };
 pub use mgmt::{MgmtReply, MgmtRequest};
+pub use partitions::{Access, PartitionsReply, PartitionsRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{Allocate, Path, Seek, StorageOp, StorageReply, StorageRequest};

@@ -6,7 +6,9 @@
 use crate::{Answer, Malformed, Message, Request, Service};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use types::{ClusterMap, Epoch, InodeId, Node, NodeId, PoolId, Role, SessionId, Target, TargetId};
+use types::{
+    ClusterMap, Epoch, InodeId, Node, NodeId, PartitionId, PoolId, Role, SessionId, Target, TargetId,
+};
 
 /// Files that one [`MgmtRequest::Tidy`] may name.
 pub const MAX_TIDY_FILES: usize = 20_000;
@@ -58,6 +60,10 @@ pub enum MgmtRequest {
     ListSessions,
     /// Ends a session by force: `Done`.
     EvictSession { session: SessionId },
+    /// `Metas`.
+    ListMetas,
+    /// Spreads partitions evenly over the metadata services that are up: `Metas`.
+    RebalanceMetas,
     /// `Health`.
     Health,
     /// A new token, for a node or for clients: `Token`.
@@ -159,6 +165,7 @@ pub enum MgmtReply {
     Targets { targets: Vec<TargetInfo> },
     Pools { pools: Vec<PoolInfo> },
     Sessions { sessions: Vec<SessionInfo> },
+    Metas { metas: Vec<MetaInfo> },
     Health(Health),
     Token { token: String },
 }
@@ -246,6 +253,19 @@ pub struct PoolInfo {
     pub groups: usize,
     pub capacity: u64,
     pub free: u64,
+}
+
+/// A metadata service for people.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct MetaInfo {
+    /// Its node.
+    #[serde(flatten)]
+    pub node: Node,
+    /// Partitions that it is to execute.
+    pub assigned: Vec<PartitionId>,
+    /// Those whose requests it answers now; `None` when it doesn't say.
+    #[serde(default)]
+    pub executed: Option<Vec<PartitionId>>,
 }
 
 /// A session for people.

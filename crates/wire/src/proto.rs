@@ -13,6 +13,7 @@ mod meta;
 mod meta_args;
 mod meta_op;
 mod meta_reply;
+mod partitions;
 mod storage;
 
 pub(crate) use common::name as bounded_name;

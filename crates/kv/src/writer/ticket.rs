@@ -23,7 +23,7 @@ struct Slot {
 }
 
 impl Ticket {
-    pub(super) fn pending(number: u64) -> Ticket {
+    pub(crate) fn pending(number: u64) -> Ticket {
         Ticket { slot: Arc::new(Slot { number, ..Slot::default() }) }
     }
 
@@ -43,13 +43,13 @@ impl Ticket {
         self.slot.result.get().cloned()
     }
 
-    pub(super) fn settle(&self, result: Result<Outcome, KvError>) {
+    pub(crate) fn settle(&self, result: Result<Outcome, KvError>) {
         let first = self.slot.result.set(result).is_ok();
         debug_assert!(first, "a batch is settled once");
         self.wake();
     }
 
-    pub(super) fn register(&self, waker: &Waker) {
+    pub(crate) fn register(&self, waker: &Waker) {
         let mut wakers = self.slot.wakers.lock();
         if !wakers.iter().any(|known| known.will_wake(waker)) {
             wakers.push(waker.clone());
@@ -60,7 +60,7 @@ impl Ticket {
         !self.slot.wakers.lock().is_empty()
     }
 
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         // Taken out first: a waker may run code that comes back here.
         let wakers = std::mem::take(&mut *self.slot.wakers.lock());
         wakers.into_iter().for_each(Waker::wake);

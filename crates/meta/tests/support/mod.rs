@@ -1,6 +1,8 @@
 //! A metadata service on a real store, and what tests say to it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod company;
+pub mod far;
 pub mod honest;
 pub mod world;
 

@@ -123,8 +123,10 @@ fn joins_that_are_refused() {
     assert_eq!(joins(&|j| j.addresses = vec!["0.0.0.0:7500".into()]).errno, Errno::EINVAL);
     assert_eq!(joins(&|j| j.addresses = vec!["host:7500".into()]).errno, Errno::EINVAL);
     assert_eq!(joins(&|j| j.addresses.clear()).errno, Errno::EINVAL);
-    let roles = joins(&|j| j.roles = vec![Role::Meta, Role::Storage]);
-    assert!(roles.errno == Errno::EOPNOTSUPP && roles.hint.contains("storage is supported"), "{roles}");
+    for refused in [vec![Role::Mgmt, Role::Storage], vec![Role::Mgmt], vec![]] {
+        let roles = joins(&|j| j.roles = refused.clone());
+        assert!(roles.errno == Errno::EOPNOTSUPP && roles.hint.contains("--roles meta,storage"), "{roles}");
+    }
     assert!(joins(&|j| j.clock_s = NOW_S + 31).message.contains("31 s ahead"));
     assert!(joins(&|j| j.clock_s = NOW_S - 40).message.contains("40 s behind"));
     assert_eq!(joins(&|j| j.version = "0.6.0".into()).errno, Errno::EPROTO);

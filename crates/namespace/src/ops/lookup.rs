@@ -27,6 +27,16 @@ fn lookup_entry(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<MetaReply>
     Ok(MetaReply::Entry(inode.attr(entry.id())))
 }
 
+/// What a name in a directory names, without a look at it.
+pub(crate) fn find(tx: &Tx<'_>, parent: InodeId, name: &[u8]) -> Outcome<(InodeId, u32)> {
+    check_name(name)?;
+    if name == b".." {
+        return Ok((tx.directory(parent)?.parent_id(), mode::S_IFDIR));
+    }
+    let entry = tx.slot(parent, name)?.entry.ok_or(Errno::ENOENT)?;
+    Ok((entry.id(), entry.kind))
+}
+
 /// The target of a symlink.
 pub(crate) fn readlink(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     let inode = tx.inode(ino)?;

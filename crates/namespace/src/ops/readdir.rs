@@ -30,6 +30,8 @@ pub(crate) fn readdir(
     let limit = (limit as usize).clamp(1, MAX_PAGE);
     let (mut entries, end) = page(tx.reader, dir, cookie, limit)?;
     if attributes {
+        let at_home = entries.iter().map(|entry| entry.ino).filter(|ino| ino.partition() == dir.partition());
+        tx.reader.expect(&mut at_home.map(|ino| keys::inode(ino).to_vec()))?;
         for entry in &mut entries {
             entry.attr = attr_at_home(tx, dir, entry.ino)?;
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use types::{Credentials, InodeId, SessionId, TargetId};
 use wire::{Answer, Malformed, Message, MetaOp, MetaRequest, MetaResponse, Request, Service};
-use wire::{StorageOp, StorageReply, StorageRequest};
+use wire::{PartitionsReply, PartitionsRequest, StorageOp, StorageReply, StorageRequest};
 
 pub fn encoded(message: &impl Message) -> Vec<u8> {
     let mut out = Vec::new();
@@ -46,9 +46,24 @@ proptest! {
     }
 
     #[test]
+    fn partitions_requests(request in union(strategies::partitions_requests())) {
+        comes_back(request);
+    }
+
+    #[test]
+    fn partitions_replies(reply in strategies::partitions_replies()) {
+        comes_back(reply);
+    }
+
+    #[test]
     fn errors(error in strategies::errors()) {
         comes_back(error);
     }
+}
+
+/// Any of the kinds.
+fn union<T: Debug + 'static>(kinds: Vec<BoxedStrategy<T>>) -> impl Strategy<Value = T> {
+    proptest::strategy::Union::new(kinds)
 }
 
 fn meta_request(op: MetaOp) -> MetaRequest {
@@ -100,11 +115,21 @@ fn every_kind_is_tested() {
     let runner = &mut TestRunner::deterministic();
     let replies = (0..100).map(|_| encoded(&any_of(&strategies::storage_replies(), runner)));
     assert_eq!(known::<StorageReply>(&[]), written(replies));
+
+    let runner = &mut TestRunner::deterministic();
+    let asks = strategies::partitions_requests();
+    let requests = asks.iter().map(|ask| encoded(&any_of(ask, runner)));
+    assert_eq!(known::<PartitionsRequest>(&[]), written(requests));
+
+    let runner = &mut TestRunner::deterministic();
+    let replies = (0..100).map(|_| encoded(&any_of(&strategies::partitions_replies(), runner)));
+    assert_eq!(known::<PartitionsReply>(&[]), written(replies));
 }
 
 #[test]
 fn requests_tell_their_transport_what_it_has_to_know() {
     assert_eq!((MetaRequest::SERVICE, StorageRequest::SERVICE), (Service::Metadata, Service::Storage));
+    assert_eq!(PartitionsRequest::SERVICE, Service::Partitions);
     let runner = &mut TestRunner::deterministic();
     for op in strategies::meta_ops() {
         let request = meta_request(any_of(&op, runner));

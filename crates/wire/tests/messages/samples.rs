@@ -43,6 +43,13 @@ pub fn samples() -> Vec<Sample> {
     }));
     let replies = storage_replies().into_iter();
     samples.extend(replies.map(|reply| sample(format!("storage_reply-{}", kind(&reply)), reply)));
+    samples.extend(
+        partitions_requests()
+            .into_iter()
+            .map(|ask| sample(format!("partitions_request-{}", kind(&ask)), ask)),
+    );
+    let replies = partitions_replies().into_iter();
+    samples.extend(replies.map(|reply| sample(format!("partitions_reply-{}", kind(&reply)), reply)));
     let error = Error::new(Errno::EROFS, "target 12 is read-only: no free space").hint("add a target");
     samples.push(sample("error-full".to_string(), error));
     samples.push(sample("error-plain".to_string(), Error::from(Errno::ENOENT)));
@@ -271,5 +278,36 @@ fn storage_replies() -> Vec<StorageReply> {
         StorageReply::Stat { len: 100, blocks: 8, mtime: TIME },
         StorageReply::Offset(Some(0)),
         StorageReply::Space { capacity: 1 << 40, free: 1 << 39 },
+    ]
+}
+
+fn partitions_requests() -> Vec<PartitionsRequest> {
+    let (partition, token, session) = (PartitionId(3), 0x0102_0304_0506_0708, SessionId(7));
+    let target = TargetId(12);
+    vec![
+        PartitionsRequest::Borrow { partition, token },
+        PartitionsRequest::Return { partition, token, written: vec![Bytes::from_static(b"key")] },
+        PartitionsRequest::MakeWay {
+            session,
+            accesses: vec![(INO, Access::Change), (DIR, Access::Look)],
+            wait: true,
+        },
+        PartitionsRequest::Ended { session },
+        PartitionsRequest::Tidy { target, files: vec![INO, DIR] },
+        PartitionsRequest::FileOn { target, partition },
+        PartitionsRequest::Sessions,
+        PartitionsRequest::Evict { session },
+        PartitionsRequest::Executed,
+    ]
+}
+
+fn partitions_replies() -> Vec<PartitionsReply> {
+    vec![
+        PartitionsReply::Done,
+        PartitionsReply::Lent { owner: Bytes::from_static(b"owner"), quiet: true },
+        PartitionsReply::Clear(true),
+        PartitionsReply::File(Some(INO)),
+        PartitionsReply::Sessions(vec![]),
+        PartitionsReply::Executed(vec![PartitionId(3), PartitionId(63)]),
     ]
 }

@@ -159,6 +159,39 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
     ]
 }
 
+pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
+    let partition = || any::<u16>().prop_map(PartitionId);
+    let session = || any::<u64>().prop_map(SessionId);
+    let access = select(vec![Access::Look, Access::Share, Access::Change]);
+    kinds![PartitionsRequest:
+        Borrow { partition: partition(), token: any::<u64>() },
+        Return {
+            partition: partition(),
+            token: any::<u64>(),
+            written: vec_of(prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from)),
+        },
+        MakeWay { session: session(), accesses: vec_of((ino(), access)), wait: any::<bool>() },
+        Ended { session: session() },
+        Tidy { target: any::<u32>().prop_map(TargetId), files: vec_of(ino()) },
+        FileOn { target: any::<u32>().prop_map(TargetId), partition: partition() },
+        Sessions,
+        Evict { session: session() },
+        Executed,
+    ]
+}
+
+pub fn partitions_replies() -> impl Strategy<Value = PartitionsReply> {
+    let owner = prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from);
+    prop_oneof![
+        Just(PartitionsReply::Done),
+        (owner, any::<bool>()).prop_map(|(owner, quiet)| PartitionsReply::Lent { owner, quiet }),
+        any::<bool>().prop_map(PartitionsReply::Clear),
+        any::<Option<u64>>().prop_map(|ino| PartitionsReply::File(ino.map(InodeId))),
+        Just(PartitionsReply::Sessions(vec![])),
+        vec_of(any::<u16>().prop_map(PartitionId)).prop_map(PartitionsReply::Executed),
+    ]
+}
+
 fn vec_of<S: Strategy>(item: S) -> impl Strategy<Value = Vec<S::Value>> {
     prop::collection::vec(item, 0..5)
 }

@@ -1,0 +1,402 @@
+//! Group commit in front of an engine in another process.
+//!
+//! One apply is under way at a time; what is enqueued meanwhile leaves with the next one. A task of the core that enqueues first carries
+//! it out, so that no waiter has to stay for it. An apply that isn't answered is repeated with its number until it is: the
+//! other side knows what it has done.
+//!
+//! Invariants:
+//! - Batches are applied in the order of [`RemoteWriter::enqueue`]; a later apply isn't sent before the outcome of the earlier one is known.
+//! - A batch gets one outcome, whatever becomes of connections and of the cores that wait.
+//! - Nothing blocks a thread.
+
+use crate::writer::Ticket;
+use crate::{Batch, KvError, Outcome, Pair, WriterStats};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rt::sync::{Event, RwLock};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::task::Poll;
+use std::time::Duration;
+
+/// Most batches in one apply.
+const MAX_APPLY_BATCHES: usize = 1024;
+
+/// Bytes of keys, values and guards in one apply: with what surrounds them they fit into the body of a message.
+const MAX_APPLY_BYTES: usize = 640 << 10;
+
+/// What surrounds a key or a value in a message, bytes, counted generously.
+const ITEM_OVERHEAD: usize = 16;
+
+/// Batches in the queue beyond which [`RemoteWriter::admit`] waits.
+const MAX_QUEUED_BATCHES: usize = 16_384;
+
+/// First rest before an apply is repeated that the other side couldn't carry out; it doubles up to the longest.
+const FIRST_REST: Duration = Duration::from_millis(20);
+/// Longest such rest: a store that works again is noticed within it.
+const LONGEST_REST: Duration = Duration::from_secs(1);
+
+/// A future that stays on its core.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// An engine in another process.
+pub trait RemoteEngine: Send + Sync + 'static {
+    /// The values of keys, in their order.
+    fn get<'a>(&'a self, keys: &'a [Vec<u8>]) -> LocalFuture<'a, Result<Vec<Option<Bytes>>, KvError>>;
+    /// Pairs with `from <= key < to` in order of unsigned bytes, at most `limit`.
+    fn scan<'a>(
+        &'a self,
+        from: &'a [u8],
+        to: &'a [u8],
+        limit: usize,
+    ) -> LocalFuture<'a, Result<Vec<Pair>, KvError>>;
+    /// Applies batches in order, each on its own terms. One caller at a time, with ascending numbers from 1. After an error the same number
+    /// comes again with the same batches; they aren't applied twice then, or so that it makes no difference, and what can't be known
+    /// any more is answered with [`Outcome::Unknown`].
+    fn apply<'a>(
+        &'a self,
+        number: u64,
+        batches: &'a [Batch],
+    ) -> LocalFuture<'a, Result<Vec<Outcome>, KvError>>;
+    /// Everything applied before is on disk when this returns.
+    fn persist(&self) -> LocalFuture<'_, Result<(), KvError>>;
+    /// Whether the store may grow, as far as is known here.
+    fn has_room(&self) -> bool;
+    /// Where the store is, for messages.
+    fn place(&self) -> String;
+}
+
+/// Group commit over an engine in another process. Its calls need a runtime.
+pub struct RemoteWriter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    engine: Arc<dyn RemoteEngine>,
+    queue: Mutex<Queue>,
+    /// The queue has room.
+    room: Event,
+    stopped: Event,
+    /// Held by who makes the trip to the disk.
+    persisting: RwLock,
+    /// Number of applies that were answered, and of those, how many are on disk.
+    applied: AtomicU64,
+    persisted: AtomicU64,
+    batches: AtomicU64,
+    persists: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    batches: VecDeque<(Ticket, Batch)>,
+    /// Number of the last batch that was enqueued.
+    enqueued: u64,
+    /// The last apply that was begun, until its outcome is known.
+    under_way: Option<Arc<Apply>>,
+    applies: u64,
+    /// A task works on the queue.
+    led: bool,
+    /// Why nothing is written any more.
+    end: Option<KvError>,
+}
+
+/// Batches that go to the other side together.
+struct Apply {
+    number: u64,
+    tickets: Vec<Ticket>,
+    batches: Vec<Batch>,
+}
+
+impl RemoteWriter {
+    /// A writer that is alone in using this handle of an engine.
+    pub fn new(engine: Arc<dyn RemoteEngine>) -> RemoteWriter {
+        let room = Event::new();
+        room.set();
+        let shared = Arc::new(Shared {
+            engine,
+            queue: Mutex::default(),
+            room,
+            stopped: Event::new(),
+            persisting: RwLock::new(),
+            applied: AtomicU64::new(0),
+            persisted: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+            persists: AtomicU64::new(0),
+        });
+        RemoteWriter { shared }
+    }
+
+    /// The values of keys, in their order.
+    pub async fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, KvError> {
+        self.shared.engine.get(keys).await
+    }
+
+    /// As [`RemoteEngine::scan`].
+    pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Pair>, KvError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        self.shared.engine.scan(from, to, limit).await
+    }
+
+    /// Waits until there is room for another batch.
+    pub async fn admit(&self) {
+        while !self.shared.room.is_set() {
+            self.shared.room.wait().await;
+        }
+    }
+
+    /// Gives the batch its place in the order of commits, and has it committed. Doesn't block: who may bring many waits for
+    /// [`RemoteWriter::admit`] before.
+    pub fn enqueue(&self, batch: Batch) -> Ticket {
+        let mut queue = self.shared.queue.lock();
+        queue.enqueued += 1;
+        let ticket = Ticket::pending(queue.enqueued);
+        let refused = match &queue.end {
+            Some(error) => Some(error.clone()),
+            None => check_size(&batch, &self.shared.engine.place()).err(),
+        };
+        if let Some(error) = refused {
+            ticket.settle(Err(error));
+            return ticket;
+        }
+        queue.batches.push_back((ticket.clone(), batch));
+        if queue.batches.len() >= MAX_QUEUED_BATCHES {
+            self.shared.room.clear();
+        }
+        self.shared.lead(&mut queue);
+        ticket
+    }
+
+    /// Waits until the ticket's batch is committed. Any number of callers may wait for one ticket.
+    pub async fn wait(&self, ticket: &Ticket) -> Result<Outcome, KvError> {
+        poll_fn(|context| {
+            if ticket.result().is_none() {
+                ticket.register(context.waker());
+            }
+            match ticket.result() {
+                Some(result) => Poll::Ready(result),
+                None => {
+                    // The core that led may have ended.
+                    self.shared.lead(&mut self.shared.queue.lock());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Everything that was enqueued before is committed and on disk when this returns. Concurrent callers share one trip, and there is
+    /// none when nothing was committed since the last.
+    pub async fn sync(&self) -> Result<(), KvError> {
+        let last = self.shared.queue.lock().last();
+        if let Some(ticket) = last {
+            self.wait(&ticket).await?;
+        }
+        let shared = &self.shared;
+        let target = shared.applied.load(SeqCst);
+        if shared.persisted.load(SeqCst) >= target {
+            return Ok(());
+        }
+        let _alone = shared.persisting.write().await;
+        if shared.persisted.load(SeqCst) >= target {
+            return Ok(());
+        }
+        let target = shared.applied.load(SeqCst);
+        shared.engine.persist().await?;
+        shared.persists.fetch_add(1, Relaxed);
+        shared.persisted.fetch_max(target, SeqCst);
+        Ok(())
+    }
+
+    /// True when there is something that is not on disk yet.
+    pub fn is_dirty(&self) -> bool {
+        self.shared.queue.lock().last().is_some()
+            || self.shared.persisted.load(SeqCst) < self.shared.applied.load(SeqCst)
+    }
+
+    /// Whether the store may grow, as far as is known here.
+    pub fn has_room(&self) -> bool {
+        self.shared.engine.has_room()
+    }
+
+    /// Where the store is, for messages.
+    pub fn place(&self) -> String {
+        self.shared.engine.place()
+    }
+
+    /// Counts since the start.
+    pub fn stats(&self) -> WriterStats {
+        WriterStats {
+            batches: self.shared.batches.load(Relaxed),
+            commits: self.shared.applied.load(SeqCst),
+            persists: self.shared.persists.load(Relaxed),
+        }
+    }
+
+    /// Writes nothing more. What is on its way fails: it may be committed or not.
+    pub fn stop(&self) {
+        let cause = "the process that writes to it ends".into();
+        let error = KvError::Io { path: self.place(), cause };
+        let mut queue = self.shared.queue.lock();
+        queue.end = Some(error.clone());
+        let under_way = queue.under_way.take();
+        for ticket in under_way.iter().flat_map(|apply| &apply.tickets) {
+            ticket.settle(Err(error.clone()));
+        }
+        for (ticket, _) in queue.batches.drain(..) {
+            ticket.settle(Err(error.clone()));
+        }
+        drop(queue);
+        self.shared.room.set();
+        self.shared.stopped.set();
+    }
+}
+
+impl Drop for RemoteWriter {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Queue {
+    /// The last batch that isn't settled.
+    fn last(&self) -> Option<Ticket> {
+        let under_way = self.under_way.as_ref().and_then(|apply| apply.tickets.last());
+        self.batches.back().map(|(ticket, _)| ticket).or(under_way).cloned()
+    }
+
+    /// What is to be sent next: again what had no answer, else what is queued.
+    fn next(&mut self) -> Option<Arc<Apply>> {
+        if self.under_way.is_none() && !self.batches.is_empty() {
+            let mut bytes = 0;
+            let fits = |(_, batch): &&(Ticket, Batch)| {
+                bytes += size(batch);
+                bytes <= MAX_APPLY_BYTES
+            };
+            let count = self.batches.iter().take(MAX_APPLY_BATCHES).take_while(fits).count();
+            let (tickets, batches) = self.batches.drain(..count).unzip();
+            self.applies += 1;
+            self.under_way = Some(Arc::new(Apply { number: self.applies, tickets, batches }));
+        }
+        self.under_way.clone()
+    }
+}
+
+impl Shared {
+    /// Sees to it that a task works on the queue.
+    fn lead(self: &Arc<Self>, queue: &mut Queue) {
+        let is_needed = queue.under_way.is_some() || !queue.batches.is_empty();
+        if is_needed && !queue.led {
+            queue.led = true;
+            let lead = Lead { shared: self.clone(), is_done: Cell::new(false) };
+            rt::spawn(async move { lead.run().await });
+        }
+    }
+
+    async fn carry_out(&self, apply: &Apply) -> Option<Vec<Outcome>> {
+        let mut rest = FIRST_REST;
+        loop {
+            match self.engine.apply(apply.number, &apply.batches).await {
+                Ok(outcomes) => return Some(outcomes),
+                Err(error) => {
+                    let place = self.engine.place();
+                    tracing::error!(%error, store = place, "a commit isn't answered; it is repeated until it is");
+                }
+            }
+            rt::timeout(rest, self.stopped.wait()).await;
+            if self.stopped.is_set() {
+                return None;
+            }
+            rest = LONGEST_REST.min(2 * rest);
+        }
+    }
+
+    fn settle(&self, apply: &Apply, outcomes: &[Outcome]) {
+        {
+            let mut queue = self.queue.lock();
+            if queue.under_way.is_none() {
+                // Stopped meanwhile.
+                return;
+            }
+            queue.under_way = None;
+            self.batches.fetch_add(apply.batches.len() as u64, Relaxed);
+            self.applied.fetch_add(1, SeqCst);
+        }
+        for (index, ticket) in apply.tickets.iter().enumerate() {
+            // An answer that is too short tells nothing of the others.
+            ticket.settle(Ok(outcomes.get(index).copied().unwrap_or(Outcome::Unknown)));
+        }
+    }
+}
+
+/// The task that works on the queue. When its core ends before it does, another one takes its place.
+struct Lead {
+    shared: Arc<Shared>,
+    /// There was nothing left to do.
+    is_done: Cell<bool>,
+}
+
+impl Lead {
+    async fn run(self) {
+        let shared = &self.shared;
+        loop {
+            let apply = {
+                let mut queue = shared.queue.lock();
+                let next = queue.next();
+                if queue.batches.len() < MAX_QUEUED_BATCHES {
+                    shared.room.set();
+                }
+                match next {
+                    Some(apply) => apply,
+                    None => {
+                        queue.led = false;
+                        self.is_done.set(true);
+                        return;
+                    }
+                }
+            };
+            match shared.carry_out(&apply).await {
+                Some(outcomes) => shared.settle(&apply, &outcomes),
+                None => return,
+            }
+        }
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        if self.is_done.get() {
+            return;
+        }
+        let waiting = {
+            let mut queue = self.shared.queue.lock();
+            queue.led = false;
+            let under_way = queue.under_way.iter().flat_map(|apply| apply.tickets.iter().cloned());
+            let queued = queue.batches.iter().map(|(ticket, _)| ticket.clone());
+            under_way.chain(queued).collect::<Vec<Ticket>>()
+        };
+        // Whoever is woken finds nobody at work, and sees to it.
+        waiting.iter().for_each(Ticket::wake);
+    }
+}
+
+fn size(batch: &Batch) -> usize {
+    let guards = batch.guards.iter().map(|guard| (guard.key.len(), guard.expected.as_ref()));
+    let writes = batch.writes.iter().map(|(key, value)| (key.len(), value.as_ref()));
+    let item = |(key, value): (usize, Option<&Bytes>)| key + value.map_or(0, Bytes::len) + 2 * ITEM_OVERHEAD;
+    ITEM_OVERHEAD + guards.chain(writes).map(item).sum::<usize>()
+}
+
+fn check_size(batch: &Batch, place: &str) -> Result<(), KvError> {
+    match size(batch) {
+        bytes if bytes > MAX_APPLY_BYTES => {
+            Err(KvError::TooLarge { path: place.into(), bytes, limit: MAX_APPLY_BYTES })
+        }
+        _ => Ok(()),
+    }
+}

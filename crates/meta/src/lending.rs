@@ -1,0 +1,232 @@
+//! Partitions that other services, or errands of this one, have to themselves for a moment.
+//!
+//! A service that needs a partition of another one for a command borrows it. Its owner lets everything that is under way there come to its
+//! end, runs nothing more, and tells its record in the store: the borrower's batch is guarded by that, as the owner's own batches are. A
+//! loan that isn't returned in time is called in by a new record, which the borrower's batch doesn't know, so that it is lost.
+
+use crate::eviction::within;
+use crate::executor::Standing;
+use crate::limits::{LOAN_TIME, PARK_TIME, RETRY_TIME};
+use crate::record::Owner;
+use crate::service::MetaService;
+use crate::view::{not_owner, store_error};
+use bytes::Bytes;
+use kv::{Batch, Guard, Outcome};
+use namespace::leases::{Access, Asker};
+use net::{Caller, Handler, LocalFuture};
+use prost::Message;
+use rt::IoBuf;
+use std::sync::Arc;
+use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
+use wire::{PartitionsReply, PartitionsRequest};
+
+/// The token of a loan that is being called in. Tokens of errands are random; this one is never among them.
+const CALLED_IN: u64 = 0;
+
+impl MetaService {
+    /// Lets an errand have a partition to itself, once nothing is under way there. Returns what the errand's batch has to find in the store.
+    ///
+    /// # Errors
+    /// `EREMOTE` when the partition is another service's, `EAGAIN` when it can't be had for now: nothing is lent then.
+    pub(crate) async fn park(&self, partition: PartitionId, token: u64) -> Result<Guard> {
+        match within(PARK_TIME, self.park_patiently(partition, token)).await {
+            Some(outcome) => outcome,
+            None => {
+                self.give_back(partition, token, None);
+                let message = format!("partition {partition} is busy");
+                Err(Error::new(Errno::EAGAIN, message).hint("try again in a moment"))
+            }
+        }
+    }
+
+    async fn park_patiently(&self, partition: PartitionId, token: u64) -> Result<Guard> {
+        loop {
+            self.executors.settle_doubt(partition).await?;
+            let (changed, ticket) = {
+                let mut executor = self.executors.lock(partition)?;
+                self.executors.retire(&mut executor);
+                if executor.in_doubt {
+                    continue;
+                }
+                match (executor.standing, executor.loan) {
+                    (Standing::Elsewhere | Standing::Leaving, _) => return Err(not_owner(partition)),
+                    (Standing::Settling | Standing::Closed, _) => (executor.changed.clone(), None),
+                    (Standing::Open, Some(other)) if other != token => (executor.changed.clone(), None),
+                    (Standing::Open, _) => {
+                        executor.lend(Some(token));
+                        match executor.pending.back() {
+                            None => return Ok(executor.owner.clone()),
+                            Some((ticket, _)) => (executor.changed.clone(), Some(ticket.clone())),
+                        }
+                    }
+                }
+            };
+            match ticket {
+                // A failure of the store is its asker's business; whoever has the partition meets it, too.
+                Some(ticket) => match self.executors.store.wait(&ticket).await {
+                    Ok(_) => {}
+                    Err(error) => {
+                        self.give_back(partition, token, None);
+                        return Err(store_error(&error));
+                    }
+                },
+                None => changed.wait().await,
+            }
+        }
+    }
+
+    /// Ends a loan, if it is still this one. `written`: the keys that another service wrote.
+    pub(crate) fn give_back(&self, partition: PartitionId, token: u64, written: Option<&[Bytes]>) {
+        let Ok(mut executor) = self.executors.lock(partition) else { return };
+        if executor.loan == Some(token) {
+            self.executors.forget_cached(written.unwrap_or(&[]));
+            executor.lend(None);
+        }
+    }
+
+    async fn lend(self: Arc<Self>, partition: PartitionId, token: u64) -> Result<PartitionsReply> {
+        let owner = self.park(partition, token).await?;
+        rt::spawn(self.clone().expect_back(partition, token));
+        let owner = owner.expected.unwrap_or_default();
+        Ok(PartitionsReply::Lent { owner, quiet: self.leases.is_empty() })
+    }
+
+    /// Calls a loan in that isn't returned in time.
+    async fn expect_back(self: Arc<Self>, partition: PartitionId, token: u64) {
+        rt::sleep(LOAN_TIME).await;
+        match self.executors.lock(partition) {
+            Ok(mut executor) if executor.loan == Some(token) => executor.loan = Some(CALLED_IN),
+            _ => return,
+        }
+        tracing::warn!(partition = partition.0, "a partition that was lent to another service is called in");
+        while let Err(error) = self.call_in(partition).await {
+            tracing::error!(partition = partition.0, %error, "a partition can't be called in yet");
+            rt::sleep(RETRY_TIME).await;
+        }
+    }
+
+    async fn call_in(&self, partition: PartitionId) -> Result<()> {
+        let guard = {
+            let executor = self.executors.lock(partition)?;
+            if executor.loan != Some(CALLED_IN) {
+                return Ok(());
+            }
+            executor.owner.clone()
+        };
+        let next = self.next_owner(partition, guard.expected.as_deref())?;
+        let value: Bytes = next.encode_to_vec().into();
+        let writes = vec![(guard.key.clone(), Some(value.clone()))];
+        let batch = Batch { guards: vec![guard.clone()], writes };
+        let outcome = self.executors.store.commit(batch).await.map_err(|error| store_error(&error))?;
+        let mut executor = self.executors.lock(partition)?;
+        match outcome {
+            Outcome::Won => {
+                executor.owner = Guard { key: guard.key, expected: Some(value) };
+                self.executors.forget_cached_partition(partition);
+                executor.lend(None);
+            }
+            Outcome::Lost => executor.leave(),
+            Outcome::Unknown => return Err(Errno::EAGAIN.into()),
+        }
+        Ok(())
+    }
+
+    /// The record by which this service owns a partition after another record.
+    pub(crate) fn next_owner(&self, partition: PartitionId, before: Option<&[u8]>) -> Result<Owner> {
+        Owner::after(before, self.options.node).map_err(|cause| {
+            Error::new(Errno::EIO, format!("the owner record of partition {partition} is damaged: {cause}"))
+        })
+    }
+
+    /// Recalls what is in the way of another service's command; tells whether nothing is any more.
+    async fn make_way_for(
+        &self,
+        session: SessionId,
+        accesses: Vec<(InodeId, Access)>,
+        wait: bool,
+    ) -> Result<PartitionsReply> {
+        let asker = Asker { session, recalls: 0, now_ns: rt::monotonic_ns() };
+        let mut due = Vec::new();
+        for (ino, access) in accesses {
+            if !self.executors.lock(ino.partition())?.is_owned() {
+                return Err(not_owner(ino.partition()));
+            }
+            self.leases.make_way(&self.sessions, asker, (ino, access), &mut due);
+        }
+        let clear = due.is_empty();
+        if wait {
+            self.wait_for_answers(due).await;
+        }
+        Ok(PartitionsReply::Clear(clear || wait))
+    }
+
+    async fn answer_service(&self, request: PartitionsRequest) -> Result<PartitionsReply> {
+        match request {
+            PartitionsRequest::Borrow { partition, token } => match self.myself.upgrade() {
+                Some(myself) => myself.lend(partition, token).await,
+                None => Err(not_owner(partition)),
+            },
+            PartitionsRequest::Return { partition, token, written } => {
+                self.give_back(partition, token, Some(&written));
+                Ok(PartitionsReply::Done)
+            }
+            PartitionsRequest::MakeWay { session, accesses, wait } => {
+                self.make_way_for(session, accesses, wait).await
+            }
+            PartitionsRequest::Ended { session } => {
+                self.has_ended(session);
+                Ok(PartitionsReply::Done)
+            }
+            PartitionsRequest::Tidy { target, files } => {
+                self.require_settled(&files)?;
+                self.tidy(target, &files).await.map(|()| PartitionsReply::Done)
+            }
+            PartitionsRequest::FileOn { target, partition } => {
+                self.file_on_in(target, partition).await.map(PartitionsReply::File)
+            }
+            PartitionsRequest::Sessions => Ok(PartitionsReply::Sessions(self.session_infos())),
+            PartitionsRequest::Evict { session } => {
+                self.evict_session(session).map(|()| PartitionsReply::Done)
+            }
+            PartitionsRequest::Executed => Ok(PartitionsReply::Executed(self.executed())),
+        }
+    }
+
+    /// Chunk files are cut to sizes only once sizes have been settled from chunk files.
+    fn require_settled(&self, files: &[InodeId]) -> Result<()> {
+        for ino in files.iter().filter(|ino| self.has_partition(ino.partition())) {
+            match self.executors.lock(ino.partition())?.standing {
+                Standing::Elsewhere | Standing::Leaving => return Err(not_owner(ino.partition())),
+                Standing::Settling => {
+                    let message = format!("partition {} is still being settled", ino.partition());
+                    return Err(Error::new(Errno::EAGAIN, message));
+                }
+                Standing::Closed | Standing::Open => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Handler<PartitionsRequest, PartitionsReply> for MetaService {
+    fn handle(
+        &self,
+        request: PartitionsRequest,
+        _payload: Option<IoBuf>,
+    ) -> LocalFuture<'_, Result<PartitionsReply>> {
+        Box::pin(self.answer_service(request))
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: PartitionsRequest,
+        _payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<PartitionsReply>> {
+        if !caller.proof.is_trusted_as_node() {
+            let message = format!("{} asks what only services of the cluster may ask", caller.name);
+            return Box::pin(async { Err(Error::new(Errno::EACCES, message).hint("use weft mount")) });
+        }
+        Box::pin(self.answer_service(request))
+    }
+}

@@ -1,0 +1,409 @@
+//! Several metadata services share the partitions of one store.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use rt::sim::Machine;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+use support::company::{Cluster, Roaming};
+use support::{PARTITIONS, bytes, create};
+use types::{Errno, InodeId, NodeId, PartitionId, Result};
+use wire::{LeaseMode, MetaOp, MetaReply, RenameMode};
+
+const ROOT: InodeId = InodeId::ROOT;
+
+fn simulated<F: Future<Output = ()> + 'static>(
+    seed: u64,
+    nodes: u32,
+    test: impl FnOnce(Rc<Cluster>) -> F + 'static,
+) {
+    let run = async move {
+        let cluster = Cluster::new(nodes).await;
+        cluster.rebalance();
+        cluster.settled().await;
+        test(cluster.clone()).await;
+        cluster.stop();
+    };
+    Machine::new(seed).run(run).unwrap();
+}
+
+fn mkdir(parent: InodeId, name: &str) -> MetaOp {
+    MetaOp::Mkdir { parent, name: bytes(name), mode: 0o755, umask: 0 }
+}
+
+fn lookup(parent: InodeId, name: &str) -> MetaOp {
+    MetaOp::Lookup { parent, name: bytes(name) }
+}
+
+fn rename((parent, name): (InodeId, &str), (new_parent, new_name): (InodeId, &str)) -> MetaOp {
+    let mode = RenameMode::Replace;
+    MetaOp::Rename { parent, name: bytes(name), new_parent, new_name: bytes(new_name), mode }
+}
+
+/// A directory of a partition of this node, in the root.
+async fn directory_at(cluster: &Cluster, client: &Roaming, node: u32, prefix: &str) -> InodeId {
+    for i in 0.. {
+        let name = format!("{prefix}{i}");
+        let partition = namespace::keys::directory_partition((1, 2), PARTITIONS, ROOT, name.as_bytes());
+        if cluster.map.read().unwrap().partitions[partition.0 as usize] == NodeId(node) {
+            return client.entry(mkdir(ROOT, &name)).await.unwrap().ino;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn commands_reach_across_services() {
+    simulated(1, 3, async |cluster| {
+        let client = Roaming::new(&cluster, 1);
+        let [a, b, c] = [
+            directory_at(&cluster, &client, 1, "a").await,
+            directory_at(&cluster, &client, 2, "b").await,
+            directory_at(&cluster, &client, 3, "c").await,
+        ];
+        let file = client.entry(create(b, "file")).await.unwrap().ino;
+        // From one service to another, with the file's inode at a third in the end.
+        client.entry(rename((b, "file"), (a, "moved"))).await.unwrap();
+        client.entry(rename((a, "moved"), (c, "again"))).await.unwrap();
+        assert_eq!(client.entry(lookup(b, "file")).await.unwrap_err().errno, Errno::ENOENT);
+        assert_eq!(client.entry(lookup(c, "again")).await.unwrap().ino, file);
+        // The directory's service doesn't know the inode, and says where it is.
+        let reply = client.call(lookup(c, "again")).await.unwrap();
+        assert!(matches!(reply, MetaReply::Elsewhere { ino, .. } if ino == file), "{reply:?}");
+
+        let link = MetaOp::Link { ino: file, parent: a, name: bytes("link") };
+        assert_eq!(client.entry(link).await.unwrap().nlink, 2);
+        let unlink = |parent, name: &str| MetaOp::Unlink { parent, name: bytes(name) };
+        assert_eq!(client.entry(unlink(c, "again")).await.unwrap().nlink, 1);
+        assert_eq!(client.entry(MetaOp::Getattr { ino: file }).await.unwrap().nlink, 1);
+        // A directory can't move below itself, wherever its parents are.
+        client.entry(rename((ROOT, "nothing"), (a, "x"))).await.unwrap_err();
+        let below = client.entry(mkdir(c, "below")).await.unwrap().ino;
+        let names = client.call(MetaOp::Readdir { dir: ROOT, cookie: 0, limit: 100, attributes: true }).await;
+        let MetaReply::Directory { entries, .. } = names.unwrap() else { panic!() };
+        let name_of =
+            |ino| String::from_utf8(entries.iter().find(|e| e.ino == ino).unwrap().name.to_vec()).unwrap();
+        let loops = client.entry(rename((ROOT, &name_of(c)), (below, "loop"))).await;
+        assert_eq!(loops.unwrap_err().errno, Errno::EINVAL);
+        let rmdir = |parent, name: &str| MetaOp::Rmdir { parent, name: bytes(name) };
+        assert_eq!(client.entry(rmdir(ROOT, &name_of(c))).await.unwrap_err().errno, Errno::ENOTEMPTY);
+        client.entry(rmdir(c, "below")).await.unwrap();
+        client.entry(rmdir(ROOT, &name_of(c))).await.unwrap();
+        assert_eq!(client.entry(MetaOp::Getattr { ino: ROOT }).await.unwrap().nlink, 4);
+    });
+}
+
+#[test]
+fn a_lease_is_recalled_by_the_service_that_granted_it() {
+    simulated(2, 2, async |cluster| {
+        let (holder, other) = (Roaming::new(&cluster, 1), Roaming::new(&cluster, 2));
+        let a = directory_at(&cluster, &other, 1, "a").await;
+        let b = directory_at(&cluster, &other, 2, "b").await;
+        let file = other.entry(create(b, "file")).await.unwrap().ino;
+        rt::sleep(Duration::from_secs(2)).await;
+        let grants = holder.grants(MetaOp::Open { ino: file, wish: Some(LeaseMode::Read) }).await;
+        assert!(grants.iter().any(|grant| grant.ino == file && grant.mode == LeaseMode::Read));
+        let held = cluster.service(2);
+        // A link made at the other service changes the file, so nobody may rely on it any more.
+        other.entry(MetaOp::Link { ino: file, parent: a, name: bytes("link") }).await.unwrap();
+        assert_eq!(held.session_list().len(), 2);
+        let stats = cluster.service(1).stats();
+        assert!(stats.reruns > 1, "the command had to be run again after the recall: {stats:?}");
+    });
+}
+
+#[test]
+fn a_session_that_one_service_ends_is_ended_at_all() {
+    simulated(3, 2, async |cluster| {
+        let client = Roaming::new(&cluster, 7);
+        for node in 1..=2 {
+            let dir = directory_at(&cluster, &client, node, "d").await;
+            client.entry(create(dir, "file")).await.unwrap();
+        }
+        client.stopping.set(true);
+        cluster.service(1).evict_session(client.session).unwrap();
+        rt::sleep(Duration::from_secs(1)).await;
+        for node in 1..=2 {
+            assert!(cluster.service(node).session_list().is_empty(), "at node {node}");
+        }
+        for partition in 0..PARTITIONS {
+            let op = MetaOp::Getattr { ino: InodeId::new(PartitionId(partition), 1) };
+            assert_eq!(client.call(op).await.unwrap_err().errno, Errno::ESTALE);
+        }
+    });
+}
+
+#[test]
+fn a_file_without_a_name_survives_the_move_of_its_partition() {
+    simulated(4, 2, async |cluster| {
+        let (user, remover) = (Roaming::new(&cluster, 1), Roaming::new(&cluster, 2));
+        let dir = directory_at(&cluster, &remover, 2, "d").await;
+        let file = remover.entry(create(dir, "file")).await.unwrap().ino;
+        user.call(MetaOp::Open { ino: file, wish: None }).await.unwrap();
+        user.in_use.lock().push(file);
+        remover.entry(MetaOp::Unlink { parent: dir, name: bytes("file") }).await.unwrap();
+        cluster.give(file.partition(), NodeId(1));
+        cluster.settled().await;
+        remover.call(MetaOp::Reclaim { ino: file }).await.unwrap();
+        rt::sleep(Duration::from_secs(1)).await;
+        assert_eq!(user.entry(MetaOp::Getattr { ino: file }).await.unwrap().nlink, 0, "it is still open");
+        user.in_use.lock().clear();
+        user.call(MetaOp::Release { inodes: vec![file], seen: u64::MAX }).await.unwrap();
+        user.call(MetaOp::Reclaim { ino: file }).await.unwrap();
+        let gone = user.entry(MetaOp::Getattr { ino: file }).await;
+        assert_eq!(gone.unwrap_err().errno, Errno::ESTALE);
+    });
+}
+
+#[test]
+fn a_loan_that_is_not_returned_is_called_in() {
+    simulated(5, 2, async |cluster| {
+        let client = Roaming::new(&cluster, 1);
+        let dir = directory_at(&cluster, &client, 2, "d").await;
+        let owner = cluster.service(2);
+        let borrow = wire::PartitionsRequest::Borrow { partition: dir.partition(), token: 99 };
+        let handler: &dyn net::Handler<wire::PartitionsRequest, wire::PartitionsReply> = &*owner;
+        let lent = handler.handle(borrow, None).await.unwrap();
+        assert!(matches!(lent, wire::PartitionsReply::Lent { .. }));
+        let began_ns = rt::monotonic_ns();
+        client.entry(create(dir, "file")).await.unwrap();
+        let waited_ns = rt::monotonic_ns() - began_ns;
+        assert!((9..12).contains(&(waited_ns / 1_000_000_000)), "waited {waited_ns} ns");
+    });
+}
+
+/// What a client has made: directories with entries, by number of the directory.
+#[derive(Default)]
+struct Model {
+    inodes: BTreeMap<usize, InodeId>,
+    entries: BTreeMap<usize, BTreeMap<String, Thing>>,
+    links: BTreeMap<u64, u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Thing {
+    Directory(usize),
+    File(u64),
+}
+
+impl Model {
+    fn is_below(&self, dir: usize, above: usize) -> bool {
+        if dir == above {
+            return true;
+        }
+        let children = self.entries[&above].values();
+        children
+            .into_iter()
+            .any(|thing| matches!(thing, Thing::Directory(child) if self.is_below(dir, *child)))
+    }
+
+    fn rename(&mut self, (from, name): (usize, &str), (to, new_name): (usize, &str)) -> Result<(), Errno> {
+        let moved = *self.entries[&from].get(name).ok_or(Errno::ENOENT)?;
+        if let Thing::Directory(moved) = moved
+            && from != to
+            && self.is_below(to, moved)
+        {
+            return Err(Errno::EINVAL);
+        }
+        let target = self.entries[&to].get(new_name).copied();
+        match (moved, target) {
+            (moved, Some(target)) if moved == target => return Ok(()),
+            (Thing::Directory(_), Some(Thing::File(_))) => return Err(Errno::ENOTDIR),
+            (Thing::File(_), Some(Thing::Directory(_))) => return Err(Errno::EISDIR),
+            (Thing::Directory(_), Some(Thing::Directory(old))) => {
+                if !self.entries[&old].is_empty() {
+                    return Err(Errno::ENOTEMPTY);
+                }
+                self.entries.remove(&old);
+                self.inodes.remove(&old);
+            }
+            (Thing::File(_), Some(Thing::File(old))) => *self.links.get_mut(&old).unwrap() -= 1,
+            (_, None) => {}
+        }
+        self.entries.get_mut(&from).unwrap().remove(name);
+        self.entries.get_mut(&to).unwrap().insert(new_name.into(), moved);
+        Ok(())
+    }
+}
+
+async fn random_step(client: &Roaming, model: &mut Model, next: &mut usize) {
+    let random = |n: usize| (rt::random_u64() % n as u64) as usize;
+    let dirs: Vec<usize> = model.inodes.keys().copied().collect();
+    let (dir, other) = (dirs[random(dirs.len())], dirs[random(dirs.len())]);
+    let (ino, other_ino) = (model.inodes[&dir], model.inodes[&other]);
+    let (name, new_name) = (format!("n{}", random(4)), format!("n{}", random(4)));
+    let there = model.entries[&dir].get(&name).copied();
+    let errno = |result: Result<types::Attr>| result.map_err(|error| error.errno);
+    match random(10) {
+        0..3 => {
+            let made = errno(client.entry(mkdir(ino, &name)).await);
+            match there {
+                Some(_) => assert_eq!(made.unwrap_err(), Errno::EEXIST),
+                None => {
+                    *next += 1;
+                    model.inodes.insert(*next, made.unwrap().ino);
+                    model.entries.insert(*next, BTreeMap::new());
+                    model.entries.get_mut(&dir).unwrap().insert(name, Thing::Directory(*next));
+                }
+            }
+        }
+        3 => {
+            let made = errno(client.entry(create(ino, &name)).await);
+            match there {
+                Some(_) => assert_eq!(made.unwrap_err(), Errno::EEXIST),
+                None => {
+                    let file = made.unwrap().ino.0;
+                    model.links.insert(file, 1);
+                    model.entries.get_mut(&dir).unwrap().insert(name, Thing::File(file));
+                }
+            }
+        }
+        4 => {
+            let gone = errno(client.entry(MetaOp::Rmdir { parent: ino, name: bytes(&name) }).await);
+            match there {
+                None => assert_eq!(gone.unwrap_err(), Errno::ENOENT),
+                Some(Thing::File(_)) => assert_eq!(gone.unwrap_err(), Errno::ENOTDIR),
+                Some(Thing::Directory(child)) if !model.entries[&child].is_empty() => {
+                    assert_eq!(gone.unwrap_err(), Errno::ENOTEMPTY);
+                }
+                Some(Thing::Directory(child)) => {
+                    gone.unwrap();
+                    model.entries.remove(&child);
+                    model.inodes.remove(&child);
+                    model.entries.get_mut(&dir).unwrap().remove(&name);
+                }
+            }
+        }
+        5 => {
+            let gone = errno(client.entry(MetaOp::Unlink { parent: ino, name: bytes(&name) }).await);
+            match there {
+                None => assert_eq!(gone.unwrap_err(), Errno::ENOENT),
+                Some(Thing::Directory(_)) => assert_eq!(gone.unwrap_err(), Errno::EISDIR),
+                Some(Thing::File(file)) => {
+                    let links = model.links.get_mut(&file).unwrap();
+                    *links -= 1;
+                    assert_eq!(gone.unwrap().nlink, *links);
+                    model.entries.get_mut(&dir).unwrap().remove(&name);
+                }
+            }
+        }
+        6 => {
+            let Some(Thing::File(file)) = there else { return };
+            let link = MetaOp::Link { ino: InodeId(file), parent: other_ino, name: bytes(&new_name) };
+            let made = errno(client.entry(link).await);
+            match model.entries[&other].get(&new_name) {
+                Some(_) => assert_eq!(made.unwrap_err(), Errno::EEXIST),
+                None => {
+                    let links = model.links.get_mut(&file).unwrap();
+                    *links += 1;
+                    assert_eq!(made.unwrap().nlink, *links);
+                    model.entries.get_mut(&other).unwrap().insert(new_name, Thing::File(file));
+                }
+            }
+        }
+        7 | 8 => {
+            let moved = errno(client.entry(rename((ino, &name), (other_ino, &new_name))).await).map(|_| ());
+            let expected = model.rename((dir, &name), (other, &new_name));
+            assert_eq!(moved, expected, "{name} of {dir} to {new_name} of {other}");
+        }
+        _ => compare(client, model, dir).await,
+    }
+}
+
+/// What a directory has, and what its entries are.
+async fn compare(client: &Roaming, model: &Model, dir: usize) {
+    let ino = model.inodes[&dir];
+    let op = MetaOp::Readdir { dir: ino, cookie: 0, limit: 100, attributes: true };
+    let MetaReply::Directory { entries, .. } = client.call(op).await.unwrap() else { panic!() };
+    let found: BTreeSet<String> =
+        entries.iter().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()).collect();
+    let expected: BTreeSet<String> = model.entries[&dir].keys().cloned().collect();
+    assert_eq!(found, expected);
+    let mut below = 0;
+    for (name, thing) in &model.entries[&dir] {
+        let attr = client.entry(lookup(ino, name)).await.unwrap();
+        match thing {
+            Thing::Directory(child) => {
+                below += 1;
+                assert_eq!(attr.ino, model.inodes[child]);
+            }
+            Thing::File(file) => assert_eq!((attr.ino.0, attr.nlink), (*file, model.links[file])),
+        }
+    }
+    assert_eq!(client.entry(MetaOp::Getattr { ino }).await.unwrap().nlink, 2 + below);
+}
+
+/// A client's life in a directory of its own, against what a naive model says.
+async fn live(client: Rc<Roaming>, steps: usize) {
+    let home = client.entry(mkdir(ROOT, &format!("home {}", client.session))).await.unwrap().ino;
+    let mut model = Model::default();
+    model.inodes.insert(0, home);
+    model.entries.insert(0, BTreeMap::new());
+    let mut next = 0;
+    for _ in 0..steps {
+        random_step(&client, &mut model, &mut next).await;
+    }
+    for dir in model.inodes.keys() {
+        compare(&client, &model, *dir).await;
+    }
+}
+
+/// Partitions move, services die and come back.
+async fn disturb(cluster: Rc<Cluster>, deaths: bool) {
+    loop {
+        rt::sleep(Duration::from_millis(rt::random_u64() % 3000)).await;
+        let victim = NodeId(2 + (rt::random_u64() % 2) as u32);
+        match rt::random_u64() % 4 {
+            0 if deaths && cluster.living.lock().contains_key(&victim) => {
+                cluster.kill(victim).await;
+                rt::sleep(Duration::from_millis(rt::random_u64() % 3000)).await;
+                cluster.start(victim);
+                cluster.rebalance();
+            }
+            1 => cluster.rebalance(),
+            _ => {
+                let partition = PartitionId((rt::random_u64() % PARTITIONS as u64) as u16);
+                let node = NodeId(1 + (rt::random_u64() % 3) as u32);
+                cluster.give(partition, node);
+            }
+        }
+    }
+}
+
+fn against_the_model(seed: u64, (moves, deaths, lost): (bool, bool, Option<u64>)) {
+    simulated(seed, 3, async move |cluster| {
+        *cluster.lost.lock() = lost;
+        if moves {
+            rt::spawn(disturb(cluster.clone(), deaths));
+        }
+        let clients: Vec<_> = (1..=3).map(|session| Roaming::new(&cluster, session)).collect();
+        clients.iter().for_each(|client| client.lost.set(lost));
+        let steps = if moves { 120 } else { 300 };
+        rt::join_all(clients.iter().map(|client| live(client.clone(), steps)).collect()).await;
+        clients.iter().for_each(|client| client.stopping.set(true));
+    });
+}
+
+#[test]
+fn three_services_do_what_one_would() {
+    (10..14).for_each(|seed| against_the_model(seed, (false, false, None)));
+}
+
+#[test]
+fn they_do_so_while_partitions_move() {
+    (20..26).for_each(|seed| against_the_model(seed, (true, false, None)));
+}
+
+#[test]
+fn they_do_so_while_services_die() {
+    (30..36).for_each(|seed| against_the_model(seed, (true, true, None)));
+}
+
+#[test]
+fn they_do_so_while_answers_are_lost() {
+    (40..44).for_each(|seed| against_the_model(seed, (true, true, Some(20))));
+}

@@ -1,0 +1,312 @@
+//! Several metadata services over one store, and clients that find their way among them.
+
+use super::far::Far;
+use super::{Chunks, PARTITIONS, map};
+use kv::{Blocking, Durability, Memory, Store, Writer};
+use meta::{Company, MetaOptions, MetaService, PartitionsChannel};
+use net::{Channel, Handler, LocalFuture};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{
+    Attr, ClusterMap, Credentials, Epoch, Errno, Error, InodeId, MapHandle, Node, NodeId, NodeState,
+    PartitionId, Result, Role, SessionId,
+};
+use wire::{
+    Grant, MetaOp, MetaReply, MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest, Recall, Yield,
+};
+
+/// Services by node; those that are dead are not there.
+type Living = Arc<Mutex<BTreeMap<NodeId, Arc<MetaService>>>>;
+
+pub struct Cluster {
+    pub map: MapHandle,
+    pub living: Living,
+    pub memory: Arc<Memory>,
+    pub chunks: Arc<Chunks>,
+    /// The first service is beside the store.
+    writer: Arc<Writer>,
+    /// Messages between services that are lost after they were executed: one of so many.
+    pub lost: Arc<Mutex<Option<u64>>>,
+}
+
+/// The way to a service of another node. It takes its time, and ends when the service dies.
+struct Way {
+    node: NodeId,
+    living: Living,
+    lost: Arc<Mutex<Option<u64>>>,
+}
+
+fn alive(living: &Living, node: NodeId) -> Result<Arc<MetaService>> {
+    let service = living.lock().get(&node).cloned();
+    service.ok_or_else(|| Error::new(Errno::ETIMEDOUT, format!("node {node} doesn't answer")))
+}
+
+async fn travel() {
+    rt::sleep(Duration::from_micros(rt::random_u64() % 500)).await;
+}
+
+impl Handler<PartitionsRequest, PartitionsReply> for Way {
+    fn handle(
+        &self,
+        request: PartitionsRequest,
+        _: Option<IoBuf>,
+    ) -> LocalFuture<'_, Result<PartitionsReply>> {
+        Box::pin(async move {
+            travel().await;
+            let service = alive(&self.living, self.node)?;
+            let reply = service.handle(request, None).await;
+            travel().await;
+            alive(&self.living, self.node)?;
+            let lost = *self.lost.lock();
+            if lost.is_some_and(|every| rt::random_u64() % every == 0) {
+                return Err(Error::new(Errno::ETIMEDOUT, "the answer was lost"));
+            }
+            reply
+        })
+    }
+}
+
+impl Cluster {
+    /// So many nodes, the first of which has all partitions.
+    pub async fn new(nodes: u32) -> Rc<Cluster> {
+        let memory = Arc::new(Memory::new());
+        let writer = Writer::with_blocking(memory.clone(), Durability::Process, Blocking::Inline);
+        let map = map();
+        let cluster = Rc::new(Cluster {
+            map,
+            living: Living::default(),
+            memory,
+            chunks: Arc::default(),
+            writer: Arc::new(writer),
+            lost: Arc::default(),
+        });
+        cluster.change(|map| {
+            map.nodes = (1..=nodes).map(node).collect();
+            map.partitions = vec![NodeId(1); PARTITIONS as usize];
+        });
+        (1..=nodes).for_each(|node| cluster.start(NodeId(node)));
+        cluster
+    }
+
+    /// Starts the service of a node.
+    pub fn start(&self, node: NodeId) {
+        let store: Store = match node {
+            NodeId(1) => self.writer.clone().into(),
+            _ => Far::new(&self.memory, Duration::from_micros(300)).writer().into(),
+        };
+        let (living, lost) = (self.living.clone(), self.lost.clone());
+        let connect = move |to: &Node| -> PartitionsChannel {
+            let way = Way { node: to.id, living: living.clone(), lost: lost.clone() };
+            Channel::in_process(Arc::new(way))
+        };
+        let company = Company { connect: Box::new(connect), serves: Box::new(|| true) };
+        let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
+        let storage = self.chunks.channels();
+        let service = MetaService::in_company(store, options, self.map.clone(), storage, company);
+        rt::spawn(service.clone().background());
+        rt::spawn(service.clone().follow_assignment());
+        self.living.lock().insert(node, service);
+        self.change(|map| map.nodes[node.0 as usize - 1].state = NodeState::Online);
+    }
+
+    /// A service dies. Management notices after a while, and gives its partitions to others.
+    pub async fn kill(&self, node: NodeId) {
+        let service = self.living.lock().remove(&node).unwrap();
+        service.stop();
+        rt::sleep(Duration::from_secs(15)).await;
+        self.change(|map| {
+            map.nodes[node.0 as usize - 1].state = NodeState::Offline;
+            spread(map);
+        });
+    }
+
+    /// Gives every service its share.
+    pub fn rebalance(&self) {
+        self.change(spread);
+    }
+
+    pub fn give(&self, partition: PartitionId, node: NodeId) {
+        self.change(|map| map.partitions[partition.0 as usize] = node);
+    }
+
+    pub fn change(&self, edit: impl FnOnce(&mut ClusterMap)) {
+        let mut handle = self.map.write().unwrap();
+        let mut next = ClusterMap::clone(&handle);
+        edit(&mut next);
+        next.epoch = Epoch(next.epoch.0 + 1);
+        *handle = Arc::new(next);
+    }
+
+    /// Waits until every partition is executed by whom the map says.
+    pub async fn settled(&self) {
+        loop {
+            let map = self.map.read().unwrap().clone();
+            let executes = |p: &u16| {
+                let owner = map.partitions[*p as usize];
+                let service = self.living.lock().get(&owner).cloned();
+                service.is_some_and(|service| service.executed().contains(&PartitionId(*p)))
+            };
+            if (0..PARTITIONS).all(|p| executes(&p)) {
+                return;
+            }
+            rt::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub fn service(&self, node: u32) -> Arc<MetaService> {
+        self.living.lock()[&NodeId(node)].clone()
+    }
+
+    pub fn stop(&self) {
+        self.living.lock().values().for_each(|service| service.stop());
+    }
+}
+
+fn spread(map: &mut ClusterMap) {
+    let online = map.nodes.iter().filter(|node| node.state == NodeState::Online);
+    let online: Vec<NodeId> = online.map(|node| node.id).collect();
+    map.partitions = layout::spread(&map.partitions, PARTITIONS, &online);
+}
+
+fn node(id: u32) -> Node {
+    Node {
+        id: NodeId(id),
+        name: format!("n{id}"),
+        addresses: vec![format!("n{id}:1")],
+        roles: vec![Role::Meta],
+        state: NodeState::Online,
+        version: String::new(),
+    }
+}
+
+/// A client that asks whom the map says, and again when that has moved.
+pub struct Roaming {
+    cluster: Rc<Cluster>,
+    pub session: SessionId,
+    sequence: Cell<u64>,
+    /// Answers to its changes that are lost: one of so many.
+    pub lost: Cell<Option<u64>>,
+    /// What it has open.
+    pub in_use: Mutex<Vec<InodeId>>,
+    pub stopping: Cell<bool>,
+}
+
+impl Roaming {
+    /// A client that takes recalls up.
+    pub fn new(cluster: &Rc<Cluster>, session: u64) -> Rc<Roaming> {
+        let client = Rc::new(Roaming {
+            cluster: cluster.clone(),
+            session: SessionId(session),
+            sequence: Cell::new(1),
+            lost: Cell::new(None),
+            in_use: Mutex::default(),
+            stopping: Cell::new(false),
+        });
+        for node in 1..=cluster.map.read().unwrap().nodes.len() {
+            rt::spawn(client.clone().answer_recalls(NodeId(node as u32)));
+        }
+        client
+    }
+
+    async fn send(&self, node: NodeId, sequence: u64, op: MetaOp) -> Result<MetaResponse> {
+        travel().await;
+        let service = alive(&self.cluster.living, node)?;
+        let credentials = Credentials { uid: 1000, gid: 1000, pid: 1 };
+        let reply =
+            service.handle(MetaRequest { session: self.session, sequence, credentials, op }, None).await;
+        travel().await;
+        alive(&self.cluster.living, node)?;
+        reply
+    }
+
+    async fn register(&self, node: NodeId) -> Result<()> {
+        let in_use = self.in_use.lock().clone();
+        self.send(node, 0, MetaOp::Register { in_use }).await.map(|_| ())
+    }
+
+    /// Asks until there is an answer.
+    pub async fn respond(&self, op: MetaOp) -> Result<MetaResponse> {
+        let sequence = self.sequence.replace(self.sequence.get() + 1);
+        let home = namespace::home_partition(&op);
+        loop {
+            let node = self.cluster.map.read().unwrap().partitions[home.0 as usize];
+            let answer = self.send(node, sequence, op.clone()).await;
+            let is_lost = self.lost.get().is_some_and(|every| rt::random_u64() % every == 0);
+            match answer {
+                Err(error) if matches!(error.errno, Errno::EREMOTE | Errno::ETIMEDOUT) => {
+                    rt::sleep(Duration::from_millis(5)).await;
+                }
+                Err(error) if error.errno == Errno::ENOTCONN => {
+                    // It may have died, or be taken over, at this moment.
+                    let _ = self.register(node).await;
+                }
+                _ if is_lost => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    pub async fn call(&self, op: MetaOp) -> Result<MetaReply> {
+        self.respond(op).await.map(|response| response.reply)
+    }
+
+    pub async fn entry(&self, op: MetaOp) -> Result<Attr> {
+        let reply = match self.call(op).await? {
+            MetaReply::Elsewhere { ino, .. } => self.call(MetaOp::Getattr { ino }).await?,
+            reply => reply,
+        };
+        match reply {
+            MetaReply::Entry(attr) | MetaReply::Attr(attr) | MetaReply::Created { attr, .. } => Ok(attr),
+            MetaReply::Renamed { moved, .. } => Ok(moved),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Leases that come with an answer.
+    pub async fn grants(&self, op: MetaOp) -> Vec<Grant> {
+        self.respond(op).await.unwrap().grants
+    }
+
+    async fn answer_recalls(self: Rc<Self>, node: NodeId) {
+        let mut after = 0;
+        while !self.stopping.get() {
+            match self.send(node, 0, MetaOp::NextRecalls { after }).await {
+                Ok(response) => {
+                    match response.reply {
+                        MetaReply::Recalls(recalls) => {
+                            after = recalls.last().map_or(after, |recall| recall.number);
+                            self.give_up(node, recalls).await;
+                        }
+                        MetaReply::Adopted { partitions } => {
+                            let in_use = self.in_use.lock().clone();
+                            let _ = self.send(node, 0, MetaOp::Follow { partitions, in_use }).await;
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+                Err(error) if error.errno == Errno::ENOTCONN => {
+                    let _ = self.register(node).await;
+                    after = 0;
+                }
+                Err(_) => rt::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    async fn give_up(&self, node: NodeId, recalls: Vec<Recall>) {
+        let answer = |recall: Recall| {
+            let in_use = self.in_use.lock().contains(&recall.ino);
+            Yield { number: recall.number, ino: recall.ino, in_use }
+        };
+        let yields: Vec<Yield> = recalls.into_iter().map(answer).collect();
+        if !yields.is_empty() {
+            // Who isn't there any more needs no answer.
+            let _ = self.send(node, 0, MetaOp::Yield { yields }).await;
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What metadata services ask each other.
+
+use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, name, numbered};
+use super::{common::need, fields};
+use crate::partitions::{Access, PartitionsReply, PartitionsRequest};
+use crate::{Answer, Malformed, Message, Request, Service};
+use bytes::Bytes;
+use prost::Message as _;
+use types::{InodeId, PartitionId, SessionId, TargetId};
+
+// Numbers are fixed for ever.
+numbered! {
+    Access, "access to an inode": Look = 1, Share = 2, Change = 3;
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RequestFields {
+    #[prost(oneof = "AskFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18")]
+    ask: Option<AskFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum AskFields {
+    #[prost(message, tag = "10")]
+    Borrow(LoanFields),
+    #[prost(message, tag = "11")]
+    Return(LoanFields),
+    #[prost(message, tag = "12")]
+    MakeWay(MakeWayFields),
+    #[prost(message, tag = "13")]
+    Ended(SessionFields),
+    #[prost(message, tag = "14")]
+    Tidy(TidyFields),
+    #[prost(message, tag = "15")]
+    FileOn(FileOnFields),
+    #[prost(message, tag = "16")]
+    Sessions(()),
+    #[prost(message, tag = "17")]
+    Evict(SessionFields),
+    #[prost(message, tag = "18")]
+    Executed(()),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LoanFields {
+    #[prost(uint32, tag = "1")]
+    partition: u32,
+    #[prost(fixed64, tag = "2")]
+    token: u64,
+    #[prost(message, optional, tag = "3")]
+    written: Option<List<KeyFields, MAX_LIST_ITEMS>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct KeyFields {
+    #[prost(bytes = "bytes", tag = "1")]
+    key: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MakeWayFields {
+    #[prost(uint64, tag = "1")]
+    session: u64,
+    #[prost(message, optional, tag = "2")]
+    accesses: Option<List<AccessFields, MAX_LIST_ITEMS>>,
+    #[prost(bool, tag = "3")]
+    wait: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct AccessFields {
+    #[prost(uint64, tag = "1")]
+    ino: u64,
+    #[prost(uint32, tag = "2")]
+    access: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SessionFields {
+    #[prost(uint64, tag = "1")]
+    session: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct TidyFields {
+    #[prost(uint32, tag = "1")]
+    target: u32,
+    #[prost(uint64, repeated, tag = "2")]
+    files: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct FileOnFields {
+    #[prost(uint32, tag = "1")]
+    target: u32,
+    #[prost(uint32, tag = "2")]
+    partition: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReplyFields {
+    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14, 15")]
+    answer: Option<AnswerFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum AnswerFields {
+    #[prost(message, tag = "10")]
+    Done(()),
+    #[prost(message, tag = "11")]
+    Lent(LentFields),
+    #[prost(bool, tag = "12")]
+    Clear(bool),
+    #[prost(message, tag = "13")]
+    File(FileFields),
+    /// As management shows them, in JSON.
+    #[prost(string, tag = "14")]
+    Sessions(String),
+    #[prost(message, tag = "15")]
+    Executed(ExecutedFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LentFields {
+    #[prost(bytes = "bytes", tag = "1")]
+    owner: Bytes,
+    #[prost(bool, tag = "2")]
+    quiet: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct FileFields {
+    #[prost(uint64, optional, tag = "1")]
+    ino: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ExecutedFields {
+    #[prost(uint32, repeated, tag = "1")]
+    partitions: Vec<u32>,
+}
+
+fn partition(number: u32) -> Result<PartitionId, Malformed> {
+    let number =
+        u16::try_from(number).map_err(|_| Malformed::new(format!("impossible partition {number}")))?;
+    Ok(PartitionId(number))
+}
+
+fn access((ino, access): &(InodeId, Access)) -> AccessFields {
+    AccessFields { ino: ino.0, access: access.number() }
+}
+
+impl From<&PartitionsRequest> for AskFields {
+    fn from(request: &PartitionsRequest) -> AskFields {
+        match request {
+            PartitionsRequest::Borrow { partition, token } => {
+                AskFields::Borrow(LoanFields { partition: partition.0.into(), token: *token, written: None })
+            }
+            PartitionsRequest::Return { partition, token, written } => {
+                let written = List::of(written, |key| KeyFields { key: key.clone() });
+                AskFields::Return(LoanFields { partition: partition.0.into(), token: *token, written })
+            }
+            PartitionsRequest::MakeWay { session, accesses, wait } => AskFields::MakeWay(MakeWayFields {
+                session: session.0,
+                accesses: List::of(accesses, access),
+                wait: *wait,
+            }),
+            PartitionsRequest::Ended { session } => AskFields::Ended(SessionFields { session: session.0 }),
+            PartitionsRequest::Tidy { target, files } => {
+                let files = files.iter().map(|ino| ino.0).collect();
+                AskFields::Tidy(TidyFields { target: target.0, files })
+            }
+            PartitionsRequest::FileOn { target, partition } => {
+                AskFields::FileOn(FileOnFields { target: target.0, partition: partition.0.into() })
+            }
+            PartitionsRequest::Sessions => AskFields::Sessions(()),
+            PartitionsRequest::Evict { session } => AskFields::Evict(SessionFields { session: session.0 }),
+            PartitionsRequest::Executed => AskFields::Executed(()),
+        }
+    }
+}
+
+impl TryFrom<AskFields> for PartitionsRequest {
+    type Error = Malformed;
+
+    fn try_from(ask: AskFields) -> Result<PartitionsRequest, Malformed> {
+        Ok(match ask {
+            AskFields::Borrow(f) => {
+                PartitionsRequest::Borrow { partition: partition(f.partition)?, token: f.token }
+            }
+            AskFields::Return(f) => PartitionsRequest::Return {
+                partition: partition(f.partition)?,
+                token: f.token,
+                written: List::take(f.written, |f| name(f.key))?,
+            },
+            AskFields::MakeWay(f) => PartitionsRequest::MakeWay {
+                session: SessionId(f.session),
+                accesses: List::take(f.accesses, |f| Ok((InodeId(f.ino), Access::take(f.access)?)))?,
+                wait: f.wait,
+            },
+            AskFields::Ended(f) => PartitionsRequest::Ended { session: SessionId(f.session) },
+            AskFields::Tidy(f) => {
+                let files = bounded(f.files, "files to tidy")?.into_iter().map(InodeId).collect();
+                PartitionsRequest::Tidy { target: TargetId(f.target), files }
+            }
+            AskFields::FileOn(f) => {
+                PartitionsRequest::FileOn { target: TargetId(f.target), partition: partition(f.partition)? }
+            }
+            AskFields::Sessions(()) => PartitionsRequest::Sessions,
+            AskFields::Evict(f) => PartitionsRequest::Evict { session: SessionId(f.session) },
+            AskFields::Executed(()) => PartitionsRequest::Executed,
+        })
+    }
+}
+
+impl Message for PartitionsRequest {
+    fn encode(&self, out: &mut Vec<u8>) {
+        RequestFields { ask: Some(self.into()) }.encode_raw(out);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<PartitionsRequest, Malformed> {
+        let RequestFields { ask } = fields(bytes)?;
+        need(ask, "request of a metadata service that is known here")?.try_into()
+    }
+}
+
+impl Request for PartitionsRequest {
+    const SERVICE: Service = Service::Partitions;
+
+    fn answer_payload(&self) -> Answer {
+        match self {
+            // These take as long as others need; who asks has a deadline of its own.
+            PartitionsRequest::MakeWay { wait: true, .. }
+            | PartitionsRequest::Tidy { .. }
+            | PartitionsRequest::FileOn { .. } => Answer::Waits,
+            _ => Answer::Plain,
+        }
+    }
+}
+
+impl Message for PartitionsReply {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let answer = match self {
+            PartitionsReply::Done => AnswerFields::Done(()),
+            PartitionsReply::Lent { owner, quiet } => {
+                AnswerFields::Lent(LentFields { owner: owner.clone(), quiet: *quiet })
+            }
+            PartitionsReply::Clear(clear) => AnswerFields::Clear(*clear),
+            PartitionsReply::File(ino) => AnswerFields::File(FileFields { ino: ino.map(|ino| ino.0) }),
+            PartitionsReply::Sessions(sessions) => {
+                let json = serde_json::to_string(sessions).expect("sessions have string keys only");
+                AnswerFields::Sessions(json)
+            }
+            PartitionsReply::Executed(partitions) => {
+                let partitions = partitions.iter().map(|partition| partition.0.into()).collect();
+                AnswerFields::Executed(ExecutedFields { partitions })
+            }
+        };
+        ReplyFields { answer: Some(answer) }.encode_raw(out);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<PartitionsReply, Malformed> {
+        let ReplyFields { answer } = fields(bytes)?;
+        Ok(match need(answer, "answer of a metadata service that is known here")? {
+            AnswerFields::Done(()) => PartitionsReply::Done,
+            AnswerFields::Lent(f) => PartitionsReply::Lent { owner: name(f.owner)?, quiet: f.quiet },
+            AnswerFields::Clear(clear) => PartitionsReply::Clear(clear),
+            AnswerFields::File(f) => PartitionsReply::File(f.ino.map(InodeId)),
+            AnswerFields::Sessions(json) => {
+                let sessions = serde_json::from_str(&json);
+                PartitionsReply::Sessions(sessions.map_err(|e| Malformed::new(e.to_string()))?)
+            }
+            AnswerFields::Executed(f) => {
+                let partitions = bounded(f.partitions, "partitions")?.into_iter().map(partition);
+                PartitionsReply::Executed(partitions.collect::<Result<_, _>>()?)
+            }
+        })
+    }
+}
