@@ -79,6 +79,8 @@ fn messages() -> impl Strategy<Value = Vec<u8>> {
         strategies::meta_responses().prop_map(|message| encoded(&message)),
         strategies::storage_requests().prop_map(|message| encoded(&message)),
         strategies::storage_replies().prop_map(|message| encoded(&message)),
+        strategies::kv_requests().prop_map(|message| encoded(&message)),
+        strategies::kv_replies().prop_map(|message| encoded(&message)),
         strategies::errors().prop_map(|message| encoded(&message)),
     ]
 }
