@@ -1,5 +1,6 @@
 //! A node of a cluster: `weft serve`.
 
+use super::boot::boot_number;
 use super::core::{BackgroundCore, Served};
 use super::follow::{current_map, follow_map};
 use super::guard::Guarded;
@@ -14,6 +15,7 @@ use crate::node_config::{NodeConfig, Protection};
 use crate::output::os_error;
 use identity::Credentials;
 use identity::tls::Strangers;
+use kvnet::KvService;
 use mgmt::{StateDir, StatePaths, Superblock};
 use net::{Channel, Networks, Router, Server, ServerLimits, ServerOptions};
 use rt::sync::Event;
@@ -110,10 +112,12 @@ impl Served for NodeServices {
         let storage = StorageNode::new(plan.storage_options(), management.clone(), plan.outcast.clone());
         let open = Arc::new(Event::new());
         open.set();
-        let mut router = Router::new().with(Guarded::new(storage.service.clone(), open));
+        let mut router = Router::new().with(Guarded::new(storage.service.clone(), open.clone()));
         let (mut head, mut map) = (None, None);
         if let Some((writer, management)) = opened {
             map = Some(management.map());
+            let store = Arc::new(KvService::new(writer.clone(), boot_number()?));
+            router = router.with(Guarded::new(store, open));
             let own = (plan.config.node, storage.service.clone());
             let opened = Head::open(writer, management.clone(), &plan.superblock, own, peers.clone()).await?;
             router =
