@@ -372,7 +372,7 @@ mod tests {
 
     fn answer(leases: &Leases, asked: Asked, mode: LeaseMode, recalls: u64) -> Asked {
         let grants = vec![Grant { ino: INO, mode }];
-        leases.take(asked, MetaResponse { reply: MetaReply::Unit, grants, recalls }).asked
+        leases.take(asked, MetaResponse { grants, recalls, ..MetaReply::Unit.into() }).asked
     }
 
     fn recall(number: u64, keep: Option<LeaseMode>) -> Recall {
@@ -456,7 +456,7 @@ mod tests {
         assert!(leases.shards.iter().all(|shard| shard.lock().barred.len() <= MAX_BARRED));
         for n in 1..=2 * MAX_BARRED as u64 {
             let grants = vec![Grant { ino: other(n), mode: LeaseMode::Read }];
-            leases.take(leases.asking(), MetaResponse { reply: MetaReply::Unit, grants, recalls: n - 1 });
+            leases.take(leases.asking(), MetaResponse { grants, recalls: n - 1, ..MetaReply::Unit.into() });
             assert!(leases.mode(other(n)).is_none(), "recall {n}");
         }
     }

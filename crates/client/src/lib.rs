@@ -24,6 +24,7 @@ mod inode;
 mod lease;
 mod lock;
 mod names;
+mod numbers;
 mod recall;
 mod shape;
 mod silence;
@@ -87,6 +88,8 @@ pub struct StatFs {
 pub struct Client {
     session: SessionId,
     sequence: AtomicU64,
+    /// Writes beside other sessions.
+    numbers: numbers::Numbers,
     meta: MetaChannel,
     storage: StorageChannels,
     map: MapHandle,
@@ -112,6 +115,7 @@ impl Client {
         Arc::new(Client {
             session: options.session,
             sequence: AtomicU64::new(1),
+            numbers: numbers::Numbers::default(),
             meta: options.meta,
             storage: options.storage,
             map: options.map,
@@ -203,7 +207,29 @@ impl Client {
         if let Some(error) = self.over() {
             return Err(error);
         }
-        self.storage.call(StorageRequest { session: self.session, target, ino, op }, payload).await
+        self.storage.call(StorageRequest::new(self.session, target, ino, op), payload).await
+    }
+
+    /// The same for a write that others may see and overwrite as soon as it is done: it must not be done twice.
+    async fn store_once(
+        &self,
+        target: TargetId,
+        ino: InodeId,
+        op: StorageOp,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        if let Some(error) = self.over() {
+            return Err(error);
+        }
+        let numbered = self.numbers.next();
+        let number = Some(numbered.number);
+        let request = StorageRequest { number, ..StorageRequest::new(self.session, target, ino, op) };
+        let answer = self.storage.call(request, payload).await;
+        // After a time-out the request may still be on its way.
+        if !matches!(&answer, Err(error) if error.errno == Errno::ETIMEDOUT) {
+            numbered.answered();
+        }
+        answer
     }
 
     /// Space of all targets together, as management measured it a moment ago: it knows which targets share a disk.

@@ -148,7 +148,8 @@ impl MetaService {
                     self.wait_for_grace().await;
                 }
                 let Answered { reply, granted } = self.execute(&request, &session).await?;
-                return Ok(MetaResponse { reply, grants: granted.grants, recalls: granted.recalls });
+                let Granted { grants, recalls } = granted;
+                return Ok(MetaResponse { reply, grants, recalls, capability: None });
             }
         };
         Ok(reply.into())

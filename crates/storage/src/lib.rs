@@ -9,8 +9,10 @@
 
 mod alarm;
 mod convert;
+mod ended;
 mod fences;
 mod lease;
+mod once;
 mod service;
 
 pub use lease::ServingLease;

@@ -1,6 +1,6 @@
 //! Requests to a metadata service.
 
-use crate::{Grant, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Recall, Yield};
+use crate::{Capability, Grant, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Recall, Yield};
 use bytes::Bytes;
 use types::{Attr, Chooser, Credentials, InodeId, Layout, SessionId, SetAttr, StripePattern, Timestamp};
 
@@ -267,10 +267,12 @@ pub struct MetaResponse {
     /// Recalls of this session that had been made when they were granted: a client that has seen a later one can't tell whether it was
     /// for these, and doesn't rely on them.
     pub recalls: u64,
+    /// What the session may do with the chunks of the file that the answer is about, to be shown to storage services.
+    pub capability: Option<Capability>,
 }
 
 impl From<MetaReply> for MetaResponse {
     fn from(reply: MetaReply) -> MetaResponse {
-        MetaResponse { reply, grants: Vec::new(), recalls: 0 }
+        MetaResponse { reply, grants: Vec::new(), recalls: 0, capability: None }
     }
 }

@@ -4,7 +4,8 @@ use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, need};
 use super::fields;
 use super::meta_op::OpFields;
 use super::meta_reply::ReplyFields;
-use crate::{Answer, Grant, LeaseMode, Malformed, Message, Request, Service};
+use super::storage::CapabilityFields;
+use crate::{Answer, Capability, Grant, LeaseMode, Malformed, Message, Request, Service};
 use crate::{MetaOp, MetaRequest, MetaResponse};
 use bytes::Bytes;
 use prost::Message as _;
@@ -35,6 +36,8 @@ struct ResponseFields {
     grants: Option<List<GrantFields, MAX_LIST_ITEMS>>,
     #[prost(uint64, tag = "2")]
     recalls: u64,
+    #[prost(message, optional, tag = "3")]
+    capability: Option<CapabilityFields>,
     #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22")]
     reply: Option<ReplyFields>,
 }
@@ -83,14 +86,19 @@ impl Request for MetaRequest {
 
 impl Message for MetaResponse {
     fn encode(&self, out: &mut Vec<u8>) {
-        let MetaResponse { reply, grants, recalls } = self;
+        let MetaResponse { reply, grants, recalls, capability } = self;
         let fields = |grant: &Grant| GrantFields { ino: grant.ino.0, mode: grant.mode.number() };
-        ResponseFields { grants: List::of(grants, fields), recalls: *recalls, reply: Some(reply.into()) }
-            .encode_raw(out);
+        ResponseFields {
+            grants: List::of(grants, fields),
+            recalls: *recalls,
+            capability: capability.as_ref().map(CapabilityFields::from),
+            reply: Some(reply.into()),
+        }
+        .encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<MetaResponse, Malformed> {
-        let ResponseFields { grants, recalls, reply } = match bytes.len() {
+        let ResponseFields { grants, recalls, capability, reply } = match bytes.len() {
             0..SHARED_FROM_BYTES => fields(bytes)?,
             _ => fields(Bytes::copy_from_slice(bytes))?,
         };
@@ -99,6 +107,7 @@ impl Message for MetaResponse {
             reply: need(reply, "metadata answer that is known here")?.try_into()?,
             grants: List::take(grants, grant)?,
             recalls,
+            capability: capability.as_ref().map(Capability::from),
         })
     }
 }
