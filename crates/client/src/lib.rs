@@ -15,6 +15,7 @@
 
 mod access;
 mod cancel;
+mod capabilities;
 mod data;
 mod describe;
 mod dir;
@@ -88,6 +89,10 @@ pub struct StatFs {
 pub struct Client {
     session: SessionId,
     sequence: AtomicU64,
+    /// What storage services are shown.
+    capabilities: capabilities::Capabilities,
+    /// Itself, for work beside a request.
+    myself: Weak<Client>,
     /// Writes beside other sessions.
     numbers: numbers::Numbers,
     meta: MetaChannel,
@@ -112,7 +117,9 @@ pub struct Client {
 impl Client {
     /// A client of the given services.
     pub fn new(options: ClientOptions) -> Arc<Client> {
-        Arc::new(Client {
+        Arc::new_cyclic(|myself| Client {
+            capabilities: capabilities::Capabilities::default(),
+            myself: myself.clone(),
             session: options.session,
             sequence: AtomicU64::new(1),
             numbers: numbers::Numbers::default(),
@@ -161,7 +168,12 @@ impl Client {
             }
             let (asked, registration) = (self.leases.asking(), self.registrations.load(Ordering::Acquire));
             match self.meta.call(request.clone(), None).await {
-                Ok(response) => return Ok(self.leases.take(asked, response)),
+                Ok(response) => {
+                    if let Some(capability) = response.capability {
+                        self.capabilities.keep(&request.op, &response.reply, capability);
+                    }
+                    return Ok(self.leases.take(asked, response));
+                }
                 // The service was started anew. What it has not answered it has not done, or finds in its records.
                 Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
                     self.wait_for_registration(registration, error).await?;
@@ -204,10 +216,7 @@ impl Client {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        if let Some(error) = self.over() {
-            return Err(error);
-        }
-        self.storage.call(StorageRequest::new(self.session, target, ino, op), payload).await
+        self.send_to_storage(StorageRequest::new(self.session, target, ino, op), payload).await
     }
 
     /// The same for a write that others may see and overwrite as soon as it is done: it must not be done twice.
@@ -218,18 +227,33 @@ impl Client {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        if let Some(error) = self.over() {
-            return Err(error);
-        }
         let numbered = self.numbers.next();
         let number = Some(numbered.number);
         let request = StorageRequest { number, ..StorageRequest::new(self.session, target, ino, op) };
-        let answer = self.storage.call(request, payload).await;
+        let answer = self.send_to_storage(request, payload).await;
         // After a time-out the request may still be on its way.
         if !matches!(&answer, Err(error) if error.errno == Errno::ETIMEDOUT) {
             numbered.answered();
         }
         answer
+    }
+
+    async fn send_to_storage(
+        &self,
+        mut request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let mut is_first = true;
+        loop {
+            if let Some(error) = self.over() {
+                return Err(error);
+            }
+            request.capability = self.capability(request.ino, &request.op).await?;
+            match self.storage.call(request.clone(), payload.clone()).await {
+                Err(error) if is_first && self.is_stale_capability(request.ino, &error) => is_first = false,
+                answer => return answer,
+            }
+        }
     }
 
     /// Space of all targets together, as management measured it a moment ago: it knows which targets share a disk.

@@ -10,14 +10,15 @@ use crate::record::Owner;
 use crate::sessions::{Session, Sessions};
 use crate::stats::MetaStats;
 use crate::view::{View, store_error};
+use identity::CapabilityRing;
 use kv::{Batch, Guard, Outcome, Writer};
 use namespace::locks::{Holder, LockRequest, OnConflict};
 use namespace::{Env, ReadError, keys};
-use net::{Handler, LocalFuture, StorageChannels};
+use net::{Caller, Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
 use prost::Message;
 use rt::IoBuf;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use types::{
     ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
     TargetId,
@@ -45,6 +46,8 @@ pub struct MetaService {
     pub(crate) leases: Leases,
     /// Sessions that ended without a target's knowledge. Evictions while it is down bound them.
     pub(crate) owed_fences: Mutex<Vec<(SessionId, TargetId)>>,
+    /// What capabilities are signed with; nothing if none are handed out.
+    pub(crate) capabilities: OnceLock<Arc<CapabilityRing>>,
     pub(crate) chunks: Chunks,
     /// There may be chunks to delete.
     pub(crate) doomed: rt::sync::Event,
@@ -79,6 +82,7 @@ impl MetaService {
             locks: Locks::default(),
             leases: Leases::default(),
             owed_fences: Mutex::default(),
+            capabilities: OnceLock::new(),
             chunks: Chunks { map, channels: storage.into() },
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
@@ -114,8 +118,9 @@ impl MetaService {
         partition.0 < self.options.partitions
     }
 
-    async fn answer(&self, request: MetaRequest) -> Result<MetaResponse> {
-        let answer = self.dispatch(request).await;
+    /// `holder`: who asks, if that is another process.
+    async fn answer(&self, request: MetaRequest, holder: Option<u64>) -> Result<MetaResponse> {
+        let answer = self.dispatch(request, holder).await;
         self.executors.counters.commands.add(1);
         if answer.is_err() {
             self.executors.counters.refused.add(1);
@@ -123,11 +128,12 @@ impl MetaService {
         answer
     }
 
-    async fn dispatch(&self, request: MetaRequest) -> Result<MetaResponse> {
+    async fn dispatch(&self, request: MetaRequest, holder: Option<u64>) -> Result<MetaResponse> {
         if let MetaOp::Register { in_use } = &request.op {
-            return self.register(request.session, in_use).await.map(|()| MetaReply::Unit.into());
+            return self.register(request.session, in_use, holder).await.map(|()| MetaReply::Unit.into());
         }
         let session = self.session_of(request.session)?;
+        holder.map_or(Ok(()), |holder| self.check_holder(&session, holder))?;
         if session.is_remote() {
             session.hear();
         }
@@ -149,7 +155,8 @@ impl MetaService {
                 }
                 let Answered { reply, granted } = self.execute(&request, &session).await?;
                 let Granted { grants, recalls } = granted;
-                return Ok(MetaResponse { reply, grants, recalls, capability: None });
+                let capability = self.capability_for(&session, &request.op, &reply);
+                return Ok(MetaResponse { reply, grants, recalls, capability });
             }
         };
         Ok(reply.into())
@@ -255,7 +262,16 @@ impl MetaService {
 
 impl Handler<MetaRequest, MetaResponse> for MetaService {
     fn handle(&self, request: MetaRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
-        Box::pin(self.answer(request))
+        Box::pin(self.answer(request, None))
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: MetaRequest,
+        _payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<MetaResponse>> {
+        Box::pin(self.answer(request, Some(caller.holder)))
     }
 }
 

@@ -13,6 +13,7 @@ mod ended;
 mod fences;
 mod lease;
 mod once;
+mod permit;
 mod service;
 
 pub use lease::ServingLease;

@@ -6,8 +6,10 @@ use crate::ended::EndedSessions;
 use crate::fences::Fences;
 use crate::lease::ServingLease;
 use crate::once::{Once, Turn};
+use crate::permit::Permit;
 use chunkstore::{Kind, Store, StoreError};
-use net::{Handler, LocalFuture};
+use identity::CapabilityRing;
+use net::{Caller, Deadline, Handler, LocalFuture};
 use rt::IoBuf;
 use rt::sync::Event;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,6 +63,8 @@ pub struct StorageService {
     complete: Event,
     lease: Arc<ServingLease>,
     fences: Fences,
+    /// What is demanded of requests from other processes; nothing if it isn't set.
+    permit: OnceLock<Permit>,
 }
 
 impl StorageService {
@@ -85,7 +89,14 @@ impl StorageService {
             complete: Event::new(),
             lease,
             fences: Fences::default(),
+            permit: OnceLock::new(),
         }
+    }
+
+    /// Demands capabilities of clients from now on.
+    pub fn demand_capabilities(&self, ring: Arc<CapabilityRing>) {
+        // Who has demanded them does not begin to demand others.
+        self.permit.get_or_init(|| Permit::new(ring));
     }
 
     /// Serves one more target, at first to other services (session 0) only: what a crash left is put right before clients see it.
@@ -154,7 +165,12 @@ impl StorageService {
         })
     }
 
-    async fn answer(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+    async fn answer(
+        &self,
+        request: StorageRequest,
+        deadline: Deadline,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
         let served = match self.find(request.target) {
             Some(served) => served,
             None => self.await_target(request.target).await?,
@@ -175,6 +191,10 @@ impl StorageService {
         }
         if is_change(&request.op) && !self.lease.holds(rt::monotonic_ns()) {
             self.wait_for_lease(request.target).await?;
+        }
+        // A write that is done after its program was told that it failed could come over what the program wrote then.
+        if deadline.is_over() {
+            return Err(deadline.error());
         }
         let _running = self.fences.enter(request.session)?;
         let needs_payload = matches!(request.op, StorageOp::Read { .. } | StorageOp::Write { .. });
@@ -326,6 +346,31 @@ impl Handler<StorageRequest, StorageReply> for StorageService {
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> LocalFuture<'_, Result<StorageReply>> {
-        Box::pin(self.answer(request, payload))
+        Box::pin(self.answer(request, Deadline::NEVER, payload))
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<StorageReply>> {
+        self.handle_until(caller, Deadline::NEVER, request, payload)
+    }
+
+    fn handle_until<'a>(
+        &'a self,
+        caller: &'a Caller,
+        deadline: Deadline,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<StorageReply>> {
+        let Some(permit) = self.permit.get() else {
+            return Box::pin(self.answer(request, deadline, payload));
+        };
+        Box::pin(async move {
+            permit.check(&caller.name, caller.holder, &request).await?;
+            self.answer(request, deadline, payload).await
+        })
     }
 }

@@ -41,9 +41,22 @@ pub struct Number {
 /// Length of a capability, bytes.
 pub const CAPABILITY_BYTES: usize = 56;
 
-/// A signed permission as it travels: made and checked by the services, nothing to look into for others.
+/// A signed permission as it travels. It is made and checked by the services (`identity::capability` has the format); who was given it may look at
+/// what it says.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Capability(pub [u8; CAPABILITY_BYTES]);
+
+impl Capability {
+    /// Whether it says that data may be changed.
+    pub fn may_write(&self) -> bool {
+        self.0[1] & 2 != 0
+    }
+
+    /// When it says that it ends, Unix seconds.
+    pub fn expires_s(&self) -> u64 {
+        u64::from_le_bytes(self.0[32..40].try_into().expect("eight bytes"))
+    }
+}
 
 impl std::fmt::Debug for Capability {
     /// Without what it proves itself by: whoever can say that may use it.

@@ -6,6 +6,7 @@ use crate::cluster::{
 };
 use chunkstore::{Options, Store};
 use client::{Client, ClientOptions};
+use identity::{CapabilityKeys, CapabilityRing};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService};
 use net::{
@@ -23,6 +24,8 @@ use types::{Credentials, InodeId, MapHandle, NodeId, Result, SessionId, TargetId
 use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
 const PORT: u16 = 7000;
+/// How long a capability is valid, seconds.
+const CAPABILITY_VALIDITY_S: u64 = 8;
 /// Name of the simulated cluster's only cluster.
 const CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
 /// How long a call is repeated.
@@ -78,7 +81,9 @@ impl Site {
             rt::spawn(store.clone().background());
             stores.push(store);
         }
-        let service: Arc<dyn Handler<StorageRequest, StorageReply>> = Arc::new(StorageService::new(stores));
+        let service = StorageService::new(stores);
+        service.demand_capabilities(ring());
+        let service: Arc<dyn Handler<StorageRequest, StorageReply>> = Arc::new(service);
         let name = format!("storage host {index}");
         let _server = serve(name, self.storage_ips[index], Router::new().with(service))?;
         std::future::pending().await
@@ -100,6 +105,7 @@ impl Site {
         let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
         let options = MetaOptions { node: NodeId(1), hash_key: HASH_KEY, partitions: PARTITIONS };
         let meta = MetaService::open(writer, options, map(), self.storage_channels(identity)).await?;
+        meta.sign_with(ring());
         meta.recover().await?;
         self.tidy(&meta).await?;
         rt::spawn(meta.clone().background());
@@ -155,6 +161,14 @@ pub(super) async fn set_pattern(client: &Client) -> Result<()> {
 
 fn map() -> MapHandle {
     Arc::new(RwLock::new(Arc::new(cluster_map())))
+}
+
+/// The cluster's keys. What is signed with them ends so soon that it is renewed all the time.
+fn ring() -> Arc<CapabilityRing> {
+    let ring = CapabilityRing::new(CAPABILITY_VALIDITY_S);
+    let text = format!("format = 1\nsigning = 1\n[[key]]\nid = 1\nsecret = \"{}\"\n", "07".repeat(32));
+    ring.set(CapabilityKeys::parse(&text).expect("it is well-formed"));
+    Arc::new(ring)
 }
 
 fn new_identity(name: &str) -> ClientIdentity {
