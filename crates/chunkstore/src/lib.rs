@@ -9,6 +9,8 @@
 //! ```text
 //! DIR/target.toml               whose data this is
 //! DIR/intent.0, intent.1        regions that may be changing
+//! DIR/recent                    changes that must not be done again
+//! DIR/fences                    sessions that were ended
 //! DIR/chunks/hh/hh/<inode>      a chunk file
 //! DIR/chunks/hh/hh/<inode>.sum  its checksums
 //! ```
@@ -38,6 +40,7 @@ mod read;
 mod recover;
 mod reshape;
 mod room;
+mod rows;
 mod scrub;
 mod statistics;
 mod store;
@@ -47,6 +50,7 @@ mod write;
 pub use error::{Kind, Result, StoreError};
 pub use identity::{FORMAT_VERSION, Identity};
 pub use recover::RecoveryReport;
+pub use rows::{ROW_BYTES, Row, Rows};
 pub use statistics::{Counter, Statistics};
 pub use store::{
     Allocate, ChunkStat, DEFAULT_MAX_OPEN_FILES, DEFAULT_SUM_CACHE_BYTES, IoPath, Options, Seek, Space, Store,

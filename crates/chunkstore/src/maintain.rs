@@ -39,12 +39,13 @@ impl Store {
             return Err(StoreError::new(Kind::Io, message, "write the data again; check the target's disk"));
         }
         match self.find(ino).await? {
-            Some(file) => self.sync_file(&file).await,
+            Some(file) => self.sync_file(&file).await?,
             None => {
                 self.unsynced.lock().remove(&ino);
-                self.sync_absence(ino).await
+                self.sync_absence(ino).await?;
             }
         }
+        self.recent().sync().await
     }
 
     /// Everything acknowledged of the target is on disk when this returns.
@@ -53,7 +54,8 @@ impl Store {
         for ino in failed {
             self.sync(ino).await?;
         }
-        self.maintain(u64::MAX).await
+        self.maintain(u64::MAX).await?;
+        self.recent().sync().await
     }
 
     /// Keeps changes on their way to disk until the store is closed; fails requests, never itself.

@@ -7,6 +7,10 @@ use types::InodeId;
 pub(crate) const SUPERBLOCK: &str = "target.toml";
 /// The two files of the intent log.
 pub(crate) const INTENT_FILES: [&str; 2] = ["intent.0", "intent.1"];
+/// What the service has done that must not be done again.
+pub(crate) const RECENT: &str = "recent";
+/// Sessions that were ended.
+pub(crate) const FENCES: &str = "fences";
 /// The root of the hashed folders.
 pub(crate) const CHUNKS: &str = "chunks";
 /// What the name of a checksum file ends with.

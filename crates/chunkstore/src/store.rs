@@ -5,9 +5,10 @@ use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result, StoreError};
 use crate::identity::{self, Identity};
 use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, LogState, Past};
-use crate::place::{self, CHUNKS};
+use crate::place::{self, CHUNKS, FENCES, RECENT};
 use crate::recover::RecoveryReport;
 use crate::room::Room;
+use crate::rows::Rows;
 use crate::statistics::Statistics;
 use crate::sums::{self, PAGE_BYTES, SumBudget};
 use parking_lot::Mutex;
@@ -123,6 +124,9 @@ pub struct Store {
     pub(crate) reported: Mutex<BTreeSet<(InodeId, u64)>>,
     /// Files that were changing when the store was last left; taken once.
     pub(crate) touched: Mutex<Vec<InodeId>>,
+    /// Kept for the service: changes that must not be done again, and sessions that were ended.
+    recent: Rows,
+    fences: Rows,
     pub(crate) closed: AtomicBool,
     changes_in_progress: AtomicUsize,
 }
@@ -183,6 +187,9 @@ impl Store {
             Some(found) => (Some(found.log), found.past),
             None => (None, Past::Unknown),
         };
+        let recent = Rows::open(expected.target, dir.join(RECENT)).await?;
+        let fences = Rows::open(expected.target, dir.join(FENCES)).await?;
+        rt::sync_dir(dir).await.map_err(|e| StoreError::io(expected.target, "sync", dir, e))?;
         let mut store = Store {
             dir: dir.to_path_buf(),
             identity: expected.clone(),
@@ -196,6 +203,8 @@ impl Store {
             sync_failures: Mutex::default(),
             reported: Mutex::default(),
             touched: Mutex::default(),
+            recent,
+            fences,
             closed: AtomicBool::new(false),
             changes_in_progress: AtomicUsize::new(0),
         };
@@ -225,6 +234,16 @@ impl Store {
     /// crash of the machine may have undone a part of what was done to them. Told once.
     pub fn take_touched(&self) -> Vec<InodeId> {
         std::mem::take(&mut *self.touched.lock())
+    }
+
+    /// Where the service keeps which changes it has done. What is in it is on disk whenever a sync of data has returned.
+    pub fn recent(&self) -> &Rows {
+        &self.recent
+    }
+
+    /// Where the service keeps which sessions were ended.
+    pub fn fences(&self) -> &Rows {
+        &self.fences
     }
 
     /// Counters.

@@ -7,6 +7,7 @@ use crate::read::{BLOCK, whole_blocks};
 use crate::store::{IoPath, Store};
 use crate::sums::PAGE_SUMS;
 use rt::{File, IoBuf};
+use std::future::ready;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,6 +35,20 @@ impl Store {
         buf: &IoBuf,
         path: IoPath,
         durability: Durability,
+    ) -> Result<()> {
+        self.write_then(ino, offset, buf, path, durability, ready(Ok(()))).await
+    }
+
+    /// As [`Store::write`], with something that happens when the bytes are there and before anybody can have read them: readers that see bytes
+    /// without their checksums wait for the range, which is held. If it fails, the write has failed.
+    pub async fn write_then(
+        &self,
+        ino: InodeId,
+        offset: u64,
+        buf: &IoBuf,
+        path: IoPath,
+        durability: Durability,
+        then: impl Future<Output = Result<()>>,
     ) -> Result<()> {
         self.statistics.writes.add(1);
         self.statistics.written_bytes.add(buf.len() as u64);
@@ -64,12 +79,18 @@ impl Store {
         // From here on bytes may be on disk, whatever becomes of the rest.
         self.mark_unsynced(&file);
         let written = put(direct.unwrap_or(&file.cached), buf, offset, durability).await;
+        let noted = if written.is_ok() { then.await } else { Ok(()) };
         // Again, since a sync may have begun and ended in between.
         self.mark_unsynced(&file);
         if let Err(e) = written {
             drop(change);
             self.settle_held(&file, blocks).await;
             return Err(self.failed("write", &file.path, e));
+        }
+        if noted.is_err() {
+            drop(change);
+            self.settle_held(&file, blocks).await;
+            return noted;
         }
         self.set_sums(&file, blocks.start / BLOCK, &sums).await?;
         change.settled();

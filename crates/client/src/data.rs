@@ -3,7 +3,23 @@
 use crate::Client;
 use rt::IoBuf;
 use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, TargetId, TargetState};
-use wire::{Path, StorageOp, StorageReply};
+use wire::{LeaseMode, Path, StorageOp, StorageReply};
+
+/// How chunks are written.
+#[derive(Clone, Copy)]
+pub(crate) struct ChunkWrite {
+    pub(crate) path: Path,
+    pub(crate) durable: bool,
+    /// The lease under which it happens.
+    pub(crate) lease: LeaseMode,
+}
+
+/// How often a transfer may take place.
+#[derive(Clone, Copy)]
+enum Times {
+    Any,
+    Once,
+}
 
 impl Client {
     /// The target that serves a group.
@@ -15,8 +31,20 @@ impl Client {
         })
     }
 
-    async fn transfer(&self, ino: InodeId, group: GroupId, op: StorageOp, buf: IoBuf) -> Result<()> {
-        self.store(self.member(group)?, ino, op, Some(buf)).await.map(drop)
+    async fn transfer(
+        &self,
+        ino: InodeId,
+        group: GroupId,
+        op: StorageOp,
+        buf: IoBuf,
+        times: Times,
+    ) -> Result<()> {
+        let target = self.member(group)?;
+        let reply = match times {
+            Times::Any => self.store(target, ino, op, Some(buf)).await,
+            Times::Once => self.store_once(target, ino, op, Some(buf)).await,
+        };
+        reply.map(drop)
     }
 
     /// Fills `buf` from `offset` of the file.
@@ -28,20 +56,24 @@ impl Client {
         buf: IoBuf,
         path: Path,
     ) -> Result<()> {
-        self.pieces(ino, layout, offset, buf, |local| StorageOp::Read { offset: local, path }).await
+        let read = |local| StorageOp::Read { offset: local, path };
+        self.pieces(ino, layout, offset, buf, read, Times::Any).await
     }
 
-    /// Writes `buf` at `offset` of the file.
+    /// Writes `buf` at `offset` of the file, under a lease.
     pub(crate) async fn write_chunks(
         &self,
         ino: InodeId,
         layout: &Layout,
         offset: u64,
         buf: IoBuf,
-        path: Path,
-        durable: bool,
+        how: ChunkWrite,
     ) -> Result<()> {
-        self.pieces(ino, layout, offset, buf, |local| StorageOp::Write { offset: local, path, durable }).await
+        let ChunkWrite { path, durable, lease } = how;
+        // Nobody else sees what is written before the lease is given up, which waits for the write.
+        let times = if lease == LeaseMode::Shared { Times::Once } else { Times::Any };
+        let write = |local| StorageOp::Write { offset: local, path, durable };
+        self.pieces(ino, layout, offset, buf, write, times).await
     }
 
     /// One transfer for each piece of the buffer, side by side.
@@ -52,16 +84,17 @@ impl Client {
         offset: u64,
         buf: IoBuf,
         op: impl Fn(u64) -> StorageOp,
+        times: Times,
     ) -> Result<()> {
         let range = ByteRange::at(offset, buf.len() as u64);
         let mut pieces = layout::pieces(layout, range);
         let Some(first) = pieces.next() else { return Ok(()) };
         if first.file == range {
-            return self.transfer(ino, first.group, op(first.local), buf).await;
+            return self.transfer(ino, first.group, op(first.local), buf, times).await;
         }
         let transfers = std::iter::once(first).chain(pieces).map(|piece| {
             let part = (piece.file.start - offset) as usize..(piece.file.end - offset) as usize;
-            self.transfer(ino, piece.group, op(piece.local), buf.slice(part))
+            self.transfer(ino, piece.group, op(piece.local), buf.slice(part), times)
         });
         first_error(rt::join_all(transfers.collect()).await)
     }

@@ -1,6 +1,7 @@
 //! Open files: what a descriptor does between open and close.
 
 use crate::access::Need;
+use crate::data::ChunkWrite;
 use crate::fill::{Entry, Fills};
 use crate::inode::{Content, OpenInode};
 use crate::{Client, Known, entry};
@@ -365,7 +366,10 @@ impl Client {
         how: WriteHow,
     ) -> Result<bool> {
         let path = self.path_of(how.direct, buf.len());
-        let written = self.write_chunks(inode.ino, layout, offset, buf.clone(), path, how.durable).await;
+        // It may become more meanwhile, but not less: who takes it away waits for the gate.
+        let lease = inode.content.lock().lease;
+        let chunks = ChunkWrite { path, durable: how.durable, lease };
+        let written = self.write_chunks(inode.ino, layout, offset, buf.clone(), chunks).await;
         let mut content = inode.content.lock();
         if let Err(error) = written {
             // Some targets may have taken their part. Beside other writers it can't be told from what they write, and stays.

@@ -15,6 +15,7 @@
 
 mod access;
 mod cancel;
+mod capabilities;
 mod data;
 mod describe;
 mod dir;
@@ -27,6 +28,7 @@ mod inode;
 mod lease;
 mod lock;
 mod names;
+mod numbers;
 mod patience;
 mod recall;
 mod services;
@@ -98,6 +100,12 @@ pub struct Client {
     session: SessionId,
     sequence: AtomicU64,
     services: Services,
+    /// What storage services are shown.
+    capabilities: capabilities::Capabilities,
+    /// Itself, for work beside a request.
+    myself: Weak<Client>,
+    /// Writes beside other sessions.
+    numbers: numbers::Numbers,
     storage: StorageChannels,
     map: MapHandle,
     server_cache: bool,
@@ -119,10 +127,13 @@ pub struct Client {
 impl Client {
     /// A client of the given services.
     pub fn new(options: ClientOptions) -> Arc<Client> {
-        Arc::new(Client {
+        Arc::new_cyclic(|myself| Client {
+            capabilities: capabilities::Capabilities::default(),
+            myself: myself.clone(),
             session: options.session,
             sequence: AtomicU64::new(1),
             services: Services::new(options.meta),
+            numbers: numbers::Numbers::default(),
             storage: options.storage,
             map: options.map,
             server_cache: options.server_cache,
@@ -194,10 +205,44 @@ impl Client {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        if let Some(error) = self.over() {
-            return Err(error);
+        self.send_to_storage(StorageRequest::new(self.session, target, ino, op), payload).await
+    }
+
+    /// The same for a write that others may see and overwrite as soon as it is done: it must not be done twice.
+    async fn store_once(
+        &self,
+        target: TargetId,
+        ino: InodeId,
+        op: StorageOp,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let numbered = self.numbers.next();
+        let number = Some(numbered.number);
+        let request = StorageRequest { number, ..StorageRequest::new(self.session, target, ino, op) };
+        let answer = self.send_to_storage(request, payload).await;
+        // After a time-out the request may still be on its way.
+        if !matches!(&answer, Err(error) if error.errno == Errno::ETIMEDOUT) {
+            numbered.answered();
         }
-        self.storage.call(StorageRequest { session: self.session, target, ino, op }, payload).await
+        answer
+    }
+
+    async fn send_to_storage(
+        &self,
+        mut request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let mut is_first = true;
+        loop {
+            if let Some(error) = self.over() {
+                return Err(error);
+            }
+            request.capability = self.capability(request.ino, &request.op).await?;
+            match self.storage.call(request.clone(), payload.clone()).await {
+                Err(error) if is_first && self.is_stale_capability(request.ino, &error) => is_first = false,
+                answer => return answer,
+            }
+        }
     }
 
     /// Space of all targets together, as management measured it a moment ago: it knows which targets share a disk.

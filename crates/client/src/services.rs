@@ -243,7 +243,12 @@ impl Client {
             answer.iter().for_each(|response| self.leases.take_grants(asked, service.node, response));
             self.directories.take(&self.leases, asked, &request.op, &answer);
             match answer {
-                Ok(MetaResponse { reply, .. }) => return Ok(Answer { reply, asked }),
+                Ok(MetaResponse { reply, capability, .. }) => {
+                    if let Some(capability) = capability {
+                        self.capabilities.keep(&request.op, &reply, capability);
+                    }
+                    return Ok(Answer { reply, asked });
+                }
                 // The service was started anew. What it has not answered it has not done, or finds in its records.
                 Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
                     self.wait_for_registration(service, registration, || error).await?;

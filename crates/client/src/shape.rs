@@ -2,6 +2,7 @@
 //! looks at shape: holes and copies.
 
 use crate::access::Need;
+use crate::data::ChunkWrite;
 use crate::file::Handle;
 use crate::inode::OpenInode;
 use crate::{Client, ReadHow, WriteHow, entry, file_info};
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{ByteRange, Errno, Error, InodeId, Layout, Result};
-use wire::{Allocate, MetaOp, Path, Seek, StorageOp, StorageReply};
+use wire::{Allocate, LeaseMode, MetaOp, Path, Seek, StorageOp, StorageReply};
 
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
@@ -120,7 +121,8 @@ impl Client {
             let buf = IoBuf::alloc(inline.len());
             buf.copy_from(0, inline);
             // Durable, because the inline copy may be gone from disk before the next sync of the chunks.
-            self.write_chunks(inode.ino, layout, 0, buf, Path::Cached, true).await?;
+            let how = ChunkWrite { path: Path::Cached, durable: true, lease: LeaseMode::Write };
+            self.write_chunks(inode.ino, layout, 0, buf, how).await?;
         }
         let attr = entry(self.report(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?)?;
         inode.content.lock().size = attr.size;

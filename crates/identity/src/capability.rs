@@ -10,12 +10,13 @@
 //! | 4 | 4 | id of the key |
 //! | 8 | 8 | session |
 //! | 16 | 8 | inode |
-//! | 24 | 8 | epoch |
+//! | 24 | 8 | holder: [`Role::fingerprint`](crate::Role::fingerprint) of who may use it; 0: whoever has the session |
 //! | 32 | 8 | expiry, Unix seconds |
 //! | 40 | 16 | the first 16 bytes of HMAC-SHA256 over bytes 0..40 |
 //!
-//! Whoever has the bytes has the right: they travel encrypted, or on a network that is trusted. They name the session, and a service compares that with
-//! the session that sends them.
+//! They name the session and its holder, and a service compares these with the session that sends them and with what its connection has proved.
+//! Clients with one certificate are one holder: among those, whoever has the bytes has the right. So they travel encrypted, or on a network that
+//! is trusted.
 
 use types::{InodeId, SessionId};
 
@@ -57,9 +58,9 @@ pub struct Grant {
     pub inode: InodeId,
     /// What is allowed.
     pub rights: Rights,
-    /// Generation of the session at the metadata service: storage services that fenced a session refuse all generations up to the one
-    /// that they were told.
-    pub epoch: u64,
+    /// The member to which it was given, as a fingerprint of what it proved to be: nobody else can use it, even if he gets hold of it. 0 where
+    /// nobody proves anything.
+    pub holder: u64,
     /// When it ends, Unix seconds.
     pub expires: u64,
 }
@@ -84,6 +85,8 @@ pub enum Refusal {
     Expired,
     #[error("the capability is of another session")]
     OtherSession,
+    #[error("the capability was given to somebody else")]
+    OtherHolder,
     #[error("the capability is for another file")]
     OtherInode,
     #[error("the capability doesn't allow this")]
@@ -99,16 +102,24 @@ impl Refusal {
 
 impl From<Refusal> for types::Error {
     fn from(refusal: Refusal) -> types::Error {
-        let errno = if refusal.is_stale() { types::Errno::ESTALE } else { types::Errno::EACCES };
+        let errno = if refusal.is_stale() { types::Errno::EKEYEXPIRED } else { types::Errno::EACCES };
         types::Error::new(errno, refusal.to_string()).hint("close the file and open it again")
     }
 }
 
 impl Grant {
-    /// Whether this allows a session to do something with a file.
-    pub fn check(&self, session: SessionId, inode: InodeId, wanted: Rights) -> Result<(), Refusal> {
+    /// Whether this allows a session of a holder to do something with a file.
+    pub fn check(
+        &self,
+        session: SessionId,
+        holder: u64,
+        inode: InodeId,
+        wanted: Rights,
+    ) -> Result<(), Refusal> {
         if self.session != session {
             Err(Refusal::OtherSession)
+        } else if self.holder != holder {
+            Err(Refusal::OtherHolder)
         } else if self.inode != inode {
             Err(Refusal::OtherInode)
         } else if !self.rights.allow(wanted) {
@@ -126,7 +137,7 @@ impl Grant {
         bytes[4..8].copy_from_slice(&key.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.session.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.inode.0.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.holder.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.expires.to_le_bytes());
         bytes
     }
@@ -165,7 +176,7 @@ impl Capability {
             session: SessionId(u64::from_le_bytes(self.field(8))),
             inode: InodeId(u64::from_le_bytes(self.field(16))),
             rights: Rights(rights),
-            epoch: u64::from_le_bytes(self.field(24)),
+            holder: u64::from_le_bytes(self.field(24)),
             expires: u64::from_le_bytes(self.field(32)),
         })
     }

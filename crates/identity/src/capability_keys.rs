@@ -103,6 +103,11 @@ impl CapabilityKeys {
         self.signing = self.keys.len() - 1;
     }
 
+    /// Whether the newest key doesn't sign yet.
+    pub fn is_staged(&self) -> bool {
+        self.signing + 1 < self.keys.len()
+    }
+
     /// Signs.
     pub fn sign(&self, grant: &Grant) -> Capability {
         self.keys[self.signing].sign(grant)

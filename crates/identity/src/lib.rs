@@ -28,6 +28,7 @@
 mod authority;
 mod capability;
 mod capability_keys;
+mod capability_ring;
 mod credentials;
 mod error;
 mod files;
@@ -44,6 +45,7 @@ mod verifier;
 pub use authority::{Authority, CaCertificate, Fingerprint, Validity};
 pub use capability::{CAPABILITY_BYTES, Capability, Grant, Refusal, Rights};
 pub use capability_keys::{CapabilityKey, CapabilityKeys, VerifiedCache};
+pub use capability_ring::{CapabilityRing, CoreRing};
 pub use credentials::{Credentials, PendingKey};
 pub use error::{Error, Result};
 pub use identity::Identity;

@@ -33,6 +33,16 @@ pub const MAX_CLIENT_NAME: usize = 64;
 /// not have expired yet.
 pub const MAX_CAPABILITY_KEYS: usize = 4;
 
+/// How long a capability is valid, seconds. Long enough that a file in use is seldom asked for again, short enough that what was stolen or belongs
+/// to an ended session is soon worth nothing.
+pub const CAPABILITY_VALIDITY_S: u64 = 600;
+
+/// How long a key of capabilities signs, seconds: a day.
+pub const KEY_ROTATION_S: i64 = 24 * 3600;
+
+/// How long a new key is only handed out before it signs, seconds: a node that hasn't heard of management for so long takes no changes any more.
+pub const KEY_SPREAD_S: i64 = 60;
+
 /// Capabilities that a core remembers as verified. Files in use at the same time on one core; 80 bytes each.
 pub const VERIFIED_CAPABILITIES: usize = 1024;
 

@@ -65,6 +65,15 @@ impl Role {
     }
 }
 
+impl Role {
+    /// A number for comparing what two connections have proved: the first bytes of the SHA-256 of its name, little-endian. Never 0.
+    pub fn fingerprint(&self) -> u64 {
+        let digest = ring::digest::digest(&ring::digest::SHA256, self.to_string().as_bytes());
+        let first = digest.as_ref().first_chunk().expect("a digest is longer than a number");
+        u64::from_le_bytes(*first).max(1)
+    }
+}
+
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

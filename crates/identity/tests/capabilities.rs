@@ -15,7 +15,7 @@ fn grant() -> Grant {
         session: SessionId(0x0102_0304_0506_0708),
         inode: InodeId(0x000a_0b0c_0d0e_0f10),
         rights: Rights::READ_WRITE,
-        epoch: 0x1112_1314_1516_1718,
+        holder: 0x1112_1314_1516_1718,
         expires: NOW + 60,
     }
 }

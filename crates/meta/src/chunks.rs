@@ -59,7 +59,7 @@ impl Chunks {
         let mut calls = Vec::new();
         for (stripe, group) in layout.groups.iter().enumerate() {
             for target in self.members(*group)? {
-                let request = StorageRequest { session: SessionId(0), target, ino, op: op(stripe) };
+                let request = StorageRequest::new(SessionId(0), target, ino, op(stripe));
                 let call = self.channels.call(request, None);
                 calls.push(async move { call.await.map(|reply| (stripe, reply)) });
             }
@@ -69,7 +69,7 @@ impl Chunks {
 
     /// One request to one target.
     pub async fn on(&self, target: TargetId, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
-        self.channels.call(StorageRequest { session: SessionId(0), target, ino, op }, None).await
+        self.channels.call(StorageRequest::new(SessionId(0), target, ino, op), None).await
     }
 
     /// The stripe of a layout that a target has; `None` when it has none.

@@ -18,6 +18,7 @@ use prost::Message;
 use rt::sync::Event;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -108,13 +109,21 @@ impl MetaService {
     }
 
     /// As a session asks for it itself. What it had before is gone, but for what it has open.
-    pub(crate) async fn register(&self, id: SessionId, in_use: &[InodeId]) -> Result<()> {
+    pub(crate) async fn register(
+        &self,
+        id: SessionId,
+        in_use: &[InodeId],
+        holder: Option<u64>,
+    ) -> Result<()> {
+        let known = self.sessions.find(id).zip(holder);
+        known.map_or(Ok(()), |(session, holder)| self.check_holder(&session, holder))?;
         if self.grace.awaits_registration(id) {
             // What it wrote and hadn't reported is settled before others may ask for it, who are not stopped by a lease any more.
             self.settle_session(id).await?;
         }
         self.make_known(id, SessionKind::Remote).await?;
         let session = self.sessions.get(id)?;
+        session.holder.store(holder.unwrap_or(0), Ordering::Relaxed);
         self.leases.end_session(id);
         let asker = session.asker();
         in_use.iter().for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));

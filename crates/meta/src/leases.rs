@@ -108,6 +108,11 @@ impl Leases {
         self.on(ino, |table| table.is_written_elsewhere(session, ino))
     }
 
+    /// As [`LeaseTable::is_written_by`].
+    pub fn is_written_by(&self, session: SessionId, ino: InodeId) -> bool {
+        self.on(ino, |table| table.is_written_by(session, ino))
+    }
+
     /// As [`LeaseTable::mark_in_use`].
     pub fn mark_in_use(&self, asker: Asker, ino: InodeId) -> bool {
         self.on(ino, |table| table.mark_in_use(asker, ino))

@@ -24,6 +24,7 @@
 
 mod administer;
 mod cache;
+mod capable;
 mod chunks;
 mod coherence;
 mod errand;

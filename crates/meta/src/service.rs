@@ -10,14 +10,15 @@ use crate::neighbours::{Company, Neighbours};
 use crate::sessions::{Session, Sessions};
 use crate::stats::MetaStats;
 use crate::view::{View, not_owner, store_error};
+use identity::CapabilityRing;
 use kv::Store;
 use namespace::locks::{Holder, LockRequest, OnConflict};
 use namespace::{Applied, Env, ReadError};
-use net::{Handler, LocalFuture, StorageChannels};
+use net::{Caller, Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
 use rt::IoBuf;
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use types::{
     ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
     TargetId,
@@ -47,6 +48,8 @@ pub struct MetaService {
     pub(crate) leases: Leases,
     /// Sessions that ended without a target's knowledge. Evictions while it is down bound them.
     pub(crate) owed_fences: Mutex<Vec<(SessionId, TargetId)>>,
+    /// What capabilities are signed with; nothing if none are handed out.
+    pub(crate) capabilities: OnceLock<Arc<CapabilityRing>>,
     pub(crate) chunks: Chunks,
     /// There may be chunks to delete.
     pub(crate) doomed: rt::sync::Event,
@@ -115,6 +118,7 @@ impl MetaService {
             locks: Locks::default(),
             leases: Leases::default(),
             owed_fences: Mutex::default(),
+            capabilities: OnceLock::new(),
             chunks: Chunks { map, channels: storage },
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
@@ -150,8 +154,9 @@ impl MetaService {
         partition.0 < self.options.partitions
     }
 
-    async fn answer(&self, request: MetaRequest) -> Result<MetaResponse> {
-        let answer = self.dispatch(request).await;
+    /// `holder`: who asks, if that is another process.
+    async fn answer(&self, request: MetaRequest, holder: Option<u64>) -> Result<MetaResponse> {
+        let answer = self.dispatch(request, holder).await;
         self.executors.counters.commands.add(1);
         if answer.is_err() {
             self.executors.counters.refused.add(1);
@@ -159,14 +164,15 @@ impl MetaService {
         answer
     }
 
-    async fn dispatch(&self, request: MetaRequest) -> Result<MetaResponse> {
+    async fn dispatch(&self, request: MetaRequest, holder: Option<u64>) -> Result<MetaResponse> {
         if let MetaOp::Register { in_use } = &request.op {
-            return self.register(request.session, in_use).await.map(|()| MetaReply::Unit.into());
+            return self.register(request.session, in_use, holder).await.map(|()| MetaReply::Unit.into());
         }
         if let MetaOp::ReclaimLocks { locks } = &request.op {
             return self.reclaim_locks(request.session, locks).await.map(|()| MetaReply::Unit.into());
         }
         let session = self.session_of(request.session)?;
+        holder.map_or(Ok(()), |holder| self.check_holder(&session, holder))?;
         if session.is_remote() {
             session.hear();
         }
@@ -196,7 +202,8 @@ impl MetaService {
                 }
                 let Answered { reply, granted } = self.execute_at_home(&request, &session).await?;
                 let Granted { grants, recalls, directories } = granted;
-                return Ok(MetaResponse { reply, grants, recalls, directories });
+                let capability = self.capability_for(&session, &request.op, &reply);
+                return Ok(MetaResponse { reply, grants, recalls, capability, directories });
             }
         };
         Ok(reply.into())
@@ -358,7 +365,16 @@ impl MetaService {
 
 impl Handler<MetaRequest, MetaResponse> for MetaService {
     fn handle(&self, request: MetaRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
-        Box::pin(self.answer(request))
+        Box::pin(self.answer(request, None))
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: MetaRequest,
+        _payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<MetaResponse>> {
+        Box::pin(self.answer(request, Some(caller.holder)))
     }
 }
 

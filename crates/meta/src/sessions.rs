@@ -29,6 +29,8 @@ pub enum SessionKind {
 pub(crate) struct Session {
     pub id: SessionId,
     pub kind: SessionKind,
+    /// What its client has proved to be when it registered: [`net::Caller::holder`].
+    pub holder: AtomicU64,
     replies: Mutex<Replies>,
     /// No request of it is carried out any more.
     ended: AtomicBool,
@@ -187,6 +189,7 @@ impl Session {
         Session {
             id,
             kind,
+            holder: AtomicU64::new(0),
             replies: Mutex::default(),
             ended: AtomicBool::new(false),
             heard_ns: AtomicU64::new(rt::monotonic_ns()),

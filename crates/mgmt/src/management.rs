@@ -60,6 +60,8 @@ pub trait Gate: Send + Sync {
     fn check(&self, join: &Join, now_s: i64) -> types::Result<()>;
     /// Uses the token up, and certifies the node: PEM, or nothing where connections are plain.
     fn admit(&self, join: &Join, node: NodeId, now_s: i64) -> types::Result<String>;
+    /// The keys of capabilities as they are at this time, as text; it changes them when it is time.
+    fn capability_keys(&self, now_s: i64) -> types::Result<String>;
     /// A new token, for a node or for clients.
     fn token(&self, client: bool, now_s: i64) -> types::Result<String>;
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use types::{ClusterMap, Epoch, Errno, Error, NodeId, Result, Target, TargetId};
 use wire::mgmt::{
-    Alive, Heartbeat, Join, Joined, MAX_TIDY_FILES, NodeInfo, Register, Registered, TargetInfo,
+    Alive, Heartbeat, Join, Joined, MAX_TIDY_FILES, NodeInfo, Register, Registered, Secret, TargetInfo,
 };
 use wire::{MgmtReply, MgmtRequest};
 
@@ -170,7 +170,8 @@ impl Management {
         })
         .await?;
         tracing::info!(node = node.0, targets = register.targets.len(), "node {node} has registered");
-        Ok(MgmtReply::Registered(Registered { lease_ms: lease_ms(), map: self.current() }))
+        let keys = self.keys(now_s)?;
+        Ok(MgmtReply::Registered(Registered { lease_ms: lease_ms(), map: self.current(), keys }))
     }
 
     async fn heartbeat(&self, beat: Heartbeat) -> Result<MgmtReply> {
@@ -206,7 +207,8 @@ impl Management {
             self.refresh().await?;
         }
         let map = Some(self.current()).filter(|map| map.epoch > beat.epoch);
-        Ok(MgmtReply::Alive(Alive { lease_ms: lease_ms(), map }))
+        let keys = self.keys(rt::now().secs)?;
+        Ok(MgmtReply::Alive(Alive { lease_ms: lease_ms(), map, keys }))
     }
 
     async fn goodbye(&self, node: NodeId, instance: u64) -> Result<MgmtReply> {
@@ -310,6 +312,11 @@ impl Management {
             Error::new(Errno::EOPNOTSUPP, "this cluster is one process: it has no nodes")
                 .hint("weft cluster init makes a cluster of several machines")
         })
+    }
+
+    /// What nodes need to check capabilities. Only they are told: only they may register.
+    fn keys(&self, now_s: i64) -> Result<Secret> {
+        Ok(Secret(self.gate()?.capability_keys(now_s)?))
     }
 
     fn gate(&self) -> Result<&Arc<dyn Gate>> {

@@ -61,6 +61,11 @@ impl StatePaths {
         self.root.join("tokens.toml")
     }
 
+    /// The keys of capabilities, on the management node.
+    pub fn capability_keys(&self) -> PathBuf {
+        self.root.join("capability-keys.toml")
+    }
+
     /// What a client needs, on the management node.
     pub fn cluster_file(&self) -> PathBuf {
         self.root.join("client.toml")

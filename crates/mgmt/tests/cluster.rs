@@ -33,6 +33,10 @@ impl Gate for Sesame {
         Ok(format!("certificate of {node}"))
     }
 
+    fn capability_keys(&self, _now_s: i64) -> Result<String> {
+        Ok("keys".into())
+    }
+
     fn token(&self, client: bool, _now_s: i64) -> Result<String> {
         Ok(format!("token for {client}"))
     }

@@ -228,6 +228,11 @@ impl LeaseTable {
         self.inodes.get(&ino).is_some_and(|entry| entry.others(session).any(Holder::writes))
     }
 
+    /// True when a session may write the inode.
+    pub fn is_written_by(&self, session: SessionId, ino: InodeId) -> bool {
+        self.inodes.get(&ino).and_then(|entry| entry.find(session)).is_some_and(Holder::writes)
+    }
+
     /// Whether a recall is still unanswered.
     pub fn is_due(&self, due: &Due) -> bool {
         let holder = self.inodes.get(&due.ino).and_then(|entry| entry.find(due.session));

@@ -11,6 +11,8 @@ pub struct Caller {
     pub name: String,
     /// What it has proved. Whoever answers requests goes by this, not by the name.
     pub proof: Proof,
+    /// Fingerprint of the role that it has proved; 0 for none. Compared with every request.
+    pub holder: u64,
     /// Where it connects from.
     pub address: Address,
     /// How the connection is carried.

@@ -6,7 +6,7 @@ use rt::IoBuf;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use types::Result;
+use types::{Errno, Error, Result};
 use wire::{Message, Request};
 
 /// A future that stays on its core.
@@ -26,6 +26,50 @@ pub trait Handler<Req, Rep>: Send + Sync {
     ) -> LocalFuture<'a, Result<Rep>> {
         let _ = caller;
         self.handle(request, payload)
+    }
+
+    /// As [`Handler::handle_from`], for one that may have to wait for something before it begins and shouldn't begin when nobody waits for it any
+    /// more: then its caller has been told that it failed, and has gone on.
+    fn handle_until<'a>(
+        &'a self,
+        caller: &'a Caller,
+        deadline: Deadline,
+        request: Req,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<Rep>> {
+        let _ = deadline;
+        self.handle_from(caller, request, payload)
+    }
+}
+
+/// How long somebody waits for an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deadline {
+    /// By this machine's monotonic clock, counted from when the request came: never earlier than the caller counts.
+    at_ns: u64,
+}
+
+impl Deadline {
+    /// As long as it takes.
+    pub const NEVER: Deadline = Deadline { at_ns: u64::MAX };
+
+    /// So many milliseconds after a time of the monotonic clock; 0: never.
+    pub fn after(came_ns: u64, wait_ms: u32) -> Deadline {
+        match wait_ms {
+            0 => Deadline::NEVER,
+            ms => Deadline { at_ns: came_ns.saturating_add(u64::from(ms) * 1_000_000) },
+        }
+    }
+
+    /// Whether nobody waits any more.
+    pub fn is_over(self) -> bool {
+        self.at_ns != u64::MAX && rt::monotonic_ns() > self.at_ns
+    }
+
+    /// The error of a request that comes too late; it is read in logs, if at all.
+    pub fn error(self) -> Error {
+        Error::new(Errno::ETIMEDOUT, "the request could only have begun when its client had given it up")
+            .hint("see what its service waited for in its log")
     }
 }
 

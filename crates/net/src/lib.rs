@@ -47,7 +47,7 @@ mod stream;
 mod tls;
 
 pub use caller::{Caller, Proof};
-pub use channel::{Channel, Handler, LocalFuture};
+pub use channel::{Channel, Deadline, Handler, LocalFuture};
 pub use client::{AddressFailure, ClientIdentity, LinkStatus, Peer, PeerOptions, PeerStatus};
 pub use liveness::Liveness;
 pub use meta_channels::{MetaChannel, MetaChannels};

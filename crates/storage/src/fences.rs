@@ -58,11 +58,28 @@ impl Fences {
         Ok(Running { place, session })
     }
 
-    /// Refuses all further requests of a session, and waits for those that run.
-    pub(crate) async fn fence(&self, session: SessionId) {
+    /// Refuses all further requests of a session.
+    pub(crate) fn refuse(&self, session: SessionId) {
         for place in &self.places {
             place.state.lock().fenced.insert(session);
         }
+    }
+
+    /// Takes it back, for a session that is over for so long that nothing of it can come any more.
+    pub(crate) fn forget(&self, session: SessionId) {
+        for place in &self.places {
+            place.state.lock().fenced.remove(&session);
+        }
+    }
+
+    /// Whether a session is refused.
+    pub(crate) fn is_fenced(&self, session: SessionId) -> bool {
+        self.places[own_place()].state.lock().fenced.contains(&session)
+    }
+
+    /// Refuses all further requests of a session, and waits for those that run.
+    pub(crate) async fn fence(&self, session: SessionId) {
+        self.refuse(session);
         for place in &self.places {
             loop {
                 let drained = {

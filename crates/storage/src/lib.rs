@@ -9,8 +9,11 @@
 
 mod alarm;
 mod convert;
+mod ended;
 mod fences;
 mod lease;
+mod once;
+mod permit;
 mod service;
 
 pub use lease::ServingLease;

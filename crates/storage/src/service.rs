@@ -2,13 +2,17 @@
 
 use crate::alarm::Alarm;
 use crate::convert;
+use crate::ended::EndedSessions;
 use crate::fences::Fences;
 use crate::lease::ServingLease;
+use crate::once::{Once, Turn};
+use crate::permit::Permit;
 use chunkstore::{Kind, Store, StoreError};
-use net::{Handler, LocalFuture};
+use identity::CapabilityRing;
+use net::{Caller, Deadline, Handler, LocalFuture};
 use rt::IoBuf;
 use rt::sync::Event;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
@@ -37,8 +41,12 @@ pub struct Counters {
 
 struct Served {
     store: Arc<Store>,
-    /// Set when it may be shown to clients.
-    is_open: Event,
+    /// Whether clients are let in, and what those wait for that came before. Every request looks at the first, which takes no lock.
+    is_open: AtomicBool,
+    opened: Event,
+    /// Changes that must not be done again.
+    once: Once,
+    ended: EndedSessions,
     alarm: Alarm,
     requests: AtomicU64,
     no_space: AtomicU64,
@@ -55,6 +63,8 @@ pub struct StorageService {
     complete: Event,
     lease: Arc<ServingLease>,
     fences: Fences,
+    /// What is demanded of requests from other processes; nothing if it isn't set.
+    permit: OnceLock<Permit>,
 }
 
 impl StorageService {
@@ -79,7 +89,14 @@ impl StorageService {
             complete: Event::new(),
             lease,
             fences: Fences::default(),
+            permit: OnceLock::new(),
         }
+    }
+
+    /// Demands capabilities of clients from now on.
+    pub fn demand_capabilities(&self, ring: Arc<CapabilityRing>) {
+        // Who has demanded them does not begin to demand others.
+        self.permit.get_or_init(|| Permit::new(ring));
     }
 
     /// Serves one more target, at first to other services (session 0) only: what a crash left is put right before clients see it.
@@ -95,9 +112,14 @@ impl StorageService {
                 Error::new(Errno::ENOSPC, message).hint(format!("serve target {target} from another node"))
             );
         };
+        let (ended, sessions) = EndedSessions::of(&store);
+        sessions.into_iter().for_each(|session| self.fences.refuse(session));
         slot.get_or_init(|| Served {
             alarm: Alarm::default(),
-            is_open: Event::new(),
+            is_open: AtomicBool::new(false),
+            opened: Event::new(),
+            once: Once::of(&store, |session| self.fences.is_fenced(session)),
+            ended,
             requests: AtomicU64::new(0),
             no_space: AtomicU64::new(0),
             io_errors: AtomicU64::new(0),
@@ -114,7 +136,9 @@ impl StorageService {
     /// Lets clients use a target from now on.
     pub fn open_to_clients(&self, target: TargetId) {
         if let Some(served) = self.find(target) {
-            served.is_open.set();
+            served.once.open();
+            served.is_open.store(true, Ordering::Release);
+            served.opened.set();
         }
     }
 
@@ -141,32 +165,59 @@ impl StorageService {
         })
     }
 
-    async fn answer(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+    async fn answer(
+        &self,
+        request: StorageRequest,
+        deadline: Deadline,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
         let served = match self.find(request.target) {
             Some(served) => served,
             None => self.await_target(request.target).await?,
         };
         served.requests.fetch_add(1, Ordering::Relaxed);
         if let StorageOp::Fence { session } = request.op {
-            self.fences.fence(session).await;
-            return Ok(StorageReply::Unit);
+            return self.fence(served, session).await;
         }
         // Before the request counts as running: a fence doesn't wait for what waits here.
-        if request.session != SessionId(0) && !served.is_open.is_set() {
-            served.wait_until_open().await?;
+        if request.session != SessionId(0) {
+            if !served.is_open.load(Ordering::Acquire) {
+                served.wait_until_open().await?;
+            }
+            if served.once.has_closed_files() {
+                let rows = served.store.recent();
+                served.once.wait_for(rows, request.session, request.ino, request.number).await?;
+            }
         }
         if is_change(&request.op) && !self.lease.holds(rt::monotonic_ns()) {
             self.wait_for_lease(request.target).await?;
+        }
+        // A write that is done after its program was told that it failed could come over what the program wrote then.
+        if deadline.is_over() {
+            return Err(deadline.error());
         }
         let _running = self.fences.enter(request.session)?;
         let needs_payload = matches!(request.op, StorageOp::Read { .. } | StorageOp::Write { .. });
         if needs_payload && payload.is_none() {
             return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
         }
+        if let (Some(_), StorageOp::Write { .. }) = (request.number, &request.op) {
+            return served.write_once(request, payload).await;
+        }
         match perform(&served.store, request.ino, request.op, payload).await {
             Ok(reply) => Ok(reply),
             Err(e) => Err(served.failed(&e)),
         }
+    }
+
+    /// Ends a session here, for all targets; that one of them keeps it in mind is enough for them to know it after a start.
+    async fn fence(&self, served: &Served, session: SessionId) -> Result<StorageReply> {
+        self.fences.fence(session).await;
+        if let Some(other) = served.ended.keep(&served.store, session, rt::now().secs).await? {
+            self.fences.forget(other);
+        }
+        self.served().for_each(|served| served.once.forget(session));
+        Ok(StorageReply::Unit)
     }
 }
 
@@ -214,12 +265,33 @@ fn is_change(op: &StorageOp) -> bool {
 impl Served {
     #[cold]
     async fn wait_until_open(&self) -> Result<()> {
-        if rt::timeout(PATIENCE, self.is_open.wait()).await.is_some() {
+        if rt::timeout(PATIENCE, self.opened.wait()).await.is_some() {
             return Ok(());
         }
         let message = format!("target {} is still being put right after a crash", self.store.target());
         Err(Error::new(Errno::ETIMEDOUT, message)
             .hint("it needs the metadata service for that: check that it runs (weft health)"))
+    }
+
+    /// A write that other clients may have seen, and overwritten, when it comes again.
+    async fn write_once(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        let (Some(number), StorageOp::Write { offset, path, durable }) = (request.number, request.op) else {
+            return Err(Errno::EINVAL.into());
+        };
+        let (ino, rows) = (request.ino, self.store.recent());
+        let doing = match self.once.begin(rows, request.session, number, ino).await? {
+            Turn::Do(doing) => doing,
+            Turn::Answered(answer) => return answer.map(|()| StorageReply::Unit),
+        };
+        let (data, path) = (payload.unwrap_or_else(|| IoBuf::alloc(0)), convert::path(path));
+        let durability = convert::durability(durable);
+        let written = self.store.write_then(ino, offset, &data, path, durability, doing.note_done()).await;
+        let written = match written {
+            // The row, too: what it stands for would be done again after the power was cut.
+            Ok(()) if durable => rows.sync().await,
+            written => written,
+        };
+        doing.end(written.map_err(|e| self.failed(&e))).await.map(|()| StorageReply::Unit)
     }
 
     fn failed(&self, error: &StoreError) -> Error {
@@ -274,6 +346,31 @@ impl Handler<StorageRequest, StorageReply> for StorageService {
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> LocalFuture<'_, Result<StorageReply>> {
-        Box::pin(self.answer(request, payload))
+        Box::pin(self.answer(request, Deadline::NEVER, payload))
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<StorageReply>> {
+        self.handle_until(caller, Deadline::NEVER, request, payload)
+    }
+
+    fn handle_until<'a>(
+        &'a self,
+        caller: &'a Caller,
+        deadline: Deadline,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<StorageReply>> {
+        let Some(permit) = self.permit.get() else {
+            return Box::pin(self.answer(request, deadline, payload));
+        };
+        Box::pin(async move {
+            permit.check(&caller.name, caller.holder, &request).await?;
+            self.answer(request, deadline, payload).await
+        })
     }
 }

@@ -52,7 +52,7 @@ async fn ask_as(
     payload: Option<IoBuf>,
 ) -> Result<StorageReply> {
     let service: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
-    let request = StorageRequest { session, target: TargetId(target), ino: INO, op };
+    let request = StorageRequest::new(session, TargetId(target), INO, op);
     Channel::in_process(service).call(request, payload).await
 }
 

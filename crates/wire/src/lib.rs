@@ -17,7 +17,7 @@
 //! use wire::{Message, Path, Request, StorageOp, StorageRequest};
 //!
 //! let op = StorageOp::Read { offset: 4096, path: Path::Cached };
-//! let request = StorageRequest { session: SessionId(7), target: TargetId(12), ino: InodeId(77), op };
+//! let request = StorageRequest::new(SessionId(7), TargetId(12), InodeId(77), op);
 //! let mut body = Vec::new();
 //! request.encode(&mut body);
 //! let service = StorageRequest::SERVICE as u8;
@@ -51,4 +51,6 @@ pub use meta::{
 pub use mgmt::{MgmtReply, MgmtRequest};
 pub use partitions::{Access, PartitionsReply, PartitionsRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
-pub use storage::{Allocate, Path, Seek, StorageOp, StorageReply, StorageRequest};
+pub use storage::{
+    Allocate, CAPABILITY_BYTES, Capability, Number, Path, Seek, StorageOp, StorageReply, StorageRequest,
+};

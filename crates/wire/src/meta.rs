@@ -1,6 +1,8 @@
 //! Requests to a metadata service.
 
-use crate::{Grant, HeldLock, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Recall, Yield};
+use crate::{
+    Capability, Grant, HeldLock, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Recall, Yield,
+};
 use bytes::Bytes;
 use types::{
     Attr, Chooser, Credentials, InodeId, Layout, PartitionId, SessionId, SetAttr, StripePattern, Timestamp,
@@ -341,6 +343,8 @@ pub struct MetaResponse {
     /// Recalls of this session that had been made when they were granted: a client that has seen a later one can't tell whether it was
     /// for these, and doesn't rely on them.
     pub recalls: u64,
+    /// What the session may do with the chunks of the file that the answer is about, to be shown to storage services.
+    pub capability: Option<Capability>,
     /// Directories that the request has changed and on which the session holds a lease, as they are now.
     pub directories: Vec<DirectoryState>,
 }
@@ -356,6 +360,6 @@ pub struct DirectoryState {
 
 impl From<MetaReply> for MetaResponse {
     fn from(reply: MetaReply) -> MetaResponse {
-        MetaResponse { reply, grants: Vec::new(), recalls: 0, directories: Vec::new() }
+        MetaResponse { reply, grants: Vec::new(), recalls: 0, capability: None, directories: Vec::new() }
     }
 }

@@ -208,6 +208,20 @@ pub struct Registered {
     pub lease_ms: u64,
     /// The current map.
     pub map: Arc<ClusterMap>,
+    /// What capabilities are signed and checked with.
+    #[serde(default)]
+    pub keys: Secret,
+}
+
+/// Text that is shown to nobody: keys, as they are handed from management to nodes.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(secret)")
+    }
 }
 
 /// A node may go on.
@@ -217,6 +231,9 @@ pub struct Alive {
     pub lease_ms: u64,
     /// A map that is newer than the one it knows.
     pub map: Option<Arc<ClusterMap>>,
+    /// As in [`Registered`].
+    #[serde(default)]
+    pub keys: Secret,
 }
 
 /// A node for people.
@@ -385,7 +402,8 @@ mod tests {
             }],
             ..ClusterMap::default()
         };
-        let alive = MgmtReply::Alive(Alive { lease_ms: 10_000, map: Some(Arc::new(map)) });
+        let alive =
+            MgmtReply::Alive(Alive { lease_ms: 10_000, map: Some(Arc::new(map)), keys: Secret::default() });
         let expected = r#"{"answer":"alive","lease_ms":10000,"map":{"epoch":2,"nodes":[{"id":1,"name":"a","addresses":["127.0.0.1:7500"],"roles":["mgmt"],"state":"probably-offline","version":"0.1.0"}],"targets":[],"pools":[],"groups":[]}}"#;
         assert_eq!(text(&alive), expected);
         assert_eq!(MgmtReply::decode(expected.as_bytes()).unwrap(), alive);

@@ -11,8 +11,58 @@ pub struct StorageRequest {
     pub target: TargetId,
     /// The file whose chunk file it is about.
     pub ino: InodeId,
+    /// What makes a change one that is done once, however often it is sent: see [`Number`].
+    pub number: Option<Number>,
+    /// The metadata service's word that the session may do it.
+    pub capability: Option<Capability>,
     /// What is asked.
     pub op: StorageOp,
+}
+
+impl StorageRequest {
+    /// A request that may be repeated without harm, by whom nobody asks for a capability.
+    pub fn new(session: SessionId, target: TargetId, ino: InodeId, op: StorageOp) -> StorageRequest {
+        StorageRequest { session, target, ino, number: None, capability: None, op }
+    }
+}
+
+/// Numbers a change among those of its session. A service does a change with a number once, and answers repetitions as it answered the first.
+///
+/// A session sends its numbered changes in *lanes*: in each of them one after the other, the next when the one before was answered. So a
+/// service has to remember one number a lane. A lane whose last change was never answered isn't used again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)]
+pub struct Number {
+    pub lane: u32,
+    /// Grows by one with every change of the lane, from 1.
+    pub sequence: u32,
+}
+
+/// Length of a capability, bytes.
+pub const CAPABILITY_BYTES: usize = 56;
+
+/// A signed permission as it travels. It is made and checked by the services (`identity::capability` has the format); who was given it may look at
+/// what it says.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Capability(pub [u8; CAPABILITY_BYTES]);
+
+impl Capability {
+    /// Whether it says that data may be changed.
+    pub fn may_write(&self) -> bool {
+        self.0[1] & 2 != 0
+    }
+
+    /// When it says that it ends, Unix seconds.
+    pub fn expires_s(&self) -> u64 {
+        u64::from_le_bytes(self.0[32..40].try_into().expect("eight bytes"))
+    }
+}
+
+impl std::fmt::Debug for Capability {
+    /// Without what it proves itself by: whoever can say that may use it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Capability")
+    }
 }
 
 /// How data takes its way between buffer and disk.

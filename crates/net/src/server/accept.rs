@@ -93,6 +93,7 @@ async fn shake_hands(
         return Ok(None);
     }
     let caller = Caller {
+        holder: proof.role().map_or(0, |role| role.fingerprint()),
         name: proof.role().map_or(hello.name, |role| role.to_string()),
         proof,
         address,

@@ -12,7 +12,7 @@ use crate::limits::{DIRECT_RECEIVE_BYTES, WELCOME_PING_INTERVAL};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::Stream;
-use crate::{Caller, Proof};
+use crate::{Caller, Deadline, LocalFuture, Proof};
 use rt::IoBuf;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,6 +20,14 @@ use std::time::Duration;
 use types::{Errno, Error, Result};
 use wire::frame::{Header, Kind, MAX_BODY_BYTES, VERSION, Welcome};
 use wire::{Answer, Message, Service};
+
+/// A request on its way to its answer.
+struct Begun {
+    answer: Answer,
+    work: LocalFuture<'static, Result<Vec<u8>>>,
+    payload: Option<IoBuf>,
+    permit: Permit,
+}
 
 /// One connection of a client.
 pub(super) struct Connection {
@@ -185,6 +193,7 @@ impl Connection {
     }
 
     async fn receive_request(self: &Rc<Self>, header: Header, inbound: &mut Inbound) -> Result<(), Fault> {
+        let deadline = Deadline::after(inbound.heard().at_ns.get(), header.deadline_ms);
         let limits = &self.core.shared.options.limits;
         if self.requests.running() >= limits.requests_per_connection {
             return Err(Fault::unexpected("more requests are in flight than were allowed"));
@@ -211,7 +220,8 @@ impl Connection {
             return Ok(());
         }
         match job {
-            Ok(job) => self.begin(&header, job, payload, permit),
+            Ok(_) if deadline.is_over() => self.answer_error(header.id, &deadline.error()),
+            Ok(job) => self.begin(&header, job, deadline, payload, permit),
             Err(error) => self.answer_error(header.id, &error),
         }
         Ok(())
@@ -230,22 +240,31 @@ impl Connection {
         Ok(route.decode(body)?)
     }
 
-    fn begin(self: &Rc<Self>, header: &Header, job: Job, payload: Option<IoBuf>, permit: Permit) {
+    fn begin(
+        self: &Rc<Self>,
+        header: &Header,
+        job: Job,
+        deadline: Deadline,
+        payload: Option<IoBuf>,
+        permit: Permit,
+    ) {
         let running = self.requests.begin(header.id, job.answer == Answer::Waits);
         let payload = match job.answer {
             Answer::Fills => Some(IoBuf::alloc(header.wanted_bytes as usize)),
             Answer::Plain | Answer::Waits => payload,
         };
         let (connection, id) = (self.clone(), header.id);
-        rt::spawn(async move { connection.perform(running, id, job, payload, permit).await });
+        let work = (job.run)(self.caller.clone(), deadline, payload.clone());
+        let job = Begun { answer: job.answer, work, payload, permit };
+        rt::spawn(async move { connection.perform(running, id, job).await });
     }
 
-    async fn perform(&self, running: Running, id: u64, job: Job, payload: Option<IoBuf>, permit: Permit) {
+    async fn perform(&self, running: Running, id: u64, job: Begun) {
+        let Begun { answer, work, payload, permit } = job;
         // A retry of it may be on the next connection already.
         if self.ending.get() {
             return;
         }
-        let work = (job.run)(self.caller.clone(), payload.clone());
         let result = match &running.cancel {
             None => work.await,
             Some(cancel) => match either(work, cancel.cancelled()).await {
@@ -257,7 +276,7 @@ impl Connection {
         };
         match result {
             Ok(body) if body.len() <= MAX_BODY_BYTES as usize => {
-                let filled = payload.filter(|_| job.answer == Answer::Fills);
+                let filled = payload.filter(|_| answer == Answer::Fills);
                 self.outbox.push(Header::new(Kind::Reply, id), &body, filled.as_ref(), Some(permit));
             }
             Ok(body) => self.answer_error(id, &oversized(body.len())),

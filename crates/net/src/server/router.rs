@@ -1,6 +1,6 @@
 //! Which handler answers which service.
 
-use crate::{Caller, Handler, LocalFuture};
+use crate::{Caller, Deadline, Handler, LocalFuture};
 use rt::IoBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Router {
 }
 
 /// Runs a request that came from a caller, with its payload; gives the body of the reply.
-type Run = dyn FnOnce(Rc<Caller>, Option<IoBuf>) -> LocalFuture<'static, Result<Vec<u8>>>;
+type Run = dyn FnOnce(Rc<Caller>, Deadline, Option<IoBuf>) -> LocalFuture<'static, Result<Vec<u8>>>;
 
 /// A decoded request, ready to run.
 pub(super) struct Job {
@@ -64,9 +64,9 @@ impl<Req: Request + 'static, Rep: Message + 'static> Route for HandlerRoute<Req,
         let request = Req::decode(body)?;
         let answer = request.answer_payload();
         let handler = self.handler.clone();
-        let run = move |caller: Rc<Caller>, payload| -> LocalFuture<'static, Result<Vec<u8>>> {
+        let run = move |caller: Rc<Caller>, deadline, payload| -> LocalFuture<'static, Result<Vec<u8>>> {
             Box::pin(async move {
-                let reply = handler.handle_from(&caller, request, payload).await?;
+                let reply = handler.handle_until(&caller, deadline, request, payload).await?;
                 let mut body = Vec::new();
                 reply.encode(&mut body);
                 Ok(body)

@@ -6,6 +6,7 @@ use crate::cluster::{
 };
 use chunkstore::{Options, Store};
 use client::{Client, ClientOptions};
+use identity::{CapabilityKeys, CapabilityRing};
 use kv::{Blocking, Durability, Engine, Memory, RemoteWriter, Writer};
 use kvnet::{KvService, RemoteStore};
 use meta::{MetaOptions, MetaService};
@@ -24,6 +25,8 @@ use types::{Credentials, Errno, Error, InodeId, MapHandle, NodeId, Result, Sessi
 use wire::{KvReply, KvRequest, MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
 const PORT: u16 = 7000;
+/// How long a capability is valid, seconds.
+const CAPABILITY_VALIDITY_S: u64 = 8;
 /// Name of the simulated cluster's only cluster.
 const CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
 /// How long a call is repeated.
@@ -81,7 +84,9 @@ impl Site {
             rt::spawn(store.clone().background());
             stores.push(store);
         }
-        let service: Arc<dyn Handler<StorageRequest, StorageReply>> = Arc::new(StorageService::new(stores));
+        let service = StorageService::new(stores);
+        service.demand_capabilities(ring());
+        let service: Arc<dyn Handler<StorageRequest, StorageReply>> = Arc::new(service);
         let name = format!("storage host {index}");
         let _server = serve(name, self.storage_ips[index], Router::new().with(service))?;
         std::future::pending().await
@@ -103,6 +108,7 @@ impl Site {
         let meta =
             MetaService::open(self.store(identity).await?, options, map(), self.storage_channels(identity))
                 .await?;
+        meta.sign_with(ring());
         meta.recover().await?;
         self.tidy(&meta).await?;
         rt::spawn(meta.clone().background());
@@ -179,6 +185,14 @@ pub(super) async fn set_pattern(client: &Client) -> Result<()> {
 
 fn map() -> MapHandle {
     Arc::new(RwLock::new(Arc::new(cluster_map())))
+}
+
+/// The cluster's keys. What is signed with them ends so soon that it is renewed all the time.
+fn ring() -> Arc<CapabilityRing> {
+    let ring = CapabilityRing::new(CAPABILITY_VALIDITY_S);
+    let text = format!("format = 1\nsigning = 1\n[[key]]\nid = 1\nsecret = \"{}\"\n", "07".repeat(32));
+    ring.set(CapabilityKeys::parse(&text).expect("it is well-formed"));
+    Arc::new(ring)
 }
 
 fn new_identity(name: &str) -> ClientIdentity {

@@ -37,8 +37,7 @@ pub struct HostsOptions {
     pub storages: usize,
     /// Things that go wrong.
     pub faults: u32,
-    /// Whether clients write each other's blocks. Runs can fail then: a write that is repeated, since its connection broke, after
-    /// another client has seen and overwritten it comes back.
+    /// Whether clients write each other's blocks.
     pub shared_writes: bool,
     /// Whether files begin as holes, so that their chunks are made while others have them open.
     pub holes: bool,

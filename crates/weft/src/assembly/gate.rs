@@ -1,5 +1,6 @@
 //! Who may become a member: tokens and certificates, on the management node.
 
+use super::key_store::KeyStore;
 use crate::node_config::{ClusterFile, NodeConfig, Protection};
 use identity::{
     Authority, Credentials, JoinToken, MemberKind, Role, TOKEN_VALIDITY_S, TokenOffer, TokenRecords, Validity,
@@ -20,6 +21,7 @@ const CLIENT_NAME: &str = "clients";
 pub struct Gate {
     authority: Authority,
     records: Mutex<TokenRecords>,
+    keys: Mutex<KeyStore>,
     path: PathBuf,
     superblock: Superblock,
     addresses: Vec<String>,
@@ -33,6 +35,7 @@ impl Gate {
         Ok(Gate {
             authority: Authority::load(&paths.authority())?,
             records: Mutex::new(TokenRecords::load(&path)?),
+            keys: Mutex::new(KeyStore::load(&paths.capability_keys())?),
             path,
             superblock: superblock.clone(),
             addresses: config.addresses.clone(),
@@ -100,6 +103,10 @@ impl mgmt::Gate for Gate {
                 .hint("use the same version of weft on both machines")
         })?;
         Ok(self.authority.certify(&request, &Role::Node(node), Validity::of_node(now_s))?)
+    }
+
+    fn capability_keys(&self, now_s: i64) -> Result<String> {
+        Ok(self.keys.lock().unwrap_or_else(PoisonError::into_inner).at(now_s)?.render())
     }
 
     fn token(&self, client: bool, now_s: i64) -> Result<String> {

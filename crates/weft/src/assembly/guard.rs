@@ -1,6 +1,6 @@
 //! What stands between connections and a service: who may ask what, and from when on.
 
-use net::{Caller, Handler, LocalFuture};
+use net::{Caller, Deadline, Handler, LocalFuture};
 use rt::IoBuf;
 use rt::sync::Event;
 use std::sync::Arc;
@@ -64,12 +64,22 @@ where
         request: Req,
         payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<Rep>> {
+        self.handle_until(caller, Deadline::NEVER, request, payload)
+    }
+
+    fn handle_until<'a>(
+        &'a self,
+        caller: &'a Caller,
+        deadline: Deadline,
+        request: Req,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<Rep>> {
         if request.is_internal() && !caller.proof.is_trusted_as_node() {
             let message = format!("{} asks what only services of the cluster may ask", caller.name);
             return Box::pin(async { Err(Error::new(Errno::EACCES, message).hint("use weft mount")) });
         }
         if self.open.is_set() {
-            return self.service.handle_from(caller, request, payload);
+            return self.service.handle_until(caller, deadline, request, payload);
         }
         Box::pin(async move {
             if rt::timeout(PATIENCE, self.open.wait()).await.is_none() {
@@ -79,7 +89,7 @@ where
                 )
                 .hint("its log says what it waits for"));
             }
-            self.service.handle_from(caller, request, payload).await
+            self.service.handle_until(caller, deadline, request, payload).await
         })
     }
 }

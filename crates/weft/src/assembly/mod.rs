@@ -11,11 +11,13 @@ mod follow;
 mod gate;
 mod guard;
 mod head;
+mod key_store;
 mod metadata;
 mod mount;
 mod mount_view;
 mod node;
 mod node_view;
+mod panics;
 mod peers;
 mod services;
 mod status;
@@ -143,6 +145,7 @@ fn mount_options(args: &UpArgs) -> MountOptions {
 
 /// Settings of the process that the services count on.
 pub fn prepare_process() -> Result<()> {
+    panics::end_the_process();
     rustix::process::chdir("/").map_err(|e| os_error("/", &e.into()))?;
     let mut files = getrlimit(Resource::Nofile);
     files.current = files.maximum;

@@ -120,6 +120,7 @@ impl Served for NodeServices {
             router = router.with(Guarded::new(store, open));
             let own = (plan.config.node, storage.service.clone());
             let opened = Head::open(writer, management.clone(), &plan.superblock, own, peers.clone()).await?;
+            opened.meta.sign_with(storage.ring.clone());
             router =
                 router.with(management).with(Guarded::new(opened.meta.clone(), opened.recovered.clone()));
             head = Some(opened);

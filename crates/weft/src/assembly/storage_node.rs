@@ -5,6 +5,7 @@ use super::peers::MgmtChannel;
 use super::stores::{make_target, open_target, refusal};
 use crate::node_config::TargetConfig;
 use chunkstore::{Identity, Store};
+use identity::{CAPABILITY_VALIDITY_S, CapabilityKeys, CapabilityRing};
 use mgmt::limits::HEARTBEAT_INTERVAL;
 use mgmt::space_of;
 use rt::sync::Event;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
 use types::{Errno, Error, NodeId, Result, Role, TargetId};
-use wire::mgmt::{Heartbeat, MAX_TIDY_FILES, Register, TargetReport, TargetSpace};
+use wire::mgmt::{Heartbeat, MAX_TIDY_FILES, Register, Secret, TargetReport, TargetSpace};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Rest before something is asked of management again that it refused for now.
@@ -45,6 +46,8 @@ pub struct StorageNode {
     /// What connections ask.
     pub service: Arc<StorageService>,
     lease: Arc<ServingLease>,
+    /// The keys of capabilities, as management tells them.
+    pub ring: Arc<CapabilityRing>,
     /// The map that was last known to be known here.
     epoch: AtomicU64,
     /// Directories that an administrator wants to become targets, with where to tell how it went.
@@ -59,12 +62,16 @@ impl StorageNode {
     pub fn new(options: StorageOptions, management: MgmtChannel, outcast: Sender<Error>) -> Arc<StorageNode> {
         // A node without the storage role has nothing to fence; it is alive all the same.
         let lease = Arc::new(ServingLease::ended());
+        let ring = Arc::new(CapabilityRing::new(CAPABILITY_VALIDITY_S));
+        let service = StorageService::under_lease(lease.clone());
+        service.demand_capabilities(ring.clone());
         Arc::new(StorageNode {
             options,
             instance: rt::random_u64(),
             management,
-            service: Arc::new(StorageService::under_lease(lease.clone())),
+            service: Arc::new(service),
             lease,
+            ring,
             epoch: AtomicU64::new(0),
             wanted: Mutex::default(),
             some_wanted: Event::new(),
@@ -152,10 +159,19 @@ impl StorageNode {
             MgmtReply::Registered(registered) => {
                 self.epoch.store(registered.map.epoch.0, Ordering::Relaxed);
                 self.lease.renew(sent_ns, Duration::from_millis(registered.lease_ms));
-                Ok(())
+                self.take_keys(&registered.keys)
             }
             other => Err(out_of_turn(&other)),
         }
+    }
+
+    fn take_keys(&self, keys: &Secret) -> Result<()> {
+        let parsed = CapabilityKeys::parse(&keys.0).map_err(|cause| {
+            Error::new(Errno::EPROTO, format!("management's keys of capabilities can't be used: {cause}"))
+                .hint("install the same version of weft on all machines")
+        })?;
+        self.ring.set(parsed);
+        Ok(())
     }
 
     fn reports(&self) -> Vec<TargetReport> {
@@ -235,7 +251,7 @@ impl StorageNode {
                 if let Some(map) = alive.map {
                     self.epoch.fetch_max(map.epoch.0, Ordering::Relaxed);
                 }
-                Ok(())
+                self.take_keys(&alive.keys)
             }
             Ok(other) => Err(out_of_turn(&other)),
             // Management has started anew.

@@ -4,7 +4,8 @@ use super::common::{AttrFields, CredentialsFields, List, MAX_LIST_ITEMS, Numbere
 use super::fields;
 use super::meta_op::OpFields;
 use super::meta_reply::ReplyFields;
-use crate::{Answer, DirectoryState, Grant, LeaseMode, Malformed, Message, Request, Service};
+use super::storage::CapabilityFields;
+use crate::{Answer, Capability, DirectoryState, Grant, LeaseMode, Malformed, Message, Request, Service};
 use crate::{MetaOp, MetaRequest, MetaResponse};
 use bytes::Bytes;
 use prost::Message as _;
@@ -36,6 +37,8 @@ struct ResponseFields {
     #[prost(uint64, tag = "2")]
     recalls: u64,
     #[prost(message, optional, tag = "3")]
+    capability: Option<CapabilityFields>,
+    #[prost(message, optional, tag = "4")]
     directories: Option<List<DirectoryFields, MAX_LIST_ITEMS>>,
     #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 25")]
     reply: Option<ReplyFields>,
@@ -93,16 +96,22 @@ impl Request for MetaRequest {
 
 impl Message for MetaResponse {
     fn encode(&self, out: &mut Vec<u8>) {
-        let MetaResponse { reply, grants, recalls, directories } = self;
+        let MetaResponse { reply, grants, recalls, capability, directories } = self;
         let grant = |grant: &Grant| GrantFields { ino: grant.ino.0, mode: grant.mode.number() };
         let directory =
             |state: &DirectoryState| DirectoryFields { attr: Some((&state.attr).into()), order: state.order };
-        let (grants, directories) = (List::of(grants, grant), List::of(directories, directory));
-        ResponseFields { grants, recalls: *recalls, directories, reply: Some(reply.into()) }.encode_raw(out);
+        ResponseFields {
+            grants: List::of(grants, grant),
+            recalls: *recalls,
+            capability: capability.as_ref().map(CapabilityFields::from),
+            directories: List::of(directories, directory),
+            reply: Some(reply.into()),
+        }
+        .encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<MetaResponse, Malformed> {
-        let ResponseFields { grants, recalls, directories, reply } = match bytes.len() {
+        let ResponseFields { grants, recalls, capability, directories, reply } = match bytes.len() {
             0..SHARED_FROM_BYTES => fields(bytes)?,
             _ => fields(Bytes::copy_from_slice(bytes))?,
         };
@@ -115,6 +124,7 @@ impl Message for MetaResponse {
             reply: need(reply, "metadata answer that is known here")?.try_into()?,
             grants: List::take(grants, grant)?,
             recalls,
+            capability: capability.as_ref().map(Capability::from),
             directories: List::take(directories, directory)?,
         })
     }

@@ -2,7 +2,9 @@
 
 use super::common::{Numbered, RangeFields, TimeFields, need, numbered, time};
 use super::fields;
-use crate::{Allocate, Answer, Malformed, Message, Path, Request, Seek, Service};
+use crate::{
+    Allocate, Answer, CAPABILITY_BYTES, Capability, Malformed, Message, Number, Path, Request, Seek, Service,
+};
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
 use types::{InodeId, SessionId, TargetId};
@@ -22,6 +24,11 @@ struct RequestFields {
     target: u32,
     #[prost(uint64, tag = "3")]
     ino: u64,
+    /// Lane in the upper half, sequence in the lower; 0: none.
+    #[prost(fixed64, tag = "4")]
+    number: u64,
+    #[prost(message, optional, tag = "5")]
+    capability: Option<CapabilityFields>,
     #[prost(oneof = "OpFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20")]
     op: Option<OpFields>,
 }
@@ -140,6 +147,57 @@ struct SpaceFields {
     free: u64,
 }
 
+/// Sequences begin with 1, so that no number is 0.
+fn packed(number: Number) -> u64 {
+    u64::from(number.lane) << 32 | u64::from(number.sequence)
+}
+
+fn unpacked(packed: u64) -> Option<Number> {
+    let number = Number { lane: (packed >> 32) as u32, sequence: packed as u32 };
+    (packed != 0).then_some(number)
+}
+
+/// Words instead of bytes: it comes with every request, and needs no memory of its own so.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct CapabilityFields {
+    #[prost(fixed64, tag = "1")]
+    a: u64,
+    #[prost(fixed64, tag = "2")]
+    b: u64,
+    #[prost(fixed64, tag = "3")]
+    c: u64,
+    #[prost(fixed64, tag = "4")]
+    d: u64,
+    #[prost(fixed64, tag = "5")]
+    e: u64,
+    #[prost(fixed64, tag = "6")]
+    f: u64,
+    #[prost(fixed64, tag = "7")]
+    g: u64,
+}
+
+impl From<&Capability> for CapabilityFields {
+    fn from(Capability(bytes): &Capability) -> CapabilityFields {
+        let word = |at: usize| {
+            let bytes = bytes[8 * at..8 * at + 8].try_into();
+            u64::from_le_bytes(bytes.expect("seven words make a capability"))
+        };
+        let [a, b, c, d, e, f, g] = [0, 1, 2, 3, 4, 5, 6].map(word);
+        CapabilityFields { a, b, c, d, e, f, g }
+    }
+}
+
+impl From<&CapabilityFields> for Capability {
+    fn from(fields: &CapabilityFields) -> Capability {
+        let CapabilityFields { a, b, c, d, e, f, g } = *fields;
+        let mut bytes = [0; CAPABILITY_BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip([a, b, c, d, e, f, g]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        Capability(bytes)
+    }
+}
+
 impl From<&StorageOp> for OpFields {
     fn from(op: &StorageOp) -> OpFields {
         match *op {
@@ -189,17 +247,21 @@ impl TryFrom<OpFields> for StorageOp {
 
 impl Message for StorageRequest {
     fn encode(&self, out: &mut Vec<u8>) {
-        let StorageRequest { session, target, ino, op } = self;
-        let op = Some(op.into());
-        RequestFields { session: session.0, target: target.0, ino: ino.0, op }.encode_raw(out);
+        let StorageRequest { session, target, ino, number, capability, op } = self;
+        let (number, op) = (number.map_or(0, packed), Some(op.into()));
+        let capability = capability.as_ref().map(CapabilityFields::from);
+        RequestFields { session: session.0, target: target.0, ino: ino.0, number, capability, op }
+            .encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<StorageRequest, Malformed> {
-        let RequestFields { session, target, ino, op } = fields(bytes)?;
+        let RequestFields { session, target, ino, number, capability, op } = fields(bytes)?;
         Ok(StorageRequest {
             session: SessionId(session),
             target: TargetId(target),
             ino: InodeId(ino),
+            number: unpacked(number),
+            capability: capability.as_ref().map(Capability::from),
             op: need(op, "storage operation that is known here")?.try_into()?,
         })
     }

@@ -81,7 +81,7 @@ fn meta_request(op: MetaOp) -> MetaRequest {
 }
 
 fn storage_request(op: StorageOp) -> StorageRequest {
-    StorageRequest { session: SessionId(1), target: TargetId(1), ino: InodeId(1), op }
+    StorageRequest::new(SessionId(1), TargetId(1), InodeId(1), op)
 }
 
 /// Field numbers of kinds that a decoder knows, found by asking it.

@@ -27,10 +27,8 @@ pub fn samples() -> Vec<Sample> {
     }));
     samples.extend(meta_replies().into_iter().map(|reply| {
         let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Shared), grant(3, LeaseMode::Write)];
-        sample(
-            format!("meta_response-{}", kind(&reply)),
-            MetaResponse { reply, grants, recalls: 5, directories: Vec::new() },
-        )
+        let name = format!("meta_response-{}", kind(&reply));
+        sample(name, MetaResponse { grants, recalls: 5, ..reply.into() })
     }));
     let directories = vec![DirectoryState { attr: attr(), order: 77 }];
     let changed = MetaResponse { directories, ..MetaResponse::from(MetaReply::Unit) };
@@ -39,8 +37,15 @@ pub fn samples() -> Vec<Sample> {
     samples.push(sample("meta_response-least".to_string(), least));
     samples.extend(storage_ops().into_iter().map(|op| {
         let name = format!("storage_request-{}", kind(&op));
-        sample(name, StorageRequest { session: SessionId(7), target: TargetId(12), ino: INO, op })
+        sample(name, StorageRequest::new(SessionId(7), TargetId(12), INO, op))
     }));
+    let op = StorageOp::Write { offset: 4096, path: Path::Cached, durable: false };
+    let (number, capability) = (Some(Number { lane: 3, sequence: 258 }), Some(capability()));
+    let least = StorageRequest::new(SessionId(7), TargetId(12), INO, op);
+    let full = StorageRequest { number, capability, ..least };
+    samples.push(sample("storage_request-full".to_string(), full));
+    let capable = MetaResponse { capability, ..MetaReply::Unit.into() };
+    samples.push(sample("meta_response-capability".to_string(), capable));
     let replies = storage_replies().into_iter();
     samples.extend(replies.map(|reply| sample(format!("storage_reply-{}", kind(&reply)), reply)));
     samples.extend(
@@ -65,6 +70,10 @@ pub fn samples() -> Vec<Sample> {
 fn sample<M: Message + PartialEq + 'static>(name: String, message: M) -> Sample {
     let bytes = encoded(&message);
     Sample { name, bytes, is: Box::new(move |bytes| M::decode(bytes).as_ref() == Ok(&message)) }
+}
+
+fn capability() -> Capability {
+    Capability(std::array::from_fn(|at| at as u8 + 1))
 }
 
 /// The word that a value's debug form starts with.

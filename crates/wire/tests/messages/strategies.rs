@@ -20,15 +20,36 @@ pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
 pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
     let grants = vec_of((ino(), mode()).prop_map(|(ino, mode)| Grant { ino, mode }));
     let directories = vec_of((attr(), any::<u64>()).prop_map(|(attr, order)| DirectoryState { attr, order }));
-    (select(meta_replies()).prop_flat_map(|reply| reply), grants, any::<u64>(), directories).prop_map(
-        |(reply, grants, recalls, directories)| MetaResponse { reply, grants, recalls, directories },
+    let reply = select(meta_replies()).prop_flat_map(|reply| reply);
+    (reply, grants, any::<u64>(), of(capability()), directories).prop_map(
+        |(reply, grants, recalls, capability, directories)| MetaResponse {
+            reply,
+            grants,
+            recalls,
+            capability,
+            directories,
+        },
     )
 }
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
-    let head = (any::<u64>(), any::<u32>(), ino());
-    (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(|((session, target, ino), op)| {
-        StorageRequest { session: SessionId(session), target: TargetId(target), ino, op }
+    let number = (any::<u32>(), 1..=u32::MAX).prop_map(|(lane, sequence)| Number { lane, sequence });
+    let head = (any::<u64>(), any::<u32>(), ino(), of(number), of(capability()));
+    (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(
+        |((session, target, ino, number, capability), op)| {
+            let (session, target) = (SessionId(session), TargetId(target));
+            StorageRequest { session, target, ino, number, capability, op }
+        },
+    )
+}
+
+fn capability() -> impl Strategy<Value = Capability> {
+    // In halves, since arrays of strategies end at 32.
+    any::<([u8; 28], [u8; 28])>().prop_map(|(first, second)| {
+        let mut bytes = [0; CAPABILITY_BYTES];
+        bytes[..28].copy_from_slice(&first);
+        bytes[28..].copy_from_slice(&second);
+        Capability(bytes)
     })
 }
 

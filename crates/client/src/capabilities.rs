@@ -1,0 +1,182 @@
+//! What storage services are shown: the metadata service's word that this session may use a file.
+//!
+//! Capabilities come with the answers that let the session at a file, and end by themselves. One of which less than half the time is left is renewed
+//! beside what it is used for; one that has ended, or that was forgotten, before. They say nothing about what may be cached: leases do.
+
+use crate::Client;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use types::{Attr, Errno, Error, InodeId, Result};
+use wire::{Capability, MetaOp, MetaReply, StorageOp};
+
+/// Shards of the table; a power of two, many more than cores.
+const SHARDS: usize = 64;
+
+/// Capabilities in a shard: 64 Ki files in all, some 8 MiB. One that was forgotten is asked for again.
+const PER_SHARD: usize = 1024;
+
+/// One with less time left, seconds, is taken for ended: the request has to get there, and clocks differ
+/// (`mgmt` refuses members whose clock is off by more than 30 s).
+const SLACK_S: u64 = 35;
+
+/// The capabilities of a session.
+pub(crate) struct Capabilities {
+    shards: Vec<RwLock<HashMap<InodeId, Held>>>,
+    /// The service hands them out. One that doesn't isn't asked for them.
+    some: AtomicBool,
+    /// Files that are being asked for. Requests in flight bound it.
+    renewing: Mutex<HashSet<InodeId>>,
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    capability: Capability,
+    /// When it is to be renewed and when it has ended, seconds of this machine's monotonic clock: its time of day may jump.
+    renew_s: u64,
+    ends_s: u64,
+}
+
+/// What there is for a request.
+enum Found {
+    Good(Capability),
+    /// Good, but for less than half its time.
+    Aging(Capability),
+    None,
+}
+
+impl Default for Capabilities {
+    fn default() -> Capabilities {
+        Capabilities {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            some: AtomicBool::new(false),
+            renewing: Mutex::default(),
+        }
+    }
+}
+
+impl Capabilities {
+    /// Keeps what came with an answer.
+    pub(crate) fn keep(&self, op: &MetaOp, reply: &MetaReply, capability: Capability) {
+        let Some(ino) = file_of(op, reply) else { return };
+        let left_s = capability.expires_s().saturating_sub(u64::try_from(rt::now().secs).unwrap_or(0));
+        let now_s = now_s();
+        let held = Held {
+            capability,
+            renew_s: now_s + left_s / 2,
+            // Short ones, which only tests have, keep a part of their time.
+            ends_s: now_s + left_s.saturating_sub(SLACK_S).max(left_s / 4),
+        };
+        let mut shard = self.shard(ino).write();
+        if shard.len() >= PER_SHARD && !shard.contains_key(&ino) {
+            shard.retain(|_, held| held.ends_s > now_s);
+            if shard.len() >= PER_SHARD {
+                shard.clear();
+            }
+        }
+        match shard.get_mut(&ino) {
+            // Who opens a file to look at it while it writes it goes on writing.
+            Some(known)
+                if known.capability.may_write() && !capability.may_write() && known.ends_s > now_s => {}
+            Some(known) => *known = held,
+            None => _ = shard.insert(ino, held),
+        }
+        self.some.store(true, Ordering::Release);
+    }
+
+    fn find(&self, ino: InodeId, writes: bool) -> Found {
+        let held = self.shard(ino).read().get(&ino).copied();
+        let now_s = now_s();
+        match held {
+            Some(held) if held.ends_s <= now_s || writes && !held.capability.may_write() => Found::None,
+            Some(held) if held.renew_s <= now_s => Found::Aging(held.capability),
+            Some(held) => Found::Good(held.capability),
+            None => Found::None,
+        }
+    }
+
+    fn forget(&self, ino: InodeId) {
+        self.shard(ino).write().remove(&ino);
+    }
+
+    fn shard(&self, ino: InodeId) -> &RwLock<HashMap<InodeId, Held>> {
+        // The lowest bits of numbers that were given one after the other.
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+}
+
+impl Client {
+    /// What a request is to show; nothing where nothing is handed out.
+    pub(crate) async fn capability(&self, ino: InodeId, op: &StorageOp) -> Result<Option<Capability>> {
+        if !self.capabilities.some.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let writes = match op {
+            StorageOp::SyncTarget | StorageOp::Space | StorageOp::Fence { .. } => return Ok(None),
+            StorageOp::Read { .. } | StorageOp::Sync | StorageOp::Stat | StorageOp::Seek { .. } => false,
+            _ => true,
+        };
+        match self.capabilities.find(ino, writes) {
+            Found::Good(capability) => Ok(Some(capability)),
+            Found::Aging(capability) => {
+                self.renew_beside(ino);
+                Ok(Some(capability))
+            }
+            Found::None => {
+                self.renew(ino).await?;
+                match self.capabilities.find(ino, writes) {
+                    Found::Good(capability) | Found::Aging(capability) => Ok(Some(capability)),
+                    // The storage service says what is wrong.
+                    Found::None => {
+                        Ok(self.capabilities.shard(ino).read().get(&ino).map(|held| held.capability))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a request that was refused is to be sent again with another capability: it had run out on the way, or its key was changed.
+    pub(crate) fn is_stale_capability(&self, ino: InodeId, error: &Error) -> bool {
+        let is_stale = error.errno == Errno::EKEYEXPIRED;
+        if is_stale {
+            self.capabilities.forget(ino);
+        }
+        is_stale
+    }
+
+    async fn renew(&self, ino: InodeId) -> Result<()> {
+        // Asks for no lease: gates may be held, and the answer must not wait for this session.
+        self.ask(MetaOp::Open { ino, wish: None }).await?;
+        self.leases.mark(ino);
+        Ok(())
+    }
+
+    fn renew_beside(&self, ino: InodeId) {
+        let Some(client) = self.myself.upgrade() else { return };
+        if !self.capabilities.renewing.lock().insert(ino) {
+            return;
+        }
+        rt::spawn(async move {
+            if let Err(error) = client.renew(ino).await {
+                tracing::debug!(%ino, %error, "a capability is not renewed yet");
+            }
+            client.capabilities.renewing.lock().remove(&ino);
+        });
+    }
+}
+
+fn now_s() -> u64 {
+    rt::monotonic_ns() / 1_000_000_000
+}
+
+/// The file that an answer with a capability is about.
+fn file_of(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
+    match (op, reply) {
+        (MetaOp::Open { ino, .. }, _) => Some(*ino),
+        (_, MetaReply::File(info)) => Some(info.attr.ino),
+        (_, MetaReply::Created { attr: Attr { ino, .. }, .. } | MetaReply::Entry(Attr { ino, .. })) => {
+            Some(*ino)
+        }
+        _ => None,
+    }
+}

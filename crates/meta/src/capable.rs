@@ -1,0 +1,61 @@
+//! Capabilities: what is handed out to sessions for storage services, and to whom a session belongs.
+
+use crate::service::MetaService;
+use crate::sessions::Session;
+use identity::{CapabilityRing, Grant, Rights};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use types::{Errno, Error, InodeId, Result};
+use wire::{Capability, LeaseMode, MetaOp, MetaReply};
+
+impl MetaService {
+    /// Hands capabilities out from now on, signed with these keys.
+    pub fn sign_with(&self, ring: Arc<CapabilityRing>) {
+        // The first keeps it.
+        self.capabilities.get_or_init(|| ring);
+    }
+
+    /// What comes with an answer that lets a session of another process at the chunks of a file.
+    pub(crate) fn capability_for(
+        &self,
+        session: &Session,
+        op: &MetaOp,
+        reply: &MetaReply,
+    ) -> Option<Capability> {
+        let ring = self.capabilities.get().filter(|_| session.is_remote())?;
+        let (inode, writes) = subject(op, reply)?;
+        // Who asks again for a file that it is writing, since its capability runs out, wishes no lease: it has one.
+        let writes = writes || self.leases.is_written_by(session.id, inode);
+        let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
+        let holder = session.holder.load(Relaxed);
+        let grant = Grant { session: session.id, inode, rights, holder, expires: 0 };
+        let signed = ring.sign(grant, u64::try_from(rt::now().secs).unwrap_or(0))?;
+        Some(Capability(*signed.as_bytes()))
+    }
+
+    /// Refuses who has proved to be somebody else than the one who registered the session. `holder`: see [`net::Caller::holder`].
+    pub(crate) fn check_holder(&self, session: &Session, holder: u64) -> Result<()> {
+        if !session.is_remote() || session.holder.load(Relaxed) == holder {
+            return Ok(());
+        }
+        let error = Error::new(Errno::EACCES, format!("session {} belongs to somebody else", session.id));
+        Err(error.hint("each client registers a session of its own: mount again"))
+    }
+}
+
+/// The file whose chunks an answer is about, and whether they may be changed.
+fn subject(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, bool)> {
+    match (op, reply) {
+        (MetaOp::Open { ino, wish }, MetaReply::File(_)) => {
+            Some((*ino, wish.is_some_and(|wish| wish != LeaseMode::Read)))
+        }
+        (MetaOp::BeginWrite { .. } | MetaOp::Truncate { .. }, MetaReply::File(info)) => {
+            Some((info.attr.ino, true))
+        }
+        (MetaOp::Create { .. }, MetaReply::Created { attr, .. } | MetaReply::Entry(attr))
+        | (MetaOp::Tmpfile { .. }, MetaReply::Created { attr, .. } | MetaReply::Entry(attr)) => {
+            Some((attr.ino, true))
+        }
+        _ => None,
+    }
+}

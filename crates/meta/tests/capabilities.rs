@@ -1,0 +1,109 @@
+//! What sessions get to show to storage services, and who may speak for a session.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use identity::{CapabilityKeys, CapabilityRing, CoreRing, Grant, Rights};
+use net::{Caller, Handler, Proof, Transport};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use support::world::{ROOT, World, getattr, simulated};
+use support::{Client, create, errno};
+use types::{Credentials, Errno, InodeId, Result, SessionId};
+use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse};
+
+const VALID_S: u64 = 60;
+
+fn caller(holder: u64) -> Caller {
+    Caller {
+        name: "client".into(),
+        proof: Proof::NotAsked,
+        holder,
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)).into(),
+        transport: Transport::Tcp,
+        client: 1,
+        core: 0,
+        cluster: String::new(),
+    }
+}
+
+async fn ask(world: &World, session: u64, holder: u64, op: MetaOp) -> Result<MetaResponse> {
+    let credentials = Credentials { uid: 1000, gid: 1000, pid: 1 };
+    let request = MetaRequest { session: SessionId(session), sequence: 0, credentials, op };
+    world.meta.handle_from(&caller(holder), request, None).await
+}
+
+fn register() -> MetaOp {
+    MetaOp::Register { in_use: vec![] }
+}
+
+struct Verifier(Arc<CapabilityRing>, CoreRing);
+
+impl Verifier {
+    fn of(world: &World) -> Verifier {
+        let ring = Arc::new(CapabilityRing::new(VALID_S));
+        ring.set(CapabilityKeys::create().unwrap());
+        world.meta.sign_with(ring.clone());
+        Verifier(ring, CoreRing::default())
+    }
+
+    fn granted(&mut self, response: &MetaResponse) -> Option<Grant> {
+        let capability = identity::Capability::from_bytes(&response.capability?.0).unwrap();
+        Some(self.0.verify(&mut self.1, &capability, rt::now().secs as u64).unwrap())
+    }
+}
+
+#[test]
+fn who_is_let_at_a_file_gets_a_capability_for_it() {
+    simulated(|world| async move {
+        let mut verifier = Verifier::of(&world);
+        ask(&world, 1, 5, register()).await.unwrap();
+        let made = ask(&world, 1, 5, create(ROOT, "a")).await.unwrap();
+        let MetaReply::Created { attr, .. } = made.reply else { panic!("{made:?}") };
+        let ino = attr.ino;
+        let expires = rt::now().secs as u64 + VALID_S;
+        let grant = |rights| Some(Grant { session: SessionId(1), inode: ino, rights, holder: 5, expires });
+        assert_eq!(verifier.granted(&made), grant(Rights::READ_WRITE));
+        let open = |wish| MetaOp::Open { ino, wish };
+        ask(&world, 2, 6, register()).await.unwrap();
+        let read = ask(&world, 2, 6, open(Some(LeaseMode::Read))).await.unwrap();
+        let theirs = Some(Grant { session: SessionId(2), holder: 6, ..grant(Rights::READ).unwrap() });
+        assert_eq!(verifier.granted(&read), theirs);
+        let look = ask(&world, 2, 6, getattr(ino)).await.unwrap();
+        assert_eq!(look.capability, None, "a look lets nobody at chunks");
+        let local = Client::new(&world.meta, 9).respond(0, open(None)).await.unwrap();
+        assert_eq!(local.capability, None, "in one process nobody asks for it");
+    });
+}
+
+#[test]
+fn who_writes_renews_the_right_to_write() {
+    simulated(|world| async move {
+        let mut verifier = Verifier::of(&world);
+        ask(&world, 1, 5, register()).await.unwrap();
+        let made = ask(&world, 1, 5, create(ROOT, "a")).await.unwrap();
+        let MetaReply::Created { attr, .. } = made.reply else { panic!("{made:?}") };
+        let mut rights = async |session, wish| {
+            let open = ask(&world, session, 5, MetaOp::Open { ino: attr.ino, wish }).await.unwrap();
+            verifier.granted(&open).unwrap().rights
+        };
+        ask(&world, 2, 5, register()).await.unwrap();
+        assert_eq!(rights(2, None).await, Rights::READ);
+        assert_eq!(rights(2, Some(LeaseMode::Write)).await, Rights::READ_WRITE);
+        assert_eq!(rights(2, None).await, Rights::READ_WRITE, "it holds the lease");
+    });
+}
+
+#[test]
+fn nobody_speaks_for_the_session_of_another() {
+    simulated(|world| async move {
+        ask(&world, 1, 5, register()).await.unwrap();
+        ask(&world, 1, 5, getattr(ROOT)).await.unwrap();
+        for op in [getattr(ROOT), register(), MetaOp::EndSession, MetaOp::NextRecalls { after: 0 }] {
+            assert_eq!(errno(ask(&world, 1, 6, op).await), Errno::EACCES);
+        }
+        ask(&world, 1, 5, getattr(InodeId::ROOT)).await.unwrap();
+        ask(&world, 1, 5, register()).await.unwrap();
+    });
+}

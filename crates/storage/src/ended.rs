@@ -1,0 +1,122 @@
+//! Sessions that were ended, kept on the target so that its service refuses them after a start, too.
+//!
+//! An ended client may be standing still, and send what it has when it goes on: hours later, to a service that was started anew meanwhile. What it
+//! sends then is refused here for [`KEEP_S`], and by its expired capabilities for good.
+
+use crate::convert;
+use chunkstore::{ROW_BYTES, Row, Store};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use types::{Errno, Error, Result, SessionId};
+
+/// Sessions that a target keeps in mind: 1 MiB of file. Sessions are ended by force when a client has died or was cut off.
+const MAX_ENDED: u32 = 16_384;
+
+/// How long one is kept at least, seconds: many times as long as a capability is valid, without which a session can do nothing.
+const KEEP_S: i64 = 2 * 3600;
+
+/// The ended sessions of one target.
+pub(crate) struct EndedSessions {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// Where each is, and when it was ended, Unix seconds.
+    places: HashMap<SessionId, (u32, i64)>,
+    /// The first place that was never used.
+    fresh: u32,
+}
+
+impl EndedSessions {
+    /// What the process before has kept; and whom.
+    pub(crate) fn of(store: &Store) -> (EndedSessions, Vec<SessionId>) {
+        let mut kept = Kept::default();
+        for (place, row) in store.fences().take_found() {
+            let (session, ended_s) = decoded(&row);
+            kept.places.insert(session, (place, ended_s));
+            kept.fresh = kept.fresh.max(place + 1);
+        }
+        let sessions = kept.places.keys().copied().collect();
+        (EndedSessions { kept: Mutex::new(kept) }, sessions)
+    }
+
+    /// Keeps another one; it is on disk when this returns. Gives the one that had to make way after all that time.
+    pub(crate) async fn keep(
+        &self,
+        store: &Store,
+        session: SessionId,
+        now_s: i64,
+    ) -> Result<Option<SessionId>> {
+        let (place, other) = self.kept.lock().place(session, now_s)?;
+        let rows = store.fences();
+        rows.write(place, &encoded(session, now_s)).await.map_err(|e| convert::error(&e))?;
+        rows.sync().await.map_err(|e| convert::error(&e))?;
+        Ok(other)
+    }
+}
+
+impl Kept {
+    fn place(&mut self, session: SessionId, now_s: i64) -> Result<(u32, Option<SessionId>)> {
+        if let Some((place, ended_s)) = self.places.get_mut(&session) {
+            *ended_s = now_s;
+            return Ok((*place, None));
+        }
+        let (place, other) = if self.fresh < MAX_ENDED {
+            self.fresh += 1;
+            (self.fresh - 1, None)
+        } else {
+            let oldest = self.places.iter().min_by_key(|(_, (_, ended_s))| *ended_s);
+            let oldest = oldest.filter(|(_, (_, ended_s))| now_s - ended_s > KEEP_S);
+            let Some((&other, &(place, _))) = oldest else {
+                let message = format!("{MAX_ENDED} sessions were ended by force within {KEEP_S} s");
+                return Err(Error::new(Errno::EBUSY, message).hint("find out why clients die: weft health"));
+            };
+            self.places.remove(&other);
+            (place, Some(other))
+        };
+        self.places.insert(session, (place, now_s));
+        Ok((place, other))
+    }
+}
+
+fn encoded(session: SessionId, ended_s: i64) -> Row {
+    let mut row = [0; ROW_BYTES];
+    row[0..8].copy_from_slice(&session.0.to_le_bytes());
+    row[8..16].copy_from_slice(&ended_s.to_le_bytes());
+    row
+}
+
+fn decoded(row: &Row) -> (SessionId, i64) {
+    let field = |at: usize| -> [u8; 8] { row[at..at + 8].try_into().expect("fields lie within the row") };
+    (SessionId(u64::from_le_bytes(field(0))), i64::from_le_bytes(field(8)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_makes_way_when_it_is_old_enough() {
+        let mut kept = Kept::default();
+        for id in 0..u64::from(MAX_ENDED) {
+            assert_eq!(kept.place(SessionId(id), 1000 + id as i64).unwrap(), (id as u32, None));
+        }
+        assert_eq!(
+            kept.place(SessionId(3), 2000).unwrap(),
+            (3, None),
+            "one that is told again keeps its place"
+        );
+        let new = SessionId(u64::MAX);
+        assert_eq!(kept.place(new, 1000 + KEEP_S).unwrap_err().errno, Errno::EBUSY);
+        assert_eq!(kept.place(new, 1001 + KEEP_S).unwrap(), (0, Some(SessionId(0))));
+        assert_eq!(kept.places.len(), MAX_ENDED as usize);
+    }
+
+    #[test]
+    fn a_row_is_frozen() {
+        let row = encoded(SessionId(0x0102), 0x0304);
+        assert_eq!(row[..16], [2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(decoded(&row), (SessionId(0x0102), 0x0304));
+    }
+}

@@ -1,0 +1,185 @@
+//! On a simulated machine, whose time passes at once and whose processes die when told to.
+
+use super::*;
+use chunkstore::{Identity, Options};
+use rt::sim::{HostId, World};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use types::TargetId;
+
+const INO: InodeId = InodeId(9);
+const A: SessionId = SessionId(1);
+const B: SessionId = SessionId(2);
+
+fn number(lane: u32, sequence: u32) -> Number {
+    Number { lane, sequence }
+}
+
+struct Process {
+    store: Arc<Store>,
+    once: Once,
+}
+
+impl Process {
+    async fn start() -> Process {
+        let (dir, identity) = (Path::new("/t"), Identity { cluster: "c".into(), target: TargetId(1) });
+        if Store::identify(dir).await.unwrap().is_none() {
+            Store::format_with_log(dir, &identity, 0).await.unwrap();
+        }
+        let (store, _) = Store::open(dir, &identity, Options::default()).await.unwrap();
+        let once = Once::of(&store, |_| false);
+        once.open();
+        Process { store, once }
+    }
+
+    async fn begin(&self, session: SessionId, number: Number) -> Result<Turn<'_>> {
+        self.once.begin(self.store.recent(), session, number, INO).await
+    }
+
+    /// Does a change that isn't done yet.
+    async fn change(&self, session: SessionId, number: Number) {
+        let Ok(Turn::Do(doing)) = self.begin(session, number).await else { panic!("it isn't done yet") };
+        doing.note_done().await.unwrap();
+        doing.end(Ok(())).await.unwrap();
+    }
+
+    async fn wait_for(&self, session: SessionId, own: Option<Number>) -> Result<()> {
+        self.once.wait_for(self.store.recent(), session, INO, own).await
+    }
+}
+
+/// Runs something on a machine; the process dies with its end.
+fn on(world: &mut World, host: HostId, life: impl AsyncFnOnce(Rc<Process>) + 'static) {
+    let lived = world.run(host, async move { life(Rc::new(Process::start().await)).await });
+    lived.expect("nothing waits for ever");
+    world.kill(host);
+}
+
+fn machine() -> (World, HostId) {
+    let mut world = World::new(1);
+    let host = world.add_host("storage");
+    (world, host)
+}
+
+#[test]
+fn what_is_done_is_not_done_again() {
+    let (mut world, host) = machine();
+    on(&mut world, host, async |process| {
+        process.change(A, number(0, 1)).await;
+        process.change(B, number(0, 1)).await;
+        assert!(matches!(process.begin(A, number(0, 1)).await, Ok(Turn::Answered(Ok(())))));
+        process.change(A, number(0, 2)).await;
+        let outdated = process.begin(A, number(0, 1)).await.err().expect("it was answered long ago");
+        assert_eq!(outdated.errno, Errno::ESTALE);
+    });
+    on(&mut world, host, async |process| {
+        assert!(!process.once.has_closed_files());
+        assert!(matches!(process.begin(A, number(0, 2)).await, Ok(Turn::Answered(Ok(())))));
+        assert!(matches!(process.begin(B, number(0, 1)).await, Ok(Turn::Answered(Ok(())))));
+        process.change(B, number(0, 2)).await;
+    });
+}
+
+#[test]
+fn a_failure_is_remembered_too() {
+    let (mut world, host) = machine();
+    on(&mut world, host, async |process| {
+        let Ok(Turn::Do(doing)) = process.begin(A, number(0, 1)).await else { panic!("it is new") };
+        assert_eq!(doing.end(Err(Errno::ENOSPC.into())).await.unwrap_err().errno, Errno::ENOSPC);
+        let again = process.begin(A, number(0, 1)).await;
+        assert!(matches!(again, Ok(Turn::Answered(Err(error))) if error.errno == Errno::ENOSPC));
+    });
+    on(&mut world, host, async |process| {
+        let again = process.begin(A, number(0, 1)).await;
+        assert!(matches!(again, Ok(Turn::Answered(Err(error))) if error.errno == Errno::ENOSPC));
+    });
+}
+
+/// Begun by a process that died: it may be on disk.
+fn die_in_between(world: &mut World, host: HostId) {
+    on(world, host, async |process| {
+        let Ok(Turn::Do(doing)) = process.begin(A, number(3, 7)).await else { panic!("it is new") };
+        std::mem::forget(doing);
+    });
+}
+
+#[test]
+fn a_file_waits_for_what_was_begun() {
+    let (mut world, host) = machine();
+    die_in_between(&mut world, host);
+    on(&mut world, host, async |process| {
+        assert!(process.once.has_closed_files());
+        let (began_ns, other) = (rt::monotonic_ns(), process.clone());
+        let waited = Rc::new(std::cell::Cell::new(false));
+        let told = waited.clone();
+        rt::spawn(async move {
+            other.wait_for(B, None).await.unwrap();
+            told.set(true);
+        });
+        rt::sleep(REPEAT_LIMIT / 2).await;
+        assert!(!waited.get());
+        process.wait_for(A, Some(number(3, 7))).await.unwrap();
+        process.change(A, number(3, 7)).await;
+        rt::sleep(LOOK_INTERVAL).await;
+        assert!(waited.get() && !process.once.has_closed_files());
+        assert!(rt::monotonic_ns() - began_ns < REPEAT_LIMIT.as_nanos() as u64);
+    });
+}
+
+#[test]
+fn what_comes_too_late_is_not_done() {
+    let (mut world, host) = machine();
+    die_in_between(&mut world, host);
+    on(&mut world, host, async |process| {
+        process.wait_for(B, None).await.unwrap();
+        assert!(!process.once.has_closed_files());
+        process.change(B, number(0, 1)).await;
+        let late = process.begin(A, number(3, 7)).await.err().expect("others went on");
+        assert_eq!(late.errno, Errno::EIO);
+    });
+    // Nor by the next process, and the lane goes on.
+    on(&mut world, host, async |process| {
+        assert!(!process.once.has_closed_files());
+        assert_eq!(process.begin(A, number(3, 7)).await.err().expect("others went on").errno, Errno::EIO);
+        process.change(A, number(3, 8)).await;
+    });
+}
+
+#[test]
+fn nobody_waits_for_a_session_that_was_ended() {
+    let (mut world, host) = machine();
+    die_in_between(&mut world, host);
+    on(&mut world, host, async |process| {
+        assert!(process.once.has_closed_files());
+        process.once.forget(A);
+        assert!(!process.once.has_closed_files());
+        process.wait_for(B, None).await.unwrap();
+    });
+}
+
+/// What a sync promised isn't undone: rows are on disk when it returns.
+#[test]
+fn rows_survive_the_power_as_synced_data_does() {
+    let (mut world, host) = machine();
+    let lived = world.run(host, async {
+        let process = Process::start().await;
+        process.change(A, number(0, 1)).await;
+        process.store.sync(INO).await.unwrap();
+    });
+    lived.expect("nothing waits for ever");
+    world.crash(host);
+    on(&mut world, host, async |process| {
+        assert!(matches!(process.begin(A, number(0, 1)).await, Ok(Turn::Answered(Ok(())))));
+    });
+}
+
+#[test]
+fn a_row_is_frozen() {
+    let row = encoded((SessionId(0x0102), 3), 4, InodeId(0x0506), &Stage::Done(Err(Errno(28).into())));
+    let mut expected = [0; ROW_BYTES];
+    for (at, byte) in [(0, 2), (1, 1), (8, 3), (12, 4), (16, 6), (17, 5), (24, DONE as u8), (28, 28)] {
+        expected[at] = byte;
+    }
+    assert_eq!(row, expected);
+}

@@ -1,0 +1,189 @@
+//! What clients are let do: capabilities are demanded of whoever comes over a connection.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
+use chunkstore::{Identity, Options, Store};
+use identity::{CAPABILITY_BYTES, CapabilityKeys, CapabilityRing, Grant, Rights};
+use net::{Caller, Deadline, Handler, Proof, Transport};
+use rt::IoBuf;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use storage::StorageService;
+use types::{Errno, InodeId, Result, SessionId, TargetId};
+use wire::{Capability, Path as Way, StorageOp, StorageReply, StorageRequest};
+
+const TARGET: TargetId = TargetId(1);
+const INO: InodeId = InodeId(9);
+const SESSION: SessionId = SessionId(7);
+const HOLDER: u64 = 77;
+const READ: StorageOp = StorageOp::Read { offset: 0, path: Way::Cached };
+const WRITE: StorageOp = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
+
+struct Cluster {
+    service: StorageService,
+    ring: Arc<CapabilityRing>,
+    keys: CapabilityKeys,
+}
+
+fn caller(holder: u64) -> Caller {
+    Caller {
+        name: "client".into(),
+        proof: Proof::NotAsked,
+        holder,
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)).into(),
+        transport: Transport::Tcp,
+        client: 1,
+        core: 0,
+        cluster: String::new(),
+    }
+}
+
+fn grant() -> Grant {
+    let expires = rt::now().secs as u64 + 60;
+    Grant { session: SESSION, inode: INO, rights: Rights::READ_WRITE, holder: HOLDER, expires }
+}
+
+impl Cluster {
+    async fn start(dir: &std::path::Path) -> Cluster {
+        let identity = Identity { cluster: "test".to_string(), target: TARGET };
+        Store::format_with_log(dir, &identity, 0).await.unwrap();
+        let service = StorageService::new([Store::open(dir, &identity, Options::default()).await.unwrap().0]);
+        let (ring, keys) = (Arc::new(CapabilityRing::new(60)), CapabilityKeys::create().unwrap());
+        ring.set(keys.clone());
+        service.demand_capabilities(ring.clone());
+        Cluster { service, ring, keys }
+    }
+
+    fn sign(&self, grant: Grant) -> Option<Capability> {
+        Some(Capability(*self.keys.sign(&grant).as_bytes()))
+    }
+
+    async fn ask(&self, op: StorageOp, capability: Option<Capability>) -> Result<StorageReply> {
+        self.ask_as(HOLDER, SESSION, op, capability).await
+    }
+
+    async fn ask_as(
+        &self,
+        holder: u64,
+        session: SessionId,
+        op: StorageOp,
+        capability: Option<Capability>,
+    ) -> Result<StorageReply> {
+        let request = StorageRequest { capability, ..StorageRequest::new(session, TARGET, INO, op) };
+        self.service.handle_from(&caller(holder), request, Some(IoBuf::from_slice(&[1; 4096]))).await
+    }
+
+    async fn refused(&self, op: StorageOp, capability: Option<Capability>) -> Errno {
+        self.ask(op, capability).await.expect_err("it must be refused").errno
+    }
+}
+
+fn with_cluster(test: impl AsyncFnOnce(Cluster) + 'static) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    rt::block_on(async move { test(Cluster::start(&path).await).await }).unwrap();
+}
+
+#[test]
+fn what_is_granted_may_be_done() {
+    with_cluster(async |cluster| {
+        let both = cluster.sign(grant());
+        for op in [READ, WRITE, StorageOp::Stat, StorageOp::Truncate { len: 1 }] {
+            cluster.ask(op.clone(), both).await.unwrap();
+            assert_eq!(cluster.refused(op, None).await, Errno::EACCES);
+        }
+        let read = cluster.sign(Grant { rights: Rights::READ, ..grant() });
+        cluster.ask(READ, read).await.unwrap();
+        for op in [WRITE, StorageOp::Truncate { len: 0 }, StorageOp::Delete] {
+            assert_eq!(cluster.refused(op, read).await, Errno::EACCES);
+        }
+        // What is no file's, and what services ask, needs none; nor does who is in the same process.
+        cluster.ask(StorageOp::SyncTarget, None).await.unwrap();
+        cluster.ask_as(0, SessionId(0), WRITE, None).await.unwrap();
+        let request = StorageRequest::new(SESSION, TARGET, INO, StorageOp::Stat);
+        cluster.service.handle(request, None).await.unwrap();
+    });
+}
+
+#[test]
+fn nobody_can_use_what_was_given_to_another() {
+    with_cluster(async |cluster| {
+        let good = cluster.sign(grant());
+        let stolen = cluster.ask_as(HOLDER + 1, SESSION, READ, good).await;
+        assert_eq!(stolen.unwrap_err().errno, Errno::EACCES);
+        let stolen = cluster.ask_as(HOLDER, SessionId(8), READ, good).await;
+        assert_eq!(stolen.unwrap_err().errno, Errno::EACCES);
+        let other_file = cluster.sign(Grant { inode: InodeId(10), ..grant() });
+        assert_eq!(cluster.refused(READ, other_file).await, Errno::EACCES);
+        cluster.ask(READ, good).await.unwrap();
+    });
+}
+
+#[test]
+fn no_byte_of_one_can_be_changed() {
+    with_cluster(async |cluster| {
+        let good = cluster.sign(grant()).unwrap();
+        // One that the core has seen and remembers.
+        cluster.ask(READ, Some(good)).await.unwrap();
+        for at in (0..CAPABILITY_BYTES).filter(|at| !(4..8).contains(at)) {
+            let mut altered = good;
+            altered.0[at] ^= 1;
+            assert_eq!(cluster.refused(READ, Some(altered)).await, Errno::EACCES, "byte {at}");
+        }
+        cluster.ask(READ, Some(good)).await.unwrap();
+    });
+}
+
+#[test]
+fn one_that_has_ended_or_whose_key_is_gone_is_to_be_renewed() {
+    with_cluster(async |cluster| {
+        let ended = cluster.sign(Grant { expires: rt::now().secs as u64, ..grant() });
+        assert_eq!(cluster.refused(READ, ended).await, Errno::EKEYEXPIRED);
+        // Of a cluster whose management was made anew, or a forger's.
+        let foreign = Capability(*CapabilityKeys::create().unwrap().sign(&grant()).as_bytes());
+        assert_eq!(cluster.refused(READ, Some(foreign)).await, Errno::EACCES, "its key has a known number");
+        let mut keys = cluster.keys.clone();
+        keys.stage().unwrap();
+        keys.promote();
+        let early = Capability(*keys.sign(&grant()).as_bytes());
+        assert_eq!(cluster.refused(READ, Some(early)).await, Errno::EKEYEXPIRED);
+    });
+}
+
+/// Its client has been told that it failed, and has gone on.
+#[test]
+fn what_nobody_waits_for_any_more_is_not_begun() {
+    with_cluster(async |cluster| {
+        let write = async |deadline| {
+            let capability = cluster.sign(grant());
+            let request = StorageRequest { capability, ..StorageRequest::new(SESSION, TARGET, INO, WRITE) };
+            let data = Some(IoBuf::from_slice(&[1; 4096]));
+            cluster.service.handle_until(&caller(HOLDER), deadline, request, data).await
+        };
+        let now_ns = rt::monotonic_ns();
+        let late = write(Deadline::after(now_ns - 2_000_000, 1)).await;
+        assert_eq!(late.unwrap_err().errno, Errno::ETIMEDOUT);
+        let stat = async || cluster.ask(StorageOp::Stat, cluster.sign(grant())).await.unwrap();
+        assert!(matches!(stat().await, StorageReply::Stat { len: 0, .. }));
+        write(Deadline::after(now_ns, 60_000)).await.unwrap();
+        assert!(matches!(stat().await, StorageReply::Stat { len: 4096, .. }));
+        write(Deadline::after(now_ns, 0)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_request_waits_for_a_key_that_is_on_its_way() {
+    with_cluster(async |cluster| {
+        let mut keys = cluster.keys.clone();
+        keys.stage().unwrap();
+        keys.promote();
+        let early = Capability(*keys.sign(&grant()).as_bytes());
+        let ring = cluster.ring.clone();
+        rt::spawn(async move {
+            rt::sleep(Duration::from_millis(200)).await;
+            ring.set(keys);
+        });
+        cluster.ask(READ, Some(early)).await.unwrap();
+        cluster.ask(READ, cluster.sign(grant())).await.unwrap();
+    });
+}

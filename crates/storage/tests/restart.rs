@@ -1,0 +1,76 @@
+//! What a service knows again after its process died.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
+use chunkstore::{Identity, Options, Store};
+use net::Handler;
+use rt::IoBuf;
+use std::path::Path;
+use storage::StorageService;
+use types::{Errno, InodeId, Result, SessionId, TargetId};
+use wire::{Number, Path as Way, StorageOp, StorageReply, StorageRequest};
+
+const TARGET: TargetId = TargetId(1);
+const INO: InodeId = InodeId(9);
+
+/// A process with one target. Dropped, it is as if it had been killed.
+async fn start(dir: &Path) -> StorageService {
+    let identity = Identity { cluster: "test".to_string(), target: TARGET };
+    if Store::identify(dir).await.unwrap().is_none() {
+        Store::format_with_log(dir, &identity, 0).await.unwrap();
+    }
+    StorageService::new([Store::open(dir, &identity, Options::default()).await.unwrap().0])
+}
+
+async fn write(service: &StorageService, session: u64, sequence: u32, byte: u8) -> Result<StorageReply> {
+    let op = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
+    let number = Some(Number { lane: 0, sequence });
+    let request = StorageRequest { number, ..StorageRequest::new(SessionId(session), TARGET, INO, op) };
+    service.handle(request, Some(IoBuf::from_slice(&[byte; 4096]))).await
+}
+
+async fn content(service: &StorageService) -> u8 {
+    let buf = IoBuf::alloc(4096);
+    let op = StorageOp::Read { offset: 0, path: Way::Cached };
+    let request = StorageRequest::new(SessionId(7), TARGET, INO, op);
+    service.handle(request, Some(buf.clone())).await.unwrap();
+    buf.as_slice()[0]
+}
+
+#[test]
+fn a_write_that_is_repeated_does_not_undo_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    let run = async move {
+        let service = start(&path).await;
+        write(&service, 1, 1, 1).await.unwrap();
+        write(&service, 2, 1, 2).await.unwrap();
+        write(&service, 1, 1, 1).await.unwrap();
+        assert_eq!(content(&service).await, 2);
+        drop(service);
+        let service = start(&path).await;
+        write(&service, 1, 1, 1).await.unwrap();
+        assert_eq!(content(&service).await, 2);
+        write(&service, 1, 2, 3).await.unwrap();
+        assert_eq!(content(&service).await, 3);
+    };
+    rt::block_on(run).unwrap();
+}
+
+#[test]
+fn a_session_that_was_ended_stays_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    let run = async move {
+        let service = start(&path).await;
+        write(&service, 1, 1, 1).await.unwrap();
+        let fence = StorageOp::Fence { session: SessionId(1) };
+        let fence = StorageRequest::new(SessionId(0), TARGET, INO, fence);
+        service.handle(fence, None).await.unwrap();
+        drop(service);
+        let service = start(&path).await;
+        assert_eq!(write(&service, 1, 2, 3).await.unwrap_err().errno, Errno::ESTALE);
+        write(&service, 2, 1, 2).await.unwrap();
+        assert_eq!(content(&service).await, 2);
+    };
+    rt::block_on(run).unwrap();
+}

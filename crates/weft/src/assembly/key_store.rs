@@ -1,0 +1,81 @@
+//! The keys of capabilities on the management node: their file, and when they change.
+
+use identity::{CapabilityKeys, KEY_ROTATION_S, KEY_SPREAD_S};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+use types::Result;
+
+/// The keys, and when what is done about them is due.
+pub struct KeyStore {
+    keys: CapabilityKeys,
+    path: PathBuf,
+    /// When the file was last written, Unix seconds: a key was staged or promoted then.
+    changed_s: i64,
+    /// The newest key doesn't sign yet.
+    staged: bool,
+}
+
+impl KeyStore {
+    /// Reads the keys; makes the first one of a new cluster.
+    pub fn load(path: &Path) -> Result<KeyStore> {
+        let made = !path.exists();
+        if made {
+            CapabilityKeys::create()?.store(path)?;
+        }
+        let keys = CapabilityKeys::load(path)?;
+        // Of a file whose time isn't known nothing is due for a day.
+        let modified = std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
+        let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let changed_s = since.and_then(|since| i64::try_from(since.as_secs()).ok()).unwrap_or(rt::now().secs);
+        let staged = keys.is_staged();
+        Ok(KeyStore { keys, path: path.to_path_buf(), changed_s, staged })
+    }
+
+    /// The keys at this time: once a day there is a new one, which signs when all nodes have had the time to hear of it.
+    pub fn at(&mut self, now_s: i64) -> Result<&CapabilityKeys> {
+        let age_s = now_s - self.changed_s;
+        let mut next = self.keys.clone();
+        let staged = match self.staged {
+            true if age_s >= KEY_SPREAD_S => {
+                next.promote();
+                false
+            }
+            false if age_s >= KEY_ROTATION_S => {
+                next.stage()?;
+                true
+            }
+            _ => return Ok(&self.keys),
+        };
+        // What isn't in the file is handed to nobody: after a start nothing would be known of it.
+        next.store(&self.path)?;
+        tracing::info!(keys = ?next.ids(), staged, "the keys of capabilities were changed");
+        (self.keys, self.staged, self.changed_s) = (next, staged, now_s);
+        Ok(&self.keys)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_handed_out_before_it_signs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keys.toml");
+        let mut store = KeyStore::load(&path).unwrap();
+        let began_s = store.changed_s;
+        let first = store.at(began_s + KEY_ROTATION_S - 1).unwrap().clone();
+        assert_eq!(first.ids(), [1]);
+        let day_s = began_s + KEY_ROTATION_S;
+        let staged = store.at(day_s).unwrap().clone();
+        assert!(staged.ids() == [1, 2] && staged.is_staged());
+        assert!(store.at(day_s + KEY_SPREAD_S - 1).unwrap().is_staged());
+        // A process that is started in between goes on with it.
+        let mut again = KeyStore::load(&path).unwrap();
+        again.changed_s = day_s;
+        for store in [&mut store, &mut again] {
+            let promoted = store.at(day_s + KEY_SPREAD_S).unwrap();
+            assert!(promoted.ids() == [1, 2] && !promoted.is_staged());
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What becomes of a process with a mistake in it.
+
+use std::panic;
+
+/// From now on a panic of any thread ends the process, with its message on standard error and in the log. Without one of its threads a process would
+/// answer some requests and never the others; without the process everybody goes on when it was started anew (`Restart=` in its unit).
+pub fn end_the_process() {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        usual(info);
+        tracing::error!("this process ends because of a mistake in weft: {info}");
+        std::process::abort();
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    use std::time::Duration;
+
+    /// What the test below runs in a process of its own.
+    #[test]
+    #[ignore = "it ends its process"]
+    fn a_thread_panics() {
+        end_the_process();
+        let thread = std::thread::spawn(|| panic!("this request is too much"));
+        let _ = thread.join();
+        std::thread::sleep(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_panic_of_a_thread_ends_the_process_with_its_message() {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let ended = command
+            .args(["assembly::panics::tests::a_thread_panics", "--exact", "--ignored", "--nocapture"])
+            .output()
+            .unwrap();
+        assert_eq!(ended.status.signal(), Some(6), "{ended:?}");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(said.contains("this request is too much"), "{said}");
+    }
+}
