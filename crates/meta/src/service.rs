@@ -12,7 +12,7 @@ use crate::stats::MetaStats;
 use crate::view::{View, store_error};
 use kv::{Batch, Guard, Outcome, Writer};
 use namespace::locks::{Holder, LockRequest, OnConflict};
-use namespace::{Env, ReadError, keys};
+use namespace::{Caller, Env, ReadError, keys};
 use net::{Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
 use prost::Message;
@@ -139,6 +139,10 @@ impl MetaService {
                 self.answer_lock(request).await?
             }
             MetaOp::NextRecalls { after } => MetaReply::Recalls(self.next_recalls(&session, after).await?),
+            MetaOp::Introduce { groups, privileged, .. } => session
+                .callers
+                .introduce(request.credentials, groups, privileged)
+                .map(|()| MetaReply::Unit)?,
             MetaOp::StillYielding { seen } => session.is_yielding(seen),
             MetaOp::Yield { yields } => self.take_yields(&session, &yields),
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
@@ -223,6 +227,7 @@ impl MetaService {
         // It may have been evicted while it waited.
         session.check()?;
         let env = env(&self.options, request.session, request.credentials, map);
+        permit(request, session, &env, view)?;
         let mut applied = namespace::apply(&env, view, &request.op)?;
         if needs_room(&request.op) && !applied.writes.is_empty() {
             self.check_room()?;
@@ -281,6 +286,19 @@ fn env<'a>(
         seed: rt::random_u64(),
         map,
     }
+}
+
+/// Looks whether a session's user may do what it asks. Of this process' own session the kernel has seen to that.
+fn permit(request: &MetaRequest, session: &Session, env: &Env<'_>, view: &View<'_>) -> Result<(), Stop> {
+    if !session.is_remote() || request.credentials.uid == 0 {
+        return Ok(());
+    }
+    let standing = session.callers.find(request.credentials);
+    let caller = match &standing {
+        Some(standing) => standing.caller(request.credentials),
+        None => Caller::of(request.credentials),
+    };
+    Ok(namespace::permit(env, view, &caller, &request.op)?)
 }
 
 /// Whether a command makes the store grow. The others free space, or need so little that they may use what is kept for them: a

@@ -78,6 +78,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         | MetaOp::Unlock { .. }
         | MetaOp::TestLock { .. }
         | MetaOp::ReclaimLocks { .. }
+        | MetaOp::Introduce { .. }
         | MetaOp::Register { .. }
         | MetaOp::NextRecalls { .. }
         | MetaOp::Yield { .. }
@@ -119,6 +120,7 @@ pub(crate) fn subject(op: &MetaOp) -> InodeId {
         | MetaOp::Lock { ino, .. }
         | MetaOp::Unlock { ino, .. }
         | MetaOp::TestLock { ino, .. }
+        | MetaOp::Introduce { ino, .. }
         | MetaOp::Describe { ino } => *ino,
         MetaOp::ReclaimLocks { .. }
         | MetaOp::Register { .. }

@@ -181,6 +181,7 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::Sync,
         MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, space, owner, pid: 4711, kind, range }] },
         MetaOp::StillYielding { seen: 41 },
+        MetaOp::Introduce { ino, groups: vec![100, 27], privileged: true },
     ]
 }
 
