@@ -75,7 +75,7 @@ impl HeldLocks {
     }
 
     /// A range is about to be given back.
-    pub(crate) fn giving_up(&self, of: Holder, range: LockRange) -> Listing {
+    pub(crate) fn give_up(&self, of: Holder, range: LockRange) {
         let mut state = self.state.lock();
         if let Some(parts) = state.by_holder.get_mut(&of) {
             cut(parts, effective(of.1, range));
@@ -83,12 +83,6 @@ impl HeldLocks {
                 state.by_holder.remove(&of);
             }
         }
-        Listing(state.listings)
-    }
-
-    /// Whether the locks were listed since.
-    pub(crate) fn were_listed_since(&self, listing: Listing) -> bool {
-        self.state.lock().listings != listing.0
     }
 
     /// All locks, to be told.
@@ -212,9 +206,9 @@ mod tests {
         assert_eq!(told(&locks), [(Shared, range(0, 99))]);
         grant(&locks, lock(Shared, range(100, u64::MAX)));
         assert_eq!(told(&locks), [(Shared, range(0, u64::MAX))]);
-        locks.giving_up(POSIX, range(10, u64::MAX));
+        locks.give_up(POSIX, range(10, u64::MAX));
         assert_eq!(told(&locks), [(Shared, range(0, 9))]);
-        locks.giving_up(POSIX, range(0, u64::MAX));
+        locks.give_up(POSIX, range(0, u64::MAX));
         assert!(locks.state.lock().by_holder.is_empty());
     }
 
@@ -222,11 +216,8 @@ mod tests {
     fn an_answer_from_before_a_listing_is_not_trusted() {
         let locks = HeldLocks::default();
         let asked = locks.asking(&lock(Shared, range(0, 9)));
-        let given_up = locks.giving_up(POSIX, range(0, 9));
-        assert!(!locks.were_listed_since(given_up));
         assert!(told(&locks).is_empty());
         assert!(!locks.granted(asked, &lock(Shared, range(0, 9))));
-        assert!(locks.were_listed_since(given_up));
         assert!(told(&locks).is_empty());
     }
 

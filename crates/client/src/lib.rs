@@ -40,7 +40,7 @@ pub use cancel::Cancel;
 pub use dir::Listing;
 pub use file::{Caching, Handle, ReadHow, WriteHow};
 pub use names::{Found, Known};
-pub use recall::Invalidate;
+pub use recall::{Invalidate, Standing};
 
 use directories::Directories;
 use inode::InodeTable;
@@ -190,7 +190,31 @@ impl Client {
     /// Asks for a change.
     async fn change(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        self.send(sequence, credentials, op).await
+        // Root needs no introduction, and neither does anybody where the kernel's word is all that counts.
+        if credentials.uid == 0 || self.leases.is_alone() {
+            return self.send(sequence, credentials, op).await;
+        }
+        match self.send(sequence, credentials, op.clone()).await {
+            Err(error) if matches!(error.errno, Errno::EACCES | Errno::EPERM) => {
+                match self.introduce(credentials, &op).await {
+                    true => self.send(sequence, credentials, op).await,
+                    false => Err(error),
+                }
+            }
+            answer => answer,
+        }
+    }
+
+    /// Tells the service what it can't see of a user whom it refused something that the kernel had allowed. False when there is nothing to
+    /// tell.
+    async fn introduce(&self, credentials: Credentials, op: &MetaOp) -> bool {
+        let Some(standing) = self.face().and_then(|face| face.standing(credentials.pid)) else {
+            return false;
+        };
+        let ino = subject(op);
+        let introduction =
+            MetaOp::Introduce { ino, groups: standing.groups, privileged: standing.privileged };
+        self.send(0, credentials, introduction).await.is_ok()
     }
 
     /// Asks for a change on the client's own account.
@@ -364,6 +388,23 @@ fn registers(op: &MetaOp) -> bool {
             | MetaOp::NextRecalls { .. }
             | MetaOp::EndSession
     )
+}
+
+/// The inode whose service checks who may do this.
+fn subject(op: &MetaOp) -> InodeId {
+    match *op {
+        MetaOp::Create { parent, .. }
+        | MetaOp::Mkdir { parent, .. }
+        | MetaOp::Symlink { parent, .. }
+        | MetaOp::Tmpfile { parent, .. }
+        | MetaOp::Link { parent, .. }
+        | MetaOp::Unlink { parent, .. }
+        | MetaOp::Rmdir { parent, .. }
+        | MetaOp::Rename { parent, .. } => parent,
+        MetaOp::Setattr { ino, .. } | MetaOp::SetXattr { ino, .. } | MetaOp::RemoveXattr { ino, .. } => ino,
+        MetaOp::SetPattern { dir, .. } => dir,
+        _ => InodeId::ROOT,
+    }
 }
 
 /// A reply of a kind that doesn't belong to its request.

@@ -49,14 +49,9 @@ impl Client {
         owner: LockOwner,
         range: LockRange,
     ) -> Result<()> {
-        loop {
-            let listing = self.held_locks.giving_up((ino, space, owner), range);
-            self.ask(MetaOp::Unlock { ino, space, owner, range }).await?;
-            // Else a service that was started anew may have been told that it is still held.
-            if !self.held_locks.were_listed_since(listing) {
-                return Ok(());
-            }
-        }
+        // Before it is sent: a service that was told of the lock was started before, and it is the one that gets this.
+        self.held_locks.give_up((ino, space, owner), range);
+        self.ask(MetaOp::Unlock { ino, space, owner, range }).await.map(drop)
     }
 
     /// The first lock in the way, with its holder's process.

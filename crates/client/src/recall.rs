@@ -35,6 +35,21 @@ pub trait Invalidate: Send + Sync {
     /// it has ended, nothing of it is used any more. It may wait for reads of the same inode that were told to be kept, and for
     /// nothing else of this client.
     fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>>;
+
+    /// What is known of the user of a process that is waiting for an answer, beyond its ids. It may read a file of the kernel's.
+    fn standing(&self, pid: u32) -> Option<Standing> {
+        let _ = pid;
+        None
+    }
+}
+
+/// What the credentials of a request don't show of its user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// It may do what its ids don't allow; the kernel has seen that it may do just this.
+    pub privileged: bool,
 }
 
 /// Recalls that wait and inodes that are worked on.

@@ -32,6 +32,7 @@ mod notify;
 mod reply;
 mod request;
 mod session;
+mod standing;
 mod stats;
 #[allow(unsafe_code)] // System calls; each has its SAFETY comment.
 mod sys;

@@ -8,10 +8,11 @@ use crate::locks::{Holders, Interrupts};
 use crate::mount::{Mount, MountHow, errno};
 use crate::notify::{self, Notifier};
 use crate::request::OneWay;
+use crate::standing;
 use crate::stats::Stats;
 use crate::sys;
 use crate::transport::{self, DEFAULT_DEPTH, Transport};
-use client::{Client, Invalidate};
+use client::{Client, Invalidate, Standing};
 use parking_lot::{Condvar, Mutex};
 use std::future::Future;
 use std::io;
@@ -256,6 +257,10 @@ impl Invalidate for Shared {
     fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         let done = self.notifier.forget(ino);
         Box::pin(async move { done.wait().await })
+    }
+
+    fn standing(&self, pid: u32) -> Option<Standing> {
+        standing::of_process(pid)
     }
 }
 

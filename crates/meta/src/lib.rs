@@ -24,6 +24,7 @@
 
 mod administer;
 mod cache;
+mod callers;
 mod capable;
 mod chunks;
 mod coherence;

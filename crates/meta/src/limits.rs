@@ -46,6 +46,13 @@ pub(crate) const LEASES_PER_SHARD: usize = (2 << 20) / LEASE_SHARDS;
 /// Those of one session in a part: a quarter of all.
 pub(crate) const SESSION_LEASES_PER_SHARD: usize = LEASES_PER_SHARD / 4;
 
+/// Users of whom a session may have said their groups: processes that are at work at a time, as a rule. With [`GROUPS_PER_CALLER`], 16 MiB a
+/// session at the most.
+pub(crate) const CALLERS_PER_SESSION: usize = 1024;
+
+/// Groups of a user. Linux allows 65,536; who has more than some hundred is rare.
+pub(crate) const GROUPS_PER_CALLER: usize = 4096;
+
 /// Recalls that one answer brings. As many bytes as a small message.
 pub(crate) const RECALLS_PER_ANSWER: usize = 1024;
 

@@ -14,7 +14,7 @@ use identity::CapabilityRing;
 use kv::Store;
 use namespace::locks::{Holder, LockRequest, OnConflict};
 use namespace::{Applied, Env, ReadError};
-use net::{Caller, Handler, LocalFuture, StorageChannels};
+use net::{Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
 use rt::IoBuf;
 use std::collections::BTreeSet;
@@ -188,6 +188,10 @@ impl MetaService {
                 self.follow(&session, &partitions, &in_use).await.map(|()| MetaReply::Unit)?
             }
             MetaOp::NextRecalls { after } => self.next_recalls(&session, after).await?,
+            MetaOp::Introduce { groups, privileged, .. } => session
+                .callers
+                .introduce(request.credentials, groups, privileged)
+                .map(|()| MetaReply::Unit)?,
             MetaOp::StillYielding { seen } => session.is_yielding(seen),
             MetaOp::Yield { yields } => self.take_yields(&session, &yields),
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
@@ -319,6 +323,7 @@ impl MetaService {
         // It may have been evicted while it waited.
         session.check()?;
         let env = env(&self.options, request.session, request.credentials, map);
+        permit(request, session, &env, view)?;
         let mut applied = match (&request.op, found) {
             (MetaOp::Lookup { parent, name }, Found::EntryOnly) => {
                 let (ino, mode) = namespace::find(&env, view, *parent, name)?;
@@ -370,7 +375,7 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
 
     fn handle_from<'a>(
         &'a self,
-        caller: &'a Caller,
+        caller: &'a net::Caller,
         request: MetaRequest,
         _payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<MetaResponse>> {
@@ -393,6 +398,19 @@ pub(crate) fn env<'a>(
         seed: rt::random_u64(),
         map,
     }
+}
+
+/// Looks whether a session's user may do what it asks. Of this process' own session the kernel has seen to that.
+fn permit(request: &MetaRequest, session: &Session, env: &Env<'_>, view: &View<'_>) -> Result<(), Stop> {
+    if !session.is_remote() || request.credentials.uid == 0 {
+        return Ok(());
+    }
+    let standing = session.callers.find(request.credentials);
+    let caller = match &standing {
+        Some(standing) => standing.caller(request.credentials),
+        None => namespace::Caller::of(request.credentials),
+    };
+    Ok(namespace::permit(env, view, &caller, &request.op)?)
 }
 
 /// Whether a command makes the store grow. The others free space, or need so little that they may use what is kept for them: a

@@ -1,5 +1,6 @@
 //! The clients that the service knows.
 
+use crate::callers::Callers;
 use crate::limits::{HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REPLIES_PER_SESSION};
 use crate::record::StoredReply;
 use crate::replies::{Recorded, Replies};
@@ -44,6 +45,8 @@ pub(crate) struct Session {
     /// Recalls up to this number are being worked on, as the session said last, and when that was.
     yielding: AtomicU64,
     yielding_ns: AtomicU64,
+    /// Users who had to be introduced.
+    pub callers: Callers,
 }
 
 pub(crate) struct Sessions {
@@ -198,6 +201,7 @@ impl Session {
             some_recalls: Event::new(),
             yielding: AtomicU64::new(0),
             yielding_ns: AtomicU64::new(0),
+            callers: Callers::default(),
         }
     }
 

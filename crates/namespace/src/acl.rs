@@ -202,6 +202,23 @@ impl Acl {
         (self.owner as u32) << 6 | (group as u32) << 3 | self.other as u32
     }
 
+    /// Whether somebody who is not the file's owner gets all of `wanted` (Linux `posix_acl_permission`): by an entry of its own, else by any
+    /// one of its groups' entries, else as everybody.
+    pub fn grants(&self, uid: u32, file_group: u32, is_in: impl Fn(u32) -> bool, wanted: u16) -> bool {
+        let has = |permissions: u16| permissions & wanted == wanted;
+        let masked = |permissions: u16| has(permissions & self.mask.unwrap_or(RWX));
+        if let Some(user) = self.users.iter().find(|user| user.id == uid) {
+            return masked(user.permissions);
+        }
+        let own = is_in(file_group).then_some(self.group);
+        let named = self.groups.iter().filter(|group| is_in(group.id)).map(|group| group.permissions);
+        let mut groups = own.into_iter().chain(named).peekable();
+        match groups.peek() {
+            Some(_) => groups.any(masked),
+            None => has(self.other),
+        }
+    }
+
     /// What a mode's group bits stand for.
     fn group_class(&mut self) -> &mut u16 {
         self.mask.as_mut().unwrap_or(&mut self.group)

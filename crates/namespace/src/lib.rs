@@ -45,6 +45,7 @@
 //! assert!(matches!(applied.unwrap().reply, wire::MetaReply::Attr(attr) if attr.nlink == 2));
 //! ```
 
+mod access;
 pub mod acl;
 mod attributes;
 mod background;
@@ -56,6 +57,7 @@ mod permissions;
 pub mod record;
 mod tx;
 
+pub use access::{Caller, permit};
 pub use attributes::{MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE, MAX_XATTR_VALUES};
 pub use background::{
     Chunks, OrphanInode, Unsettled, children, chunks, doomed, forget_doomed, inodes, orphans, unsettled,

@@ -80,6 +80,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         | MetaOp::Unlock { .. }
         | MetaOp::TestLock { .. }
         | MetaOp::ReclaimLocks { .. }
+        | MetaOp::Introduce { .. }
         | MetaOp::Register { .. }
         | MetaOp::Follow { .. }
         | MetaOp::NextRecalls { .. }

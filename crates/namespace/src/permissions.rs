@@ -118,7 +118,7 @@ fn parse_given(value: &[u8]) -> Outcome<Option<Acl>> {
     Ok(Some(acl::parse(value)?))
 }
 
-fn parse_stored(ino: InodeId, value: &[u8]) -> Outcome<Acl> {
+pub(crate) fn parse_stored(ino: InodeId, value: &[u8]) -> Outcome<Acl> {
     acl::parse(value).map_err(|_| {
         Error::new(Errno::EIO, format!("a stored access control list of inode {ino} is damaged")).into()
     })

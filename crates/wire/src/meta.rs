@@ -168,6 +168,10 @@ pub enum MetaOp {
     /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe none, or at once `Adopted` as long as there
     /// are partitions to which the session has yet to follow. Being asked again and again, it also tells that the session lives.
     NextRecalls { after: u64 },
+    /// Says more of who asks by the request's credentials: `Unit`. A kernel's request has one group only, so a client says it when the service
+    /// refused what its kernel had allowed (`EACCES`, `EPERM`), and then asks again. `ino`: what that was about. `privileged`: the kernel
+    /// vouches for rights that no id shows, capabilities of the process.
+    Introduce { ino: InodeId, groups: Vec<u32>, privileged: bool },
     /// Answers recalls: `Unit`.
     Yield { yields: Vec<Yield> },
     /// The recalls with numbers up to `seen` that are not answered yet are being worked on (what is written has to reach a storage
@@ -220,6 +224,7 @@ impl MetaOp {
             | MetaOp::Lock { ino, .. }
             | MetaOp::Unlock { ino, .. }
             | MetaOp::TestLock { ino, .. }
+            | MetaOp::Introduce { ino, .. }
             | MetaOp::Describe { ino } => Some(*ino),
             MetaOp::ReclaimLocks { .. }
             | MetaOp::StillYielding { .. }

@@ -1,6 +1,6 @@
 //! Advisory locks, and metadata services that are started anew.
 
-use crate::cluster::{Program, with_cluster};
+use crate::cluster::{Program, with_cluster, with_cluster_of_seed};
 use client::{Cancel, Client};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,6 +10,8 @@ use types::{Errno, InodeId, Result};
 use wire::{LockKind, LockOwner, LockRange, LockSpace};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// How many runs, each with its own seed and something at another moment.
+const MOMENTS: u64 = 200;
 const OWNER: LockOwner = LockOwner(5);
 
 fn range(start: u64, last: u64) -> LockRange {
@@ -94,8 +96,9 @@ fn waits_go_on_over_a_start_of_the_metadata_service() {
 /// Restarts at every moment of a lock's life: what the client was told is what the next service knows.
 #[test]
 fn locks_that_are_taken_while_the_service_ends_are_held_or_refused() {
-    for delay_us in (0..4000).step_by(131) {
-        with_cluster(move |cluster| async move {
+    for seed in 1..=MOMENTS {
+        let delay_us = seed * 13 % 400;
+        with_cluster_of_seed(seed, move |cluster| async move {
             let [one, two] = cluster.clients().await;
             let ino = one.make("f").await.ino();
             lock(&one, ino, LockKind::Exclusive, range(100, 199)).await.unwrap();
@@ -115,7 +118,7 @@ fn locks_that_are_taken_while_the_service_ends_are_held_or_refused() {
                 rt::sleep(SECOND).await;
             }
             let held = [(LockKind::Exclusive, 0, 9), (LockKind::Exclusive, 100, 149)];
-            assert_eq!(in_the_way(&two, ino).await, held, "restarted after {delay_us} us");
+            assert_eq!(in_the_way(&two, ino).await, held, "seed {seed}");
         });
     }
 }
@@ -123,8 +126,9 @@ fn locks_that_are_taken_while_the_service_ends_are_held_or_refused() {
 /// Interrupts at every moment of a wait that is about to be granted: who was not told of a lock doesn't hold it, and keeps what it had.
 #[test]
 fn an_interrupted_wait_leaves_no_lock_behind() {
-    for delay_us in (0..6000).step_by(131) {
-        with_cluster(move |cluster| async move {
+    for seed in 1..=MOMENTS {
+        let delay_us = seed * 13 % 400;
+        with_cluster_of_seed(seed, move |cluster| async move {
             let [one, two] = cluster.clients().await;
             let ino = one.make("f").await.ino();
             lock(&one, ino, LockKind::Shared, range(0, 9)).await.unwrap();
@@ -150,7 +154,7 @@ fn an_interrupted_wait_leaves_no_lock_behind() {
                     (LockKind::Shared, 0, 9)
                 }
             };
-            assert_eq!(in_the_way(&three, ino).await, [expected], "interrupted after {delay_us} us");
+            assert_eq!(in_the_way(&three, ino).await, [expected], "seed {seed}");
         });
     }
 }

@@ -130,7 +130,16 @@ impl Client {
 
     /// The whole answer.
     pub async fn respond(&self, sequence: u64, op: MetaOp) -> Result<MetaResponse> {
-        let credentials = Credentials { uid: 1000, gid: 1000, pid: 1 };
+        self.respond_to(Credentials { uid: 0, gid: 0, pid: 1 }, sequence, op).await
+    }
+
+    /// The whole answer to a user.
+    pub async fn respond_to(
+        &self,
+        credentials: Credentials,
+        sequence: u64,
+        op: MetaOp,
+    ) -> Result<MetaResponse> {
         let request = MetaRequest { session: self.session, sequence, credentials, op };
         self.meta.handle(request, None).await
     }

@@ -9,6 +9,7 @@ mod inline_content;
 mod names;
 mod orphans;
 mod patterns;
+mod permissions;
 mod readdir;
 mod rename;
 #[path = "../support/mod.rs"]

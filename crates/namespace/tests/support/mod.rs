@@ -108,7 +108,7 @@ impl World {
         world
     }
 
-    fn env(&self) -> Env<'_> {
+    pub fn env(&self) -> Env<'_> {
         Env {
             now: Timestamp::new(self.now, 0),
             session: self.session,

@@ -292,6 +292,16 @@ pub(crate) struct StillYieldingFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct IntroduceFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint32, repeated, tag = "2")]
+    pub groups: Vec<u32>,
+    #[prost(bool, tag = "3")]
+    pub privileged: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ReleaseFields {
     #[prost(uint64, repeated, tag = "1")]
     pub inodes: Vec<u64>,

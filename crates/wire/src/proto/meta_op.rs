@@ -88,6 +88,8 @@ pub(crate) enum OpFields {
     StillYielding(StillYieldingFields),
     #[prost(message, tag = "48")]
     Follow(FollowFields),
+    #[prost(message, tag = "52")]
+    Introduce(IntroduceFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -186,6 +188,9 @@ impl From<&MetaOp> for OpFields {
             }
             MetaOp::ReclaimLocks { locks } => {
                 OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
+            }
+            &MetaOp::Introduce { ino, ref groups, privileged } => {
+                OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone(), privileged })
             }
             &MetaOp::StillYielding { seen } => OpFields::StillYielding(StillYieldingFields { seen }),
             MetaOp::Follow { partitions, in_use } => OpFields::Follow(FollowFields {
@@ -311,6 +316,10 @@ impl TryFrom<OpFields> for MetaOp {
             }
             OpFields::ReclaimLocks(list) => {
                 MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
+            }
+            OpFields::Introduce(f) => {
+                let (groups, privileged) = (bounded(f.groups, "groups")?, f.privileged);
+                MetaOp::Introduce { ino: InodeId(f.ino), groups, privileged }
             }
             OpFields::StillYielding(f) => MetaOp::StillYielding { seen: f.seen },
             OpFields::Follow(f) => MetaOp::Follow {

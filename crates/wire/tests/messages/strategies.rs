@@ -154,6 +154,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Sync,
         ReclaimLocks { locks: vec_of(held_lock()) },
         StillYielding { seen: u64s() },
+        Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
     ]
 }
 

@@ -1,0 +1,79 @@
+//! Who asks on the clients: what a session has said of its users beyond their ids.
+
+use crate::limits::{CALLERS_PER_SESSION, GROUPS_PER_CALLER};
+use namespace::Caller;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use types::{Credentials, Errno, Error, Result};
+
+/// What is known of a user.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    groups: Vec<u32>,
+    privileged: bool,
+}
+
+impl Standing {
+    /// The user with these ids.
+    pub fn caller(&self, credentials: Credentials) -> Caller<'_> {
+        Caller {
+            uid: credentials.uid,
+            gid: credentials.gid,
+            groups: &self.groups,
+            privileged: self.privileged,
+        }
+    }
+}
+
+/// The users of a session that had to be introduced; the oldest are forgotten, and introduced again.
+#[derive(Default)]
+pub(crate) struct Callers {
+    state: Mutex<State>,
+}
+
+/// A user in a process: the same process may act for several.
+type User = (u32, u32, u32);
+
+fn user(credentials: Credentials) -> User {
+    (credentials.uid, credentials.gid, credentials.pid)
+}
+
+#[derive(Default)]
+struct State {
+    known: HashMap<User, Arc<Standing>>,
+    /// In order of their introduction, each once.
+    order: VecDeque<User>,
+}
+
+impl Callers {
+    /// What was said of a user.
+    pub fn find(&self, credentials: Credentials) -> Option<Arc<Standing>> {
+        self.state.lock().known.get(&user(credentials)).cloned()
+    }
+
+    /// Notes what is said of a user.
+    ///
+    /// # Errors
+    /// `E2BIG` for more than [`GROUPS_PER_CALLER`] groups.
+    pub fn introduce(&self, credentials: Credentials, groups: Vec<u32>, privileged: bool) -> Result<()> {
+        if groups.len() > GROUPS_PER_CALLER {
+            let message = format!(
+                "user {} is in {} groups, at most {GROUPS_PER_CALLER} are looked at",
+                credentials.uid,
+                groups.len()
+            );
+            return Err(Error::new(Errno::E2BIG, message));
+        }
+        let mut state = self.state.lock();
+        if state.known.insert(user(credentials), Arc::new(Standing { groups, privileged })).is_none() {
+            state.order.push_back(user(credentials));
+        }
+        if state.order.len() > CALLERS_PER_SESSION
+            && let Some(oldest) = state.order.pop_front()
+        {
+            state.known.remove(&oldest);
+        }
+        Ok(())
+    }
+}

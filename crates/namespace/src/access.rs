@@ -1,0 +1,207 @@
+//! Who may do what.
+//!
+//! [`permit`] looks at what a command itself needs of its caller: to change the names of a directory, to change attributes. It follows Linux
+//! (`fs/namei.c`, `fs/attr.c`, `fs/xattr.c`, `fs/posix_acl.c`). What it leaves to the client's kernel, which asks the service only once for
+//! what it may keep under a lease: the search of a path, reading names and attributes, and opening a file; a file that is open may be read,
+//! written and cut whatever its mode says by then.
+
+use crate::attributes;
+use crate::permissions::{self, ACCESS_ACL};
+use crate::record::Inode;
+use crate::tx::{Outcome, Tx};
+use crate::{Env, Failure, Reader};
+use bytes::Bytes;
+use types::{Credentials, Errno, InodeId, SetAttr, SetTime, mode};
+use wire::{MetaOp, RenameMode};
+
+const READ: u16 = 4;
+const WRITE: u16 = 2;
+const SEARCH: u16 = 1;
+
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller<'a> {
+    /// The user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its other groups, as far as they are known.
+    pub groups: &'a [u32],
+    /// The client's kernel vouches for rights that have nothing to do with ids (capabilities of a process).
+    pub privileged: bool,
+}
+
+impl<'a> Caller<'a> {
+    /// One of whom nothing more is known.
+    pub fn of(credentials: Credentials) -> Caller<'a> {
+        Caller { uid: credentials.uid, gid: credentials.gid, groups: &[], privileged: false }
+    }
+
+    fn overrides(&self) -> bool {
+        self.uid == 0 || self.privileged
+    }
+
+    fn is_in(&self, group: u32) -> bool {
+        self.gid == group || self.groups.contains(&group)
+    }
+}
+
+/// Whether the caller may do what it asks.
+///
+/// # Errors
+/// `EACCES` and `EPERM`, as Linux has them. What [`crate::apply`] would refuse anyway may pass.
+pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &MetaOp) -> Result<(), Failure> {
+    if caller.overrides() {
+        return Ok(());
+    }
+    let check = Check { tx: Tx::new(env, reader), caller };
+    match op {
+        MetaOp::Create { parent, name, mode, rdev, .. } => {
+            check.make(*parent, name)?;
+            check.device(*mode, *rdev)
+        }
+        MetaOp::Mkdir { parent, name, .. }
+        | MetaOp::Symlink { parent, name, .. }
+        | MetaOp::Link { parent, name, .. } => check.make(*parent, name),
+        MetaOp::Tmpfile { parent, .. } => check.change_names(*parent).map(drop),
+        MetaOp::Unlink { parent, name } | MetaOp::Rmdir { parent, name } => {
+            check.take_away(*parent, name).map(drop)
+        }
+        MetaOp::Rename { parent, name, new_parent, new_name, mode } => {
+            check.rename((*parent, name), (*new_parent, new_name), *mode)
+        }
+        MetaOp::Setattr { ino, set } => check.setattr(*ino, set),
+        MetaOp::SetXattr { ino, name, .. } | MetaOp::RemoveXattr { ino, name } => check.set_xattr(*ino, name),
+        MetaOp::SetPattern { dir, .. } => check.own(&check.tx.inode(*dir)?),
+        _ => Ok(()),
+    }
+}
+
+struct Check<'a> {
+    tx: Tx<'a>,
+    caller: &'a Caller<'a>,
+}
+
+impl Check<'_> {
+    /// The directory, if the caller may change its names.
+    fn change_names(&self, dir: InodeId) -> Outcome<Inode> {
+        let directory = self.tx.directory(dir)?;
+        self.may(dir, &directory, WRITE | SEARCH)?;
+        Ok(directory)
+    }
+
+    /// Something comes to be in a directory. A name that is there already is the command's to refuse, or to answer with.
+    fn make(&self, dir: InodeId, name: &[u8]) -> Outcome<()> {
+        let directory = self.tx.directory(dir)?;
+        self.may(dir, &directory, SEARCH)?;
+        match self.tx.slot(dir, name)?.entry {
+            Some(_) => Ok(()),
+            None => self.may(dir, &directory, WRITE),
+        }
+    }
+
+    /// Device nodes are root's to make; the one of 0:0 is no device (overlay file systems mark removed names by it).
+    fn device(&self, bits: u32, rdev: u32) -> Outcome<()> {
+        match bits & mode::S_IFMT {
+            mode::S_IFBLK => Err(Errno::EPERM.into()),
+            mode::S_IFCHR if rdev != 0 => Err(Errno::EPERM.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A name goes; returns what it names.
+    fn take_away(&self, dir: InodeId, name: &[u8]) -> Outcome<Option<(InodeId, Inode)>> {
+        let directory = self.tx.directory(dir)?;
+        self.may(dir, &directory, SEARCH)?;
+        let Some(entry) = self.tx.slot(dir, name)?.entry else { return Ok(None) };
+        self.may(dir, &directory, WRITE)?;
+        let named = self.tx.named_inode(dir, &entry)?;
+        let is_kept = directory.mode & mode::S_ISVTX != 0;
+        if is_kept && named.uid != self.caller.uid && directory.uid != self.caller.uid {
+            return Err(Errno::EPERM.into());
+        }
+        Ok(Some((entry.id(), named)))
+    }
+
+    fn rename(&self, from: (InodeId, &Bytes), to: (InodeId, &Bytes), how: RenameMode) -> Outcome<()> {
+        let moved = self.take_away(from.0, from.1)?;
+        let other = self.take_away(to.0, to.1)?;
+        if other.is_none() {
+            self.change_names(to.0)?;
+        }
+        if from.0 == to.0 {
+            return Ok(());
+        }
+        // What `..` of a directory names is written in the directory.
+        let goes_elsewhere = [moved, other.filter(|_| how == RenameMode::Exchange)];
+        for (ino, inode) in goes_elsewhere.into_iter().flatten().filter(|(_, inode)| inode.is_directory()) {
+            self.may(ino, &inode, WRITE)?;
+        }
+        Ok(())
+    }
+
+    fn setattr(&self, ino: InodeId, set: &SetAttr) -> Outcome<()> {
+        // Only a kernel that reports what it knows of a file sets this time.
+        if set.ctime.is_some() {
+            return Ok(());
+        }
+        let inode = self.tx.inode(ino)?;
+        let is_owner = inode.uid == self.caller.uid;
+        if set.uid.is_some_and(|uid| !(is_owner && uid == inode.uid)) {
+            return Err(Errno::EPERM.into());
+        }
+        if set.gid.is_some_and(|gid| !(is_owner && (gid == inode.gid || self.caller.is_in(gid)))) {
+            return Err(Errno::EPERM.into());
+        }
+        let given = [set.atime, set.mtime].into_iter().flatten().any(|time| time != SetTime::Now);
+        if !is_owner && (set.mode.is_some() || given) {
+            return Err(Errno::EPERM.into());
+        }
+        if !is_owner && (set.atime.is_some() || set.mtime.is_some()) {
+            self.may(ino, &inode, WRITE)?;
+        }
+        Ok(())
+    }
+
+    fn set_xattr(&self, ino: InodeId, name: &[u8]) -> Outcome<()> {
+        let inode = self.tx.inode(ino)?;
+        if name.starts_with(b"system.") {
+            return self.own(&inode);
+        }
+        if !name.starts_with(b"user.") {
+            return Err(Errno::EPERM.into());
+        }
+        // Everybody may write to a directory with the sticky bit as a rule.
+        if inode.is_directory() && inode.mode & mode::S_ISVTX != 0 {
+            self.own(&inode)?;
+        }
+        self.may(ino, &inode, WRITE)
+    }
+
+    fn own(&self, inode: &Inode) -> Outcome<()> {
+        if inode.uid == self.caller.uid { Ok(()) } else { Err(Errno::EPERM.into()) }
+    }
+
+    /// `EACCES` unless the inode's mode, or its access control list, gives the caller all of `wanted`.
+    fn may(&self, ino: InodeId, inode: &Inode, wanted: u16) -> Outcome<()> {
+        debug_assert_eq!(wanted & !(READ | WRITE | SEARCH), 0);
+        let of = |shift: u32| (inode.mode >> shift) as u16 & 7;
+        let granted = if inode.uid == self.caller.uid {
+            of(6)
+        } else if inode.access_acl {
+            let value = attributes::load(&self.tx, ino, inode, ACCESS_ACL)?.unwrap_or_default();
+            let is_in = |group| self.caller.is_in(group);
+            let acl = permissions::parse_stored(ino, &value)?;
+            return if acl.grants(self.caller.uid, inode.gid, is_in, wanted) {
+                Ok(())
+            } else {
+                Err(Errno::EACCES.into())
+            };
+        } else if self.caller.is_in(inode.gid) {
+            of(3)
+        } else {
+            of(0)
+        };
+        if granted & wanted == wanted { Ok(()) } else { Err(Errno::EACCES.into()) }
+    }
+}
