@@ -9,6 +9,6 @@ mod peer;
 mod remote;
 mod status;
 
-pub use peer::{ClientIdentity, Peer, PeerOptions};
+pub use peer::{ClientIdentity, Peer, PeerOptions, SameHost};
 pub(crate) use remote::RemoteService;
 pub use status::{AddressFailure, LinkStatus, PeerStatus};

@@ -6,8 +6,8 @@ use client::MetaChannel;
 use identity::tls::Strangers;
 use identity::{Credentials, JoinToken};
 use net::{
-    AddressFailure, Channel, ClientIdentity, LinkStatus, Networks, Peer, PeerOptions, PeerStatus, Security,
-    StorageChannel,
+    AddressFailure, Channel, ClientIdentity, LinkStatus, Networks, Peer, PeerOptions, PeerStatus, SameHost,
+    Security, StorageChannel,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -34,6 +34,8 @@ pub struct Oneself {
     pub security: Security,
     /// Which networks its connections use.
     pub networks: Networks,
+    /// How it reaches nodes on its own machine.
+    pub same_host: SameHost,
 }
 
 /// All other processes that this one talks to.
@@ -41,6 +43,7 @@ pub struct Peers {
     identity: ClientIdentity,
     security: Security,
     networks: Networks,
+    same_host: SameHost,
     timeout: Duration,
     management: Arc<Peer>,
     /// As many as the map has nodes.
@@ -62,6 +65,7 @@ impl Peers {
             identity,
             security: oneself.security,
             networks: oneself.networks,
+            same_host: oneself.same_host,
             timeout,
             management: Peer::new(options),
             nodes: Mutex::default(),
@@ -123,6 +127,7 @@ impl Peers {
                 timeout: self.timeout,
                 security,
                 networks: self.networks.clone(),
+                same_host: self.same_host,
                 ..PeerOptions::new(name, addresses(node), self.identity.clone())
             };
             Peer::new(options)
