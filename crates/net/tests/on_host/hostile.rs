@@ -122,7 +122,7 @@ fn memory_that_changes_while_it_is_checked_is_seen_by_nobody() {
                 let mut random: u64 = client;
                 let mut dwell = || {
                     random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    (0..random >> 49).for_each(|_| std::hint::spin_loop());
+                    (0..random >> 53).for_each(|_| std::hint::spin_loop());
                 };
                 while !stopped.load(Ordering::Relaxed) {
                     shared.copy_in(BYTES - 4, &evil);
@@ -152,7 +152,7 @@ fn memory_that_changes_while_it_is_checked_is_seen_by_nobody() {
         let (more_answered, more_refused) = outcome.unwrap();
         answered += more_answered;
         refused += more_refused;
-        if answered >= 40 && refused >= 3 || began.elapsed() > Duration::from_secs(20) {
+        if answered >= 200 && refused >= 20 || began.elapsed() > Duration::from_secs(20) {
             break;
         }
     }
