@@ -94,13 +94,15 @@ impl RawAddress {
         // SAFETY: the caller vouches for the pointer unless it is null.
         let family = libc::c_int::from(unsafe { address.as_ref() }?.sa_family);
         match family {
-            // SAFETY: the family says what the pointer points to.
             libc::AF_INET => {
-                Some(RawAddress::filled_with(unsafe { address.cast::<libc::sockaddr_in>().read() }))
+                // SAFETY: the family says what the pointer points to.
+                let raw = unsafe { address.cast::<libc::sockaddr_in>().read() };
+                Some(RawAddress::filled_with(raw))
             }
-            // SAFETY: as above.
             libc::AF_INET6 => {
-                Some(RawAddress::filled_with(unsafe { address.cast::<libc::sockaddr_in6>().read() }))
+                // SAFETY: as above.
+                let raw = unsafe { address.cast::<libc::sockaddr_in6>().read() };
+                Some(RawAddress::filled_with(raw))
             }
             _ => None,
         }
