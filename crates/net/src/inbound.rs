@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::limits::{
     BULK_PEEK_BYTES, DIRECT_RECEIVE_BYTES, IDLE_STAGE_BYTES, RECEIVE_PIECE_BYTES, RECEIVE_STAGE_BYTES,
 };
-use crate::stream::Stream;
+use crate::stream::{Stream, Transport};
 use rt::IoBuf;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -33,6 +33,8 @@ pub(crate) struct Inbound {
     end: usize,
     /// Large payloads are expected.
     bulk: bool,
+    /// Payloads may be in shared memory.
+    shares_memory: bool,
     appetite: Appetite,
     heard: Rc<Heard>,
 }
@@ -42,12 +44,13 @@ impl Inbound {
         let heard = Rc::new(Heard::default());
         heard.at_ns.set(rt::monotonic_ns());
         Inbound {
-            stream,
             stage: IoBuf::alloc(IDLE_STAGE_BYTES),
             start: 0,
             end: 0,
             bulk: false,
+            shares_memory: stream.transport() == Transport::SharedMemory,
             appetite: Appetite::default(),
+            stream,
             heard,
         }
     }
@@ -77,7 +80,11 @@ impl Inbound {
         }
         let bytes = self.take(HEADER_BYTES);
         let bytes: &[u8; HEADER_BYTES] = bytes.as_slice().try_into().expect("so many were taken");
-        Ok(Some(Header::decode(bytes)?))
+        let header = Header::decode(bytes)?;
+        if header.place != 0 && !self.shares_memory {
+            return Err(Fault::unexpected("a payload is said to be in shared memory, but there is none"));
+        }
+        Ok(Some(header))
     }
 
     /// The frame's body, checked. Its bytes are good until the next receive.
@@ -194,7 +201,6 @@ impl Inbound {
 mod tests {
     use super::*;
     use crate::limits::BUSY_AFTER_MUCH;
-    use crate::stream::Transport;
     use rt::net::Socket;
     use std::io::Write;
     use std::os::unix::net::UnixStream;

@@ -17,6 +17,10 @@
 //! By [`Security::Tls`] both ends prove who they are before the first frame, with certificates of the cluster's authority, and what follows is encrypted
 //! unless both do without; the service learns whom it serves ([`Caller::proof`]).
 //!
+//! A client on the server's own machine uses a Unix socket and shared memory instead, if it is told to ([`PeerOptions::same_host`]): it learns the
+//! way there from the server's welcome over TCP. Small things still go over the socket, large payloads are copied into the memory by one
+//! end and out of it by the other. The server believes nothing that is in the memory: it checks its own copy.
+//!
 //! What messages mean is not known here, nor what a file is.
 //!
 //! Invariants:
@@ -27,6 +31,7 @@
 #![warn(missing_docs)]
 
 mod appetite;
+mod arena;
 mod budget;
 mod caller;
 mod channel;
@@ -48,7 +53,7 @@ mod tls;
 
 pub use caller::{Caller, Proof};
 pub use channel::{Channel, Deadline, Handler, LocalFuture};
-pub use client::{AddressFailure, ClientIdentity, LinkStatus, Peer, PeerOptions, PeerStatus};
+pub use client::{AddressFailure, ClientIdentity, LinkStatus, Peer, PeerOptions, PeerStatus, SameHost};
 pub use liveness::Liveness;
 pub use meta_channels::{MetaChannel, MetaChannels};
 pub use networks::Networks;

@@ -54,6 +54,13 @@ pub(crate) const BULK_PEEK_BYTES: usize = 256;
 pub(crate) const SEND_STAGE_BYTES: usize = 64 << 10;
 /// Payloads up to this are copied behind their header, bytes; larger ones leave from where they are.
 pub(crate) const COPIED_PAYLOAD_BYTES: usize = 8 << 10;
+/// What a client shares with a server on its machine over one connection, bytes: enough for what the kernel's requests of a core have in flight.
+/// It takes room where it was used.
+pub(crate) const SHARED_MEMORY_BYTES: usize = 16 << 20;
+/// What a server maps of a connection's client, bytes.
+pub(crate) const MAX_SHARED_MEMORY_BYTES: usize = 64 << 20;
+/// What a server maps of all its clients, bytes: half of a thousand connections. Others stay with TCP.
+pub(crate) const MAX_SHARED_MEMORY_IN_ALL: usize = 8 << 30;
 /// Payload bytes that a client has in flight on a connection, both ways together.
 pub(crate) const MAX_BYTES_IN_FLIGHT: usize = 64 << 20;
 

@@ -10,6 +10,7 @@ use crate::signal::Signal;
 use crate::stream::Stream;
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 use types::crc32c;
 use wire::frame::Header;
 
@@ -62,11 +63,32 @@ impl Outbox {
         payload: Option<&IoBuf>,
         permit: Option<Permit>,
     ) -> u64 {
+        let header = self.complete(header, body, payload);
+        self.enqueue(&header, body, payload, permit)
+    }
+
+    /// The same for a payload that is in shared memory at the header's place already: `payload` is what it was copied from.
+    pub(crate) fn push_placed(
+        &self,
+        header: Header,
+        body: &[u8],
+        payload: &IoBuf,
+        permit: Option<Permit>,
+    ) -> u64 {
+        let header = self.complete(header, body, Some(payload));
+        self.enqueue(&header, body, None, permit)
+    }
+
+    fn complete(&self, header: Header, body: &[u8], payload: Option<&IoBuf>) -> Header {
         let mut header = header.with_body(body);
         if let Some(payload) = payload {
             header.payload_bytes = payload.len() as u32;
             header.payload_sum = self.sum_payloads.then(|| crc32c(payload.as_slice()));
         }
+        header
+    }
+
+    fn enqueue(&self, header: &Header, body: &[u8], payload: Option<&IoBuf>, permit: Option<Permit>) -> u64 {
         let mut queue = self.queue.borrow_mut();
         if queue.closed {
             return u64::MAX;
@@ -111,8 +133,8 @@ impl Outbox {
         self.changed.notify();
     }
 
-    /// Sends until it is closed.
-    pub(crate) async fn run(&self, stream: &Stream) -> Result<(), Fault> {
+    /// Sends until it is closed. What isn't taken within `stall_limit` ends it, for sockets whose kernel has no such limit.
+    pub(crate) async fn run(&self, stream: &Stream, stall_limit: Option<Duration>) -> Result<(), Fault> {
         loop {
             let has_work = || {
                 let queue = self.queue.borrow();
@@ -127,7 +149,10 @@ impl Outbox {
                 let bytes = std::mem::take(&mut queue.bytes);
                 (queue.take(), std::mem::take(&mut queue.permits), bytes, self.queued.get())
             };
-            stream.send(pieces).await?;
+            match stall_limit {
+                None => stream.send(pieces).await?,
+                Some(limit) => rt::timeout(limit, stream.send(pieces)).await.ok_or(Fault::Silent)??,
+            }
             drop(permits);
             self.sent.set(upto);
             self.sent_bytes.set(self.sent_bytes.get() + bytes);

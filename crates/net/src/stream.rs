@@ -1,13 +1,16 @@
 //! What carries bytes. Everything above is the same for every transport.
 
 use crate::caller::Proof;
+use crate::limits::MAX_SHARED_MEMORY_BYTES;
 use crate::tls::{Known, ParkedTls, Tls, TlsSocket, Way};
-use rt::IoBuf;
-use rt::net::Socket;
+use rt::net::{Address, Socket};
+use rt::{IoBuf, SharedMemory};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
+use wire::frame::OnHost;
 
 /// How connections are protected.
 #[derive(Clone, Debug)]
@@ -27,6 +30,9 @@ pub enum Transport {
     AuthenticatedTcp,
     /// TCP with encryption, between ends that have proved who they are.
     Tls,
+    /// A Unix socket, and payloads in shared memory: nothing leaves the machine, so nothing is encrypted. The ends have proved who they are
+    /// where those of TCP have to.
+    SharedMemory,
 }
 
 impl fmt::Display for Transport {
@@ -35,6 +41,7 @@ impl fmt::Display for Transport {
             Transport::Tcp => f.write_str("tcp"),
             Transport::AuthenticatedTcp => f.write_str("tcp, authenticated"),
             Transport::Tls => f.write_str("tls"),
+            Transport::SharedMemory => f.write_str("shared memory"),
         }
     }
 }
@@ -50,6 +57,43 @@ impl Security {
                 Ok(Stream::from(known.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?.way))
             }
         }
+    }
+
+    /// Connects to a peer on this machine and hands it the memory to be shared.
+    pub(crate) async fn connect_on_host(
+        &self,
+        way: &OnHost,
+        memory: OwnedFd,
+        timeout: Duration,
+    ) -> io::Result<Stream> {
+        let connected = rt::timeout(timeout, async {
+            let socket = Socket::connect(Address::Abstract(way.socket.clone()), timeout).await?;
+            // Names are anybody's to take once their owner is gone, and what follows isn't encrypted.
+            if socket.peer_user()? != way.user {
+                let message = "the socket belongs to another user than the server";
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+            }
+            let socket = match self {
+                Security::Plain => socket,
+                Security::Tls(tls) => tls.connect_on_host(socket).await?,
+            };
+            socket.send_fd(memory).await?;
+            Ok(Stream::Plain(socket, Transport::SharedMemory))
+        });
+        connected.await.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// As [`Security::accept`], for a connection from this machine: with the memory that its client shares.
+    pub(crate) async fn accept_on_host(&self, socket: Socket) -> io::Result<(Stream, Proof, SharedMemory)> {
+        let (socket, proof) = match self {
+            Security::Plain => (socket, Proof::NotAsked),
+            Security::Tls(tls) => {
+                let (socket, identity) = tls.accept_on_host(socket).await?;
+                (socket, identity.map_or(Proof::Stranger, Proof::Member))
+            }
+        };
+        let memory = SharedMemory::open(socket.recv_fd().await?, MAX_SHARED_MEMORY_BYTES)?;
+        Ok((Stream::Plain(socket, Transport::SharedMemory), proof, memory))
     }
 
     /// Makes a stream of an accepted connection, and tells what its other end has proved. The caller bounds the time.

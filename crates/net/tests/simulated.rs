@@ -381,6 +381,9 @@ fn two_hosts_keep_apart_what_belongs_to_a_process() {
     assert_eq!(peers.borrow().iter().map(cores).collect::<Vec<_>>(), [[0], [0]]);
 }
 
+/// Where a link is connected, and how many connections it has made.
+type Sighting = (Option<rt::net::Address>, u64);
+
 #[test]
 fn a_link_goes_back_to_the_better_address_once_it_answers_again() {
     let mut world = World::new(7);
@@ -388,7 +391,7 @@ fn a_link_goes_back_to_the_better_address_once_it_answers_again() {
     let [better, lesser] = [PORT, PORT + 1].map(|port| SocketAddr::from((world.ip(server), port)));
     let kept: Arc<Mutex<Kept>> = Arc::default();
     world.spawn(server, serve_at(vec![lesser], kept.clone()));
-    let of_link: Rc<RefCell<Vec<(Option<rt::net::Address>, u64)>>> = Rc::default();
+    let of_link: Rc<RefCell<Vec<Sighting>>> = Rc::default();
     let seen = of_link.clone();
     world.spawn(client, async move {
         let identity = ClientIdentity { cluster: String::new(), name: "client".into(), client: 1 };

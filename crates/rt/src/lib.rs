@@ -34,6 +34,7 @@ mod local;
 pub mod net;
 mod op;
 pub mod ring;
+mod shared;
 pub mod sim;
 pub mod sync;
 mod task;
@@ -49,5 +50,6 @@ pub use disk::{
 pub use executor::block_on;
 pub use join::{join_all, spawn, yield_now};
 pub use local::{local, process_wide};
+pub use shared::SharedMemory;
 pub use thread::{CoreConfig, CoreGroup, pinned_cpu, start_core};
 pub use timer::{sleep, timeout};

@@ -150,3 +150,61 @@ fn paths_work_like_addresses() {
     })
     .unwrap();
 }
+
+/// A Unix connection by name.
+async fn named_pair(name: &str) -> (Socket, Socket) {
+    let listener = Listener::bind(Address::Abstract(name.into())).unwrap();
+    assert_eq!(listener.local_addr().unwrap(), Address::Abstract(name.into()));
+    let here = Socket::connect(Address::Abstract(name.into()), LIMIT).await.unwrap();
+    let (there, from) = listener.accept().await.unwrap();
+    assert_eq!(from, Address::Unix("".into()));
+    (here, there)
+}
+
+#[test]
+fn descriptors_travel_over_unix_sockets() {
+    rt::block_on(async {
+        let (here, there) = named_pair(&format!("weft-test-{:x}", rt::random_u64())).await;
+        // SAFETY: a plain system call.
+        assert_eq!(here.peer_user().unwrap(), unsafe { libc::geteuid() });
+        let (memory, fd) = rt::SharedMemory::create(8192).unwrap();
+        memory.copy_in(5, &IoBuf::from_slice(b"over there"));
+        here.send_fd(fd).await.unwrap();
+        here.send(vec![IoBuf::from_slice(b"and a byte without")]).await.unwrap();
+        let theirs = rt::SharedMemory::open(there.recv_fd().await.unwrap(), 8192).unwrap();
+        let seen = IoBuf::alloc(10);
+        theirs.copy_out(5, &seen);
+        assert_eq!(seen.as_slice(), b"over there");
+        assert_eq!(there.recv_fd().await.unwrap_err().kind(), ErrorKind::InvalidData);
+        drop(here);
+        there.recv_exact(IoBuf::alloc(17)).await.unwrap();
+        assert_eq!(there.recv_fd().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    })
+    .unwrap();
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn a_descriptor_that_nobody_takes_is_closed() {
+    // Other tests of this process open and close descriptors, too: it is the growth over many rounds that counts.
+    let before = open_descriptors();
+    rt::block_on(async {
+        for _ in 0..200 {
+            let (here, there) = named_pair(&format!("weft-test-{:x}", rt::random_u64())).await;
+            let receive = std::rc::Rc::new(there);
+            let waiting = receive.clone();
+            // Given up while it waits; the descriptor may come before that is known to the kernel.
+            let given_up = rt::timeout(Duration::from_micros(50), async move { waiting.recv_fd().await });
+            let (_, fd) = rt::SharedMemory::create(4096).unwrap();
+            let sent = async { here.send_fd(fd).await };
+            drop(given_up.await);
+            let _ = sent.await;
+            rt::yield_now().await;
+        }
+    })
+    .unwrap();
+    assert!(open_descriptors() < before + 100, "{} after {before}", open_descriptors());
+}

@@ -384,7 +384,7 @@ mod tests {
         let only = Networks::parse(&["10.1.0.0/16".into()]).unwrap();
         assert_eq!(reachable(&listen[1..], towards, &only).unwrap(), ["10.1.1.1:7502"]);
         let none = Networks::parse(&["192.0.2.0/24".into()]).unwrap();
-        let error = reachable(&listen, towards, &none).unwrap_err();
+        let error = reachable(&listen[1..], towards, &none).unwrap_err();
         assert!(error.message.contains("no address in the networks 192.0.2.0/24"), "{error}");
         assert_eq!(resolve(&["127.0.0.1:7500".into()]).unwrap(), [towards]);
         assert!(resolve(&["no port".into()]).is_err() && resolve(&[]).is_err());

@@ -1,4 +1,5 @@
 //! What clients that do nothing cost a node: 200 sessions with two connections each, and 10,000 open files.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use client::{Client, ClientOptions, Handle};
 use identity::Credentials;
@@ -205,7 +206,7 @@ fn idle_sessions_and_open_files_cost_little() {
     println!(
         "{SESSIONS} sessions: {} KiB, {} KiB a connection; with {files} open files: {} KiB",
         of_connections >> 10,
-        of_connections / (2 * SESSIONS) >> 10,
+        (of_connections / (2 * SESSIONS)) >> 10,
         in_all >> 10,
     );
     assert!(of_connections / (2 * SESSIONS) <= MAX_COST_OF_CONNECTION, "{of_connections} bytes");

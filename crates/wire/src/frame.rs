@@ -18,15 +18,18 @@
 //! | 32 | 4 | CRC32C of the body |
 //! | 36 | 4 | CRC32C of the payload |
 //! | 40 | 8 | epoch of the cluster map that the sender knows |
-//! | 48 | 12 | reserved: written as zeros, not looked at |
+//! | 48 | 4 | where the payload is: 0 behind the body, n at page n - 1 of the connection's shared memory |
+//! | 52 | 8 | reserved: written as zeros, not looked at |
 //! | 60 | 4 | CRC32C of bytes 0 to 59 |
+//!
+//! In a request whose answer brings a payload the place says where that belongs; the reply says whether it is there.
 //!
 //! What [`Header::decode`] refuses ends the connection: after it nobody knows where the next frame starts. A service that isn't known here
 //! is no such case; it is refused like any request.
 
 mod handshake;
 
-pub use handshake::{Hello, Welcome};
+pub use handshake::{Hello, OnHost, Welcome};
 
 use crate::{Malformed, Service};
 use types::{Epoch, crc32c};
@@ -39,6 +42,9 @@ pub const MAX_BODY_BYTES: u32 = 1 << 20;
 
 /// The longest payload, bytes: four times the largest request of the kernel.
 pub const MAX_PAYLOAD_BYTES: u32 = 4 << 20;
+
+/// Payloads in shared memory begin at multiples of this, bytes.
+pub const SHARED_PAGE_BYTES: usize = 4096;
 
 /// The version of frames that is spoken here, and the highest [`Hello::protocol`].
 pub const VERSION: u8 = 1;
@@ -113,6 +119,8 @@ pub struct Header {
     pub payload_sum: Option<u32>,
     /// The cluster map that the sender knows.
     pub epoch: Epoch,
+    /// Where the payload is: 0 behind the body, n at page n - 1 (of [`SHARED_PAGE_BYTES`]) of the memory that both ends of the connection share.
+    pub place: u32,
 }
 
 impl Header {
@@ -129,6 +137,7 @@ impl Header {
             body_sum: crc32c(&[]),
             payload_sum: None,
             epoch: Epoch(0),
+            place: 0,
         }
     }
 
@@ -165,6 +174,7 @@ impl Header {
         put_u32(&mut out, 32, self.body_sum);
         put_u32(&mut out, 36, self.payload_sum.unwrap_or(0));
         put_u64(&mut out, 40, self.epoch.0);
+        put_u32(&mut out, 48, self.place);
         let sum = crc32c(&out[..60]);
         put_u32(&mut out, 60, sum);
         out
@@ -196,7 +206,13 @@ impl Header {
             body_sum: u32_at(bytes, 32),
             payload_sum: (bytes[7] & PAYLOAD_SUMMED != 0).then(|| u32_at(bytes, 36)),
             epoch: Epoch(u64_at(bytes, 40)),
+            place: u32_at(bytes, 48),
         })
+    }
+
+    /// Bytes of the payload that follow the body.
+    pub fn inline_bytes(&self) -> usize {
+        if self.place == 0 { self.payload_bytes as usize } else { 0 }
     }
 
     /// Whether this is the frame's body.

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use types::{Epoch, crc32c};
-use wire::frame::{HEADER_BYTES, Header, Hello, Kind, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES, Welcome};
+use wire::frame::{HEADER_BYTES, Header, Hello, Kind, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES, OnHost, Welcome};
 use wire::{Malformed, Message, Service};
 
 fn write_request() -> Header {
@@ -116,12 +116,12 @@ fn names_of_peers_are_bounded() {
 prop_compose! {
     fn headers()(
         kind in 1u8..=9, service: u8, id: u64, body_bytes in 0..=MAX_BODY_BYTES, payload_bytes in 0..=MAX_PAYLOAD_BYTES,
-        wanted_bytes in 0..=MAX_PAYLOAD_BYTES, deadline_ms: u32, body_sum: u32, payload_sum: Option<u32>, epoch: u64,
+        wanted_bytes in 0..=MAX_PAYLOAD_BYTES, deadline_ms: u32, body_sum: u32, payload_sum: Option<u32>, epoch: u64, place: u32,
     ) -> Header {
         let kind = Kind::from_number(kind).expect("a kind in range");
         let epoch = Epoch(epoch);
         Header {
-            kind, service, id, body_bytes, payload_bytes, wanted_bytes, deadline_ms, body_sum, payload_sum, epoch,
+            kind, service, id, body_bytes, payload_bytes, wanted_bytes, deadline_ms, body_sum, payload_sum, epoch, place,
         }
     }
 }
@@ -152,7 +152,8 @@ proptest! {
         hello.encode(&mut out);
         prop_assert_eq!(Hello::decode(&out), Ok(hello));
         out.clear();
-        let welcome = Welcome { protocol, name, credits, cores };
+        let on_host = (cores % 2 == 1).then(|| OnHost { host: name.clone(), socket: name.clone(), user: core });
+        let welcome = Welcome { protocol, name, credits, cores, on_host };
         welcome.encode(&mut out);
         prop_assert_eq!(Welcome::decode(&out), Ok(welcome));
     }

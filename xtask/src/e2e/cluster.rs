@@ -252,6 +252,26 @@ fn check_files(dir: &Path, seed: u64) -> TestResult {
     Ok(())
 }
 
+/// What a mount tells of its connections to the nodes: each has at least one, and none goes another way.
+fn ensure_transports(rig: &ClusterRig, mount: &Path, transport: &str) -> TestResult {
+    let peers = rig.json(&["net", "show", &rig.text(mount)])?;
+    let all = peers.as_array().cloned().unwrap_or_default();
+    let nodes: Vec<_> = all
+        .iter()
+        .filter(|peer| peer["name"].as_str().is_some_and(|name| name.starts_with("node ")))
+        .collect();
+    ensure_eq!(nodes.len(), 3, "nodes that the mount at {} is connected to: {peers}", mount.display());
+    for node in nodes {
+        let links = node["links"].as_array().cloned().unwrap_or_default();
+        let ways: Vec<_> = links.iter().filter_map(|link| link["connected"].as_str()).collect();
+        ensure!(
+            !ways.is_empty() && ways.iter().all(|way| way.contains(transport)),
+            "not by {transport}: {node}"
+        );
+    }
+    Ok(())
+}
+
 fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start(stage, "cluster-two", "tls")?;
     rig.add_node("a")?;
@@ -265,6 +285,7 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     fs::create_dir(second.join("two")).at("mkdir")?;
     write_files(&second.join("two"), 2)?;
     check_files(&first.join("two"), 2)?;
+    ensure_transports(&rig, &first, "(shared memory)")?;
 
     let dir = rig.text(&rig.dir("m"));
     let nodes = rig.json(&["node", "list", "--dir", &dir])?;

@@ -1,5 +1,6 @@
 //! The calls in flight on a connection.
 
+use crate::arena::Piece;
 use crate::budget::Permit;
 use rt::IoBuf;
 use std::task::{Context, Poll, Waker};
@@ -31,6 +32,8 @@ pub(super) struct Call {
     pub(super) receiving: bool,
     /// Whether `buffer` or the request's payload is large.
     pub(super) bulk: bool,
+    /// Where its payload is in shared memory. The server may use it until it has answered, whoever waits.
+    pub(super) piece: Option<Piece>,
     /// What it holds of the connection, given back when the answer comes.
     pub(super) _permits: [Permit; 2],
     pub(super) state: CallState,

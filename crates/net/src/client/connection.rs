@@ -4,11 +4,12 @@ use super::PeerOptions;
 use super::calls::{Call, CallState, Calls, Outcome};
 use super::status::LinkCounters;
 use crate::Liveness;
+use crate::arena::{Arena, Piece};
 use crate::budget::{Budget, Permit};
 use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::{Heard, Inbound};
-use crate::limits::{DIRECT_RECEIVE_BYTES, MAX_BYTES_IN_FLIGHT, WATCH_INTERVAL};
+use crate::limits::{COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, MAX_BYTES_IN_FLIGHT, WATCH_INTERVAL};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::Stream;
@@ -39,6 +40,8 @@ pub(super) struct Outgoing {
 pub(super) struct Connection {
     stream: Rc<Stream>,
     outbox: Outbox,
+    /// What is shared with a server on this machine.
+    arena: Option<Rc<Arena>>,
     calls: RefCell<Calls>,
     requests: Rc<Budget>,
     bytes: Rc<Budget>,
@@ -66,6 +69,7 @@ impl Connection {
     pub(super) fn start(
         stream: Rc<Stream>,
         inbound: Inbound,
+        arena: Option<Rc<Arena>>,
         credits: usize,
         options: &PeerOptions,
         counters: Arc<LinkCounters>,
@@ -73,6 +77,7 @@ impl Connection {
         let connection = Rc::new(Connection {
             stream,
             outbox: Outbox::new(options.sum_payloads),
+            arena,
             liveness: options.liveness,
             calls: RefCell::default(),
             requests: Budget::new(credits),
@@ -90,7 +95,7 @@ impl Connection {
         });
         let sender = connection.clone();
         rt::spawn(async move {
-            let result = sender.outbox.run(&sender.stream).await;
+            let result = sender.outbox.run(&sender.stream, None).await;
             sender.leave(result.err());
         });
         let receiver = connection.clone();
@@ -171,6 +176,9 @@ impl Connection {
             Err(outcome) => return outcome,
         };
         let fills = request.answer == Answer::Fills;
+        let arena = self.arena.as_ref().filter(|_| amount > COPIED_PAYLOAD_BYTES);
+        // Without room there it goes over the socket, as it would without shared memory.
+        let piece = arena.and_then(|arena| arena.take(amount));
         let header = Header {
             service: request.service as u8,
             wanted_bytes: if fills { amount as u32 } else { 0 },
@@ -180,17 +188,25 @@ impl Connection {
                 (request.left.as_millis() as u32).max(1)
             },
             epoch: request.epoch,
+            place: piece.as_ref().map_or(0, Piece::place),
             ..Header::new(Kind::Request, self.calls.borrow().next_id())
         };
         let sent_payload = request.payload.as_ref().filter(|_| !fills);
-        let frame = self.outbox.push(header, &body, sent_payload, None);
+        let frame = match (&piece, sent_payload) {
+            (Some(piece), Some(payload)) => {
+                piece.copy_in(payload);
+                self.outbox.push_placed(header, &body, payload, None)
+            }
+            _ => self.outbox.push(header, &body, sent_payload, None),
+        };
         let id = self.calls.borrow_mut().insert(Call {
             deadline_ns: request.deadline_ns,
             frame,
             buffer: request.payload.clone().filter(|_| fills),
-            sends_payload: sent_payload.is_some(),
+            sends_payload: sent_payload.is_some() && piece.is_none(),
             receiving: false,
-            bulk: fills && amount > DIRECT_RECEIVE_BYTES,
+            bulk: fills && amount > DIRECT_RECEIVE_BYTES && piece.is_none(),
+            piece,
             _permits: permits,
             state: CallState::Waiting(None),
             body,
@@ -222,7 +238,7 @@ impl Connection {
                 Kind::Error => self.receive_error(&header, &mut inbound).await?,
                 kind => {
                     inbound.body(&header).await?;
-                    inbound.skip(header.payload_bytes as usize).await?;
+                    inbound.skip(header.inline_bytes()).await?;
                     self.obey(kind)?;
                 }
             }
@@ -267,22 +283,42 @@ impl Connection {
             call.buffer.clone().filter(|_| wanted)
         };
         match buffer {
+            Some(buffer) if buffer.len() == payload_bytes && header.place != 0 => {
+                self.take_out(header, &buffer)?
+            }
             Some(buffer) if buffer.len() == payload_bytes => inbound.payload(header, &buffer).await?,
             Some(buffer) => {
                 let message =
                     format!("a reply brings {payload_bytes} bytes, {} were asked for", buffer.len());
                 return Err(Fault::unexpected(message));
             }
-            None => inbound.skip(payload_bytes).await?,
+            None => inbound.skip(header.inline_bytes()).await?,
         }
         self.answered(header.id, |body| Outcome::Reply(std::mem::take(body)));
+        Ok(())
+    }
+
+    /// Copies a payload out of the shared memory, and checks the copy.
+    fn take_out(&self, header: &Header, buffer: &IoBuf) -> Result<(), Fault> {
+        let mut calls = self.calls.borrow_mut();
+        let piece = calls.get(header.id).and_then(|call| call.piece.as_ref());
+        let Some(piece) = piece.filter(|piece| piece.place() == header.place) else {
+            return Err(Fault::unexpected(format!(
+                "a reply is at page {} of the memory, nobody asked there",
+                header.place - 1
+            )));
+        };
+        piece.copy_out(buffer);
+        if header.payload_sum.is_some() {
+            header.check_payload(buffer.as_slice())?;
+        }
         Ok(())
     }
 
     async fn receive_error(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {
         let body = inbound.body(header).await?;
         let error = Error::decode(body.as_slice())?;
-        inbound.skip(header.payload_bytes as usize).await?;
+        inbound.skip(header.inline_bytes()).await?;
         self.answered(header.id, |_| Outcome::Failed(error));
         Ok(())
     }

@@ -2,25 +2,30 @@
 
 use super::peer::Shared;
 use crate::Security;
+use crate::arena::Arena;
 use crate::fault::Fault;
 use crate::inbound::Inbound;
-use crate::limits::{CONNECT_TIMEOUT, MAX_REQUESTS_IN_FLIGHT};
+use crate::limits::{CONNECT_TIMEOUT, MAX_REQUESTS_IN_FLIGHT, SHARED_MEMORY_BYTES};
 use crate::stream::Stream;
-use rt::IoBuf;
+use rt::{IoBuf, SharedMemory};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{Errno, Error};
 use wire::Message;
-use wire::frame::{Header, Hello, Kind, VERSION, Welcome};
+use wire::frame::{Header, Hello, Kind, OnHost, VERSION, Welcome};
 
 /// A connection that has been welcomed.
 pub(super) struct Dialled {
     pub(super) stream: Rc<Stream>,
     pub(super) inbound: Inbound,
+    /// What is shared with a server on this machine.
+    pub(super) arena: Option<Rc<Arena>>,
     pub(super) credits: usize,
     pub(super) round_trip_ns: u64,
+    /// How the server is reached from its own machine, which is this one.
+    pub(super) on_host: Option<OnHost>,
 }
 
 /// Why there is no connection.
@@ -40,7 +45,21 @@ impl From<Fault> for DialError {
 /// Connects to one address, as core `core` of this process.
 pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Result<Dialled, DialError> {
     let connected = shared.options.security.connect(address, CONNECT_TIMEOUT).await;
-    let stream = Rc::new(connected.map_err(|e| no_stream(shared, address, &e))?);
+    let stream = connected.map_err(|e| no_stream(shared, address, &e))?;
+    meet(shared, stream, core).await
+}
+
+/// Connects to a server on this machine.
+pub(super) async fn dial_on_host(shared: &Shared, way: &OnHost, core: u32) -> Result<Dialled, DialError> {
+    let (memory, fd) = SharedMemory::create(SHARED_MEMORY_BYTES).map_err(Fault::from)?;
+    let connected = shared.options.security.connect_on_host(way, fd, CONNECT_TIMEOUT).await;
+    let dialled = meet(shared, connected.map_err(Fault::from)?, core).await?;
+    Ok(Dialled { arena: Some(Arena::new(memory)), ..dialled })
+}
+
+/// Says hello and waits for the welcome.
+async fn meet(shared: &Shared, stream: Stream, core: u32) -> Result<Dialled, DialError> {
+    let stream = Rc::new(stream);
     let mut inbound = Inbound::new(stream.clone());
     let began = rt::monotonic_ns();
     send_hello(shared, &stream, core).await?;
@@ -54,7 +73,8 @@ pub(super) async fn dial(shared: &Shared, address: SocketAddr, core: u32) -> Res
     };
     let round_trip_ns = if waited { 0 } else { rt::monotonic_ns() - began };
     let credits = (welcome.credits as usize).clamp(1, MAX_REQUESTS_IN_FLIGHT);
-    Ok(Dialled { stream, inbound, credits, round_trip_ns })
+    let on_host = welcome.on_host.filter(|way| rt::net::host().as_ref() == Some(&way.host));
+    Ok(Dialled { stream, inbound, arena: None, credits, round_trip_ns, on_host })
 }
 
 /// How many connections this process has made. Each gets a higher number than those of its core before it.
@@ -95,7 +115,7 @@ async fn send_hello(shared: &Shared, stream: &Stream, core: u32) -> Result<(), D
 async fn next(inbound: &mut Inbound) -> Result<Option<Welcome>, DialError> {
     let header = inbound.header().await?.ok_or(Fault::Closed)?;
     let body = inbound.body(&header).await?;
-    inbound.skip(header.payload_bytes as usize).await?;
+    inbound.skip(header.inline_bytes()).await?;
     match header.kind {
         Kind::Welcome => Ok(Some(Welcome::decode(body.as_slice()).map_err(Fault::from)?)),
         Kind::Ping => Ok(None),

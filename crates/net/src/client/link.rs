@@ -2,7 +2,8 @@
 
 use super::connection::Connection;
 use super::core_index::CoreIndex;
-use super::dial::{DialError, Dialled, dial};
+use super::dial::{DialError, Dialled, dial, dial_on_host};
+use super::peer::SameHost;
 use super::peer::Shared;
 use super::status::LinkCounters;
 use crate::either::{Either, either};
@@ -145,7 +146,10 @@ impl Link {
     /// Makes a connection to this address the one that calls use. An error is a refusal.
     async fn try_address(self: &Rc<Self>, address: SocketAddr) -> Result<Rc<Connection>, Option<Error>> {
         match dial(&self.shared, address, self.index.number).await {
-            Ok(dialled) => Ok(self.adopt(dialled, address.into())),
+            Ok(dialled) => {
+                let dialled = self.prefer_shared_memory(dialled).await;
+                Ok(self.adopt(dialled, address.into()))
+            }
             Err(DialError::Failed(reason)) => {
                 self.note_failure(address.into(), reason);
                 Err(None)
@@ -157,13 +161,39 @@ impl Link {
         }
     }
 
+    /// Replaces a connection to a server on this machine by one over shared memory, if there is to be one. The server ends the one before it.
+    async fn prefer_shared_memory(&self, dialled: Dialled) -> Dialled {
+        let wanted = self.shared.options.same_host == SameHost::SharedMemory;
+        let Some(way) = dialled.on_host.clone().filter(|_| wanted) else { return dialled };
+        let address = Address::Abstract(way.socket.clone());
+        if self.rests(address.clone()) {
+            return dialled;
+        }
+        match dial_on_host(&self.shared, &way, self.index.number).await {
+            Ok(shared) => shared,
+            Err(DialError::Failed(reason)) => self.without_shared_memory(dialled, address, reason),
+            Err(DialError::Refused(error)) => {
+                self.without_shared_memory(dialled, address, format!("refused: {error}"))
+            }
+        }
+    }
+
+    fn without_shared_memory(&self, dialled: Dialled, address: Address, reason: String) -> Dialled {
+        let name = &self.shared.options.name;
+        tracing::warn!(
+            "{name} is on this machine, but reached over TCP: shared memory can't be used: {reason}"
+        );
+        self.note_failure(address, reason);
+        dialled
+    }
+
     fn adopt(self: &Rc<Self>, dialled: Dialled, address: Address) -> Rc<Connection> {
-        let Dialled { stream, inbound, credits, round_trip_ns } = dialled;
+        let Dialled { stream, inbound, arena, credits, round_trip_ns, on_host: _ } = dialled;
         self.counters.round_trip_ns.store(round_trip_ns, Ordering::Relaxed);
         self.counters.connect(address.clone(), stream.transport());
         self.shared.reach.reached();
         let options = &self.shared.options;
-        let connection = Connection::start(stream, inbound, credits, options, self.counters.clone());
+        let connection = Connection::start(stream, inbound, arena, credits, options, self.counters.clone());
         self.watch_end(connection.clone(), address);
         *self.connection.borrow_mut() = Some(connection.clone());
         self.changed.notify();
@@ -181,15 +211,18 @@ impl Link {
     /// In order of preference, but for those that have failed a short time ago, which come last.
     fn ordered_addresses(&self) -> Vec<(usize, SocketAddr)> {
         let ways = self.shared.ways();
-        let known = |address: &Address| address.inet().is_none_or(|address| ways.rank(address).is_some());
-        self.failed_at.borrow_mut().retain(|address, _| known(address));
+        // Names of Unix sockets are new with each start of a server.
+        let known = |address: &Address, at: &mut u64| match address.inet() {
+            Some(address) => ways.rank(address).is_some(),
+            None => is_recent(*at),
+        };
+        self.failed_at.borrow_mut().retain(known);
         ways.order(self.ordinal, |address| self.rests((*address).into()))
     }
 
     /// Whether an address has failed a short time ago.
     fn rests(&self, address: Address) -> bool {
-        let since = self.failed_at.borrow().get(&address).map(|at| rt::monotonic_ns().saturating_sub(*at));
-        since.is_some_and(|since| since < FAILED_ADDRESS_REST.as_nanos() as u64)
+        self.failed_at.borrow().get(&address).is_some_and(|at| is_recent(*at))
     }
 
     /// Waits until an address that is better than this rank may be tried.
@@ -220,6 +253,11 @@ impl Link {
             }
         });
     }
+}
+
+/// Whether a failure is so recent that what failed rests.
+fn is_recent(at_ns: u64) -> bool {
+    rt::monotonic_ns().saturating_sub(at_ns) < FAILED_ADDRESS_REST.as_nanos() as u64
 }
 
 /// A call that waits for a connection is a reason to make one.

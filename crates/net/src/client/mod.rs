@@ -10,6 +10,6 @@ mod reach;
 mod remote;
 mod status;
 
-pub use peer::{ClientIdentity, Peer, PeerOptions};
+pub use peer::{ClientIdentity, Peer, PeerOptions, SameHost};
 pub(crate) use remote::RemoteService;
 pub use status::{AddressFailure, LinkStatus, PeerStatus};

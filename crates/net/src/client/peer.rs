@@ -24,6 +24,16 @@ pub struct ClientIdentity {
     pub client: u64,
 }
 
+/// Whether a peer on this machine is reached over a Unix socket, with payloads in shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SameHost {
+    /// It is reached as if it were elsewhere.
+    #[default]
+    OverTcp,
+    /// Where that works; where it doesn't, that is told, and TCP is used.
+    SharedMemory,
+}
+
 /// What a peer is made of.
 #[derive(Clone, Debug)]
 pub struct PeerOptions {
@@ -33,6 +43,8 @@ pub struct PeerOptions {
     pub addresses: Vec<SocketAddr>,
     /// Which of them may be used, and which are better: this end's word goes before the peer's.
     pub networks: Networks,
+    /// What is used if the peer is on this machine.
+    pub same_host: SameHost,
     /// How long a call is repeated before it fails with `ETIMEDOUT`.
     pub timeout: Duration,
     /// Who asks.
@@ -52,6 +64,7 @@ impl PeerOptions {
             name: name.into(),
             addresses,
             networks: Networks::default(),
+            same_host: SameHost::default(),
             timeout: DEFAULT_CALL_TIMEOUT,
             identity,
             security: Security::Plain,

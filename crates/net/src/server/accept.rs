@@ -1,12 +1,12 @@
 //! New connections: who is it, and on which core does it belong?
 
 use super::core::{Arrival, Place, Shared};
-use crate::Caller;
 use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::Inbound;
 use crate::limits::{ACCEPT_PAUSE, HELLO_TIMEOUT, MAX_HANDSHAKES};
 use crate::stream::Stream;
+use crate::{Caller, Proof};
 use rt::IoBuf;
 use rt::net::{Address, Listener, Socket};
 use std::cell::Cell;
@@ -22,6 +22,7 @@ const MAX_HELLO_BYTES: u32 = 16 << 10;
 
 /// Accepts connections until the server stops.
 pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
+    let on_host = listener.local_addr().is_ok_and(|address| address.inet().is_none());
     let handshakes = Rc::new(Cell::new(0));
     loop {
         let accepted = match either(shared.stop.wait(), listener.accept()).await {
@@ -36,13 +37,13 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
                 };
                 // Without it, a client that asks and doesn't read would hold the core's memory for ever.
                 let stall_limit = shared.options.limits.liveness.give_up_after;
-                if let Err(e) = socket.set_stall_limit(stall_limit) {
+                if !on_host && let Err(e) = socket.set_stall_limit(stall_limit) {
                     tracing::debug!(%address, "no limit for stalled sends: {e}");
                 }
                 handshakes.set(handshakes.get() + 1);
                 let (shared, handshakes) = (shared.clone(), handshakes.clone());
                 rt::spawn(async move {
-                    greet(shared, socket, address, place).await;
+                    greet(shared, socket, address, place, on_host).await;
                     handshakes.set(handshakes.get() - 1);
                 });
             }
@@ -54,11 +55,26 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
     }
 }
 
-async fn greet(shared: Arc<Shared>, socket: Socket, address: Address, place: Place) {
-    let handshake = rt::timeout(HELLO_TIMEOUT, shake_hands(&shared, socket, address.clone()));
-    match handshake.await.unwrap_or(Err(Fault::Silent)) {
-        Ok(Some((stream, caller, incarnation))) => match stream.park() {
-            Ok(stream) => shared.hand_over(Arrival { stream, caller, incarnation, place }),
+async fn greet(shared: Arc<Shared>, socket: Socket, address: Address, mut place: Place, on_host: bool) {
+    let handshake = async {
+        let (stream, proof, memory) = match on_host {
+            false => {
+                let (stream, proof) = shared.options.security.accept(socket).await?;
+                (stream, proof, None)
+            }
+            true => {
+                let (stream, proof, memory) = shared.options.security.accept_on_host(socket).await?;
+                place.map(memory.len())?;
+                (stream, proof, Some(Arc::new(memory)))
+            }
+        };
+        let heard = hear_hello(&shared, stream, proof, address.clone()).await?;
+        Ok::<_, Fault>(heard.map(|(stream, caller, incarnation)| (stream, memory, caller, incarnation)))
+    };
+    let outcome = rt::timeout(HELLO_TIMEOUT, handshake).await;
+    match outcome.unwrap_or(Err(Fault::Silent)) {
+        Ok(Some((stream, memory, caller, incarnation))) => match stream.park() {
+            Ok(stream) => shared.hand_over(Arrival { stream, memory, caller, incarnation, place }),
             Err(e) => tracing::warn!(%address, "a connection can't be handed to its core: {e}"),
         },
         Ok(None) => {}
@@ -70,12 +86,12 @@ async fn greet(shared: Arc<Shared>, socket: Socket, address: Address, place: Pla
 }
 
 /// Hears the hello. `None`: the client was refused.
-async fn shake_hands(
+async fn hear_hello(
     shared: &Shared,
-    socket: Socket,
+    stream: Stream,
+    proof: Proof,
     address: Address,
 ) -> Result<Option<(Stream, Caller, u64)>, Fault> {
-    let (stream, proof) = shared.options.security.accept(socket).await?;
     let stream = Rc::new(stream);
     let mut inbound = Inbound::new(stream.clone());
     let header = inbound.header().await?.ok_or(Fault::Closed)?;

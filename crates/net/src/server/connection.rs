@@ -13,12 +13,13 @@ use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::Stream;
 use crate::{Caller, Deadline, LocalFuture, Proof};
-use rt::IoBuf;
+use rt::{IoBuf, SharedMemory};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, Error, Result};
-use wire::frame::{Header, Kind, MAX_BODY_BYTES, VERSION, Welcome};
+use wire::frame::{Header, Kind, MAX_BODY_BYTES, SHARED_PAGE_BYTES, VERSION, Welcome};
 use wire::{Answer, Message, Service};
 
 /// A request on its way to its answer.
@@ -33,6 +34,8 @@ struct Begun {
 pub(super) struct Connection {
     core: Rc<ServerCore>,
     stream: Rc<Stream>,
+    /// What a client on this machine shares. It may change it at any time, so what is there counts for nothing before it is copied.
+    memory: Option<Arc<SharedMemory>>,
     caller: Rc<Caller>,
     incarnation: u64,
     outbox: Outbox,
@@ -47,11 +50,23 @@ pub(super) struct Connection {
 impl Connection {
     /// Serves a connection until it ends.
     pub(super) async fn serve(core: Rc<ServerCore>, arrival: Arrival) {
-        let Arrival { stream, caller, incarnation, place } = arrival;
+        let Arrival { stream, memory, mut caller, incarnation, place } = arrival;
+        if memory.is_some() {
+            // It replaces the one over TCP by which the client learned the way here, and is where that came from.
+            let prior = core.newest(&ClientCore::of(&caller)).filter(|prior| !prior.ending.get());
+            let Some(prior) = prior else {
+                let error =
+                    Error::new(Errno::ESTALE, "there is no connection over TCP that this one replaces");
+                let _ = refuse(&stream.unpark(), &error).await; // It may be gone, which is as good.
+                return drop(place);
+            };
+            caller.address = prior.caller.address.clone();
+        }
         let sum_payloads = core.shared.options.sum_payloads;
         let connection = Rc::new(Connection {
             core,
             stream: Rc::new(stream.unpark()),
+            memory,
             caller: Rc::new(caller),
             incarnation,
             outbox: Outbox::new(sum_payloads),
@@ -72,11 +87,7 @@ impl Connection {
 
     /// Which core of which client it is.
     pub(super) fn key(&self) -> ClientCore {
-        ClientCore {
-            role: self.caller.proof.role().cloned(),
-            client: self.caller.client,
-            core: self.caller.core,
-        }
+        ClientCore::of(&self.caller)
     }
 
     pub(super) fn incarnation(&self) -> u64 {
@@ -86,7 +97,10 @@ impl Connection {
     async fn run(self: &Rc<Self>, prior: Option<Rc<Connection>>) {
         let sender = self.clone();
         rt::spawn(async move {
-            let result = sender.outbox.run(&sender.stream).await;
+            // TCP's own limit is set when a connection is accepted.
+            let limit = sender.core.shared.options.limits.liveness.give_up_after;
+            let limit = sender.memory.as_ref().map(|_| limit);
+            let result = sender.outbox.run(&sender.stream, limit).await;
             sender.end(result.err().as_ref());
         });
         if let Some(prior) = prior {
@@ -125,6 +139,7 @@ impl Connection {
             name: options.name.clone(),
             credits: options.limits.requests_per_connection as u32,
             cores: self.core.shared.cores() as u32,
+            on_host: self.core.shared.on_host.clone(),
         };
         let mut body = Vec::new();
         welcome.encode(&mut body);
@@ -169,12 +184,12 @@ impl Connection {
 
     async fn receive(self: &Rc<Self>, mut inbound: Inbound) -> Result<(), Fault> {
         while let Some(header) = inbound.header().await? {
-            inbound.expect_bulk(header.payload_bytes as usize > DIRECT_RECEIVE_BYTES);
+            inbound.expect_bulk(header.inline_bytes() > DIRECT_RECEIVE_BYTES);
             match header.kind {
                 Kind::Request => self.receive_request(header, &mut inbound).await?,
                 kind => {
                     inbound.body(&header).await?;
-                    inbound.skip(header.payload_bytes as usize).await?;
+                    inbound.skip(header.inline_bytes()).await?;
                     match kind {
                         Kind::Cancel => self.requests.cancel(header.id),
                         Kind::Ping => {
@@ -198,6 +213,7 @@ impl Connection {
         if self.requests.running() >= limits.requests_per_connection {
             return Err(Fault::unexpected("more requests are in flight than were allowed"));
         }
+        self.check_place(&header)?;
         let parts = [header.body_bytes, header.payload_bytes, header.wanted_bytes];
         let amount = parts.iter().map(|bytes| *bytes as usize).sum();
         let Some(permit) = self.core.payloads.acquire(amount).await else { return Err(Fault::Closed) };
@@ -205,10 +221,11 @@ impl Connection {
         let job = self.decode(&header, body.as_slice());
         let payload = match (&job, header.payload_bytes as usize) {
             (_, 0) => None,
-            (Err(_), len) => {
-                inbound.skip(len).await?;
+            (Err(_), _) => {
+                inbound.skip(header.inline_bytes()).await?;
                 None
             }
+            (Ok(_), len) if header.place != 0 => Some(self.take_out(&header, len)?),
             (Ok(_), len) => {
                 let payload = IoBuf::alloc(len);
                 inbound.payload(&header, &payload).await?;
@@ -225,6 +242,34 @@ impl Connection {
             Err(error) => self.answer_error(header.id, &error),
         }
         Ok(())
+    }
+
+    /// Whether the place that a request names is inside of the memory, with all the bytes that are there or are to be put there.
+    fn check_place(&self, header: &Header) -> Result<(), Fault> {
+        if header.place == 0 {
+            return Ok(());
+        }
+        let len = header.payload_bytes.max(header.wanted_bytes) as usize;
+        let inside = self.memory.as_ref().is_some_and(|memory| memory.holds(offset_of(header), len));
+        match inside && len > 0 {
+            true => Ok(()),
+            false => {
+                let page = header.place - 1;
+                Err(Fault::unexpected(format!("{len} bytes at page {page} are not in the shared memory")))
+            }
+        }
+    }
+
+    /// The payload of a request that is in shared memory: a copy, which is then checked. Whatever the client changes afterwards is not seen
+    /// by anybody.
+    fn take_out(&self, header: &Header, len: usize) -> Result<IoBuf, Fault> {
+        let payload = IoBuf::alloc(len);
+        let memory = self.memory.as_ref().expect("the place was checked");
+        memory.copy_out(offset_of(header), &payload);
+        if header.payload_sum.is_some() {
+            header.check_payload(payload.as_slice())?;
+        }
+        Ok(payload)
     }
 
     fn decode(&self, header: &Header, body: &[u8]) -> Result<Job> {
@@ -253,14 +298,15 @@ impl Connection {
             Answer::Fills => Some(IoBuf::alloc(header.wanted_bytes as usize)),
             Answer::Plain | Answer::Waits => payload,
         };
-        let (connection, id) = (self.clone(), header.id);
+        let (connection, header) = (self.clone(), *header);
         let work = (job.run)(self.caller.clone(), deadline, payload.clone());
         let job = Begun { answer: job.answer, work, payload, permit };
-        rt::spawn(async move { connection.perform(running, id, job).await });
+        rt::spawn(async move { connection.perform(running, header, job).await });
     }
 
-    async fn perform(&self, running: Running, id: u64, job: Begun) {
+    async fn perform(&self, running: Running, request: Header, job: Begun) {
         let Begun { answer, work, payload, permit } = job;
+        let id = request.id;
         // A retry of it may be on the next connection already.
         if self.ending.get() {
             return;
@@ -277,7 +323,17 @@ impl Connection {
         match result {
             Ok(body) if body.len() <= MAX_BODY_BYTES as usize => {
                 let filled = payload.filter(|_| answer == Answer::Fills);
-                self.outbox.push(Header::new(Kind::Reply, id), &body, filled.as_ref(), Some(permit));
+                let header = Header::new(Kind::Reply, id);
+                match (&self.memory, filled) {
+                    (Some(memory), Some(filled)) if request.place != 0 => {
+                        memory.copy_in(offset_of(&request), &filled);
+                        let header = Header { place: request.place, ..header };
+                        self.outbox.push_placed(header, &body, &filled, Some(permit));
+                    }
+                    (_, filled) => {
+                        self.outbox.push(header, &body, filled.as_ref(), Some(permit));
+                    }
+                }
             }
             Ok(body) => self.answer_error(id, &oversized(body.len())),
             Err(error) => self.answer_error(id, &error),
@@ -308,6 +364,11 @@ impl Connection {
             }
         }
     }
+}
+
+/// Where in the shared memory a header's place is, bytes.
+fn offset_of(header: &Header) -> usize {
+    (header.place as usize - 1) * SHARED_PAGE_BYTES
 }
 
 fn oversized(len: usize) -> Error {

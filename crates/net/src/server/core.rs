@@ -6,17 +6,21 @@ use super::{ServerOptions, accept};
 use crate::Caller;
 use crate::budget::Budget;
 use crate::either::either;
+use crate::limits::MAX_SHARED_MEMORY_IN_ALL;
 use crate::signal::Signal;
 use crate::stream::Parked;
 use identity::Role;
 use parking_lot::Mutex;
+use rt::SharedMemory;
 use rt::net::Listener;
 use rt::sync::Event;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use wire::frame::OnHost;
 
 /// What the cores of a server share.
 pub(super) struct Shared {
@@ -27,6 +31,10 @@ pub(super) struct Shared {
     /// One for each core.
     inboxes: Vec<Inbox>,
     connections: AtomicUsize,
+    /// Bytes that clients on this machine share.
+    mapped: AtomicUsize,
+    /// How those reach this server.
+    pub(super) on_host: Option<OnHost>,
 }
 
 /// Connections on their way to a core. The number of connections bounds it.
@@ -39,6 +47,8 @@ struct Inbox {
 /// A connection that has said hello.
 pub(super) struct Arrival {
     pub(super) stream: Parked,
+    /// What a client on this machine shares.
+    pub(super) memory: Option<Arc<SharedMemory>>,
     pub(super) caller: Caller,
     pub(super) incarnation: u64,
     pub(super) place: Place,
@@ -47,18 +57,37 @@ pub(super) struct Arrival {
 /// A connection's place among those that the server may have; free again when dropped.
 pub(super) struct Place {
     shared: Arc<Shared>,
+    /// Bytes that are mapped for it.
+    mapped: usize,
+}
+
+impl Place {
+    /// Counts memory that a client shares; an error if that would be too much for this server.
+    pub(super) fn map(&mut self, bytes: usize) -> io::Result<()> {
+        self.mapped += bytes;
+        let before = self.shared.mapped.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes <= MAX_SHARED_MEMORY_IN_ALL {
+            return Ok(());
+        }
+        let message = format!(
+            "clients on this machine share {before} bytes already, {MAX_SHARED_MEMORY_IN_ALL} at most are allowed"
+        );
+        Err(io::Error::new(io::ErrorKind::QuotaExceeded, message))
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.mapped.fetch_sub(self.mapped, Ordering::Relaxed);
     }
 }
 
 impl Shared {
-    pub(super) fn new(options: ServerOptions, router: Router) -> Shared {
+    pub(super) fn new(options: ServerOptions, router: Router, on_host: Option<OnHost>) -> Shared {
         let inboxes = (0..options.cores.max(1)).map(|_| Inbox::default()).collect();
-        Shared { options, router, stop: Event::new(), inboxes, connections: AtomicUsize::new(0) }
+        let (connections, mapped) = Default::default();
+        Shared { options, router, stop: Event::new(), inboxes, connections, mapped, on_host }
     }
 
     pub(super) fn cores(&self) -> usize {
@@ -67,7 +96,7 @@ impl Shared {
 
     /// A place for another connection; `None` if there are as many as there may be.
     pub(super) fn place(self: &Arc<Self>) -> Option<Place> {
-        let taken = Place { shared: self.clone() };
+        let taken = Place { shared: self.clone(), mapped: 0 };
         let before = self.connections.fetch_add(1, Ordering::Relaxed);
         (before < self.options.limits.connections).then_some(taken)
     }
@@ -90,6 +119,12 @@ pub(super) struct ClientCore {
     pub(super) core: u32,
 }
 
+impl ClientCore {
+    pub(super) fn of(caller: &Caller) -> ClientCore {
+        ClientCore { role: caller.proof.role().cloned(), client: caller.client, core: caller.core }
+    }
+}
+
 /// What the connections of one core share.
 pub(super) struct ServerCore {
     pub(super) shared: Arc<Shared>,
@@ -105,6 +140,11 @@ pub(super) struct ServerCore {
 pub(super) struct Outdated;
 
 impl ServerCore {
+    /// The newest connection of a client core.
+    pub(super) fn newest(&self, key: &ClientCore) -> Option<Rc<Connection>> {
+        self.clients.borrow().get(key).and_then(Weak::upgrade)
+    }
+
     /// Makes a connection the newest of its client core; gives the one before it, which is to be ended.
     pub(super) fn register(&self, connection: &Rc<Connection>) -> Result<Option<Rc<Connection>>, Outdated> {
         let mut clients = self.clients.borrow_mut();

@@ -14,12 +14,13 @@ use crate::limits::{
     STOP_TIMEOUT,
 };
 use crate::{Liveness, Security};
-use rt::net::Listener;
+use rt::net::{Address, Listener};
 use rt::{CoreConfig, CoreGroup};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, Error, Result};
+use wire::frame::OnHost;
 
 /// What a server is made of.
 #[derive(Clone, Debug)]
@@ -79,10 +80,13 @@ impl Server {
     /// Listens, and answers requests by `router`.
     pub fn start(options: ServerOptions, router: Router) -> Result<Arc<Server>> {
         let bind = |address: &SocketAddr| Listener::bind(*address).map_err(|e| listen_error(*address, &e));
-        let listeners = options.listen.iter().map(bind).collect::<Result<Vec<Listener>>>()?;
+        let mut listeners = options.listen.iter().map(bind).collect::<Result<Vec<Listener>>>()?;
         let local = listeners.iter().filter_map(|listener| listener.local_addr().ok()?.inet());
         let addresses = local.collect();
-        let shared = Arc::new(Shared::new(options, router));
+        let on_host = listen_on_host(&options.name);
+        let way = on_host.as_ref().map(|(_, way)| way.clone());
+        listeners.extend(on_host.map(|(listener, _)| listener));
+        let shared = Arc::new(Shared::new(options, router, way));
         let server = Server { shared: shared.clone(), addresses, threads: CoreGroup::default() };
         // The first core accepts for all.
         let mut listeners = Some(listeners);
@@ -115,6 +119,20 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Listens for processes of this machine. Without it they connect as others do.
+fn listen_on_host(name: &str) -> Option<(Listener, OnHost)> {
+    let host = rt::net::host()?;
+    let socket = format!("weft-{:016x}{:016x}", rt::random_u64(), rt::random_u64());
+    let user = rt::net::user();
+    match Listener::bind(Address::Abstract(socket.clone())) {
+        Ok(listener) => Some((listener, OnHost { host, socket, user })),
+        Err(e) => {
+            tracing::warn!("{name}: clients on this machine can't use shared memory: no Unix socket: {e}");
+            None
+        }
     }
 }
 

@@ -72,15 +72,38 @@ impl Tls {
     /// Makes us known to whom we have connected to. The caller bounds the time.
     pub(crate) async fn connect(&self, socket: Socket) -> io::Result<Known> {
         let session = Session::client(self.client.clone(), peer_name(self.node))?;
-        Shaking { socket, session }.meet_server().await
+        Shaking { socket, session, on_host: false }.meet_server().await
+    }
+
+    /// The same over a Unix socket. Once both ends know each other it is used plainly, whatever they do elsewhere.
+    pub(crate) async fn connect_on_host(&self, socket: Socket) -> io::Result<Socket> {
+        let session = Session::client(self.client.clone(), peer_name(self.node))?;
+        match (Shaking { socket, session, on_host: true }).meet_server().await?.way {
+            Way::Plain(socket) => Ok(socket),
+            Way::Encrypted(_) => Err(refused("a Unix socket is not encrypted")),
+        }
+    }
+
+    /// Finds out who has connected over a Unix socket.
+    pub(crate) async fn accept_on_host(&self, socket: Socket) -> io::Result<(Socket, Option<Identity>)> {
+        let Known { identity, way } = self.meet(socket, true).await?;
+        match way {
+            Way::Plain(socket) => Ok((socket, identity)),
+            Way::Encrypted(_) => Err(refused("a Unix socket is not encrypted")),
+        }
     }
 
     /// Finds out who has connected. The caller bounds the time.
     pub(crate) async fn accept(&self, socket: Socket) -> io::Result<Known> {
+        self.meet(socket, false).await
+    }
+
+    async fn meet(&self, socket: Socket, on_host: bool) -> io::Result<Known> {
         let server = self.server.clone();
         let server =
             server.ok_or_else(|| refused("this process has no certificate to be connected to with"))?;
-        Shaking { socket, session: Session::server(server)? }.meet_client(self.admit.as_deref()).await
+        let session = Session::server(server)?;
+        Shaking { socket, session, on_host }.meet_client(self.admit.as_deref()).await
     }
 }
 
@@ -105,6 +128,8 @@ pub(crate) enum Way {
 struct Shaking {
     socket: Socket,
     session: Session,
+    /// Over a Unix socket.
+    on_host: bool,
 }
 
 impl Shaking {
@@ -121,7 +146,7 @@ impl Shaking {
         }
         match verdict.as_slice()[0] {
             NOT_ADMITTED => Err(refused("the server doesn't let us in any more")),
-            word if word == byte_of(protection) => self.known(protection),
+            word if word == self.word_for(protection) => self.known(protection),
             _ => Err(refused("the ends disagree on encryption")),
         }
     }
@@ -133,7 +158,7 @@ impl Shaking {
             (Some(identity), Some(admit)) if !admit(&identity) => Some(identity),
             _ => None,
         };
-        let verdict = if removed.is_some() { NOT_ADMITTED } else { byte_of(protection) };
+        let verdict = if removed.is_some() { NOT_ADMITTED } else { self.word_for(protection) };
         let verdict = IoBuf::from_slice(&[verdict]);
         let sent = self.session.encrypt(&mut Plain::new(vec![verdict]))?;
         self.socket.send(sent.into_iter().collect()).await?;
@@ -169,6 +194,11 @@ impl Shaking {
         }
     }
 
+    /// The server's last word. Another one on a Unix socket: what is meant for one kind of connection can't be passed on to the other.
+    fn word_for(&self, protection: Protection) -> u8 {
+        if self.on_host { ON_HOST } else { byte_of(protection) }
+    }
+
     fn agreed(&self) -> io::Result<Protection> {
         Protection::agreed(self.session.protocol()).ok_or_else(|| refused("the peer speaks another protocol"))
     }
@@ -180,9 +210,11 @@ impl Shaking {
     fn known(self, protection: Protection) -> io::Result<Known> {
         let identity = peer_identity(self.session.peer_certificates()).map_err(|e| refused(e.to_string()))?;
         let way = match protection {
-            Protection::Encrypted => Way::Encrypted(Box::new(TlsSocket::new(self.socket, self.session))),
-            Protection::HandshakeOnly if self.session.is_drained() => Way::Plain(self.socket),
-            Protection::HandshakeOnly => return Err(refused("the peer spoke before it was accepted")),
+            Protection::Encrypted if !self.on_host => {
+                Way::Encrypted(Box::new(TlsSocket::new(self.socket, self.session)))
+            }
+            _ if self.session.is_drained() => Way::Plain(self.socket),
+            _ => return Err(refused("the peer spoke before it was accepted")),
         };
         Ok(Known { identity, way })
     }
@@ -190,6 +222,9 @@ impl Shaking {
 
 /// The server's last word to a member whose certificate is good and who is unwanted all the same.
 const NOT_ADMITTED: u8 = 0;
+
+/// The server's last word to whom it lets in over a Unix socket.
+const ON_HOST: u8 = 3;
 
 /// The server's last word to whom it lets in.
 fn byte_of(protection: Protection) -> u8 {

@@ -1,7 +1,7 @@
 //! Calls that nobody waits for any more.
 
-use crate::lost_connections::until;
 use crate::support::{Ask, Service1, Told, peer_of, serve};
+use crate::until::until;
 use net::Channel;
 use std::future::poll_fn;
 use std::pin::pin;

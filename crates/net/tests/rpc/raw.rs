@@ -48,7 +48,8 @@ impl Raw {
     pub fn answer_hello(&mut self) {
         assert_eq!(self.receive().unwrap().0.kind, Kind::Hello);
         let mut body = Vec::new();
-        Welcome { protocol: 1, name: "by hand".into(), credits: 8, cores: 1 }.encode(&mut body);
+        Welcome { protocol: 1, name: "by hand".into(), credits: 8, cores: 1, on_host: None }
+            .encode(&mut body);
         self.send(Header::new(Kind::Welcome, 0), &body, &[]);
     }
 

@@ -1,9 +1,9 @@
 //! Connections on which nothing comes any more, and servers with little memory.
 
-use crate::lost_connections::until;
 use crate::proxy::Proxy;
 use crate::raw::Raw;
 use crate::support::{Ask, Service1, Told, localhost, pattern, peer_options, serve, server_options, sum};
+use crate::until::until;
 use net::{Channel, Liveness, Peer, PeerOptions, Router, Server, ServerLimits, ServerOptions};
 use rt::IoBuf;
 use std::cell::Cell;

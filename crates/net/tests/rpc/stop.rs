@@ -1,7 +1,7 @@
 //! Servers that end in good order.
 
-use crate::lost_connections::until_blocking;
 use crate::support::{Ask, Service1, Told, channel_to, localhost, server_options};
+use crate::until::until_blocking;
 use net::{Router, Server, ServerLimits};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

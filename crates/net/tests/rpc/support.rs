@@ -249,7 +249,8 @@ pub fn identity() -> ClientIdentity {
 
 pub fn peer_options(addresses: Vec<SocketAddr>) -> PeerOptions {
     let security = crate::way::security_of_client();
-    PeerOptions { security, ..PeerOptions::new("storage node 3", addresses, identity()) }
+    let same_host = crate::way::SAME_HOST;
+    PeerOptions { security, same_host, ..PeerOptions::new("storage node 3", addresses, identity()) }
 }
 
 pub fn peer_of(addresses: Vec<SocketAddr>, timeout: Duration) -> Arc<Peer> {

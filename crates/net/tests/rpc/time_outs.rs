@@ -1,7 +1,7 @@
 //! Calls that aren't answered.
 
-use crate::lost_connections::until;
 use crate::support::{Ask, Service1, Told, localhost, peer_of, serve};
+use crate::until::until;
 use net::Channel;
 use rt::IoBuf;
 use std::net::TcpListener;

@@ -1,9 +1,11 @@
 //! How the ends of these tests are connected: plainly.
 
-use net::{Security, Transport};
+use net::{SameHost, Security, Transport};
 use std::net::TcpStream;
 
 pub const TRANSPORT: Transport = Transport::Tcp;
+
+pub const SAME_HOST: SameHost = SameHost::OverTcp;
 
 /// What bytes made by hand go over.
 pub type Wire = TcpStream;

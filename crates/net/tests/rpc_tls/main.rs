@@ -16,6 +16,8 @@ mod others_numbers;
 mod proxy;
 #[path = "../rpc/raw.rs"]
 mod raw;
+#[path = "../rpc/restarts.rs"]
+mod restarts;
 #[path = "../rpc/silence.rs"]
 mod silence;
 #[path = "../rpc/stop.rs"]
@@ -24,4 +26,6 @@ mod stop;
 mod support;
 #[path = "../rpc/time_outs.rs"]
 mod time_outs;
+#[path = "../rpc/until.rs"]
+mod until;
 mod way;

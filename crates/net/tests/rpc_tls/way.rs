@@ -3,7 +3,7 @@
 use crate::support::CLUSTER;
 use identity::tls::{Strangers, client_config, peer_name, server_config};
 use identity::{Authority, Credentials, Protection, Role, Validity};
-use net::{Security, Tls, Transport};
+use net::{SameHost, Security, Tls, Transport};
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -12,6 +12,8 @@ use std::time::SystemTime;
 use types::NodeId;
 
 pub const TRANSPORT: Transport = Transport::Tls;
+
+pub const SAME_HOST: SameHost = SameHost::OverTcp;
 
 /// The server's last word in a handshake that ends in encryption.
 const ENCRYPTED: u8 = 1;

@@ -15,6 +15,8 @@ pub enum Address {
     Inet(SocketAddr),
     /// A Unix stream socket. The path of one that isn't bound is empty.
     Unix(PathBuf),
+    /// A Unix stream socket with a name instead of a path: it is known within one network namespace, and gone with the process.
+    Abstract(String),
 }
 
 impl Address {
@@ -22,7 +24,7 @@ impl Address {
     pub fn inet(&self) -> Option<SocketAddr> {
         match self {
             Address::Inet(address) => Some(*address),
-            Address::Unix(_) => None,
+            Address::Unix(_) | Address::Abstract(_) => None,
         }
     }
 }
@@ -45,6 +47,7 @@ impl fmt::Display for Address {
             Address::Inet(address) => address.fmt(f),
             Address::Unix(path) if path.as_os_str().is_empty() => f.write_str("unix"),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Abstract(name) => write!(f, "unix:@{name}"),
         }
     }
 }
@@ -79,6 +82,7 @@ impl RawAddress {
                 sin6_scope_id: v6.scope_id(),
             })),
             Address::Unix(path) => RawAddress::of_path(path.as_os_str().as_bytes()),
+            Address::Abstract(name) => RawAddress::of_name(name.as_bytes()),
         }
     }
 
@@ -90,13 +94,15 @@ impl RawAddress {
         // SAFETY: the caller vouches for the pointer unless it is null.
         let family = libc::c_int::from(unsafe { address.as_ref() }?.sa_family);
         match family {
-            // SAFETY: the family says what the pointer points to.
             libc::AF_INET => {
-                Some(RawAddress::filled_with(unsafe { address.cast::<libc::sockaddr_in>().read() }))
+                // SAFETY: the family says what the pointer points to.
+                let raw = unsafe { address.cast::<libc::sockaddr_in>().read() };
+                Some(RawAddress::filled_with(raw))
             }
-            // SAFETY: as above.
             libc::AF_INET6 => {
-                Some(RawAddress::filled_with(unsafe { address.cast::<libc::sockaddr_in6>().read() }))
+                // SAFETY: as above.
+                let raw = unsafe { address.cast::<libc::sockaddr_in6>().read() };
+                Some(RawAddress::filled_with(raw))
             }
             _ => None,
         }
@@ -112,6 +118,21 @@ impl RawAddress {
             *to = *from as libc::c_char;
         }
         Ok(RawAddress::filled_with(raw))
+    }
+
+    fn of_name(name: &[u8]) -> io::Result<RawAddress> {
+        let mut raw =
+            libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
+        if name.is_empty() || name.len() >= raw.sun_path.len() {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
+        for (to, from) in raw.sun_path[1..].iter_mut().zip(name) {
+            *to = *from as libc::c_char;
+        }
+        let mut address = RawAddress::filled_with(raw);
+        // Here the length ends the name.
+        address.len = (offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
+        Ok(address)
     }
 
     fn filled_with<T: Copy>(raw: T) -> RawAddress {
@@ -155,17 +176,25 @@ impl RawAddress {
                 let port = u16::from_be(raw.sin6_port);
                 Ok(Address::Inet(SocketAddrV6::new(ip, port, raw.sin6_flowinfo, raw.sin6_scope_id).into()))
             }
-            libc::AF_UNIX => Ok(Address::Unix(self.decode_path())),
+            libc::AF_UNIX => Ok(self.decode_unix()),
             _ => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
         }
     }
 
-    fn decode_path(&self) -> PathBuf {
+    fn decode_unix(&self) -> Address {
         // SAFETY: the family says what the storage holds; what the kernel didn't fill is zero.
         let raw = unsafe { (&raw const self.storage).cast::<libc::sockaddr_un>().read() };
         let filled = (self.len as usize).saturating_sub(offset_of!(libc::sockaddr_un, sun_path));
-        let bytes = raw.sun_path.iter().take(filled).map(|c| *c as u8).take_while(|byte| *byte != 0);
-        OsStr::from_bytes(&bytes.collect::<Vec<u8>>()).into()
+        let bytes: Vec<u8> = raw.sun_path.iter().take(filled).map(|c| *c as u8).collect();
+        match bytes.split_first() {
+            Some((0, name)) if !name.is_empty() => {
+                Address::Abstract(String::from_utf8_lossy(name).into_owned())
+            }
+            _ => {
+                let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+                Address::Unix(PathBuf::from(OsStr::from_bytes(&bytes[..end])))
+            }
+        }
     }
 }
 
@@ -181,6 +210,9 @@ mod tests {
         }
         let path = Address::Unix("/tmp/some socket".into());
         assert_eq!(RawAddress::new(&path).unwrap().decode().unwrap(), path);
+        let name = Address::Abstract("weft-1".into());
+        assert_eq!(RawAddress::new(&name).unwrap().decode().unwrap(), name);
+        assert!(RawAddress::new(&Address::Abstract("x".repeat(108))).is_err());
     }
 
     #[test]

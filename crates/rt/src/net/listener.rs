@@ -8,7 +8,8 @@ use io_uring::{opcode, types::Fd};
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::sync::Arc;
 
 /// A socket that connections come in at. It may be bound on any thread; connections are accepted on a core.
@@ -23,6 +24,10 @@ impl RealListener {
         let fd: OwnedFd = match address {
             Address::Inet(address) => TcpListener::bind(address)?.into(),
             Address::Unix(path) => UnixListener::bind(path)?.into(),
+            Address::Abstract(name) => {
+                let address = UnixAddress::from_abstract_name(name)?;
+                UnixListener::bind_addr(&address)?.into()
+            }
         };
         Ok(RealListener { fd: Arc::new(fd) })
     }

@@ -4,11 +4,14 @@
 //! cancels its operation; bytes that it had taken or sent are gone, so the connection is of no use afterwards.
 
 mod address;
+mod descriptor;
+mod host;
 mod interfaces;
 mod listener;
 mod socket;
 
 pub use address::Address;
+pub use host::{host, user};
 pub use interfaces::local_addresses;
 
 use crate::buf::IoBuf;
@@ -64,6 +67,31 @@ impl Socket {
         match &self.inner {
             Inner::Real(socket) => socket.peer_addr(),
             Inner::Sim(socket) => Ok(socket.peer_addr()),
+        }
+    }
+
+    /// Sends a descriptor, with one byte, over a Unix socket.
+    pub async fn send_fd(&self, fd: OwnedFd) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(socket) => socket.send_fd(fd).await,
+            Inner::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Receives the one byte that a descriptor comes with, and the descriptor. An error (`InvalidData`) if the byte comes without, or with
+    /// several.
+    pub async fn recv_fd(&self) -> io::Result<OwnedFd> {
+        match &self.inner {
+            Inner::Real(socket) => socket.recv_fd().await,
+            Inner::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// The user whose process is at the other end of a Unix socket: who connected, or who listened.
+    pub fn peer_user(&self) -> io::Result<u32> {
+        match &self.inner {
+            Inner::Real(socket) => socket.peer_user(),
+            Inner::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

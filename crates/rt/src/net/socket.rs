@@ -170,11 +170,11 @@ impl RealSocket {
         check(result).map(drop)
     }
 
-    fn raw(&self) -> Fd {
+    pub(super) fn raw(&self) -> Fd {
         Fd(self.fd.as_raw_fd())
     }
 
-    fn keep(&self, buf: Option<IoBuf>) -> Keep {
+    pub(super) fn keep(&self, buf: Option<IoBuf>) -> Keep {
         Keep { buf, fd: Some(self.fd.clone()), ..Keep::default() }
     }
 }

@@ -12,7 +12,7 @@ use client::{Client, ClientOptions};
 use fuse::{MountOptions, Session};
 use identity::Credentials;
 use identity::tls::Strangers;
-use net::{MetaChannels, Networks, StorageChannels, WhenOffline};
+use net::{MetaChannels, Networks, SameHost, StorageChannels, WhenOffline};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use types::{Errno, Error, MapHandle, Result, SessionId};
@@ -25,6 +25,7 @@ const CLOSE_MARGIN: Duration = Duration::from_secs(5);
 pub struct MountPlan {
     file: ClusterFile,
     networks: Vec<String>,
+    same_host: SameHost,
     timeout: Duration,
     server_cache: bool,
 }
@@ -49,6 +50,7 @@ impl MountPlan {
             name: client_name(),
             security: security(self.file.protection, credentials.as_ref(), Strangers::Refused)?,
             networks: Networks::parse(&self.networks)?,
+            same_host: self.same_host,
         })
     }
 }
@@ -127,6 +129,7 @@ impl MountProcess {
         let networks = if args.network.is_empty() { &file.networks } else { &args.network };
         let plan = MountPlan {
             networks: networks.clone(),
+            same_host: if args.no_shared_memory { SameHost::OverTcp } else { SameHost::SharedMemory },
             file,
             timeout: Duration::from_secs(args.timeout),
             server_cache: !args.no_server_cache,

@@ -17,7 +17,7 @@ use identity::Credentials;
 use identity::tls::Strangers;
 use kvnet::KvService;
 use mgmt::{StateDir, StatePaths, Superblock};
-use net::{Channel, Networks, Router, Server, ServerLimits, ServerOptions};
+use net::{Channel, Networks, Router, SameHost, Server, ServerLimits, ServerOptions};
 use rt::sync::Event;
 use std::fs;
 use std::sync::mpsc::{Sender, channel};
@@ -68,6 +68,8 @@ impl NodePlan {
             name: format!("node {} ({})", config.node, config.name),
             security: security(config.protection, credentials.as_ref(), strangers)?,
             networks: Networks::parse(&config.networks)?,
+            // What nodes say to each other is small.
+            same_host: SameHost::OverTcp,
         })
     }
 

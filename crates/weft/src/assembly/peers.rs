@@ -6,7 +6,7 @@ use identity::tls::Strangers;
 use identity::{Credentials, JoinToken};
 use net::{
     AddressFailure, Channel, ClientIdentity, LinkStatus, MetaChannel, Networks, Peer, PeerOptions,
-    PeerStatus, Security, StorageChannel,
+    PeerStatus, SameHost, Security, StorageChannel,
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -33,6 +33,8 @@ pub struct Oneself {
     pub security: Security,
     /// Which networks its connections use.
     pub networks: Networks,
+    /// How it reaches nodes on its own machine.
+    pub same_host: SameHost,
 }
 
 /// All other processes that this one talks to.
@@ -40,6 +42,7 @@ pub struct Peers {
     identity: ClientIdentity,
     security: Security,
     networks: Networks,
+    same_host: SameHost,
     timeout: Duration,
     management: Arc<Peer>,
     /// As many as the map has nodes.
@@ -61,6 +64,7 @@ impl Peers {
             identity,
             security: oneself.security,
             networks: oneself.networks,
+            same_host: oneself.same_host,
             timeout,
             management: Peer::new(options),
             nodes: Mutex::default(),
@@ -118,6 +122,7 @@ impl Peers {
                 timeout: self.timeout,
                 security,
                 networks: self.networks.clone(),
+                same_host: self.same_host,
                 ..PeerOptions::new(name, addresses(node), self.identity.clone())
             };
             Peer::new(options)

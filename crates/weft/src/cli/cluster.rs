@@ -325,6 +325,9 @@ pub struct MountArgs {
     /// Let O_DIRECT reach the devices, past the servers' page cache too
     #[arg(long)]
     pub no_server_cache: bool,
+    /// Reach servers on this machine over TCP as others, not by shared memory
+    #[arg(long)]
+    pub no_shared_memory: bool,
     /// Stay in the foreground, log to standard error
     #[arg(long)]
     pub foreground: bool,
@@ -362,6 +365,7 @@ impl MountArgs {
         let flags = [
             ("--read-only", self.read_only),
             ("--no-server-cache", self.no_server_cache),
+            ("--no-shared-memory", self.no_shared_memory),
             ("--foreground", self.foreground),
             ("--detached", self.detached),
         ];
@@ -395,7 +399,7 @@ mod tests {
         let again = |words: Vec<OsString>| {
             Cli::try_parse_from([OsString::from("weft")].into_iter().chain(words)).unwrap().command
         };
-        let line = "weft mount /c /m --timeout 7 --read-only --transport dev --network ::/0 --network 10.0.0.0/8 --log /l --foreground";
+        let line = "weft mount /c /m --timeout 7 --read-only --transport dev --no-shared-memory --network ::/0 --network 10.0.0.0/8 --log /l --foreground";
         let Ok(Command::Mount(args)) = parse(line) else { panic!("{line}") };
         assert!(matches!(again(args.to_arguments()), Command::Mount(same) if same == args));
         let line = "weft serve --dir d --detach";

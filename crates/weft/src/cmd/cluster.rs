@@ -7,7 +7,7 @@ use crate::node_config::{NodeConfig, Protection, reachable, resolve};
 use crate::output::{os_error, print, print_json, show};
 use identity::{Authority, JoinToken, PendingKey};
 use mgmt::{FIRST_NODE, StateDir, StatePaths, Superblock, check_address, check_name, require_vacant};
-use net::Networks;
+use net::{Networks, SameHost};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -207,6 +207,7 @@ fn ask_to_join(token: &JoinToken, args: &JoinArgs, request: Join) -> Result<Join
         name: format!("{} (joining)", request.name),
         security: joining(args.protection, token)?,
         networks: Networks::parse(&args.network)?,
+        same_host: SameHost::OverTcp,
     };
     let addresses = token.addresses.clone();
     let asked = rt::block_on(async move {

@@ -34,6 +34,19 @@ pub struct Welcome {
     pub credits: u32,
     /// How many cores it has.
     pub cores: u32,
+    /// How processes of the same machine may reach it instead.
+    pub on_host: Option<OnHost>,
+}
+
+/// A way to a process for those on the same machine: a Unix socket.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OnHost {
+    /// Names the machine: who is on another one finds another name there.
+    pub host: String,
+    /// The socket's abstract name.
+    pub socket: String,
+    /// The user whose process listens there.
+    pub user: u32,
 }
 
 /// Field numbers are fixed for ever.
@@ -66,6 +79,19 @@ struct WelcomeFields {
     credits: u32,
     #[prost(uint32, tag = "4")]
     cores: u32,
+    #[prost(message, optional, tag = "5")]
+    on_host: Option<OnHostFields>,
+}
+
+/// Field numbers are fixed for ever.
+#[derive(Clone, PartialEq, prost::Message)]
+struct OnHostFields {
+    #[prost(string, tag = "1")]
+    host: String,
+    #[prost(string, tag = "2")]
+    socket: String,
+    #[prost(uint32, tag = "3")]
+    user: u32,
 }
 
 impl Message for Hello {
@@ -83,12 +109,17 @@ impl Message for Hello {
 
 impl Message for Welcome {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Welcome { protocol, name, credits, cores } = self.clone();
-        WelcomeFields { protocol, name, credits, cores }.encode_raw(out);
+        let Welcome { protocol, name, credits, cores, on_host } = self.clone();
+        let on_host = on_host.map(|OnHost { host, socket, user }| OnHostFields { host, socket, user });
+        WelcomeFields { protocol, name, credits, cores, on_host }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<Welcome, Malformed> {
-        let WelcomeFields { protocol, name, credits, cores } = fields(bytes)?;
-        Ok(Welcome { protocol, name: bounded_name(name)?, credits, cores })
+        let WelcomeFields { protocol, name, credits, cores, on_host } = fields(bytes)?;
+        let bounded = |way: OnHostFields| -> Result<OnHost, Malformed> {
+            Ok(OnHost { host: bounded_name(way.host)?, socket: bounded_name(way.socket)?, user: way.user })
+        };
+        let on_host = on_host.map(bounded).transpose()?;
+        Ok(Welcome { protocol, name: bounded_name(name)?, credits, cores, on_host })
     }
 }

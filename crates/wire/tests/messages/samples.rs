@@ -3,7 +3,7 @@
 use crate::round_trip::encoded;
 use bytes::Bytes;
 use types::*;
-use wire::frame::{Header, Hello, Kind, Welcome};
+use wire::frame::{Header, Hello, Kind, OnHost, Welcome};
 use wire::*;
 
 /// A message as it is tested.
@@ -90,7 +90,7 @@ fn header() -> Sample {
     Sample { name: "header".to_string(), bytes: header.encode().to_vec(), is: Box::new(is) }
 }
 
-fn handshakes() -> [Sample; 2] {
+fn handshakes() -> [Sample; 3] {
     let hello = Hello {
         protocol: 1,
         cluster: "0f0e0d0c-0b0a-4908-8706-050403020100".to_string(),
@@ -100,8 +100,14 @@ fn handshakes() -> [Sample; 2] {
         cores: 8,
         incarnation: 3,
     };
-    let welcome = Welcome { protocol: 1, name: "node-1".to_string(), credits: 256, cores: 4 };
-    [sample("hello".to_string(), hello), sample("welcome".to_string(), welcome)]
+    let welcome = Welcome { protocol: 1, name: "node-1".to_string(), credits: 256, cores: 4, on_host: None };
+    let on_host = OnHost { host: "boot-4026531840".to_string(), socket: "weft-17".to_string(), user: 997 };
+    let with_host = Welcome { on_host: Some(on_host), ..welcome.clone() };
+    [
+        sample("hello".to_string(), hello),
+        sample("welcome".to_string(), welcome),
+        sample("welcome_on_host".to_string(), with_host),
+    ]
 }
 
 /// An inode of partition 3.

@@ -1,0 +1,206 @@
+//! When shared memory is used, and what happens where it can't be.
+
+use crate::raw::Raw;
+use crate::support::{
+    Ask, CLUSTER, Service1, Told, identity, localhost, peer_of, peer_options, serve, server_options,
+};
+use net::{Caller, Channel, Handler, LocalFuture, Peer, PeerOptions, Router, SameHost, Server, Transport};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use rt::net::Address;
+use rt::sync::Event;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use types::{Errno, Result};
+use wire::Message;
+use wire::frame::{Header, Kind, OnHost, Welcome};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Answers with a payload when the gate is open, and notes who asked.
+#[derive(Default)]
+struct Slow {
+    gate: Event,
+    done: AtomicUsize,
+    callers: Mutex<Vec<(Address, Transport)>>,
+}
+
+impl Handler<Ask, Told> for Slow {
+    fn handle(&self, _: Ask, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Told>> {
+        Box::pin(async move {
+            if let Some(payload) = payload {
+                self.gate.wait().await;
+                payload.copy_from(0, &vec![0xee; payload.len()]);
+            }
+            self.done.fetch_add(1, Ordering::SeqCst);
+            Ok(Told(1, 1))
+        })
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        ask: Ask,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<Told>> {
+        self.callers.lock().push((caller.address.clone(), caller.transport));
+        self.handle(ask, payload)
+    }
+}
+
+fn serve_slowly() -> (Arc<Slow>, Arc<Server>) {
+    let slow = Arc::new(Slow::default());
+    let router = Router::new().with::<Ask, Told>(slow.clone());
+    (slow.clone(), Server::start(server_options(localhost()), router).unwrap())
+}
+
+#[test]
+fn it_is_used_by_who_wants_it_and_the_service_knows_where_from() {
+    let (slow, server) = serve_slowly();
+    let address = server.addresses()[0];
+    for (same_host, transport) in
+        [(SameHost::SharedMemory, Transport::SharedMemory), (SameHost::OverTcp, Transport::Tcp)]
+    {
+        let peer = Peer::new(PeerOptions { same_host, ..peer_options(vec![address]) });
+        rt::block_on(async move {
+            let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+            channel.call(Ask::Sum(1), None).await.unwrap();
+            let link = peer.status().links.remove(0);
+            assert_eq!(link.connected, Some((address.into(), transport)));
+            assert_eq!((link.connections, link.failures), (1, vec![]));
+        })
+        .unwrap();
+        let (from, how) = slow.callers.lock().pop().unwrap();
+        // Rules that go by a client's address hold for it however it is connected.
+        assert_eq!((from.inet().map(|inet| inet.ip()), how), (Some(address.ip()), transport));
+    }
+}
+
+/// A server that answers late has no hand on a buffer whose call has ended.
+#[test]
+fn a_late_answer_touches_no_buffer_of_a_call_that_has_ended() {
+    let (slow, server) = serve_slowly();
+    let peer = peer_of(server.addresses().to_vec(), Duration::from_millis(300));
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        let buffer = IoBuf::alloc(1 << 20);
+        let error = channel.call(Ask::Fill(1), Some(buffer.clone())).await.unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        buffer.copy_from(0, &vec![7; 1 << 20]);
+        slow.gate.set();
+        while slow.done.load(Ordering::SeqCst) == 0 {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        // The same connection brings the next answer.
+        let next = IoBuf::alloc(1 << 20);
+        while channel.call(Ask::Fill(2), Some(next.clone())).await.is_err() {}
+        assert!(next.as_slice().iter().all(|byte| *byte == 0xee));
+        assert!(buffer.as_slice().iter().all(|byte| *byte == 7));
+        assert_eq!(peer.status().links[0].connections, 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn more_than_the_memory_holds_goes_through_all_the_same() {
+    let service = Service1::open();
+    let server = serve(&service);
+    let peer = peer_of(server.addresses().to_vec(), LIMIT);
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        // Forty of 1 MiB: more than is shared.
+        let buffers: Vec<IoBuf> = (0..40).map(|_| IoBuf::alloc(1 << 20)).collect();
+        for _ in 0..3 {
+            let calls = buffers
+                .iter()
+                .zip(0..)
+                .map(|(buffer, number)| channel.call(Ask::Fill(number), Some(buffer.clone())));
+            for (answer, number) in rt::join_all(calls.collect()).await.into_iter().zip(0..) {
+                assert_eq!(answer, Ok(Told(number, 1 << 20)));
+                let expected = crate::support::pattern(number, 1 << 20);
+                assert!(buffers[number as usize].as_slice() == expected);
+            }
+        }
+        assert_eq!(peer.status().links[0].connected.as_ref().unwrap().1, Transport::SharedMemory);
+    })
+    .unwrap();
+}
+
+/// A server by hand that tells of a Unix socket, and answers one request over TCP.
+fn tell_of(way: OnHost) -> SocketAddr {
+    let listener = TcpListener::bind(localhost()).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut raw = Raw::over(listener.accept().unwrap().0);
+        assert_eq!(raw.receive().unwrap().0.kind, Kind::Hello);
+        let mut body = Vec::new();
+        let welcome = Welcome { protocol: 1, name: CLUSTER.into(), credits: 8, cores: 1, on_host: Some(way) };
+        welcome.encode(&mut body);
+        raw.send(Header::new(Kind::Welcome, 0), &body, &[]);
+        while let Some((header, _)) = raw.receive() {
+            let mut body = Vec::new();
+            Told(5, 5).encode(&mut body);
+            raw.send(Header::new(Kind::Reply, header.id), &body, &[]);
+        }
+    });
+    address
+}
+
+fn falls_back(way: OnHost, reason: &'static str) {
+    let socket = Address::Abstract(way.socket.clone());
+    let address = tell_of(way);
+    let peer = Peer::new(PeerOptions { identity: identity(), ..peer_options(vec![address]) });
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        assert_eq!(channel.call(Ask::Sum(5), None).await, Ok(Told(5, 5)));
+        let link = peer.status().links.remove(0);
+        assert_eq!(link.connected, Some((address.into(), Transport::Tcp)));
+        assert_eq!(link.failures.len(), 1, "{link:?}");
+        assert_eq!(link.failures[0].address, socket);
+        assert!(link.failures[0].reason.contains(reason), "{link:?}");
+    })
+    .unwrap();
+}
+
+fn way() -> OnHost {
+    let socket = format!("weft-test-{:016x}", rt::random_u64());
+    OnHost { host: rt::net::host().unwrap(), socket, user: rt::net::user() }
+}
+
+#[test]
+fn a_socket_that_is_not_there_is_told_and_tcp_is_used() {
+    falls_back(way(), "refused");
+}
+
+/// Whoever took the name of a server that is gone must not be taken for it.
+#[test]
+fn a_socket_of_another_user_gets_nothing() {
+    let way = OnHost { user: rt::net::user() + 1, ..way() };
+    let name = UnixAddress::from_abstract_name(&way.socket).unwrap();
+    let impostor = UnixListener::bind_addr(&name).unwrap();
+    let got = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        impostor.accept().unwrap().0.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    falls_back(way, "another user");
+    assert_eq!(got.join().unwrap(), b"");
+}
+
+#[test]
+fn a_server_on_another_machine_is_reached_as_ever() {
+    let address = tell_of(OnHost { host: "another".into(), ..way() });
+    let peer = Peer::new(peer_options(vec![address]));
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        assert_eq!(channel.call(Ask::Sum(5), None).await, Ok(Told(5, 5)));
+        let link = peer.status().links.remove(0);
+        assert_eq!((link.connected, link.failures), (Some((address.into(), Transport::Tcp)), vec![]));
+    })
+    .unwrap();
+}

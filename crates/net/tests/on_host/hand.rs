@@ -1,0 +1,93 @@
+//! A client on the server's machine, made by hand.
+
+use crate::raw::Raw;
+use crate::support::CLUSTER;
+use rt::net::{Address, Socket};
+use rt::{IoBuf, SharedMemory};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use types::crc32c;
+use wire::Message;
+use wire::frame::{HEADER_BYTES, Header, Hello, Kind, OnHost, Welcome};
+
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// A connection by hand; the memory is the client's.
+pub struct Hand {
+    pub socket: Socket,
+    /// The connection over TCP that it replaces.
+    pub before: Option<Raw>,
+}
+
+/// Says hello over TCP, and learns the way on the host.
+pub fn learn(address: SocketAddr, client: u64) -> (Raw, OnHost) {
+    let mut raw = Raw::connect(address);
+    raw.hello(client, 1);
+    let (header, body) = raw.receive().unwrap();
+    assert_eq!(header.kind, Kind::Welcome);
+    let way = Welcome::decode(&body[..header.body_bytes as usize]).unwrap().on_host;
+    (raw, way.expect("a server tells how it is reached on its machine"))
+}
+
+impl Hand {
+    /// Connects and hands over a descriptor.
+    pub async fn connect(way: &OnHost, fd: OwnedFd) -> Hand {
+        let socket = Socket::connect(Address::Abstract(way.socket.clone()), LIMIT).await.unwrap();
+        socket.send_fd(fd).await.unwrap();
+        Hand { socket, before: None }
+    }
+
+    /// Is let in with so much memory.
+    pub async fn welcome(address: SocketAddr, client: u64, bytes: usize) -> (Hand, SharedMemory) {
+        let (before, way) = learn(address, client);
+        let (memory, fd) = SharedMemory::create(bytes).unwrap();
+        let mut hand = Hand::connect(&way, fd).await;
+        hand.before = Some(before);
+        hand.hello(client).await;
+        assert_eq!(hand.receive().await.unwrap().0.kind, Kind::Welcome);
+        (hand, memory)
+    }
+
+    pub async fn hello(&self, client: u64) {
+        let hello = Hello {
+            protocol: 1,
+            cluster: CLUSTER.into(),
+            name: "by hand".into(),
+            client,
+            core: 0,
+            cores: 1,
+            incarnation: 2,
+        };
+        let mut body = Vec::new();
+        hello.encode(&mut body);
+        self.send(Header::new(Kind::Hello, 0), &body).await;
+    }
+
+    /// Sends a frame whose payload, if it has one, is in the memory.
+    pub async fn send(&self, header: Header, body: &[u8]) {
+        let mut bytes = header.with_body(body).encode().to_vec();
+        bytes.extend_from_slice(body);
+        // The other side may have gone already.
+        let _ = self.socket.send(vec![IoBuf::from_slice(&bytes)]).await;
+    }
+
+    /// The next frame but for signs of life; `None` at the end.
+    pub async fn receive(&self) -> Option<(Header, Vec<u8>)> {
+        let header = self.take(HEADER_BYTES).await?;
+        let header = Header::decode(header.as_slice().try_into().unwrap()).unwrap();
+        let rest = self.take(header.body_bytes as usize + header.inline_bytes()).await?;
+        Some((header, rest))
+    }
+
+    async fn take(&self, bytes: usize) -> Option<Vec<u8>> {
+        let buf = IoBuf::alloc(bytes.max(1)).slice(0..bytes);
+        let received = rt::timeout(LIMIT, self.socket.recv_exact(buf.clone())).await.expect("nothing comes");
+        received.ok().map(|()| buf.as_slice().to_vec())
+    }
+}
+
+/// A header with a payload in the memory.
+pub fn placed(header: Header, place: u32, payload: &[u8]) -> Header {
+    Header { place, payload_bytes: payload.len() as u32, payload_sum: Some(crc32c(payload)), ..header }
+}

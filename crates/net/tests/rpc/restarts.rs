@@ -1,0 +1,50 @@
+//! Servers that end and come back.
+
+use crate::support::{Ask, Service1, Told, channel_to, pattern, serve, serve_at, sum};
+use crate::until::{until, until_blocking};
+use rt::IoBuf;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[test]
+fn calls_survive_a_server_that_dies_and_comes_back() {
+    let service = Service1::new(); // The gate is closed: calls are cut in the middle.
+    let mut server = serve(&service);
+    let address = server.addresses()[0];
+    let channel = channel_to(&server);
+    let seen = service.clone();
+    let client = std::thread::spawn(move || {
+        rt::block_on(async move {
+            let done = Rc::new(Cell::new(0));
+            for number in 0..20u64 {
+                let (channel, done) = (channel.clone(), done.clone());
+                rt::spawn(async move {
+                    assert_eq!(channel.call(Ask::Count(number), None).await.unwrap().0, number);
+                    let data = IoBuf::from_slice(&pattern(number, 100_000));
+                    let expected = sum(data.as_slice());
+                    assert_eq!(channel.call(Ask::Sum(number), Some(data)).await, Ok(Told(number, expected)));
+                    done.set(done.get() + 1);
+                });
+            }
+            until(|| done.get() == 20).await;
+        })
+        .unwrap();
+    });
+    for round in 1..=2 {
+        let seen = seen.clone();
+        until_blocking(move || seen.begun.load(Ordering::SeqCst) == 20 * round);
+        server.stop();
+        seen_running_reset(&service);
+        server = serve_at(address, &service);
+    }
+    service.gate.set();
+    client.join().unwrap();
+    assert!(service.counts.lock().values().all(|count| *count == 1));
+}
+
+/// What a dead server ran has ended with it.
+fn seen_running_reset(service: &Arc<Service1>) {
+    service.running.lock().clear();
+}

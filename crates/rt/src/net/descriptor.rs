@@ -1,0 +1,140 @@
+//! Descriptors over Unix sockets (`SCM_RIGHTS`).
+
+use super::check;
+use super::socket::RealSocket;
+use crate::driver::{OnDrop, checked, large};
+use crate::op::Op;
+use io_uring::opcode;
+use std::cell::UnsafeCell;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+
+/// Words that a control message with one descriptor has: its header, and the descriptor.
+const CONTROL_WORDS: usize = (size_of::<libc::cmsghdr>() + size_of::<u64>()) / size_of::<u64>();
+
+/// A message of one byte with room for one descriptor, and everything that its description points to.
+struct Parcel {
+    header: UnsafeCell<libc::msghdr>,
+    vector: UnsafeCell<libc::iovec>,
+    byte: UnsafeCell<u8>,
+    control: UnsafeCell<[u64; CONTROL_WORDS]>,
+    /// Of a parcel that is sent: stays open until it is gone.
+    _sent: Option<OwnedFd>,
+    /// What is in it came from the kernel and is ours to close.
+    received: bool,
+}
+
+impl Parcel {
+    fn new(sent: Option<OwnedFd>) -> Rc<Parcel> {
+        // SAFETY: all-zero values are valid for both.
+        let (header, vector) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        let mut control = [0; CONTROL_WORDS];
+        if let Some(fd) = &sent {
+            // SAFETY: the words have room for the header and one descriptor, and are aligned for both.
+            unsafe {
+                let message = control.as_mut_ptr().cast::<libc::cmsghdr>();
+                (*message).cmsg_level = libc::SOL_SOCKET;
+                (*message).cmsg_type = libc::SCM_RIGHTS;
+                (*message).cmsg_len = message_bytes() as _;
+                libc::CMSG_DATA(message).cast::<RawFd>().write(fd.as_raw_fd());
+            }
+        }
+        let parcel = Rc::new(Parcel {
+            header: UnsafeCell::new(header),
+            vector: UnsafeCell::new(vector),
+            byte: UnsafeCell::new(0),
+            control: UnsafeCell::new(control),
+            received: sent.is_none(),
+            _sent: sent,
+        });
+        // SAFETY: nobody else knows the parcel; what is pointed to lives in it, at a place of its own.
+        unsafe {
+            *parcel.vector.get() = libc::iovec { iov_base: parcel.byte.get().cast(), iov_len: 1 };
+            let header = &mut *parcel.header.get();
+            header.msg_iov = parcel.vector.get();
+            header.msg_iovlen = 1;
+            header.msg_control = parcel.control.get().cast();
+            // Not a byte more: in the room that alignment leaves a second descriptor could come.
+            header.msg_controllen = message_bytes() as _;
+        }
+        parcel
+    }
+
+    /// Takes the descriptor that came. What else came is closed.
+    fn take(&self) -> Option<OwnedFd> {
+        // SAFETY: the kernel is done with the parcel; all-zero words are a message without length, and one with a length was written by it.
+        unsafe {
+            let message = self.control.get().cast::<libc::cmsghdr>();
+            let rights =
+                (*message).cmsg_level == libc::SOL_SOCKET && (*message).cmsg_type == libc::SCM_RIGHTS;
+            let whole = (*message).cmsg_len >= message_bytes();
+            (*message).cmsg_len = 0;
+            (rights && whole).then(|| OwnedFd::from_raw_fd(libc::CMSG_DATA(message).cast::<RawFd>().read()))
+        }
+    }
+
+    fn was_cut(&self) -> bool {
+        // SAFETY: the kernel is done with the parcel.
+        unsafe { (*self.header.get()).msg_flags & libc::MSG_CTRUNC != 0 }
+    }
+}
+
+impl Drop for Parcel {
+    fn drop(&mut self) {
+        // Nobody waited any more when it came.
+        if self.received {
+            drop(self.take());
+        }
+    }
+}
+
+/// Bytes of a control message with one descriptor.
+fn message_bytes() -> usize {
+    // SAFETY: a computation.
+    unsafe { libc::CMSG_LEN(size_of::<RawFd>() as libc::c_uint) as usize }
+}
+
+impl RealSocket {
+    pub(super) async fn send_fd(&self, fd: OwnedFd) -> io::Result<()> {
+        let parcel = Parcel::new(Some(fd));
+        let entry =
+            opcode::SendMsg::new(self.raw(), parcel.header.get()).flags(libc::MSG_NOSIGNAL as u32).build();
+        // SAFETY: the entry points to the parcel, which owns what it points to, and which the operation keeps.
+        let op = unsafe { Op::start(large(entry), self.keep(None).with(Box::new(parcel)), OnDrop::Cancel)? };
+        checked(op.await).map(drop)
+    }
+
+    pub(super) async fn recv_fd(&self) -> io::Result<OwnedFd> {
+        let parcel = Parcel::new(None);
+        let entry = opcode::RecvMsg::new(self.raw(), parcel.header.get())
+            .flags(libc::MSG_CMSG_CLOEXEC as u32)
+            .build();
+        let kept = Box::new(parcel.clone());
+        // SAFETY: as above.
+        let op = unsafe { Op::start(large(entry), self.keep(None).with(kept), OnDrop::Cancel)? };
+        let received = checked(op.await)?;
+        let fd = parcel.take();
+        match fd {
+            _ if received == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ if parcel.was_cut() => Err(invalid("more descriptors came than were asked for")),
+            Some(fd) => Ok(fd),
+            None => Err(invalid("no descriptor came")),
+        }
+    }
+
+    pub(super) fn peer_user(&self) -> io::Result<u32> {
+        let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        // SAFETY: the pointers are to a value of the kind that the option has, and to its size.
+        check(unsafe {
+            libc::getsockopt(self.raw().0, level, option, (&raw mut peer).cast(), &raw mut len)
+        })?;
+        Ok(peer.uid)
+    }
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}

@@ -1,0 +1,25 @@
+//! Which machine this is.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+
+/// Names this machine for as long as it runs, together with the network namespace: processes that find the same name can share memory, and
+/// reach each other by abstract Unix sockets. `None` when it isn't known, and on a simulated host.
+pub fn host() -> Option<String> {
+    static HOST: OnceLock<Option<String>> = OnceLock::new();
+    if super::is_simulated() {
+        return None;
+    }
+    HOST.get_or_init(|| {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let namespace = std::fs::metadata("/proc/self/ns/net").ok()?.ino();
+        Some(format!("{}-{namespace}", boot.trim()))
+    })
+    .clone()
+}
+
+/// The user that this process runs as, which the other end of a Unix socket sees.
+pub fn user() -> u32 {
+    // SAFETY: a plain system call that can't fail.
+    unsafe { libc::geteuid() }
+}

@@ -1,0 +1,204 @@
+//! Memory that two processes of one machine share.
+
+use crate::buf::{IO_ALIGNMENT, IoBuf};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// What nobody may do to the memory any more: cut it off under the other process, make it larger, or allow that again.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Memory that another process of this machine has mapped, too, and may change at any time. So nothing here gives out a reference to it:
+/// bytes are copied in and out, and what they mean is to be decided on the copy.
+#[derive(Debug)]
+pub struct SharedMemory {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is this value's own until it is dropped, and is only reached by copies of ranges that were checked.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above. Copies that overlap in time mix bytes, which the other process could do as well.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Makes memory of `len` bytes, and the descriptor by which another process maps it. It takes room only where it is used.
+    pub fn create(len: usize) -> io::Result<(SharedMemory, OwnedFd)> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name ends with a zero; a non-negative result is a descriptor that nobody else owns.
+        let fd = unsafe {
+            let fd = check(libc::memfd_create(c"weft".as_ptr(), flags))?;
+            OwnedFd::from_raw_fd(fd)
+        };
+        let bytes = libc::off_t::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: plain system calls on our own descriptor.
+        unsafe {
+            check(libc::ftruncate(fd.as_raw_fd(), bytes))?;
+            check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS))?;
+        }
+        Ok((map(fd.as_fd(), len)?, fd))
+    }
+
+    /// Maps what another process has made. Refused is what could hurt this one: memory that may be cut off while it is used (an access would
+    /// end the process), memory that may be missing when it is touched (huge pages), and more than `most` bytes.
+    pub fn open(fd: OwnedFd, most: usize) -> io::Result<SharedMemory> {
+        // SAFETY: plain system calls on an open descriptor.
+        let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
+            .map_err(|_| refused("the descriptor is no memory"))?;
+        if seals & SEALS != SEALS {
+            return Err(refused("the memory's size isn't fixed"));
+        }
+        // SAFETY: all-zero values are valid, and the calls fill them.
+        let (kind, len) = unsafe {
+            let mut system: libc::statfs = std::mem::zeroed();
+            check(libc::fstatfs(fd.as_raw_fd(), &raw mut system))?;
+            let mut status: libc::stat = std::mem::zeroed();
+            check(libc::fstat(fd.as_raw_fd(), &raw mut status))?;
+            (system.f_type, status.st_size)
+        };
+        if kind != libc::TMPFS_MAGIC {
+            return Err(refused("the memory is of another kind"));
+        }
+        match usize::try_from(len) {
+            Ok(len) if len > 0 && len <= most && len.is_multiple_of(IO_ALIGNMENT) => map(fd.as_fd(), len),
+            _ => Err(refused(&format!(
+                "the memory has {len} bytes; whole pages, {most} bytes at most are allowed"
+            ))),
+        }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes: never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether `len` bytes from `at` on are inside.
+    pub fn holds(&self, at: usize, len: usize) -> bool {
+        at.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
+    /// Copies `data` to `at`. Panics when it isn't inside: a peer's numbers are to be checked before ([`SharedMemory::holds`]).
+    pub fn copy_in(&self, at: usize, data: &IoBuf) {
+        assert!(self.holds(at, data.len()), "{at} and {} are not inside of {} bytes", data.len(), self.len);
+        // SAFETY: the range was checked; the buffer is this process's own and isn't part of the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.ptr.as_ptr().add(at), data.len()) }
+    }
+
+    /// Copies from `at` on as many bytes as `into` has. Panics as [`SharedMemory::copy_in`] does.
+    pub fn copy_out(&self, at: usize, into: &IoBuf) {
+        assert!(self.holds(at, into.len()), "{at} and {} are not inside of {} bytes", into.len(), self.len);
+        // SAFETY: as above. If the other process writes meanwhile, the copy has some of both, and is a copy all the same.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(at), into.as_ptr(), into.len()) }
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and nobody has a reference into it.
+        unsafe { libc::munmap(self.ptr.as_ptr().cast(), self.len) };
+    }
+}
+
+fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<SharedMemory> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at a place that the kernel chooses; the descriptor is open.
+    let ptr =
+        unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+    if ptr == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let ptr = NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+    Ok(SharedMemory { ptr, len })
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("shared memory: {why}"))
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = IO_ALIGNMENT;
+
+    #[test]
+    fn what_one_side_copies_in_the_other_copies_out() {
+        let (ours, fd) = SharedMemory::create(4 * PAGE).unwrap();
+        let theirs = SharedMemory::open(fd, 4 * PAGE).unwrap();
+        assert_eq!((ours.len(), theirs.len()), (4 * PAGE, 4 * PAGE));
+        ours.copy_in(PAGE, &IoBuf::from_slice(b"hello"));
+        let seen = IoBuf::alloc(7);
+        theirs.copy_out(PAGE - 1, &seen);
+        assert_eq!(seen.as_slice(), b"\0hello\0");
+        assert!(theirs.holds(4 * PAGE - 5, 5) && theirs.holds(0, 0) && theirs.holds(4 * PAGE, 0));
+        assert!(
+            !theirs.holds(4 * PAGE - 4, 5) && !theirs.holds(usize::MAX, 2) && !theirs.holds(4 * PAGE + 1, 0)
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "not inside")]
+    fn nothing_is_copied_beyond_the_end() {
+        let (memory, _fd) = SharedMemory::create(PAGE).unwrap();
+        memory.copy_in(PAGE - 1, &IoBuf::from_slice(b"ab"));
+    }
+
+    fn memory(seals: libc::c_int, len: usize, flags: libc::c_uint) -> OwnedFd {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
+        // SAFETY: as in `create`.
+        unsafe {
+            let fd = OwnedFd::from_raw_fd(check(libc::memfd_create(c"test".as_ptr(), flags)).unwrap());
+            check(libc::ftruncate(fd.as_raw_fd(), len as libc::off_t)).unwrap();
+            check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals)).unwrap();
+            fd
+        }
+    }
+
+    fn refusal(fd: OwnedFd) -> String {
+        SharedMemory::open(fd, 4 * PAGE).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_could_hurt_is_refused() {
+        // Unsealed: the other process could cut it off, and the next access would end this one.
+        assert!(refusal(memory(0, PAGE, 0)).contains("isn't fixed"));
+        assert!(refusal(memory(libc::F_SEAL_GROW, PAGE, 0)).contains("isn't fixed"));
+        for len in [0, PAGE + 1, 5 * PAGE] {
+            assert!(refusal(memory(SEALS, len, 0)).contains("whole pages"), "{len}");
+        }
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(PAGE as u64).unwrap();
+        assert!(refusal(file.into()).contains("no memory") || std::fs::metadata("/tmp").is_err());
+        assert!(refusal(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()).contains("no memory"));
+        // What can't be written can't be answered into.
+        assert!(SharedMemory::open(memory(SEALS | libc::F_SEAL_WRITE, PAGE, 0), PAGE).is_err());
+        // Huge pages may be missing when they are touched.
+        // SAFETY: as in `create`.
+        let huge = unsafe {
+            libc::memfd_create(
+                c"huge".as_ptr(),
+                libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB | libc::MFD_CLOEXEC,
+            )
+        };
+        if huge >= 0 {
+            // SAFETY: it has just been opened for us.
+            let huge = unsafe { OwnedFd::from_raw_fd(huge) };
+            // SAFETY: plain system calls on our own descriptor.
+            let sealed = unsafe {
+                libc::ftruncate(huge.as_raw_fd(), 2 << 20) == 0
+                    && libc::fcntl(huge.as_raw_fd(), libc::F_ADD_SEALS, SEALS) == 0
+            };
+            let opened = SharedMemory::open(huge, 4 << 20);
+            assert!(opened.is_err() && (!sealed || opened.unwrap_err().to_string().contains("another kind")));
+        }
+    }
+}
