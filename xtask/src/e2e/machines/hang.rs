@@ -18,9 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(in super::super) const TESTS: &[TestCase] = &[
-    TestCase { name: "calls_end_when_servers_are_killed", scope: Scope::Own, minutes: 5, run: servers_killed },
-    TestCase { name: "calls_end_when_servers_stand_still", scope: Scope::Own, minutes: 5, run: servers_stopped },
-    TestCase { name: "calls_end_when_servers_are_cut_off", scope: Scope::Own, minutes: 5, run: servers_cut },
+    TestCase { name: "calls_end_without_servers", scope: Scope::Own, minutes: 6, run: calls_end },
     TestCase { name: "unmounts_end_without_servers", scope: Scope::Own, minutes: 5, run: unmounts_end },
     TestCase { name: "killed_client_lets_everybody_go", scope: Scope::Own, minutes: 5, run: killed_client },
 ];
@@ -71,7 +69,9 @@ impl Ground {
         }
         sys::set_xattr(&dir.join("small"), "user.a", b"b", 0)?;
         // Each in a folder of its own: the kernel changes one folder after the other, and each change would wait for the one before.
-        for (folder, file) in [("a", "created"), ("b", "made"), ("c", "link"), ("d", "symlink"), ("e", "fifo")] {
+        for (folder, file) in
+            [("a", "created"), ("b", "made"), ("c", "link"), ("d", "symlink"), ("e", "fifo")]
+        {
             let path = dir.join(folder).join(file);
             drop(fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)));
             fs::create_dir_all(dir.join(folder))?;
@@ -130,30 +130,40 @@ const DEEDS: &[Deed] = &[
     Deed { name: "symlink", run: |g| symlink("small", g.at("d/symlink")) },
     Deed { name: "readlink", run: |g| fs::read_link(g.at("symlink")).map(drop) },
     Deed { name: "mkfifo", run: |g| sys::mknod(&g.at("e/fifo"), libc::S_IFIFO | 0o644, 0) },
-    Deed {
-        name: "chmod",
-        run: |g| fs::set_permissions(g.at("small"), fs::Permissions::from_mode(0o600)),
-    },
+    Deed { name: "chmod", run: |g| fs::set_permissions(g.at("small"), fs::Permissions::from_mode(0o600)) },
     Deed { name: "setxattr", run: |g| sys::set_xattr(&g.at("small"), "user.a", b"c", 0) },
     Deed { name: "getxattr", run: |g| sys::get_xattr(&g.at("small"), "user.a").map(drop) },
     Deed { name: "listxattr", run: |g| sys::list_xattrs(&g.at("small")).map(drop) },
-    Deed { name: "write to an open file and fsync", run: |g| {
-        g.open.write_all_at(&[3; 1 << 20], 0)?;
-        g.open.sync_all()
-    } },
+    Deed {
+        name: "write to an open file and fsync",
+        run: |g| {
+            g.open.write_all_at(&[3; 1 << 20], 0)?;
+            g.open.sync_all()
+        },
+    },
     Deed { name: "read from an open file", run: |g| g.open.read_at(&mut [0; 65536], 1 << 20).map(drop) },
     Deed { name: "direct read", run: |g| g.direct.read_at(AlignedBuffer::new(1 << 20).bytes(), 0).map(drop) },
-    Deed { name: "direct write", run: |g| g.direct.write_all_at(AlignedBuffer::new(1 << 20).bytes(), 1 << 20) },
+    Deed {
+        name: "direct write",
+        run: |g| g.direct.write_all_at(AlignedBuffer::new(1 << 20).bytes(), 1 << 20),
+    },
     Deed { name: "stat of an open file", run: |g| g.open.metadata().map(drop) },
     Deed { name: "seek for data", run: |g| sys::seek(&g.open, 0, libc::SEEK_DATA).map(drop) },
-    Deed { name: "copy_file_range", run: |g| {
-        sys::copy_file_range(&File::open(g.at("big"))?, 0, &writable(g.at("other"))?, 0, 1 << 20).map(drop)
-    } },
+    Deed {
+        name: "copy_file_range",
+        run: |g| {
+            sys::copy_file_range(&File::open(g.at("big"))?, 0, &writable(g.at("other"))?, 0, 1 << 20)
+                .map(drop)
+        },
+    },
     Deed { name: "flock", run: |g| sys::flock(&File::open(g.at("small"))?, libc::LOCK_EX) },
-    Deed { name: "fcntl lock that waits", run: |g| {
-        let whole = RangeLock { kind: libc::F_WRLCK, start: 0, length: 0, pid: 0 };
-        sys::range_lock(&writable(g.at("other"))?, libc::F_SETLKW, whole).map(drop)
-    } },
+    Deed {
+        name: "fcntl lock that waits",
+        run: |g| {
+            let whole = RangeLock { kind: libc::F_WRLCK, start: 0, length: 0, pid: 0 };
+            sys::range_lock(&writable(g.at("other"))?, libc::F_SETLKW, whole).map(drop)
+        },
+    },
     Deed { name: "fsync of a directory", run: |g| g.open_dir.sync_all() },
     Deed { name: "syncfs", run: |g| sys::sync_file_system(&g.open_dir) },
 ];
@@ -191,34 +201,39 @@ fn is_honest(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT))
 }
 
-/// All calls end while the servers are out of order, with an error that says so or with success, and succeed when the servers are back.
-fn calls_end(stage: &Stage, name: &str, fault: Fault) -> TestResult {
+/// All calls end while servers are out of order, with an error that says so or with success, and succeed when the servers are back.
+fn calls_end(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: 2, clients: 1, timeout: Some(TIMEOUT_SECS) };
-    let mut cluster = Cluster::build(stage, name, shape)?;
-    let mount = cluster.mount(0);
-    let storage: Vec<Part> = cluster.servers().into_iter().filter(|part| *part != Part::Management).collect();
-    let mut situations = vec![cluster.servers()];
-    if stage.full {
-        situations.extend([storage, vec![Part::Management], vec![Part::Storage(0)]]);
-    }
-    for (number, parts) in situations.into_iter().enumerate() {
-        let dir = mount.join(format!("ground-{number}"));
-        let ground = Arc::new(Ground::prepare(&dir).at("the files to begin with")?);
-        parts.iter().try_for_each(|part| cluster.strike(*part, fault))?;
-        let endings = do_all(&ground, &mount);
-        parts.iter().try_for_each(|part| cluster.mend(*part, fault))?;
-        let endings = endings?;
-        let slowest = endings.iter().max_by_key(|(_, took, _)| *took);
-        println!("{fault:?} {parts:?}: slowest {slowest:?}");
-        let odd: Vec<_> =
-            endings.iter().filter(|(_, _, done)| done.as_ref().is_err_and(|e| !is_honest(e))).collect();
-        ensure!(odd.is_empty(), "errors while {parts:?} were {fault:?}: {odd:?}");
-        let failed = endings.iter().filter(|(_, _, done)| done.is_err()).count();
-        ensure!(failed > 0, "nothing failed while {parts:?} were {fault:?}: were they?");
-        drop(ground);
-        recovered(&cluster, &dir)?;
+    let mut cluster = Cluster::build(stage, "hang", shape)?;
+    let all = cluster.servers();
+    let storage: Vec<Part> = all.iter().copied().filter(|part| *part != Part::Management).collect();
+    let situations: Vec<(Fault, Vec<Part>)> = match stage.full {
+        false => vec![(Fault::Killed, all.clone()), (Fault::Stopped, all)],
+        true => {
+            let sets = [all, storage, vec![Part::Management], vec![Part::Storage(0)]];
+            Fault::ALL.iter().flat_map(|fault| sets.iter().map(|set| (*fault, set.clone()))).collect()
+        }
+    };
+    for (number, (fault, parts)) in situations.iter().enumerate() {
+        let dir = cluster.mount(0).join(format!("ground-{number}"));
+        calls_end_when(&mut cluster, &dir, *fault, parts)?;
     }
     cluster.stop()
+}
+
+fn calls_end_when(cluster: &mut Cluster, dir: &Path, fault: Fault, parts: &[Part]) -> TestResult {
+    let ground = Arc::new(Ground::prepare(dir).at("the files to begin with")?);
+    parts.iter().try_for_each(|part| cluster.strike(*part, fault))?;
+    let endings = do_all(&ground, &cluster.mount(0));
+    parts.iter().try_for_each(|part| cluster.mend(*part, fault))?;
+    let endings = endings.map_err(|failure| told(failure, &format!("{parts:?} {fault:?}"), cluster))?;
+    let odd: Vec<_> =
+        endings.iter().filter(|(_, _, done)| done.as_ref().is_err_and(|e| !is_honest(e))).collect();
+    ensure!(odd.is_empty(), "errors while {parts:?} were {fault:?}: {odd:?}");
+    let failed = endings.iter().filter(|(_, _, done)| done.is_err()).count();
+    ensure!(failed > 0, "nothing failed while {parts:?} were {fault:?}: were they?");
+    drop(ground);
+    recovered(cluster, dir)
 }
 
 /// The mount works again by itself: everything succeeds, on files that are made anew.
@@ -234,23 +249,6 @@ fn recovered(cluster: &Cluster, dir: &Path) -> TestResult {
         last.insert(outcome).is_ok()
     });
     ensure!(works, "no recovery when the servers were back: {last:?}\n    {}", cluster.log());
-    Ok(())
-}
-
-fn servers_killed(stage: &Stage) -> TestResult {
-    calls_end(stage, "hang-killed", Fault::Killed)
-}
-
-fn servers_stopped(stage: &Stage) -> TestResult {
-    calls_end(stage, "hang-stopped", Fault::Stopped)
-}
-
-fn servers_cut(stage: &Stage) -> TestResult {
-    calls_end(stage, "hang-cut", Fault::Cut)?;
-    if stage.full {
-        calls_end(stage, "hang-deaf", Fault::Deaf)?;
-        calls_end(stage, "hang-mute", Fault::Mute)?;
-    }
     Ok(())
 }
 
@@ -274,7 +272,10 @@ impl Cluster {
 
 /// A program that holds a file open and reads it past the cache, over and over.
 fn reader(path: &Path) -> TestResult<Child> {
-    let script = format!("exec 3<'{0}'; while :; do dd if='{0}' of=/dev/null bs=1M iflag=direct 2>/dev/null; done", path.display());
+    let script = format!(
+        "exec 3<'{0}'; while :; do dd if='{0}' of=/dev/null bs=1M iflag=direct 2>/dev/null; done",
+        path.display()
+    );
     let mut command = Command::new("sh");
     command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -320,7 +321,9 @@ fn unmounts_end(stage: &Stage) -> TestResult {
             (0..3).for_each(|client| mounts::abort(&cluster.mount(client)));
         }
         busy.into_iter().try_for_each(end_reader)?;
-        ended.map_err(|failure| format!("{fault:?}, unwritten: {unwritten:?}: {failure:?}\n    {}", cluster.log()))?;
+        ended.map_err(|failure| {
+            format!("{fault:?}, unwritten: {unwritten:?}: {failure:?}\n    {}", cluster.log())
+        })?;
     }
     Ok(())
 }
@@ -332,15 +335,16 @@ fn killed_client(stage: &Stage) -> TestResult {
     let dirs: Vec<PathBuf> =
         cluster.shared_folder("killed")?.iter().map(|folder| folder.join("ground")).collect();
     for round in 0..if stage.full { 10 } else { 1 } {
-        kill_waiting_client(&mut cluster, &dirs[0]).map_err(|failure| told(failure, round, &cluster))?;
-        kill_forgetting_client(&mut cluster, &dirs).map_err(|failure| told(failure, round, &cluster))?;
+        let round = format!("round {round}");
+        kill_waiting_client(&mut cluster, &dirs[0]).map_err(|failure| told(failure, &round, &cluster))?;
+        kill_forgetting_client(&mut cluster, &dirs).map_err(|failure| told(failure, &round, &cluster))?;
     }
     cluster.stop()
 }
 
-fn told(failure: Failure, round: u32, cluster: &Cluster) -> Failure {
+fn told(failure: Failure, when: &str, cluster: &Cluster) -> Failure {
     match failure {
-        Failure::Failed(message) => Failure::Failed(format!("round {round}: {message}\n    {}", cluster.log())),
+        Failure::Failed(message) => Failure::Failed(format!("{when}: {message}\n    {}", cluster.log())),
         skipped => skipped,
     }
 }
@@ -378,7 +382,14 @@ fn kill_forgetting_client(cluster: &mut Cluster, dirs: &[PathBuf]) -> TestResult
     storage.iter().try_for_each(|part| cluster.strike(*part, Fault::Stopped))?;
     let readers: Vec<Child> = ["big", "other", "to-truncate"]
         .iter()
-        .map(|name| Command::new("cat").arg(dirs[0].join(name)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().at("cat"))
+        .map(|name| {
+            Command::new("cat")
+                .arg(dirs[0].join(name))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .at("cat")
+        })
         .collect::<TestResult<_>>()?;
     thread::sleep(Duration::from_millis(500));
     // Opening for writing takes the readers' leases away.

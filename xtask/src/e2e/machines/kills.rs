@@ -1,10 +1,11 @@
 //! Every kind of process is killed, stopped and cut off under load, and what the programs on several mounts see stays that of one file system.
 
 use super::super::coherence::{Load, LoadPlan, ensure_coherent};
-use super::super::outcome::{TestResult, ensure, ensure_eq};
+use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
 use super::super::{Scope, TestCase};
 use super::faults::Fault;
+use super::twice::differences;
 use super::{Cluster, Part, Shape};
 use crate::history::{Mix, Outcome};
 use ::history::Limits;
@@ -84,18 +85,23 @@ fn services_killed(stage: &Stage) -> TestResult {
 
 /// A client dies; those on other mounts go on, and so does a new one in its place.
 fn clients_killed(stage: &Stage) -> TestResult {
-    /// Longer than a session may be silent that is in somebody's way.
-    const LOAD_SECS: u64 = 26;
+    /// Longer than a session may be silent that is in somebody's way, so that others are seen to go on.
+    const LOAD_SECS: u64 = 20;
     let shape = Shape { metadata: 0, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "client-kills", shape)?;
     for round in 0..if stage.full { ROUNDS.1 } else { ROUNDS.0 } {
         let plan = plan(LOAD_SECS, round + 1);
-        under_load(stage, &mut cluster, &format!("round-{round}"), plan, |cluster| {
+        let name = format!("round-{round}");
+        let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
             thread::sleep(FAULT);
-            cluster.strike(Part::Client(1), Fault::Killed)?;
-            thread::sleep(FAULT);
-            cluster.mend(Part::Client(1), Fault::Killed)
+            cluster.strike(Part::Client(1), Fault::Killed)
         })?;
+        ensure!(outcome.calls > 1000, "the other mount didn't go on: {outcome:?}");
+        // Only now: meanwhile the load would have worked on the bare folder.
+        cluster.mend(Part::Client(1), Fault::Killed)?;
+        let folders = [cluster.mount(0).join(&name), cluster.mount(1).join(&name)];
+        let different = differences(&folders[0], &folders[1]).at("comparing")?;
+        ensure_eq!(different, Vec::<String>::new(), "what a new mount and an old one show");
     }
     cluster.stop()
 }
@@ -122,15 +128,16 @@ fn history_of_four_mounts(stage: &Stage) -> TestResult {
     for seed in 1..=if stage.full { SEEDS.1 } else { SEEDS.0 } {
         let misfortunes = misfortunes(stage.full, seed);
         let seconds = misfortunes.len() as u64 * (FAULT + REST).as_secs() + AFTER_SECS;
-        let outcome = under_load(stage, &mut cluster, &format!("seed-{seed}"), plan(seconds, seed), |cluster| {
-            for (part, fault) in &misfortunes {
-                thread::sleep(REST);
-                cluster.strike(*part, *fault)?;
-                thread::sleep(FAULT);
-                cluster.mend(*part, *fault)?;
-            }
-            Ok(())
-        })?;
+        let outcome =
+            under_load(stage, &mut cluster, &format!("seed-{seed}"), plan(seconds, seed), |cluster| {
+                for (part, fault) in &misfortunes {
+                    thread::sleep(REST);
+                    cluster.strike(*part, *fault)?;
+                    thread::sleep(FAULT);
+                    cluster.mend(*part, *fault)?;
+                }
+                Ok(())
+            })?;
         ensure!(
             outcome.errors.is_empty(),
             "errors although all of {misfortunes:?} was put right in time: {:?}\n    {}",

@@ -5,6 +5,7 @@ mod faults;
 mod hang;
 mod kills;
 mod tests;
+mod twice;
 
 use super::cleanup::{self, Resource};
 use super::mounts;
@@ -22,6 +23,7 @@ use std::time::Duration;
 pub(super) use hang::TESTS as HANG_TESTS;
 pub(super) use kills::TESTS as KILL_TESTS;
 pub(super) use tests::TESTS;
+pub(super) use twice::TESTS as TWICE_TESTS;
 
 /// How long a service may take until it serves.
 const START_DEADLINE: Duration = Duration::from_secs(60);
