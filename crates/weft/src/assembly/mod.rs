@@ -14,6 +14,7 @@ mod metadata;
 mod mount;
 mod node;
 mod node_view;
+mod online_check;
 mod peers;
 mod services;
 mod status;

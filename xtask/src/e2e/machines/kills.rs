@@ -78,6 +78,7 @@ fn services_killed(stage: &Stage) -> TestResult {
                 cluster.log()
             );
             cluster.wait_until_healthy()?;
+            cluster.ensure_clean()?;
         }
     }
     cluster.stop()

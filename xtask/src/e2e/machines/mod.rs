@@ -2,6 +2,7 @@
 
 mod commands;
 mod faults;
+mod fsck;
 mod hang;
 mod kills;
 mod tests;
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+pub(super) use fsck::TESTS as FSCK_TESTS;
 pub(super) use hang::TESTS as HANG_TESTS;
 pub(super) use kills::TESTS as KILL_TESTS;
 pub(super) use tests::TESTS;
