@@ -56,8 +56,8 @@ fn plan(seconds: u64, seed: u64) -> LoadPlan {
 
 /// Each service in turn; no program learns of it.
 fn services_killed(stage: &Stage) -> TestResult {
-    let (storage, rounds) = if stage.full { (4, ROUNDS.1) } else { (2, ROUNDS.0) };
-    let shape = Shape { metadata: 0, storage, clients: 2, timeout: None };
+    let (storage, clients, rounds) = if stage.full { (4, 3, ROUNDS.1) } else { (2, 2, ROUNDS.0) };
+    let shape = Shape { metadata: 0, storage, clients, timeout: None };
     let mut cluster = Cluster::build(stage, "kills", shape)?;
     for round in 0..rounds {
         // A kind has one process or several; of those another one each time.
