@@ -1,9 +1,9 @@
 //! What a check finds.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What is wrong.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A stored record can't be decoded.
@@ -35,7 +35,7 @@ pub enum Kind {
 }
 
 /// One thing that is wrong.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
     /// What is wrong.
     pub kind: Kind,
@@ -52,7 +52,7 @@ pub struct Finding {
 }
 
 /// The result of a check.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Everything that is or was wrong.
     pub findings: Vec<Finding>,

@@ -8,10 +8,12 @@
 mod data;
 mod finding;
 mod names;
+mod online;
 mod repair;
 mod tree;
 
 pub use finding::{Finding, Kind, Report, Verdict};
+pub use online::{Freeze, Later, Online, Targets, check_online};
 
 use chunkstore::Store;
 use kv::Engine;

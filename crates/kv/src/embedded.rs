@@ -1,5 +1,6 @@
 //! The default engine: an LSM tree (fjall) in a directory.
 
+use crate::frozen::Frozen;
 use crate::merge::Merge;
 use crate::room::{Measure, Room};
 use crate::{Batch, Engine, KvError, Outcome, Pair};
@@ -10,6 +11,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes of decoded blocks kept in memory.
 const BLOCK_CACHE_BYTES: u64 = 128 << 20;
@@ -179,6 +181,10 @@ impl Engine for Embedded {
         Ok(outcomes)
     }
 
+    fn snapshot(&self) -> Option<Arc<dyn Engine>> {
+        Some(Arc::new(Frozen::new(self.database.snapshot(), self.keyspace.clone(), self.path.clone())))
+    }
+
     fn has_room(&self) -> bool {
         self.room.is_enough(rt::monotonic_ns(), || Measure::take(&self.path, self.keyspace.disk_space()))
     }
@@ -197,7 +203,7 @@ impl Engine for Embedded {
     }
 }
 
-fn translate(path: &Path, error: fjall::Error) -> KvError {
+pub(crate) fn translate(path: &Path, error: fjall::Error) -> KvError {
     let name = path.display().to_string();
     match error {
         fjall::Error::Locked => KvError::Locked { path: name },

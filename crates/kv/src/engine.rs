@@ -74,6 +74,10 @@ pub trait Engine: Send + Sync + 'static {
     fn has_room(&self) -> bool {
         true
     }
+    /// The store as it is now, whatever is applied later; for reading only. `None` where the engine can't do that.
+    fn snapshot(&self) -> Option<std::sync::Arc<dyn Engine>> {
+        None
+    }
     /// Where the store is, for messages.
     fn place(&self) -> String {
         "memory".into()

@@ -20,6 +20,7 @@
 
 mod embedded;
 mod engine;
+mod frozen;
 mod memory;
 mod merge;
 mod remote;

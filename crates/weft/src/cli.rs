@@ -63,7 +63,7 @@ pub enum Command {
     /// The network between nodes
     #[command(subcommand)]
     Net(NetCommand),
-    /// Check a stopped cluster, and repair it
+    /// Check a cluster, stopped or running; repair a stopped one
     Fsck(FsckArgs),
     /// Let mount(8) and fstab know the type fuse.weft
     InstallHelper(InstallHelperArgs),

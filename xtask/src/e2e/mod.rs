@@ -137,6 +137,8 @@ const TABLES: &[&[TestCase]] = &[
     machines::TESTS,
     machines::HANG_TESTS,
     machines::KILL_TESTS,
+    machines::FSCK_TESTS,
+    machines::TWICE_TESTS,
 ];
 
 /// Runs the suite and prints the totals last.

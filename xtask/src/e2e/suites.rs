@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub(super) const TESTS: &[TestCase] = &[
@@ -49,7 +49,7 @@ const PJDFSTEST_PATH_BYTES: usize = 40;
 const PJDFSTEST_CONFIG: &str = include_str!("../../suites/pjdfstest.toml");
 /// Seeds with which fsx itself gets through: with 3 and 5 it asks for an allocation of no bytes within 100,000 operations, which every file
 /// system refuses.
-const FSX_SEEDS: [u32; 8] = [1, 2, 4, 6, 7, 8, 9, 10];
+pub const FSX_SEEDS: [u32; 8] = [1, 2, 4, 6, 7, 8, 9, 10];
 
 const FSX_CONFIG: &str = include_str!("../../suites/fsx.toml");
 const FIO_CONFIG: &str = include_str!("../../suites/fio-verify.fio");
@@ -64,27 +64,73 @@ fn pjdfstest(stage: &Stage) -> TestResult {
     if !sys::is_root() {
         return skip("pjdfstest needs root");
     }
-    let program = tools::from_registry("pjdfstest", "0.2.2")?;
-    let config = config(stage, "pjdfstest.toml", PJDFSTEST_CONFIG)?;
-    let root = stage.root()?;
-    let padding = PJDFSTEST_PATH_BYTES.saturating_sub(root.as_os_str().len() + 1).max(1);
-    let dir = stage.folder(&"p".repeat(padding))?;
-    // Its tests drop to other users, who must reach the folder.
-    fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).at("chmod of the mount's root")?;
-    let other = other_file_system(stage, &dir)?;
-    let mut command = Command::new(program);
-    command.arg("-c").arg(config).arg("-p").arg(&dir).arg("-s").arg(&other);
+    let suite = Pjdfstest::prepare(stage, &stage.root()?)?;
+    let (mut command, output) = suite.command(&[])?;
     let done = process::run(&mut command, DEADLINE)?;
-    let results = Results::parse(&done.stdout);
-    ensure_eq!(results.failed, BTreeSet::new(), "tests of pjdfstest that failed");
-    ensure!(done.status.success(), "pjdfstest ended with {}:\n    {}", done.status, done.tail());
-    if let Subject::Directory(_) = &stage.subject {
-        return Ok(());
+    let said = fs::read_to_string(&output).at("what pjdfstest said")?;
+    suite.judge(&said, done.status.success(), !matches!(stage.subject, Subject::Directory(_)))
+}
+
+/// pjdfstest, ready to run.
+pub struct Pjdfstest {
+    program: PathBuf,
+    config: PathBuf,
+    /// Where it works.
+    pub dir: PathBuf,
+    other: PathBuf,
+    output: PathBuf,
+}
+
+impl Pjdfstest {
+    /// Below the root of a mount.
+    pub fn prepare(stage: &Stage, root: &Path) -> TestResult<Pjdfstest> {
+        let program = tools::from_registry("pjdfstest", "0.2.2")?;
+        let config = config(stage, "pjdfstest.toml", PJDFSTEST_CONFIG)?;
+        let padding = PJDFSTEST_PATH_BYTES.saturating_sub(root.as_os_str().len() + 1).max(1);
+        let dir = root.join("p".repeat(padding));
+        match fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).at(dir.display());
+            }
+            _ => fs::create_dir(&dir).at(dir.display())?,
+        }
+        // Its tests drop to other users, who must reach the folder.
+        for reached in [root, &dir] {
+            fs::set_permissions(reached, fs::Permissions::from_mode(0o755)).at(reached.display())?;
+        }
+        let other = other_file_system(stage, &dir)?;
+        let output = stage.scratch("pjdfstest-output")?.join("output");
+        Ok(Pjdfstest { program, config, dir, other, output })
     }
-    let expected: BTreeSet<String> = SKIPPED_BY_PJDFSTEST.iter().map(ToString::to_string).collect();
-    ensure_eq!(results.skipped, expected, "tests that pjdfstest skipped");
-    ensure_eq!(results.passed, PASSED_BY_PJDFSTEST, "tests of pjdfstest that passed");
-    Ok(())
+
+    /// The command for tests whose names contain one of these, all when there are none, and where it puts what it says.
+    pub fn command(&self, patterns: &[&str]) -> TestResult<(Command, PathBuf)> {
+        let output = fs::File::create(&self.output).at(self.output.display())?;
+        let mut command = Command::new(&self.program);
+        command
+            .arg("-c")
+            .arg(&self.config)
+            .arg("-p")
+            .arg(&self.dir)
+            .arg("-s")
+            .arg(&self.other)
+            .args(patterns);
+        command.stdin(Stdio::null()).stderr(output.try_clone().at("output")?).stdout(output);
+        Ok((command, self.output.clone()))
+    }
+
+    /// Whether it went as it should; `all`: of all tests on a weft as many as are known must have passed.
+    pub fn judge(&self, said: &str, succeeded: bool, all: bool) -> TestResult {
+        let results = Results::parse(said);
+        ensure_eq!(results.failed, BTreeSet::new(), "tests of pjdfstest that failed");
+        ensure!(succeeded, "pjdfstest ended with an error:\n    {}", super::rig::last_lines(said));
+        if all {
+            let expected: BTreeSet<String> = SKIPPED_BY_PJDFSTEST.iter().map(ToString::to_string).collect();
+            ensure_eq!(results.skipped, expected, "tests that pjdfstest skipped");
+            ensure_eq!(results.passed, PASSED_BY_PJDFSTEST, "tests of pjdfstest that passed");
+        }
+        Ok(())
+    }
 }
 
 /// A folder on another file system than `dir`, for what must not work across two.
@@ -124,20 +170,27 @@ impl Results {
 }
 
 fn fsx(stage: &Stage) -> TestResult {
-    let program = tools::from_registry("fsx", "0.3.2")?;
-    let config = config(stage, "fsx.toml", FSX_CONFIG)?;
-    let (dir, artifacts) = (stage.folder("fsx")?, stage.scratch("fsx-artifacts")?);
-    let (seeds, operations) =
-        if stage.full { (&FSX_SEEDS[..], "100000") } else { (&FSX_SEEDS[..3], "20000") };
-    for seed in seeds {
-        let mut command = Command::new(&program);
-        command.args(["-q", "-N", operations, "-S", &seed.to_string(), "-f"]).arg(&config);
-        command.arg("-P").arg(&artifacts).arg(dir.join(format!("file-{seed}")));
+    let dir = stage.folder("fsx")?;
+    let (seeds, operations) = if stage.full { (&FSX_SEEDS[..], 100_000) } else { (&FSX_SEEDS[..3], 20_000) };
+    for &seed in seeds {
+        let mut command = fsx_command(stage, &dir.join(format!("file-{seed}")), seed, operations)?;
         let done = process::run_ok(&mut command, DEADLINE)?;
         let said = format!("{}{}", done.stdout, done.stderr);
         ensure!(said.contains("A-OK"), "fsx with seed {seed} doesn't say that all is well: {}", done.tail());
     }
     Ok(())
+}
+
+/// fsx on a file, with everything that it can do.
+pub fn fsx_command(stage: &Stage, file: &Path, seed: u32, operations: u32) -> TestResult<Command> {
+    let program = tools::from_registry("fsx", "0.3.2")?;
+    let name = file.file_name().map_or_else(Default::default, |name| name.to_string_lossy().into_owned());
+    let config = config(stage, &format!("fsx-{name}.toml"), FSX_CONFIG)?;
+    let artifacts = stage.scratch(&format!("fsx-artifacts-{name}"))?;
+    let mut command = Command::new(program);
+    command.args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]).arg(&config);
+    command.arg("-P").arg(&artifacts).arg(file);
+    Ok(command)
 }
 
 fn fio(stage: &Stage) -> TestResult {

@@ -3,6 +3,7 @@
 
 mod load;
 mod lock;
+mod turns;
 
 use crate::sys;
 use std::fs::File;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 
 pub use load::{CHANGING_FILES, LOG_RECORD_BYTES, Promise, SLOT_BYTES, SLOTS, names};
 pub use lock::LockKind;
+pub use turns::TURNS_CONTENT;
 
 /// The programs.
 #[derive(clap::Subcommand)]
@@ -42,6 +44,22 @@ pub enum Helper {
         #[arg(long)]
         lines: u64,
     },
+    /// Change a file in turns with others, under a lock, and look each time whether it is as the last one left it.
+    Turns {
+        /// The file, which is empty at first.
+        file: PathBuf,
+        /// A folder outside of the file system under test, with an empty file for the expected content.
+        outside: PathBuf,
+        /// Which kind of lock.
+        #[arg(long)]
+        kind: LockKind,
+        /// How many turns.
+        #[arg(long)]
+        turns: u64,
+        /// Seed of what is done.
+        #[arg(long)]
+        seed: u64,
+    },
     /// Write a file through a shared mapping and leave without unmapping or closing.
     MapWrite {
         /// File to write.
@@ -58,6 +76,7 @@ pub fn run(helper: &Helper) -> Result<(), String> {
         Helper::Load { dir, seed } => load::run(dir, *seed),
         Helper::Lock { file, kind } => lock::run(file, *kind),
         Helper::Append { file, id, lines } => append(file, *id, *lines),
+        Helper::Turns { file, outside, kind, turns, seed } => turns::run(file, outside, *kind, *turns, *seed),
         Helper::MapWrite { file, length } => map_write(file, *length),
     }
     .map_err(|error| error.to_string())

@@ -285,7 +285,7 @@ impl Caller {
 
 /// Whether an error leaves open what happened: something on the way is out of order.
 fn says_nothing(error: &io::Error) -> bool {
-    const OUT_OF_ORDER: [i32; 14] = [
+    const OUT_OF_ORDER: [i32; 15] = [
         libc::EIO,
         libc::ETIMEDOUT,
         libc::EINTR,
@@ -300,6 +300,8 @@ fn says_nothing(error: &io::Error) -> bool {
         libc::EREMOTEIO,
         libc::ENOSPC,
         libc::ENODEV,
+        // What calls under way are told when the process of their mount is killed.
+        libc::ECANCELED,
     ];
     // Without a number it is one of our own: a call that was done in part.
     error.raw_os_error().is_none_or(|errno| OUT_OF_ORDER.contains(&errno))

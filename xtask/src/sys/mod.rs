@@ -6,10 +6,12 @@
 mod file;
 mod mount;
 mod process;
+mod trace;
 
 pub use file::*;
 pub use mount::*;
 pub use process::*;
+pub use trace::trace;
 
 use std::ffi::CString;
 use std::io;

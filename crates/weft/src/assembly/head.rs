@@ -2,6 +2,7 @@
 
 use super::gate::Gate;
 use super::metadata::Metadata;
+use super::online_check::OnlineCheck;
 use super::peers::Peers;
 use crate::cli;
 use crate::node_config::NodeConfig;
@@ -13,7 +14,7 @@ use rt::sync::Event;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::StorageService;
-use types::{NodeId, Result};
+use types::{ClusterMap, NodeId, Result};
 
 /// How long a start waits for the nodes whose targets hold files that are to be settled.
 const NODES_TIMEOUT: Duration = Duration::from_secs(20);
@@ -33,6 +34,7 @@ pub struct Head {
     pub meta: Arc<MetaService>,
     /// Set when the metadata service may be asked.
     pub recovered: Arc<Event>,
+    online: OnlineCheck,
 }
 
 /// Opens management, which keeps the map in the metadata store.
@@ -72,6 +74,15 @@ impl Head {
             true => Channel::in_process(service.clone()),
             false => peers.storage(to),
         };
+        let online = OnlineCheck {
+            partitions: superblock.partitions,
+            hash_key: superblock.hash_key,
+            storage: StorageChannels::mapped(
+                management.map(),
+                WhenOffline::Refuse,
+                Box::new(connect.clone()),
+            ),
+        };
         // What can't be done now is done later: nobody waits for a node that is down.
         let storage = StorageChannels::mapped(management.map(), WhenOffline::Refuse, Box::new(connect));
         let options = MetaOptions { node, hash_key: superblock.hash_key, partitions: superblock.partitions };
@@ -79,13 +90,18 @@ impl Head {
         let recovered = Arc::new(Event::new());
         let metadata = Metadata { service: meta.clone(), recovered: recovered.clone() };
         management.set_metadata(Arc::new(metadata));
-        Ok(Head { writer, management, meta, recovered })
+        Ok(Head { writer, management, meta, recovered, online })
     }
 
     /// Starts what runs beside requests, on the calling core.
     pub fn spawn_background(&self) {
         rt::spawn(self.management.clone().background());
         rt::spawn(recover(self.management.clone(), self.meta.clone(), self.recovered.clone()));
+    }
+
+    /// What the file system check finds in the cluster as it is being used.
+    pub async fn check(&self, map: &ClusterMap) -> Result<fsck::Report> {
+        self.online.run(&**self.writer.engine(), map).await
     }
 
     /// Makes everything durable.

@@ -17,6 +17,7 @@ mod mount;
 mod mount_view;
 mod node;
 mod node_view;
+mod online_check;
 mod panics;
 mod peers;
 mod services;

@@ -188,6 +188,15 @@ impl NodeServices {
         }
     }
 
+    /// What the file system check finds in the cluster as it is being used.
+    pub async fn check(&self, map: &ClusterMap) -> Result<fsck::Report> {
+        match &self.head {
+            Some(head) => head.check(map).await,
+            None => Err(Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
+                .hint("run weft fsck on the management node")),
+        }
+    }
+
     /// Takes no more requests, and waits for those that run. Blocks the calling thread.
     fn stop_serving(&self) {
         self.server.stop();

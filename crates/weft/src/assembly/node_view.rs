@@ -132,6 +132,13 @@ impl NodeView {
         json(&reply)
     }
 
+    /// Checks the cluster while it is served, on a core of the control thread's own.
+    fn check(&self) -> Result<Value> {
+        let (services, map) = (self.services.clone(), self.map());
+        let checked = rt::block_on(async move { services.check(&map).await });
+        json(&checked.map_err(|e| os_error("io_uring", &e))??)
+    }
+
     /// Adds to node.toml what has become a target: a start after this finds it.
     fn add_target(&self, target: TargetConfig) -> Result<Value> {
         if !self.config.roles.contains(&types::Role::Storage) {
@@ -159,6 +166,7 @@ impl Service for NodeView {
             Request::Net => json(&self.services.peers.infos()),
             Request::Manage { request } => self.manage(request),
             Request::AddTarget { target } => self.add_target(target),
+            Request::Check => self.check(),
             Request::Stop => Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
         }
     }

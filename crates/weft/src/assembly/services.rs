@@ -2,6 +2,7 @@
 
 use super::core::Served;
 use super::metadata::Metadata;
+use super::online_check::OnlineCheck;
 use super::stores::{make_target, open_target, refusal};
 use crate::cli::{self, UpArgs};
 use chunkstore::{Identity, Store};
@@ -209,6 +210,15 @@ impl Services {
             stores: &self.stores,
         };
         fsck::check(&subject, repair, progress).await
+    }
+
+    /// What the file system check finds while all of it is served.
+    pub async fn check_online(&self, superblock: &mgmt::Superblock) -> Result<fsck::Report> {
+        let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
+        let channel: StorageChannel = Channel::in_process(self.storage.clone());
+        let storage = self.stores.keys().map(|id| (*id, channel.clone())).collect();
+        let (partitions, hash_key) = (superblock.partitions, superblock.hash_key);
+        OnlineCheck { partitions, hash_key, storage }.run(&**self.writer.engine(), &map).await
     }
 
     /// Requests that a target has been sent.

@@ -137,6 +137,13 @@ impl View {
 }
 
 impl View {
+    /// Checks the cluster while it is served, on a core of the control thread's own.
+    fn check(&self) -> Result<fsck::Report> {
+        let (services, superblock) = (self.services.clone(), self.superblock.clone());
+        rt::block_on(async move { services.check_online(&superblock).await })
+            .map_err(|e| crate::output::os_error("io_uring", &e))?
+    }
+
     /// Asks management, on a core of the control thread's own.
     fn manage(&self, request: wire::MgmtRequest) -> Result<Value> {
         let management: MgmtChannel = Channel::in_process(self.services.management.clone());
@@ -160,6 +167,7 @@ impl Service for View {
             Request::Pools => serde_json::to_value(self.pools()),
             Request::Df => serde_json::to_value(self.df()),
             Request::Manage { request } => return self.manage(request),
+            Request::Check => serde_json::to_value(self.check()?),
             Request::Net | Request::AddTarget { .. } => return Err(one_process()),
             Request::Stop => return Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
         };

@@ -1,7 +1,8 @@
-//! `weft fsck`: the check of a stopped cluster.
+//! `weft fsck`: the check of a cluster, stopped or running.
 
 use crate::assembly::{check, prepare_process};
 use crate::cli::FsckArgs;
+use crate::control::{Control, Request};
 use crate::output::{complain, print, print_json};
 use crate::size::format_size;
 use ::fsck::{Finding, Report, Verdict};
@@ -10,7 +11,11 @@ use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::exit;
+use std::time::Duration;
 use types::{Errno, Error, Result};
+
+/// How long the check of a running cluster may take: it reads all of its data.
+const PATIENCE: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Damage was found, and all of it put right, as fsck(8) tells it.
 const EXIT_REPAIRED: i32 = 1;
@@ -50,6 +55,17 @@ pub fn run(args: &FsckArgs) -> Result<()> {
 fn open_and_check(args: &FsckArgs) -> Result<Report> {
     let dir = std::path::absolute(&args.dir).map_err(|e| crate::output::os_error(args.dir.display(), &e))?;
     require_cluster(&dir)?;
+    if let Some(mut control) = Control::connect(&dir)? {
+        if args.repair {
+            let message = format!(
+                "the cluster in {} is running, and only a stopped one can be repaired",
+                dir.display()
+            );
+            return Err(Error::new(Errno::EBUSY, message)
+                .hint("weft fsck without --repair checks a running one; weft down stops it"));
+        }
+        return control.exchange_within(Request::Check, PATIENCE);
+    }
     let state = StateDir::open_or_create(&dir, "")?;
     prepare_process()?;
     let shown = std::io::stderr().is_terminal();

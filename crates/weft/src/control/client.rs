@@ -73,8 +73,22 @@ impl Control {
         serde_json::from_value(value).map_err(|e| self.failed(&e.into()))
     }
 
+    /// The same, for a question whose answer may take so long.
+    pub fn exchange_within<T: DeserializeOwned>(
+        &mut self,
+        request: Request,
+        patience: Duration,
+    ) -> Result<T> {
+        let value = self.line_within(request, patience).map_err(|e| self.failed(&e))?;
+        serde_json::from_value(Result::from(value)?).map_err(|e| self.failed(&e.into()))
+    }
+
     fn line(&mut self, request: Request) -> io::Result<Answer> {
-        self.stream.set_read_timeout(Some(LINE_TIMEOUT))?;
+        self.line_within(request, LINE_TIMEOUT)
+    }
+
+    fn line_within(&mut self, request: Request, patience: Duration) -> io::Result<Answer> {
+        self.stream.set_read_timeout(Some(patience))?;
         self.stream.set_write_timeout(Some(LINE_TIMEOUT))?;
         let mut line = serde_json::to_string(&request)?;
         line.push('\n');

@@ -23,6 +23,8 @@ pub enum Request {
     Manage { request: wire::MgmtRequest },
     /// A directory of this node becomes a target: its id.
     AddTarget { target: TargetConfig },
+    /// A [`fsck::Report`] of the cluster as it is being used.
+    Check,
     /// [`Stopping`], and then the end of the connection when the process has ended.
     Stop,
 }

@@ -78,6 +78,11 @@ impl Commands {
         with(line(&["health"]), "--dir", dir)
     }
 
+    /// Checks the cluster as it is being used.
+    pub fn fsck(&self, dir: &Path) -> Vec<OsString> {
+        with(line(&["fsck", "--json"]), "--dir", dir)
+    }
+
     /// Mounts, in the foreground.
     pub fn mount(&self, cluster_file: &Path, mount: &Path, timeout: Option<u64>) -> Vec<OsString> {
         let mut command = line(&["mount", "--foreground"]);

@@ -18,19 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(in super::super) const TESTS: &[TestCase] = &[
-    TestCase {
-        name: "calls_end_when_servers_are_killed",
-        scope: Scope::Own,
-        minutes: 5,
-        run: servers_killed,
-    },
-    TestCase {
-        name: "calls_end_when_servers_stand_still",
-        scope: Scope::Own,
-        minutes: 5,
-        run: servers_stopped,
-    },
-    TestCase { name: "calls_end_when_servers_are_cut_off", scope: Scope::Own, minutes: 5, run: servers_cut },
+    TestCase { name: "calls_end_without_servers", scope: Scope::Own, minutes: 6, run: calls_end },
     TestCase { name: "unmounts_end_without_servers", scope: Scope::Own, minutes: 5, run: unmounts_end },
     TestCase { name: "killed_client_lets_everybody_go", scope: Scope::Own, minutes: 5, run: killed_client },
 ];
@@ -213,34 +201,39 @@ fn is_honest(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ETIMEDOUT))
 }
 
-/// All calls end while the servers are out of order, with an error that says so or with success, and succeed when the servers are back.
-fn calls_end(stage: &Stage, name: &str, fault: Fault) -> TestResult {
+/// All calls end while servers are out of order, with an error that says so or with success, and succeed when the servers are back.
+fn calls_end(stage: &Stage) -> TestResult {
     let shape = Shape { metadata: 0, storage: 2, clients: 1, timeout: Some(TIMEOUT_SECS) };
-    let mut cluster = Cluster::build(stage, name, shape)?;
-    let mount = cluster.mount(0);
-    let storage: Vec<Part> = cluster.servers().into_iter().filter(|part| *part != Part::Management).collect();
-    let mut situations = vec![cluster.servers()];
-    if stage.full {
-        situations.extend([storage, vec![Part::Management], vec![Part::Storage(0)]]);
-    }
-    for (number, parts) in situations.into_iter().enumerate() {
-        let dir = mount.join(format!("ground-{number}"));
-        let ground = Arc::new(Ground::prepare(&dir).at("the files to begin with")?);
-        parts.iter().try_for_each(|part| cluster.strike(*part, fault))?;
-        let endings = do_all(&ground, &mount);
-        parts.iter().try_for_each(|part| cluster.mend(*part, fault))?;
-        let endings = endings?;
-        let slowest = endings.iter().max_by_key(|(_, took, _)| *took);
-        println!("{fault:?} {parts:?}: slowest {slowest:?}");
-        let odd: Vec<_> =
-            endings.iter().filter(|(_, _, done)| done.as_ref().is_err_and(|e| !is_honest(e))).collect();
-        ensure!(odd.is_empty(), "errors while {parts:?} were {fault:?}: {odd:?}");
-        let failed = endings.iter().filter(|(_, _, done)| done.is_err()).count();
-        ensure!(failed > 0, "nothing failed while {parts:?} were {fault:?}: were they?");
-        drop(ground);
-        recovered(&cluster, &dir)?;
+    let mut cluster = Cluster::build(stage, "hang", shape)?;
+    let all = cluster.servers();
+    let storage: Vec<Part> = all.iter().copied().filter(|part| *part != Part::Management).collect();
+    let situations: Vec<(Fault, Vec<Part>)> = match stage.full {
+        false => vec![(Fault::Killed, all.clone()), (Fault::Stopped, all)],
+        true => {
+            let sets = [all, storage, vec![Part::Management], vec![Part::Storage(0)]];
+            Fault::ALL.iter().flat_map(|fault| sets.iter().map(|set| (*fault, set.clone()))).collect()
+        }
+    };
+    for (number, (fault, parts)) in situations.iter().enumerate() {
+        let dir = cluster.mount(0).join(format!("ground-{number}"));
+        calls_end_when(&mut cluster, &dir, *fault, parts)?;
     }
     cluster.stop()
+}
+
+fn calls_end_when(cluster: &mut Cluster, dir: &Path, fault: Fault, parts: &[Part]) -> TestResult {
+    let ground = Arc::new(Ground::prepare(dir).at("the files to begin with")?);
+    parts.iter().try_for_each(|part| cluster.strike(*part, fault))?;
+    let endings = do_all(&ground, &cluster.mount(0));
+    parts.iter().try_for_each(|part| cluster.mend(*part, fault))?;
+    let endings = endings.map_err(|failure| told(failure, &format!("{parts:?} {fault:?}"), cluster))?;
+    let odd: Vec<_> =
+        endings.iter().filter(|(_, _, done)| done.as_ref().is_err_and(|e| !is_honest(e))).collect();
+    ensure!(odd.is_empty(), "errors while {parts:?} were {fault:?}: {odd:?}");
+    let failed = endings.iter().filter(|(_, _, done)| done.is_err()).count();
+    ensure!(failed > 0, "nothing failed while {parts:?} were {fault:?}: were they?");
+    drop(ground);
+    recovered(cluster, dir)
 }
 
 /// The mount works again by itself: everything succeeds, on files that are made anew.
@@ -256,23 +249,6 @@ fn recovered(cluster: &Cluster, dir: &Path) -> TestResult {
         last.insert(outcome).is_ok()
     });
     ensure!(works, "no recovery when the servers were back: {last:?}\n    {}", cluster.log());
-    Ok(())
-}
-
-fn servers_killed(stage: &Stage) -> TestResult {
-    calls_end(stage, "hang-killed", Fault::Killed)
-}
-
-fn servers_stopped(stage: &Stage) -> TestResult {
-    calls_end(stage, "hang-stopped", Fault::Stopped)
-}
-
-fn servers_cut(stage: &Stage) -> TestResult {
-    calls_end(stage, "hang-cut", Fault::Cut)?;
-    if stage.full {
-        calls_end(stage, "hang-deaf", Fault::Deaf)?;
-        calls_end(stage, "hang-mute", Fault::Mute)?;
-    }
     Ok(())
 }
 
@@ -359,17 +335,16 @@ fn killed_client(stage: &Stage) -> TestResult {
     let dirs: Vec<PathBuf> =
         cluster.shared_folder("killed")?.iter().map(|folder| folder.join("ground")).collect();
     for round in 0..if stage.full { 10 } else { 1 } {
-        kill_waiting_client(&mut cluster, &dirs[0]).map_err(|failure| told(failure, round, &cluster))?;
-        kill_forgetting_client(&mut cluster, &dirs).map_err(|failure| told(failure, round, &cluster))?;
+        let round = format!("round {round}");
+        kill_waiting_client(&mut cluster, &dirs[0]).map_err(|failure| told(failure, &round, &cluster))?;
+        kill_forgetting_client(&mut cluster, &dirs).map_err(|failure| told(failure, &round, &cluster))?;
     }
     cluster.stop()
 }
 
-fn told(failure: Failure, round: u32, cluster: &Cluster) -> Failure {
+fn told(failure: Failure, when: &str, cluster: &Cluster) -> Failure {
     match failure {
-        Failure::Failed(message) => {
-            Failure::Failed(format!("round {round}: {message}\n    {}", cluster.log()))
-        }
+        Failure::Failed(message) => Failure::Failed(format!("{when}: {message}\n    {}", cluster.log())),
         skipped => skipped,
     }
 }

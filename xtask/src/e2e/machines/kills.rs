@@ -1,10 +1,11 @@
 //! Every kind of process is killed, stopped and cut off under load, and what the programs on several mounts see stays that of one file system.
 
 use super::super::coherence::{Load, LoadPlan, ensure_coherent};
-use super::super::outcome::{TestResult, ensure, ensure_eq};
+use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
 use super::super::{Scope, TestCase};
 use super::faults::Fault;
+use super::twice::differences;
 use super::{Cluster, Part, Shape};
 use crate::history::{Mix, Outcome};
 use ::history::Limits;
@@ -55,8 +56,8 @@ fn plan(seconds: u64, seed: u64) -> LoadPlan {
 
 /// Each service in turn; no program learns of it.
 fn services_killed(stage: &Stage) -> TestResult {
-    let (storage, rounds) = if stage.full { (4, ROUNDS.1) } else { (2, ROUNDS.0) };
-    let shape = Shape { metadata: 0, storage, clients: 2, timeout: None };
+    let (storage, clients, rounds) = if stage.full { (4, 3, ROUNDS.1) } else { (2, 2, ROUNDS.0) };
+    let shape = Shape { metadata: 0, storage, clients, timeout: None };
     let mut cluster = Cluster::build(stage, "kills", shape)?;
     for round in 0..rounds {
         // A kind has one process or several; of those another one each time.
@@ -77,6 +78,7 @@ fn services_killed(stage: &Stage) -> TestResult {
                 cluster.log()
             );
             cluster.wait_until_healthy()?;
+            cluster.ensure_clean()?;
         }
     }
     cluster.stop()
@@ -84,18 +86,23 @@ fn services_killed(stage: &Stage) -> TestResult {
 
 /// A client dies; those on other mounts go on, and so does a new one in its place.
 fn clients_killed(stage: &Stage) -> TestResult {
-    /// Longer than a session may be silent that is in somebody's way.
-    const LOAD_SECS: u64 = 26;
+    /// Longer than a session may be silent that is in somebody's way, so that others are seen to go on.
+    const LOAD_SECS: u64 = 20;
     let shape = Shape { metadata: 0, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "client-kills", shape)?;
     for round in 0..if stage.full { ROUNDS.1 } else { ROUNDS.0 } {
         let plan = plan(LOAD_SECS, round + 1);
-        under_load(stage, &mut cluster, &format!("round-{round}"), plan, |cluster| {
+        let name = format!("round-{round}");
+        let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
             thread::sleep(FAULT);
-            cluster.strike(Part::Client(1), Fault::Killed)?;
-            thread::sleep(FAULT);
-            cluster.mend(Part::Client(1), Fault::Killed)
+            cluster.strike(Part::Client(1), Fault::Killed)
         })?;
+        ensure!(outcome.calls > 1000, "the other mount didn't go on: {outcome:?}");
+        // Only now: meanwhile the load would have worked on the bare folder.
+        cluster.mend(Part::Client(1), Fault::Killed)?;
+        let folders = [cluster.mount(0).join(&name), cluster.mount(1).join(&name)];
+        let different = differences(&folders[0], &folders[1]).at("comparing")?;
+        ensure_eq!(different, Vec::<String>::new(), "what a new mount and an old one show");
     }
     cluster.stop()
 }

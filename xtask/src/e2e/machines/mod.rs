@@ -2,9 +2,11 @@
 
 mod commands;
 mod faults;
+mod fsck;
 mod hang;
 mod kills;
 mod tests;
+mod twice;
 
 use super::cleanup::{self, Resource};
 use super::mounts;
@@ -19,9 +21,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+pub(super) use fsck::TESTS as FSCK_TESTS;
 pub(super) use hang::TESTS as HANG_TESTS;
 pub(super) use kills::TESTS as KILL_TESTS;
 pub(super) use tests::TESTS;
+pub(super) use twice::TESTS as TWICE_TESTS;
 
 /// How long a service may take until it serves.
 const START_DEADLINE: Duration = Duration::from_secs(60);
