@@ -40,6 +40,9 @@ const FIRST_REST: Duration = Duration::from_millis(20);
 /// Longest such rest: a store that works again is noticed within it.
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
+/// How long a question to a store that can't be reached is repeated: as long as clients wait by default.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A future that stays on its core.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
@@ -132,7 +135,7 @@ impl RemoteWriter {
 
     /// The values of keys, in their order.
     pub async fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, KvError> {
-        self.shared.engine.get(keys).await
+        self.ask(async || self.shared.engine.get(keys).await).await
     }
 
     /// As [`RemoteEngine::scan`].
@@ -140,7 +143,22 @@ impl RemoteWriter {
         if from >= to {
             return Ok(Vec::new());
         }
-        self.shared.engine.scan(from, to, limit).await
+        self.ask(async || self.shared.engine.scan(from, to, limit).await).await
+    }
+
+    /// Asks again for a while when the store can't be reached.
+    async fn ask<T>(&self, ask: impl AsyncFn() -> Result<T, KvError>) -> Result<T, KvError> {
+        let began_ns = rt::monotonic_ns();
+        loop {
+            let answer = ask().await;
+            let is_final = !matches!(answer, Err(KvError::Unreachable { .. }))
+                || self.shared.stopped.is_set()
+                || rt::monotonic_ns() - began_ns >= PATIENCE.as_nanos() as u64;
+            if is_final {
+                return answer;
+            }
+            rt::timeout(LONGEST_REST, self.shared.stopped.wait()).await;
+        }
     }
 
     /// Waits until there is room for another batch.
@@ -207,7 +225,7 @@ impl RemoteWriter {
             return Ok(());
         }
         let target = shared.applied.load(SeqCst);
-        shared.engine.persist().await?;
+        self.ask(async || shared.engine.persist().await).await?;
         shared.persists.fetch_add(1, Relaxed);
         shared.persisted.fetch_max(target, SeqCst);
         Ok(())
@@ -303,10 +321,10 @@ impl Shared {
         loop {
             match self.engine.apply(apply.number, &apply.batches).await {
                 Ok(outcomes) => return Some(outcomes),
-                Err(error) => {
-                    let place = self.engine.place();
-                    tracing::error!(%error, store = place, "a commit isn't answered; it is repeated until it is");
+                Err(error) if rest == FIRST_REST => {
+                    tracing::error!(%error, "a commit isn't taken; it is repeated until it is");
                 }
+                Err(error) => tracing::debug!(%error, "a commit still isn't taken"),
             }
             rt::timeout(rest, self.stopped.wait()).await;
             if self.stopped.is_set() {

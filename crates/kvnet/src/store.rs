@@ -86,7 +86,10 @@ impl RemoteStore {
 
     fn check(&self) -> Result<(), KvError> {
         match self.lost.is_set() {
-            true => Err(self.unreachable("its machine was restarted and has lost changes made from here")),
+            true => Err(KvError::Io {
+                path: self.place.clone(),
+                cause: "its machine was restarted and has lost changes made from here".into(),
+            }),
             false => Ok(()),
         }
     }

@@ -9,7 +9,8 @@ mod support;
 
 use bytes::Bytes;
 use kv::{
-    Batch, Durability, Embedded, Engine, KvError, LocalFuture, Memory, Outcome, Pair, RemoteEngine, Writer,
+    Batch, Durability, Embedded, Engine, KvError, LocalFuture, Memory, Outcome, Pair, RemoteEngine,
+    RemoteWriter, Store, Writer,
 };
 use kvnet::{KvService, RemoteStore};
 use net::{
@@ -116,6 +117,55 @@ fn long_answers_come_in_pieces() {
     assert!(values[..40].iter().all(|value| value.as_ref().is_some_and(|v| v.len() == large.len())));
     assert_eq!(values[40..].iter().filter(|value| value.is_some()).count(), 5000);
     assert_eq!(values.len(), 6040);
+}
+
+/// A core that ends leaves what it led to the others.
+#[test]
+fn a_commit_whose_core_has_ended_is_carried_out_by_another() {
+    let served = Served::new(Arc::new(Memory::new()));
+    let writer = Arc::new(RemoteWriter::new(served.store.clone()));
+    let enqueuing = writer.clone();
+    let tickets = rt::block_on(async move {
+        (0..10).map(|n| enqueuing.enqueue(put(&format!("k{n}"), "v"))).collect::<Vec<_>>()
+    });
+    let tickets = tickets.unwrap();
+    assert!(!tickets[9].is_settled());
+    let waiting = writer.clone();
+    let outcomes = rt::block_on(async move {
+        rt::join_all(tickets.iter().map(|ticket| waiting.wait(ticket)).collect()).await
+    });
+    assert!(outcomes.unwrap().into_iter().all(|outcome| outcome.unwrap() == Outcome::Won));
+    assert_eq!(served.scan(b"k", b"l", 100).unwrap().len(), 10);
+}
+
+/// Commits of several cores, each over its own connection, share applies and keep their order.
+#[test]
+fn several_cores_use_one_writer() {
+    const CORES: usize = 4;
+    const COMMITS: usize = 300;
+    let served = Served::new(Arc::new(Memory::new()));
+    let writer = Arc::new(RemoteWriter::new(served.store.clone()));
+    let commit = |core: usize| {
+        let writer = writer.clone();
+        std::thread::spawn(move || {
+            let work = async move {
+                let store = Store::from(writer);
+                for n in 0..COMMITS {
+                    let key = format!("core{core}");
+                    let before = n.checked_sub(1).map(|before| before.to_string());
+                    let batch = support::guarded(put(&key, &n.to_string()), &key, before.as_deref());
+                    assert_eq!(store.commit(batch).await.unwrap(), Outcome::Won);
+                }
+            };
+            rt::block_on(work).unwrap();
+        })
+    };
+    let threads: Vec<_> = (0..CORES).map(commit).collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for core in 0..CORES {
+        assert_eq!(suite::value(&served, &format!("core{core}")), Some((COMMITS - 1).to_string()));
+    }
+    assert_eq!(writer.stats().batches, (CORES * COMMITS) as u64);
 }
 
 #[test]

@@ -51,6 +51,9 @@ async fn open(address: SocketAddr) -> Arc<RemoteStore> {
     }
 }
 
+/// What a process of the simulation keeps between two runs.
+type Kept<T> = Rc<RefCell<Option<T>>>;
+
 struct Site {
     world: World,
     user: HostId,
@@ -192,7 +195,7 @@ fn put(key: &str) -> Batch {
 fn who_lost_commits_to_a_power_cut_is_told() {
     let mut site = Site::new(1);
     let address = site.address;
-    let held: Rc<RefCell<Option<(Store, Arc<Event>)>>> = Rc::default();
+    let held: Kept<(Store, Arc<Event>)> = Rc::default();
     let keep = held.clone();
     run(&mut site, async move {
         let remote = open(address).await;
@@ -227,7 +230,7 @@ fn who_lost_commits_to_a_power_cut_is_told() {
 fn a_process_that_dies_takes_nothing_back() {
     let mut site = Site::new(2);
     let address = site.address;
-    let held: Rc<RefCell<Option<Store>>> = Rc::default();
+    let held: Kept<Store> = Rc::default();
     let keep = held.clone();
     run(&mut site, async move {
         let store = Store::from(Arc::new(RemoteWriter::new(open(address).await)));

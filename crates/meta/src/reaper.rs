@@ -39,6 +39,11 @@ impl MetaService {
             if self.executors.store.is_dirty()
                 && let Err(error) = self.executors.store.sync().await
             {
+                if self.executors.store.engine().is_none() {
+                    // A store elsewhere may come back.
+                    tracing::warn!(%error, "the last changes are not on disk yet");
+                    continue;
+                }
                 // The writer has said so by an error of its own, and takes no writes any more.
                 tracing::debug!(%error, "the periodic sync has ended");
                 return;

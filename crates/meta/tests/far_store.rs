@@ -11,6 +11,7 @@ use rt::sim::Machine;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use support::far::Far;
 use support::world::Call;
@@ -208,6 +209,26 @@ fn a_service_that_was_replaced_says_so_and_changes_nothing() {
             let next = Client::new(&next, 3);
             assert_eq!(next.getattr(ino).await.unwrap().mode & 0o777, 0o644);
             next.call(op).await.unwrap();
+        },
+    );
+}
+
+/// Changes reach the disk by themselves, also after a time in which they couldn't.
+#[test]
+fn the_periodic_sync_outlives_failures_of_the_store() {
+    with_far(
+        |_| async {},
+        |client, far| async move {
+            rt::spawn(client.meta.clone().background());
+            far.persist_fails.store(true, Relaxed);
+            client.create(ROOT, "file").await.unwrap();
+            rt::sleep(4 * meta::SYNC_INTERVAL).await;
+            assert_eq!(errno(client.call(MetaOp::Sync).await), Errno::EIO);
+            assert!(far.memory.unsynced() > 0);
+            far.persist_fails.store(false, Relaxed);
+            rt::sleep(4 * meta::SYNC_INTERVAL).await;
+            assert_eq!(far.memory.unsynced(), 0);
+            client.meta.stop();
         },
     );
 }

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use rt::sync::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 #[derive(Default)]
@@ -16,6 +17,8 @@ pub struct Far {
     /// Reads of keys and of ranges.
     pub reads: Mutex<Vec<Vec<u8>>>,
     pub applies: Mutex<Vec<usize>>,
+    /// Whether it can't be made to reach its disk.
+    pub persist_fails: AtomicBool,
     /// Longest time of a message's way.
     pub way: Duration,
 }
@@ -93,6 +96,9 @@ impl RemoteEngine for Far {
     fn persist(&self) -> LocalFuture<'_, Result<(), KvError>> {
         Box::pin(async move {
             self.travel().await;
+            if self.persist_fails.load(Relaxed) {
+                return Err(KvError::Io { path: self.place(), cause: "the disk fails".into() });
+            }
             self.memory.persist()
         })
     }

@@ -93,3 +93,50 @@ where
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use identity::{Identity, Role};
+    use kv::{Durability, Memory, Writer};
+    use kvnet::KvService;
+    use net::{Proof, Transport};
+
+    fn caller(proof: Proof) -> Caller {
+        Caller {
+            name: "somebody".into(),
+            proof,
+            address: "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into(),
+            transport: Transport::Tcp,
+            client: 1,
+            core: 0,
+            cluster: String::new(),
+        }
+    }
+
+    fn member(role: Role) -> Proof {
+        Proof::Member(Identity { cluster: "c".into(), role, expires: i64::MAX, serial: "1".into() })
+    }
+
+    #[test]
+    fn the_store_is_for_nodes_only() {
+        let ask = async {
+            let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
+            let open = Arc::new(Event::new());
+            open.set();
+            let guarded = Guarded::new(Arc::new(KvService::new(writer, 1)), open);
+            for request in
+                [KvRequest::Persist, KvRequest::Apply { writer: 1, number: 1, batches: Vec::new() }]
+            {
+                for proof in [Proof::Stranger, member(Role::Client("c".into()))] {
+                    let refused = guarded.handle_from(&caller(proof), request.clone(), None).await;
+                    assert_eq!(refused.unwrap_err().errno, Errno::EACCES, "{request:?}");
+                }
+                for proof in [Proof::NotAsked, member(Role::Node(types::NodeId(2)))] {
+                    guarded.handle_from(&caller(proof), request.clone(), None).await.unwrap();
+                }
+            }
+        };
+        rt::block_on(ask).unwrap();
+    }
+}
