@@ -48,7 +48,12 @@ struct Expected {
 
 impl Grace {
     /// These sessions may come back, from now on for [`GRACE_TIME`].
-    fn begin(&self, sessions: BTreeSet<SessionId>, is_known: impl Fn(SessionId) -> bool, follow: &[PartitionId]) {
+    fn begin(
+        &self,
+        sessions: BTreeSet<SessionId>,
+        is_known: impl Fn(SessionId) -> bool,
+        follow: &[PartitionId],
+    ) {
         let mut state = self.state.lock();
         for session in sessions {
             let registers = !is_known(session);
@@ -146,14 +151,11 @@ impl Grace {
 impl MetaService {
     /// Expects all sessions of which the store knows to say what they have open: those that are not known here by registering, all of them by following
     /// these partitions.
-    pub(crate) async fn expect_sessions(&self, follow: &[PartitionId]) -> Result<()> {
+    pub(crate) async fn expect_sessions(&self, follow: &[PartitionId]) -> Result<BTreeSet<SessionId>> {
         let (living, ended) = stored_sessions(&self.executors.store).await?;
         ended.into_iter().for_each(|id| self.has_ended(id));
-        let known: Vec<_> = living.iter().filter_map(|id| self.sessions.find(*id)).collect();
-        self.grace.begin(living, |id| self.sessions.is_remote(id), follow);
-        // Who waits for recalls learns of it now.
-        known.iter().for_each(|session| session.wake());
-        Ok(())
+        self.grace.begin(living.clone(), |id| self.sessions.is_remote(id), follow);
+        Ok(living)
     }
 
     /// A session has registered.
@@ -165,7 +167,8 @@ impl MetaService {
 
     /// A session has followed partitions.
     pub(crate) fn session_followed(&self, id: SessionId, partitions: &[PartitionId]) {
-        if self.grace.note(id, |expected| expected.follows.retain(|followed| !partitions.contains(followed))) {
+        if self.grace.note(id, |expected| expected.follows.retain(|followed| !partitions.contains(followed)))
+        {
             self.open_closed();
         }
     }
