@@ -6,9 +6,11 @@
 
 mod appends;
 mod cluster;
+mod company;
 mod directories;
 mod kernel;
 mod locks;
+mod moves;
 mod names;
 mod recalls;
 mod sessions;
