@@ -2,8 +2,8 @@
 
 use crate::service::MetaService;
 use crate::sessions::{Session, stored_answers};
-use crate::view::not_owner;
 use crate::settle::Recovery;
+use crate::view::not_owner;
 use types::{InodeId, PartitionId, Result};
 
 impl MetaService {

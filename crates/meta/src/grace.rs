@@ -48,7 +48,12 @@ struct Expected {
 
 impl Grace {
     /// These sessions may come back, from now on for [`GRACE_TIME`].
-    fn begin(&self, sessions: BTreeSet<SessionId>, is_known: impl Fn(SessionId) -> bool, follow: &[PartitionId]) {
+    fn begin(
+        &self,
+        sessions: BTreeSet<SessionId>,
+        is_known: impl Fn(SessionId) -> bool,
+        follow: &[PartitionId],
+    ) {
         let mut state = self.state.lock();
         for session in sessions {
             let registers = !is_known(session);
@@ -165,7 +170,8 @@ impl MetaService {
 
     /// A session has followed partitions.
     pub(crate) fn session_followed(&self, id: SessionId, partitions: &[PartitionId]) {
-        if self.grace.note(id, |expected| expected.follows.retain(|followed| !partitions.contains(followed))) {
+        if self.grace.note(id, |expected| expected.follows.retain(|followed| !partitions.contains(followed)))
+        {
             self.open_closed();
         }
     }

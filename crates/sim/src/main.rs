@@ -52,6 +52,9 @@ struct Hosts {
     /// Let files begin as holes.
     #[arg(long)]
     holes: bool,
+    /// Put the store of metadata on a host of its own.
+    #[arg(long)]
+    far_store: bool,
 }
 
 fn main() -> ExitCode {
@@ -96,6 +99,7 @@ fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
         faults: hosts.faults,
         shared_writes: hosts.shared_writes,
         holes: hosts.holes,
+        far_store: hosts.far_store,
         ..HostsOptions::default()
     };
     let mut total = HostsSummary::default();

@@ -27,6 +27,11 @@ fn what_programs_of_several_clients_see_has_an_order() {
     seeds_pass(HostsOptions { clients: 3, programs: 2, meta_dies: false, ..HostsOptions::default() });
 }
 
+#[test]
+fn what_programs_see_has_an_order_when_the_store_is_on_another_host() {
+    seeds_pass(HostsOptions { clients: 2, programs: 2, far_store: true, ..HostsOptions::default() });
+}
+
 /// The negative control: what checks can't see missing, they can't see broken.
 #[test]
 fn writes_that_a_power_cut_takes_are_noticed() {

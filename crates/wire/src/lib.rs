@@ -30,6 +30,7 @@
 //! ```
 
 pub mod frame;
+mod kv;
 mod lease;
 mod lock;
 mod message;
@@ -39,6 +40,7 @@ mod partitions;
 mod proto;
 mod storage;
 
+pub use kv::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest, MAX_KV_BATCHES};
 pub use lease::{Grant, LeaseMode, Recall, Yield};
 pub use lock::{LockKind, LockOwner, LockRange, LockSpace};
 pub use message::{Answer, Malformed, Message, Request, Service};

@@ -9,6 +9,7 @@
 
 mod common;
 mod error;
+mod kv;
 mod meta;
 mod meta_args;
 mod meta_op;

@@ -276,19 +276,17 @@ impl Roaming {
         let mut after = 0;
         while !self.stopping.get() {
             match self.send(node, 0, MetaOp::NextRecalls { after }).await {
-                Ok(response) => {
-                    match response.reply {
-                        MetaReply::Recalls(recalls) => {
-                            after = recalls.last().map_or(after, |recall| recall.number);
-                            self.give_up(node, recalls).await;
-                        }
-                        MetaReply::Adopted { partitions } => {
-                            let in_use = self.in_use.lock().clone();
-                            let _ = self.send(node, 0, MetaOp::Follow { partitions, in_use }).await;
-                        }
-                        other => panic!("{other:?}"),
+                Ok(response) => match response.reply {
+                    MetaReply::Recalls(recalls) => {
+                        after = recalls.last().map_or(after, |recall| recall.number);
+                        self.give_up(node, recalls).await;
                     }
-                }
+                    MetaReply::Adopted { partitions } => {
+                        let in_use = self.in_use.lock().clone();
+                        let _ = self.send(node, 0, MetaOp::Follow { partitions, in_use }).await;
+                    }
+                    other => panic!("{other:?}"),
+                },
                 Err(error) if error.errno == Errno::ENOTCONN => {
                     let _ = self.register(node).await;
                     after = 0;

@@ -156,6 +156,7 @@ impl World {
                 Err(Failure::NeedPartition(partition)) => {
                     assert!(partitions.insert(partition), "{partition} is asked for though it is held");
                 }
+                Err(Failure::NotHere) => panic!("everything is here"),
             }
         }
     }

@@ -6,7 +6,8 @@ use crate::cluster::{
 };
 use chunkstore::{Options, Store};
 use client::{Client, ClientOptions};
-use kv::{Blocking, Durability, Engine, Memory, Writer};
+use kv::{Blocking, Durability, Engine, Memory, RemoteWriter, Writer};
+use kvnet::{KvService, RemoteStore};
 use meta::{MetaOptions, MetaService};
 use net::{
     Channel, ClientIdentity, Handler, Liveness, Peer, PeerOptions, Router, Security, Server, ServerLimits,
@@ -19,8 +20,8 @@ use std::rc::Rc;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use storage::StorageService;
-use types::{Credentials, InodeId, MapHandle, NodeId, Result, SessionId, TargetId};
-use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
+use types::{Credentials, Errno, Error, InodeId, MapHandle, NodeId, Result, SessionId, TargetId};
+use wire::{KvReply, KvRequest, MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
 const PORT: u16 = 7000;
 /// Name of the simulated cluster's only cluster.
@@ -43,6 +44,8 @@ type Touched = (TargetId, Vec<InodeId>);
 pub(super) struct Site {
     pub(super) engine: Arc<Memory>,
     pub(super) meta_ip: Ipv4Addr,
+    /// The host that has the store, if it isn't the metadata host.
+    pub(super) store_ip: Option<Ipv4Addr>,
     /// Storage hosts; targets are dealt out to them in turn.
     pub(super) storage_ips: Vec<Ipv4Addr>,
     /// Files that targets found changing when they started.
@@ -96,10 +99,10 @@ impl Site {
     }
 
     async fn try_serve_meta(&self, identity: &ClientIdentity) -> Result<()> {
-        let engine: Arc<dyn Engine> = self.engine.clone();
-        let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
         let options = MetaOptions { node: NodeId(1), hash_key: HASH_KEY, partitions: PARTITIONS };
-        let meta = MetaService::open(writer, options, map(), self.storage_channels(identity)).await?;
+        let meta =
+            MetaService::open(self.store(identity).await?, options, map(), self.storage_channels(identity))
+                .await?;
         meta.recover().await?;
         self.tidy(&meta).await?;
         rt::spawn(meta.clone().background());
@@ -110,6 +113,27 @@ impl Site {
             // What fails is tried again.
             let _ = self.tidy(&meta).await;
         }
+    }
+
+    /// The process of a host that has nothing but the store.
+    pub(super) async fn serve_store(self, ip: Ipv4Addr) -> Result<()> {
+        // The power isn't cut here.
+        let service: Arc<dyn Handler<KvRequest, KvReply>> = Arc::new(KvService::new(self.writer(), 1));
+        let _server = serve("store".into(), ip, Router::new().with(service))?;
+        std::future::pending().await
+    }
+
+    fn writer(&self) -> Arc<Writer> {
+        let engine: Arc<dyn Engine> = self.engine.clone();
+        Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline))
+    }
+
+    async fn store(&self, identity: &ClientIdentity) -> Result<kv::Store> {
+        let Some(ip) = self.store_ip else { return Ok(self.writer().into()) };
+        let channel = Channel::remote(peer("store".into(), ip, identity));
+        let remote = RemoteStore::open(channel, "the store's host").await;
+        let remote = remote.map_err(|error| Error::new(Errno::EIO, error.to_string()))?;
+        Ok(Arc::new(RemoteWriter::new(remote)).into())
     }
 
     async fn tidy(&self, meta: &MetaService) -> Result<()> {

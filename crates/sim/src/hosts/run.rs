@@ -46,6 +46,8 @@ pub struct HostsOptions {
     pub meta_dies: bool,
     /// Whether clients die, too.
     pub clients_die: bool,
+    /// Whether the store of metadata is on a host of its own, whose process dies as well.
+    pub far_store: bool,
     /// Whether storage hosts lose their power instead of their process. Programs don't sync here, so runs fail then: that shows that
     /// checks work.
     pub power_cuts: bool,
@@ -62,6 +64,7 @@ impl Default for HostsOptions {
             holes: false,
             meta_dies: true,
             clients_die: true,
+            far_store: false,
             power_cuts: false,
         }
     }
@@ -99,14 +102,15 @@ pub struct HostsViolation {
 
 impl fmt::Display for HostsViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HostsOptions { clients, faults, shared_writes, holes, .. } = self.options;
+        let HostsOptions { clients, faults, shared_writes, holes, far_store, .. } = self.options;
         writeln!(f, "seed {}, step {}: {}", self.seed, self.step, self.cause)?;
         write!(
             f,
             "to replay: cargo run -p sim -- --seed {} hosts --clients {clients} --faults {faults}",
             self.seed
         )?;
-        let switches = [(shared_writes, " --shared-writes"), (holes, " --holes")];
+        let switches =
+            [(shared_writes, " --shared-writes"), (holes, " --holes"), (far_store, " --far-store")];
         switches.iter().filter(|(on, _)| *on).try_for_each(|(_, switch)| f.write_str(switch))
     }
 }
@@ -117,6 +121,8 @@ struct Run {
     meta: HostId,
     storages: Vec<HostId>,
     clients: Vec<HostId>,
+    /// The host that has nothing but the store.
+    store: Option<HostId>,
     site: Site,
     journal: Rc<Journal>,
     next_session: u64,
@@ -143,9 +149,12 @@ impl Run {
         let storages: Vec<HostId> =
             (0..options.storages).map(|index| world.add_host(&format!("storage {index}"))).collect();
         let clients = (0..options.clients).map(|index| world.add_host(&format!("client {index}"))).collect();
+        // Last, so that the other hosts are the same without it.
+        let store = options.far_store.then(|| world.add_host("store"));
         let site = Site {
             engine: Arc::new(Memory::new()),
             meta_ip: world.ip(meta),
+            store_ip: store.map(|host| world.ip(host)),
             storage_ips: storages.iter().map(|host| world.ip(*host)).collect(),
             touched: Rc::default(),
         };
@@ -155,6 +164,7 @@ impl Run {
             meta,
             storages,
             clients,
+            store,
             site,
             journal: Rc::default(),
             next_session: 1,
@@ -198,6 +208,7 @@ impl Run {
             self.run_on(self.storages[index], "making targets", format)?;
             self.start_storage(index);
         }
+        self.start_store();
         self.start_meta();
         let (site, session, holes) = (self.site.clone(), self.new_session(), self.options.holes);
         self.run_on(self.clients[0], "making files", async move {
@@ -213,6 +224,15 @@ impl Run {
         self.world.spawn(self.storages[index], async move {
             let Err(error) = serve.await else { return };
             panic!("storage host {index} doesn't start: {error}");
+        });
+    }
+
+    fn start_store(&mut self) {
+        let (Some(host), Some(ip)) = (self.store, self.site.store_ip) else { return };
+        let serve = self.site.clone().serve_store(ip);
+        self.world.spawn(host, async move {
+            let Err(error) = serve.await else { return };
+            panic!("the store's host doesn't start: {error}");
         });
     }
 
@@ -260,14 +280,16 @@ impl Run {
     }
 
     fn all_hosts(&self) -> Vec<HostId> {
-        [self.meta].iter().chain(&self.storages).chain(&self.clients).copied().collect()
+        let all = [self.meta].into_iter().chain(self.store);
+        all.chain(self.storages.iter().copied()).chain(self.clients.iter().copied()).collect()
     }
 
     /// Something goes wrong, or is repaired.
     fn disturb(&mut self) {
         let hosts = self.all_hosts();
         let (a, b) = (self.one_of(&hosts), self.one_of(&hosts));
-        match self.below(10) {
+        match self.below(if self.store.is_some() { 12 } else { 10 }) {
+            10 | 11 => self.kill_store(),
             0 | 1 => self.kill_storage(),
             2 if self.options.meta_dies => self.kill_meta(),
             3 if self.options.clients_die => self.kill_client(),
@@ -297,6 +319,15 @@ impl Run {
         self.summary.kills += 1;
         self.let_pass(MAX_DEAD_MS);
         self.start_meta();
+    }
+
+    fn kill_store(&mut self) {
+        let Some(host) = self.store else { return };
+        self.world.kill(host);
+        self.site.engine.kill();
+        self.summary.kills += 1;
+        self.let_pass(MAX_DEAD_MS);
+        self.start_store();
     }
 
     fn kill_client(&mut self) {

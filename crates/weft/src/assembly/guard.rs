@@ -6,7 +6,7 @@ use rt::sync::Event;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, Error, Result, SessionId};
-use wire::{MetaOp, MetaRequest, StorageOp, StorageRequest};
+use wire::{KvRequest, MetaOp, MetaRequest, StorageOp, StorageRequest};
 
 /// How long a request waits until its service has started: less than a client's usual patience, so that the client learns the reason.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -40,6 +40,13 @@ impl Guard for StorageRequest {
 impl Guard for MetaRequest {
     fn is_internal(&self) -> bool {
         self.session == SessionId(0) && !matches!(self.op, MetaOp::Sync)
+    }
+}
+
+/// What is in the store, and who owns it, is between services.
+impl Guard for KvRequest {
+    fn is_internal(&self) -> bool {
+        true
     }
 }
 

@@ -4,12 +4,14 @@
 //! [`Cluster::serve`] waits on the main thread for whatever ends the cluster first: a signal, `weft down`, or
 //! an `umount`.
 
+mod boot;
 mod check;
 mod core;
 mod follow;
 mod gate;
 mod guard;
 mod head;
+mod meta_node;
 mod metadata;
 mod mount;
 mod node;

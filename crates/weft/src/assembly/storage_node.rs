@@ -44,7 +44,8 @@ pub struct StorageNode {
     management: MgmtChannel,
     /// What connections ask.
     pub service: Arc<StorageService>,
-    lease: Arc<ServingLease>,
+    /// Whether management counts on this node.
+    pub lease: Arc<ServingLease>,
     /// The map that was last known to be known here.
     epoch: AtomicU64,
     /// Directories that an administrator wants to become targets, with where to tell how it went.

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use types::{Error, crc32c};
 use wire::frame::{HEADER_BYTES, Header, Hello, Welcome};
-use wire::{Message, MetaRequest, MetaResponse, StorageReply, StorageRequest};
+use wire::{KvReply, KvRequest, Message, MetaRequest, MetaResponse, StorageReply, StorageRequest};
 
 /// No decoder panics, and what one of them takes means the same when it is written and read again.
 pub fn feed(bytes: &[u8]) {
@@ -11,6 +11,8 @@ pub fn feed(bytes: &[u8]) {
     message::<MetaResponse>(bytes);
     message::<StorageRequest>(bytes);
     message::<StorageReply>(bytes);
+    message::<KvRequest>(bytes);
+    message::<KvReply>(bytes);
     message::<Error>(bytes);
     message::<Hello>(bytes);
     message::<Welcome>(bytes);

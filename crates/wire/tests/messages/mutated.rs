@@ -82,6 +82,8 @@ fn messages() -> impl Strategy<Value = Vec<u8>> {
         proptest::strategy::Union::new(strategies::partitions_requests())
             .prop_map(|message| encoded(&message)),
         strategies::partitions_replies().prop_map(|message| encoded(&message)),
+        strategies::kv_requests().prop_map(|message| encoded(&message)),
+        strategies::kv_replies().prop_map(|message| encoded(&message)),
         strategies::errors().prop_map(|message| encoded(&message)),
     ]
 }

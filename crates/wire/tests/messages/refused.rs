@@ -4,8 +4,11 @@ use crate::samples::samples;
 use crate::walk::{delimited, fields, number};
 use std::fmt::Debug;
 use types::Error;
+use wire::{
+    KvReply, KvRequest, MAX_KV_BATCHES, Malformed, Message, MetaReply, MetaRequest, MetaResponse,
+    StorageReply, StorageRequest,
+};
 use wire::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
-use wire::{Malformed, Message, MetaReply, MetaRequest, MetaResponse, StorageReply, StorageRequest};
 
 /// Fields that nobody has defined, of every wire type.
 fn unknown_fields() -> Vec<u8> {
@@ -29,8 +32,10 @@ fn unknown_fields_are_passed_over() {
 #[test]
 fn unknown_fields_of_a_kind_are_passed_over() {
     // A plain answer's bytes are no message.
-    let with_kinds =
-        |name: &str| (name.starts_with("meta_") || name.starts_with("storage_")) && !name.ends_with("-bytes");
+    let with_kinds = |name: &str| {
+        ["meta_", "storage_", "kv_"].iter().any(|service| name.starts_with(service))
+            && !name.ends_with("-bytes")
+    };
     for sample in samples().into_iter().filter(|sample| with_kinds(&sample.name)) {
         let mut changed = Vec::new();
         for field in fields(&sample.bytes) {
@@ -149,6 +154,31 @@ fn lists_and_names_are_bounded() {
     assert_eq!(meta_op(40, &inodes), "65537 inodes, at most 65536 are allowed");
     let name = delimited(2, &vec![b'x'; MAX_NAME_BYTES + 1]);
     assert_eq!(meta_op(10, &name), "a name of 4097 bytes, at most 4096 are allowed");
+}
+
+#[test]
+fn batches_are_bounded_and_share_out_what_there_is() {
+    let apply = |parts: &[Vec<u8>]| cause::<KvRequest>(&delimited(12, &parts.concat()));
+    let batch = delimited(1, &[number(1, 1), number(2, 1)].concat());
+    let item = delimited(1, &delimited(1, b"key"));
+    let (batches, guards, writes) = (delimited(3, &batch), delimited(4, &item), delimited(5, &item));
+    let message = delimited(12, &[batches.clone(), guards.clone(), writes.clone()].concat());
+    assert!(
+        matches!(KvRequest::decode(&message), Ok(KvRequest::Apply { batches, .. }) if batches.len() == 1)
+    );
+    let uneven = "batches with other guards or writes than there are";
+    assert_eq!(apply(&[guards.clone(), writes.clone()]), uneven);
+    assert_eq!(apply(&[batches.clone(), guards.clone()]), uneven);
+    assert_eq!(apply(&[batches, guards, delimited(5, &item.repeat(2))]), uneven);
+    // More than there can be in a sum.
+    let huge = delimited(1, &number(2, u64::from(u32::MAX))).repeat(3);
+    assert_eq!(apply(&[delimited(3, &huge), writes]), uneven);
+    let many = delimited(3, &delimited(1, &[]).repeat(MAX_KV_BATCHES + 1));
+    assert_eq!(apply(&[many]), "a list of 1025 items, at most 1024 are allowed");
+    assert_eq!(cause::<KvRequest>(&[]), "no request to the store that is known here");
+    assert_eq!(cause::<KvReply>(&[]), "no answer of the store that is known here");
+    assert_eq!(cause::<KvReply>(&delimited(11, &delimited(1, &item))), "no value of a pair");
+    assert_eq!(cause::<KvReply>(&delimited(12, &number(1, 4))), "unknown outcome of a batch 4");
 }
 
 #[test]

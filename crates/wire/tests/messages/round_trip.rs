@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use types::{Credentials, InodeId, SessionId, TargetId};
 use wire::{Answer, Malformed, Message, MetaOp, MetaRequest, MetaResponse, Request, Service};
-use wire::{PartitionsReply, PartitionsRequest, StorageOp, StorageReply, StorageRequest};
+use wire::{KvReply, KvRequest, PartitionsReply, PartitionsRequest, StorageOp, StorageReply, StorageRequest};
 
 pub fn encoded(message: &impl Message) -> Vec<u8> {
     let mut out = Vec::new();
@@ -51,7 +51,17 @@ proptest! {
     }
 
     #[test]
+    fn kv_requests(request in strategies::kv_requests()) {
+        comes_back(request);
+    }
+
+    #[test]
     fn partitions_replies(reply in strategies::partitions_replies()) {
+        comes_back(reply);
+    }
+
+    #[test]
+    fn kv_replies(reply in strategies::kv_replies()) {
         comes_back(reply);
     }
 
@@ -124,12 +134,22 @@ fn every_kind_is_tested() {
     let runner = &mut TestRunner::deterministic();
     let replies = (0..100).map(|_| encoded(&any_of(&strategies::partitions_replies(), runner)));
     assert_eq!(known::<PartitionsReply>(&[]), written(replies));
+
+    let runner = &mut TestRunner::deterministic();
+    let requests =
+        strategies::kv_kinds().iter().map(|kind| encoded(&any_of(kind, runner))).collect::<Vec<_>>();
+    assert_eq!(known::<KvRequest>(&[]), written(requests.into_iter()));
+
+    let runner = &mut TestRunner::deterministic();
+    let replies = (0..100).map(|_| encoded(&any_of(&strategies::kv_replies(), runner)));
+    assert_eq!(known::<KvReply>(&[]), written(replies));
 }
 
 #[test]
 fn requests_tell_their_transport_what_it_has_to_know() {
     assert_eq!((MetaRequest::SERVICE, StorageRequest::SERVICE), (Service::Metadata, Service::Storage));
     assert_eq!(PartitionsRequest::SERVICE, Service::Partitions);
+    assert_eq!(KvRequest::SERVICE, Service::KeyValue);
     let runner = &mut TestRunner::deterministic();
     for op in strategies::meta_ops() {
         let request = meta_request(any_of(&op, runner));

@@ -44,6 +44,12 @@ pub fn samples() -> Vec<Sample> {
     );
     let replies = partitions_replies().into_iter();
     samples.extend(replies.map(|reply| sample(format!("partitions_reply-{}", kind(&reply)), reply)));
+    let requests = kv_requests().into_iter();
+    samples.extend(requests.map(|request| sample(format!("kv_request-{}", kind(&request)), request)));
+    samples.extend(kv_answers().into_iter().map(|answer| {
+        let name = format!("kv_reply-{}", kind(&answer));
+        sample(name, KvReply { instance: 1 << 60, boot: 5, has_room: false, answer })
+    }));
     let error = Error::new(Errno::EROFS, "target 12 is read-only: no free space").hint("add a target");
     samples.push(sample("error-full".to_string(), error));
     samples.push(sample("error-plain".to_string(), Error::from(Errno::ENOENT)));
@@ -260,6 +266,31 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Seek { from: 8192, what: Seek::Hole },
         StorageOp::Space,
         StorageOp::Fence { session: SessionId(8) },
+    ]
+}
+
+fn kv_requests() -> Vec<KvRequest> {
+    let bytes = Bytes::from_static;
+    let first = KvBatch {
+        guards: vec![(bytes(b"owner"), Some(bytes(b"me"))), (bytes(b"gone"), None)],
+        writes: vec![(bytes(b"key"), Some(bytes(b"value"))), (bytes(b"old"), None)],
+    };
+    let second = KvBatch { guards: vec![], writes: vec![(bytes(b"key"), Some(bytes(b"")))] };
+    vec![
+        KvRequest::Get { keys: vec![bytes(b"a"), bytes(b"")] },
+        KvRequest::Scan { from: bytes(b"a"), to: bytes(b"b"), limit: 1000 },
+        KvRequest::Apply { writer: 7, number: 300, batches: vec![first, second] },
+        KvRequest::Persist,
+    ]
+}
+
+fn kv_answers() -> Vec<KvAnswer> {
+    let bytes = Bytes::from_static;
+    vec![
+        KvAnswer::Values(vec![Some(bytes(b"value")), None]),
+        KvAnswer::Pairs { pairs: vec![(bytes(b"key"), bytes(b"value"))], more: true },
+        KvAnswer::Outcomes(vec![KvOutcome::Won, KvOutcome::Lost, KvOutcome::Unknown]),
+        KvAnswer::Done,
     ]
 }
 

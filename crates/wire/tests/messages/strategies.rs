@@ -43,6 +43,26 @@ pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
     ]
 }
 
+pub fn kv_requests() -> impl Strategy<Value = KvRequest> {
+    select(kv_kinds()).prop_flat_map(|request| request)
+}
+
+pub fn kv_replies() -> impl Strategy<Value = KvReply> {
+    let outcome = select(vec![KvOutcome::Won, KvOutcome::Lost, KvOutcome::Unknown]);
+    let answer = prop_oneof![
+        vec_of(of(name())).prop_map(KvAnswer::Values),
+        (vec_of((name(), name())), any::<bool>()).prop_map(|(pairs, more)| KvAnswer::Pairs { pairs, more }),
+        vec_of(outcome).prop_map(KvAnswer::Outcomes),
+        Just(KvAnswer::Done),
+    ];
+    (any::<(u64, u64, bool)>(), answer).prop_map(|((instance, boot, has_room), answer)| KvReply {
+        instance,
+        boot,
+        has_room,
+        answer,
+    })
+}
+
 pub fn errors() -> impl Strategy<Value = Error> {
     (1..=4095, ".{0,30}", ".{0,30}").prop_map(|(errno, message, hint): (i32, String, String)| {
         Error::new(Errno(errno), message).hint(hint)
@@ -185,6 +205,17 @@ pub fn partitions_replies() -> impl Strategy<Value = PartitionsReply> {
         any::<Option<u64>>().prop_map(|ino| PartitionsReply::File(ino.map(InodeId))),
         Just(PartitionsReply::Sessions(vec![])),
         vec_of(any::<u16>().prop_map(PartitionId)).prop_map(PartitionsReply::Executed),
+    ]
+}
+
+pub fn kv_kinds() -> Vec<BoxedStrategy<KvRequest>> {
+    let items = || vec_of((name(), of(name())));
+    let batch = (items(), items()).prop_map(|(guards, writes)| KvBatch { guards, writes });
+    kinds![KvRequest:
+        Get { keys: vec_of(name()) },
+        Scan { from: name(), to: name(), limit: any::<u64>() },
+        Apply { writer: any::<u64>(), number: any::<u64>(), batches: vec_of(batch) },
+        Persist,
     ]
 }
 

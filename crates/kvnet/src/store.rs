@@ -1,0 +1,234 @@
+//! The engine of another process, as a client has it.
+
+use bytes::Bytes;
+use kv::{Batch, KvError, LocalFuture, Outcome, Pair, RemoteEngine};
+use net::Channel;
+use parking_lot::Mutex;
+use rt::sync::Event;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use types::{Errno, Error};
+use wire::{KvAnswer, KvBatch, KvOutcome, KvReply, KvRequest};
+
+/// The way to a store.
+pub type KvChannel = Channel<KvRequest, KvReply>;
+
+/// Keys that are asked for at a time, and their bytes: a request with them fits into a message.
+const MAX_ASKED_KEYS: usize = 4096;
+const MAX_ASKED_BYTES: usize = 512 << 10;
+
+/// A store of another process.
+pub struct RemoteStore {
+    channel: KvChannel,
+    place: String,
+    /// Random: which client of the service this is.
+    writer: u64,
+    has_room: AtomicBool,
+    state: Mutex<State>,
+    lost: Arc<Event>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The process that answered last, and which start of its machine that was.
+    known: Option<(u64, u64)>,
+    /// The last apply, and the process to which it was sent first.
+    applying: (u64, Option<u64>),
+    /// Applies that were answered, and of these, how many are on disk.
+    answered: u64,
+    persisted: u64,
+}
+
+impl RemoteStore {
+    /// A store behind a channel. `place`: what to call it in messages.
+    ///
+    /// # Errors
+    /// The channel's and the service's: it is asked who it is.
+    pub async fn open(channel: KvChannel, place: impl Into<String>) -> Result<Arc<RemoteStore>, KvError> {
+        let store = RemoteStore {
+            channel,
+            place: place.into(),
+            writer: rt::random_u64(),
+            has_room: AtomicBool::new(true),
+            state: Mutex::default(),
+            lost: Arc::default(),
+        };
+        store.call(KvRequest::Get { keys: Vec::new() }).await?;
+        Ok(Arc::new(store))
+    }
+
+    /// Set when the store's machine was started again and has lost what was applied from here and not put on disk. Everything fails from
+    /// then on: whoever keeps in memory what it read has to begin anew.
+    pub fn lost(&self) -> &Arc<Event> {
+        &self.lost
+    }
+
+    async fn call(&self, request: KvRequest) -> Result<KvReply, KvError> {
+        self.check()?;
+        let reply = self.channel.call(request, None).await.map_err(|error| self.failed(&error))?;
+        self.has_room.store(reply.has_room, Relaxed);
+        self.take_note(reply.instance, reply.boot);
+        self.check()?;
+        Ok(reply)
+    }
+
+    fn take_note(&self, instance: u64, boot: u64) {
+        let mut state = self.state.lock();
+        let before = state.known.replace((instance, boot));
+        if before.is_some_and(|(_, before)| before != boot) && state.persisted < state.answered {
+            tracing::error!(
+                store = self.place,
+                "the machine of the metadata store was restarted and has lost the last changes: nothing that is in memory here counts any more"
+            );
+            self.lost.set();
+        }
+    }
+
+    fn check(&self) -> Result<(), KvError> {
+        match self.lost.is_set() {
+            true => Err(self.unreachable("its machine was restarted and has lost changes made from here")),
+            false => Ok(()),
+        }
+    }
+
+    fn failed(&self, error: &Error) -> KvError {
+        let path = self.place.clone();
+        match error.errno {
+            Errno::ENOSPC => KvError::NoSpace { path },
+            Errno::EIO => KvError::Io { path, cause: error.to_string() },
+            _ => self.unreachable(error.to_string()),
+        }
+    }
+
+    fn unreachable(&self, cause: impl Into<String>) -> KvError {
+        KvError::Unreachable { path: self.place.clone(), cause: cause.into() }
+    }
+
+    fn unexpected(&self) -> KvError {
+        self.unreachable("its answer belongs to another question")
+    }
+
+    async fn get_all(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Bytes>>, KvError> {
+        let mut values = Vec::with_capacity(keys.len());
+        while values.len() < keys.len() {
+            let mut bytes = 0;
+            let fits = |key: &&Vec<u8>| {
+                bytes += key.len();
+                bytes <= MAX_ASKED_BYTES
+            };
+            let left = keys[values.len()..].iter().take(MAX_ASKED_KEYS).take_while(fits);
+            let asked: Vec<Bytes> = left.map(|key| Bytes::copy_from_slice(key)).collect();
+            let count = asked.len();
+            match self.call(KvRequest::Get { keys: asked }).await?.answer {
+                KvAnswer::Values(some) if (1..=count).contains(&some.len()) => values.extend(some),
+                _ => return Err(self.unexpected()),
+            }
+        }
+        Ok(values)
+    }
+
+    async fn scan_all(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Pair>, KvError> {
+        let mut all: Vec<Pair> = Vec::new();
+        let mut from = Bytes::copy_from_slice(from);
+        let to = Bytes::copy_from_slice(to);
+        while all.len() < limit {
+            let left = (limit - all.len()) as u64;
+            let request = KvRequest::Scan { from: from.clone(), to: to.clone(), limit: left };
+            let KvAnswer::Pairs { pairs, more } = self.call(request).await?.answer else {
+                return Err(self.unexpected());
+            };
+            if pairs.len() as u64 > left || (more && pairs.is_empty()) {
+                return Err(self.unexpected());
+            }
+            all.extend(pairs);
+            match all.last() {
+                // The next key that there can be.
+                Some((last, _)) if more => from = [last, &[0][..]].concat().into(),
+                _ => break,
+            }
+        }
+        Ok(all)
+    }
+
+    async fn apply_once(&self, number: u64, batches: &[Batch]) -> Result<Vec<Outcome>, KvError> {
+        let first = {
+            let mut state = self.state.lock();
+            if state.applying.0 != number {
+                state.applying = (number, state.known.map(|(instance, _)| instance));
+            }
+            state.applying.1
+        };
+        let batches: Vec<KvBatch> = batches.iter().map(message).collect();
+        let count = batches.len();
+        let request = KvRequest::Apply { writer: self.writer, number, batches };
+        let reply = self.call(request).await?;
+        let KvAnswer::Outcomes(outcomes) = reply.answer else { return Err(self.unexpected()) };
+        if outcomes.len() != count {
+            return Err(self.unexpected());
+        }
+        self.state.lock().answered += 1;
+        // Another process than the first that may have taken it.
+        let is_repeated = first != Some(reply.instance);
+        let settle = |outcome| match outcome {
+            KvOutcome::Won => Outcome::Won,
+            KvOutcome::Lost if !is_repeated => Outcome::Lost,
+            KvOutcome::Lost | KvOutcome::Unknown => Outcome::Unknown,
+        };
+        Ok(outcomes.into_iter().map(settle).collect())
+    }
+
+    async fn persist_all(&self) -> Result<(), KvError> {
+        let answered = self.state.lock().answered;
+        match self.call(KvRequest::Persist).await?.answer {
+            KvAnswer::Done => {
+                let mut state = self.state.lock();
+                state.persisted = state.persisted.max(answered);
+                Ok(())
+            }
+            _ => Err(self.unexpected()),
+        }
+    }
+}
+
+impl RemoteEngine for RemoteStore {
+    fn get<'a>(&'a self, keys: &'a [Vec<u8>]) -> LocalFuture<'a, Result<Vec<Option<Bytes>>, KvError>> {
+        Box::pin(self.get_all(keys))
+    }
+
+    fn scan<'a>(
+        &'a self,
+        from: &'a [u8],
+        to: &'a [u8],
+        limit: usize,
+    ) -> LocalFuture<'a, Result<Vec<Pair>, KvError>> {
+        Box::pin(self.scan_all(from, to, limit))
+    }
+
+    fn apply<'a>(
+        &'a self,
+        number: u64,
+        batches: &'a [Batch],
+    ) -> LocalFuture<'a, Result<Vec<Outcome>, KvError>> {
+        Box::pin(self.apply_once(number, batches))
+    }
+
+    fn persist(&self) -> LocalFuture<'_, Result<(), KvError>> {
+        Box::pin(self.persist_all())
+    }
+
+    fn has_room(&self) -> bool {
+        self.has_room.load(Relaxed)
+    }
+
+    fn place(&self) -> String {
+        self.place.clone()
+    }
+}
+
+fn message(batch: &Batch) -> KvBatch {
+    let bytes = |key: &Vec<u8>| Bytes::copy_from_slice(key);
+    KvBatch {
+        guards: batch.guards.iter().map(|guard| (bytes(&guard.key), guard.expected.clone())).collect(),
+        writes: batch.writes.iter().map(|(key, value)| (bytes(key), value.clone())).collect(),
+    }
+}

@@ -1,0 +1,137 @@
+//! What every engine does, asked over a real connection.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../kv/tests/suite/mod.rs"]
+mod suite;
+#[path = "../../kv/tests/support/mod.rs"]
+mod support;
+
+use bytes::Bytes;
+use kv::{
+    Batch, Durability, Embedded, Engine, KvError, LocalFuture, Memory, Outcome, Pair, RemoteEngine, Writer,
+};
+use kvnet::{KvService, RemoteStore};
+use net::{
+    Channel, ClientIdentity, Peer, PeerOptions, Router, Security, Server, ServerLimits, ServerOptions,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use support::put;
+use wire::{KvReply, KvRequest};
+
+/// An engine behind a server, and the way to it.
+struct Served {
+    server: Arc<Server>,
+    store: Arc<RemoteStore>,
+    applies: AtomicU64,
+}
+
+impl Served {
+    fn new(engine: Arc<dyn Engine>) -> Served {
+        let writer = Arc::new(Writer::new(engine, Durability::Process));
+        let options = ServerOptions {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            cores: 1,
+            name: "store".into(),
+            cluster: String::new(),
+            security: Security::Plain,
+            sum_payloads: true,
+            limits: ServerLimits::default(),
+        };
+        let service: Arc<dyn net::Handler<KvRequest, KvReply>> = Arc::new(KvService::new(writer, 1));
+        let server = Server::start(options, Router::new().with(service)).unwrap();
+        let identity = ClientIdentity { cluster: String::new(), name: "test".into(), client: 1 };
+        let addresses = server.addresses().to_vec();
+        let open = async move {
+            let channel = Channel::remote(Peer::new(PeerOptions::new("store", addresses, identity)));
+            RemoteStore::open(channel, "the other process").await.unwrap()
+        };
+        Served { store: rt::block_on(open).unwrap(), server, applies: AtomicU64::new(0) }
+    }
+
+    /// Asks from a core of its own, and so over a connection of its own.
+    fn ask<T: 'static>(&self, ask: impl FnOnce(&RemoteStore) -> LocalFuture<'_, T> + 'static) -> T {
+        let store = self.store.clone();
+        rt::block_on(async move { ask(&store).await }).unwrap()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.server.stop();
+    }
+}
+
+impl Engine for Served {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        let keys = vec![key.to_vec()];
+        let values = self.ask(move |store| Box::pin(async move { store.get(&keys).await }));
+        Ok(values?.pop().unwrap())
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<Pair>, KvError> {
+        let (from, to) = (from.to_vec(), to.to_vec());
+        self.ask(move |store| Box::pin(async move { store.scan(&from, &to, limit).await }))
+    }
+
+    fn apply(&self, batches: &[Batch]) -> Result<Vec<Outcome>, KvError> {
+        let number = self.applies.fetch_add(1, Relaxed) + 1;
+        let batches = batches.to_vec();
+        self.ask(move |store| Box::pin(async move { store.apply(number, &batches).await }))
+    }
+
+    fn persist(&self) -> Result<(), KvError> {
+        self.ask(|store| store.persist())
+    }
+}
+
+fn every_engine(test: impl Fn(&dyn Engine)) {
+    test(&Served::new(Arc::new(Memory::new())));
+    let dir = tempfile::tempdir().unwrap();
+    test(&Served::new(Arc::new(Embedded::open(dir.path()).unwrap())));
+}
+
+/// More keys, more pairs and more bytes than one message holds.
+#[test]
+fn long_answers_come_in_pieces() {
+    let served = Served::new(Arc::new(Memory::new()));
+    let large = "x".repeat(60_000);
+    for number in 0..40 {
+        served.apply(&[put(&format!("large/{number:02}"), &large)]).unwrap();
+    }
+    let pairs = served.scan(b"large/", b"large0", usize::MAX).unwrap();
+    assert_eq!(pairs.len(), 40);
+    assert!(pairs.is_sorted() && pairs.iter().all(|(_, value)| value.len() == large.len()));
+    assert_eq!(served.scan(b"large/", b"large0", 21).unwrap(), pairs[..21]);
+    for first in [0, 1000, 2000, 3000, 4000] {
+        let batches: Vec<Batch> = (first..first + 1000).map(|n| put(&format!("small/{n:04}"), "v")).collect();
+        served.apply(&batches).unwrap();
+    }
+    assert_eq!(served.scan(b"small/", b"small0", usize::MAX).unwrap().len(), 5000);
+    let keys: Vec<Vec<u8>> = pairs.iter().map(|(key, _)| key.to_vec()).collect();
+    let mut asked = keys.clone();
+    asked.extend((0..6000).map(|n| format!("small/{n:04}").into_bytes()));
+    let values = served.ask(move |store| Box::pin(async move { store.get(&asked).await })).unwrap();
+    assert!(values[..40].iter().all(|value| value.as_ref().is_some_and(|v| v.len() == large.len())));
+    assert_eq!(values[40..].iter().filter(|value| value.is_some()).count(), 5000);
+    assert_eq!(values.len(), 6040);
+}
+
+#[test]
+fn what_is_sent_again_is_not_applied_again() {
+    let served = Served::new(Arc::new(Memory::new()));
+    let apply = |number: u64, batch: Batch| {
+        served.ask(move |store| Box::pin(async move { store.apply(number, &[batch]).await }))
+    };
+    use support::guarded;
+    assert_eq!(apply(1, guarded(put("a", "1"), "a", None)).unwrap(), [Outcome::Won]);
+    // Its guard doesn't hold any more, but it is the same apply.
+    assert_eq!(apply(1, guarded(put("a", "1"), "a", None)).unwrap(), [Outcome::Won]);
+    assert_eq!(apply(2, guarded(put("a", "2"), "a", None)).unwrap(), [Outcome::Lost]);
+    served.apply(&[]).unwrap_err();
+    assert_eq!(apply(3, guarded(put("a", "3"), "a", Some("1"))).unwrap(), [Outcome::Won]);
+    // A late copy of an earlier one.
+    apply(2, put("a", "4")).unwrap_err();
+    assert_eq!(suite::value(&served, "a").as_deref(), Some("3"));
+}
