@@ -18,17 +18,21 @@ impl MetaService {
         if let Some(foreign) = partitions.iter().find(|partition| !self.is_owned(**partition)) {
             return Err(not_owner(*foreign));
         }
+        // Where it has followed already it may have been granted leases since: then this is an old request that comes again.
+        let awaited = self.grace.awaits_following(session.id);
+        let partitions: Vec<PartitionId> =
+            partitions.iter().copied().filter(|partition| awaited.contains(partition)).collect();
         let mut recovery = Recovery::default();
-        for &partition in partitions {
+        for &partition in &partitions {
             self.settle_files(partition, &|other| other == session.id, &mut recovery).await?;
         }
         // The other service may have carried out what is going to be sent here again.
         session.take_answers(stored_answers(&self.executors.store, session.id).await?);
-        self.leases.leave_partitions(session.id, partitions);
+        self.leases.leave_partitions(session.id, &partitions);
         let asker = session.asker();
         let theirs = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
         theirs.for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));
-        self.session_followed(session.id, partitions);
+        self.session_followed(session.id, &partitions);
         Ok(())
     }
 }

@@ -151,14 +151,11 @@ impl Grace {
 impl MetaService {
     /// Expects all sessions of which the store knows to say what they have open: those that are not known here by registering, all of them by following
     /// these partitions.
-    pub(crate) async fn expect_sessions(&self, follow: &[PartitionId]) -> Result<()> {
+    pub(crate) async fn expect_sessions(&self, follow: &[PartitionId]) -> Result<BTreeSet<SessionId>> {
         let (living, ended) = stored_sessions(&self.executors.store).await?;
         ended.into_iter().for_each(|id| self.has_ended(id));
-        let known: Vec<_> = living.iter().filter_map(|id| self.sessions.find(*id)).collect();
-        self.grace.begin(living, |id| self.sessions.is_remote(id), follow);
-        // Who waits for recalls learns of it now.
-        known.iter().for_each(|session| session.wake());
-        Ok(())
+        self.grace.begin(living.clone(), |id| self.sessions.is_remote(id), follow);
+        Ok(living)
     }
 
     /// A session has registered.

@@ -12,7 +12,7 @@ use crate::view::store_error;
 use kv::{Batch, Guard, Outcome};
 use namespace::{Key, decode_key, keys};
 use prost::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use types::{
     ClusterMap, Credentials, Epoch, Errno, Error, InodeId, NodeId, NodeState, PartitionId, Result, SessionId,
@@ -86,9 +86,9 @@ impl MetaService {
             self.give_up(partition).await?;
         }
         if !adoptable.is_empty() {
-            self.adopt(&adoptable, Standing::Settling).await?;
+            let living = self.adopt(&adoptable, Standing::Settling).await?;
             tracing::info!(partitions = adoptable.len(), epoch = map.epoch.0, "partitions adopted");
-            rt::spawn(self.clone().bring_up(adoptable));
+            rt::spawn(self.clone().bring_up(adoptable, living));
         }
         Ok(is_done)
     }
@@ -113,11 +113,16 @@ impl MetaService {
     }
 
     /// Writes the service's name on partitions, and the root directory of a new file system. From then on no other service changes them.
-    /// Sessions that may have something open there have to say so before the partitions are open.
+    /// Sessions that may have something open there have to say so before the partitions are open: these are returned. They have to follow even if
+    /// this node had the partition before: it may have died before all of them had followed from the service before that.
     ///
     /// # Errors
     /// The store's; `EBUSY` when another service does the same at this moment.
-    pub(crate) async fn adopt(&self, partitions: &[PartitionId], standing: Standing) -> Result<()> {
+    pub(crate) async fn adopt(
+        &self,
+        partitions: &[PartitionId],
+        standing: Standing,
+    ) -> Result<BTreeSet<SessionId>> {
         let mut asked: Vec<Vec<u8>> = partitions.iter().map(|p| keys::owner(*p).to_vec()).collect();
         asked.push(keys::inode(InodeId::ROOT).to_vec());
         let stored = self.executors.store.get_many(&asked).await.map_err(|error| store_error(&error))?;
@@ -128,7 +133,7 @@ impl MetaService {
         for (&partition, before) in partitions.iter().zip(stored) {
             let key = keys::owner(partition).to_vec();
             let value = self.next_owner(partition, before.as_deref())?.encode_to_vec();
-            if self.neighbours.is_some() && !self.is_of_this_node(before.as_deref()) {
+            if self.neighbours.is_some() {
                 followed.push(partition);
             }
             batch.guards.push(Guard { key: key.clone(), expected: before });
@@ -148,7 +153,7 @@ impl MetaService {
             }
         }
         // Sessions that register after this have nothing there yet.
-        self.expect_sessions(&followed).await?;
+        let living = self.expect_sessions(&followed).await?;
         for (partition, owner) in owners {
             self.forget_partition(partition);
             let mut executor = self.executors.lock(partition)?;
@@ -156,13 +161,9 @@ impl MetaService {
             executor.owner = owner;
             executor.stand(standing);
         }
-        Ok(())
-    }
-
-    /// Whether a record is that of an earlier process of this node: its sessions register again, and so forget all that it told them.
-    fn is_of_this_node(&self, record: Option<&[u8]>) -> bool {
-        let owner = record.and_then(|record| Owner::decode(record).ok());
-        owner.is_some_and(|owner| owner.node == self.options.node.0 && !owner.released)
+        // Who waits for recalls learns of it now.
+        living.iter().filter_map(|id| self.sessions.find(*id)).for_each(|session| session.wake());
+        Ok(living)
     }
 
     /// What was granted and read here when the partition was this service's before.
@@ -172,9 +173,10 @@ impl MetaService {
         self.locks.forget_partition(partition);
     }
 
-    /// Settles what was left in partitions, and opens them when the sessions that may have something open there are back.
-    async fn bring_up(self: Arc<Self>, partitions: Vec<PartitionId>) {
-        while let Err(error) = self.recover_in(&partitions).await {
+    /// Settles what was left in partitions, and opens them when the sessions that may have something open there are back. What those have left is
+    /// settled when they follow, or are ended.
+    async fn bring_up(self: Arc<Self>, partitions: Vec<PartitionId>, living: BTreeSet<SessionId>) {
+        while let Err(error) = self.settle_left(&partitions, |session| !living.contains(&session)).await {
             tracing::warn!(%error, "partitions that were adopted are not settled yet");
             if self.stopping.is_set() {
                 return;

@@ -25,22 +25,25 @@ pub struct Recovery {
 impl MetaService {
     /// Ends all sessions of an earlier run but those of other processes, which may come back. To be called before the first request, when the storage services answer.
     pub async fn recover(&self) -> Result<Recovery> {
-        let recovery = self.recover_in(&self.owned()).await?;
+        let recovery = match self.grace.is_on() {
+            // Those that may come back go on where they were, and files without a name may be open there.
+            true => self.settle_left(&self.owned(), |session| !self.grace.is_expected(session)).await?,
+            false => self.end_sessions(&self.owned(), |_| true).await?,
+        };
         // Chunks that the earlier run was still deleting.
         self.doomed.set();
         Ok(recovery)
     }
 
-    /// The same for some partitions.
-    pub(crate) async fn recover_in(&self, partitions: &[PartitionId]) -> Result<Recovery> {
-        if !self.grace.is_on() {
-            return self.end_sessions(partitions, |_| true).await;
-        }
-        // Those that may come back go on where they were, and files without a name may be open there.
+    /// Settles the files that sessions were writing which are over.
+    pub(crate) async fn settle_left(
+        &self,
+        partitions: &[PartitionId],
+        is_over: impl Fn(SessionId) -> bool,
+    ) -> Result<Recovery> {
         let mut recovery = Recovery::default();
         for &partition in partitions {
-            let ends = |session| !self.grace.is_expected(session);
-            self.settle_files(partition, &ends, &mut recovery).await?;
+            self.settle_files(partition, &is_over, &mut recovery).await?;
         }
         Ok(recovery)
     }

@@ -43,6 +43,9 @@ struct Hosts {
     /// Clients.
     #[arg(long, default_value_t = HostsOptions::default().clients)]
     clients: u32,
+    /// Metadata hosts; with several, partitions move from one to another.
+    #[arg(long, default_value_t = HostsOptions::default().metas)]
+    metas: u32,
     /// Things that go wrong in each run.
     #[arg(long, default_value_t = HostsOptions::default().faults)]
     faults: u32,
@@ -96,6 +99,7 @@ fn run_machine(arguments: &Arguments, seeds: Range<u64>) -> ExitCode {
 fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
     let options = HostsOptions {
         clients: hosts.clients.max(1),
+        metas: hosts.metas.max(1),
         faults: hosts.faults,
         shared_writes: hosts.shared_writes,
         holes: hosts.holes,

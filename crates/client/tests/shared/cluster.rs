@@ -31,7 +31,7 @@ pub(crate) const RDWR: u32 = 2;
 pub(crate) const ROOT: Credentials = Credentials { uid: 0, gid: 0, pid: 1 };
 const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
 const PARTITIONS: u16 = 4;
-const LOG_BYTES: u64 = 256 * 1024;
+pub(crate) const LOG_BYTES: u64 = 256 * 1024;
 const CAPACITY: u64 = 1 << 40;
 
 /// A running cluster.
@@ -219,19 +219,19 @@ pub(crate) fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
     bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }
 
-fn targets() -> impl Iterator<Item = TargetId> {
+pub(crate) fn targets() -> impl Iterator<Item = TargetId> {
     (1..=TARGETS).map(TargetId)
 }
 
-fn directory(target: TargetId) -> PathBuf {
+pub(crate) fn directory(target: TargetId) -> PathBuf {
     PathBuf::from(format!("/targets/t{target}"))
 }
 
-fn identity(target: TargetId) -> Identity {
+pub(crate) fn identity(target: TargetId) -> Identity {
     Identity { cluster: "00000000-0000-4000-8000-000000000001".into(), target }
 }
 
-fn cluster_map() -> ClusterMap {
+pub(crate) fn cluster_map() -> ClusterMap {
     let target = |id: TargetId| Target {
         id,
         node: NodeId(1),

@@ -6,7 +6,9 @@
 
 mod appends;
 mod cluster;
+mod company;
 mod kernel;
+mod moves;
 mod names;
 mod sessions;
 mod silence;

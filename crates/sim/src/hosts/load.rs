@@ -59,13 +59,20 @@ pub(super) struct Program {
     pub(super) number: u32,
     /// Clients that the blocks are dealt out to in turn, for writing; 1: everybody writes everywhere.
     pub(super) writers: u32,
+    /// Directories over which everything is spread; 0: it is all in the root directory.
+    pub(super) dirs: u64,
 }
 
 /// Makes the files that programs use, full of zeros: as data, or as one hole.
-pub(super) async fn prepare(client: &Client, holes: bool) -> Result<()> {
+pub(super) async fn prepare(client: &Client, dirs: u64, holes: bool) -> Result<()> {
+    for dir in 0..dirs {
+        let made = client.mkdir(ROOT_USER, InodeId::ROOT, dir_name(dir).as_bytes(), 0o755, 0).await?;
+        client.forget(made.ino, 1);
+    }
     for file in 0..FILES {
         let name = file_name(file);
-        let created = client.create(ROOT_USER, InodeId::ROOT, name.as_bytes(), 0o100644, 0, O_EXCL_RDWR);
+        let parent = parent_of(client, file, dirs).await?;
+        let created = client.create(ROOT_USER, parent, name.as_bytes(), 0o100644, 0, O_EXCL_RDWR);
         let (attr, handle) = created.await?;
         if !holes {
             let zeros = IoBuf::alloc((BLOCKS * STRIDE) as usize);
@@ -77,6 +84,20 @@ pub(super) async fn prepare(client: &Client, holes: bool) -> Result<()> {
         client.forget(attr.ino, 1);
     }
     Ok(())
+}
+
+fn dir_name(dir: u64) -> String {
+    format!("dir{dir}")
+}
+
+/// The directory of the file or name with a number.
+async fn parent_of(client: &Client, number: u64, dirs: u64) -> Result<InodeId> {
+    if dirs == 0 {
+        return Ok(InodeId::ROOT);
+    }
+    let dir = client.lookup(ROOT_USER, InodeId::ROOT, dir_name(number % dirs).as_bytes()).await?;
+    client.forget(dir.ino, 1);
+    Ok(dir.ino)
 }
 
 fn file_name(file: u64) -> String {
@@ -102,7 +123,7 @@ impl Program {
     pub(super) async fn run(self) {
         while !self.journal.stop.get() && !self.client.is_over() {
             match below(3) {
-                0 => self.use_name(&format!("name{}", below(NAMES))).await,
+                0 => self.use_name(below(NAMES)).await,
                 _ => self.use_file(below(FILES), 1 + below(MAX_PER_OPEN)).await,
             }
             rt::sleep(std::time::Duration::from_nanos(below(MAX_PAUSE_NS))).await;
@@ -112,7 +133,7 @@ impl Program {
     /// Reads every block and looks every name up, so that the end of the history says what is left.
     pub(super) async fn look_at_everything(&self) {
         for name in 0..NAMES {
-            self.look(&format!("name{name}")).await;
+            self.look(name).await;
         }
         for file in 0..FILES {
             let Some(handle) = self.open(file).await else { continue };
@@ -144,7 +165,10 @@ impl Program {
 
     async fn open(&self, file: u64) -> Option<Arc<Handle>> {
         let name = file_name(file);
-        let attr = self.client.lookup(ROOT_USER, InodeId::ROOT, name.as_bytes()).await;
+        let attr = match parent_of(&self.client, file, self.dirs).await {
+            Ok(parent) => self.client.lookup(ROOT_USER, parent, name.as_bytes()).await,
+            Err(error) => Err(error),
+        };
         let opened = match attr {
             Ok(attr) => {
                 let opened = self.client.open(ROOT_USER, attr.ino, O_RDWR).await;
@@ -204,7 +228,7 @@ impl Program {
         self.record(object_of(file, block), written, write).await;
     }
 
-    async fn use_name(&self, name: &str) {
+    async fn use_name(&self, name: u64) {
         match below(3) {
             0 => self.create(name).await,
             1 => self.unlink(name).await,
@@ -212,11 +236,21 @@ impl Program {
         }
     }
 
-    async fn create(&self, name: &str) {
+    /// The directory of a name. Those of files come first.
+    async fn parent(&self, name: u64) -> Result<InodeId> {
+        parent_of(&self.client, FILES + name, self.dirs).await
+    }
+
+    async fn create(&self, number: u64) {
+        let name = format!("name{number}");
         let create = async {
-            let created =
-                self.client.create(ROOT_USER, InodeId::ROOT, name.as_bytes(), 0o100644, 0, O_EXCL_RDWR);
-            match created.await {
+            let created = match self.parent(number).await {
+                Ok(parent) => {
+                    self.client.create(ROOT_USER, parent, name.as_bytes(), 0o100644, 0, O_EXCL_RDWR).await
+                }
+                Err(error) => Err(error),
+            };
+            match created {
                 Ok((attr, handle)) => {
                     self.client.release(handle).await;
                     self.client.forget(attr.ino, 1);
@@ -227,24 +261,34 @@ impl Program {
                 Err(error) => Some(refused("create", &error)),
             }
         };
-        self.record(name.into(), Event::Create { inode: None }, create).await;
+        self.record(name.clone(), Event::Create { inode: None }, create).await;
     }
 
-    async fn unlink(&self, name: &str) {
+    async fn unlink(&self, number: u64) {
+        let name = format!("name{number}");
         let unlink = async {
-            match self.client.unlink(ROOT_USER, InodeId::ROOT, name.as_bytes()).await {
+            let removed = match self.parent(number).await {
+                Ok(parent) => self.client.unlink(ROOT_USER, parent, name.as_bytes()).await,
+                Err(error) => Err(error),
+            };
+            match removed {
                 Ok(_) => Some(Event::Unlink),
                 Err(error) if error.errno == Errno::ENOENT => Some(Event::UnlinkMissing),
                 Err(error) if is_open(&error) => None,
                 Err(error) => Some(refused("unlink", &error)),
             }
         };
-        self.record(name.into(), Event::Unlink, unlink).await;
+        self.record(name.clone(), Event::Unlink, unlink).await;
     }
 
-    async fn look(&self, name: &str) {
+    async fn look(&self, number: u64) {
+        let name = format!("name{number}");
         let look = async {
-            match self.client.lookup(ROOT_USER, InodeId::ROOT, name.as_bytes()).await {
+            let found = match self.parent(number).await {
+                Ok(parent) => self.client.lookup(ROOT_USER, parent, name.as_bytes()).await,
+                Err(error) => Err(error),
+            };
+            match found {
                 Ok(attr) => {
                     self.client.forget(attr.ino, 1);
                     Some(Event::Look { inode: attr.ino.0 })
@@ -254,7 +298,7 @@ impl Program {
                 Err(error) => Some(refused("lookup", &error)),
             }
         };
-        self.record(name.into(), Event::LookMissing, look).await;
+        self.record(name.clone(), Event::LookMissing, look).await;
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! Power isn't cut here: what survives that is the business of the other scenario ([`crate::run_seed`]).
 
+mod company;
 mod load;
 mod process;
 mod run;

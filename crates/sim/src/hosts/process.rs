@@ -1,5 +1,6 @@
 //! The processes of a cluster, each on its host.
 
+use super::company::Office;
 use crate::cluster::{
     HASH_KEY, LOG_BYTES, PARTITIONS, PATTERN, StorageChannel, cluster_map, directory, identity, store_error,
     targets,
@@ -43,9 +44,11 @@ type Touched = (TargetId, Vec<InodeId>);
 #[derive(Clone)]
 pub(super) struct Site {
     pub(super) engine: Arc<Memory>,
-    pub(super) meta_ip: Ipv4Addr,
     /// The host that has the store, if it isn't the metadata host.
     pub(super) store_ip: Option<Ipv4Addr>,
+    /// Metadata hosts; where there are several, management deals the partitions out to them.
+    pub(super) meta_ips: Vec<Ipv4Addr>,
+    pub(super) office: Option<Office>,
     /// Storage hosts; targets are dealt out to them in turn.
     pub(super) storage_ips: Vec<Ipv4Addr>,
     /// Files that targets found changing when they started.
@@ -107,7 +110,7 @@ impl Site {
         self.tidy(&meta).await?;
         rt::spawn(meta.clone().background());
         let service: Arc<dyn Handler<MetaRequest, MetaResponse>> = meta.clone();
-        let _server = serve("metadata".into(), self.meta_ip, Router::new().with(service))?;
+        let _server = serve("metadata".into(), self.meta_ips[0], Router::new().with(service))?;
         loop {
             rt::sleep(TIDY_INTERVAL).await;
             // What fails is tried again.
@@ -150,11 +153,15 @@ impl Site {
     /// A client, on the host that runs.
     pub(super) async fn client(&self, session: SessionId) -> Result<Arc<Client>> {
         let identity = new_identity("client");
+        let (meta, map) = match &self.office {
+            None => (Channel::remote(peer("metadata".into(), self.meta_ips[0], &identity)).into(), map()),
+            Some(_) => self.mapped(&identity).await?,
+        };
         let client = Client::new(ClientOptions {
             session,
-            meta: Channel::remote(peer("metadata".into(), self.meta_ip, &identity)).into(),
+            meta,
             storage: self.storage_channels(&identity).into(),
-            map: map(),
+            map,
             server_cache: false,
             alone: false,
         });
@@ -163,7 +170,7 @@ impl Site {
         Ok(client)
     }
 
-    fn storage_channels(&self, identity: &ClientIdentity) -> HashMap<TargetId, StorageChannel> {
+    pub(super) fn storage_channels(&self, identity: &ClientIdentity) -> HashMap<TargetId, StorageChannel> {
         let addresses = self.storage_ips.iter().enumerate();
         let peers: Vec<Arc<Peer>> =
             addresses.map(|(index, ip)| peer(format!("storage host {index}"), *ip, identity)).collect();
@@ -181,18 +188,27 @@ fn map() -> MapHandle {
     Arc::new(RwLock::new(Arc::new(cluster_map())))
 }
 
-fn new_identity(name: &str) -> ClientIdentity {
+pub(super) fn new_identity(name: &str) -> ClientIdentity {
     ClientIdentity { cluster: CLUSTER.into(), name: name.into(), client: rt::random_u64() }
 }
 
-fn peer(name: String, ip: Ipv4Addr, identity: &ClientIdentity) -> Arc<Peer> {
+pub(super) fn peer(name: String, ip: Ipv4Addr, identity: &ClientIdentity) -> Arc<Peer> {
+    peer_with(name, ip, identity, CALL_TIMEOUT)
+}
+
+pub(super) fn peer_with(
+    name: String,
+    ip: Ipv4Addr,
+    identity: &ClientIdentity,
+    timeout: Duration,
+) -> Arc<Peer> {
     let mut options = PeerOptions::new(name, vec![SocketAddr::from((ip, PORT))], identity.clone());
-    options.timeout = CALL_TIMEOUT;
+    options.timeout = timeout;
     options.liveness = LIVENESS;
     Peer::new(options)
 }
 
-fn serve(name: String, ip: Ipv4Addr, router: Router) -> Result<Arc<Server>> {
+pub(super) fn serve(name: String, ip: Ipv4Addr, router: Router) -> Result<Arc<Server>> {
     let options = ServerOptions {
         listen: vec![SocketAddr::from((ip, PORT))],
         cores: 1,

@@ -1,5 +1,6 @@
 //! One run: a cluster, its load, and what goes wrong.
 
+use super::company::Office;
 use super::load::{Journal, Program, prepare};
 use super::process::{CALL_TIMEOUT, RESTART_PAUSE, Site, set_pattern};
 use history::{Limits, judge};
@@ -26,6 +27,19 @@ const MAX_QUIET_MS: u64 = 1_000;
 /// Chances in a million that a piece of a stream breaks its connection.
 const RESETS_PER_MILLION: u32 = 300;
 
+/// With several metadata services: directories over which names and files are spread, more than partitions.
+const DIRECTORIES: u64 = 6;
+/// How long some faults last then, so that management gives partitions to others.
+const MAX_LONG_MS: u64 = 30_000;
+/// How long everybody gets to recover then: a service that was taken for dead gets partitions back, and whoever adopts some waits up to 15 s
+/// for sessions and as long again to end those that are gone.
+const RECOVERY_OF_SEVERAL: Duration = Duration::from_secs(60);
+/// How long a client looks for a service that executes a partition.
+const SEARCH_TIME: Duration = Duration::from_secs(60);
+/// Clocks differ by so much then, and run so much faster or slower, millionths.
+const MAX_AHEAD_NS: u64 = 10_000_000_000;
+const MAX_DRIFT_PPM: u64 = 2_000;
+
 /// What a run is to do.
 #[derive(Clone, Copy, Debug)]
 pub struct HostsOptions {
@@ -35,6 +49,8 @@ pub struct HostsOptions {
     pub programs: u32,
     /// Storage hosts.
     pub storages: usize,
+    /// Metadata hosts. With more than one there is a host for management, which moves partitions from one to another.
+    pub metas: u32,
     /// Things that go wrong.
     pub faults: u32,
     /// Whether clients write each other's blocks. Runs can fail then: a write that is repeated, since its connection broke, after
@@ -59,6 +75,7 @@ impl Default for HostsOptions {
             clients: 1,
             programs: 3,
             storages: 3,
+            metas: 1,
             faults: 30,
             shared_writes: false,
             holes: false,
@@ -102,11 +119,11 @@ pub struct HostsViolation {
 
 impl fmt::Display for HostsViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HostsOptions { clients, faults, shared_writes, holes, far_store, .. } = self.options;
+        let HostsOptions { clients, metas, faults, shared_writes, holes, far_store, .. } = self.options;
         writeln!(f, "seed {}, step {}: {}", self.seed, self.step, self.cause)?;
         write!(
             f,
-            "to replay: cargo run -p sim -- --seed {} hosts --clients {clients} --faults {faults}",
+            "to replay: cargo run -p sim -- --seed {} hosts --clients {clients} --metas {metas} --faults {faults}",
             self.seed
         )?;
         let switches =
@@ -118,7 +135,8 @@ impl fmt::Display for HostsViolation {
 struct Run {
     options: HostsOptions,
     world: World,
-    meta: HostId,
+    metas: Vec<HostId>,
+    management: Option<HostId>,
     storages: Vec<HostId>,
     clients: Vec<HostId>,
     /// The host that has nothing but the store.
@@ -138,6 +156,12 @@ pub fn run_hosts_seed(seed: u64, options: HostsOptions) -> Result<HostsSummary, 
     run.all().map_err(|cause| Box::new(HostsViolation { seed, options, step: run.world.steps(), cause }))
 }
 
+fn set_askew(world: &mut World, host: HostId) {
+    let ahead_ns = (world.random() % MAX_AHEAD_NS) as i64;
+    let drift_ppm = (world.random() % (2 * MAX_DRIFT_PPM)) as i32 - MAX_DRIFT_PPM as i32;
+    world.set_clock(host, ahead_ns, drift_ppm);
+}
+
 impl Run {
     fn new(seed: u64, options: HostsOptions) -> Run {
         let mut world = World::new(seed);
@@ -145,15 +169,24 @@ impl Run {
             resets_per_million: RESETS_PER_MILLION,
             ..NetworkOptions::default()
         });
-        let meta = world.add_host("metadata");
+        let mut metas = vec![world.add_host("metadata")];
         let storages: Vec<HostId> =
             (0..options.storages).map(|index| world.add_host(&format!("storage {index}"))).collect();
-        let clients = (0..options.clients).map(|index| world.add_host(&format!("client {index}"))).collect();
+        let clients: Vec<HostId> =
+            (0..options.clients).map(|index| world.add_host(&format!("client {index}"))).collect();
+        metas.extend((1..options.metas).map(|index| world.add_host(&format!("metadata {index}"))));
+        let management = (options.metas > 1).then(|| world.add_host("management"));
+        if options.metas > 1 {
+            let all = metas.iter().chain(&storages).chain(&clients).chain(&management);
+            all.copied().collect::<Vec<_>>().into_iter().for_each(|host| set_askew(&mut world, host));
+        }
         // Last, so that the other hosts are the same without it.
         let store = options.far_store.then(|| world.add_host("store"));
+        let office = management.map(|host| Office { ip: world.ip(host), engine: Arc::new(Memory::new()) });
         let site = Site {
             engine: Arc::new(Memory::new()),
-            meta_ip: world.ip(meta),
+            meta_ips: metas.iter().map(|host| world.ip(*host)).collect(),
+            office,
             store_ip: store.map(|host| world.ip(host)),
             storage_ips: storages.iter().map(|host| world.ip(*host)).collect(),
             touched: Rc::default(),
@@ -161,7 +194,8 @@ impl Run {
         Run {
             options,
             world,
-            meta,
+            metas,
+            management,
             storages,
             clients,
             store,
@@ -209,12 +243,14 @@ impl Run {
             self.start_storage(index);
         }
         self.start_store();
-        self.start_meta();
+        self.start_management();
+        (0..self.metas.len()).for_each(|index| self.start_meta(index));
         let (site, session, holes) = (self.site.clone(), self.new_session(), self.options.holes);
+        let dirs = self.dirs();
         self.run_on(self.clients[0], "making files", async move {
             let client = site.client(session).await?;
             set_pattern(&client).await?;
-            prepare(&client, holes).await?;
+            prepare(&client, dirs, holes).await?;
             client.shutdown().await
         })
     }
@@ -236,8 +272,29 @@ impl Run {
         });
     }
 
-    fn start_meta(&mut self) {
-        self.world.spawn(self.meta, self.site.clone().serve_meta());
+    fn start_meta(&mut self, index: usize) {
+        let site = self.site.clone();
+        if self.metas.len() == 1 {
+            return self.world.spawn(self.metas[index], site.serve_meta());
+        }
+        self.world.spawn(self.metas[index], async move {
+            let Err(error) = site.serve_share(index).await else { return };
+            panic!("metadata host {index} doesn't start: {error}");
+        });
+    }
+
+    fn start_management(&mut self) {
+        let Some(host) = self.management else { return };
+        let serve = self.site.clone().serve_management();
+        self.world.spawn(host, async move {
+            let Err(error) = serve.await else { return };
+            panic!("management doesn't start: {error}");
+        });
+    }
+
+    /// Directories over which names and files are spread; none: all are in the root directory.
+    fn dirs(&self) -> u64 {
+        if self.metas.len() > 1 { DIRECTORIES } else { 0 }
     }
 
     fn new_session(&mut self) -> SessionId {
@@ -249,6 +306,7 @@ impl Run {
         let (site, journal) = (self.site.clone(), self.journal.clone());
         let programs = self.options.programs;
         let writers = if self.options.shared_writes { 1 } else { self.options.clients };
+        let dirs = self.dirs();
         self.world.spawn(self.clients[index], async move {
             while !journal.stop.get() {
                 // The metadata service may be away for now.
@@ -258,7 +316,7 @@ impl Run {
                 };
                 let program = |number| {
                     let (client, journal) = (client.clone(), journal.clone());
-                    Program { client, journal, host: index as u32, number, writers }.run()
+                    Program { client, journal, host: index as u32, number, writers, dirs }.run()
                 };
                 // When its session was ended, it mounts again.
                 rt::join_all((0..programs).map(program).collect()).await;
@@ -280,8 +338,8 @@ impl Run {
     }
 
     fn all_hosts(&self) -> Vec<HostId> {
-        let all = [self.meta].into_iter().chain(self.store);
-        all.chain(self.storages.iter().copied()).chain(self.clients.iter().copied()).collect()
+        let metas = self.metas.iter().take(1).chain(&self.storages).chain(&self.clients);
+        metas.chain(self.metas.iter().skip(1)).chain(&self.management).chain(&self.store).copied().collect()
     }
 
     /// Something goes wrong, or is repaired.
@@ -300,6 +358,10 @@ impl Run {
             _ => return self.repair(),
         }
         self.summary.cuts += 1;
+        // Long enough for management to take a host for dead.
+        if self.metas.len() > 1 && self.below(4) == 0 {
+            self.let_pass(MAX_LONG_MS);
+        }
     }
 
     fn kill_storage(&mut self) {
@@ -314,11 +376,27 @@ impl Run {
     }
 
     fn kill_meta(&mut self) {
-        self.world.kill(self.meta);
-        self.site.engine.kill();
         self.summary.kills += 1;
+        if self.metas.len() == 1 {
+            self.world.kill(self.metas[0]);
+            self.site.engine.kill();
+            self.let_pass(MAX_DEAD_MS);
+            return self.start_meta(0);
+        }
+        let (index, limit) = match self.below(self.metas.len() as u64 + 1) as usize {
+            index if index < self.metas.len() => (index, [MAX_DEAD_MS, MAX_LONG_MS][self.below(2) as usize]),
+            _ => return self.kill_management(),
+        };
+        self.world.kill(self.metas[index]);
+        self.let_pass(limit);
+        self.start_meta(index);
+    }
+
+    fn kill_management(&mut self) {
+        let Some(host) = self.management else { return };
+        self.world.kill(host);
         self.let_pass(MAX_DEAD_MS);
-        self.start_meta();
+        self.start_management();
     }
 
     fn kill_store(&mut self) {
@@ -348,7 +426,7 @@ impl Run {
 
     /// Now that everything works, operations must return again, and none may have taken too long.
     fn see_progress(&mut self) -> Result<(), String> {
-        self.world.advance(RECOVERY);
+        self.world.advance(if self.metas.len() > 1 { RECOVERY_OF_SEVERAL } else { RECOVERY });
         let before = self.journal.returned.get();
         self.world.advance(PROGRESS);
         let returned = self.journal.returned.get() - before;
@@ -363,10 +441,11 @@ impl Run {
 
     fn look_at_everything(&mut self) -> Result<(), String> {
         let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
-        let host = self.clients[0];
+        let (host, dirs) = (self.clients[0], self.dirs());
         self.run_on(host, "looking at everything", async move {
             let client = site.client(session).await?;
-            Program { client, journal, host: 0, number: u32::MAX, writers: 1 }.look_at_everything().await;
+            let program = Program { client, journal, host: 0, number: u32::MAX, writers: 1, dirs };
+            program.look_at_everything().await;
             Ok(())
         })
     }
@@ -378,8 +457,12 @@ impl Run {
         }
         let longest = Duration::from_nanos(self.journal.longest_ns.get());
         // A stopped process can't return; it is stopped for as long as other faults take.
-        let limit = CALL_TIMEOUT * CALLS_PER_OPERATION
-            + Duration::from_millis(MAX_QUIET_MS + MAX_DEAD_MS) * self.options.faults;
+        let (call, fault_ms) = match self.metas.len() {
+            1 => (CALL_TIMEOUT, MAX_QUIET_MS + MAX_DEAD_MS),
+            // A request waits until somebody executes its partition.
+            _ => (CALL_TIMEOUT + SEARCH_TIME, MAX_QUIET_MS + MAX_LONG_MS),
+        };
+        let limit = call * CALLS_PER_OPERATION + Duration::from_millis(fault_ms) * self.options.faults;
         if longest > limit {
             return Err(format!("an operation took {longest:?}, more than {limit:?}"));
         }
