@@ -175,12 +175,14 @@ impl MetaService {
 
     /// Settles what was left in partitions, and opens them when the sessions that may have something open there are back. What those have left is
     /// settled when they follow, or are ended.
-    async fn bring_up(self: Arc<Self>, partitions: Vec<PartitionId>, living: BTreeSet<SessionId>) {
+    async fn bring_up(self: Arc<Self>, mut partitions: Vec<PartitionId>, living: BTreeSet<SessionId>) {
         while let Err(error) = self.settle_left(&partitions, |session| !living.contains(&session)).await {
             tracing::warn!(%error, "partitions that were adopted are not settled yet");
             if self.stopping.is_set() {
                 return;
             }
+            // What has gone on to another service is settled there.
+            partitions.retain(|partition| self.is_owned(*partition));
             rt::sleep(RETRY_TIME).await;
         }
         self.open_settled(&partitions);
@@ -251,6 +253,7 @@ impl MetaService {
         }
         self.executors.lock(partition)?.leave();
         self.forget_partition(partition);
+        self.forget_follows(partition);
         tracing::info!(partition = partition.0, "a partition is given up");
         Ok(())
     }

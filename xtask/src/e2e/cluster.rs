@@ -61,7 +61,8 @@ impl ClusterRig {
     /// A storage node with one target, which runs.
     fn add_node(&mut self, name: &str) -> TestResult {
         self.join(name, "storage")?;
-        let (dir, target) = (self.text(&self.dir(name)), self.text(&self.base.join(format!("target-{name}"))));
+        let (dir, target) =
+            (self.text(&self.dir(name)), self.text(&self.base.join(format!("target-{name}"))));
         self.ok(&["target", "add", &target, "--dir", &dir]).map(drop)
     }
 
@@ -344,7 +345,8 @@ fn shuffle(from: &Path, to: &Path, round: usize) -> TestResult {
         fs::rename(old.join(&name), new.join(format!("moved-{name}"))).at("rename to another directory")?;
         fs::hard_link(new.join(format!("moved-{name}")), old.join(format!("link-{name}"))).at("link")?;
         fs::create_dir_all(old.join("sub").join(&name)).at("mkdir")?;
-        fs::rename(old.join("sub").join(&name), new.join(format!("sub-{name}"))).at("rename of a directory")?;
+        fs::rename(old.join("sub").join(&name), new.join(format!("sub-{name}")))
+            .at("rename of a directory")?;
         fs::remove_dir(new.join(format!("sub-{name}"))).at("rmdir")?;
     }
     Ok(())
