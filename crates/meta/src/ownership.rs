@@ -152,8 +152,6 @@ impl MetaService {
                 return Err(Error::new(Errno::EBUSY, message));
             }
         }
-        // Sessions that register after this have nothing there yet.
-        let living = self.expect_sessions(&followed).await?;
         for (partition, owner) in owners {
             self.forget_partition(partition);
             let mut executor = self.executors.lock(partition)?;
@@ -161,6 +159,16 @@ impl MetaService {
             executor.owner = owner;
             executor.stand(standing);
         }
+        // Sessions that register after this have nothing there yet.
+        let living = match self.expect_sessions(&followed).await {
+            Ok(living) => living,
+            Err(error) => {
+                for &partition in partitions {
+                    self.executors.lock(partition)?.leave();
+                }
+                return Err(error);
+            }
+        };
         // Who waits for recalls learns of it now.
         living.iter().filter_map(|id| self.sessions.find(*id)).for_each(|session| session.wake());
         Ok(living)
