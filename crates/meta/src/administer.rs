@@ -63,7 +63,7 @@ impl MetaService {
     }
 
     /// All sessions, as management shows them.
-    pub(crate) fn session_infos(&self) -> Vec<wire::mgmt::SessionInfo> {
+    pub fn session_infos(&self) -> Vec<wire::mgmt::SessionInfo> {
         let info = |session: SessionStatus| wire::mgmt::SessionInfo {
             session: session.id,
             client: match session.kind {

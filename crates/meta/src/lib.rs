@@ -11,6 +11,9 @@
 //!
 //! It isn't on the way of data, and sees chunks only to settle what a dead client left and to delete what was unlinked.
 //!
+//! Services of a cluster share the partitions: each executes those that the map gives it (`ownership`), and borrows those of others for a command that
+//! needs them (`errand`, `lending`).
+//!
 //! Invariants:
 //! - An answer tells only what is committed: not what its own writes do, and not what it has seen of others', before a crash
 //!   of the process can't take it back any more.
@@ -19,6 +22,7 @@
 //! - Locks of partitions are taken in ascending order, and nobody waits for anything while holding one.
 //! - A lease is granted while the partition of its inode is held, and what changes an inode holds that partition, too: nothing slips in
 //!   between an answer and the lease that comes with it.
+//! - Whoever has partitions to itself while it waits has taken them in ascending order, over all services, and waits for no session.
 //! - Nothing is run on top of a commit across partitions before it is in: losing one of them must not leave its writes
 //!   under later ones of the other.
 

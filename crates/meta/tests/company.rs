@@ -5,6 +5,7 @@
 mod support;
 
 use rt::sim::Machine;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
@@ -353,9 +354,10 @@ async fn live(client: Rc<Roaming>, steps: usize) {
 }
 
 /// Partitions move, services die and come back.
-async fn disturb(cluster: Rc<Cluster>, deaths: bool) {
+async fn disturb(cluster: Rc<Cluster>, deaths: bool, moves: Rc<Cell<u32>>) {
     loop {
-        rt::sleep(Duration::from_millis(rt::random_u64() % 3000)).await;
+        moves.set(moves.get() + 1);
+        rt::sleep(Duration::from_millis(rt::random_u64() % 200)).await;
         let victim = NodeId(2 + (rt::random_u64() % 2) as u32);
         match rt::random_u64() % 4 {
             0 if deaths && cluster.living.lock().contains_key(&victim) => {
@@ -377,14 +379,16 @@ async fn disturb(cluster: Rc<Cluster>, deaths: bool) {
 fn against_the_model(seed: u64, (moves, deaths, lost): (bool, bool, Option<u64>)) {
     simulated(seed, 3, async move |cluster| {
         *cluster.lost.lock() = lost;
+        let moved = Rc::new(Cell::new(0));
         if moves {
-            rt::spawn(disturb(cluster.clone(), deaths));
+            rt::spawn(disturb(cluster.clone(), deaths, moved.clone()));
         }
         let clients: Vec<_> = (1..=3).map(|session| Roaming::new(&cluster, session)).collect();
         clients.iter().for_each(|client| client.lost.set(lost));
-        let steps = if moves { 120 } else { 300 };
+        let steps = 300;
         rt::join_all(clients.iter().map(|client| live(client.clone(), steps)).collect()).await;
         clients.iter().for_each(|client| client.stopping.set(true));
+        assert!(!moves || moved.get() > 5, "{} disturbances are too few", moved.get());
     });
 }
 

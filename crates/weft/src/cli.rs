@@ -57,6 +57,9 @@ pub enum Command {
     /// Pools: named sets of targets
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Metadata services, and the partitions that they execute
+    #[command(subcommand)]
+    Meta(MetaCommand),
     /// Sessions: the clients
     #[command(subcommand)]
     Session(SessionCommand),

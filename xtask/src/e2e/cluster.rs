@@ -16,6 +16,7 @@ use std::time::Duration;
 pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "cluster_of_processes", scope: Scope::Own, minutes: 5, run: two_nodes_two_mounts },
     TestCase { name: "cluster_survives_a_killed_node", scope: Scope::Own, minutes: 5, run: killed_node },
+    TestCase { name: "cluster_of_metadata_nodes", scope: Scope::Own, minutes: 8, run: metadata_nodes },
     TestCase { name: "cluster_refusals", scope: Scope::Own, minutes: 5, run: refusals },
 ];
 
@@ -59,16 +60,35 @@ impl ClusterRig {
 
     /// A storage node with one target, which runs.
     fn add_node(&mut self, name: &str) -> TestResult {
+        self.join(name, "storage")?;
+        let (dir, target) =
+            (self.text(&self.dir(name)), self.text(&self.base.join(format!("target-{name}"))));
+        self.ok(&["target", "add", &target, "--dir", &dir]).map(drop)
+    }
+
+    /// A node, which runs.
+    fn join(&mut self, name: &str, roles: &str) -> TestResult {
         let token = self.ok(&["cluster", "token", "--dir", &self.text(&self.dir("m"))])?.stdout;
         let token_file = self.base.join("token");
         fs::write(&token_file, token).at("token")?;
         let (dir, listen) = (self.text(&self.dir(name)), free_address()?);
         let file = self.text(&token_file);
         let line = ["node", "join", &file, "--dir", &dir, "--listen", &listen, "--name", name];
-        self.ok(&[&line[..], &["--roles", "storage", "--protection", self.protection]].concat())?;
-        self.serve(name)?;
-        let target = self.text(&self.base.join(format!("target-{name}")));
-        self.ok(&["target", "add", &target, "--dir", &dir]).map(drop)
+        self.ok(&[&line[..], &["--roles", roles, "--protection", self.protection]].concat())?;
+        self.serve(name)
+    }
+
+    /// Waits until the metadata services execute so many partitions, by node.
+    fn wait_for_partitions(&self, counts: &[usize]) -> TestResult {
+        let dir = self.text(&self.dir("m"));
+        let mut last = serde_json::Value::Null;
+        let reached = process::eventually(NOTICE_DEADLINE, || {
+            last = self.json(&["meta", "list", "--dir", &dir]).unwrap_or_default();
+            let executed = |meta: &serde_json::Value| meta["executed"].as_array().map_or(0, Vec::len);
+            last.as_array().is_some_and(|metas| metas.iter().map(executed).eq(counts.iter().copied()))
+        });
+        ensure!(reached, "the services should execute {counts:?} partitions: {last}");
+        Ok(())
     }
 
     /// Starts a node in the background and waits until it serves.
@@ -337,6 +357,76 @@ fn killed_node(stage: &Stage) -> TestResult {
     (1..=3).try_for_each(|seed| check_files(&again, seed))
 }
 
+/// Directories whose inodes spread over all metadata services, with files that move between them.
+fn shuffle(from: &Path, to: &Path, round: usize) -> TestResult {
+    for i in 0..24 {
+        let (old, new) = (from.join(format!("dir{i}")), to.join(format!("dir{}", (i + 7) % 24)));
+        let name = format!("{round}-{i}");
+        fs::write(old.join(&name), &name).at("write")?;
+        fs::rename(old.join(&name), new.join(format!("moved-{name}"))).at("rename to another directory")?;
+        fs::hard_link(new.join(format!("moved-{name}")), old.join(format!("link-{name}"))).at("link")?;
+        fs::create_dir_all(old.join("sub").join(&name)).at("mkdir")?;
+        fs::rename(old.join("sub").join(&name), new.join(format!("sub-{name}")))
+            .at("rename of a directory")?;
+        fs::remove_dir(new.join(format!("sub-{name}"))).at("rmdir")?;
+    }
+    Ok(())
+}
+
+fn check_shuffled(at: &Path, round: usize) -> TestResult {
+    for i in 0..24 {
+        let name = format!("{round}-{i}");
+        let moved = at.join(format!("dir{}", (i + 7) % 24)).join(format!("moved-{name}"));
+        let link = at.join(format!("dir{i}")).join(format!("link-{name}"));
+        for path in [moved, link] {
+            let found = fs::read_to_string(&path).at(path.display())?;
+            ensure_eq!(found, name, "content of {}", path.display());
+        }
+    }
+    Ok(())
+}
+
+fn metadata_nodes(stage: &Stage) -> TestResult {
+    let mut rig = ClusterRig::start(stage, "cluster-metas", "tls")?;
+    rig.add_node("a")?;
+    let first = rig.mount("mnt1")?;
+    (0..24).try_for_each(|i| fs::create_dir(first.join(format!("dir{i}"))).at("mkdir"))?;
+    shuffle(&first, &first, 1)?;
+
+    // Half of the partitions move to a node that comes, under a client that is mounted.
+    rig.join("b", "meta")?;
+    rig.wait_for_partitions(&[32, 32])?;
+    let second = rig.mount("mnt2")?;
+    check_shuffled(&second, 1)?;
+    shuffle(&second, &second, 2)?;
+    check_shuffled(&first, 2)?;
+    shuffle(&first, &first, 3)?;
+    check_shuffled(&second, 3)?;
+
+    // It dies, and the other takes over; programs wait and go on.
+    rig.kill("b");
+    shuffle(&first, &first, 4)?;
+    check_shuffled(&second, 4)?;
+    rig.wait_for_partitions(&[64, 0])?;
+
+    // It comes back, and management and the store die.
+    rig.serve("b")?;
+    rig.wait_for_partitions(&[32, 32])?;
+    shuffle(&second, &second, 5)?;
+    rig.kill("m");
+    rig.serve("m")?;
+    (1..=5).try_for_each(|round| check_shuffled(&first, round))?;
+    shuffle(&first, &first, 6)?;
+    check_shuffled(&second, 6)?;
+
+    // In good order, too.
+    rig.stop("b")?;
+    rig.wait_for_partitions(&[64, 0])?;
+    check_shuffled(&second, 6)?;
+    rig.unmount(&second)?;
+    rig.unmount(&first)
+}
+
 fn refusals(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start(stage, "cluster-refusals", "plain")?;
     rig.add_node("a")?;
@@ -347,8 +437,8 @@ fn refusals(stage: &Stage) -> TestResult {
     let token = rig.ok(&["cluster", "token", "--dir", &m])?.stdout;
     let token = token.trim();
     rig.refused(
-        &["node", "join", token, "--dir", &fresh, "--roles", "meta", "--protection", "plain"],
-        "roles meta",
+        &["node", "join", token, "--dir", &fresh, "--roles", "mgmt,storage", "--protection", "plain"],
+        "roles \"mgmt,storage\"",
     )?;
     rig.refused(&["node", "join", token, "--dir", &a, "--protection", "plain"], "already")?;
     ensure!(!Path::new(&fresh).exists(), "a join that was refused has left {fresh}");

@@ -201,8 +201,8 @@ impl Site {
     /// The ways of a client to the metadata services, and the map that they follow.
     pub(super) async fn mapped(&self, identity: &ClientIdentity) -> Result<(MetaChannels, MapHandle)> {
         let management = self.management(identity).ok_or(Errno::ENODEV)?;
-        let map = current_map(&management).await?;
-        let map = handle(&map);
+        let current = current_map(&management).await?;
+        let map = handle(&current);
         rt::spawn(follow_map(management, map.clone()));
         let identity = identity.clone();
         let connect =

@@ -110,6 +110,7 @@ mod tests {
             transport: Transport::Tcp,
             client: 1,
             core: 0,
+            holder: 1,
             cluster: String::new(),
         }
     }

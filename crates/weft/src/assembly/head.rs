@@ -1,4 +1,4 @@
-//! The roles that a cluster has once: management and metadata.
+//! The role that a cluster has once: management, with the store of metadata.
 
 use super::gate::Gate;
 use super::metadata::Metadata;
@@ -7,33 +7,18 @@ use super::peers::Peers;
 use crate::cli;
 use crate::node_config::NodeConfig;
 use kv::{Durability, Embedded, Writer};
-use meta::{MetaOptions, MetaService};
+use meta::MetaService;
 use mgmt::{FirstNode, Management, StatePaths, Superblock};
 use net::{Channel, StorageChannels, WhenOffline};
-use rt::sync::Event;
 use std::sync::Arc;
-use std::time::Duration;
 use storage::StorageService;
 use types::{ClusterMap, NodeId, Result};
 
-/// How long a start waits for the nodes whose targets hold files that are to be settled.
-const NODES_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// How often it looks whether they have come.
-const NODES_POLL: Duration = Duration::from_millis(100);
-
-/// Rest before files are settled again that could not be.
-const RETRY: Duration = Duration::from_secs(5);
-
-/// Management and metadata.
+/// Management, and the store of metadata.
 pub struct Head {
     writer: Arc<Writer>,
     /// Keeps the map.
     pub management: Arc<Management>,
-    /// Names and attributes.
-    pub meta: Arc<MetaService>,
-    /// Set when the metadata service may be asked.
-    pub recovered: Arc<Event>,
     online: OnlineCheck,
 }
 
@@ -61,42 +46,33 @@ pub async fn open_management(
 }
 
 impl Head {
-    /// Opens the metadata service over the same store. `own` is the storage service of this very node.
-    pub async fn open(
+    /// Lets management ask the metadata services. `service`: that of this very process, if there is one.
+    pub fn new(
         writer: Arc<Writer>,
         management: Arc<Management>,
         superblock: &Superblock,
-        own: (NodeId, Arc<StorageService>),
+        (node, service): (NodeId, Option<Arc<MetaService>>),
         peers: Arc<Peers>,
-    ) -> Result<Head> {
-        let (node, service) = own;
-        let connect = move |to: &types::Node| match to.id == node {
-            true => Channel::in_process(service.clone()),
-            false => peers.storage(to),
+        own_storage: Arc<StorageService>,
+    ) -> Head {
+        let to = peers.clone();
+        let connect = move |node_to: &types::Node| match node_to.id == node {
+            true => Channel::in_process(own_storage.clone()),
+            false => to.storage(node_to),
         };
         let online = OnlineCheck {
             partitions: superblock.partitions,
             hash_key: superblock.hash_key,
-            storage: StorageChannels::mapped(
-                management.map(),
-                WhenOffline::Refuse,
-                Box::new(connect.clone()),
-            ),
+            storage: StorageChannels::mapped(management.map(), WhenOffline::Refuse, Box::new(connect)),
         };
-        // What can't be done now is done later: nobody waits for a node that is down.
-        let storage = StorageChannels::mapped(management.map(), WhenOffline::Refuse, Box::new(connect));
-        let options = MetaOptions { node, hash_key: superblock.hash_key, partitions: superblock.partitions };
-        let meta = MetaService::open(writer.clone(), options, management.map(), storage).await?;
-        let recovered = Arc::new(Event::new());
-        let metadata = Metadata { service: meta.clone(), recovered: recovered.clone() };
-        management.set_metadata(Arc::new(metadata));
-        Ok(Head { writer, management, meta, recovered, online })
+        let (map, partitions) = (management.map(), superblock.partitions);
+        management.set_metadata(Arc::new(Metadata { node, service, map, peers, partitions }));
+        Head { writer, management, online }
     }
 
     /// Starts what runs beside requests, on the calling core.
     pub fn spawn_background(&self) {
         rt::spawn(self.management.clone().background());
-        rt::spawn(recover(self.management.clone(), self.meta.clone(), self.recovered.clone()));
     }
 
     /// What the file system check finds in the cluster as it is being used.
@@ -106,41 +82,6 @@ impl Head {
 
     /// Makes everything durable.
     pub async fn close(&self) -> Result<()> {
-        self.meta.stop();
         self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into())
     }
-}
-
-/// Settles what an earlier run left, as soon as its nodes are there, and lets clients in then.
-async fn recover(management: Arc<Management>, meta: Arc<MetaService>, recovered: Arc<Event>) {
-    let began_ns = rt::monotonic_ns();
-    loop {
-        let missing = management.missing_nodes();
-        if missing.is_empty() {
-            break;
-        }
-        if rt::monotonic_ns() - began_ns > NODES_TIMEOUT.as_nanos() as u64 {
-            tracing::error!(nodes = ?missing, "nodes with targets have not come: files on them stay unsettled for now");
-            break;
-        }
-        rt::sleep(NODES_POLL).await;
-    }
-    loop {
-        match meta.recover().await {
-            Ok(recovery) => {
-                if recovery.unsettled > 0 {
-                    tracing::error!(
-                        files = recovery.unsettled,
-                        "files keep the size on record until the next start"
-                    );
-                }
-                break;
-            }
-            Err(error) => tracing::error!(%error, "the metadata service can't start"),
-        }
-        rt::sleep(RETRY).await;
-    }
-    recovered.set();
-    tracing::info!("the metadata service is open");
-    meta.background().await;
 }

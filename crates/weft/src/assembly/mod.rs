@@ -12,6 +12,7 @@ mod gate;
 mod guard;
 mod head;
 mod key_store;
+mod meta_node;
 mod metadata;
 mod mount;
 mod mount_view;

@@ -5,6 +5,7 @@ use super::core::{BackgroundCore, Served};
 use super::follow::{current_map, follow_map};
 use super::guard::Guarded;
 use super::head::{Head, open_management};
+use super::meta_node::{self, MetaParts};
 use super::node_view::NodeView;
 use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::stop::{Stop, Stops};
@@ -16,14 +17,16 @@ use crate::output::os_error;
 use identity::Credentials;
 use identity::tls::Strangers;
 use kvnet::KvService;
+use meta::MetaService;
 use mgmt::{StateDir, StatePaths, Superblock};
-use net::{Channel, Networks, Router, SameHost, Server, ServerLimits, ServerOptions};
+use net::{Channel, Handler, Networks, Router, SameHost, Server, ServerLimits, ServerOptions};
 use rt::sync::Event;
 use std::fs;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use types::{ClusterMap, Error, MapHandle, Result, Role};
+use wire::{MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest};
 
 /// How long requests of this node's services to those of others are repeated: background work, which is tried again later.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -44,6 +47,8 @@ pub struct NodeServices {
     /// The services that listen.
     server: Arc<Server>,
     head: Option<Head>,
+    /// Its metadata service.
+    meta: Option<Arc<MetaService>>,
     /// Its targets, and its heartbeats.
     pub storage: Arc<StorageNode>,
     /// The way to management, be it here or elsewhere.
@@ -86,6 +91,20 @@ impl NodePlan {
         }
     }
 
+    /// The store of metadata of another node. When it loses what was written from here, this process has to begin anew.
+    async fn far_store(&self, map: &MapHandle, peers: &Peers) -> Result<kv::Store> {
+        let (store, remote) = meta_node::far_store(map, peers).await?;
+        let outcast = self.outcast.clone();
+        rt::spawn(async move {
+            remote.lost().wait().await;
+            let message =
+                "the machine of the metadata store was started anew, and has lost what this node wrote last";
+            // Nobody listens when the process is ending already.
+            let _ = outcast.send(Error::new(types::Errno::ESTALE, message).hint("start weft serve again"));
+        });
+        Ok(store)
+    }
+
     fn storage_options(&self) -> StorageOptions {
         StorageOptions {
             cluster: self.superblock.uuid.clone(),
@@ -115,25 +134,51 @@ impl Served for NodeServices {
         let open = Arc::new(Event::new());
         open.set();
         let mut router = Router::new().with(Guarded::new(storage.service.clone(), open.clone()));
-        let (mut head, mut map) = (None, None);
-        if let Some((writer, management)) = opened {
-            map = Some(management.map());
-            let store = Arc::new(KvService::new(writer.clone(), boot_number()?));
-            router = router.with(Guarded::new(store, open));
-            let own = (plan.config.node, storage.service.clone());
-            let opened = Head::open(writer, management.clone(), &plan.superblock, own, peers.clone()).await?;
-            opened.meta.sign_with(storage.ring.clone());
-            router =
-                router.with(management).with(Guarded::new(opened.meta.clone(), opened.recovered.clone()));
-            head = Some(opened);
-        }
-        let map = match map {
-            Some(map) => map,
+        let map = match &opened {
+            Some((_, management)) => management.map(),
             None => Arc::new(RwLock::new(first_map(&management).await?)),
+        };
+        let mut meta = None;
+        if plan.config.roles.contains(&Role::Meta) {
+            let store = match &opened {
+                Some((writer, _)) => writer.clone().into(),
+                None => plan.far_store(&map, &peers).await?,
+            };
+            let parts = MetaParts {
+                node: plan.config.node,
+                superblock: &plan.superblock,
+                map: map.clone(),
+                peers: peers.clone(),
+                storage: storage.service.clone(),
+                lease: storage.lease.clone(),
+            };
+            let service = meta_node::service(store, parts);
+            service.sign_with(storage.ring.clone());
+            let clients: Arc<dyn Handler<MetaRequest, MetaResponse>> =
+                Guarded::new(service.clone(), open.clone());
+            let services: Arc<dyn Handler<PartitionsRequest, PartitionsReply>> = service.clone();
+            router = router.with(clients).with(services);
+            meta = Some(service);
+        }
+        let head = match opened {
+            Some((writer, management)) => {
+                let store = Arc::new(KvService::new(writer.clone(), boot_number()?));
+                router = router.with(Guarded::new(store, open)).with(management.clone());
+                let own = (plan.config.node, meta.clone());
+                Some(Head::new(
+                    writer,
+                    management,
+                    &plan.superblock,
+                    own,
+                    peers.clone(),
+                    storage.service.clone(),
+                ))
+            }
+            None => None,
         };
         let server = Server::start(plan.server_options(&oneself), router)?;
         storage.open().await?;
-        Ok(NodeServices { server, head, storage, management, map, peers })
+        Ok(NodeServices { server, head, meta, storage, management, map, peers })
     }
 
     fn spawn_background(self: &Arc<Self>) {
@@ -146,10 +191,22 @@ impl Served for NodeServices {
         if let Some(head) = &self.head {
             head.spawn_background();
         }
+        if let Some(service) = self.meta.clone() {
+            let map = self.map.clone();
+            match self.head.as_ref().map(|head| head.management.clone()) {
+                Some(management) => {
+                    rt::spawn(meta_node::run(service, move || !management.missing_nodes().is_empty()));
+                }
+                None => rt::spawn(meta_node::run(service, move || meta_node::some_are_offline(&map))),
+            }
+        }
         self.storage.spawn_background();
     }
 
     async fn close(&self) -> Result<()> {
+        if let Some(meta) = &self.meta {
+            meta.stop();
+        }
         let outcome = self.storage.close().await;
         match &self.head {
             Some(head) => outcome.and(head.close().await),
@@ -177,8 +234,8 @@ async fn first_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
 impl NodeServices {
     /// Work done since the process started, but for what targets did.
     pub fn counters(&self) -> Counters {
-        let Some(head) = &self.head else { return Counters::default() };
-        let meta = head.meta.stats();
+        let Some(meta) = &self.meta else { return Counters::default() };
+        let meta = meta.stats();
         Counters {
             metadata_commands: meta.commands,
             metadata_batches: meta.batches,

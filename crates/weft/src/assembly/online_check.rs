@@ -38,7 +38,7 @@ impl OnlineCheck {
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        self.storage.call(StorageRequest { session: SessionId(0), target, ino, op }, payload).await
+        self.storage.call(StorageRequest::new(SessionId(0), target, ino, op), payload).await
     }
 }
 

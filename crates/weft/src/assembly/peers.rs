@@ -86,6 +86,16 @@ impl Peers {
         Channel::remote(self.node(node))
     }
 
+    /// The way to a node's metadata service, for other services.
+    pub fn partitions(&self, node: &Node) -> meta::PartitionsChannel {
+        Channel::remote(self.node(node))
+    }
+
+    /// The way to the store of metadata, on the node that has it.
+    pub fn store(&self, node: &Node) -> kvnet::KvChannel {
+        Channel::remote(self.node(node))
+    }
+
     /// Takes over where the nodes are, and which map is known.
     pub fn follow(&self, map: &ClusterMap) {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! The services of a cluster, opened from the bottom up and closed from the top down.
 
 use super::core::Served;
-use super::metadata::Metadata;
+use super::metadata::OnlyMetadata;
 use super::online_check::OnlineCheck;
 use super::stores::{make_target, open_target, refusal};
 use crate::cli::{self, UpArgs};
@@ -154,7 +154,7 @@ impl Served for Services {
         meta.recover().await?;
         let recovered = Arc::new(rt::sync::Event::new());
         recovered.set();
-        management.set_metadata(Arc::new(Metadata { service: meta.clone(), recovered }));
+        management.set_metadata(Arc::new(OnlyMetadata { service: meta.clone(), recovered }));
         for (&target, store) in &stores {
             meta.tidy(target, &store.take_touched()).await?;
         }

@@ -45,7 +45,8 @@ pub struct StorageNode {
     management: MgmtChannel,
     /// What connections ask.
     pub service: Arc<StorageService>,
-    lease: Arc<ServingLease>,
+    /// Whether management counts on this node.
+    pub lease: Arc<ServingLease>,
     /// The keys of capabilities, as management tells them.
     pub ring: Arc<CapabilityRing>,
     /// The map that was last known to be known here.

@@ -233,6 +233,15 @@ pub enum Switch {
     Off,
 }
 
+/// `weft meta`.
+#[derive(Subcommand, Debug)]
+pub enum MetaCommand {
+    /// Show the metadata services, and how many partitions each executes
+    List(QueryArgs),
+    /// Spread the partitions evenly over the services that are up
+    Rebalance(QueryArgs),
+}
+
 /// `weft pool`.
 #[derive(Subcommand, Debug)]
 pub enum PoolCommand {

@@ -1,7 +1,7 @@
 //! Commands that ask management: through the process of any node, whose directory is named.
 
 use crate::cli::{
-    NodeArgs, NodeCommand, PoolArgs, PoolCommand, QueryArgs, SessionCommand, Switch, TargetArgs,
+    MetaCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, QueryArgs, SessionCommand, Switch, TargetArgs,
     TargetCommand, TargetSetArgs,
 };
 use crate::control::{Control, Request};
@@ -9,7 +9,7 @@ use crate::output::{Align, list, print, print_json, show, table};
 use crate::size::format_size;
 use std::path::Path;
 use types::{Errno, Error, NodeState, Result, SessionId, TargetId};
-use wire::mgmt::{Health, NodeInfo, PoolInfo, SessionInfo, TargetInfo, Verdict};
+use wire::mgmt::{Health, MetaInfo, NodeInfo, PoolInfo, SessionInfo, TargetInfo, Verdict};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Asks management through the node in `dir`.
@@ -169,6 +169,39 @@ fn set_target(args: &TargetSetArgs) -> Result<()> {
         Some(switch) => change(&args.query, MgmtRequest::SetDrain { target, drain: switch == Switch::On }),
         None => Ok(()),
     }
+}
+
+/// `weft meta`.
+pub fn meta(command: MetaCommand) -> Result<()> {
+    let (query, request) = match command {
+        MetaCommand::List(query) => (query, MgmtRequest::ListMetas),
+        MetaCommand::Rebalance(query) => (query, MgmtRequest::RebalanceMetas),
+    };
+    let metas = match ask(&query.dir, request)? {
+        MgmtReply::Metas { metas } => metas,
+        other => return Err(unexpected(&other)),
+    };
+    show(query.json, &metas, || metas_table(&metas))
+}
+
+fn metas_table(metas: &[MetaInfo]) -> String {
+    let row = |m: &MetaInfo| {
+        [
+            m.node.id.to_string(),
+            m.node.name.clone(),
+            node_state(m.node.state).into(),
+            m.assigned.len().to_string(),
+            m.executed.as_ref().map_or_else(|| "-".into(), |executed| executed.len().to_string()),
+        ]
+    };
+    let heading = [
+        ("NODE", Align::Right),
+        ("NAME", Align::Left),
+        ("STATE", Align::Left),
+        ("PARTITIONS", Align::Right),
+        ("EXECUTED", Align::Right),
+    ];
+    table(heading, &metas.iter().map(row).collect::<Vec<_>>())
 }
 
 /// `weft pool`, but for `list`.

@@ -37,6 +37,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Umount(args) => mount::umount(&args),
         Command::Target(command) => manage::target(command),
         Command::Pool(command) => manage::pool(command),
+        Command::Meta(command) => manage::meta(command),
         Command::Session(command) => manage::session(command),
         Command::Health(args) => manage::health(&args),
         Command::Net(command) => net::run(command),

@@ -1,0 +1,81 @@
+//! The metadata role of a node: the partitions that the map gives it, over a store that is here or on the node of management.
+
+use super::peers::Peers;
+use kv::{RemoteWriter, Store};
+use kvnet::RemoteStore;
+use meta::{Company, MetaOptions, MetaService};
+use mgmt::Superblock;
+use net::{Channel, StorageChannels, WhenOffline};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use storage::{ServingLease, StorageService};
+use types::{Errno, Error, MapHandle, Node, NodeId, Result, Role, TargetState};
+
+/// How long a start waits for the nodes whose targets hold files that are to be settled.
+const NODES_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How often it looks whether they have come.
+const NODES_POLL: Duration = Duration::from_millis(100);
+
+/// What a metadata node is made of.
+pub struct MetaParts<'a> {
+    pub node: NodeId,
+    pub superblock: &'a Superblock,
+    pub map: MapHandle,
+    pub peers: Arc<Peers>,
+    /// The storage service of this very node.
+    pub storage: Arc<StorageService>,
+    /// Whether management counts on this node.
+    pub lease: Arc<ServingLease>,
+}
+
+/// Opens the store of metadata on the node of management.
+pub async fn far_store(map: &MapHandle, peers: &Peers) -> Result<(Store, Arc<RemoteStore>)> {
+    let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let keeper = map.nodes.iter().find(|node| node.roles.contains(&Role::Mgmt));
+    let keeper = keeper.ok_or_else(|| {
+        Error::new(Errno::ENODEV, "no node of the cluster has the role mgmt")
+            .hint("weft node list shows them")
+    })?;
+    let place = format!("node {} ({})", keeper.id, keeper.name);
+    let store = RemoteStore::open(peers.store(keeper), place).await.map_err(mgmt::Error::from)?;
+    Ok((Arc::new(RemoteWriter::new(store.clone())).into(), store))
+}
+
+/// Makes the service. It executes nothing yet.
+pub fn service(store: Store, parts: MetaParts<'_>) -> Arc<MetaService> {
+    let MetaParts { node, superblock, map, peers, storage, lease } = parts;
+    let to = peers.clone();
+    let connect = move |other: &Node| match other.id == node {
+        true => Channel::in_process(storage.clone()),
+        false => to.storage(other),
+    };
+    // What can't be done now is done later: nobody waits for a node that is down.
+    let storage = StorageChannels::mapped(map.clone(), WhenOffline::Refuse, Box::new(connect));
+    let options = MetaOptions { node, hash_key: superblock.hash_key, partitions: superblock.partitions };
+    let company = Company {
+        connect: Box::new(move |other| peers.partitions(other)),
+        serves: Box::new(move || lease.holds(rt::monotonic_ns())),
+    };
+    MetaService::in_company(store, options, map, storage, company)
+}
+
+/// Whether a node with targets isn't there, as far as the map tells.
+pub fn some_are_offline(map: &MapHandle) -> bool {
+    let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+    map.targets.iter().any(|target| target.state == TargetState::Offline)
+}
+
+/// Executes what the map says, from when the nodes with targets are there: what an earlier run left is settled with them.
+pub async fn run(service: Arc<MetaService>, some_missing: impl Fn() -> bool) {
+    let began_ns = rt::monotonic_ns();
+    while some_missing() {
+        if rt::monotonic_ns() - began_ns > NODES_TIMEOUT.as_nanos() as u64 {
+            tracing::error!("nodes with targets have not come: files on them stay unsettled for now");
+            break;
+        }
+        rt::sleep(NODES_POLL).await;
+    }
+    rt::spawn(service.clone().background());
+    service.follow_assignment().await;
+}
