@@ -7,7 +7,7 @@ use crate::Client;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use types::{Attr, Error, Errno, InodeId, Result};
+use types::{Attr, Errno, Error, InodeId, Result};
 use wire::{Capability, MetaOp, MetaReply, StorageOp};
 
 /// Shards of the table; a power of two, many more than cores.
@@ -127,7 +127,9 @@ impl Client {
                 match self.capabilities.find(ino, writes) {
                     Found::Good(capability) | Found::Aging(capability) => Ok(Some(capability)),
                     // The storage service says what is wrong.
-                    Found::None => Ok(self.capabilities.shard(ino).read().get(&ino).map(|held| held.capability)),
+                    Found::None => {
+                        Ok(self.capabilities.shard(ino).read().get(&ino).map(|held| held.capability))
+                    }
                 }
             }
         }
@@ -172,7 +174,9 @@ fn file_of(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
     match (op, reply) {
         (MetaOp::Open { ino, .. }, _) => Some(*ino),
         (_, MetaReply::File(info)) => Some(info.attr.ino),
-        (_, MetaReply::Created { attr: Attr { ino, .. }, .. } | MetaReply::Entry(Attr { ino, .. })) => Some(*ino),
+        (_, MetaReply::Created { attr: Attr { ino, .. }, .. } | MetaReply::Entry(Attr { ino, .. })) => {
+            Some(*ino)
+        }
         _ => None,
     }
 }

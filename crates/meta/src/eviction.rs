@@ -58,7 +58,12 @@ impl MetaService {
     }
 
     /// As a session asks for it itself. What it had before is gone, but for what it has open.
-    pub(crate) async fn register(&self, id: SessionId, in_use: &[InodeId], holder: Option<u64>) -> Result<()> {
+    pub(crate) async fn register(
+        &self,
+        id: SessionId,
+        in_use: &[InodeId],
+        holder: Option<u64>,
+    ) -> Result<()> {
         let known = self.sessions.find(id).zip(holder);
         known.map_or(Ok(()), |(session, holder)| self.check_holder(&session, holder))?;
         if self.grace.is_expected(id) {

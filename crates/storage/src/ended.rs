@@ -42,7 +42,12 @@ impl EndedSessions {
     }
 
     /// Keeps another one; it is on disk when this returns. Gives the one that had to make way after all that time.
-    pub(crate) async fn keep(&self, store: &Store, session: SessionId, now_s: i64) -> Result<Option<SessionId>> {
+    pub(crate) async fn keep(
+        &self,
+        store: &Store,
+        session: SessionId,
+        now_s: i64,
+    ) -> Result<Option<SessionId>> {
         let (place, other) = self.kept.lock().place(session, now_s)?;
         let rows = store.fences();
         rows.write(place, &encoded(session, now_s)).await.map_err(|e| convert::error(&e))?;
@@ -97,7 +102,11 @@ mod tests {
         for id in 0..u64::from(MAX_ENDED) {
             assert_eq!(kept.place(SessionId(id), 1000 + id as i64).unwrap(), (id as u32, None));
         }
-        assert_eq!(kept.place(SessionId(3), 2000).unwrap(), (3, None), "one that is told again keeps its place");
+        assert_eq!(
+            kept.place(SessionId(3), 2000).unwrap(),
+            (3, None),
+            "one that is told again keeps its place"
+        );
         let new = SessionId(u64::MAX);
         assert_eq!(kept.place(new, 1000 + KEEP_S).unwrap_err().errno, Errno::EBUSY);
         assert_eq!(kept.place(new, 1001 + KEEP_S).unwrap(), (0, Some(SessionId(0))));

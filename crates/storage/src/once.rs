@@ -107,8 +107,7 @@ pub(crate) struct Doing<'a> {
 impl Once {
     /// What the process before has left, but for sessions that were ended.
     pub(crate) fn of(store: &Store, is_ended: impl Fn(SessionId) -> bool) -> Once {
-        let mut lanes =
-            Lanes { last: HashMap::new(), free: Vec::new(), fresh: 0, deadline_ns: u64::MAX };
+        let mut lanes = Lanes { last: HashMap::new(), free: Vec::new(), fresh: 0, deadline_ns: u64::MAX };
         let now_ns = rt::monotonic_ns();
         for (place, row) in store.recent().take_found() {
             let Some((lane, change)) = decoded(place, &row, now_ns) else { continue };
@@ -377,7 +376,9 @@ fn decoded(place: u32, row: &Bytes, now_ns: u64) -> Option<(Lane, Change)> {
     let stage = match (word(24), word(28) as i32) {
         (BEGUN, _) => Stage::Begun,
         (DONE, 0) => Stage::Done(Ok(())),
-        (DONE, errno) => Stage::Done(Err(Error::new(Errno(errno), "the write failed when it was sent first"))),
+        (DONE, errno) => {
+            Stage::Done(Err(Error::new(Errno(errno), "the write failed when it was sent first")))
+        }
         (ABANDONED, _) => Stage::Abandoned,
         _ => return None,
     };

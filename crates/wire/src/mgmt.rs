@@ -382,7 +382,8 @@ mod tests {
             }],
             ..ClusterMap::default()
         };
-        let alive = MgmtReply::Alive(Alive { lease_ms: 10_000, map: Some(Arc::new(map)), keys: Secret::default() });
+        let alive =
+            MgmtReply::Alive(Alive { lease_ms: 10_000, map: Some(Arc::new(map)), keys: Secret::default() });
         let expected = r#"{"answer":"alive","lease_ms":10000,"map":{"epoch":2,"nodes":[{"id":1,"name":"a","addresses":["127.0.0.1:7500"],"roles":["mgmt"],"state":"probably-offline","version":"0.1.0"}],"targets":[],"pools":[],"groups":[]}}"#;
         assert_eq!(text(&alive), expected);
         assert_eq!(MgmtReply::decode(expected.as_bytes()).unwrap(), alive);

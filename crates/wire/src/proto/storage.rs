@@ -2,7 +2,9 @@
 
 use super::common::{Numbered, RangeFields, TimeFields, need, numbered, time};
 use super::fields;
-use crate::{Allocate, Answer, Capability, CAPABILITY_BYTES, Malformed, Message, Number, Path, Request, Seek, Service};
+use crate::{
+    Allocate, Answer, CAPABILITY_BYTES, Capability, Malformed, Message, Number, Path, Request, Seek, Service,
+};
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
 use types::{InodeId, SessionId, TargetId};
@@ -248,7 +250,8 @@ impl Message for StorageRequest {
         let StorageRequest { session, target, ino, number, capability, op } = self;
         let (number, op) = (number.map_or(0, packed), Some(op.into()));
         let capability = capability.as_ref().map(CapabilityFields::from);
-        RequestFields { session: session.0, target: target.0, ino: ino.0, number, capability, op }.encode_raw(out);
+        RequestFields { session: session.0, target: target.0, ino: ino.0, number, capability, op }
+            .encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<StorageRequest, Malformed> {

@@ -27,7 +27,10 @@ pub fn samples() -> Vec<Sample> {
     }));
     samples.extend(meta_replies().into_iter().map(|reply| {
         let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Shared), grant(3, LeaseMode::Write)];
-        sample(format!("meta_response-{}", kind(&reply)), MetaResponse { reply, grants, recalls: 5, capability: None })
+        sample(
+            format!("meta_response-{}", kind(&reply)),
+            MetaResponse { reply, grants, recalls: 5, capability: None },
+        )
     }));
     let least = MetaResponse::from(MetaReply::Lock(None));
     samples.push(sample("meta_response-least".to_string(), least));

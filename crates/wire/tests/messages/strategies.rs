@@ -19,9 +19,8 @@ pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
 
 pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
     let grants = vec_of((ino(), mode()).prop_map(|(ino, mode)| Grant { ino, mode }));
-    (select(meta_replies()).prop_flat_map(|reply| reply), grants, any::<u64>(), of(capability())).prop_map(
-        |(reply, grants, recalls, capability)| MetaResponse { reply, grants, recalls, capability },
-    )
+    (select(meta_replies()).prop_flat_map(|reply| reply), grants, any::<u64>(), of(capability()))
+        .prop_map(|(reply, grants, recalls, capability)| MetaResponse { reply, grants, recalls, capability })
 }
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
