@@ -134,7 +134,7 @@ fn the_cache_forgets_dropped_keys_when_told() {
 #[test]
 fn a_grant_is_for_one_session_one_file_and_its_rights() {
     let check = |rights, session, inode, wanted| {
-        Grant { rights, ..grant() }.check(SessionId(session), InodeId(inode), wanted)
+        Grant { rights, ..grant() }.check(SessionId(session), grant().holder, InodeId(inode), wanted)
     };
     let (session, inode) = (grant().session.0, grant().inode.0);
     let all = [Rights::READ, Rights::WRITE, Rights::READ_WRITE];
@@ -146,6 +146,8 @@ fn a_grant_is_for_one_session_one_file_and_its_rights() {
     }
     assert_eq!(check(Rights::READ, session + 1, inode, Rights::READ), Err(Refusal::OtherSession));
     assert_eq!(check(Rights::READ, session, inode + 1, Rights::READ), Err(Refusal::OtherInode));
+    let stolen = grant().check(grant().session, grant().holder + 1, grant().inode, Rights::READ);
+    assert_eq!(stolen, Err(Refusal::OtherHolder));
 }
 
 #[test]
