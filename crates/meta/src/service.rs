@@ -12,8 +12,8 @@ use crate::stats::MetaStats;
 use crate::view::{View, store_error};
 use kv::{Batch, Guard, Outcome, Writer};
 use namespace::locks::{Holder, LockRequest, OnConflict};
-use namespace::{Caller, Env, ReadError, keys};
-use net::{Handler, LocalFuture, StorageChannels};
+use namespace::{Env, ReadError, keys};
+use net::{Caller, Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
 use prost::Message;
 use rt::IoBuf;
@@ -269,6 +269,25 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
     fn handle(&self, request: MetaRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
         Box::pin(self.answer(request))
     }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: MetaRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<MetaResponse>> {
+        if !matches!(request.op, MetaOp::Register { .. }) {
+            return self.handle(request, payload);
+        }
+        Box::pin(async move {
+            let id = request.session;
+            let registered = self.answer(request).await?;
+            if let Some(session) = self.sessions.find(id) {
+                session.comes_from(&caller.name, caller.address.to_string());
+            }
+            Ok(registered)
+        })
+    }
 }
 
 fn env<'a>(
@@ -296,7 +315,7 @@ fn permit(request: &MetaRequest, session: &Session, env: &Env<'_>, view: &View<'
     let standing = session.callers.find(request.credentials);
     let caller = match &standing {
         Some(standing) => standing.caller(request.credentials),
-        None => Caller::of(request.credentials),
+        None => namespace::Caller::of(request.credentials),
     };
     Ok(namespace::permit(env, view, &caller, &request.op)?)
 }

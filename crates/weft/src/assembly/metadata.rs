@@ -33,10 +33,12 @@ impl mgmt::Metadata for Metadata {
             session: session.id,
             client: match session.kind {
                 SessionKind::Local => "this process".into(),
-                SessionKind::Remote => String::new(),
+                SessionKind::Remote => session.name,
             },
+            address: session.address,
             idle_s: Some(session.silent_ns / 1_000_000_000),
-            leases: None,
+            leases: Some(session.leases),
+            in_use: Some(session.in_use),
         };
         self.service.session_list().into_iter().map(info).collect()
     }
