@@ -6,7 +6,7 @@ use crate::sessions::SessionKind;
 use types::{Errno, Error, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
 
 /// A session as an administrator sees it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionStatus {
     /// Its id.
     pub id: SessionId,
@@ -14,6 +14,14 @@ pub struct SessionStatus {
     pub kind: SessionKind,
     /// Nanoseconds since it was last heard of.
     pub silent_ns: u64,
+    /// What its client is called; empty for one that registered in this process.
+    pub name: String,
+    /// Where its client registered from; empty likewise.
+    pub address: String,
+    /// Leases that it holds.
+    pub leases: u64,
+    /// Files that it has open without a lease on them.
+    pub in_use: u64,
 }
 
 impl MetaService {
@@ -68,10 +76,12 @@ impl MetaService {
             session: session.id,
             client: match session.kind {
                 SessionKind::Local => "this process".into(),
-                SessionKind::Remote => String::new(),
+                SessionKind::Remote => session.name,
             },
+            address: session.address,
             idle_s: Some(session.silent_ns / 1_000_000_000),
-            leases: None,
+            leases: Some(session.leases),
+            in_use: Some(session.in_use),
         };
         self.session_list().into_iter().map(info).collect()
     }
@@ -79,10 +89,19 @@ impl MetaService {
     /// All sessions, by id.
     pub fn session_list(&self) -> Vec<SessionStatus> {
         let now_ns = rt::monotonic_ns();
-        let status = |session: &crate::sessions::Session| SessionStatus {
-            id: session.id,
-            kind: session.kind,
-            silent_ns: now_ns.saturating_sub(session.heard_ns()),
+        let tally = self.leases.tally();
+        let status = |session: &crate::sessions::Session| {
+            let (name, address) = session.origin();
+            let has = tally.get(&session.id).copied().unwrap_or_default();
+            SessionStatus {
+                id: session.id,
+                kind: session.kind,
+                silent_ns: now_ns.saturating_sub(session.heard_ns()),
+                name,
+                address,
+                leases: has.leases,
+                in_use: has.in_use,
+            }
         };
         let mut all = self.sessions.map_all(status);
         all.sort_unstable_by_key(|status| status.id);

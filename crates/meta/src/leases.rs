@@ -5,7 +5,7 @@
 
 use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
 use crate::sessions::Sessions;
-use namespace::leases::{Access, Asker, Due, LeaseTable, Limits, Wish};
+use namespace::leases::{Access, Asker, Due, LeaseTable, Limits, Tally, Wish};
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::collections::BTreeMap;
@@ -162,6 +162,13 @@ impl Leases {
             freed.into_iter().for_each(|ino| shard.wake(ino));
             self.take_abandoned(&mut shard);
         }
+    }
+
+    /// What each session has. Looks at every lease, a part of the table at a time.
+    pub fn tally(&self) -> BTreeMap<SessionId, Tally> {
+        let mut all = BTreeMap::new();
+        self.shards.iter().for_each(|shard| shard.lock().table.tally(&mut all));
+        all
     }
 
     /// Changes a table in a way that others may wait for.

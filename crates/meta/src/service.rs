@@ -379,7 +379,17 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
         request: MetaRequest,
         _payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<MetaResponse>> {
-        Box::pin(self.answer(request, Some(caller.holder)))
+        if !matches!(request.op, MetaOp::Register { .. }) {
+            return Box::pin(self.answer(request, Some(caller.holder)));
+        }
+        Box::pin(async move {
+            let id = request.session;
+            let registered = self.answer(request, Some(caller.holder)).await?;
+            if let Some(session) = self.sessions.find(id) {
+                session.comes_from(&caller.name, caller.address.to_string());
+            }
+            Ok(registered)
+        })
     }
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct Session {
     /// Recalls up to this number are being worked on, as the session said last, and when that was.
     yielding: AtomicU64,
     yielding_ns: AtomicU64,
+    /// Name and address of the client, as of its last registration over a connection.
+    origin: Mutex<(String, String)>,
     /// Users who had to be introduced.
     pub callers: Callers,
 }
@@ -201,6 +203,7 @@ impl Session {
             some_recalls: Event::new(),
             yielding: AtomicU64::new(0),
             yielding_ns: AtomicU64::new(0),
+            origin: Mutex::default(),
             callers: Callers::default(),
         }
     }
@@ -228,6 +231,16 @@ impl Session {
     /// Lets a wait for recalls return.
     pub fn wake(&self) {
         self.some_recalls.set();
+    }
+
+    /// Notes who has registered it, and from where.
+    pub fn comes_from(&self, name: &str, address: String) {
+        *self.origin.lock() = (name.to_string(), address);
+    }
+
+    /// Name and address of the client; empty where they aren't known.
+    pub fn origin(&self) -> (String, String) {
+        self.origin.lock().clone()
     }
 
     /// Notes that the session lives.

@@ -378,3 +378,23 @@ fn an_older_letting_go_does_not_undo_a_later_grant() {
         call.wait().await.unwrap();
     });
 }
+
+#[test]
+fn the_list_of_sessions_says_what_each_has() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        let file = one.create(ROOT, "a").await.unwrap().ino;
+        one.call(wish(file, Write)).await.unwrap();
+        two.call(MetaOp::Open { ino: one.create(ROOT, "b").await.unwrap().ino, wish: None }).await.unwrap();
+        let has = |id| {
+            let all = world.meta.session_list();
+            let status = all.iter().find(|status| status.id == SessionId(id)).unwrap();
+            (status.leases, status.in_use)
+        };
+        assert_eq!(has(2), (0, 1));
+        // The directory and both files.
+        assert_eq!(has(1), (3, 0));
+        one.call(MetaOp::Release { inodes: vec![file], seen: 9 }).await.unwrap();
+        assert_eq!(has(1), (2, 0));
+    });
+}

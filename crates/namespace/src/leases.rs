@@ -34,6 +34,15 @@ pub struct Limits {
     pub per_session: usize,
 }
 
+/// How much a session has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Leases.
+    pub leases: u64,
+    /// Files that are open without a lease.
+    pub in_use: u64,
+}
+
 /// A recall that has to be answered before something can go on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)]
@@ -316,6 +325,15 @@ impl LeaseTable {
             self.forget_holders(ino, |_| true);
         }
         inodes
+    }
+
+    /// Adds up what each session has: leases, and files that are open without one.
+    pub fn tally(&self, into: &mut BTreeMap<SessionId, Tally>) {
+        for holder in self.inodes.values().flat_map(|entry| &entry.holders) {
+            let tally = into.entry(holder.session).or_default();
+            tally.leases += u64::from(holder.mode.is_some());
+            tally.in_use += u64::from(holder.mode.is_none() && holder.in_use);
+        }
     }
 
     /// Takes the inodes that were to be reclaimed and are free for it now.

@@ -293,12 +293,18 @@ pub struct SessionInfo {
     /// Who it is, as far as it said.
     #[serde(default)]
     pub client: String,
+    /// Where it registered from; empty for one of the service's own process.
+    #[serde(default)]
+    pub address: String,
     /// Seconds since it was last heard of; `None` where that isn't known.
     #[serde(default)]
     pub idle_s: Option<u64>,
     /// Leases that it holds; `None` where that isn't known.
     #[serde(default)]
     pub leases: Option<u64>,
+    /// Files that it has open without a lease on them; `None` where that isn't known.
+    #[serde(default)]
+    pub in_use: Option<u64>,
 }
 
 /// How a cluster is, in one word.

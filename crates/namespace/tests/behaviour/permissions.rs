@@ -171,7 +171,7 @@ fn attributes_are_the_owners_to_change() {
 
 #[test]
 fn extended_attributes_follow_their_kind() {
-    let mut scene = Scene::new();
+    let scene = Scene::new();
     let ino = scene.files[0];
     let (owner, member, stranger) = (user(OWNER, &[]), user(STRANGER, &[TEAM]), user(STRANGER, &[]));
     assert_eq!(scene.may(&member, xattr(ino, "user.a")), Ok(()));

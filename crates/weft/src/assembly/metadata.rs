@@ -177,10 +177,9 @@ fn join(known: &mut SessionInfo, other: &SessionInfo) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
     };
-    known.leases = match (known.leases, other.leases) {
-        (Some(a), Some(b)) => Some(a + b),
-        (a, b) => a.or(b),
-    };
+    let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a + b).or(a).or(b);
+    known.leases = sum(known.leases, other.leases);
+    known.in_use = sum(known.in_use, other.in_use);
 }
 
 fn out_of_turn(reply: &PartitionsReply) -> Error {

@@ -257,9 +257,18 @@ pub fn session(command: SessionCommand) -> Result<()> {
 fn sessions_table(sessions: &[SessionInfo]) -> String {
     let row = |s: &SessionInfo| {
         let idle = s.idle_s.map_or_else(|| "-".into(), |s| format!("{s} s ago"));
-        [s.session.to_string(), idle, s.client.clone()]
+        let count = |n: Option<u64>| n.map_or_else(|| "-".into(), |n| n.to_string());
+        let (leases, in_use) = (count(s.leases), count(s.in_use));
+        [s.session.to_string(), idle, leases, in_use, s.client.clone(), s.address.clone()]
     };
-    let heading = [("SESSION", Align::Right), ("HEARD OF", Align::Right), ("CLIENT", Align::Left)];
+    let heading = [
+        ("SESSION", Align::Right),
+        ("HEARD OF", Align::Right),
+        ("LEASES", Align::Right),
+        ("OPEN UNLEASED", Align::Right),
+        ("CLIENT", Align::Left),
+        ("ADDRESS", Align::Left),
+    ];
     table(heading, &sessions.iter().map(row).collect::<Vec<_>>())
 }
 
