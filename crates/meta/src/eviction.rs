@@ -127,7 +127,9 @@ impl MetaService {
             return Err(is_not_registered(session.id));
         }
         let news = || {
-            let partitions = self.grace.awaits_following(session.id);
+            let mut partitions = self.grace.awaits_following(session.id);
+            // One that was taken from this service is to be followed elsewhere.
+            partitions.retain(|partition| self.is_owned(*partition));
             match partitions.is_empty() {
                 true => MetaReply::Recalls(session.recalls_after(after)),
                 false => MetaReply::Adopted { partitions },

@@ -125,14 +125,35 @@ impl Grace {
         self.over.set();
     }
 
+    /// Nobody has to follow a partition any more that has gone on to another service; true if the grace is over by that.
+    fn forget_partition(&self, partition: PartitionId) -> bool {
+        if !self.is_on() {
+            return false;
+        }
+        let mut state = self.state.lock();
+        state.expected.retain(|_, expected| {
+            expected.follows.remove(&partition);
+            expected.registers || !expected.follows.is_empty()
+        });
+        let is_over = state.expected.is_empty() && !state.is_ending;
+        if is_over {
+            self.end();
+        }
+        is_over
+    }
+
     fn remaining(&self) -> Duration {
         Duration::from_nanos(self.state.lock().until_ns.saturating_sub(rt::monotonic_ns()))
     }
 
-    /// The sessions that have not come back in time, for who ends them. `None` when somebody does already.
+    /// The sessions that have not come back in time, for who ends them. `None` when somebody does already, or there is time left.
     fn late(&self) -> Option<BTreeSet<SessionId>> {
         let mut state = self.state.lock();
-        (!std::mem::replace(&mut state.is_ending, true)).then(|| state.expected.keys().copied().collect())
+        if state.is_ending || rt::monotonic_ns() < state.until_ns {
+            return None;
+        }
+        state.is_ending = true;
+        Some(state.expected.keys().copied().collect())
     }
 
     /// They are ended; true if nobody else is expected, and the grace is over.
@@ -173,6 +194,13 @@ impl MetaService {
         }
     }
 
+    /// A partition has gone on to another service, before all sessions had followed to this one.
+    pub(crate) fn forget_follows(&self, partition: PartitionId) {
+        if self.grace.forget_partition(partition) {
+            self.open_closed();
+        }
+    }
+
     /// A session is gone for good.
     pub(crate) fn session_gone(&self, id: SessionId) {
         if self.grace.note(id, |expected| *expected = Expected::default()) {
@@ -196,6 +224,8 @@ impl MetaService {
     /// Begins to end the sessions that didn't come back.
     fn end_grace(&self) {
         let Some(myself) = self.myself.upgrade() else { return };
+        // Of partitions that were taken from this service meanwhile nobody is late.
+        self.all_partitions().filter(|p| !self.is_owned(*p)).for_each(|p| self.forget_follows(p));
         if let Some(late) = self.grace.late() {
             rt::spawn(async move { myself.carry_out_end_of_grace(late).await });
         }

@@ -152,8 +152,6 @@ impl MetaService {
                 return Err(Error::new(Errno::EBUSY, message));
             }
         }
-        // Sessions that register after this have nothing there yet.
-        let living = self.expect_sessions(&followed).await?;
         for (partition, owner) in owners {
             self.forget_partition(partition);
             let mut executor = self.executors.lock(partition)?;
@@ -161,6 +159,16 @@ impl MetaService {
             executor.owner = owner;
             executor.stand(standing);
         }
+        // Sessions that register after this have nothing there yet.
+        let living = match self.expect_sessions(&followed).await {
+            Ok(living) => living,
+            Err(error) => {
+                for &partition in partitions {
+                    self.executors.lock(partition)?.leave();
+                }
+                return Err(error);
+            }
+        };
         // Who waits for recalls learns of it now.
         living.iter().filter_map(|id| self.sessions.find(*id)).for_each(|session| session.wake());
         Ok(living)
@@ -175,12 +183,14 @@ impl MetaService {
 
     /// Settles what was left in partitions, and opens them when the sessions that may have something open there are back. What those have left is
     /// settled when they follow, or are ended.
-    async fn bring_up(self: Arc<Self>, partitions: Vec<PartitionId>, living: BTreeSet<SessionId>) {
+    async fn bring_up(self: Arc<Self>, mut partitions: Vec<PartitionId>, living: BTreeSet<SessionId>) {
         while let Err(error) = self.settle_left(&partitions, |session| !living.contains(&session)).await {
             tracing::warn!(%error, "partitions that were adopted are not settled yet");
             if self.stopping.is_set() {
                 return;
             }
+            // What has gone on to another service is settled there.
+            partitions.retain(|partition| self.is_owned(*partition));
             rt::sleep(RETRY_TIME).await;
         }
         self.open_settled(&partitions);
@@ -251,6 +261,7 @@ impl MetaService {
         }
         self.executors.lock(partition)?.leave();
         self.forget_partition(partition);
+        self.forget_follows(partition);
         tracing::info!(partition = partition.0, "a partition is given up");
         Ok(())
     }

@@ -160,6 +160,7 @@ impl MetaService {
     }
 
     async fn dispatch(&self, request: MetaRequest) -> Result<MetaResponse> {
+        self.require_service()?;
         if let MetaOp::Register { in_use } = &request.op {
             return self.register(request.session, in_use).await.map(|()| MetaReply::Unit.into());
         }
@@ -178,7 +179,12 @@ impl MetaService {
             MetaOp::Follow { partitions, in_use } => {
                 self.follow(&session, &partitions, &in_use).await.map(|()| MetaReply::Unit)?
             }
-            MetaOp::NextRecalls { after } => self.next_recalls(&session, after).await?,
+            MetaOp::NextRecalls { after } => {
+                let news = self.next_recalls(&session, after).await?;
+                // A client relies on what it was granted for some time after an answer, even if it hears of nothing else.
+                self.require_service()?;
+                news
+            }
             MetaOp::Yield { yields } => self.take_yields(&session, &yields),
             MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
             MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,
