@@ -280,11 +280,13 @@ impl Client {
 
     async fn send_yield(&self, service: &Service, answer: Yield) {
         while self.over().is_none() && !service.is_gone() {
-            match self.ask_at(service, MetaOp::Yield { yields: vec![answer] }).await {
-                Ok(_) => return,
+            let sent = self.ask_at(service, MetaOp::Yield { yields: vec![answer] });
+            match self.services.unless_moved(answer.ino.partition(), service, sent).await {
+                // Another service executes the partition: what this one, which may be dead, waited for means nothing any more.
+                None | Some(Ok(_)) => return,
                 // Who is not known has nothing to yield.
-                Err(error) if matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => return,
-                Err(error) => {
+                Some(Err(error)) if matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => return,
+                Some(Err(error)) => {
                     tracing::warn!(ino = %answer.ino, %error, "the answer to a recall can't be sent");
                     rt::sleep(RETRY).await;
                 }

@@ -127,7 +127,7 @@ impl Services {
     }
 
     /// What `work` comes to, or nothing when the map gives the partition to another service before.
-    async fn unless_moved<T>(
+    pub(crate) async fn unless_moved<T>(
         &self,
         partition: PartitionId,
         service: &Service,

@@ -165,6 +165,7 @@ impl MetaService {
     }
 
     async fn dispatch(&self, request: MetaRequest, holder: Option<u64>) -> Result<MetaResponse> {
+        self.require_service()?;
         if let MetaOp::Register { in_use } = &request.op {
             return self.register(request.session, in_use, holder).await.map(|()| MetaReply::Unit.into());
         }
@@ -187,7 +188,12 @@ impl MetaService {
             MetaOp::Follow { partitions, in_use } => {
                 self.follow(&session, &partitions, &in_use).await.map(|()| MetaReply::Unit)?
             }
-            MetaOp::NextRecalls { after } => self.next_recalls(&session, after).await?,
+            MetaOp::NextRecalls { after } => {
+                let news = self.next_recalls(&session, after).await?;
+                // A client relies on what it was granted for some time after an answer, even if it hears of nothing else.
+                self.require_service()?;
+                news
+            }
             MetaOp::Introduce { groups, privileged, .. } => session
                 .callers
                 .introduce(request.credentials, groups, privileged)

@@ -9,7 +9,7 @@ use meta::{Company as Neighbourhood, MetaOptions, MetaService};
 use net::{Channel, MetaChannels};
 use parking_lot::Mutex;
 use rt::sim::Machine;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
@@ -32,6 +32,10 @@ type Processes = Arc<Mutex<BTreeMap<NodeId, Arc<MetaService>>>>;
 pub(crate) struct Company {
     engine: Arc<Memory>,
     map: MapHandle,
+    /// What the services know of the map.
+    known: RefCell<BTreeMap<NodeId, MapHandle>>,
+    /// A service that management can't be reached from: it doesn't learn of maps, and nobody counts on it.
+    cut_off: Arc<Mutex<Option<NodeId>>>,
     storage: Arc<StorageService>,
     processes: Processes,
     sessions: Cell<u64>,
@@ -68,6 +72,8 @@ impl Company {
             engine: Arc::new(Memory::new()),
             map: Arc::new(RwLock::new(Arc::new(map))),
             storage: Arc::new(StorageService::new(stores)),
+            known: RefCell::default(),
+            cut_off: Arc::default(),
             processes: Processes::default(),
             sessions: Cell::new(0),
         };
@@ -86,8 +92,12 @@ impl Company {
         let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
         let processes = self.processes.clone();
         let connect = Box::new(move |to: &Node| Channel::in_process(processes.lock()[&to.id].clone()));
-        let neighbours = Neighbourhood { connect, serves: Box::new(|| true) };
-        let meta = MetaService::in_company(writer, options, self.map.clone(), direct, neighbours);
+        let cut_off = self.cut_off.clone();
+        let serves = Box::new(move || *cut_off.lock() != Some(node));
+        let map: MapHandle = Arc::new(RwLock::new(self.map.read().unwrap().clone()));
+        self.known.borrow_mut().insert(node, map.clone());
+        let neighbours = Neighbourhood { connect, serves };
+        let meta = MetaService::in_company(writer, options, map, direct, neighbours);
         rt::spawn(meta.clone().background());
         rt::spawn(meta.clone().follow_assignment());
         self.processes.lock().insert(node, meta);
@@ -98,7 +108,19 @@ impl Company {
         let mut map = ClusterMap::clone(&self.map.read().unwrap());
         map.epoch = Epoch(map.epoch.0 + 1);
         change(&mut map);
-        *self.map.write().unwrap() = Arc::new(map);
+        let map = Arc::new(map);
+        *self.map.write().unwrap() = map.clone();
+        let cut_off = *self.cut_off.lock();
+        let known = self.known.borrow();
+        for (_, handle) in known.iter().filter(|(node, _)| Some(**node) != cut_off) {
+            *handle.write().unwrap() = map.clone();
+        }
+    }
+
+    /// Management loses sight of a node, whose service and clients notice nothing, and gives its partitions to the other one.
+    pub(crate) fn lose_sight_of(&self, node: NodeId) {
+        *self.cut_off.lock() = Some(node);
+        self.take_for_dead(node);
     }
 
     /// Gives partitions to a node, as far as the services are told.
@@ -128,6 +150,10 @@ impl Company {
     pub(crate) fn kill(&self, node: NodeId) {
         let dead = self.processes.lock().remove(&node).unwrap();
         dead.stop();
+        self.take_for_dead(node);
+    }
+
+    fn take_for_dead(&self, node: NodeId) {
         let survivor = if node == FIRST { SECOND } else { FIRST };
         self.change_map(|map| {
             map.nodes.iter_mut().filter(|n| n.id == node).for_each(|n| n.state = NodeState::Offline);

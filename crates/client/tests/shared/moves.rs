@@ -161,6 +161,56 @@ fn a_client_that_does_not_follow_is_ended_before_others_are_let_in() {
     });
 }
 
+/// The old service lives and can be reached, but management doesn't count on it any more: so it doesn't say that it lives.
+#[test]
+fn a_service_that_is_cut_off_keeps_no_client_in_the_belief_that_it_holds_leases() {
+    with_company(|company| async move {
+        let one = company.behind().await;
+        let two = company.client().await;
+        let dir = company.directory_in(&two, is_moved).await;
+        let file = make(&two, dir, "f").await;
+        two.put(&file, 0, 10, b'x').await;
+        let open = one.client.open(ROOT, file.ino(), RDONLY).await.unwrap();
+        assert_eq!(one.client.bytes(&open).await, [b'x'; 10]);
+        rt::sleep(Duration::from_secs(1)).await;
+        one.cut(SECOND);
+        company.lose_sight_of(FIRST);
+        two.put(&file, 0, 10, b'y').await;
+        let seen = Rc::new(RefCell::new(None));
+        let (client, told) = (one.client.clone(), seen.clone());
+        rt::spawn(async move {
+            let read = client.try_bytes(&open).await;
+            *told.borrow_mut() = Some(read);
+        });
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(seen.borrow().as_ref().is_none_or(Result::is_err), "{:?}", seen.borrow());
+    });
+}
+
+/// A recall was under way at the service that died.
+#[test]
+fn the_answer_to_a_recall_of_a_dead_service_keeps_nobody_waiting() {
+    with_company(|company| async move {
+        company.give(moved(), SECOND);
+        company.settled().await;
+        let one = company.behind().await;
+        let two = company.client().await;
+        let dir = company.directory_in(&two, is_moved).await;
+        let file = make(&one.client, dir, "f").await;
+        one.client.put(&file, 0, 100_000, b'x').await;
+        // Has it recalled; the answer doesn't get through.
+        let (client, ino) = (two.clone(), file.ino());
+        rt::spawn(async move { _ = client.getattr(ino).await });
+        rt::sleep(Duration::from_millis(2)).await;
+        one.cut(SECOND);
+        rt::sleep(Duration::from_secs(1)).await;
+        company.kill(SECOND);
+        one.learn(&company);
+        company.settled().await;
+        assert_eq!(one.client.bytes(&file).await.len(), 100_000);
+    });
+}
+
 trait Seen {
     fn is_err_or_x(&self) -> bool;
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
-use types::{ClusterMap, Epoch, Errno, Error, MapHandle, Node, NodeId, Result, Role, Timestamp};
+use types::{ClusterMap, Epoch, Errno, Error, InodeId, MapHandle, Node, NodeId, Result, Role, Timestamp};
 use wire::mgmt::{Heartbeat, Join, Register};
 use wire::{MetaRequest, MetaResponse, MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
@@ -201,8 +201,12 @@ impl Site {
     /// The ways of a client to the metadata services, and the map that they follow.
     pub(super) async fn mapped(&self, identity: &ClientIdentity) -> Result<(MetaChannels, MapHandle)> {
         let management = self.management(identity).ok_or(Errno::ENODEV)?;
-        let current = current_map(&management).await?;
-        let map = handle(&current);
+        let mut map = current_map(&management).await?;
+        while map.owner(InodeId::ROOT.partition()).is_none() {
+            rt::sleep(RETRY).await;
+            map = current_map(&management).await?;
+        }
+        let map = handle(&map);
         rt::spawn(follow_map(management, map.clone()));
         let identity = identity.clone();
         let connect =

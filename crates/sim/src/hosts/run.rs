@@ -247,7 +247,13 @@ impl Run {
         let (site, session, holes) = (self.site.clone(), self.new_session(), self.options.holes);
         let dirs = self.dirs();
         self.run_on(self.clients[0], "making files", async move {
-            let client = site.client(session).await?;
+            let client = loop {
+                match site.client(session).await {
+                    Ok(client) => break client,
+                    // The metadata services are starting.
+                    Err(_) => rt::sleep(RESTART_PAUSE).await,
+                }
+            };
             set_pattern(&client).await?;
             prepare(&client, dirs, holes).await?;
             client.shutdown().await
