@@ -162,12 +162,17 @@ impl Errand {
         }
         let way = self.neighbours()?.owner_of(partition)?;
         let ask = PartitionsRequest::Borrow { partition, token: taken.token };
-        let Some(answer) = within(BORROW_TIME, way.call(ask, None)).await else {
-            // It may be lent by now.
-            rt::spawn(bring_back(way, partition, taken.token, Vec::new()));
-            return Err(Errno::ETIMEDOUT.into());
+        let answer = within(BORROW_TIME, way.call(ask, None)).await.unwrap_or(Err(Errno::ETIMEDOUT.into()));
+        let (owner, quiet) = match answer {
+            Ok(PartitionsReply::Lent { owner, quiet }) => (owner, quiet),
+            Ok(_) => return Err(out_of_turn()),
+            Err(refused) if matches!(refused.errno, Errno::EREMOTE | Errno::EAGAIN) => return Err(refused),
+            Err(error) => {
+                // It may be lent, and the answer lost.
+                rt::spawn(bring_back(way, partition, taken.token, Vec::new()));
+                return Err(error);
+            }
         };
-        let PartitionsReply::Lent { owner, quiet } = answer? else { return Err(out_of_turn()) };
         let owner = Guard { key: keys::owner(partition).to_vec(), expected: Some(owner) };
         taken.guests.push(Guest { owner, partition, written: Mutex::default() });
         taken.ways.insert(partition, way);

@@ -91,14 +91,15 @@ pub(crate) const IDLE_CHECK: Duration = Duration::from_secs(5);
 /// That a session was heard of is noted no more often than this, so that its cores don't fight for the note.
 pub(crate) const HEARD_GRAIN: Duration = Duration::from_millis(100);
 
-/// How long a partition may be lent. A command that borrows takes milliseconds; others wait meanwhile.
-pub(crate) const LOAN_TIME: Duration = Duration::from_secs(10);
+/// How long a partition may be lent. A command that borrows takes milliseconds; others wait meanwhile, among them sessions that have something to report
+/// before they can answer a recall: so it is less than [`YIELD_TIME`].
+pub(crate) const LOAN_TIME: Duration = Duration::from_secs(4);
 
 /// How long a loan is waited for: less than the borrower waits for the answer.
-pub(crate) const PARK_TIME: Duration = Duration::from_secs(4);
+pub(crate) const PARK_TIME: Duration = Duration::from_secs(2);
 
 /// How long the answer to a wish to borrow is waited for. The partitions that an errand has meanwhile are shut for everybody else.
-pub(crate) const BORROW_TIME: Duration = Duration::from_secs(5);
+pub(crate) const BORROW_TIME: Duration = Duration::from_secs(3);
 
 /// How long another service may take to have leases recalled: those who don't answer are evicted there in this time.
 pub(crate) const MAKE_WAY_TIME: Duration = Duration::from_secs(60);

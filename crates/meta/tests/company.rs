@@ -173,7 +173,7 @@ fn a_loan_that_is_not_returned_is_called_in() {
         let began_ns = rt::monotonic_ns();
         client.entry(create(dir, "file")).await.unwrap();
         let waited_ns = rt::monotonic_ns() - began_ns;
-        assert!((9..12).contains(&(waited_ns / 1_000_000_000)), "waited {waited_ns} ns");
+        assert!((3..6).contains(&(waited_ns / 1_000_000_000)), "waited {waited_ns} ns");
     });
 }
 
@@ -238,7 +238,12 @@ async fn random_step(client: &Roaming, model: &mut Model, next: &mut usize) {
     let (ino, other_ino) = (model.inodes[&dir], model.inodes[&other]);
     let (name, new_name) = (format!("n{}", random(4)), format!("n{}", random(4)));
     let there = model.entries[&dir].get(&name).copied();
-    let errno = |result: Result<types::Attr>| result.map_err(|error| error.errno);
+    let errno = |result: Result<types::Attr>| {
+        result.map_err(|error| {
+            assert!(!error.message.contains("session"), "{}", error.message);
+            error.errno
+        })
+    };
     match random(10) {
         0..3 => {
             let made = errno(client.entry(mkdir(ino, &name)).await);
@@ -359,7 +364,7 @@ async fn disturb(cluster: Rc<Cluster>, deaths: bool, moves: Rc<Cell<u32>>) {
         moves.set(moves.get() + 1);
         rt::sleep(Duration::from_millis(rt::random_u64() % 200)).await;
         let victim = NodeId(2 + (rt::random_u64() % 2) as u32);
-        match rt::random_u64() % 4 {
+        match rt::random_u64() % 12 {
             0 if deaths && cluster.living.lock().contains_key(&victim) => {
                 cluster.kill(victim).await;
                 rt::sleep(Duration::from_millis(rt::random_u64() % 3000)).await;
@@ -385,10 +390,12 @@ fn against_the_model(seed: u64, (moves, deaths, lost): (bool, bool, Option<u64>)
         }
         let clients: Vec<_> = (1..=3).map(|session| Roaming::new(&cluster, session)).collect();
         clients.iter().for_each(|client| client.lost.set(lost));
-        let steps = 300;
+        let steps = if deaths { 600 } else { 300 };
         rt::join_all(clients.iter().map(|client| live(client.clone(), steps)).collect()).await;
         clients.iter().for_each(|client| client.stopping.set(true));
-        assert!(!moves || moved.get() > 5, "{} disturbances are too few", moved.get());
+        // A death takes most of the time of a run.
+        let enough = if deaths { 2 } else { 6 };
+        assert!(!moves || moved.get() >= enough, "{} disturbances are too few", moved.get());
     });
 }
 
