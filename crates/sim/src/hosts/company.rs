@@ -22,6 +22,9 @@ type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
 
 /// How long a question to management is repeated: shorter than a serving lease.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client's request to a metadata service is repeated: a partition that has moved may be closed for 15 s, and a command that needs
+/// several tries for 15 s to have them all.
+pub(super) const NAMES_TIMEOUT: Duration = Duration::from_secs(40);
 /// Rest before management is asked again that didn't answer well.
 const RETRY: Duration = Duration::from_millis(500);
 /// How often a service looks for targets that were left in disorder.
@@ -209,8 +212,9 @@ impl Site {
         let map = handle(&map);
         rt::spawn(follow_map(management, map.clone()));
         let identity = identity.clone();
-        let connect =
-            move |node: &Node| Channel::remote(peer(node.name.clone(), address_of(node), &identity));
+        let connect = move |node: &Node| {
+            Channel::remote(peer_with(node.name.clone(), address_of(node), &identity, NAMES_TIMEOUT))
+        };
         Ok((MetaChannels::mapped(map.clone(), Box::new(connect)), map))
     }
 }

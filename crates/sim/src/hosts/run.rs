@@ -1,6 +1,6 @@
 //! One run: a cluster, its load, and what goes wrong.
 
-use super::company::Office;
+use super::company::{NAMES_TIMEOUT, Office};
 use super::load::{Journal, Program, prepare};
 use super::process::{CALL_TIMEOUT, RESTART_PAUSE, Site, set_pattern};
 use history::{Limits, judge};
@@ -15,7 +15,7 @@ use types::SessionId;
 /// Calls that one operation makes one after the other, at most; each may take its time-out.
 const CALLS_PER_OPERATION: u32 = 8;
 /// How long a start of the cluster may take.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long everybody gets to recover when everything works again.
 const RECOVERY: Duration = Duration::from_secs(15);
 /// Within this, each program must do something then. A metadata service that was started anew waits 15 s
@@ -465,7 +465,7 @@ impl Run {
         let (call, fault_ms) = match self.metas.len() {
             1 => (CALL_TIMEOUT, MAX_QUIET_MS + MAX_DEAD_MS),
             // A request waits until somebody executes its partition.
-            _ => (CALL_TIMEOUT + SEARCH_TIME, MAX_QUIET_MS + MAX_LONG_MS),
+            _ => (NAMES_TIMEOUT + SEARCH_TIME, MAX_QUIET_MS + MAX_LONG_MS),
         };
         let limit = call * CALLS_PER_OPERATION + Duration::from_millis(fault_ms) * self.options.faults;
         if longest > limit {
