@@ -37,7 +37,10 @@ impl Client {
     }
 
     pub(crate) async fn register_at(&self, service: &Service) -> Result<()> {
-        self.reclaim_locks(service, |ino| self.services.executes(service, ino)).await?;
+        // Who doesn't know the session yet hears of locks when partitions have come to it.
+        if service.is_registered() {
+            self.reclaim_locks(service, |ino| self.services.executes(service, ino)).await?;
+        }
         let in_use = self.inodes.in_use().into_iter().filter(|&ino| self.services.executes(service, ino));
         let in_use: Vec<InodeId> = in_use.collect();
         in_use.iter().for_each(|&ino| self.leases.mark(ino));

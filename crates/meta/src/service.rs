@@ -180,6 +180,9 @@ impl MetaService {
         let reply = match request.op {
             MetaOp::Lock { ino, .. } | MetaOp::Unlock { ino, .. } | MetaOp::TestLock { ino, .. } => {
                 self.require_owned(ino).await?;
+                if !matches!(request.op, MetaOp::Unlock { .. }) {
+                    self.wait_until_open(ino).await?;
+                }
                 let answer = self.answer_lock(request).await;
                 // It may have been given up meanwhile, with all its locks.
                 self.require_owned(ino).await?;
@@ -252,6 +255,16 @@ impl MetaService {
             true => self.await_assignment(partition, not_owner(partition)).await,
             false => Ok(()),
         }
+    }
+
+    /// Waits for sessions that have not followed a partition yet: they may hold what is asked for.
+    async fn wait_until_open(&self, ino: InodeId) -> Result<()> {
+        let partition = ino.partition();
+        if self.neighbours.is_none() || !self.has_partition(partition) {
+            return Ok(());
+        }
+        let nothing = |_: &View<'_>| Ok(Change { answer: (), writes: Vec::new() });
+        self.executors.transact(Pass::Command, &[partition], nothing, |_, _| ()).await.map(drop)
     }
 
     async fn answer_lock(&self, request: MetaRequest) -> Result<MetaReply> {
