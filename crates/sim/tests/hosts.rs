@@ -27,6 +27,21 @@ fn what_programs_of_several_clients_see_has_an_order() {
     seeds_pass(HostsOptions { clients: 3, programs: 2, meta_dies: false, ..HostsOptions::default() });
 }
 
+/// With clocks that are askew, and hosts that are away for long enough that management gives their partitions to others. Seed 1: a service
+/// that had been taken for dead went on with a partition that it had lost and got back.
+#[test]
+fn what_programs_see_of_several_metadata_services_has_an_order() {
+    let options = HostsOptions { clients: 2, programs: 2, metas: 3, ..HostsOptions::default() };
+    let mut kills = 0;
+    for seed in [0, 1, 3] {
+        match run_hosts_seed(seed, options) {
+            Ok(summary) => kills += summary.kills,
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    assert!(kills > 0);
+}
+
 /// The negative control: what checks can't see missing, they can't see broken.
 #[test]
 fn writes_that_a_power_cut_takes_are_noticed() {
