@@ -72,6 +72,16 @@ impl MetaService {
         for partition in self.all_partitions() {
             let record = records.get(&partition);
             let is_mine = record.is_some_and(|owner| owner.node == self.options.node.0 && !owner.released);
+            if self.is_owned(partition) && !is_mine {
+                // Taken by another service, which took this one for dead: what is remembered of it here may be old, and nothing can be committed.
+                self.executors.lock(partition)?.leave();
+                self.forget_partition(partition);
+                self.forget_follows(partition);
+                tracing::warn!(
+                    partition = partition.0,
+                    "a partition was taken over by another metadata service"
+                );
+            }
             match (self.is_given(map, partition), self.is_owned(partition)) {
                 (true, true) => {}
                 (true, false) if may_adopt(record, self.options.node, map) => adoptable.push(partition),

@@ -42,6 +42,21 @@ fn what_clients_write_over_each_other_has_an_order() {
     }
 }
 
+/// With clocks that are askew, and hosts that are away for long enough that management gives their partitions to others. Seed 1: a service
+/// that had been taken for dead went on with a partition that it had lost and got back.
+#[test]
+fn what_programs_see_of_several_metadata_services_has_an_order() {
+    let options = HostsOptions { clients: 2, programs: 2, metas: 3, ..HostsOptions::default() };
+    let mut kills = 0;
+    for seed in [0, 1, 3] {
+        match run_hosts_seed(seed, options) {
+            Ok(summary) => kills += summary.kills,
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    assert!(kills > 0);
+}
+
 /// The negative control: what checks can't see missing, they can't see broken.
 #[test]
 fn writes_that_a_power_cut_takes_are_noticed() {
