@@ -41,7 +41,7 @@ struct Taken {
 
 /// How far an errand came.
 enum Step {
-    Answered(Answered),
+    Answered(Box<Answered>),
     Refused(Error),
     /// Nobody knows what came of it. What was borrowed is not given back: its owner finds out by calling it in.
     Unsure(Error),
@@ -105,7 +105,7 @@ impl Errand {
             };
             self.service.executors.counters.reruns.add(1);
             match step {
-                Step::Answered(answer) => return Ok(answer),
+                Step::Answered(answer) => return Ok(*answer),
                 Step::Refused(error) | Step::Unsure(error) => return Err(error),
                 Step::Need(partition) => match partitions.binary_search(&partition) {
                     Err(at) => partitions.insert(at, partition),
@@ -200,7 +200,7 @@ impl Errand {
             let place = Place { home, own: &taken.own, guests: &taken.guests, pass };
             match service.executors.attempt(&place, &mut reading.fetched, &mut command, &mut |_, _| ()) {
                 Attempt::Done { answer, after: None } => {
-                    return answer.map_or_else(Step::Refused, Step::Answered);
+                    return answered(answer);
                 }
                 Attempt::Done { answer, after: Some(ticket) } => {
                     match service.executors.store.wait(&ticket).await {
@@ -219,7 +219,7 @@ impl Errand {
                     if let Ok(answered) = &answer {
                         self.session.record(self.request.sequence, &answered.reply, &ticket);
                     }
-                    return answer.map_or_else(Step::Refused, Step::Answered);
+                    return answered(answer);
                 }
                 Attempt::Elsewhere(accesses) => match self.ask_whether_clear(taken, &accesses).await {
                     Ok(true) => inodes.extend(accesses.iter().map(|(ino, _)| *ino)),
@@ -294,6 +294,10 @@ impl Errand {
             None => Err(Errno::ETIMEDOUT.into()),
         }
     }
+}
+
+fn answered(answer: Result<Answered>) -> Step {
+    answer.map_or_else(Step::Refused, |answer| Step::Answered(Box::new(answer)))
 }
 
 async fn bring_back(way: PartitionsChannel, partition: PartitionId, token: u64, written: Vec<bytes::Bytes>) {
