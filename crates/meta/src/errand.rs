@@ -200,7 +200,7 @@ impl Errand {
             let place = Place { home, own: &taken.own, guests: &taken.guests, pass };
             match service.executors.attempt(&place, &mut reading.fetched, &mut command, &mut |_, _| ()) {
                 Attempt::Done { answer, after: None } => {
-                    return answer.map_or_else(Step::Refused, |answer| Step::Answered(Box::new(answer)));
+                    return answered(answer);
                 }
                 Attempt::Done { answer, after: Some(ticket) } => {
                     match service.executors.store.wait(&ticket).await {
@@ -219,7 +219,7 @@ impl Errand {
                     if let Ok(answered) = &answer {
                         self.session.record(self.request.sequence, &answered.reply, &ticket);
                     }
-                    return answer.map_or_else(Step::Refused, |answer| Step::Answered(Box::new(answer)));
+                    return answered(answer);
                 }
                 Attempt::Elsewhere(accesses) => match self.ask_whether_clear(taken, &accesses).await {
                     Ok(true) => inodes.extend(accesses.iter().map(|(ino, _)| *ino)),
@@ -294,6 +294,10 @@ impl Errand {
             None => Err(Errno::ETIMEDOUT.into()),
         }
     }
+}
+
+fn answered(answer: Result<Answered>) -> Step {
+    answer.map_or_else(Step::Refused, |answer| Step::Answered(Box::new(answer)))
 }
 
 async fn bring_back(way: PartitionsChannel, partition: PartitionId, token: u64, written: Vec<bytes::Bytes>) {

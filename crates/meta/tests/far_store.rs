@@ -204,8 +204,8 @@ fn a_service_that_was_replaced_says_so_and_changes_nothing() {
             let ino = client.lookup(ROOT, "file").await.unwrap().ino;
             let next = open(&Far::new(&far.memory, Duration::ZERO)).await;
             let op = MetaOp::Setattr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } };
-            assert_eq!(errno(client.call(op.clone()).await), Errno::ESTALE);
-            assert_eq!(errno(client.getattr(ino).await), Errno::ESTALE);
+            assert_eq!(errno(client.call(op.clone()).await), Errno::EREMOTE);
+            assert_eq!(errno(client.getattr(ino).await), Errno::EREMOTE);
             let next = Client::new(&next, 3);
             assert_eq!(next.getattr(ino).await.unwrap().mode & 0o777, 0o644);
             next.call(op).await.unwrap();

@@ -63,7 +63,7 @@ impl Handler<PartitionsRequest, PartitionsReply> for Way {
             travel().await;
             alive(&self.living, self.node)?;
             let lost = *self.lost.lock();
-            if lost.is_some_and(|every| rt::random_u64() % every == 0) {
+            if lost.is_some_and(|every| rt::random_u64().is_multiple_of(every)) {
                 return Err(Error::new(Errno::ETIMEDOUT, "the answer was lost"));
             }
             reply
@@ -236,7 +236,7 @@ impl Roaming {
         loop {
             let node = self.cluster.map.read().unwrap().partitions[home.0 as usize];
             let answer = self.send(node, sequence, op.clone()).await;
-            let is_lost = self.lost.get().is_some_and(|every| rt::random_u64() % every == 0);
+            let is_lost = self.lost.get().is_some_and(|every| rt::random_u64().is_multiple_of(every));
             match answer {
                 Err(error) if matches!(error.errno, Errno::EREMOTE | Errno::ETIMEDOUT) => {
                     rt::sleep(Duration::from_millis(5)).await;
