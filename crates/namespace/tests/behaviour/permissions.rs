@@ -15,7 +15,15 @@ fn user(uid: u32, groups: &[u32]) -> Caller<'_> {
 }
 
 fn create(parent: InodeId, name: &str) -> MetaOp {
-    MetaOp::Create { parent, name: bytes(name), mode: 0o100_644, umask: 0, rdev: 0, exclusive: true }
+    MetaOp::Create {
+        parent,
+        name: bytes(name),
+        mode: 0o100_644,
+        umask: 0,
+        rdev: 0,
+        exclusive: true,
+        wish: None,
+    }
 }
 
 fn set(ino: InodeId, set: SetAttr) -> MetaOp {
@@ -67,7 +75,7 @@ impl Scene {
         match permit(&self.world.env(), &self.world.state, caller, &op) {
             Ok(()) => Ok(()),
             Err(Failure::Refused(error)) => Err(error.errno),
-            Err(Failure::NeedPartition(_)) => panic!("everything is held"),
+            Err(Failure::NeedPartition(_) | Failure::NotHere) => panic!("everything is here and held"),
         }
     }
 }
@@ -195,6 +203,7 @@ fn extended_attributes_follow_their_kind() {
         umask: 0,
         rdev,
         exclusive: true,
+        wish: None,
     };
     assert_eq!(scene.may(&owner, device(0o060_600, 5)), Err(Errno::EPERM));
     assert_eq!(scene.may(&owner, device(0o020_600, 5)), Err(Errno::EPERM));
