@@ -57,8 +57,9 @@ mod tests {
     fn calls_wait_for_a_lost_peer_together() {
         let reach = Reach::default();
         assert_eq!(reach.patience(TIMEOUT, at(100)), TIMEOUT);
-        (101..=200).for_each(|second| reach.failed(at(second)));
+        (101..140).for_each(|second| reach.failed(at(second)));
         assert_eq!(reach.patience(TIMEOUT, at(140)), TIMEOUT - Duration::from_secs(40));
+        (141..170).for_each(|second| reach.failed(at(second)));
         assert_eq!(reach.patience(TIMEOUT, at(170)), LOST_PEER_PATIENCE);
         assert_eq!(reach.patience(Duration::from_secs(1), at(170)), Duration::from_secs(1));
         reach.reached();
