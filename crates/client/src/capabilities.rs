@@ -126,6 +126,8 @@ impl Client {
                 self.renew(ino).await?;
                 match self.capabilities.find(ino, writes) {
                     Found::Good(capability) | Found::Aging(capability) => Ok(Some(capability)),
+                    // The lease to write is gone: the service was started anew, or its partition has moved.
+                    Found::None if writes && self.is_readable(ino) => Err(lost_right(ino)),
                     // The storage service says what is wrong.
                     Found::None => {
                         Ok(self.capabilities.shard(ino).read().get(&ino).map(|held| held.capability))
@@ -142,6 +144,10 @@ impl Client {
             self.capabilities.forget(ino);
         }
         is_stale
+    }
+
+    fn is_readable(&self, ino: InodeId) -> bool {
+        matches!(self.capabilities.find(ino, false), Found::Good(_) | Found::Aging(_))
     }
 
     async fn renew(&self, ino: InodeId) -> Result<()> {
@@ -163,6 +169,12 @@ impl Client {
             client.capabilities.renewing.lock().remove(&ino);
         });
     }
+}
+
+/// What a write is told that was under way when its lease ended; it begins anew, under another one.
+fn lost_right(ino: InodeId) -> Error {
+    Error::new(Errno::EKEYEXPIRED, format!("the right to write inode {ino} has ended with its lease"))
+        .hint("write again")
 }
 
 fn now_s() -> u64 {

@@ -9,11 +9,15 @@ use bytes::Bytes;
 use rt::IoBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
 use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path, StorageOp};
 
 /// Access mode in the flags of `open(2)`.
 const O_ACCMODE: u32 = 0o3;
+
+/// Rest before a write is begun anew whose lease has ended: the session is being registered again.
+const LEASE_REST: Duration = Duration::from_millis(20);
 
 /// Transfers of at least this many bytes go past the storage server's page cache: they are as fast from the device, and the kernel
 /// that asked keeps its own copy.
@@ -299,10 +303,7 @@ impl Client {
             return Ok(0);
         }
         let held_back = if how.written_back { None } else { self.hold_back_pages(inode).await };
-        let kill = match self.write_through(inode, offset, &buf, how).await? {
-            Some(kill) => kill,
-            None => self.write_reshaping(inode, offset, &buf, how).await?,
-        };
+        let kill = self.write_under_a_lease(inode, offset, &buf, how).await?;
         if kill {
             // Not under the gate: this may have to wait until other sessions have given up their leases, and they for ours.
             let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
@@ -316,6 +317,30 @@ impl Client {
             self.sync_names(inode.ino.partition()).await?;
         }
         Ok(len)
+    }
+
+    /// Writes, and does so again when the lease had ended meanwhile, with the service that granted it.
+    async fn write_under_a_lease(
+        &self,
+        inode: &OpenInode,
+        offset: u64,
+        buf: &IoBuf,
+        how: WriteHow,
+    ) -> Result<bool> {
+        let until_ns = rt::monotonic_ns().saturating_add(self.patience.get().as_nanos() as u64);
+        loop {
+            let written = match self.write_through(inode, offset, buf, how).await {
+                Ok(None) => self.write_reshaping(inode, offset, buf, how).await,
+                Ok(Some(kill)) => Ok(kill),
+                Err(error) => Err(error),
+            };
+            match written {
+                Err(error) if error.errno == Errno::EKEYEXPIRED && rt::monotonic_ns() < until_ns => {
+                    rt::sleep(LEASE_REST).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Programs on this node may have the file open with pages that are kept, and could read from those what was there before a write after

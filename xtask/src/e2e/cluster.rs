@@ -157,8 +157,9 @@ impl ClusterRig {
         cleanup::released(&Resource::Mount(path.to_path_buf()));
         ensure!(
             status.is_some_and(|status| status.success()),
-            "the client of {} ended with {status:?}",
-            path.display()
+            "the client of {} ended with {status:?}:\n    {}",
+            path.display(),
+            last_lines(&path.file_name().map_or_else(String::new, |name| self.log(&name.to_string_lossy())))
         );
         Ok(())
     }

@@ -115,7 +115,7 @@ impl Site {
             serves: Box::new(move || rt::monotonic_ns() < me.lease_ns.load(Ordering::Relaxed)),
         };
         let meta = MetaService::in_company(writer, options, map, self.storage_channels(&identity), company);
-        meta.sign_with(ring());
+        meta.sign_with(ring(true));
         rt::spawn(meta.clone().background());
         rt::spawn(meta.clone().follow_assignment());
         let names: Arc<dyn Handler<MetaRequest, MetaResponse>> = meta.clone();

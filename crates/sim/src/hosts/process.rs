@@ -28,6 +28,8 @@ use wire::{KvReply, KvRequest, MetaRequest, MetaResponse, StorageReply, StorageR
 const PORT: u16 = 7000;
 /// How long a capability is valid, seconds.
 const CAPABILITY_VALIDITY_S: u64 = 8;
+/// The same where clocks differ by some seconds.
+const ASKEW_CAPABILITY_VALIDITY_S: u64 = 30;
 /// Name of the simulated cluster's only cluster.
 const CLUSTER: &str = "00000000-0000-4000-8000-000000000001";
 /// How long a call is repeated.
@@ -88,7 +90,7 @@ impl Site {
             stores.push(store);
         }
         let service = StorageService::new(stores);
-        service.demand_capabilities(ring());
+        service.demand_capabilities(ring(self.meta_ips.len() > 1));
         let service: Arc<dyn Handler<StorageRequest, StorageReply>> = Arc::new(service);
         let name = format!("storage host {index}");
         let _server = serve(name, self.storage_ips[index], Router::new().with(service))?;
@@ -111,7 +113,7 @@ impl Site {
         let meta =
             MetaService::open(self.store(identity).await?, options, map(), self.storage_channels(identity))
                 .await?;
-        meta.sign_with(ring());
+        meta.sign_with(ring(false));
         meta.recover().await?;
         self.tidy(&meta).await?;
         rt::spawn(meta.clone().background());
@@ -195,8 +197,9 @@ fn map() -> MapHandle {
 }
 
 /// The cluster's keys. What is signed with them ends so soon that it is renewed all the time.
-pub(super) fn ring() -> Arc<CapabilityRing> {
-    let ring = CapabilityRing::new(CAPABILITY_VALIDITY_S);
+pub(super) fn ring(clocks_differ: bool) -> Arc<CapabilityRing> {
+    let validity_s = if clocks_differ { ASKEW_CAPABILITY_VALIDITY_S } else { CAPABILITY_VALIDITY_S };
+    let ring = CapabilityRing::new(validity_s);
     let text = format!("format = 1\nsigning = 1\n[[key]]\nid = 1\nsecret = \"{}\"\n", "07".repeat(32));
     ring.set(CapabilityKeys::parse(&text).expect("it is well-formed"));
     Arc::new(ring)
