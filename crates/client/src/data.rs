@@ -15,8 +15,8 @@ impl Client {
         })
     }
 
-    async fn transfer(&self, ino: InodeId, group: GroupId, op: StorageOp, buf: IoBuf) -> Result<()> {
-        self.store(self.member(group)?, ino, op, Some(buf)).await.map(drop)
+    async fn transfer(&self, chunk_file: InodeId, group: GroupId, op: StorageOp, buf: IoBuf) -> Result<()> {
+        self.store(self.member(group)?, chunk_file, op, Some(buf)).await.map(drop)
     }
 
     /// Fills `buf` from `offset` of the file.
@@ -57,11 +57,11 @@ impl Client {
         let mut pieces = layout::pieces(layout, range);
         let Some(first) = pieces.next() else { return Ok(()) };
         if first.file == range {
-            return self.transfer(ino, first.group, op(first.local), buf).await;
+            return self.transfer(layout.chunk_file(ino, first.stripe), first.group, op(first.local), buf).await;
         }
         let transfers = std::iter::once(first).chain(pieces).map(|piece| {
             let part = (piece.file.start - offset) as usize..(piece.file.end - offset) as usize;
-            self.transfer(ino, piece.group, op(piece.local), buf.slice(part))
+            self.transfer(layout.chunk_file(ino, piece.stripe), piece.group, op(piece.local), buf.slice(part))
         });
         first_error(rt::join_all(transfers.collect()).await)
     }
@@ -74,8 +74,8 @@ impl Client {
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<StorageReply>> {
         let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
-            let op = op(stripe);
-            async move { self.store(self.member(group)?, ino, op, None).await }
+            let (op, chunk_file) = (op(stripe), layout.chunk_file(ino, stripe));
+            async move { self.store(self.member(group)?, chunk_file, op, None).await }
         });
         rt::join_all(calls.collect()).await.into_iter().collect()
     }

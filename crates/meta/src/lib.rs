@@ -26,6 +26,7 @@ mod administer;
 mod cache;
 mod chunks;
 mod coherence;
+mod drain;
 mod eviction;
 mod executor;
 mod grace;
@@ -42,6 +43,7 @@ mod stats;
 mod view;
 
 pub use administer::SessionStatus;
+pub use drain::DrainStatus;
 pub use limits::SYNC_INTERVAL;
 pub use net::StorageChannel;
 pub use service::{MetaOptions, MetaService};

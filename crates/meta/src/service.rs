@@ -2,6 +2,7 @@
 
 use crate::chunks::Chunks;
 use crate::coherence::Granted;
+use crate::drain::{Claims, Drains};
 use crate::executor::{Change, Executors, Ran, Stop};
 use crate::grace::{Grace, stored_sessions};
 use crate::leases::Leases;
@@ -46,6 +47,8 @@ pub struct MetaService {
     /// Sessions that ended without a target's knowledge. Evictions while it is down bound them.
     pub(crate) owed_fences: Mutex<Vec<(SessionId, TargetId)>>,
     pub(crate) chunks: Chunks,
+    pub(crate) claims: Claims,
+    pub(crate) drains: Drains,
     /// There may be chunks to delete.
     pub(crate) doomed: rt::sync::Event,
     pub(crate) stopping: rt::sync::Event,
@@ -80,6 +83,8 @@ impl MetaService {
             leases: Leases::default(),
             owed_fences: Mutex::default(),
             chunks: Chunks { map, channels: storage.into() },
+            claims: Claims::default(),
+            drains: Drains::default(),
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
             myself: myself.clone(),

@@ -12,6 +12,7 @@ mod convert;
 mod fences;
 mod lease;
 mod service;
+mod watches;
 
 pub use lease::ServingLease;
 pub use service::{Counters, MAX_TARGETS, StorageService};

@@ -4,6 +4,7 @@ use crate::alarm::Alarm;
 use crate::convert;
 use crate::fences::Fences;
 use crate::lease::ServingLease;
+use crate::watches::Watches;
 use chunkstore::{Kind, Store, StoreError};
 use net::{Handler, LocalFuture};
 use rt::IoBuf;
@@ -55,6 +56,7 @@ pub struct StorageService {
     complete: Event,
     lease: Arc<ServingLease>,
     fences: Fences,
+    watches: Watches,
 }
 
 impl StorageService {
@@ -79,6 +81,7 @@ impl StorageService {
             complete: Event::new(),
             lease,
             fences: Fences::default(),
+            watches: Watches::default(),
         }
     }
 
@@ -152,8 +155,12 @@ impl StorageService {
             return Ok(StorageReply::Unit);
         }
         // Before the request counts as running: a fence doesn't wait for what waits here.
-        if request.session != SessionId(0) && !served.is_open.is_set() {
+        let is_service = request.session == SessionId(0) && !matches!(request.op, StorageOp::Watch { .. });
+        if !is_service && !served.is_open.is_set() {
             served.wait_until_open().await?;
+        }
+        if let Some(answer) = self.watches.answer(&request) {
+            return answer;
         }
         if is_change(&request.op) && !self.lease.holds(rt::monotonic_ns()) {
             self.wait_for_lease(request.target).await?;
@@ -163,6 +170,7 @@ impl StorageService {
         if needs_payload && payload.is_none() {
             return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
         }
+        let _noted = self.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
         match perform(&served.store, request.ino, request.op, payload).await {
             Ok(reply) => Ok(reply),
             Err(e) => Err(served.failed(&e)),
@@ -251,7 +259,10 @@ async fn perform(
         StorageOp::Allocate { range, how } => store.allocate(ino, range, convert::allocate(how)).await?,
         StorageOp::Delete => store.delete(ino).await?,
         StorageOp::Sync => store.sync(ino).await?,
-        StorageOp::Fence { .. } => {}
+        StorageOp::Fence { .. }
+        | StorageOp::Watch { .. }
+        | StorageOp::Changed { .. }
+        | StorageOp::Unwatch { .. } => {}
         StorageOp::SyncTarget => store.sync_all().await?,
         StorageOp::Stat => {
             let stat = store.stat(ino).await?;

@@ -47,4 +47,4 @@ pub use meta::{
 };
 pub use mgmt::{MgmtReply, MgmtRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
-pub use storage::{Allocate, Path, Seek, StorageOp, StorageReply, StorageRequest};
+pub use storage::{Allocate, Path, Seek, StorageOp, StorageReply, StorageRequest, WATCHED_REGION};

@@ -6,6 +6,7 @@
 
 mod appends;
 mod cluster;
+mod drain;
 mod kernel;
 mod names;
 mod sessions;
