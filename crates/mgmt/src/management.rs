@@ -16,7 +16,7 @@ use types::{
     CapacityClass, ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, Pool, PoolId, Role,
     SessionId, Target, TargetId, TargetState,
 };
-use wire::mgmt::{Join, PoolInfo, SessionInfo};
+use wire::mgmt::{DrainProgress, Join, PoolInfo, SessionInfo};
 
 /// Where the map is in the metadata store: above all partitions, among the global keys.
 const MAP_KEY: &[u8] = b"\xff\xffmap";
@@ -69,6 +69,10 @@ pub trait Metadata: Send + Sync {
     fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if there is one.
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
+    /// How far targets are that are drained.
+    fn drains(&self) -> Vec<(TargetId, DrainProgress)> {
+        Vec::new()
+    }
     /// The clients.
     fn sessions(&self) -> Vec<SessionInfo>;
     /// Ends a session by force.

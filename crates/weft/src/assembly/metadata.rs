@@ -1,11 +1,11 @@
 //! What management asks of the metadata service of its process.
 
-use meta::{MetaService, SessionKind, SessionStatus};
+use meta::{DrainStatus, MetaService, SessionKind, SessionStatus};
 use net::LocalFuture;
 use rt::sync::Event;
 use std::sync::Arc;
 use types::{InodeId, Result, SessionId, TargetId};
-use wire::mgmt::SessionInfo;
+use wire::mgmt::{DrainProgress, SessionInfo};
 
 /// The metadata service, as management sees it.
 pub struct Metadata {
@@ -26,6 +26,29 @@ impl mgmt::Metadata for Metadata {
 
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(self.service.file_on(target))
+    }
+
+    fn drains(&self) -> Vec<(TargetId, DrainProgress)> {
+        let progress = |drain: DrainStatus| {
+            let left = drain.bytes_left;
+            let remaining_s = match drain.rate {
+                _ if drain.is_empty => Some(0),
+                0 => None,
+                rate => Some(left.div_ceil(rate)),
+            };
+            let progress = DrainProgress {
+                empty: drain.is_empty,
+                files_left: drain.files_left,
+                bytes_left: left,
+                files_moved: drain.files_moved,
+                bytes_moved: drain.bytes_moved,
+                rate: drain.rate,
+                remaining_s,
+                hindrance: drain.hindrance,
+            };
+            (drain.target, progress)
+        };
+        self.service.drains().into_iter().map(progress).collect()
     }
 
     fn sessions(&self) -> Vec<SessionInfo> {
