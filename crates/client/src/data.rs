@@ -57,7 +57,9 @@ impl Client {
         let mut pieces = layout::pieces(layout, range);
         let Some(first) = pieces.next() else { return Ok(()) };
         if first.file == range {
-            return self.transfer(layout.chunk_file(ino, first.stripe), first.group, op(first.local), buf).await;
+            return self
+                .transfer(layout.chunk_file(ino, first.stripe), first.group, op(first.local), buf)
+                .await;
         }
         let transfers = std::iter::once(first).chain(pieces).map(|piece| {
             let part = (piece.file.start - offset) as usize..(piece.file.end - offset) as usize;

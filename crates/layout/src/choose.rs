@@ -160,7 +160,11 @@ fn shuffled(mut candidates: Vec<Candidate>, count: usize, random: &mut SplitMix6
     candidates[..count].iter().map(|c| c.id).collect()
 }
 
-pub(crate) fn weighted(mut candidates: Vec<Candidate>, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
+pub(crate) fn weighted(
+    mut candidates: Vec<Candidate>,
+    count: usize,
+    random: &mut SplitMix64,
+) -> Vec<GroupId> {
     // One unit on top, so that a group without free space can still be drawn when the others run out.
     let weight = |c: &Candidate| c.free / WEIGHT_UNIT + 1;
     let mut total: u64 = candidates.iter().map(weight).sum();

@@ -27,9 +27,8 @@ pub fn replace(
     let free_slot = |group: GroupId| {
         (0..MAX_SLOTS).find(|&slot| layout.stripe_in(group, slot).is_none() && !is_taken(group, slot))
     };
-    let usable = |candidate: &Candidate| {
-        candidate.id != layout.groups[stripe] && free_slot(candidate.id).is_some()
-    };
+    let usable =
+        |candidate: &Candidate| candidate.id != layout.groups[stripe] && free_slot(candidate.id).is_some();
     candidates.normal.retain(usable);
     candidates.low.retain(usable);
     if candidates.normal.is_empty() && candidates.low.is_empty() {

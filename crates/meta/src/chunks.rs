@@ -76,7 +76,8 @@ impl Chunks {
     /// The first stripe of a layout that a target has, of all chunk files or of those of a slot; `None` when it has none.
     pub fn stripe_on(&self, layout: &Layout, target: TargetId, slot: Option<u8>) -> Result<Option<usize>> {
         for (stripe, group) in layout.groups.iter().enumerate() {
-            if slot.is_none_or(|slot| layout.slot(stripe) == slot) && self.members(*group)?.contains(&target) {
+            if slot.is_none_or(|slot| layout.slot(stripe) == slot) && self.members(*group)?.contains(&target)
+            {
                 return Ok(Some(stripe));
             }
         }

@@ -1,8 +1,8 @@
 //! Background work: keeping the store on disk, and deleting the chunks of files that are gone.
 
+use crate::executor::{Change, Stop};
 use crate::limits::{BACKGROUND_BATCH, REAP_RETRY, SYNC_INTERVAL};
 use crate::service::MetaService;
-use crate::executor::{Change, Stop};
 use crate::view::{View, store_error};
 use namespace::{ReadError, Writes};
 use std::sync::Arc;

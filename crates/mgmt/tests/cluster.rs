@@ -367,7 +367,12 @@ fn versions_too_far_apart() {
         says(&cluster.refused(MgmtRequest::Join(asked)).await, "0.9.0", "too far apart", "same version");
         let node = cluster.join("a", 7501).await;
         let register = Register { version: "1.4.0".into(), ..cluster.registration(node, 1, 7501, &[]) };
-        says(&cluster.refused(MgmtRequest::Register(register)).await, "node 2", "too far apart", "same version");
+        says(
+            &cluster.refused(MgmtRequest::Register(register)).await,
+            "node 2",
+            "too far apart",
+            "same version",
+        );
     });
 }
 

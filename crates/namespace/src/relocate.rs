@@ -163,7 +163,8 @@ impl<'a> Notes<'a> {
     fn writes(self) -> Writes {
         let write = |(slot, groups): (u8, Vec<GroupId>)| {
             let layout = Layout { groups, slots: Vec::new(), ..self.moved.from.clone() };
-            let value = (!layout.groups.is_empty()).then(|| record::Layout::from(&layout).encode_to_vec().into());
+            let value =
+                (!layout.groups.is_empty()).then(|| record::Layout::from(&layout).encode_to_vec().into());
             (keys::doomed(self.moved.ino.chunk_file(slot)).to_vec(), value)
         };
         self.groups.into_iter().map(write).collect()

@@ -149,13 +149,8 @@ impl Watches {
             return Err(nobody_watches(file));
         }
         table.make_room();
-        let new = Watch {
-            token,
-            round,
-            readable: Regions::default(),
-            growing: Regions::default(),
-            last_use: now,
-        };
+        let new =
+            Watch { token, round, readable: Regions::default(), growing: Regions::default(), last_use: now };
         table.files.insert(file, new);
         self.count.store(table.files.len(), Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -306,6 +301,10 @@ mod tests {
         }
         assert!(regions.single.len() <= MAX_REGIONS);
         assert_eq!(regions.next(0), Some(3 * WATCHED_REGION));
-        assert_eq!(regions.next(4 * WATCHED_REGION), Some(4 * WATCHED_REGION), "more than it was, never less");
+        assert_eq!(
+            regions.next(4 * WATCHED_REGION),
+            Some(4 * WATCHED_REGION),
+            "more than it was, never less"
+        );
     }
 }

@@ -338,7 +338,10 @@ fn drained_target(stage: &Stage) -> TestResult {
     ensure_eq!(progress["empty"].as_bool(), Some(true), "of {progress}");
     rig.ok(&["target", "remove", "1", "--dir", &dir])?;
     rig.stop("a")?;
-    ensure!(fs::read(second.join("in-use")).at("in-use")? == expected, "the file that was written has changed");
+    ensure!(
+        fs::read(second.join("in-use")).at("in-use")? == expected,
+        "the file that was written has changed"
+    );
     check_files(&second, 1)?;
     write_files(&second, 2)?;
     check_files(&first, 2)?;

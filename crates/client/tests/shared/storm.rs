@@ -163,7 +163,10 @@ fn storm(storm: Storm) {
             }
         });
     }
-    assert!(!storm.drains || emptied.load(Ordering::Relaxed) > SEEDS.count() as u64, "targets are emptied meanwhile");
+    assert!(
+        !storm.drains || emptied.load(Ordering::Relaxed) > SEEDS.count() as u64,
+        "targets are emptied meanwhile"
+    );
 }
 
 async fn program(client: Arc<Client>, mut dice: Dice, model: Rc<RefCell<Model>>, seed: u64, storm: Storm) {

@@ -250,7 +250,9 @@ impl MetaService {
     async fn choose_place(&self, ino: InodeId, layout: &Layout, stripe: usize) -> Result<(GroupId, u8)> {
         let doomed = self
             .read(ino.partition(), |view| {
-                (0..layout::MAX_SLOTS).map(|slot| namespace::doomed_in(view, ino, slot)).collect::<Result<Vec<_>, _>>()
+                (0..layout::MAX_SLOTS)
+                    .map(|slot| namespace::doomed_in(view, ino, slot))
+                    .collect::<Result<Vec<_>, _>>()
             })
             .await?;
         let map = self.current_map();
@@ -279,6 +281,9 @@ fn draining(map: &ClusterMap) -> Vec<TargetId> {
 }
 
 fn busy(ino: InodeId) -> Error {
-    Error::new(Errno::EBUSY, format!("inode {ino} changes too fast, or a client that wrote it is being settled"))
-        .hint("it is tried again by itself")
+    Error::new(
+        Errno::EBUSY,
+        format!("inode {ino} changes too fast, or a client that wrote it is being settled"),
+    )
+    .hint("it is tried again by itself")
 }

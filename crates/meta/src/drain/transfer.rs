@@ -109,7 +109,8 @@ impl<'a> Transfer<'a> {
         self.ask(self.into, StorageOp::Changed { token: self.token, round: 0, from: u64::MAX }).await?;
         if self.stat(self.into).await?.0 != len {
             let End { target, name } = self.into;
-            let message = format!("the copy {:016x} on target {target} isn't as long as it should be", name.0);
+            let message =
+                format!("the copy {:016x} on target {target} isn't as long as it should be", name.0);
             return Err(Error::new(Errno::EIO, message).hint("it is tried again by itself"));
         }
         Ok(())

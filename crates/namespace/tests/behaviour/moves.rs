@@ -10,7 +10,9 @@ use wire::MetaOp;
 fn doomed_files(world: &World, ino: InodeId) -> BTreeSet<(GroupId, InodeId)> {
     let notes = doomed(&world.state, ino.partition(), InodeId(0), 100).unwrap();
     let files = |(name, layout): (InodeId, Layout)| {
-        (0..layout.groups.len()).map(|at| (layout.groups[at], layout.chunk_file(name, at))).collect::<Vec<_>>()
+        (0..layout.groups.len())
+            .map(|at| (layout.groups[at], layout.chunk_file(name, at)))
+            .collect::<Vec<_>>()
     };
     notes.into_iter().flat_map(files).collect()
 }
@@ -28,7 +30,14 @@ fn written(world: &mut World) -> (InodeId, Layout) {
     let ino = world.create(ROOT, "file");
     let layout = world.file(MetaOp::BeginWrite { ino }).unwrap().layout.unwrap();
     world
-        .run(MetaOp::EndWrite { ino, size: 1 << 22, blocks: 8, mtime: None, done: true, kill_suid_sgid: false })
+        .run(MetaOp::EndWrite {
+            ino,
+            size: 1 << 22,
+            blocks: 8,
+            mtime: None,
+            done: true,
+            kill_suid_sgid: false,
+        })
         .unwrap();
     (ino, layout)
 }
@@ -56,7 +65,8 @@ fn at_every_step_what_is_not_the_files_is_to_be_deleted() {
     let now = layout_of(&world.state, ino).unwrap().unwrap();
     assert_eq!(now.chunk_file(ino, 0), ino.chunk_file(1));
     assert_eq!(files_of(&now, ino).len(), now.groups.len(), "no two stripes in one chunk file");
-    let left = BTreeSet::from([again.source(), moved.source()].map(|(group, slot)| (group, ino.chunk_file(slot))));
+    let left =
+        BTreeSet::from([again.source(), moved.source()].map(|(group, slot)| (group, ino.chunk_file(slot))));
     assert_eq!(doomed_files(&world, ino), left);
     assert!(files_of(&now, ino).is_disjoint(&left));
     // With the file, everything that it has goes, and what it had stays on record.
@@ -77,7 +87,9 @@ fn a_file_that_changed_meanwhile_is_left_alone() {
     world.session = SessionId(5);
     world.run(MetaOp::BeginWrite { ino }).unwrap();
     assert_eq!(finish_move(&world.state, &moved).unwrap(), Step::Unsettled);
-    world.run(MetaOp::EndWrite { ino, size: 0, blocks: 8, mtime: None, done: true, kill_suid_sgid: false }).unwrap();
+    world
+        .run(MetaOp::EndWrite { ino, size: 0, blocks: 8, mtime: None, done: true, kill_suid_sgid: false })
+        .unwrap();
     assert!(matches!(finish_move(&world.state, &moved).unwrap(), Step::Writes(_)));
     let other = Move { from: moved.after(), ..moved.clone() };
     assert_eq!(finish_move(&world.state, &other).unwrap(), Step::Changed);

@@ -64,6 +64,7 @@ fn init(args: &InitArgs) -> Result<()> {
         addresses,
         protection: args.protection,
         threads: None,
+        api: vec![],
         durability: args.durability,
         targets: vec![],
     };
@@ -172,6 +173,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         management: token.addresses.clone(),
         protection: args.protection,
         threads: None,
+        api: vec![],
         durability: Default::default(),
         targets: vec![],
     };

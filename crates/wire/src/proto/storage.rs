@@ -219,9 +219,7 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Space(()) => StorageOp::Space,
             OpFields::Fence(f) => StorageOp::Fence { session: SessionId(f.session) },
             OpFields::Watch(f) => StorageOp::Watch { token: f.token, round: f.round },
-            OpFields::Changed(f) => {
-                StorageOp::Changed { token: f.token, round: f.round, from: f.from }
-            }
+            OpFields::Changed(f) => StorageOp::Changed { token: f.token, round: f.round, from: f.from },
             OpFields::Unwatch(f) => StorageOp::Unwatch { token: f.token },
         })
     }
