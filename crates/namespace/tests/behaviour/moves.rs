@@ -1,10 +1,12 @@
 //! Stripes that move to other groups.
 
-use crate::support::{Holding, ROOT, World};
+use crate::support::{Holding, World};
 use namespace::{Move, Step, begin_move, doomed, finish_move, keys, layout_of};
 use std::collections::BTreeSet;
 use types::{GroupId, InodeId, Layout, SessionId};
 use wire::MetaOp;
+
+const ROOT: InodeId = InodeId::ROOT;
 
 /// Every chunk file that somebody is to delete: group and name.
 fn doomed_files(world: &World, ino: InodeId) -> BTreeSet<(GroupId, InodeId)> {
