@@ -294,7 +294,13 @@ impl Management {
     /// Targets for people.
     fn targets(&self) -> Vec<TargetInfo> {
         let map = self.current();
+        let drains = self.metadata().map_or(Vec::new(), |metadata| metadata.drains());
+        let progress = |target: &Target| {
+            let found = drains.iter().find(|(id, _)| *id == target.id).map(|(_, progress)| progress.clone());
+            target.drain.then(|| found.unwrap_or_default())
+        };
         let info = |target: &Target| TargetInfo {
+            progress: progress(target),
             node_name: map.node(target.node).map(|node| node.name.clone()).unwrap_or_default(),
             pool_name: map.pool(target.pool).map(|pool| pool.name.clone()).unwrap_or_default(),
             target: target.clone(),

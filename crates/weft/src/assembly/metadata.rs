@@ -1,7 +1,7 @@
 //! What management asks of the metadata services of the cluster.
 
 use super::peers::Peers;
-use meta::{MetaService, PartitionsChannel};
+use meta::{DrainStatus, MetaService, PartitionsChannel};
 use net::{Channel, LocalFuture};
 use rt::sync::Event;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use types::{
     ClusterMap, Errno, Error, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Result, Role,
     SessionId, TargetId,
 };
-use wire::mgmt::SessionInfo;
+use wire::mgmt::{DrainProgress, SessionInfo};
 use wire::{PartitionsReply, PartitionsRequest};
 
 /// How long a service is waited for that is only asked what it has.

@@ -244,6 +244,7 @@ fn meta_replies() -> Vec<MetaReply> {
         pool: PoolId(1),
         scheme: Scheme::Single,
         groups: vec![GroupId(3), GroupId(300)],
+        slots: vec![],
     };
     let entry = DirEntry { name: name(), ino: INO, mode: mode::S_IFREG, cookie: 1 << 62, attr: Some(attr()) };
     let bare = DirEntry { name: Bytes::from_static(b"d"), mode: mode::S_IFDIR, attr: None, ..entry.clone() };
@@ -291,6 +292,9 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Seek { from: 8192, what: Seek::Hole },
         StorageOp::Space,
         StorageOp::Fence { session: SessionId(8) },
+        StorageOp::Watch { token: 1 << 60, round: 2 },
+        StorageOp::Changed { token: 1 << 60, round: 2, from: 1 << 20 },
+        StorageOp::Unwatch { token: 1 << 60 },
     ]
 }
 

@@ -198,6 +198,9 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Seek { from: any::<u64>(), what: select(vec![Seek::Data, Seek::Hole]) },
         Space,
         Fence { session: any::<u64>().prop_map(SessionId) },
+        Watch { token: any::<u64>(), round: any::<u64>() },
+        Changed { token: any::<u64>(), round: any::<u64>(), from: any::<u64>() },
+        Unwatch { token: any::<u64>() },
     ]
 }
 
@@ -353,11 +356,10 @@ fn chunk_size() -> impl Strategy<Value = u32> {
 
 fn layout() -> impl Strategy<Value = Layout> {
     let groups = prop::collection::vec(any::<u32>().prop_map(GroupId), 1..6);
-    (chunk_size(), any::<u16>(), groups).prop_map(|(chunk_size, pool, groups)| Layout {
-        chunk_size,
-        pool: PoolId(pool),
-        scheme: Scheme::Single,
-        groups,
+    let slots = prop::collection::vec(any::<u8>(), 0..6);
+    (chunk_size(), any::<u16>(), groups, slots).prop_map(|(chunk_size, pool, groups, mut slots)| {
+        slots.truncate(groups.len());
+        Layout { chunk_size, pool: PoolId(pool), scheme: Scheme::Single, groups, slots }
     })
 }
 
