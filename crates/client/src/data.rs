@@ -134,7 +134,8 @@ impl Client {
             async move {
                 let answer = match state {
                     Some(TargetState::Online) => {
-                        self.store(self.member(group)?, ino, StorageOp::Stat, None).await
+                        let name = layout.chunk_file(ino, stripe);
+                        self.store(self.member(group)?, name, StorageOp::Stat, None).await
                     }
                     _ => Err(Errno::EHOSTDOWN.into()),
                 };

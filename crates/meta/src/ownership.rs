@@ -24,7 +24,7 @@ impl MetaService {
         let mut settled = None;
         while !self.stopping.is_set() {
             let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
-            if settled != Some(map.epoch) || self.has_lost_some(&map) {
+            if settled != Some(map.epoch) || self.lacks_some(&map) {
                 settled = match self.settle_in(&map).await {
                     Ok(true) => Some(map.epoch),
                     Ok(false) => None,
@@ -38,8 +38,8 @@ impl MetaService {
         }
     }
 
-    /// Whether a partition that the map gives to this service was taken from it.
-    fn has_lost_some(&self, map: &ClusterMap) -> bool {
+    /// Whether a partition that the map gives to this service was taken from it, or is still to come.
+    pub(crate) fn lacks_some(&self, map: &ClusterMap) -> bool {
         self.all_partitions().any(|p| self.is_given(map, p) && !self.is_owned(p))
     }
 

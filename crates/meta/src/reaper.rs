@@ -115,6 +115,7 @@ impl MetaService {
                     Ok(more) => writes.extend(more),
                     Err(ReadError::NeedPartition(partition)) => return Err(Stop::NeedPartition(partition)),
                     Err(ReadError::Store(error)) => return Err(Stop::Refused(error)),
+                    Err(ReadError::NotHere) => return Err(Stop::NotHere),
                 }
             }
             Ok(Change { answer: (), writes })

@@ -54,6 +54,10 @@ impl Metadata for OneFile {
         Box::pin(async move { Ok((target == TargetId(1)).then_some(InodeId(7))) })
     }
 
+    fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
+        Box::pin(async { vec![] })
+    }
+
     fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
         Box::pin(async { Ok(vec![]) })
     }

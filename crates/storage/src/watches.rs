@@ -210,7 +210,7 @@ mod tests {
     const INO: InodeId = InodeId(5);
 
     fn request(op: StorageOp) -> StorageRequest {
-        StorageRequest { session: SessionId(0), target: TARGET, ino: INO, op }
+        StorageRequest::new(SessionId(0), TARGET, INO, op)
     }
 
     fn write(watches: &Watches, region: u64) {

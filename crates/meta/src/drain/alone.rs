@@ -1,11 +1,11 @@
 //! The lease of the mover.
 
 use super::busy;
-use crate::executor::{Change, Ran, Stop};
+use crate::executor::{Change, Pass, Ran, Stop};
 use crate::limits::LEASE_TRIES;
 use crate::service::MetaService;
 use crate::sessions::Session;
-use crate::view::View;
+use crate::view::{View, not_owner};
 use namespace::leases::Wish;
 use std::sync::Arc;
 use types::{InodeId, Result, SessionId};
@@ -42,10 +42,11 @@ impl MetaService {
                     false => Err(Stop::Leases(due)),
                 }
             };
-            match self.executors.transact(&[ino.partition()], command, |_, _| ()).await? {
+            match self.executors.transact(Pass::Background, &[ino.partition()], command, |_, _| ()).await? {
                 Ran::Answered(true) => return Ok(Alone { service: self, mover: mover.clone(), ino }),
                 Ran::Answered(false) => break,
                 Ran::Leases(due) => self.wait_for_answers(due).await,
+                Ran::Across(_) => return Err(not_owner(ino.partition())),
             }
         }
         Err(busy(ino))

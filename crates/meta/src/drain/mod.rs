@@ -58,11 +58,18 @@ impl MetaService {
     /// Empties targets that are drained, as long as the service runs.
     pub(crate) async fn drain_targets(self: Arc<Self>) {
         let mut mover = None;
+        let mut partitions = Vec::new();
         let mut rest = DRAIN_POLL;
         while within(rest, self.stopping.wait()).await.is_none() {
             rest = DRAIN_POLL;
             let draining = draining(&self.current_map());
             self.drains.keep(&draining);
+            let executed = self.executed();
+            if partitions != executed {
+                // Files of partitions that came are looked at, and those of partitions that went are another service's.
+                self.drains.begin_anew();
+                partitions = executed;
+            }
             if draining.is_empty() || self.grace.is_on() || !self.drains.are_due(&draining) {
                 continue;
             }
@@ -73,7 +80,7 @@ impl MetaService {
                 }
             }
             let Some(mover) = &mover else { continue };
-            if let Err(error) = self.drain_pass(mover, &draining).await {
+            if let Err(error) = self.drain_pass(mover, &draining, &partitions).await {
                 tracing::warn!(%error, "draining is interrupted");
                 self.drains.hindered(&draining, &error);
                 rest = DRAIN_RETRY;
@@ -85,15 +92,20 @@ impl MetaService {
         self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Looks at every file once, first to know how much there is, then to move it.
-    async fn drain_pass(&self, mover: &Arc<Session>, draining: &[TargetId]) -> Result<()> {
+    /// Looks at every file of these partitions once, first to know how much there is, then to move it.
+    async fn drain_pass(
+        &self,
+        mover: &Arc<Session>,
+        draining: &[TargetId],
+        partitions: &[PartitionId],
+    ) -> Result<()> {
         if self.drains.has_local_mount() {
             let message = "the file system is mounted in the process of its metadata service, without leases";
             return Err(Error::new(Errno::EOPNOTSUPP, message)
                 .hint("copy the files instead (cp, then mv over the old one): copies go to other targets"));
         }
         self.drains.begin_count(draining);
-        for partition in self.all_partitions() {
+        for &partition in partitions {
             let mut after = InodeId(0);
             while let Some((found, last)) = self.page_on(partition, after, draining).await? {
                 after = last;
@@ -101,7 +113,7 @@ impl MetaService {
             }
         }
         self.drains.begin_moves(draining);
-        for partition in self.all_partitions() {
+        for &partition in partitions {
             let mut after = InodeId(0);
             while let Some((found, last)) = self.page_on(partition, after, draining).await? {
                 after = last;
@@ -113,8 +125,13 @@ impl MetaService {
         }
         // What was moved away is deleted, so that a target which holds nothing is called empty at once.
         self.reap().await?;
+        // What this service is still to execute, or settles, may have something there.
+        let is_all = !self.lacks_some(&self.current_map()) && self.owned() == partitions;
         for &target in draining {
-            let is_empty = self.file_on(target).await?.is_none();
+            let mut is_empty = is_all;
+            for &partition in partitions {
+                is_empty = is_empty && self.file_on_in(target, partition).await?.is_none();
+            }
             self.drains.end_pass(target, is_empty, if is_empty { DRAIN_IDLE } else { DRAIN_RETRY });
         }
         Ok(())
@@ -242,6 +259,7 @@ impl MetaService {
             Ok(Step::Unsettled) => Ok(Change { answer: Err(busy(moved.ino)), writes: Vec::new() }),
             Err(namespace::ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
             Err(namespace::ReadError::Store(error)) => Err(Stop::Refused(error)),
+            Err(namespace::ReadError::NotHere) => Err(Stop::NotHere),
         };
         self.executors.transact_freely(moved.ino.partition(), command).await?
     }

@@ -93,6 +93,13 @@ impl Drains {
         draining.iter().any(|target| all.get(target).is_some_and(|drain| drain.due_ns <= now_ns))
     }
 
+    /// Nothing is known any more of what is left.
+    pub fn begin_anew(&self) {
+        for drain in self.targets.lock().values_mut() {
+            (drain.is_empty, drain.files_left, drain.due_ns) = (false, None, 0);
+        }
+    }
+
     fn on(&self, target: TargetId, change: impl FnOnce(&mut Drain)) {
         if let Some(drain) = self.targets.lock().get_mut(&target) {
             change(drain);
@@ -180,6 +187,9 @@ mod tests {
         assert!(status.hindrance.unwrap().contains('4'));
         drains.end_pass(target, true, Duration::from_secs(1000));
         assert!(only(&drains).is_empty && only(&drains).hindrance.is_none() && !drains.are_due(&[target]));
+        drains.begin_anew();
+        assert!(!only(&drains).is_empty && drains.are_due(&[target]));
+        assert_eq!((only(&drains).files_left, only(&drains).files_moved), (None, 1));
         drains.keep(&[]);
         assert!(drains.list().is_empty());
     }

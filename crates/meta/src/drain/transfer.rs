@@ -159,7 +159,7 @@ impl<'a> Transfer<'a> {
     }
 
     async fn send(&self, end: End, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
-        let request = StorageRequest { session: SessionId(0), target: end.target, ino: end.name, op };
+        let request = StorageRequest::new(SessionId(0), end.target, end.name, op);
         self.chunks.channels.call(request, payload).await
     }
 }

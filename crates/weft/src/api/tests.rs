@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use types::{InodeId, NodeId, Result, Role, SessionId, TargetId};
+use types::{InodeId, NodeId, PartitionId, Result, Role, SessionId, TargetId};
 use wire::mgmt::{DrainProgress, Join, Register, SessionInfo, TargetReport, TargetSpace};
 use wire::{MgmtReply, MgmtRequest};
 
@@ -27,6 +27,10 @@ impl Gate for Open {
     }
 
     fn admit(&self, _: &Join, _: NodeId, _: i64) -> Result<String> {
+        Ok(String::new())
+    }
+
+    fn capability_keys(&self, _: i64) -> Result<String> {
         Ok(String::new())
     }
 
@@ -44,12 +48,25 @@ impl Metadata for Open {
         Box::pin(async { Ok(None) })
     }
 
-    fn drains(&self) -> Vec<(TargetId, DrainProgress)> {
-        vec![(TargetId(1), DrainProgress { hindrance: Some("why".into()), ..DrainProgress::default() })]
+    fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
+        let progress = DrainProgress { hindrance: Some("why".into()), ..DrainProgress::default() };
+        Box::pin(async { vec![(TargetId(1), progress)] })
     }
 
-    fn sessions(&self) -> Vec<SessionInfo> {
-        vec![SessionInfo { session: SessionId(7), client: "c".into(), idle_s: Some(1), leases: None }]
+    fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
+        let info = SessionInfo {
+            session: SessionId(7),
+            client: "c".into(),
+            address: "127.0.0.1:7".into(),
+            idle_s: Some(1),
+            leases: None,
+            in_use: Some(2),
+        };
+        Box::pin(async { Ok(vec![info]) })
+    }
+
+    fn executed<'a>(&'a self, _: &'a types::Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
+        Box::pin(async { Ok(vec![PartitionId(0)]) })
     }
 
     fn evict(&self, _: SessionId) -> LocalFuture<'_, Result<()>> {

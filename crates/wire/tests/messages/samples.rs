@@ -4,6 +4,7 @@ use crate::round_trip::encoded;
 use bytes::Bytes;
 use types::*;
 use wire::frame::{Header, Hello, Kind, OnHost, Welcome};
+use wire::mgmt::DrainProgress;
 use wire::*;
 
 /// A message as it is tested.
@@ -349,6 +350,7 @@ fn partitions_requests() -> Vec<PartitionsRequest> {
         PartitionsRequest::Sessions,
         PartitionsRequest::Evict { session },
         PartitionsRequest::Executed,
+        PartitionsRequest::Drains,
     ]
 }
 
@@ -360,5 +362,9 @@ fn partitions_replies() -> Vec<PartitionsReply> {
         PartitionsReply::File(Some(INO)),
         PartitionsReply::Sessions(vec![]),
         PartitionsReply::Executed(vec![PartitionId(3), PartitionId(63)]),
+        PartitionsReply::Drains(vec![(
+            TargetId(12),
+            DrainProgress { files_left: Some(2), ..Default::default() },
+        )]),
     ]
 }

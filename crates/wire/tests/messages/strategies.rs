@@ -5,6 +5,7 @@ use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 use types::*;
+use wire::mgmt::DrainProgress;
 use wire::*;
 
 pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
@@ -222,7 +223,23 @@ pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
         Sessions,
         Evict { session: session() },
         Executed,
+        Drains,
     ]
+}
+
+fn drain_progress() -> impl Strategy<Value = DrainProgress> {
+    let left = (any::<Option<u64>>(), any::<u64>(), any::<Option<u64>>());
+    let done = (any::<bool>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<Option<u8>>());
+    (left, done).prop_map(|(left, done)| DrainProgress {
+        empty: done.0,
+        files_left: left.0,
+        bytes_left: left.1,
+        files_moved: done.1,
+        bytes_moved: done.2,
+        rate: done.3,
+        remaining_s: left.2,
+        hindrance: done.4.map(|why| format!("reason {why}")),
+    })
 }
 
 pub fn partitions_replies() -> impl Strategy<Value = PartitionsReply> {
@@ -234,6 +251,7 @@ pub fn partitions_replies() -> impl Strategy<Value = PartitionsReply> {
         any::<Option<u64>>().prop_map(|ino| PartitionsReply::File(ino.map(InodeId))),
         Just(PartitionsReply::Sessions(vec![])),
         vec_of(any::<u16>().prop_map(PartitionId)).prop_map(PartitionsReply::Executed),
+        vec_of((any::<u32>().prop_map(TargetId), drain_progress())).prop_map(PartitionsReply::Drains),
     ]
 }
 
