@@ -59,8 +59,12 @@ impl MetaService {
 
     /// Partitions whose requests are answered now.
     pub fn executed(&self) -> Vec<PartitionId> {
-        let is_open = |p: &PartitionId| self.executors.lock(*p).is_ok_and(|e| e.standing == Standing::Open);
-        self.all_partitions().filter(is_open).collect()
+        self.all_partitions().filter(|p| self.executes(*p)).collect()
+    }
+
+    /// Whether requests of a partition are answered now.
+    pub(crate) fn executes(&self, partition: PartitionId) -> bool {
+        self.executors.lock(partition).is_ok_and(|executor| executor.standing == Standing::Open)
     }
 
     /// Does what a map says; true when nothing is left to be done.

@@ -210,7 +210,8 @@ impl MetaService {
         let Some(claim) = self.claims.claim(target, name) else { return Err(busy(ino)) };
         self.step(&moved, namespace::begin_move).await?;
         let source = End { target: source, name: moved.from.chunk_file(ino, stripe) };
-        let transfer = Transfer::new(&self.chunks, source, End { target, name });
+        let goes_on = || !self.stopping.is_set() && self.executes(ino.partition());
+        let transfer = Transfer::new(&self.chunks, source, End { target, name }, &goes_on);
         let outcome = self.fill_and_switch(mover, &moved, &transfer).await;
         transfer.forget().await;
         if let Err(error) = &outcome {

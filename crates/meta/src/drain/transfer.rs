@@ -26,11 +26,13 @@ pub(crate) struct Transfer<'a> {
     token: u64,
     /// The round of the source's watch.
     round: Cell<u64>,
+    /// Whether it is still this service's to make: another one deletes what it finds half made.
+    goes_on: &'a dyn Fn() -> bool,
 }
 
 impl<'a> Transfer<'a> {
-    pub fn new(chunks: &'a Chunks, source: End, into: End) -> Transfer<'a> {
-        Transfer { chunks, source, into, token: rt::random_u64(), round: Cell::new(0) }
+    pub fn new(chunks: &'a Chunks, source: End, into: End, goes_on: &'a dyn Fn() -> bool) -> Transfer<'a> {
+        Transfer { chunks, source, into, token: rt::random_u64(), round: Cell::new(0), goes_on }
     }
 
     /// Has both services watch: the source for what changes, the other so that its death is noticed.
@@ -134,6 +136,9 @@ impl<'a> Transfer<'a> {
         let buf = IoBuf::alloc(whole);
         let path = if end - start >= DIRECT_FROM { Path::Direct } else { Path::Cached };
         self.send(self.source, StorageOp::Read { offset: start, path }, Some(buf.clone())).await?;
+        if !(self.goes_on)() {
+            return Err(Error::new(Errno::EREMOTE, "the file is another metadata service's now"));
+        }
         let write = StorageOp::Write { offset: start, path, durable: false };
         self.send(self.into, write, Some(buf.slice(0..len))).await.map(drop)
     }
