@@ -209,7 +209,7 @@ pub struct Registered {
     /// The current map.
     pub map: Arc<ClusterMap>,
     /// What capabilities are signed and checked with.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub keys: Secret,
 }
 
@@ -217,6 +217,12 @@ pub struct Registered {
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
+
+impl Secret {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -232,7 +238,7 @@ pub struct Alive {
     /// A map that is newer than the one it knows.
     pub map: Option<Arc<ClusterMap>>,
     /// As in [`Registered`].
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Secret::is_empty")]
     pub keys: Secret,
 }
 
