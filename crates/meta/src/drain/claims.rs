@@ -52,13 +52,15 @@ impl Claims {
         let (file, mut state) = ((target, name), self.0.lock());
         let is_free = !state.burnt.contains_key(&file) && state.claimed.insert(file);
         drop(state);
-        is_free.then_some(Claim { claims: self, file })
+        // Not made before it is known to be free: the end of one frees the file.
+        is_free.then(|| Claim { claims: self, file })
     }
 
     /// Claims a chunk file that is to be put right; `None` while it is claimed.
     pub fn claim_to_tidy(&self, target: TargetId, name: InodeId) -> Option<Claim<'_>> {
         let file = (target, name);
-        self.0.lock().claimed.insert(file).then_some(Claim { claims: self, file })
+        let is_free = self.0.lock().claimed.insert(file);
+        is_free.then(|| Claim { claims: self, file })
     }
 
     /// Whether it can't be claimed.

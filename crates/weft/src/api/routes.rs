@@ -110,7 +110,7 @@ impl Call<'_> {
         let list = self.list(request, field)?.unwrap_or_default();
         let is_it = |item: &&Value| match &item[key] {
             Value::String(text) => text == self.name,
-            other => other.to_string() == self.name,
+            other => other.as_u64().is_some_and(|id| self.name.parse() == Ok(id)),
         };
         list.as_array()
             .and_then(|list| list.iter().find(is_it))

@@ -227,11 +227,10 @@ fn calls() -> Vec<(&'static str, &'static str, &'static str, Value)> {
         ("GET", "/v1/nodes", "", none.clone()),
         ("GET", "/v1/nodes/{node}", "oss", none.clone()),
         ("PATCH", "/v1/nodes/{node}", "2", json!({ "name": "oss1" })),
-        ("PATCH", "/v1/targets/{target}", "1", json!({ "drain": true })),
+        ("PATCH", "/v1/targets/{target}", "1", json!({ "drain": true, "pool": "default" })),
         ("GET", "/v1/targets", "", none.clone()),
         ("GET", "/v1/targets/{target}", "1", none.clone()),
         ("DELETE", "/v1/targets/{target}", "1", none.clone()),
-        ("PATCH", "/v1/targets/{target}", "3", json!({ "pool": "default" })),
         ("GET", "/v1/pools", "", none.clone()),
         ("GET", "/v1/pools/{pool}", "empty", none.clone()),
         ("PATCH", "/v1/pools/{pool}", "empty", json!({ "name": "spare" })),
@@ -268,6 +267,13 @@ fn the_server_answers_everything_that_is_described_as_it_is_described() {
             assert_eq!(differs(&document, schema, &body, path), Vec::<String>::new());
         }
         let (status, answer) = call(address, method, &full, &body);
+        if (method, path) == ("DELETE", "/v1/pools/{pool}") {
+            // The last target of a pool stays, so that there is always one in it.
+            let schema = &operation["responses"]["default"]["content"]["application/json"]["schema"];
+            assert_eq!((status, differs(&document, schema, &answer, path)), (409, vec![]), "{answer}");
+            asked.push((method, path));
+            continue;
+        }
         let described = &operation["responses"][status.to_string()];
         assert!(described.is_object(), "{method} {full} answers with {status}: {answer}");
         if status == 200 {
