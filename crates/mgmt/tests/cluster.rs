@@ -62,7 +62,7 @@ impl Metadata for OneFile {
         Box::pin(async { Ok(vec![]) })
     }
 
-    fn executed<'a>(&'a self, _node: &'a Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
+    fn executed<'a>(&'a self, _node: &'a types::Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
         Box::pin(async { Ok(vec![]) })
     }
 
