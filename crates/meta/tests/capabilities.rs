@@ -29,7 +29,7 @@ fn caller(holder: u64) -> Caller {
 }
 
 async fn ask(world: &World, session: u64, holder: u64, op: MetaOp) -> Result<MetaResponse> {
-    let credentials = Credentials { uid: 1000, gid: 1000, pid: 1 };
+    let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
     let request = MetaRequest { session: SessionId(session), sequence: 0, credentials, op };
     world.meta.handle_from(&caller(holder), request, None).await
 }

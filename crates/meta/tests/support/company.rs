@@ -216,7 +216,7 @@ impl Roaming {
     async fn send(&self, node: NodeId, sequence: u64, op: MetaOp) -> Result<MetaResponse> {
         travel().await;
         let service = alive(&self.cluster.living, node)?;
-        let credentials = Credentials { uid: 1000, gid: 1000, pid: 1 };
+        let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
         let reply =
             service.handle(MetaRequest { session: self.session, sequence, credentials, op }, None).await;
         travel().await;
