@@ -106,8 +106,9 @@ impl Capabilities {
 }
 
 impl Client {
-    /// What a request is to show; nothing where nothing is handed out.
-    pub(crate) async fn capability(&self, ino: InodeId, op: &StorageOp) -> Result<Option<Capability>> {
+    /// What a request for a chunk file is to show, which is its file's; nothing where nothing is handed out.
+    pub(crate) async fn capability(&self, name: InodeId, op: &StorageOp) -> Result<Option<Capability>> {
+        let ino = name.of_chunk_file();
         if !self.capabilities.some.load(Ordering::Acquire) {
             return Ok(None);
         }
@@ -138,10 +139,10 @@ impl Client {
     }
 
     /// Whether a request that was refused is to be sent again with another capability: it had run out on the way, or its key was changed.
-    pub(crate) fn is_stale_capability(&self, ino: InodeId, error: &Error) -> bool {
+    pub(crate) fn is_stale_capability(&self, name: InodeId, error: &Error) -> bool {
         let is_stale = error.errno == Errno::EKEYEXPIRED;
         if is_stale {
-            self.capabilities.forget(ino);
+            self.capabilities.forget(name.of_chunk_file());
         }
         is_stale
     }

@@ -33,7 +33,7 @@ impl Client {
 
     async fn transfer(
         &self,
-        ino: InodeId,
+        chunk_file: InodeId,
         group: GroupId,
         op: StorageOp,
         buf: IoBuf,
@@ -41,8 +41,8 @@ impl Client {
     ) -> Result<()> {
         let target = self.member(group)?;
         let reply = match times {
-            Times::Any => self.store(target, ino, op, Some(buf)).await,
-            Times::Once => self.store_once(target, ino, op, Some(buf)).await,
+            Times::Any => self.store(target, chunk_file, op, Some(buf)).await,
+            Times::Once => self.store_once(target, chunk_file, op, Some(buf)).await,
         };
         reply.map(drop)
     }
@@ -90,11 +90,13 @@ impl Client {
         let mut pieces = layout::pieces(layout, range);
         let Some(first) = pieces.next() else { return Ok(()) };
         if first.file == range {
-            return self.transfer(ino, first.group, op(first.local), buf, times).await;
+            let chunk_file = layout.chunk_file(ino, first.stripe);
+            return self.transfer(chunk_file, first.group, op(first.local), buf, times).await;
         }
         let transfers = std::iter::once(first).chain(pieces).map(|piece| {
             let part = (piece.file.start - offset) as usize..(piece.file.end - offset) as usize;
-            self.transfer(ino, piece.group, op(piece.local), buf.slice(part), times)
+            let chunk_file = layout.chunk_file(ino, piece.stripe);
+            self.transfer(chunk_file, piece.group, op(piece.local), buf.slice(part), times)
         });
         first_error(rt::join_all(transfers.collect()).await)
     }
@@ -107,8 +109,8 @@ impl Client {
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<StorageReply>> {
         let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
-            let op = op(stripe);
-            async move { self.store(self.member(group)?, ino, op, None).await }
+            let (op, chunk_file) = (op(stripe), layout.chunk_file(ino, stripe));
+            async move { self.store(self.member(group)?, chunk_file, op, None).await }
         });
         rt::join_all(calls.collect()).await.into_iter().collect()
     }
@@ -132,7 +134,8 @@ impl Client {
             async move {
                 let answer = match state {
                     Some(TargetState::Online) => {
-                        self.store(self.member(group)?, ino, StorageOp::Stat, None).await
+                        let name = layout.chunk_file(ino, stripe);
+                        self.store(self.member(group)?, name, StorageOp::Stat, None).await
                     }
                     _ => Err(Errno::EHOSTDOWN.into()),
                 };

@@ -65,7 +65,7 @@ impl Client {
                 layout::pieces(layout, range).next().expect("a chunk before the end of the file has bytes");
             Ok(json!({
                 "index": index, "offset": range.start, "length": range.len(), "group": piece.group,
-                "target": self.member(piece.group)?, "chunk_file": format!("{:016x}", ino.0),
+                "target": self.member(piece.group)?, "chunk_file": format!("{:016x}", layout.chunk_file(ino, piece.stripe).0),
                 "chunk_file_offset": piece.local,
             }))
         });

@@ -5,7 +5,7 @@ use crate::tree::{Tree, file_ranges};
 use crate::{Progress, Subject};
 use chunkstore::{Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
-use types::{ByteRange, Errno, Error, InodeId, Layout, Result, TargetId};
+use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, TargetId};
 
 /// Checks every chunk file, and every layout for chunk files that are gone.
 pub(crate) async fn check(
@@ -21,7 +21,8 @@ pub(crate) async fn check(
         let total = files.len() as u64;
         for (done, &ino) in files.iter().enumerate() {
             progress(&format!("reading target {target}"), done as u64, total);
-            ChunkFile { subject, tree, target, store, ino }.check(repair, report).await?;
+            let (name, ino) = (ino, ino.of_chunk_file());
+            ChunkFile { subject, tree, target, store, name, ino }.check(repair, report).await?;
         }
         present.insert(target, files.into_iter().collect());
     }
@@ -33,17 +34,19 @@ struct ChunkFile<'a> {
     tree: &'a Tree,
     target: TargetId,
     store: &'a Store,
+    name: InodeId,
+    /// Whose it is.
     ino: InodeId,
 }
 
 impl ChunkFile<'_> {
     async fn check(&self, repair: bool, report: &mut Report) -> Result<()> {
-        if self.tree.doomed.contains(&self.ino) {
+        if self.is_doomed() {
             return Ok(());
         }
         let layout = self.tree.layout(self.ino);
         let owned = layout.and_then(|layout| {
-            let stripe = stripe_of(self.subject, &layout, self.target)?;
+            let stripe = stripe_of(self.subject, &layout, self.target, self.name.slot())?;
             Some((layout, stripe))
         });
         match owned {
@@ -57,14 +60,24 @@ impl ChunkFile<'_> {
         }
     }
 
+    /// Whether it is on record that it is to be deleted. A note under the name of a file that is gone has slots in it.
+    fn is_doomed(&self) -> bool {
+        [self.name, self.ino].iter().any(|noted| {
+            self.tree.doomed.get(noted).is_some_and(|doomed| {
+                let names = (0..doomed.groups.len()).filter(|&s| doomed.chunk_file(*noted, s) == self.name);
+                names.into_iter().any(|s| holds(self.subject, doomed.groups[s], self.target))
+            })
+        })
+    }
+
     fn object(&self) -> String {
-        format!("chunk file {:016x} on target {}", self.ino.0, self.target)
+        format!("chunk file {:016x} on target {}", self.name.0, self.target)
     }
 
     async fn stray(&self, repair: bool, report: &mut Report) -> Result<()> {
         report.add(Kind::StrayChunkFile, self.object(), "no file has chunks here", "repair deletes it");
         if repair {
-            self.store.delete(self.ino).await.map_err(unreadable)?;
+            self.store.delete(self.name).await.map_err(unreadable)?;
             mark_repaired(report);
         }
         Ok(())
@@ -76,14 +89,14 @@ impl ChunkFile<'_> {
         }
         let size = self.tree.inode(self.ino).map_or(0, |inode| inode.size);
         let expected = layout::local_len(layout, stripe, size);
-        let len = self.store.stat(self.ino).await.map_err(unreadable)?.len;
+        let len = self.store.stat(self.name).await.map_err(unreadable)?.len;
         if len <= expected {
             return Ok(());
         }
         let cause = format!("{} has {len} bytes, {expected} belong to the file", self.object());
         report.add(Kind::LongChunkFile, self.tree.path(self.ino), cause, "repair cuts it");
         if repair {
-            self.store.truncate(self.ino, expected).await.map_err(unreadable)?;
+            self.store.truncate(self.name, expected).await.map_err(unreadable)?;
             mark_repaired(report);
         }
         Ok(())
@@ -91,10 +104,10 @@ impl ChunkFile<'_> {
 
     async fn content(&self, layout: &Layout, stripe: usize, report: &mut Report) -> Result<()> {
         let size = self.tree.inode(self.ino).map_or(0, |inode| inode.size);
-        let stat = self.store.stat(self.ino).await.map_err(unreadable)?;
+        let stat = self.store.stat(self.name).await.map_err(unreadable)?;
         report.chunk_files += 1;
         report.bytes += stat.len;
-        let damaged = match self.store.verify(self.ino).await {
+        let damaged = match self.store.verify(self.name).await {
             Ok(damaged) => damaged,
             Err(error) => {
                 let remedy = "check the target's device; restore the file from a copy";
@@ -134,12 +147,14 @@ fn mark_repaired(report: &mut Report) {
     }
 }
 
-/// Which stripe of the layout a target holds.
-fn stripe_of(subject: &Subject<'_>, layout: &Layout, target: TargetId) -> Option<usize> {
-    layout
-        .groups
-        .iter()
-        .position(|&group| subject.map.group(group).is_some_and(|group| group.members.contains(&target)))
+/// Which stripe of the layout a target holds in the chunk file of a slot.
+fn stripe_of(subject: &Subject<'_>, layout: &Layout, target: TargetId, slot: u8) -> Option<usize> {
+    (0..layout.groups.len())
+        .find(|&stripe| layout.slot(stripe) == slot && holds(subject, layout.groups[stripe], target))
+}
+
+fn holds(subject: &Subject<'_>, group: GroupId, target: TargetId) -> bool {
+    subject.map.group(group).is_some_and(|group| group.members.contains(&target))
 }
 
 /// Files whose chunk files are gone. A chunk file may rightly be absent where the file has a hole, so only files that
@@ -168,7 +183,7 @@ async fn missing(
             };
             let expected = layout::local_len(&layout, stripe, inode.size);
             let dense = inode.blocks.saturating_mul(512) >= inode.size && !tree.writing.contains(&ino);
-            if expected > 0 && dense && !files.contains(&ino) {
+            if expected > 0 && dense && !files.contains(&layout.chunk_file(ino, stripe)) {
                 let cause = format!("its chunk file of {expected} bytes in group {group} is gone");
                 report.add(Kind::MissingChunkFile, tree.path(ino), cause, REMEDY);
             }

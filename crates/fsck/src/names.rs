@@ -235,9 +235,18 @@ fn records(tree: &Tree, checker: &mut Checker<'_>) {
         let cause = "an orphan mark stands for an inode that does not exist";
         stray(format!("inode {ino}"), cause, keys::orphan(ino).to_vec());
     }
-    for &ino in tree.doomed.iter().filter(|&&ino| tree.inode(ino).is_some()) {
-        let cause = "its chunks are marked for deletion, but it exists";
-        stray(tree.path(ino), cause, keys::doomed(ino).to_vec());
+    // What a stripe has left behind that moved is none of its chunks.
+    for (&name, doomed) in &tree.doomed {
+        let ino = name.of_chunk_file();
+        let Some(layout) = tree.layout(ino) else { continue };
+        let in_use = (0..doomed.groups.len()).any(|stripe| {
+            let slot = doomed.chunk_file(name, stripe).slot();
+            layout.stripe_in(doomed.groups[stripe], slot).is_some()
+        });
+        if in_use {
+            let cause = "its chunks are marked for deletion, but it exists";
+            stray(tree.path(ino), cause, keys::doomed(name).to_vec());
+        }
     }
 }
 
@@ -247,7 +256,7 @@ fn numbers(tree: &Tree, checker: &mut Checker<'_>) {
     const FIRST: u64 = 2;
     let mut largest: BTreeMap<PartitionId, u64> = BTreeMap::new();
     let stored = tree.inodes.iter().filter(|(_, known)| known.inode.is_some()).map(|(&ino, _)| ino);
-    for ino in stored.chain(tree.doomed.iter().copied()) {
+    for ino in stored.chain(tree.doomed.keys().map(|name| name.of_chunk_file())) {
         let largest = largest.entry(ino.partition()).or_default();
         *largest = ino.sequence().max(*largest);
     }

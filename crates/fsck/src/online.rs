@@ -211,9 +211,10 @@ impl Online<'_> {
         layout: &Layout,
         stripe: usize,
     ) -> Result<(u64, Option<Wrong>)> {
-        let object = format!("chunk file {:016x} on target {target}", ino.0);
+        let name = layout.chunk_file(ino, stripe);
+        let object = format!("chunk file {:016x} on target {target}", name.0);
         let (len, expected) =
-            (self.targets.len(target, ino).await?, layout::local_len(layout, stripe, inode.size));
+            (self.targets.len(target, name).await?, layout::local_len(layout, stripe, inode.size));
         let dense = inode.blocks.saturating_mul(512) >= inode.size;
         if len == 0 && expected > 0 && dense {
             let cause = format!("{object} of {expected} bytes is gone");
@@ -223,7 +224,7 @@ impl Online<'_> {
             let cause = format!("{object} has {len} bytes, {expected} belong to the file");
             return Ok((0, Some(Wrong { kind: Kind::LongChunkFile, cause, ranges: vec![] })));
         }
-        let damaged = self.read_all(target, ino, len).await?;
+        let damaged = self.read_all(target, name, len).await?;
         let ranges: Vec<ByteRange> =
             damaged.iter().flat_map(|local| file_ranges(layout, stripe, *local, inode.size)).collect();
         let cause = format!("{object} does not match its checksums");
@@ -232,20 +233,20 @@ impl Online<'_> {
     }
 
     /// Reads a chunk file; the blocks that can't be read.
-    async fn read_all(&self, target: TargetId, ino: InodeId, len: u64) -> Result<Vec<ByteRange>> {
+    async fn read_all(&self, target: TargetId, name: InodeId, len: u64) -> Result<Vec<ByteRange>> {
         let mut damaged: Vec<ByteRange> = Vec::new();
         let mut at = 0;
         while at < len {
             let piece = ByteRange::new(at, (at + READ_BYTES).min(len));
             at = piece.end;
-            if self.can_read(target, ino, piece).await? {
+            if self.can_read(target, name, piece).await? {
                 continue;
             }
             let mut block = piece.start;
             while block < piece.end {
                 let range = ByteRange::new(block, (block + BLOCK).min(piece.end));
                 block = range.end;
-                if self.can_read(target, ino, range).await? {
+                if self.can_read(target, name, range).await? {
                     continue;
                 }
                 match damaged.last_mut() {
@@ -257,8 +258,8 @@ impl Online<'_> {
         Ok(damaged)
     }
 
-    async fn can_read(&self, target: TargetId, ino: InodeId, range: ByteRange) -> Result<bool> {
-        match self.targets.read(target, ino, range).await {
+    async fn can_read(&self, target: TargetId, name: InodeId, range: ByteRange) -> Result<bool> {
+        match self.targets.read(target, name, range).await {
             Ok(()) => Ok(true),
             Err(error) if error.errno == Errno::EIO => Ok(false),
             Err(error) => Err(error),

@@ -36,8 +36,8 @@ pub(crate) struct Tree {
     pub(crate) orphans: BTreeSet<InodeId>,
     /// Files whose chunks may differ from what the inode says.
     pub(crate) writing: BTreeSet<InodeId>,
-    /// Inodes that are gone, with chunks that may not be.
-    pub(crate) doomed: BTreeSet<InodeId>,
+    /// Chunk files that belong to no file any more, by their names.
+    pub(crate) doomed: BTreeMap<InodeId, Layout>,
     /// Keys of attributes, with their inode.
     pub(crate) attributes: Vec<(Vec<u8>, InodeId)>,
     /// Inodes with inline content.
@@ -130,8 +130,8 @@ impl Tree {
                 }
             }
             Key::Doomed(ino) => {
-                record::decode::<record::Layout>(key, value).map_err(failed)?;
-                self.doomed.insert(ino);
+                let layout: record::Layout = record::decode(key, value).map_err(failed)?;
+                self.doomed.insert(ino, Layout::try_from(&layout).map_err(failed)?);
             }
             Key::Next(partition) => {
                 let next: Next = record::decode(key, value).map_err(failed)?;

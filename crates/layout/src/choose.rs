@@ -16,17 +16,17 @@ use types::{
 const WEIGHT_UNIT: u64 = 4096;
 
 /// A group that may take a new file.
-struct Candidate {
-    id: GroupId,
+pub(crate) struct Candidate {
+    pub(crate) id: GroupId,
     /// Free bytes of the member that has the fewest.
     free: u64,
 }
 
 /// Candidates by how full they are, and why other groups are none.
 #[derive(Default)]
-struct Candidates {
-    normal: Vec<Candidate>,
-    low: Vec<Candidate>,
+pub(crate) struct Candidates {
+    pub(crate) normal: Vec<Candidate>,
+    pub(crate) low: Vec<Candidate>,
     full: usize,
     offline: usize,
 }
@@ -55,7 +55,7 @@ pub fn choose(map: &ClusterMap, pattern: &StripePattern, ino: InodeId, seed: u64
 }
 
 impl Candidates {
-    fn find(map: &ClusterMap, pattern: &StripePattern) -> Candidates {
+    pub(crate) fn find(map: &ClusterMap, pattern: &StripePattern) -> Candidates {
         let mut found = Candidates::default();
         for group in map.groups.iter().filter(|g| g.pool == pattern.pool && g.scheme == pattern.scheme) {
             let Some((class, free)) = condition(map, group) else {
@@ -73,7 +73,7 @@ impl Candidates {
     }
 
     /// Why there is no candidate.
-    fn refusal(&self, map: &ClusterMap, pattern: &StripePattern) -> Error {
+    pub(crate) fn refusal(&self, map: &ClusterMap, pattern: &StripePattern) -> Error {
         let Some(pool) = map.pool(pattern.pool) else {
             return Error::new(Errno::ENODEV, format!("pool {} does not exist", pattern.pool))
                 .hint("give the directory another pool with weft entry set-pattern");
@@ -160,7 +160,11 @@ fn shuffled(mut candidates: Vec<Candidate>, count: usize, random: &mut SplitMix6
     candidates[..count].iter().map(|c| c.id).collect()
 }
 
-fn weighted(mut candidates: Vec<Candidate>, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
+pub(crate) fn weighted(
+    mut candidates: Vec<Candidate>,
+    count: usize,
+    random: &mut SplitMix64,
+) -> Vec<GroupId> {
     // One unit on top, so that a group without free space can still be drawn when the others run out.
     let weight = |c: &Candidate| c.free / WEIGHT_UNIT + 1;
     let mut total: u64 = candidates.iter().map(weight).sum();

@@ -20,6 +20,7 @@
 //!     pool: PoolId(1),
 //!     scheme: Scheme::Single,
 //!     groups: vec![GroupId(7), GroupId(8)],
+//!     slots: vec![],
 //! };
 //! let pieces: Vec<_> = layout::pieces(&layout, ByteRange::at(131_000, 1000)).collect();
 //! assert_eq!((pieces[0].group, pieces[0].local, pieces[0].file.len()), (GroupId(8), 65_464, 72));
@@ -32,10 +33,12 @@ mod groups;
 mod partitions;
 pub mod pattern;
 mod random;
+mod replace;
 mod stripe;
 
 pub use capacity::classify;
 pub use choose::choose;
 pub use groups::single_groups;
 pub use partitions::spread;
+pub use replace::{MAX_SLOTS, replace};
 pub use stripe::{Piece, file_end, file_offset, local_len, local_range, locate, pieces};

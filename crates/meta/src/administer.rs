@@ -1,9 +1,11 @@
 //! What management asks on behalf of an administrator.
 
+use crate::drain::DrainStatus;
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
 use crate::sessions::SessionKind;
 use types::{Errno, Error, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
+use wire::mgmt::DrainProgress;
 
 /// A session as an administrator sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,7 +53,7 @@ impl MetaService {
                 for (ino, inode) in &page {
                     let Some(layout) = &inode.layout else { continue };
                     let layout = Layout::try_from(layout)?;
-                    if self.chunks.stripe_on(&layout, target)?.is_some() {
+                    if self.chunks.stripe_on(&layout, target, None)?.is_some() {
                         return Ok(Some(*ino));
                     }
                 }
@@ -62,12 +64,35 @@ impl MetaService {
                 .read(partition, |view| namespace::doomed(view, partition, InodeId(0), usize::MAX))
                 .await?;
             for (ino, layout) in doomed {
-                if self.chunks.stripe_on(&layout, target)?.is_some() {
+                if self.chunks.stripe_on(&layout, target, None)?.is_some() {
                     return Ok(Some(ino));
                 }
             }
         }
         Ok(None)
+    }
+
+    /// How far targets are that are drained, as management shows it: as to files of partitions that this service executes.
+    pub fn drain_progress(&self) -> Vec<(TargetId, DrainProgress)> {
+        let progress = |drain: DrainStatus| {
+            let remaining_s = match drain.rate {
+                _ if drain.is_empty => Some(0),
+                0 => None,
+                rate => Some(drain.bytes_left.div_ceil(rate)),
+            };
+            let progress = DrainProgress {
+                empty: drain.is_empty,
+                files_left: drain.files_left,
+                bytes_left: drain.bytes_left,
+                files_moved: drain.files_moved,
+                bytes_moved: drain.bytes_moved,
+                rate: drain.rate,
+                remaining_s,
+                hindrance: drain.hindrance,
+            };
+            (drain.target, progress)
+        };
+        self.drains().into_iter().map(progress).collect()
     }
 
     /// All sessions, as management shows them.

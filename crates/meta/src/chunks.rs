@@ -59,6 +59,7 @@ impl Chunks {
         let mut calls = Vec::new();
         for (stripe, group) in layout.groups.iter().enumerate() {
             for target in self.members(*group)? {
+                let ino = layout.chunk_file(ino, stripe);
                 let request = StorageRequest::new(SessionId(0), target, ino, op(stripe));
                 let call = self.channels.call(request, None);
                 calls.push(async move { call.await.map(|reply| (stripe, reply)) });
@@ -72,17 +73,18 @@ impl Chunks {
         self.channels.call(StorageRequest::new(SessionId(0), target, ino, op), None).await
     }
 
-    /// The stripe of a layout that a target has; `None` when it has none.
-    pub fn stripe_on(&self, layout: &Layout, target: TargetId) -> Result<Option<usize>> {
+    /// The first stripe of a layout that a target has, of all chunk files or of those of a slot; `None` when it has none.
+    pub fn stripe_on(&self, layout: &Layout, target: TargetId, slot: Option<u8>) -> Result<Option<usize>> {
         for (stripe, group) in layout.groups.iter().enumerate() {
-            if self.members(*group)?.contains(&target) {
+            if slot.is_none_or(|slot| layout.slot(stripe) == slot) && self.members(*group)?.contains(&target)
+            {
                 return Ok(Some(stripe));
             }
         }
         Ok(None)
     }
 
-    fn members(&self, group: GroupId) -> Result<Vec<TargetId>> {
+    pub fn members(&self, group: GroupId) -> Result<Vec<TargetId>> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         match map.group(group) {
             Some(group) => Ok(group.members.clone()),

@@ -35,6 +35,7 @@ impl MetaService {
 
     async fn make_known(&self, id: SessionId, kind: SessionKind) -> Result<()> {
         if kind == SessionKind::Local {
+            self.drains.note_local_mount();
             return self.sessions.register_local(id).map(|_| ());
         }
         self.sessions.check_id(id)?;
@@ -174,6 +175,14 @@ impl MetaService {
                 if self.sessions.find(due.session).is_none() {
                     self.leases.end_session(due.session);
                     break;
+                }
+                if self.stopping.is_set() {
+                    // The sessions answer to another service already, or to nobody: they aren't ended for this one.
+                    return;
+                }
+                if self.is_own(due.session) {
+                    answered.wait().await;
+                    continue;
                 }
                 let patience = self.patience(&due, since_ns);
                 if patience.is_zero() {

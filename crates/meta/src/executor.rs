@@ -275,12 +275,6 @@ impl Executors {
         }
     }
 
-    /// Commits writes of background work in the name of a partition.
-    pub async fn write(&self, partition: PartitionId, writes: Writes) -> Result<()> {
-        let command = |_: &View<'_>| Ok(Change { answer: (), writes: writes.clone() });
-        self.transact_freely(partition, command).await
-    }
-
     fn check(&self, partitions: &[PartitionId]) -> Result<()> {
         match partitions.last() {
             Some(last) if (last.0 as usize) < self.partitions.len() => Ok(()),

@@ -189,6 +189,7 @@ impl MetaService {
                 self.evict_session(session).map(|()| PartitionsReply::Done)
             }
             PartitionsRequest::Executed => Ok(PartitionsReply::Executed(self.executed())),
+            PartitionsRequest::Drains => Ok(PartitionsReply::Drains(self.drain_progress())),
         }
     }
 

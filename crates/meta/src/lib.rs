@@ -32,6 +32,7 @@ mod callers;
 mod capable;
 mod chunks;
 mod coherence;
+mod drain;
 mod errand;
 mod eviction;
 mod executor;
@@ -54,6 +55,7 @@ mod stats;
 mod view;
 
 pub use administer::SessionStatus;
+pub use drain::DrainStatus;
 pub use limits::SYNC_INTERVAL;
 pub use neighbours::{Company, PartitionsChannel};
 pub use net::StorageChannel;

@@ -119,6 +119,30 @@ pub(crate) const RETRY_TIME: Duration = Duration::from_secs(1);
 /// How long another service has to take note of the end of a session. It finds out by itself, too.
 pub(crate) const TELL_TIME: Duration = Duration::from_secs(5);
 
+/// How often it is looked whether a target is to be drained.
+pub(crate) const DRAIN_POLL: Duration = Duration::from_secs(1);
+
+/// Rest before files are moved again that could not be.
+pub(crate) const DRAIN_RETRY: Duration = Duration::from_secs(5);
+
+/// How often a target that was emptied is looked at again: a file that was begun when it was still there for new ones may come late.
+pub(crate) const DRAIN_IDLE: Duration = Duration::from_secs(60);
+
+/// Files that move at a time. With [`COPIES_AT_ONCE`] some MiB are on their way then: enough to fill a network, without crowding out clients.
+pub(crate) const MOVES_AT_ONCE: usize = 4;
+
+/// Regions of one file that are copied at a time.
+pub(crate) const COPIES_AT_ONCE: usize = 4;
+
+/// Rounds in which what changes meanwhile is copied again before everybody has to wait.
+pub(crate) const MAX_ROUNDS: usize = 8;
+
+/// Regions that are copied while everybody waits: 64 MiB, well under a second.
+pub(crate) const LAST_REGIONS: u64 = 64;
+
+/// How often the mover asks for the lease of a file that others keep taking.
+pub(crate) const LEASE_TRIES: usize = 100;
+
 #[cfg(test)]
 mod tests {
     use super::MAX_CACHED_VALUE;

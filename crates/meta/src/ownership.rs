@@ -24,7 +24,7 @@ impl MetaService {
         let mut settled = None;
         while !self.stopping.is_set() {
             let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
-            if settled != Some(map.epoch) || self.has_lost_some(&map) {
+            if settled != Some(map.epoch) || self.lacks_some(&map) {
                 settled = match self.settle_in(&map).await {
                     Ok(true) => Some(map.epoch),
                     Ok(false) => None,
@@ -38,8 +38,8 @@ impl MetaService {
         }
     }
 
-    /// Whether a partition that the map gives to this service was taken from it.
-    fn has_lost_some(&self, map: &ClusterMap) -> bool {
+    /// Whether a partition that the map gives to this service was taken from it, or is still to come.
+    pub(crate) fn lacks_some(&self, map: &ClusterMap) -> bool {
         self.all_partitions().any(|p| self.is_given(map, p) && !self.is_owned(p))
     }
 
@@ -59,8 +59,12 @@ impl MetaService {
 
     /// Partitions whose requests are answered now.
     pub fn executed(&self) -> Vec<PartitionId> {
-        let is_open = |p: &PartitionId| self.executors.lock(*p).is_ok_and(|e| e.standing == Standing::Open);
-        self.all_partitions().filter(is_open).collect()
+        self.all_partitions().filter(|p| self.executes(*p)).collect()
+    }
+
+    /// Whether requests of a partition are answered now.
+    pub(crate) fn executes(&self, partition: PartitionId) -> bool {
+        self.executors.lock(partition).is_ok_and(|executor| executor.standing == Standing::Open)
     }
 
     /// Does what a map says; true when nothing is left to be done.

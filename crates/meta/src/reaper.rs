@@ -1,9 +1,10 @@
 //! Background work: keeping the store on disk, and deleting the chunks of files that are gone.
 
+use crate::executor::{Change, Stop};
 use crate::limits::{BACKGROUND_BATCH, REAP_RETRY, SYNC_INTERVAL};
 use crate::service::MetaService;
-use crate::view::store_error;
-use namespace::Writes;
+use crate::view::{View, store_error};
+use namespace::{ReadError, Writes};
 use std::sync::Arc;
 use types::{InodeId, Layout, PartitionId, Result};
 
@@ -16,6 +17,7 @@ impl MetaService {
         rt::spawn(self.clone().end_silent_sessions());
         rt::spawn(self.clone().reclaim_abandoned());
         rt::spawn(self.clone().tidy_after_grace());
+        rt::spawn(self.clone().drain_targets());
         while !self.stopping.is_set() {
             self.doomed.wait().await;
             // Taken back first: what is doomed from here on is seen by the next round, if not by this one.
@@ -86,19 +88,38 @@ impl MetaService {
     async fn reap_page(&self, partition: PartitionId, page: Vec<(InodeId, Layout)>) -> Result<()> {
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let mut failed = Ok(());
-        let mut writes = Writes::new();
-        let mut reaped = 0;
+        let mut deleted = Vec::new();
         for (ino, layout) in page {
+            // What a move fills is deleted when the move is given up. One that has just succeeded has changed the note before it let go.
+            if self.is_filling(ino, &layout) {
+                continue;
+            }
+            let Some(layout) = self.read(partition, |view| namespace::doomed_layout(view, ino)).await? else {
+                continue;
+            };
             match self.chunks.delete(ino, &layout).await {
-                Ok(()) => {
-                    writes.extend(namespace::forget_doomed(ino));
-                    reaped += 1;
-                }
+                Ok(()) => deleted.push((ino, layout)),
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
-        self.executors.write(partition, writes).await?;
-        self.executors.counters.reaped.add(reaped);
+        self.forget_doomed(partition, &deleted).await?;
+        self.executors.counters.reaped.add(deleted.len() as u64);
         failed
+    }
+
+    async fn forget_doomed(&self, partition: PartitionId, deleted: &[(InodeId, Layout)]) -> Result<()> {
+        let command = |view: &View<'_>| {
+            let mut writes = Writes::new();
+            for (ino, layout) in deleted {
+                match namespace::forget_doomed(view, *ino, layout) {
+                    Ok(more) => writes.extend(more),
+                    Err(ReadError::NeedPartition(partition)) => return Err(Stop::NeedPartition(partition)),
+                    Err(ReadError::Store(error)) => return Err(Stop::Refused(error)),
+                    Err(ReadError::NotHere) => return Err(Stop::NotHere),
+                }
+            }
+            Ok(Change { answer: (), writes })
+        };
+        self.executors.transact_freely(partition, command).await
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::chunks::Chunks;
 use crate::coherence::{Cleared, Granted};
+use crate::drain::{Claims, Drains};
 use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
 use crate::grace::Grace;
 use crate::leases::Leases;
@@ -51,6 +52,8 @@ pub struct MetaService {
     /// What capabilities are signed with; nothing if none are handed out.
     pub(crate) capabilities: OnceLock<Arc<CapabilityRing>>,
     pub(crate) chunks: Chunks,
+    pub(crate) claims: Claims,
+    pub(crate) drains: Drains,
     /// There may be chunks to delete.
     pub(crate) doomed: rt::sync::Event,
     pub(crate) stopping: rt::sync::Event,
@@ -120,6 +123,8 @@ impl MetaService {
             owed_fences: Mutex::default(),
             capabilities: OnceLock::new(),
             chunks: Chunks { map, channels: storage },
+            claims: Claims::default(),
+            drains: Drains::default(),
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
             myself: myself.clone(),

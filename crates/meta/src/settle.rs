@@ -59,19 +59,22 @@ impl MetaService {
             // A power cut now must not bring back a file whose chunks are deleted here.
             self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         }
-        for &ino in files.iter().filter(|ino| self.has_partition(ino.partition())) {
+        for &name in files.iter().filter(|ino| self.has_partition(ino.partition())) {
+            // What a move fills is no file's yet, and the move notices that the target was started anew.
+            let Some(_claim) = self.claims.claim_to_tidy(target, name) else { continue };
+            let ino = name.of_chunk_file();
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let owned = match known {
                 Chunks::Unsettled => continue,
                 Chunks::None => None,
                 Chunks::Settled { layout, size } => {
-                    let stripe = self.chunks.stripe_on(&layout, target)?;
+                    let stripe = self.chunks.stripe_on(&layout, target, Some(name.slot()))?;
                     stripe.map(|stripe| layout::local_len(&layout, stripe, size))
                 }
             };
             // An absent chunk file is left alone by both.
             let change = owned.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
-            self.chunks.on(target, ino, change).await?;
+            self.chunks.on(target, name, change).await?;
         }
         if !files.is_empty() {
             self.chunks.on(target, InodeId::ROOT, StorageOp::SyncTarget).await?;

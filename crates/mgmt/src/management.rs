@@ -17,7 +17,7 @@ use types::{
     CapacityClass, ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Pool, PoolId,
     Role, SessionId, Target, TargetId, TargetState,
 };
-use wire::mgmt::{Join, MetaInfo, PoolInfo, SessionInfo};
+use wire::mgmt::{DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo};
 
 /// Where the map is in the metadata store: above all partitions, among the global keys.
 const MAP_KEY: &[u8] = b"\xff\xffmap";
@@ -72,6 +72,8 @@ pub trait Metadata: Send + Sync {
     fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if there is one.
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
+    /// How far targets are that are drained, as far as the services that can be reached know.
+    fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>>;
     /// The clients, as far as the services that can be reached know them.
     fn sessions(&self) -> LocalFuture<'_, types::Result<Vec<SessionInfo>>>;
     /// The partitions whose requests a node's service answers now.

@@ -126,7 +126,7 @@ pub(crate) fn too_many_targets() -> Error {
 pub(crate) fn node_has_targets(node: &Node, targets: &[TargetId]) -> Error {
     let list: Vec<String> = targets.iter().map(TargetId::to_string).collect();
     Error::new(Errno::EBUSY, format!("node {} ({}) has the targets {}", node.id, node.name, list.join(", ")))
-        .hint("drain and remove them first (weft target set ID --drain on, weft target remove ID)")
+        .hint("drain and remove them first (weft target drain ID --wait, weft target remove ID)")
 }
 
 /// It is the only one that may execute them.
@@ -149,7 +149,7 @@ pub(crate) fn management_node(node: &Node) -> Error {
 
 pub(crate) fn not_drained(target: TargetId) -> Error {
     Error::new(Errno::EBUSY, format!("target {target} may get new files at any moment"))
-        .hint(format!("weft target set {target} --drain on"))
+        .hint(format!("weft target drain {target} --wait"))
 }
 
 pub(crate) fn holds_data(target: TargetId, example: types::InodeId) -> Error {
@@ -157,7 +157,7 @@ pub(crate) fn holds_data(target: TargetId, example: types::InodeId) -> Error {
         Errno::ENOTEMPTY,
         format!("target {target} holds data of files, for example of inode {example}"),
     )
-    .hint("delete those files or copy them (cp, then mv over the old one): copies go to other targets")
+    .hint(format!("weft target drain {target} --wait moves them to other targets"))
 }
 
 pub(crate) fn last_of_pool(target: TargetId, pool: &str) -> Error {

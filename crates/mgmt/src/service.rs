@@ -90,7 +90,7 @@ impl Management {
                 self.metadata()?.tidy(target, files).await.map(|()| MgmtReply::Done)
             }
             MgmtRequest::ListNodes => Ok(MgmtReply::Nodes { nodes: self.nodes() }),
-            MgmtRequest::ListTargets => Ok(MgmtReply::Targets { targets: self.targets() }),
+            MgmtRequest::ListTargets => Ok(MgmtReply::Targets { targets: self.targets().await }),
             MgmtRequest::ListPools => Ok(MgmtReply::Pools { pools: self.pools() }),
             MgmtRequest::ListSessions => {
                 Ok(MgmtReply::Sessions { sessions: self.metadata()?.sessions().await? })
@@ -292,9 +292,18 @@ impl Management {
     }
 
     /// Targets for people.
-    fn targets(&self) -> Vec<TargetInfo> {
+    async fn targets(&self) -> Vec<TargetInfo> {
         let map = self.current();
+        let drains = match self.metadata() {
+            Ok(metadata) if map.targets.iter().any(|target| target.drain) => metadata.drains().await,
+            _ => Vec::new(),
+        };
+        let progress = |target: &Target| {
+            let found = drains.iter().find(|(id, _)| *id == target.id).map(|(_, progress)| progress.clone());
+            target.drain.then(|| found.unwrap_or_default())
+        };
         let info = |target: &Target| TargetInfo {
+            progress: progress(target),
             node_name: map.node(target.node).map(|node| node.name.clone()).unwrap_or_default(),
             pool_name: map.pool(target.pool).map(|pool| pool.name.clone()).unwrap_or_default(),
             target: target.clone(),

@@ -54,11 +54,15 @@ impl Metadata for OneFile {
         Box::pin(async move { Ok((target == TargetId(1)).then_some(InodeId(7))) })
     }
 
+    fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
+        Box::pin(async { vec![] })
+    }
+
     fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
         Box::pin(async { Ok(vec![]) })
     }
 
-    fn executed<'a>(&'a self, _node: &'a Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
+    fn executed<'a>(&'a self, _node: &'a types::Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
         Box::pin(async { Ok(vec![]) })
     }
 
@@ -334,5 +338,95 @@ fn people_see_what_there_is() {
         let token = cluster.ask(MgmtRequest::NewToken { client: true }).await;
         assert_eq!(token, Ok(MgmtReply::Token { token: "token for true".into() }));
         cluster.ask(MgmtRequest::EvictSession { session: SessionId(3) }).await.unwrap();
+    });
+}
+
+/// What is refused says which thing, why, and what helps.
+fn says(error: &Error, object: &str, cause: &str, remedy: &str) {
+    let fits = error.message.contains(object) && error.message.contains(cause) && error.hint.contains(remedy);
+    assert!(fits, "{object:?}, {cause:?}, {remedy:?}: {error}");
+}
+
+#[test]
+fn two_nodes_that_claim_one_target() {
+    in_cluster(async |cluster| {
+        let (one, two) = (cluster.join("a", 7501).await, cluster.join("b", 7502).await);
+        cluster.ask(MgmtRequest::Register(cluster.registration(one, 1, 7501, &[]))).await.unwrap();
+        let target = cluster.add(one, "/t1").await;
+        cluster.ask(cluster.beat(one, 1, &[target])).await.unwrap();
+        let claim = MgmtRequest::Register(cluster.registration(two, 2, 7502, &[target]));
+        let error = cluster.refused(claim).await;
+        assert_eq!(error.errno, Errno::EBUSY);
+        says(&error, "target 1", "served by node 2 (a)", "stop the node");
+    });
+}
+
+#[test]
+fn a_target_of_another_cluster() {
+    in_cluster(async |cluster| {
+        let node = cluster.join("a", 7501).await;
+        let mut register = cluster.registration(node, 1, 7501, &[TargetId(1)]);
+        register.targets[0].cluster = "another".into();
+        let error = cluster.refused(MgmtRequest::Register(register)).await;
+        says(&error, "target 1", "cluster another", "node.toml");
+    });
+}
+
+#[test]
+fn versions_too_far_apart() {
+    in_cluster(async |cluster| {
+        let asked = Join { version: "0.9.0".into(), ..join("a", 7501, "sesame") };
+        says(&cluster.refused(MgmtRequest::Join(asked)).await, "0.9.0", "too far apart", "same version");
+        let node = cluster.join("a", 7501).await;
+        let register = Register { version: "1.4.0".into(), ..cluster.registration(node, 1, 7501, &[]) };
+        says(
+            &cluster.refused(MgmtRequest::Register(register)).await,
+            "node 2",
+            "too far apart",
+            "same version",
+        );
+    });
+}
+
+#[test]
+fn clocks_far_apart() {
+    in_cluster(async |cluster| {
+        let asked = Join { clock_s: rt::now().secs + 3600, ..join("a", 7501, "sesame") };
+        says(&cluster.refused(MgmtRequest::Join(asked)).await, "clock of", "ahead", "NTP");
+        let node = cluster.join("a", 7501).await;
+        let late = Register { clock_s: rt::now().secs - 3600, ..cluster.registration(node, 1, 7501, &[]) };
+        says(&cluster.refused(MgmtRequest::Register(late)).await, "node 2", "behind", "NTP");
+    });
+}
+
+#[test]
+fn a_removed_node_that_comes_back() {
+    in_cluster(async |cluster| {
+        let node = cluster.join("a", 7501).await;
+        cluster.ask(MgmtRequest::Register(cluster.registration(node, 1, 7501, &[]))).await.unwrap();
+        cluster.ask(MgmtRequest::Goodbye { node, instance: 1 }).await.unwrap();
+        cluster.ask(MgmtRequest::RemoveNode { node }).await.unwrap();
+        let back = MgmtRequest::Register(cluster.registration(node, 2, 7501, &[]));
+        let error = cluster.refused(back).await;
+        assert_eq!(error.errno, Errno::ENODEV);
+        says(&error, "node 2", "removed", "join again");
+        says(&cluster.refused(cluster.beat(node, 1, &[])).await, "node 2", "removed", "join again");
+    });
+}
+
+#[test]
+fn draining_the_last_target_of_a_pool_and_removing_one_that_holds_data() {
+    in_cluster(async |cluster| {
+        let node = cluster.join("a", 7501).await;
+        cluster.ask(MgmtRequest::Register(cluster.registration(node, 1, 7501, &[]))).await.unwrap();
+        let target = cluster.add(node, "/t1").await;
+        let last = cluster.refused(MgmtRequest::SetDrain { target, drain: true }).await;
+        says(&last, "target 1", "last of pool default", "weft target add");
+        cluster.add(node, "/t2").await;
+        let not_drained = cluster.refused(MgmtRequest::RemoveTarget { target }).await;
+        says(&not_drained, "target 1", "new files", "weft target drain 1");
+        cluster.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
+        let holds_data = cluster.refused(MgmtRequest::RemoveTarget { target }).await;
+        says(&holds_data, "target 1", "inode 7", "weft target drain 1");
     });
 }

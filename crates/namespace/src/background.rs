@@ -5,7 +5,7 @@
 use crate::keys::{self, Key, KeyRange};
 use crate::ops::readdir;
 use crate::record::{self, Inode, Orphan, Writing};
-use crate::{ReadError, Reader, Writes};
+use crate::{ReadError, Reader};
 use bytes::Bytes;
 use types::{Attr, Error, InodeId, Layout, PartitionId, SessionId};
 use wire::{DirEntry, WriteRecord};
@@ -113,7 +113,8 @@ fn end_of_inode(key: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Files of a partition above `after` that are gone but for their chunks, at most `limit`.
+/// Chunk files of a partition above `after` that belong to no file any more, by their names, at most `limit`: those of files that are gone have
+/// the inode's name and the slots that the layout tells, those of stripes that moved have a slot in the name.
 pub fn doomed(
     reader: &dyn Reader,
     partition: PartitionId,
@@ -129,11 +130,6 @@ pub fn doomed(
         }
     }
     Ok(found)
-}
-
-/// The writes that end the deletion of a file: its chunks are gone, too.
-pub fn forget_doomed(ino: InodeId) -> Writes {
-    vec![(keys::doomed(ino).to_vec(), None)]
 }
 
 /// What is known of the chunks of an inode.

@@ -11,7 +11,7 @@
 //! | inline | inode | | [`record::Inline`](crate::record::Inline) |
 //! | orphan | inode | | [`record::Orphan`](crate::record::Orphan): no name is left, but the inode is still used |
 //! | writing | inode | session u64 | [`record::Writing`](crate::record::Writing): its chunks may differ from what the inode says |
-//! | doomed | inode | | [`record::Layout`](crate::record::Layout): the inode is gone, its chunks are still to be deleted |
+//! | doomed | inode | | [`record::Layout`](crate::record::Layout): chunk files of this name that belong to no file any more are still to be deleted |
 //! | next | 0 | | [`record::Next`](crate::record::Next): the sequence number of the partition's next inode |
 //!
 //! The hash of an entry has 63 bits, so that it is a directory offset that every program can hold. Its top 16 bits (of

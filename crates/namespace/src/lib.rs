@@ -55,14 +55,14 @@ pub mod locks;
 mod ops;
 mod permissions;
 pub mod record;
+mod relocate;
 mod tx;
 
 pub use access::{Caller, permit};
 pub use attributes::{MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE, MAX_XATTR_VALUES};
-pub use background::{
-    Chunks, OrphanInode, Unsettled, children, chunks, doomed, forget_doomed, inodes, orphans, unsettled,
-};
+pub use background::{Chunks, OrphanInode, Unsettled, children, chunks, doomed, inodes, orphans, unsettled};
 pub use keys::{Key, decode_key, partition_of_key};
+pub use relocate::{Move, Step, begin_move, doomed_in, doomed_layout, finish_move, forget_doomed, layout_of};
 pub use tx::MAX_NAME;
 
 use bytes::Bytes;

@@ -263,6 +263,9 @@ pub struct Layout {
     pub scheme: u32,
     #[prost(uint32, repeated, tag = "4")]
     pub groups: Vec<u32>,
+    /// As [`types::Layout::slots`].
+    #[prost(bytes = "vec", tag = "5")]
+    pub slots: Vec<u8>,
 }
 
 fn scheme_number(scheme: Scheme) -> u32 {
@@ -340,6 +343,7 @@ impl From<&types::Layout> for Layout {
             pool: layout.pool.0 as u32,
             scheme: scheme_number(layout.scheme),
             groups: layout.groups.iter().map(|group| group.0).collect(),
+            slots: layout.slots.clone(),
         }
     }
 }
@@ -353,6 +357,7 @@ impl TryFrom<&Layout> for types::Layout {
             pool: pool_of(stored.pool)?,
             scheme: scheme_of(stored.scheme)?,
             groups: stored.groups.iter().map(|&group| GroupId(group)).collect(),
+            slots: stored.slots.clone(),
         })
     }
 }
@@ -397,7 +402,13 @@ mod tests {
             parent: 12,
             target: Bytes::from_static(b"to"),
             pattern: Some(Pattern::from(&StripePattern::default())),
-            layout: Some(Layout { chunk_size: 65536, pool: 1, scheme: 0, groups: vec![1, 300] }),
+            layout: Some(Layout {
+                chunk_size: 65536,
+                pool: 1,
+                scheme: 0,
+                groups: vec![1, 300],
+                slots: vec![],
+            }),
             inline: true,
             access_acl: true,
             default_acl: true,
@@ -456,6 +467,7 @@ mod tests {
             pool: PoolId(2),
             scheme: Scheme::Single,
             groups: vec![GroupId(4), GroupId(1)],
+            slots: vec![0, 2],
         };
         assert_eq!(types::Layout::try_from(&Layout::from(&layout)), Ok(layout));
         let newer = Pattern { scheme: 99, ..Pattern::from(&StripePattern::default()) };

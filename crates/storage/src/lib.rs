@@ -15,6 +15,7 @@ mod lease;
 mod once;
 mod permit;
 mod service;
+mod watches;
 
 pub use lease::ServingLease;
 pub use service::{Counters, MAX_TARGETS, StorageService};

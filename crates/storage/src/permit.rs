@@ -55,7 +55,7 @@ impl Permit {
         let now = u64::try_from(rt::now().secs).unwrap_or(0);
         let remembered = rt::local::<Remembered>();
         let grant = self.ring.verify(&mut remembered.0.borrow_mut(), &capability, now)?;
-        Ok(grant.check(request.session, holder, request.ino, wanted)?)
+        Ok(grant.check(request.session, holder, request.ino.of_chunk_file(), wanted)?)
     }
 
     #[cold]
@@ -107,7 +107,11 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         StorageOp::Write { .. }
         | StorageOp::Truncate { .. }
         | StorageOp::Allocate { .. }
-        | StorageOp::Delete => Some(Rights::WRITE),
+        | StorageOp::Delete
+        // Only services copy files, and they need none.
+        | StorageOp::Watch { .. }
+        | StorageOp::Changed { .. }
+        | StorageOp::Unwatch { .. } => Some(Rights::WRITE),
         StorageOp::SyncTarget | StorageOp::Space | StorageOp::Fence { .. } => None,
     }
 }

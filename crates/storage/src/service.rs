@@ -7,6 +7,7 @@ use crate::fences::Fences;
 use crate::lease::ServingLease;
 use crate::once::{Once, Turn};
 use crate::permit::Permit;
+use crate::watches::Watches;
 use chunkstore::{Kind, Store, StoreError};
 use identity::CapabilityRing;
 use net::{Caller, Deadline, Handler, LocalFuture};
@@ -65,6 +66,7 @@ pub struct StorageService {
     fences: Fences,
     /// What is demanded of requests from other processes; nothing if it isn't set.
     permit: OnceLock<Permit>,
+    watches: Watches,
 }
 
 impl StorageService {
@@ -90,6 +92,7 @@ impl StorageService {
             lease,
             fences: Fences::default(),
             permit: OnceLock::new(),
+            watches: Watches::default(),
         }
     }
 
@@ -180,14 +183,18 @@ impl StorageService {
             return self.fence(served, session).await;
         }
         // Before the request counts as running: a fence doesn't wait for what waits here.
-        if request.session != SessionId(0) {
+        let is_service = request.session == SessionId(0) && !matches!(request.op, StorageOp::Watch { .. });
+        if !is_service {
             if !served.is_open.load(Ordering::Acquire) {
                 served.wait_until_open().await?;
             }
-            if served.once.has_closed_files() {
+            if request.session != SessionId(0) && served.once.has_closed_files() {
                 let rows = served.store.recent();
                 served.once.wait_for(rows, request.session, request.ino, request.number).await?;
             }
+        }
+        if let Some(answer) = self.watches.answer(&request) {
+            return answer;
         }
         if is_change(&request.op) && !self.lease.holds(rt::monotonic_ns()) {
             self.wait_for_lease(request.target).await?;
@@ -201,6 +208,7 @@ impl StorageService {
         if needs_payload && payload.is_none() {
             return Err(Error::new(Errno::EINVAL, "a read or write came without its payload"));
         }
+        let _noted = self.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
         if let (Some(_), StorageOp::Write { .. }) = (request.number, &request.op) {
             return served.write_once(request, payload).await;
         }
@@ -323,7 +331,10 @@ async fn perform(
         StorageOp::Allocate { range, how } => store.allocate(ino, range, convert::allocate(how)).await?,
         StorageOp::Delete => store.delete(ino).await?,
         StorageOp::Sync => store.sync(ino).await?,
-        StorageOp::Fence { .. } => {}
+        StorageOp::Fence { .. }
+        | StorageOp::Watch { .. }
+        | StorageOp::Changed { .. }
+        | StorageOp::Unwatch { .. } => {}
         StorageOp::SyncTarget => store.sync_all().await?,
         StorageOp::Stat => {
             let stat = store.stat(ino).await?;

@@ -97,6 +97,14 @@ fn what_is_granted_may_be_done() {
         for op in [WRITE, StorageOp::Truncate { len: 0 }, StorageOp::Delete] {
             assert_eq!(cluster.refused(op, read).await, Errno::EACCES);
         }
+        // The file's other chunk files are the file's, too.
+        let name = INO.chunk_file(3);
+        let request =
+            StorageRequest { capability: both, ..StorageRequest::new(SESSION, TARGET, name, StorageOp::Stat) };
+        cluster.service.handle_from(&caller(HOLDER), request, None).await.unwrap();
+        // Copies are made by services.
+        let watch = StorageOp::Watch { token: 1, round: 0 };
+        assert_eq!(cluster.refused(watch, None).await, Errno::EACCES);
         // What is no file's, and what services ask, needs none; nor does who is in the same process.
         cluster.ask(StorageOp::SyncTarget, None).await.unwrap();
         cluster.ask_as(0, SessionId(0), WRITE, None).await.unwrap();

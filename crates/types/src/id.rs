@@ -83,4 +83,23 @@ impl InodeId {
     pub fn sequence(self) -> u64 {
         self.0 & ((1 << Self::SEQUENCE_BITS) - 1)
     }
+
+    /// Bits below the slot of the name of a chunk file; those of the partition are below it.
+    pub const SLOT_SHIFT: u32 = 56;
+
+    /// The name of the inode's chunk file of a slot. Slot 0 has the name of the inode itself; others come into being when data moves to a
+    /// target that holds a part of the file already (see [`crate::Layout::slots`]).
+    pub fn chunk_file(self, slot: u8) -> InodeId {
+        InodeId((slot as u64) << Self::SLOT_SHIFT | self.0)
+    }
+
+    /// The slot in the name of a chunk file.
+    pub fn slot(self) -> u8 {
+        (self.0 >> Self::SLOT_SHIFT) as u8
+    }
+
+    /// The inode to which a chunk file of this name belongs.
+    pub fn of_chunk_file(self) -> InodeId {
+        InodeId(self.0 & ((1 << Self::SLOT_SHIFT) - 1))
+    }
 }

@@ -1,6 +1,6 @@
 //! What a directory hands to new files, and what a file then keeps.
 
-use crate::{GroupId, PoolId};
+use crate::{GroupId, InodeId, PoolId};
 use serde::{Deserialize, Serialize};
 
 /// The largest inline limit, in bytes.
@@ -76,4 +76,37 @@ pub struct Layout {
     pub scheme: Scheme,
     /// In stripe order; never empty.
     pub groups: Vec<GroupId>,
+    /// Which chunk file of the inode each stripe has on the targets of its group: stripes that moved to a group that had one already have
+    /// others than 0. Beyond its end 0; empty as a rule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slots: Vec<u8>,
+}
+
+impl Layout {
+    /// The slot of a stripe.
+    pub fn slot(&self, stripe: usize) -> u8 {
+        self.slots.get(stripe).copied().unwrap_or(0)
+    }
+
+    /// The name of the chunk file that a stripe of this inode has on every target of its group.
+    pub fn chunk_file(&self, ino: InodeId, stripe: usize) -> InodeId {
+        ino.chunk_file(self.slot(stripe))
+    }
+
+    /// The stripe that a chunk file of a group holds.
+    pub fn stripe_in(&self, group: GroupId, slot: u8) -> Option<usize> {
+        (0..self.groups.len()).find(|&stripe| self.groups[stripe] == group && self.slot(stripe) == slot)
+    }
+
+    /// The same with one stripe elsewhere.
+    pub fn with_stripe(&self, stripe: usize, group: GroupId, slot: u8) -> Layout {
+        let mut moved = self.clone();
+        moved.groups[stripe] = group;
+        moved.slots.resize(moved.groups.len(), 0);
+        moved.slots[stripe] = slot;
+        if moved.slots.iter().all(|&slot| slot == 0) {
+            moved.slots.clear();
+        }
+        moved
+    }
 }

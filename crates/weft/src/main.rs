@@ -3,6 +3,7 @@
 //! One file per command in `cmd/`. [`assembly`] puts the services together; [`control`] is how commands talk
 //! to a process that is running. Nothing here knows how a request is carried out.
 
+mod api;
 mod assembly;
 mod cli;
 mod cmd;

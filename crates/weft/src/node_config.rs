@@ -55,6 +55,9 @@ pub struct NodeConfig {
     /// Threads that serve connections; as many as there are CPUs.
     #[serde(default)]
     pub threads: Option<usize>,
+    /// Where administrators' programs reach it by HTTP; nowhere unless named.
+    #[serde(default)]
+    pub api: Vec<SocketAddr>,
     /// What an acknowledged metadata change survives.
     #[serde(default)]
     pub durability: crate::cli::Durability,
@@ -124,7 +127,9 @@ impl NodeConfig {
              # tls, authenticated (not encrypted) or plain; the same on all nodes.\n\
              protection = {protection:?}\n\
              # Threads that serve connections: one for each CPU.\n\
-             # threads = 8\n",
+             # threads = 8\n\
+             # Where programs administrate it: HTTP and JSON, described in docs/reference/openapi.json.\n\
+             # api = [\"127.0.0.1:7580\"]\n",
             self.cluster,
             self.node,
             self.name,
@@ -333,6 +338,7 @@ mod tests {
             networks: vec!["10.0.0.0/8,fd00::/8".into()],
             protection: Protection::Authenticated,
             threads: None,
+            api: vec![],
             durability: Default::default(),
             targets: vec![],
         }

@@ -53,4 +53,5 @@ pub use partitions::{Access, PartitionsReply, PartitionsRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{
     Allocate, CAPABILITY_BYTES, Capability, Number, Path, Seek, StorageOp, StorageReply, StorageRequest,
+    WATCHED_REGION,
 };

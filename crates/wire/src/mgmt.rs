@@ -264,6 +264,31 @@ pub struct TargetInfo {
     pub node_name: String,
     /// Name of its pool.
     pub pool_name: String,
+    /// How far it is emptied, if it is drained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<DrainProgress>,
+}
+
+/// How far a target is emptied that is drained. Sizes are bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DrainProgress {
+    /// Nothing is there any more: it can be removed.
+    pub empty: bool,
+    /// Files that still have something there; `None` while they are counted.
+    pub files_left: Option<u64>,
+    /// What they have there.
+    pub bytes_left: u64,
+    /// Files that were moved since the metadata service has begun.
+    pub files_moved: u64,
+    /// What they had there.
+    pub bytes_moved: u64,
+    /// Bytes a second, lately.
+    pub rate: u64,
+    /// Seconds that it will take yet, about; `None` when nothing can be said.
+    pub remaining_s: Option<u64>,
+    /// Why something stays for now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hindrance: Option<String>,
 }
 
 /// A pool for people. Sizes are bytes.

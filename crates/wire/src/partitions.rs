@@ -1,6 +1,6 @@
 //! What metadata services ask each other, and what management asks all of them.
 
-use crate::mgmt::SessionInfo;
+use crate::mgmt::{DrainProgress, SessionInfo};
 use bytes::Bytes;
 use types::{InodeId, PartitionId, SessionId, TargetId};
 
@@ -39,6 +39,8 @@ pub enum PartitionsRequest {
     Evict { session: SessionId },
     /// `Executed`.
     Executed,
+    /// `Drains`.
+    Drains,
 }
 
 /// The answers; which one belongs to which request is said there.
@@ -58,4 +60,6 @@ pub enum PartitionsReply {
     Sessions(Vec<SessionInfo>),
     /// The partitions whose requests the service answers now.
     Executed(Vec<PartitionId>),
+    /// How far targets are that are drained, as to files of partitions that the service executes.
+    Drains(Vec<(TargetId, DrainProgress)>),
 }

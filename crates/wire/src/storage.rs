@@ -118,7 +118,18 @@ pub enum StorageOp {
     Space,
     /// This session has been ended: its requests are refused from now on, and none of them runs any more when this answers: `Unit`.
     Fence { session: SessionId },
+    /// Notes from now on which regions of the chunk file change, in rounds: round 0 begins, each further one begins a new list and makes that
+    /// of the round before it readable. Known by `token`, and gone with the process. Waits until clients may use the target: `Unit`.
+    Watch { token: u64, round: u64 },
+    /// `Offset`: the first region of [`WATCHED_REGION`] bytes at or after `from` that changed in the round before this one. `ESTALE` when
+    /// nobody watches by this token and in this round: any part may have changed then.
+    Changed { token: u64, round: u64, from: u64 },
+    /// Ends a watch: `Unit`.
+    Unwatch { token: u64 },
 }
+
+/// Bytes of what [`StorageOp::Changed`] tells apart.
+pub const WATCHED_REGION: u64 = 1 << 20;
 
 /// Answers; which one belongs to which request is said there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

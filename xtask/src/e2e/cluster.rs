@@ -17,6 +17,7 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "cluster_of_processes", scope: Scope::Own, minutes: 5, run: two_nodes_two_mounts },
     TestCase { name: "cluster_survives_a_killed_node", scope: Scope::Own, minutes: 5, run: killed_node },
     TestCase { name: "cluster_of_metadata_nodes", scope: Scope::Own, minutes: 8, run: metadata_nodes },
+    TestCase { name: "cluster_drains_a_target", scope: Scope::Own, minutes: 8, run: drained_target },
     TestCase { name: "cluster_refusals", scope: Scope::Own, minutes: 5, run: refusals },
 ];
 
@@ -426,6 +427,59 @@ fn metadata_nodes(stage: &Stage) -> TestResult {
     check_shuffled(&second, 6)?;
     rig.unmount(&second)?;
     rig.unmount(&first)
+}
+
+/// A target is emptied under load, removed, and its node with it; every byte is there after it, on the other nodes.
+fn drained_target(stage: &Stage) -> TestResult {
+    let mut rig = ClusterRig::start(stage, "cluster-drain", "plain")?;
+    ["a", "b", "c"].iter().try_for_each(|name| rig.add_node(name))?;
+    let (first, second) = (rig.mount("mnt1")?, rig.mount("mnt2")?);
+    write_files(&first, 1)?;
+    let path = first.join("in-use");
+    fs::write(&path, Rng::new(9).bytes(64 << 20)).at("a large file")?;
+    let dir = rig.text(&rig.dir("m"));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let expected = std::thread::scope(|scope| -> TestResult<Vec<u8>> {
+        let writer = scope.spawn(|| rewrite(&path, &stop));
+        let drained = rig.ok(&["target", "drain", "1", "--wait", "--dir", &dir]);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let expected = writer.join().map_err(|_| Failure::Failed("the writer panicked".into()))?;
+        drained.and(expected)
+    })?;
+    let progress = rig.json(&["target", "drain", "1", "--dir", &dir])?;
+    ensure_eq!(progress["empty"].as_bool(), Some(true), "of {progress}");
+    rig.ok(&["target", "remove", "1", "--dir", &dir])?;
+    rig.stop("a")?;
+    ensure!(
+        fs::read(second.join("in-use")).at("in-use")? == expected,
+        "the file that was written has changed"
+    );
+    check_files(&second, 1)?;
+    write_files(&second, 2)?;
+    check_files(&first, 2)?;
+    rig.ok(&["node", "remove", "a", "--dir", &dir])?;
+    rig.unmount(&first)?;
+    rig.unmount(&second)
+}
+
+/// Writes all over a file until it is stopped, once over all of it at least; what it holds then.
+fn rewrite(path: &Path, stop: &std::sync::atomic::AtomicBool) -> TestResult<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    const BLOCK: usize = 24 << 10;
+    let mut expected = Rng::new(9).bytes(64 << 20);
+    let file = File::options().write(true).open(path).at("in-use")?;
+    let mut random = Rng::new(10);
+    for round in 0_u64.. {
+        let at = (round as usize * 7_919 * BLOCK) % (expected.len() - BLOCK);
+        let block = random.bytes(BLOCK);
+        file.write_all_at(&block, at as u64).at("in-use")?;
+        expected[at..at + BLOCK].copy_from_slice(&block);
+        if round > 3000 && stop.load(std::sync::atomic::Ordering::Relaxed) {
+            break;
+        }
+    }
+    file.sync_all().at("in-use")?;
+    Ok(expected)
 }
 
 fn refusals(stage: &Stage) -> TestResult {

@@ -43,13 +43,13 @@ impl SpanInForce {
 struct State {
     /// The oldest first; at most [`MAX_SPANS`], and what a recovery found.
     in_force: Vec<Arc<SpanInForce>>,
-    /// The highest inode of each partition that the store has seen.
-    frontiers: HashMap<PartitionId, InodeId>,
+    /// The highest inode of each partition that the store has seen, for each slot of chunk files.
+    frontiers: HashMap<(PartitionId, u8), InodeId>,
 }
 
 impl State {
     fn see(&mut self, ino: InodeId) -> bool {
-        let frontier = self.frontiers.entry(ino.partition()).or_default();
+        let frontier = self.frontiers.entry((ino.partition(), ino.slot())).or_default();
         let is_beyond = *frontier < ino;
         *frontier = ino.max(*frontier);
         is_beyond

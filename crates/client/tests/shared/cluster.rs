@@ -13,6 +13,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 use storage::StorageService;
 use types::{
     CapacityClass, ClusterMap, Credentials, Epoch, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
@@ -98,6 +99,42 @@ impl Cluster {
         let meta = serve_names(&self.engine, &self.storage, &self.map).await;
         self.names.lead_to(meta.clone());
         self.meta.replace(meta);
+    }
+
+    /// Begins to empty a target, or lets it be.
+    pub(crate) fn drain(&self, target: u32, drain: bool) {
+        let mut map = ClusterMap::clone(&self.map.read().unwrap());
+        map.epoch.0 += 1;
+        map.targets.iter_mut().filter(|t| t.id == TargetId(target)).for_each(|t| t.drain = drain);
+        *self.map.write().unwrap() = Arc::new(map);
+    }
+
+    /// Waits until a target is empty, for a while.
+    pub(crate) async fn emptied(&self, target: u32) {
+        for _ in 0..600 {
+            if self.is_empty(target) {
+                return;
+            }
+            rt::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{:?}", self.meta.borrow().drains());
+    }
+
+    /// Whether the metadata service calls a target empty.
+    pub(crate) fn is_empty(&self, target: u32) -> bool {
+        let drains = self.meta.borrow().drains();
+        drains.iter().any(|drain| drain.target == TargetId(target) && drain.is_empty)
+    }
+
+    /// Files that this metadata service has moved off a target.
+    pub(crate) fn moved(&self, target: u32) -> u64 {
+        let drains = self.meta.borrow().drains();
+        drains.iter().filter(|drain| drain.target == TargetId(target)).map(|drain| drain.files_moved).sum()
+    }
+
+    /// Chunk files on a target, by name.
+    pub(crate) async fn chunk_files(&self, target: u32) -> Vec<InodeId> {
+        self.stores[target as usize - 1].list().await.unwrap()
     }
 
     /// One more client.

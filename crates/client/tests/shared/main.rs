@@ -8,6 +8,7 @@ mod appends;
 mod cluster;
 mod company;
 mod directories;
+mod drain;
 mod kernel;
 mod locks;
 mod moves;

@@ -3,12 +3,13 @@
 //! A file is a few registers: blocks that are written whole, each time with another value. A read that begins after a write has
 //! ended sees that write or a later one.
 
-use crate::cluster::{CHUNK, Program, RDWR, ROOT, with_cluster_of_seed};
+use crate::cluster::{CHUNK, Cluster, Program, RDWR, ROOT, TARGETS, with_cluster_of_seed};
 use client::{Client, Handle, ReadHow, WriteHow};
 use rt::IoBuf;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use types::{InodeId, SetAttr};
 
@@ -91,26 +92,68 @@ impl Dice {
 
 #[test]
 fn every_completed_write_is_visible_to_every_later_read() {
-    storm(false);
+    storm(Storm::default());
 }
 
 #[test]
 fn every_completed_truncate_is_visible_to_every_later_read() {
-    storm(true);
+    storm(Storm { truncates: true, ..Storm::default() });
 }
 
-fn storm(truncates: bool) {
+#[test]
+fn every_completed_write_is_visible_while_files_move_from_target_to_target() {
+    storm(Storm { drains: true, ..Storm::default() });
+}
+
+#[test]
+fn every_completed_truncate_is_visible_while_files_move_from_target_to_target() {
+    storm(Storm { truncates: true, drains: true });
+}
+
+/// What else happens.
+#[derive(Clone, Copy, Default)]
+struct Storm {
+    truncates: bool,
+    drains: bool,
+}
+
+/// Empties one target after the other until everybody is done, and counts them.
+async fn drain_in_turn(cluster: Rc<Cluster>, done: Rc<Cell<bool>>, emptied: Arc<AtomicU64>) {
+    for target in (1..=TARGETS).cycle() {
+        cluster.drain(target, true);
+        for _ in 0..60 {
+            rt::sleep(Duration::from_millis(50)).await;
+            if cluster.is_empty(target) {
+                emptied.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+        }
+        cluster.drain(target, false);
+        if done.get() {
+            return;
+        }
+    }
+}
+
+fn storm(storm: Storm) {
+    let emptied = Arc::new(AtomicU64::new(0));
     for seed in SEEDS {
+        let emptied = emptied.clone();
         with_cluster_of_seed(seed, move |cluster| async move {
             let clients = cluster.clients::<CLIENTS>().await;
             drop(clients[0].make("f").await);
+            let done = Rc::new(Cell::new(false));
+            if storm.drains {
+                rt::spawn(drain_in_turn(cluster.clone(), done.clone(), emptied));
+            }
             let model = Rc::new(RefCell::new(Model::default()));
             model.borrow_mut().registers.resize_with(PLACES.len(), Register::default);
             let programs = clients.iter().enumerate().map(|(index, client)| {
                 let dice = Dice(seed * 1000 + index as u64 + 1);
-                program(client.clone(), dice, model.clone(), seed, truncates)
+                program(client.clone(), dice, model.clone(), seed, storm)
             });
             rt::join_all(programs.collect()).await;
+            done.set(true);
             let begun = model.borrow_mut().tick();
             let last = cluster.client().await;
             let file = last.open_named("f", RDWR).await;
@@ -120,11 +163,16 @@ fn storm(truncates: bool) {
             }
         });
     }
+    assert!(
+        !storm.drains || emptied.load(Ordering::Relaxed) > SEEDS.count() as u64,
+        "targets are emptied meanwhile"
+    );
 }
 
-async fn program(client: Arc<Client>, mut dice: Dice, model: Rc<RefCell<Model>>, seed: u64, truncates: bool) {
+async fn program(client: Arc<Client>, mut dice: Dice, model: Rc<RefCell<Model>>, seed: u64, storm: Storm) {
     let mut file = client.open_named("f", RDWR).await;
-    for _ in 0..STEPS {
+    let steps = if storm.drains { 4 * STEPS } else { STEPS };
+    for _ in 0..steps {
         let register = dice.roll(PLACES.len() as u64) as usize;
         match dice.roll(12) {
             0..=3 => write(&client, &file, register, &model).await,
@@ -133,7 +181,7 @@ async fn program(client: Arc<Client>, mut dice: Dice, model: Rc<RefCell<Model>>,
                 let value = read(&client, &file, register, dice.roll(2) == 0).await;
                 assert!(model.borrow().allows(register, value, begun), "seed {seed}: {value} read");
             }
-            8 if truncates => {
+            8 if storm.truncates => {
                 // Cut to where a register begins, or made so long.
                 let size = PLACES[register];
                 let cut = (0..PLACES.len()).filter(|&other| PLACES[other] >= size);

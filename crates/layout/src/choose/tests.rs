@@ -21,7 +21,7 @@ pub(crate) fn target(id: u32) -> Target {
 }
 
 /// Targets 1 to `count`, target `i` in single group `10 + i`.
-fn map(count: u32) -> ClusterMap {
+pub(crate) fn map(count: u32) -> ClusterMap {
     let group = |i: u32| Group {
         id: GroupId(10 + i),
         pool: PoolId(1),

@@ -8,6 +8,7 @@ fn layout(chunk_size: u32, count: usize) -> Layout {
         pool: PoolId(1),
         scheme: Scheme::Single,
         groups: (0..count).map(|i| GroupId(100 + i as u32)).collect(),
+        slots: vec![],
     }
 }
 

@@ -84,6 +84,7 @@ pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
             pool: pattern.pool,
             scheme: pattern.scheme,
             groups: layout::choose(tx.env.map, &pattern, ino, tx.env.seed)?,
+            slots: Vec::new(),
         };
         inode.layout = Some((&layout).into());
         tx.put_inode(ino, &inode);

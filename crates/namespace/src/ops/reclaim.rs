@@ -4,6 +4,7 @@ use crate::attributes::MAX_XATTR_NAMES;
 use crate::background::MAX_WRITERS;
 use crate::keys;
 use crate::record::{Inode, Orphan};
+use crate::relocate::doomed_with;
 use crate::tx::{Outcome, Tx};
 use types::InodeId;
 use wire::MetaReply;
@@ -30,7 +31,9 @@ pub(crate) fn reclaim(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
         tx.delete(keys::inline(ino));
     }
     if let Some(layout) = &inode.layout {
-        tx.put(keys::doomed(ino), layout);
+        // A stripe that moved may have left a chunk file under the same name.
+        let earlier = tx.get(&keys::doomed(ino))?;
+        tx.put(keys::doomed(ino), &doomed_with(earlier, layout));
     }
     tx.delete(keys::orphan(ino));
     tx.delete(keys::inode(ino));

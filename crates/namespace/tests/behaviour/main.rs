@@ -6,6 +6,7 @@ mod attributes;
 mod background;
 mod chunks;
 mod inline_content;
+mod moves;
 mod names;
 mod orphans;
 mod patterns;

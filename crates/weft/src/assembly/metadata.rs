@@ -11,7 +11,7 @@ use types::{
     ClusterMap, Errno, Error, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Result, Role,
     SessionId, TargetId,
 };
-use wire::mgmt::SessionInfo;
+use wire::mgmt::{DrainProgress, SessionInfo};
 use wire::{PartitionsReply, PartitionsRequest};
 
 /// How long a service is waited for that is only asked what it has.
@@ -90,6 +90,44 @@ impl mgmt::Metadata for Metadata {
         })
     }
 
+    fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
+        Box::pin(async move {
+            let ask = |way: PartitionsChannel| async move {
+                rt::timeout(ANSWER_TIME, way.call(PartitionsRequest::Drains, None)).await
+            };
+            let mut all: BTreeMap<TargetId, DrainProgress> = BTreeMap::new();
+            let mut silent = (0..self.partitions).find_map(|p| self.owner(PartitionId(p)).err());
+            let mut answers = Vec::new();
+            for answer in rt::join_all(self.all().into_iter().map(ask).collect()).await {
+                match answer.unwrap_or_else(|| Err(Errno::ETIMEDOUT.into())) {
+                    Ok(PartitionsReply::Drains(drains)) => answers.push(drains),
+                    Ok(other) => silent = Some(out_of_turn(&other)),
+                    Err(error) => silent = Some(error),
+                }
+            }
+            let services = answers.len();
+            let mut told: BTreeMap<TargetId, usize> = BTreeMap::new();
+            for (target, progress) in answers.into_iter().flatten() {
+                *told.entry(target).or_default() += 1;
+                match all.get_mut(&target) {
+                    Some(known) => add(known, progress),
+                    None => _ = all.insert(target, progress),
+                }
+            }
+            for (target, progress) in &mut all {
+                if let Some(error) = &silent {
+                    let why = || format!("a metadata service does not tell how far it is: {error}");
+                    progress.hindrance.get_or_insert_with(why);
+                }
+                // A service that has yet to hear of it has something there for all that is known.
+                if silent.is_some() || told.get(target) != Some(&services) {
+                    (progress.empty, progress.files_left, progress.remaining_s) = (false, None, None);
+                }
+            }
+            all.into_iter().collect()
+        })
+    }
+
     fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
         Box::pin(async move {
             let ask = |way: PartitionsChannel| async move {
@@ -158,6 +196,10 @@ impl mgmt::Metadata for OnlyMetadata {
         Box::pin(self.service.file_on(target))
     }
 
+    fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
+        Box::pin(async { self.service.drain_progress() })
+    }
+
     fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
         Box::pin(async { Ok(self.service.session_infos()) })
     }
@@ -182,7 +224,51 @@ fn join(known: &mut SessionInfo, other: &SessionInfo) {
     known.in_use = sum(known.in_use, other.in_use);
 }
 
+/// What two services are to move, and have moved.
+fn add(known: &mut DrainProgress, other: DrainProgress) {
+    known.empty &= other.empty;
+    known.files_left = known.files_left.zip(other.files_left).map(|(a, b)| a + b);
+    known.bytes_left += other.bytes_left;
+    known.files_moved += other.files_moved;
+    known.bytes_moved += other.bytes_moved;
+    known.rate += other.rate;
+    // They work side by side.
+    known.remaining_s = known.remaining_s.zip(other.remaining_s).map(|(a, b)| a.max(b));
+    known.hindrance = known.hindrance.take().or(other.hindrance);
+}
+
 fn out_of_turn(reply: &PartitionsReply) -> Error {
     Error::new(Errno::EPROTO, format!("a metadata service answered out of turn: {reply:?}"))
         .hint("install the same version of weft on all machines")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drains_of_services_add_up() {
+        let one = DrainProgress {
+            files_left: Some(2),
+            bytes_left: 20,
+            rate: 5,
+            remaining_s: Some(4),
+            ..DrainProgress::default()
+        };
+        let empty = DrainProgress {
+            empty: true,
+            files_left: Some(0),
+            files_moved: 3,
+            remaining_s: Some(0),
+            ..DrainProgress::default()
+        };
+        let mut sum = one.clone();
+        add(&mut sum, empty.clone());
+        assert_eq!(sum, DrainProgress { files_moved: 3, ..one.clone() });
+        add(&mut sum, DrainProgress { hindrance: Some("why".into()), ..DrainProgress::default() });
+        assert_eq!((sum.files_left, sum.remaining_s, sum.hindrance.as_deref()), (None, None, Some("why")));
+        let mut both = empty.clone();
+        add(&mut both, empty);
+        assert!(both.empty && both.files_left == Some(0) && both.files_moved == 6);
+    }
 }

@@ -317,6 +317,7 @@ impl NodeProcess {
         let pid = format!("{}\n", std::process::id());
         fs::write(paths.pid(), pid).map_err(|e| os_error(paths.pid().display(), &e))?;
         control::start(&paths.socket(), self.view.clone())?;
+        self.view.start_api()?;
         let listen: Vec<String> =
             self.core.services().server.addresses().iter().map(ToString::to_string).collect();
         tracing::info!(listen = listen.join(", "), "{} serves", self.view.name());

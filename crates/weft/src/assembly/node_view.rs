@@ -2,9 +2,10 @@
 
 use super::node::NodeServices;
 use super::stop::Stop;
+use crate::api;
 use crate::cli::value_name;
 use crate::control::{ClusterStatus, Counters, DiskFree, PoolStatus, Request, Service, TargetStatus};
-use crate::node_config::{NodeConfig, TargetConfig};
+use crate::node_config::{NodeConfig, Protection, TargetConfig};
 use crate::output::os_error;
 use mgmt::{StateDir, Superblock};
 use serde_json::Value;
@@ -41,6 +42,23 @@ impl NodeView {
             stops,
             started_ns: rt::monotonic_ns(),
         }
+    }
+
+    /// Opens the HTTP interface, if the node is to have one.
+    pub fn start_api(self: &Arc<Self>) -> Result<()> {
+        if self.config.api.is_empty() {
+            return Ok(());
+        }
+        let paths = mgmt::StatePaths::new(&self.dir);
+        let tls = match self.config.protection {
+            Protection::Plain => None,
+            _ => Some(api::tls_config(&identity::Credentials::load(&paths.identity())?)?),
+        };
+        let options =
+            api::ApiOptions { listen: self.config.api.clone(), tls, token: api::token_in(&self.dir)? };
+        let addresses = api::start(options, self.clone())?;
+        tracing::info!(?addresses, "administrators are answered by HTTP");
+        Ok(())
     }
 
     /// For messages.

@@ -176,8 +176,22 @@ pub enum TargetCommand {
     Show(TargetArgs),
     /// Change one
     Set(TargetSetArgs),
+    /// Move all data off one, while it is in use; weft target set ID --drain off calls it off
+    Drain(TargetDrainArgs),
     /// Forget one that is drained and holds no data
     Remove(TargetArgs),
+}
+
+/// `weft target drain`.
+#[derive(Args, Debug)]
+pub struct TargetDrainArgs {
+    /// Id of the target
+    pub target: u32,
+    /// Return when nothing is there any more, and tell meanwhile how far it is
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    pub query: QueryArgs,
 }
 
 /// `weft target add`.
@@ -220,7 +234,7 @@ pub struct TargetChange {
     /// Another pool; made if it isn't there
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
-    /// Whether it gets no new files
+    /// Whether it gets no new files, and what is there moves to others
     #[arg(long, value_enum)]
     pub drain: Option<Switch>,
 }
@@ -425,6 +439,7 @@ mod tests {
             "weft node set 2 --name oss1",
             "weft target add /disk --pool nvme --dir d",
             "weft target set 3 --drain on --pool p",
+            "weft target drain 3 --wait",
             "weft pool set a --name b",
             "weft session evict 18446744073709551615",
             "weft net show --json",

@@ -66,6 +66,7 @@ fn init(args: &InitArgs) -> Result<()> {
         networks: args.network.clone(),
         protection: args.protection,
         threads: None,
+        api: vec![],
         durability: args.durability,
         targets: vec![],
     };
@@ -175,6 +176,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         networks: args.network.clone(),
         protection: args.protection,
         threads: None,
+        api: vec![],
         durability: Default::default(),
         targets: vec![],
     };

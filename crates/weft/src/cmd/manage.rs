@@ -127,21 +127,26 @@ pub fn target(command: TargetCommand) -> Result<()> {
         TargetCommand::List(query) => super::target_list::run(&query),
         TargetCommand::Show(args) => show_target(&args),
         TargetCommand::Set(args) => set_target(&args),
+        TargetCommand::Drain(args) => super::target_drain::run(&args),
         TargetCommand::Remove(TargetArgs { target, query }) => {
             change(&query, MgmtRequest::RemoveTarget { target: TargetId(target) })
         }
     }
 }
 
-fn show_target(args: &TargetArgs) -> Result<()> {
-    let targets = match ask(&args.query.dir, MgmtRequest::ListTargets)? {
+/// A target as management sees it.
+pub fn find_target(dir: &Path, target: TargetId) -> Result<TargetInfo> {
+    let targets = match ask(dir, MgmtRequest::ListTargets)? {
         MgmtReply::Targets { targets } => targets,
         other => return Err(unexpected(&other)),
     };
-    let found = targets.into_iter().find(|t| t.target.id == TargetId(args.target)).ok_or_else(|| {
-        Error::new(Errno::ENOENT, format!("there is no target {}", args.target))
-            .hint("weft target list shows all")
-    })?;
+    targets.into_iter().find(|t| t.target.id == target).ok_or_else(|| {
+        Error::new(Errno::ENOENT, format!("there is no target {target}")).hint("weft target list shows all")
+    })
+}
+
+fn show_target(args: &TargetArgs) -> Result<()> {
+    let found = find_target(&args.query.dir, TargetId(args.target))?;
     show(args.query.json, &found, || target_screen(&found))
 }
 
@@ -154,7 +159,7 @@ fn target_screen(info: &TargetInfo) -> String {
         ("pool", info.pool_name.clone()),
         ("state", super::target_list::state_name(t.state).into()),
         ("capacity", super::target_list::class_name(t.class).into()),
-        ("drain", if t.drain { "yes: it gets no new files" } else { "no" }.into()),
+        ("drain", info.progress.as_ref().map_or_else(|| "no".into(), super::target_drain::sentence)),
         ("size", format_size(t.capacity)),
         ("free", format_size(t.free)),
     ])

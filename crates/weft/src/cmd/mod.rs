@@ -15,6 +15,7 @@ mod pool_list;
 mod serve;
 mod status;
 mod target_add;
+mod target_drain;
 mod target_list;
 mod up;
 

@@ -12,8 +12,19 @@ pub fn run(args: &QueryArgs) -> Result<()> {
     if args.json {
         return print_json(&targets);
     }
-    print(&targets_table(&targets));
+    print(&format!("{}{}", targets_table(&targets), drains(args)));
     Ok(())
+}
+
+/// A line for each target that is drained, in a cluster of several machines.
+fn drains(args: &QueryArgs) -> String {
+    let asked = super::manage::ask(&args.dir, wire::MgmtRequest::ListTargets);
+    let Ok(wire::MgmtReply::Targets { targets }) = asked else { return String::new() };
+    let line = |t: &wire::mgmt::TargetInfo| {
+        let progress = t.progress.as_ref()?;
+        Some(format!("target {} is drained: {}\n", t.target.id, super::target_drain::sentence(progress)))
+    };
+    targets.iter().filter_map(line).collect()
 }
 
 /// Targets as people read them.

@@ -330,6 +330,8 @@ pub(crate) struct LayoutFields {
     scheme: u32,
     #[prost(uint32, repeated, tag = "4")]
     groups: Vec<u32>,
+    #[prost(bytes = "vec", tag = "5")]
+    slots: Vec<u8>,
 }
 
 impl From<&Layout> for LayoutFields {
@@ -339,6 +341,7 @@ impl From<&Layout> for LayoutFields {
             pool: layout.pool.0.into(),
             scheme: layout.scheme.number(),
             groups: layout.groups.iter().map(|group| group.0).collect(),
+            slots: layout.slots.clone(),
         }
     }
 }
@@ -350,11 +353,15 @@ impl TryFrom<LayoutFields> for Layout {
         if fields.groups.is_empty() {
             return Err(Malformed::new("a layout without groups"));
         }
+        if fields.slots.len() > fields.groups.len() {
+            return Err(Malformed::new("a layout with more slots than groups"));
+        }
         Ok(Layout {
             chunk_size: chunk_size(fields.chunk_size)?,
             pool: pool(fields.pool)?,
             scheme: Scheme::take(fields.scheme)?,
             groups: bounded(fields.groups, "groups")?.into_iter().map(GroupId).collect(),
+            slots: fields.slots,
         })
     }
 }

@@ -15,7 +15,7 @@ numbered! {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RequestFields {
-    #[prost(oneof = "AskFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18")]
+    #[prost(oneof = "AskFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19")]
     ask: Option<AskFields>,
 }
 
@@ -39,6 +39,8 @@ enum AskFields {
     Evict(SessionFields),
     #[prost(message, tag = "18")]
     Executed(()),
+    #[prost(message, tag = "19")]
+    Drains(()),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -99,7 +101,7 @@ struct FileOnFields {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct ReplyFields {
-    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14, 15")]
+    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14, 15, 16")]
     answer: Option<AnswerFields>,
 }
 
@@ -118,6 +120,9 @@ enum AnswerFields {
     Sessions(String),
     #[prost(message, tag = "15")]
     Executed(ExecutedFields),
+    /// As management shows them, in JSON.
+    #[prost(string, tag = "16")]
+    Drains(String),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -176,6 +181,7 @@ impl From<&PartitionsRequest> for AskFields {
             PartitionsRequest::Sessions => AskFields::Sessions(()),
             PartitionsRequest::Evict { session } => AskFields::Evict(SessionFields { session: session.0 }),
             PartitionsRequest::Executed => AskFields::Executed(()),
+            PartitionsRequest::Drains => AskFields::Drains(()),
         }
     }
 }
@@ -209,6 +215,7 @@ impl TryFrom<AskFields> for PartitionsRequest {
             AskFields::Sessions(()) => PartitionsRequest::Sessions,
             AskFields::Evict(f) => PartitionsRequest::Evict { session: SessionId(f.session) },
             AskFields::Executed(()) => PartitionsRequest::Executed,
+            AskFields::Drains(()) => PartitionsRequest::Drains,
         })
     }
 }
@@ -255,6 +262,10 @@ impl Message for PartitionsReply {
                 let partitions = partitions.iter().map(|partition| partition.0.into()).collect();
                 AnswerFields::Executed(ExecutedFields { partitions })
             }
+            PartitionsReply::Drains(drains) => {
+                let json = serde_json::to_string(drains).expect("drains have string keys only");
+                AnswerFields::Drains(json)
+            }
         };
         ReplyFields { answer: Some(answer) }.encode_raw(out);
     }
@@ -273,6 +284,10 @@ impl Message for PartitionsReply {
             AnswerFields::Executed(f) => {
                 let partitions = bounded(f.partitions, "partitions")?.into_iter().map(partition);
                 PartitionsReply::Executed(partitions.collect::<Result<_, _>>()?)
+            }
+            AnswerFields::Drains(json) => {
+                let drains = serde_json::from_str(&json);
+                PartitionsReply::Drains(drains.map_err(|e| Malformed::new(e.to_string()))?)
             }
         })
     }

@@ -29,7 +29,7 @@ struct RequestFields {
     number: u64,
     #[prost(message, optional, tag = "5")]
     capability: Option<CapabilityFields>,
-    #[prost(oneof = "OpFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20")]
+    #[prost(oneof = "OpFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23")]
     op: Option<OpFields>,
 }
 
@@ -57,6 +57,12 @@ enum OpFields {
     Space(()),
     #[prost(message, tag = "20")]
     Fence(FenceFields),
+    #[prost(message, tag = "21")]
+    Watch(WatchFields),
+    #[prost(message, tag = "22")]
+    Changed(ChangedFields),
+    #[prost(message, tag = "23")]
+    Unwatch(UnwatchFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -103,6 +109,30 @@ struct SeekFields {
 struct FenceFields {
     #[prost(uint64, tag = "1")]
     session: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct WatchFields {
+    #[prost(uint64, tag = "1")]
+    token: u64,
+    #[prost(uint64, tag = "2")]
+    round: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ChangedFields {
+    #[prost(uint64, tag = "1")]
+    token: u64,
+    #[prost(uint64, tag = "2")]
+    round: u64,
+    #[prost(uint64, tag = "3")]
+    from: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct UnwatchFields {
+    #[prost(uint64, tag = "1")]
+    token: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -216,6 +246,11 @@ impl From<&StorageOp> for OpFields {
             StorageOp::Seek { from, what } => OpFields::Seek(SeekFields { from, what: what.number() }),
             StorageOp::Space => OpFields::Space(()),
             StorageOp::Fence { session } => OpFields::Fence(FenceFields { session: session.0 }),
+            StorageOp::Watch { token, round } => OpFields::Watch(WatchFields { token, round }),
+            StorageOp::Changed { token, round, from } => {
+                OpFields::Changed(ChangedFields { token, round, from })
+            }
+            StorageOp::Unwatch { token } => OpFields::Unwatch(UnwatchFields { token }),
         }
     }
 }
@@ -241,6 +276,9 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Seek(f) => StorageOp::Seek { from: f.from, what: Seek::take(f.what)? },
             OpFields::Space(()) => StorageOp::Space,
             OpFields::Fence(f) => StorageOp::Fence { session: SessionId(f.session) },
+            OpFields::Watch(f) => StorageOp::Watch { token: f.token, round: f.round },
+            OpFields::Changed(f) => StorageOp::Changed { token: f.token, round: f.round, from: f.from },
+            OpFields::Unwatch(f) => StorageOp::Unwatch { token: f.token },
         })
     }
 }

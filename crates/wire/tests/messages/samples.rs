@@ -4,6 +4,7 @@ use crate::round_trip::encoded;
 use bytes::Bytes;
 use types::*;
 use wire::frame::{Header, Hello, Kind, OnHost, Welcome};
+use wire::mgmt::DrainProgress;
 use wire::*;
 
 /// A message as it is tested.
@@ -244,6 +245,7 @@ fn meta_replies() -> Vec<MetaReply> {
         pool: PoolId(1),
         scheme: Scheme::Single,
         groups: vec![GroupId(3), GroupId(300)],
+        slots: vec![],
     };
     let entry = DirEntry { name: name(), ino: INO, mode: mode::S_IFREG, cookie: 1 << 62, attr: Some(attr()) };
     let bare = DirEntry { name: Bytes::from_static(b"d"), mode: mode::S_IFDIR, attr: None, ..entry.clone() };
@@ -291,6 +293,9 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Seek { from: 8192, what: Seek::Hole },
         StorageOp::Space,
         StorageOp::Fence { session: SessionId(8) },
+        StorageOp::Watch { token: 1 << 60, round: 2 },
+        StorageOp::Changed { token: 1 << 60, round: 2, from: 1 << 20 },
+        StorageOp::Unwatch { token: 1 << 60 },
     ]
 }
 
@@ -345,6 +350,7 @@ fn partitions_requests() -> Vec<PartitionsRequest> {
         PartitionsRequest::Sessions,
         PartitionsRequest::Evict { session },
         PartitionsRequest::Executed,
+        PartitionsRequest::Drains,
     ]
 }
 
@@ -356,5 +362,9 @@ fn partitions_replies() -> Vec<PartitionsReply> {
         PartitionsReply::File(Some(INO)),
         PartitionsReply::Sessions(vec![]),
         PartitionsReply::Executed(vec![PartitionId(3), PartitionId(63)]),
+        PartitionsReply::Drains(vec![(
+            TargetId(12),
+            DrainProgress { files_left: Some(2), ..Default::default() },
+        )]),
     ]
 }

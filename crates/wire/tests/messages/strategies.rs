@@ -5,6 +5,7 @@ use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 use types::*;
+use wire::mgmt::DrainProgress;
 use wire::*;
 
 pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
@@ -198,6 +199,9 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Seek { from: any::<u64>(), what: select(vec![Seek::Data, Seek::Hole]) },
         Space,
         Fence { session: any::<u64>().prop_map(SessionId) },
+        Watch { token: any::<u64>(), round: any::<u64>() },
+        Changed { token: any::<u64>(), round: any::<u64>(), from: any::<u64>() },
+        Unwatch { token: any::<u64>() },
     ]
 }
 
@@ -219,7 +223,23 @@ pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
         Sessions,
         Evict { session: session() },
         Executed,
+        Drains,
     ]
+}
+
+fn drain_progress() -> impl Strategy<Value = DrainProgress> {
+    let left = (any::<Option<u64>>(), any::<u64>(), any::<Option<u64>>());
+    let done = (any::<bool>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<Option<u8>>());
+    (left, done).prop_map(|(left, done)| DrainProgress {
+        empty: done.0,
+        files_left: left.0,
+        bytes_left: left.1,
+        files_moved: done.1,
+        bytes_moved: done.2,
+        rate: done.3,
+        remaining_s: left.2,
+        hindrance: done.4.map(|why| format!("reason {why}")),
+    })
 }
 
 pub fn partitions_replies() -> impl Strategy<Value = PartitionsReply> {
@@ -231,6 +251,7 @@ pub fn partitions_replies() -> impl Strategy<Value = PartitionsReply> {
         any::<Option<u64>>().prop_map(|ino| PartitionsReply::File(ino.map(InodeId))),
         Just(PartitionsReply::Sessions(vec![])),
         vec_of(any::<u16>().prop_map(PartitionId)).prop_map(PartitionsReply::Executed),
+        vec_of((any::<u32>().prop_map(TargetId), drain_progress())).prop_map(PartitionsReply::Drains),
     ]
 }
 
@@ -353,11 +374,10 @@ fn chunk_size() -> impl Strategy<Value = u32> {
 
 fn layout() -> impl Strategy<Value = Layout> {
     let groups = prop::collection::vec(any::<u32>().prop_map(GroupId), 1..6);
-    (chunk_size(), any::<u16>(), groups).prop_map(|(chunk_size, pool, groups)| Layout {
-        chunk_size,
-        pool: PoolId(pool),
-        scheme: Scheme::Single,
-        groups,
+    let slots = prop::collection::vec(any::<u8>(), 0..6);
+    (chunk_size(), any::<u16>(), groups, slots).prop_map(|(chunk_size, pool, groups, mut slots)| {
+        slots.truncate(groups.len());
+        Layout { chunk_size, pool: PoolId(pool), scheme: Scheme::Single, groups, slots }
     })
 }
 

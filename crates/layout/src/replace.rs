@@ -1,0 +1,114 @@
+//! The choice of a new place for one stripe of a file.
+
+use crate::choose::{Candidate, Candidates, weighted};
+use crate::random::{SplitMix64, mix};
+use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, Result, StripePattern};
+
+/// Chunk files that a target may have of one inode. More are needed only where most targets of a pool have been drained one after another.
+pub const MAX_SLOTS: u8 = 16;
+
+/// Chooses another group for a stripe, and the slot of its chunk file there: a group of the same pool that a new file could get and that the
+/// file isn't on yet, in proportion to free space; where there is none, the one that has the fewest of its stripes.
+///
+/// `is_taken`: chunk files that are there for another reason.
+///
+/// # Errors
+/// As [`crate::choose`]; `ENOSPC` when all slots of all groups are taken.
+pub fn replace(
+    map: &ClusterMap,
+    layout: &Layout,
+    stripe: usize,
+    is_taken: impl Fn(GroupId, u8) -> bool,
+    (ino, seed): (InodeId, u64),
+) -> Result<(GroupId, u8)> {
+    let pattern = StripePattern { pool: layout.pool, scheme: layout.scheme, ..StripePattern::default() };
+    let mut candidates = Candidates::find(map, &pattern);
+    let stripes_in = |group: GroupId| layout.groups.iter().filter(|&&other| other == group).count();
+    let free_slot = |group: GroupId| {
+        (0..MAX_SLOTS).find(|&slot| layout.stripe_in(group, slot).is_none() && !is_taken(group, slot))
+    };
+    let usable =
+        |candidate: &Candidate| candidate.id != layout.groups[stripe] && free_slot(candidate.id).is_some();
+    candidates.normal.retain(usable);
+    candidates.low.retain(usable);
+    if candidates.normal.is_empty() && candidates.low.is_empty() {
+        return Err(none_left(&candidates, map, &pattern));
+    }
+    let better = if candidates.normal.is_empty() { candidates.low } else { candidates.normal };
+    let fewest = better.iter().map(|candidate| stripes_in(candidate.id)).min().unwrap_or(0);
+    let best: Vec<Candidate> =
+        better.into_iter().filter(|candidate| stripes_in(candidate.id) == fewest).collect();
+    let mut random = SplitMix64::new(seed ^ mix(ino.0));
+    let chosen = weighted(best, 1, &mut random);
+    let place = chosen.first().and_then(|&group| Some((group, free_slot(group)?)));
+    place.ok_or_else(|| none_left(&Candidates::default(), map, &pattern))
+}
+
+/// Why a stripe has to stay.
+fn none_left(left: &Candidates, map: &ClusterMap, pattern: &StripePattern) -> Error {
+    let of_new_files = Candidates::find(map, pattern);
+    if of_new_files.normal.is_empty() && of_new_files.low.is_empty() {
+        return left.refusal(map, pattern);
+    }
+    Error::new(Errno::ENOSPC, "no other group of the pool has room for one more part of this file")
+        .hint("add a target to the pool (weft target add PATH --pool NAME)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::choose::tests::map;
+    use types::{CapacityClass, PoolId, Scheme, TargetState};
+
+    fn layout(groups: &[u32]) -> Layout {
+        let groups = groups.iter().map(|&id| GroupId(id)).collect();
+        Layout { chunk_size: 65536, pool: PoolId(1), scheme: Scheme::Single, groups, slots: vec![] }
+    }
+
+    fn place(map: &ClusterMap, layout: &Layout, stripe: usize, seed: u64) -> Result<(GroupId, u8)> {
+        replace(map, layout, stripe, |_, _| false, (InodeId(9), seed))
+    }
+
+    #[test]
+    fn a_group_that_the_file_is_not_on_comes_first() {
+        let mut map = map(5);
+        let on = layout(&[map.groups[0].id.0, map.groups[1].id.0, map.groups[2].id.0]);
+        map.targets[1].drain = true;
+        for seed in 0..50 {
+            let (group, slot) = place(&map, &on, 1, seed).unwrap();
+            assert!(map.groups[3..].iter().any(|g| g.id == group) && slot == 0);
+        }
+        // One that is low on space only when there is no other.
+        map.targets[3].class = CapacityClass::Low;
+        assert!((0..50).all(|seed| place(&map, &on, 1, seed).unwrap().0 == map.groups[4].id));
+        map.targets[4].state = TargetState::Offline;
+        let (group, slot) = place(&map, &on, 1, 1).unwrap();
+        assert!([0, 2].iter().any(|&i| map.groups[i].id == group) && slot == 1, "a second chunk file there");
+    }
+
+    #[test]
+    fn slots_in_use_are_not_given_again_and_end_some_time() {
+        let mut map = map(2);
+        map.targets[0].drain = true;
+        let mut moved = layout(&vec![map.groups[0].id.0; 1]);
+        moved.groups = vec![map.groups[0].id; 20];
+        moved.slots = (0..20).collect();
+        for stripe in 0..MAX_SLOTS as usize {
+            let (group, slot) = place(&map, &moved, stripe, 1).unwrap();
+            assert_eq!((group, slot), (map.groups[1].id, stripe as u8));
+            moved = moved.with_stripe(stripe, group, slot);
+        }
+        let refused = place(&map, &moved, 19, 1).unwrap_err();
+        assert_eq!(refused.errno, Errno::ENOSPC);
+        let doomed = |group, slot| group == map.groups[1].id && slot == 0;
+        let first = replace(&map, &layout(&[map.groups[0].id.0]), 0, doomed, (InodeId(9), 1)).unwrap();
+        assert_eq!(first, (map.groups[1].id, 1));
+    }
+
+    #[test]
+    fn without_any_target_for_new_files_the_reason_is_that_of_new_files() {
+        let mut map = map(2);
+        map.targets.iter_mut().for_each(|t| t.drain = true);
+        assert_eq!(place(&map, &layout(&[map.groups[0].id.0]), 0, 1).unwrap_err().errno, Errno::ENODEV);
+    }
+}

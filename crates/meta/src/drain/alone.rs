@@ -1,0 +1,59 @@
+//! The lease of the mover.
+
+use super::busy;
+use crate::executor::{Change, Pass, Ran, Stop};
+use crate::limits::LEASE_TRIES;
+use crate::service::MetaService;
+use crate::sessions::Session;
+use crate::view::{View, not_owner};
+use namespace::leases::Wish;
+use std::sync::Arc;
+use types::{InodeId, Result, SessionId};
+use wire::LeaseMode;
+
+/// Nobody else relies on anything of an inode until this is dropped, and nothing of it is told or changed.
+pub(crate) struct Alone<'a> {
+    service: &'a MetaService,
+    mover: Arc<Session>,
+    ino: InodeId,
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        // Recalls of those who wait: the release answers them.
+        self.mover.recalls_after(u64::MAX);
+        self.service.leases.release(self.mover.id, self.ino, u64::MAX);
+    }
+}
+
+impl MetaService {
+    /// Takes everything back that sessions have of an inode, and keeps it.
+    pub(crate) async fn hold_alone<'a>(&'a self, mover: &Arc<Session>, ino: InodeId) -> Result<Alone<'a>> {
+        for _ in 0..LEASE_TRIES {
+            if self.stopping.is_set() {
+                break;
+            }
+            let command = |_: &View<'_>| {
+                let mut due = Vec::new();
+                let wish = (ino, Wish::Alone);
+                let mode = self.leases.acquire(&self.sessions, mover.asker(), wish, &mut due);
+                match due.is_empty() {
+                    true => Ok(Change { answer: mode == Some(LeaseMode::Write), writes: Vec::new() }),
+                    false => Err(Stop::Leases(due)),
+                }
+            };
+            match self.executors.transact(Pass::Background, &[ino.partition()], command, |_, _| ()).await? {
+                Ran::Answered(true) => return Ok(Alone { service: self, mover: mover.clone(), ino }),
+                Ran::Answered(false) => break,
+                Ran::Leases(due) => self.wait_for_answers(due).await,
+                Ran::Across(_) => return Err(not_owner(ino.partition())),
+            }
+        }
+        Err(busy(ino))
+    }
+
+    /// Whether a session is this service's own, which gives its leases back by itself and is never ended for them.
+    pub(crate) fn is_own(&self, id: SessionId) -> bool {
+        self.sessions.find(id).is_some_and(|session| !session.is_remote())
+    }
+}

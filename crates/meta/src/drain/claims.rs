@@ -1,0 +1,94 @@
+//! Chunk files that somebody is filling or putting right: nobody else touches them.
+
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use types::{InodeId, TargetId};
+
+/// Names that are not used again by this process, because a request to them may still be on its way. Beyond it the smallest is forgotten: by
+/// then every request has long timed out.
+const MAX_BURNT: usize = 65_536;
+
+/// Claims by target and name.
+#[derive(Default)]
+pub(crate) struct Claims(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    claimed: BTreeSet<(TargetId, InodeId)>,
+    /// With the order in which they came.
+    burnt: BTreeMap<(TargetId, InodeId), u64>,
+    burns: u64,
+}
+
+/// A chunk file that is somebody's until this is dropped.
+pub(crate) struct Claim<'a> {
+    claims: &'a Claims,
+    file: (TargetId, InodeId),
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.claims.0.lock().claimed.remove(&self.file);
+    }
+}
+
+impl Claim<'_> {
+    /// Lets go, and has nobody claim it again.
+    pub fn burn(self) {
+        let mut state = self.claims.0.lock();
+        let order = state.burns;
+        state.burns += 1;
+        state.burnt.insert(self.file, order);
+        if state.burnt.len() > MAX_BURNT {
+            let oldest = state.burnt.iter().min_by_key(|(_, order)| **order).map(|(file, _)| *file);
+            oldest.and_then(|file| state.burnt.remove(&file));
+        }
+    }
+}
+
+impl Claims {
+    /// Claims a chunk file; `None` when it is claimed or burnt.
+    pub fn claim(&self, target: TargetId, name: InodeId) -> Option<Claim<'_>> {
+        let (file, mut state) = ((target, name), self.0.lock());
+        let is_free = !state.burnt.contains_key(&file) && state.claimed.insert(file);
+        drop(state);
+        // Not made before it is known to be free: the end of one frees the file.
+        is_free.then(|| Claim { claims: self, file })
+    }
+
+    /// Claims a chunk file that is to be put right; `None` while it is claimed.
+    pub fn claim_to_tidy(&self, target: TargetId, name: InodeId) -> Option<Claim<'_>> {
+        let file = (target, name);
+        let is_free = self.0.lock().claimed.insert(file);
+        is_free.then(|| Claim { claims: self, file })
+    }
+
+    /// Whether it can't be claimed.
+    pub fn is_claimed(&self, target: TargetId, name: InodeId) -> bool {
+        let state = self.0.lock();
+        state.claimed.contains(&(target, name)) || state.burnt.contains_key(&(target, name))
+    }
+
+    /// Whether somebody has it.
+    pub fn is_filling(&self, target: TargetId, name: InodeId) -> bool {
+        self.0.lock().claimed.contains(&(target, name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_claimed_is_free_again_unless_it_is_burnt() {
+        let (claims, target, name) = (Claims::default(), TargetId(1), InodeId(2));
+        let claim = claims.claim(target, name).unwrap();
+        assert!(claims.claim(target, name).is_none() && claims.claim_to_tidy(target, name).is_none());
+        assert!(claims.is_filling(target, name));
+        drop(claim);
+        claims.claim(target, name).unwrap().burn();
+        assert!(claims.claim(target, name).is_none() && claims.is_claimed(target, name));
+        assert!(!claims.is_filling(target, name), "it may be deleted");
+        assert!(claims.claim_to_tidy(target, name).is_some());
+    }
+}

@@ -1,0 +1,308 @@
+//! Emptying targets: files move off a target that is drained, one stripe at a time, while they are in use.
+//!
+//! A move, step by step:
+//!
+//! 1. Another group is chosen, and the new chunk file is noted as doomed: if the move is given up, or this process dies, it is deleted like any
+//!    other chunk file without an owner.
+//! 2. The chunk file is copied while clients go on. The storage service of the source notes what changes meanwhile; that is copied
+//!    again, round by round, until little is left.
+//! 3. The mover takes the `Write` lease, so that every client has ended what it was doing, has told size and times, and has forgotten the
+//!    layout. What is left is copied, and the new chunk file is put on disk.
+//! 4. One commit changes the layout, dooms the old chunk file and spares the new one. The lease goes, and clients ask anew.
+//!
+//! Nothing else has to be remembered: which targets are drained is in the cluster map, so that a service that is started anew, or that
+//! gets a partition of another one, goes on by itself; and a target that isn't drained any more keeps what it still has.
+//!
+//! Invariants:
+//! - A chunk file that is being filled is *claimed*: nobody deletes it, and no other move fills it.
+//! - The layout changes only if both storage processes have been there all the time, if the source took no change since the last round, and
+//!   if no session has a note on the file's chunks.
+//! - Nobody is kept waiting for long: under the lease at most [`LAST_REGIONS`] regions are copied.
+
+mod alone;
+mod claims;
+mod status;
+mod transfer;
+
+pub(crate) use claims::Claims;
+pub use status::DrainStatus;
+pub(crate) use status::Drains;
+
+use crate::eviction::within;
+use crate::limits::{
+    BACKGROUND_BATCH, DRAIN_IDLE, DRAIN_POLL, DRAIN_RETRY, LAST_REGIONS, MAX_ROUNDS, MOVES_AT_ONCE,
+};
+use crate::service::MetaService;
+use crate::sessions::Session;
+use namespace::{Move, Step};
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+use transfer::{End, Transfer};
+use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
+
+/// A file with a stripe on a target that is drained.
+#[derive(Clone, Copy)]
+struct Found {
+    ino: InodeId,
+    target: TargetId,
+    /// Bytes of its stripes there.
+    bytes: u64,
+}
+
+impl MetaService {
+    /// How far targets are that are drained, by id.
+    pub fn drains(&self) -> Vec<DrainStatus> {
+        self.drains.list()
+    }
+
+    /// Empties targets that are drained, as long as the service runs.
+    pub(crate) async fn drain_targets(self: Arc<Self>) {
+        let mut mover = None;
+        let mut partitions = Vec::new();
+        let mut rest = DRAIN_POLL;
+        while within(rest, self.stopping.wait()).await.is_none() {
+            rest = DRAIN_POLL;
+            let draining = draining(&self.current_map());
+            self.drains.keep(&draining);
+            let executed = self.executed();
+            if partitions != executed {
+                // Files of partitions that came are looked at, and those of partitions that went are another service's.
+                self.drains.begin_anew();
+                partitions = executed;
+            }
+            if draining.is_empty() || self.grace.is_on() || !self.drains.are_due(&draining) {
+                continue;
+            }
+            if mover.is_none() {
+                match self.sessions.register_local(SessionId(rt::random_u64())) {
+                    Ok(registered) => mover = Some(registered),
+                    Err(error) => self.drains.hindered(&draining, &error),
+                }
+            }
+            let Some(mover) = &mover else { continue };
+            if let Err(error) = self.drain_pass(mover, &draining, &partitions).await {
+                tracing::warn!(%error, "draining is interrupted");
+                self.drains.hindered(&draining, &error);
+                rest = DRAIN_RETRY;
+            }
+        }
+    }
+
+    fn current_map(&self) -> Arc<ClusterMap> {
+        self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Looks at every file of these partitions once, first to know how much there is, then to move it.
+    async fn drain_pass(
+        &self,
+        mover: &Arc<Session>,
+        draining: &[TargetId],
+        partitions: &[PartitionId],
+    ) -> Result<()> {
+        if self.drains.has_local_mount() {
+            let message = "the file system is mounted in the process of its metadata service, without leases";
+            return Err(Error::new(Errno::EOPNOTSUPP, message)
+                .hint("copy the files instead (cp, then mv over the old one): copies go to other targets"));
+        }
+        self.drains.begin_count(draining);
+        for &partition in partitions {
+            let mut after = InodeId(0);
+            while let Some((found, last)) = self.page_on(partition, after, draining).await? {
+                after = last;
+                found.iter().for_each(|found| self.drains.counted(found.target, found.bytes));
+            }
+        }
+        self.drains.begin_moves(draining);
+        for &partition in partitions {
+            let mut after = InodeId(0);
+            while let Some((found, last)) = self.page_on(partition, after, draining).await? {
+                after = last;
+                self.move_all(mover, found).await;
+                if self.stopping.is_set() || self::draining(&self.current_map()) != draining {
+                    return Ok(());
+                }
+            }
+        }
+        // What was moved away is deleted, so that a target which holds nothing is called empty at once.
+        self.reap().await?;
+        // What this service is still to execute, or settles, may have something there.
+        let is_all = !self.lacks_some(&self.current_map()) && self.owned() == partitions;
+        for &target in draining {
+            let mut is_empty = is_all;
+            for &partition in partitions {
+                is_empty = is_empty && self.file_on_in(target, partition).await?.is_none();
+            }
+            self.drains.end_pass(target, is_empty, if is_empty { DRAIN_IDLE } else { DRAIN_RETRY });
+        }
+        Ok(())
+    }
+
+    /// The files of the next inodes of a partition that have something on these targets, and the last inode that was looked at.
+    async fn page_on(
+        &self,
+        partition: PartitionId,
+        after: InodeId,
+        draining: &[TargetId],
+    ) -> Result<Option<(Vec<Found>, InodeId)>> {
+        rt::yield_now().await;
+        let page =
+            self.read(partition, |view| namespace::inodes(view, partition, after, BACKGROUND_BATCH)).await?;
+        let Some(&(last, _)) = page.last() else { return Ok(None) };
+        let mut found = Vec::new();
+        for (ino, inode) in &page {
+            let Some(layout) = &inode.layout else { continue };
+            let layout = Layout::try_from(layout)?;
+            for &target in draining {
+                let mut bytes = None;
+                for stripe in 0..layout.groups.len() {
+                    if self.chunks.members(layout.groups[stripe])?.contains(&target) {
+                        let len = layout::local_len(&layout, stripe, inode.size);
+                        *bytes.get_or_insert(0) += if inode.inline { 0 } else { len };
+                    }
+                }
+                found.extend(bytes.map(|bytes| Found { ino: *ino, target, bytes }));
+            }
+        }
+        Ok(Some((found, last)))
+    }
+
+    /// Moves files, some at a time.
+    async fn move_all(&self, mover: &Arc<Session>, found: Vec<Found>) {
+        let left = parking_lot::Mutex::new(VecDeque::from(found));
+        let worker = || async {
+            loop {
+                let next = left.lock().pop_front();
+                let Some(found) = next.filter(|_| !self.stopping.is_set()) else { return };
+                match self.move_off(mover, found).await {
+                    Ok(()) => self.drains.moved(found.target, found.bytes),
+                    Err(error) => {
+                        tracing::debug!(ino = found.ino.0, target_id = found.target.0, %error, "a file stays for now");
+                        self.drains.stays(found.target, found.ino, &error);
+                    }
+                }
+            }
+        };
+        rt::join_all((0..MOVES_AT_ONCE).map(|_| worker()).collect()).await;
+    }
+
+    /// Moves all stripes of a file off a target.
+    async fn move_off(&self, mover: &Arc<Session>, found: Found) -> Result<()> {
+        loop {
+            let partition = found.ino.partition();
+            let known = self.read(partition, |view| namespace::layout_of(view, found.ino)).await?;
+            let Some(layout) = known else { return Ok(()) };
+            let Some(stripe) = self.chunks.stripe_on(&layout, found.target, None)? else { return Ok(()) };
+            self.move_stripe(mover, (found.ino, found.target), layout, stripe).await?;
+        }
+    }
+
+    async fn move_stripe(
+        &self,
+        mover: &Arc<Session>,
+        (ino, source): (InodeId, TargetId),
+        from: Layout,
+        stripe: usize,
+    ) -> Result<()> {
+        let to = self.choose_place(ino, &from, stripe).await?;
+        let moved = Move { ino, from, stripe, to };
+        let target = *self.chunks.members(to.0)?.first().ok_or(Errno::EIO)?;
+        let name = ino.chunk_file(to.1);
+        let Some(claim) = self.claims.claim(target, name) else { return Err(busy(ino)) };
+        self.step(&moved, namespace::begin_move).await?;
+        let source = End { target: source, name: moved.from.chunk_file(ino, stripe) };
+        let goes_on = || !self.stopping.is_set() && self.executes(ino.partition());
+        let transfer = Transfer::new(&self.chunks, source, End { target, name }, &goes_on);
+        let outcome = self.fill_and_switch(mover, &moved, &transfer).await;
+        transfer.forget().await;
+        if let Err(error) = &outcome {
+            // What was sent may still be on its way, so that the name isn't used again by this process. The chunk file is deleted.
+            tracing::debug!(ino = ino.0, %error, "a move is given up");
+            claim.burn();
+        } else {
+            drop(claim);
+        }
+        self.doomed.set();
+        outcome
+    }
+
+    async fn fill_and_switch(
+        &self,
+        mover: &Arc<Session>,
+        moved: &Move,
+        transfer: &Transfer<'_>,
+    ) -> Result<()> {
+        transfer.begin().await?;
+        transfer.copy_all().await?;
+        for _ in 0..MAX_ROUNDS {
+            if transfer.copy_changes(u64::MAX).await? <= LAST_REGIONS {
+                break;
+            }
+        }
+        transfer.sync().await?;
+        let _alone = self.hold_alone(mover, moved.ino).await?;
+        if transfer.copy_changes(LAST_REGIONS).await? > LAST_REGIONS {
+            return Err(busy(moved.ino));
+        }
+        transfer.finish().await?;
+        self.step(moved, namespace::finish_move).await
+    }
+
+    /// Carries a step of a move out.
+    async fn step(
+        &self,
+        moved: &Move,
+        step: impl Fn(&dyn namespace::Reader, &Move) -> Result<Step, namespace::ReadError>,
+    ) -> Result<()> {
+        use crate::executor::{Change, Stop};
+        let command = |view: &crate::view::View<'_>| match step(view, moved) {
+            Ok(Step::Writes(writes)) => Ok(Change { answer: Ok(()), writes }),
+            Ok(Step::Changed) => Ok(Change { answer: Err(Errno::EAGAIN.into()), writes: Vec::new() }),
+            Ok(Step::Unsettled) => Ok(Change { answer: Err(busy(moved.ino)), writes: Vec::new() }),
+            Err(namespace::ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
+            Err(namespace::ReadError::Store(error)) => Err(Stop::Refused(error)),
+            Err(namespace::ReadError::NotHere) => Err(Stop::NotHere),
+        };
+        self.executors.transact_freely(moved.ino.partition(), command).await?
+    }
+
+    /// Another group for a stripe, and a slot of which no chunk file is there or about to be deleted.
+    async fn choose_place(&self, ino: InodeId, layout: &Layout, stripe: usize) -> Result<(GroupId, u8)> {
+        let doomed = self
+            .read(ino.partition(), |view| {
+                (0..layout::MAX_SLOTS)
+                    .map(|slot| namespace::doomed_in(view, ino, slot))
+                    .collect::<Result<Vec<_>, _>>()
+            })
+            .await?;
+        let map = self.current_map();
+        let is_taken = |group: GroupId, slot: u8| {
+            let members = map.group(group).map_or(&[][..], |group| &group.members);
+            doomed[slot as usize].contains(&group)
+                || members.iter().any(|&target| self.claims.is_claimed(target, ino.chunk_file(slot)))
+        };
+        layout::replace(&map, layout, stripe, is_taken, (ino, rt::random_u64()))
+    }
+
+    /// Whether one of these chunk files is just being filled.
+    pub(crate) fn is_filling(&self, ino: InodeId, layout: &Layout) -> bool {
+        let map = self.current_map();
+        layout.groups.iter().enumerate().any(|(stripe, &group)| {
+            let name = layout.chunk_file(ino, stripe);
+            let members = map.group(group).map_or(&[][..], |group| &group.members);
+            members.iter().any(|&target| self.claims.is_filling(target, name))
+        })
+    }
+}
+
+/// Targets that are to be emptied.
+fn draining(map: &ClusterMap) -> Vec<TargetId> {
+    map.targets.iter().filter(|target| target.drain).map(|target| target.id).collect()
+}
+
+fn busy(ino: InodeId) -> Error {
+    Error::new(
+        Errno::EBUSY,
+        format!("inode {ino} changes too fast, or a client that wrote it is being settled"),
+    )
+    .hint("it is tried again by itself")
+}

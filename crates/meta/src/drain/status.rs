@@ -1,0 +1,196 @@
+//! How far the draining of targets is.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use types::{Error, InodeId, TargetId};
+
+/// How long back the rate looks: the time constant of its average, seconds.
+const RATE_WINDOW_S: f64 = 30.0;
+
+/// A target that is drained, as an administrator sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DrainStatus {
+    /// Which.
+    pub target: TargetId,
+    /// Files that still have something there; `None` while they are counted.
+    pub files_left: Option<u64>,
+    /// Bytes of them there.
+    pub bytes_left: u64,
+    /// Files that have been moved since this service has begun.
+    pub files_moved: u64,
+    /// Bytes of them.
+    pub bytes_moved: u64,
+    /// Bytes a second, lately.
+    pub rate: u64,
+    /// Nothing is there any more.
+    pub is_empty: bool,
+    /// Why something stays for now, if so: the last reason.
+    pub hindrance: Option<String>,
+}
+
+/// All targets that are drained.
+#[derive(Default)]
+pub(crate) struct Drains {
+    targets: Mutex<BTreeMap<TargetId, Drain>>,
+    /// There is a mount that works without leases, so that its files can't be taken from it.
+    local_mount: AtomicBool,
+}
+
+#[derive(Default)]
+struct Drain {
+    counting: u64,
+    counting_bytes: u64,
+    files_left: Option<u64>,
+    bytes_left: u64,
+    files_moved: u64,
+    bytes_moved: u64,
+    /// Bytes a second, and when it was last reckoned.
+    rate: f64,
+    rated_ns: u64,
+    is_empty: bool,
+    hindrance: Option<String>,
+    /// When it is to be looked at again.
+    due_ns: u64,
+}
+
+impl Drains {
+    /// By id.
+    pub fn list(&self) -> Vec<DrainStatus> {
+        let status = |(&target, drain): (&TargetId, &Drain)| DrainStatus {
+            target,
+            files_left: drain.files_left,
+            bytes_left: drain.bytes_left,
+            files_moved: drain.files_moved,
+            bytes_moved: drain.bytes_moved,
+            rate: drain.rate as u64,
+            is_empty: drain.is_empty,
+            hindrance: drain.hindrance.clone(),
+        };
+        self.targets.lock().iter().map(status).collect()
+    }
+
+    /// A mount in this process is made, which gets no leases.
+    pub fn note_local_mount(&self) {
+        self.local_mount.store(true, Ordering::Relaxed);
+    }
+
+    pub fn has_local_mount(&self) -> bool {
+        self.local_mount.load(Ordering::Relaxed)
+    }
+
+    /// Forgets targets that aren't drained any more, and begins with those that are new.
+    pub fn keep(&self, draining: &[TargetId]) {
+        let mut all = self.targets.lock();
+        all.retain(|target, _| draining.contains(target));
+        draining.iter().for_each(|&target| _ = all.entry(target).or_default());
+    }
+
+    /// Whether one of them is to be looked at.
+    pub fn are_due(&self, draining: &[TargetId]) -> bool {
+        let (all, now_ns) = (self.targets.lock(), rt::monotonic_ns());
+        draining.iter().any(|target| all.get(target).is_some_and(|drain| drain.due_ns <= now_ns))
+    }
+
+    /// Nothing is known any more of what is left.
+    pub fn begin_anew(&self) {
+        for drain in self.targets.lock().values_mut() {
+            (drain.is_empty, drain.files_left, drain.due_ns) = (false, None, 0);
+        }
+    }
+
+    fn on(&self, target: TargetId, change: impl FnOnce(&mut Drain)) {
+        if let Some(drain) = self.targets.lock().get_mut(&target) {
+            change(drain);
+        }
+    }
+
+    pub fn begin_count(&self, draining: &[TargetId]) {
+        for &target in draining {
+            self.on(target, |drain| (drain.counting, drain.counting_bytes) = (0, 0));
+        }
+    }
+
+    pub fn counted(&self, target: TargetId, bytes: u64) {
+        self.on(target, |drain| {
+            drain.counting += 1;
+            drain.counting_bytes += bytes;
+        });
+    }
+
+    pub fn begin_moves(&self, draining: &[TargetId]) {
+        for &target in draining {
+            self.on(target, |drain| {
+                drain.files_left = Some(drain.counting);
+                drain.bytes_left = drain.counting_bytes;
+                drain.hindrance = None;
+                drain.rated_ns = rt::monotonic_ns();
+            });
+        }
+    }
+
+    pub fn moved(&self, target: TargetId, bytes: u64) {
+        self.on(target, |drain| {
+            drain.files_left = drain.files_left.map(|left| left.saturating_sub(1));
+            drain.bytes_left = drain.bytes_left.saturating_sub(bytes);
+            drain.files_moved += 1;
+            drain.bytes_moved += bytes;
+            let now_ns = rt::monotonic_ns();
+            let elapsed_s = now_ns.saturating_sub(drain.rated_ns).max(1_000_000) as f64 / 1e9;
+            drain.rated_ns = now_ns;
+            let weight = 1.0 - (-elapsed_s / RATE_WINDOW_S).exp();
+            drain.rate += weight * (bytes as f64 / elapsed_s - drain.rate);
+        });
+    }
+
+    pub fn stays(&self, target: TargetId, ino: InodeId, error: &Error) {
+        self.on(target, |drain| drain.hindrance = Some(format!("inode {ino} stays for now: {error}")));
+    }
+
+    pub fn hindered(&self, draining: &[TargetId], error: &Error) {
+        for &target in draining {
+            self.on(target, |drain| drain.hindrance = Some(error.to_string()));
+        }
+    }
+
+    /// All files have been looked at; `rest` until they are again.
+    pub fn end_pass(&self, target: TargetId, is_empty: bool, rest: Duration) {
+        self.on(target, |drain| {
+            drain.is_empty = is_empty;
+            drain.due_ns = rt::monotonic_ns() + rest.as_nanos() as u64;
+            if is_empty {
+                (drain.files_left, drain.bytes_left, drain.hindrance) = (Some(0), 0, None);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::Errno;
+
+    #[test]
+    fn a_drain_is_counted_moves_and_ends() {
+        let (drains, target) = (Drains::default(), TargetId(3));
+        let only = |drains: &Drains| drains.list().remove(0);
+        drains.keep(&[target]);
+        assert!(drains.are_due(&[target]) && only(&drains).files_left.is_none());
+        drains.begin_count(&[target]);
+        [10, 20, 30].into_iter().for_each(|bytes| drains.counted(target, bytes));
+        drains.begin_moves(&[target]);
+        drains.moved(target, 20);
+        drains.stays(target, InodeId(4), &Errno::EBUSY.into());
+        let status = only(&drains);
+        assert_eq!((status.files_left, status.bytes_left, status.files_moved), (Some(2), 40, 1));
+        assert!(status.hindrance.unwrap().contains('4'));
+        drains.end_pass(target, true, Duration::from_secs(1000));
+        assert!(only(&drains).is_empty && only(&drains).hindrance.is_none() && !drains.are_due(&[target]));
+        drains.begin_anew();
+        assert!(!only(&drains).is_empty && drains.are_due(&[target]));
+        assert_eq!((only(&drains).files_left, only(&drains).files_moved), (None, 1));
+        drains.keep(&[]);
+        assert!(drains.list().is_empty());
+    }
+}

@@ -1,0 +1,181 @@
+//! Copying a chunk file from target to target while it changes.
+
+use crate::chunks::Chunks;
+use crate::limits::COPIES_AT_ONCE;
+use rt::IoBuf;
+use std::cell::Cell;
+use types::{BLOCK_SIZE, Errno, Error, InodeId, Result, SessionId, TargetId};
+use wire::{Path, Seek, StorageOp, StorageReply, StorageRequest, WATCHED_REGION};
+
+/// Transfers of at least this many bytes go past the page caches of both sides: nobody is about to read them.
+const DIRECT_FROM: u64 = 64 * 1024;
+
+/// A chunk file on a target.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    pub target: TargetId,
+    pub name: InodeId,
+}
+
+/// One copy that is being made.
+pub(crate) struct Transfer<'a> {
+    chunks: &'a Chunks,
+    source: End,
+    into: End,
+    /// By which both storage services know it.
+    token: u64,
+    /// The round of the source's watch.
+    round: Cell<u64>,
+    /// Whether it is still this service's to make: another one deletes what it finds half made.
+    goes_on: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Transfer<'a> {
+    pub fn new(chunks: &'a Chunks, source: End, into: End, goes_on: &'a dyn Fn() -> bool) -> Transfer<'a> {
+        Transfer { chunks, source, into, token: rt::random_u64(), round: Cell::new(0), goes_on }
+    }
+
+    /// Has both services watch: the source for what changes, the other so that its death is noticed.
+    pub async fn begin(&self) -> Result<()> {
+        for end in [self.source, self.into] {
+            self.ask(end, StorageOp::Watch { token: self.token, round: 0 }).await?;
+        }
+        // What a move left that was given up.
+        self.ask(self.into, StorageOp::Delete).await.map(drop)
+    }
+
+    /// Copies all data that there is now.
+    pub async fn copy_all(&self) -> Result<()> {
+        let mut from = 0;
+        while let Some(start) = self.seek(from, Seek::Data).await? {
+            let end = self.seek(start, Seek::Hole).await?.filter(|end| *end > start);
+            let Some(end) = end else { return Ok(()) };
+            let mut parts = Vec::new();
+            let mut at = start;
+            while at < end {
+                let next = ((at / WATCHED_REGION + 1) * WATCHED_REGION).min(end);
+                parts.push((at, next));
+                at = next;
+                if parts.len() == COPIES_AT_ONCE || at == end {
+                    self.copy_parts(&mut parts).await?;
+                }
+            }
+            from = end;
+        }
+        Ok(())
+    }
+
+    /// Copies the regions that have changed since the last round, at most `limit` of them; how many there were, as far as it was looked.
+    pub async fn copy_changes(&self, limit: u64) -> Result<u64> {
+        let (token, round) = (self.token, self.round.get() + 1);
+        self.ask(self.source, StorageOp::Watch { token, round }).await?;
+        self.round.set(round);
+        let (len, _) = self.stat(self.source).await?;
+        let (mut from, mut count, mut parts) = (0, 0, Vec::new());
+        // Beyond its end there is nothing to copy: whoever makes it longer later changes what is there then.
+        while from < len
+            && let Some(start) = self.next_change(round, from).await?
+            && start < len
+        {
+            count += 1;
+            if count > limit {
+                break;
+            }
+            from = start + WATCHED_REGION;
+            parts.push((start, from.min(len)));
+            if parts.len() == COPIES_AT_ONCE {
+                self.copy_parts(&mut parts).await?;
+            }
+        }
+        self.copy_parts(&mut parts).await?;
+        Ok(count)
+    }
+
+    /// What was copied is on disk when this returns.
+    pub async fn sync(&self) -> Result<()> {
+        self.ask(self.into, StorageOp::Sync).await.map(drop)
+    }
+
+    /// Gives the copy the length of the source, puts it on disk, and makes sure that everything was sent to one and the same process, which
+    /// so has all of it. Nothing may change the source any more.
+    pub async fn finish(&self) -> Result<()> {
+        let ((len, _), (copied, _)) = (self.stat(self.source).await?, self.stat(self.into).await?);
+        if copied > len {
+            self.ask(self.into, StorageOp::Truncate { len }).await?;
+        } else if copied < len {
+            // A hole at its end: of its last block zeros are written.
+            let start = (len - 1) / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+            self.copy_part(start, len).await?;
+        }
+        self.sync().await?;
+        self.ask(self.into, StorageOp::Changed { token: self.token, round: 0, from: u64::MAX }).await?;
+        if self.stat(self.into).await?.0 != len {
+            let End { target, name } = self.into;
+            let message =
+                format!("the copy {:016x} on target {target} isn't as long as it should be", name.0);
+            return Err(Error::new(Errno::EIO, message).hint("it is tried again by itself"));
+        }
+        Ok(())
+    }
+
+    /// Ends the watches. Failures don't matter: a watch that nobody asks makes room for others.
+    pub async fn forget(&self) {
+        for end in [self.source, self.into] {
+            let _ = self.ask(end, StorageOp::Unwatch { token: self.token }).await;
+        }
+    }
+
+    async fn copy_parts(&self, parts: &mut Vec<(u64, u64)>) -> Result<()> {
+        let copies = parts.drain(..).map(|(start, end)| self.copy_part(start, end));
+        rt::join_all(copies.collect()).await.into_iter().collect()
+    }
+
+    async fn copy_part(&self, start: u64, end: u64) -> Result<()> {
+        let len = (end - start) as usize;
+        let whole = len.next_multiple_of(BLOCK_SIZE);
+        let buf = IoBuf::alloc(whole);
+        let path = if end - start >= DIRECT_FROM { Path::Direct } else { Path::Cached };
+        self.send(self.source, StorageOp::Read { offset: start, path }, Some(buf.clone())).await?;
+        if !(self.goes_on)() {
+            return Err(Error::new(Errno::EREMOTE, "the file is another metadata service's now"));
+        }
+        let write = StorageOp::Write { offset: start, path, durable: false };
+        self.send(self.into, write, Some(buf.slice(0..len))).await.map(drop)
+    }
+
+    async fn seek(&self, from: u64, what: Seek) -> Result<Option<u64>> {
+        offset(self.ask(self.source, StorageOp::Seek { from, what }).await?)
+    }
+
+    async fn next_change(&self, round: u64, from: u64) -> Result<Option<u64>> {
+        offset(self.ask(self.source, StorageOp::Changed { token: self.token, round, from }).await?)
+    }
+
+    /// Length and allocation.
+    async fn stat(&self, end: End) -> Result<(u64, u64)> {
+        match self.ask(end, StorageOp::Stat).await? {
+            StorageReply::Stat { len, blocks, .. } => Ok((len, blocks)),
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    async fn ask(&self, end: End, op: StorageOp) -> Result<StorageReply> {
+        self.send(end, op, None).await
+    }
+
+    async fn send(&self, end: End, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
+        let request = StorageRequest::new(SessionId(0), end.target, end.name, op);
+        self.chunks.channels.call(request, payload).await
+    }
+}
+
+fn offset(reply: StorageReply) -> Result<Option<u64>> {
+    match reply {
+        StorageReply::Offset(offset) => Ok(offset),
+        other => Err(out_of_turn(&other)),
+    }
+}
+
+fn out_of_turn(reply: &StorageReply) -> Error {
+    Error::new(Errno::EPROTO, format!("a target answered out of turn: {reply:?}"))
+}

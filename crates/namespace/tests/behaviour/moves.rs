@@ -1,0 +1,104 @@
+//! Stripes that move to other groups.
+
+use crate::support::{Holding, World};
+use namespace::{Move, Step, begin_move, doomed, finish_move, keys, layout_of};
+use std::collections::BTreeSet;
+use types::{GroupId, InodeId, Layout, SessionId};
+use wire::MetaOp;
+
+const ROOT: InodeId = InodeId::ROOT;
+
+/// Every chunk file that somebody is to delete: group and name.
+fn doomed_files(world: &World, ino: InodeId) -> BTreeSet<(GroupId, InodeId)> {
+    let notes = doomed(&world.state, ino.partition(), InodeId(0), 100).unwrap();
+    let files = |(name, layout): (InodeId, Layout)| {
+        (0..layout.groups.len())
+            .map(|at| (layout.groups[at], layout.chunk_file(name, at)))
+            .collect::<Vec<_>>()
+    };
+    notes.into_iter().flat_map(files).collect()
+}
+
+fn files_of(layout: &Layout, ino: InodeId) -> BTreeSet<(GroupId, InodeId)> {
+    (0..layout.groups.len()).map(|at| (layout.groups[at], layout.chunk_file(ino, at))).collect()
+}
+
+fn carry_out(world: &mut World, step: Step) {
+    let Step::Writes(writes) = step else { panic!("{step:?}") };
+    world.state.write(writes);
+}
+
+fn written(world: &mut World) -> (InodeId, Layout) {
+    let ino = world.create(ROOT, "file");
+    let layout = world.file(MetaOp::BeginWrite { ino }).unwrap().layout.unwrap();
+    world
+        .run(MetaOp::EndWrite {
+            ino,
+            size: 1 << 22,
+            blocks: 8,
+            mtime: None,
+            done: true,
+            kill_suid_sgid: false,
+        })
+        .unwrap();
+    (ino, layout)
+}
+
+#[test]
+fn at_every_step_what_is_not_the_files_is_to_be_deleted() {
+    let mut world = World::new(Holding::All);
+    let (ino, from) = written(&mut world);
+    let moved = Move { ino, from: from.clone(), stripe: 0, to: (GroupId(77), 0) };
+    let begun = begin_move(&world.state, &moved).unwrap();
+    carry_out(&mut world, begun);
+    assert_eq!(doomed_files(&world, ino), BTreeSet::from([(GroupId(77), ino)]));
+    assert_eq!(layout_of(&world.state, ino).unwrap(), Some(from.clone()));
+    let finished = finish_move(&world.state, &moved).unwrap();
+    carry_out(&mut world, finished);
+    assert_eq!(doomed_files(&world, ino), BTreeSet::from([(from.groups[0], ino)]));
+    // Once more, to a group that has a chunk file of it; the one before has not been deleted yet.
+    let from = layout_of(&world.state, ino).unwrap().unwrap();
+    let to = (*from.groups.last().unwrap(), 1);
+    let again = Move { ino, from: from.clone(), stripe: 0, to };
+    for step in [begin_move, finish_move] {
+        let step = step(&world.state, &again).unwrap();
+        carry_out(&mut world, step);
+    }
+    let now = layout_of(&world.state, ino).unwrap().unwrap();
+    assert_eq!(now.chunk_file(ino, 0), ino.chunk_file(1));
+    assert_eq!(files_of(&now, ino).len(), now.groups.len(), "no two stripes in one chunk file");
+    let left =
+        BTreeSet::from([again.source(), moved.source()].map(|(group, slot)| (group, ino.chunk_file(slot))));
+    assert_eq!(doomed_files(&world, ino), left);
+    assert!(files_of(&now, ino).is_disjoint(&left));
+    // With the file, everything that it has goes, and what it had stays on record.
+    world.unlink(ROOT, "file").unwrap();
+    world.reclaim(ino);
+    let all: BTreeSet<_> = files_of(&now, ino).union(&left).copied().collect();
+    assert_eq!(doomed_files(&world, ino), all);
+    world.check_invariants();
+}
+
+#[test]
+fn a_file_that_changed_meanwhile_is_left_alone() {
+    let mut world = World::new(Holding::All);
+    let (ino, from) = written(&mut world);
+    let moved = Move { ino, from, stripe: 0, to: (GroupId(77), 0) };
+    let begun = begin_move(&world.state, &moved).unwrap();
+    carry_out(&mut world, begun);
+    world.session = SessionId(5);
+    world.run(MetaOp::BeginWrite { ino }).unwrap();
+    assert_eq!(finish_move(&world.state, &moved).unwrap(), Step::Unsettled);
+    world
+        .run(MetaOp::EndWrite { ino, size: 0, blocks: 8, mtime: None, done: true, kill_suid_sgid: false })
+        .unwrap();
+    assert!(matches!(finish_move(&world.state, &moved).unwrap(), Step::Writes(_)));
+    let other = Move { from: moved.after(), ..moved.clone() };
+    assert_eq!(finish_move(&world.state, &other).unwrap(), Step::Changed);
+    assert_eq!(begin_move(&world.state, &other).unwrap(), Step::Changed);
+    world.unlink(ROOT, "file").unwrap();
+    world.reclaim(ino);
+    assert_eq!(finish_move(&world.state, &moved).unwrap(), Step::Changed);
+    assert!(doomed_files(&world, ino).contains(&(GroupId(77), ino)), "the copy goes with it");
+    assert!(!world.holds(keys::inode(ino)));
+}

@@ -1,0 +1,310 @@
+//! Who wants to know which regions of a chunk file change, while it is copied elsewhere.
+//!
+//! A change is noted when it ends, however it ends: whoever begins a new round then and reads what the round before noted misses nothing but what
+//! still runs, and that is in the next round.
+
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use types::{ByteRange, Errno, Error, InodeId, Result, TargetId};
+use wire::{StorageOp, StorageReply, StorageRequest, WATCHED_REGION};
+
+/// Watches of a process. Each is some KiB as a rule and 4 MiB at most; beyond it the one that was used longest ago ends.
+const MAX_WATCHES: usize = 256;
+
+/// Regions that a list holds one by one; beyond it everything from the first of them on counts as changed.
+const MAX_REGIONS: usize = 65_536;
+
+/// The watches of all targets.
+#[derive(Default)]
+pub(crate) struct Watches {
+    /// Entries of the table, so that a change asks for the lock only if there are some.
+    count: AtomicUsize,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    files: HashMap<(TargetId, InodeId), Watch>,
+    uses: u64,
+}
+
+struct Watch {
+    token: u64,
+    round: u64,
+    /// What changed in the round before.
+    readable: Regions,
+    /// What changes in this one.
+    growing: Regions,
+    last_use: u64,
+}
+
+/// Regions by number.
+struct Regions {
+    single: BTreeSet<u64>,
+    /// From here on, all.
+    all_from: u64,
+}
+
+impl Default for Regions {
+    fn default() -> Regions {
+        Regions { single: BTreeSet::new(), all_from: u64::MAX }
+    }
+}
+
+impl Regions {
+    fn add(&mut self, range: ByteRange) {
+        if range.is_empty() {
+            return;
+        }
+        let (first, last) = (range.start / WATCHED_REGION, (range.end - 1) / WATCHED_REGION);
+        if last - first >= MAX_REGIONS as u64 {
+            self.all_from = self.all_from.min(first);
+        } else {
+            self.single.extend(first..=last);
+        }
+        if self.single.len() > MAX_REGIONS
+            && let Some(&least) = self.single.first()
+        {
+            self.all_from = self.all_from.min(least);
+        }
+        let all_from = self.all_from;
+        self.single.split_off(&all_from);
+    }
+
+    /// The first byte of the first region at or after `from`.
+    fn next(&self, from: u64) -> Option<u64> {
+        let region = from.div_ceil(WATCHED_REGION);
+        let single = self.single.range(region..).next().copied();
+        let open_end = (self.all_from < u64::MAX).then(|| self.all_from.max(region));
+        let found = single.into_iter().chain(open_end).min()?;
+        found.checked_mul(WATCHED_REGION)
+    }
+}
+
+/// Notes a change when it is dropped.
+pub(crate) struct Changing<'a> {
+    watches: &'a Watches,
+    file: (TargetId, InodeId),
+    range: ByteRange,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        // Whoever begins a watch counts it before reading; what was changed before this look is there for that read.
+        fence(Ordering::SeqCst);
+        if self.watches.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        if let Some(watch) = self.watches.table.lock().files.get_mut(&self.file) {
+            watch.growing.add(self.range);
+        }
+    }
+}
+
+impl Watches {
+    /// To be held while a request is carried out: notes what it changes, if it does.
+    pub(crate) fn changing(&self, request: &StorageRequest, payload: usize) -> Option<Changing<'_>> {
+        let range = match request.op {
+            StorageOp::Write { offset, .. } => ByteRange::at(offset, payload as u64),
+            StorageOp::Allocate { range, .. } => range,
+            StorageOp::Truncate { len } => ByteRange::new(len, u64::MAX),
+            StorageOp::Delete => ByteRange::new(0, u64::MAX),
+            _ => return None,
+        };
+        Some(Changing { watches: self, file: (request.target, request.ino), range })
+    }
+
+    /// Answers requests that are about watches; `None` for others.
+    pub(crate) fn answer(&self, request: &StorageRequest) -> Option<Result<StorageReply>> {
+        let file = (request.target, request.ino);
+        match request.op {
+            StorageOp::Watch { token, round } => {
+                Some(self.watch(file, token, round).map(|()| StorageReply::Unit))
+            }
+            StorageOp::Changed { token, round, from } => {
+                Some(self.changed(file, (token, round), from).map(StorageReply::Offset))
+            }
+            StorageOp::Unwatch { token } => {
+                self.unwatch(file, token);
+                Some(Ok(StorageReply::Unit))
+            }
+            _ => None,
+        }
+    }
+
+    fn watch(&self, file: (TargetId, InodeId), token: u64, round: u64) -> Result<()> {
+        let mut table = self.table.lock();
+        let now = table.tick();
+        if let Some(watch) = table.files.get_mut(&file).filter(|watch| watch.token == token) {
+            watch.last_use = now;
+            // A request that is sent again changes nothing.
+            if round == watch.round + 1 {
+                watch.round = round;
+                watch.readable = std::mem::take(&mut watch.growing);
+            }
+            return if round == watch.round { Ok(()) } else { Err(nobody_watches(file)) };
+        }
+        if round > 0 {
+            return Err(nobody_watches(file));
+        }
+        table.make_room();
+        let new =
+            Watch { token, round, readable: Regions::default(), growing: Regions::default(), last_use: now };
+        table.files.insert(file, new);
+        self.count.store(table.files.len(), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn changed(
+        &self,
+        file: (TargetId, InodeId),
+        (token, round): (u64, u64),
+        from: u64,
+    ) -> Result<Option<u64>> {
+        let mut table = self.table.lock();
+        let now = table.tick();
+        let found = table.files.get_mut(&file).filter(|watch| (watch.token, watch.round) == (token, round));
+        let watch = found.ok_or_else(|| nobody_watches(file))?;
+        watch.last_use = now;
+        Ok(watch.readable.next(from))
+    }
+
+    fn unwatch(&self, file: (TargetId, InodeId), token: u64) {
+        let mut table = self.table.lock();
+        if table.files.get(&file).is_some_and(|watch| watch.token == token) {
+            table.files.remove(&file);
+            self.count.store(table.files.len(), Ordering::SeqCst);
+        }
+    }
+}
+
+impl Table {
+    fn tick(&mut self) -> u64 {
+        self.uses += 1;
+        self.uses
+    }
+
+    fn make_room(&mut self) {
+        if self.files.len() < MAX_WATCHES {
+            return;
+        }
+        let oldest = self.files.iter().min_by_key(|(_, watch)| watch.last_use).map(|(file, _)| *file);
+        oldest.and_then(|file| self.files.remove(&file));
+    }
+}
+
+fn nobody_watches((target, ino): (TargetId, InodeId)) -> Error {
+    Error::new(Errno::ESTALE, format!("chunk file {:016x} on target {target} is not watched any more", ino.0))
+        .hint("begin anew: any part of it may have changed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::SessionId;
+    use wire::Path;
+
+    const TARGET: TargetId = TargetId(1);
+    const INO: InodeId = InodeId(5);
+
+    fn request(op: StorageOp) -> StorageRequest {
+        StorageRequest::new(SessionId(0), TARGET, INO, op)
+    }
+
+    fn write(watches: &Watches, region: u64) {
+        let op = StorageOp::Write { offset: region * WATCHED_REGION + 1, path: Path::Cached, durable: false };
+        drop(watches.changing(&request(op), 10));
+    }
+
+    fn changed(watches: &Watches, round: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut from = 0;
+        while let Some(at) = watches.changed((TARGET, INO), (7, round), from).unwrap() {
+            found.push(at / WATCHED_REGION);
+            from = at + 1;
+            if found.len() == 5 {
+                break;
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_round_tells_what_changed_in_the_one_before_and_may_be_asked_again() {
+        let watches = Watches::default();
+        write(&watches, 1);
+        watches.watch((TARGET, INO), 7, 0).unwrap();
+        write(&watches, 3);
+        write(&watches, 2);
+        watches.watch((TARGET, INO), 7, 1).unwrap();
+        write(&watches, 9);
+        watches.watch((TARGET, INO), 7, 1).unwrap();
+        assert_eq!(changed(&watches, 1), [2, 3]);
+        assert_eq!(changed(&watches, 1), [2, 3]);
+        watches.watch((TARGET, INO), 7, 2).unwrap();
+        assert_eq!(changed(&watches, 2), [9]);
+        watches.watch((TARGET, INO), 7, 3).unwrap();
+        assert!(changed(&watches, 3).is_empty());
+    }
+
+    #[test]
+    fn a_change_that_began_before_the_watch_is_noted_at_its_end() {
+        let watches = Watches::default();
+        let op = StorageOp::Write { offset: 0, path: Path::Cached, durable: false };
+        let asked = request(op);
+        let running = watches.changing(&asked, 1);
+        watches.watch((TARGET, INO), 7, 0).unwrap();
+        drop(running);
+        watches.watch((TARGET, INO), 7, 1).unwrap();
+        assert_eq!(changed(&watches, 1), [0]);
+    }
+
+    #[test]
+    fn a_cut_changes_everything_behind_it() {
+        let watches = Watches::default();
+        watches.watch((TARGET, INO), 7, 0).unwrap();
+        write(&watches, 1);
+        drop(watches.changing(&request(StorageOp::Truncate { len: 4 * WATCHED_REGION }), 0));
+        watches.watch((TARGET, INO), 7, 1).unwrap();
+        assert_eq!(changed(&watches, 1), [1, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn who_does_not_watch_any_more_is_told_so() {
+        let watches = Watches::default();
+        let refused = |watches: &Watches, token, round| {
+            watches.watch((TARGET, INO), token, round).unwrap_err().errno == Errno::ESTALE
+        };
+        assert!(refused(&watches, 7, 1), "the process has been started anew");
+        watches.watch((TARGET, INO), 7, 0).unwrap();
+        assert!(refused(&watches, 8, 1), "another's");
+        assert!(refused(&watches, 7, 2), "a round was left out");
+        assert!(watches.changed((TARGET, INO), (7, 1), 0).is_err());
+        watches.unwatch((TARGET, INO), 8);
+        assert!(watches.changed((TARGET, INO), (7, 0), 0).is_ok());
+        watches.unwatch((TARGET, INO), 7);
+        assert!(watches.changed((TARGET, INO), (7, 0), 0).is_err());
+    }
+
+    #[test]
+    fn watches_and_lists_are_bounded() {
+        let watches = Watches::default();
+        for ino in 0..MAX_WATCHES as u64 + 5 {
+            watches.watch((TARGET, InodeId(ino)), 7, 0).unwrap();
+        }
+        assert_eq!(watches.table.lock().files.len(), MAX_WATCHES);
+        let mut regions = Regions::default();
+        for region in 0..2 * MAX_REGIONS as u64 + 10 {
+            regions.add(ByteRange::at((region * 2 + 3) * WATCHED_REGION, 1));
+        }
+        assert!(regions.single.len() <= MAX_REGIONS);
+        assert_eq!(regions.next(0), Some(3 * WATCHED_REGION));
+        assert_eq!(
+            regions.next(4 * WATCHED_REGION),
+            Some(4 * WATCHED_REGION),
+            "more than it was, never less"
+        );
+    }
+}

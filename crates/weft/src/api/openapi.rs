@@ -1,0 +1,105 @@
+//! The description of the interface, made from the table of routes.
+
+use super::routes::{ROUTES, Route};
+use serde_json::{Map, Value, json};
+
+/// The whole description, OpenAPI 3.1.
+pub(super) fn document() -> Value {
+    let mut paths: Map<String, Value> = Map::new();
+    for route in ROUTES {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method.to_lowercase()] = operation(route);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "weft management", "version": "1", "description": "Sizes are bytes." },
+        "security": [{ "token": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer",
+                "description": "The content of api.token in the management node's directory; the certificate of a node does as well." } },
+            "schemas": schemas(),
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let json_of = |schema: Value| json!({ "application/json": { "schema": schema } });
+    let mut operation = json!({ "summary": route.summary, "responses": {
+        "default": { "description": "Refused or failed", "content": json_of(reference("Error")) } } });
+    match route.answer {
+        Some(answer) => {
+            operation["responses"]["200"] =
+                json!({ "description": "Done", "content": json_of(reference(answer)) });
+        }
+        None => operation["responses"]["204"] = json!({ "description": "Done" }),
+    }
+    if let Some(body) = route.body {
+        operation["requestBody"] = json!({ "required": true, "content": json_of(reference(body)) });
+    }
+    if let Some((_, rest)) = route.path.split_once('{') {
+        let name = rest.trim_end_matches('}');
+        operation["parameters"] =
+            json!([{ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }]);
+    }
+    operation
+}
+
+/// A schema by name; `[X]`: a list of them.
+pub(super) fn reference(name: &str) -> Value {
+    match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        Some(item) => json!({ "type": "array", "items": reference(item) }),
+        None => json!({ "$ref": format!("#/components/schemas/{name}") }),
+    }
+}
+
+/// An object that has these fields and no others; those whose name ends in `?` may be absent.
+fn object(fields: Value) -> Value {
+    let Value::Object(fields) = fields else { return Value::Null };
+    let required: Vec<&String> = fields.keys().filter(|name| !name.ends_with('?')).collect();
+    let required = json!(required);
+    let named = fields.into_iter().map(|(name, schema)| (name.trim_end_matches('?').to_string(), schema));
+    let properties: Map<String, Value> = named.collect();
+    json!({ "type": "object", "required": required, "properties": properties, "additionalProperties": false })
+}
+
+fn schemas() -> Value {
+    let (text, flag, number) = (
+        json!({ "type": "string" }),
+        json!({ "type": "boolean" }),
+        json!({ "type": "integer", "minimum": 0 }),
+    );
+    let maybe_number = json!({ "type": ["integer", "null"], "minimum": 0 });
+    let texts = json!({ "type": "array", "items": text });
+    let numbers = json!({ "type": "array", "items": number });
+    let state = json!({ "enum": ["online", "probably-offline", "offline"] });
+    let verdict = json!({ "enum": ["healthy", "warning", "critical"] });
+    json!({
+        "Any": {},
+        "Error": object(json!({ "error": text, "hint": text })),
+        "Rename": object(json!({ "name": text })),
+        "TargetChange": object(json!({ "pool?": text, "drain?": flag })),
+        "TokenRequest": object(json!({ "client?": flag })),
+        "Token": object(json!({ "token": text })),
+        "Node": object(json!({
+            "id": number, "name": text, "addresses": texts, "state": state, "version": text, "targets": numbers,
+            "roles": { "type": "array", "items": { "enum": ["mgmt", "meta", "storage"] } }, "silent_s": maybe_number,
+        })),
+        "Target": object(json!({
+            "id": number, "node": number, "node_name": text, "pool": number, "pool_name": text, "path": text, "state": state,
+            "capacity": number, "free": number, "class": { "enum": ["normal", "low", "emergency"] }, "drain": flag,
+            "progress?": reference("DrainProgress"),
+        })),
+        "DrainProgress": object(json!({
+            "empty": flag, "files_left": maybe_number, "bytes_left": number, "files_moved": number, "bytes_moved": number,
+            "rate": number, "remaining_s": maybe_number, "hindrance?": text,
+        })),
+        "Pool": object(json!({
+            "id": number, "name": text, "targets": number, "groups": number, "capacity": number, "free": number,
+        })),
+        "Session": object(json!({ "session": number, "client": text, "idle_s": maybe_number, "leases": maybe_number })),
+        "Health": object(json!({ "verdict": verdict, "findings": { "type": "array", "items": object(json!({
+            "verdict": verdict, "what": text, "hint": text,
+        })) } })),
+    })
+}

@@ -1,0 +1,216 @@
+//! What can be asked: one table, from which requests are answered and the description is made.
+
+use super::http::{HttpRequest, Response};
+use super::openapi;
+use crate::control::{Request, Service};
+use serde_json::{Map, Value};
+use types::{Errno, Error, NodeId, Result, SessionId, TargetId};
+use wire::MgmtRequest;
+
+/// What a call is about.
+pub(super) struct Call<'a> {
+    service: &'a dyn Service,
+    /// The last part of the path, where it names something.
+    name: &'a str,
+    body: &'a Map<String, Value>,
+}
+
+/// Something that can be asked.
+pub(super) struct Route {
+    pub method: &'static str,
+    /// With the name of its parameter in braces.
+    pub path: &'static str,
+    pub summary: &'static str,
+    /// Schema of the body, if it has one.
+    pub body: Option<&'static str>,
+    /// Schema of the answer; `[X]`: a list; nothing: no content.
+    pub answer: Option<&'static str>,
+    run: fn(&Call<'_>) -> Result<Option<Value>>,
+}
+
+macro_rules! routes {
+    ($($method:literal $path:literal $summary:literal $body:expr => $answer:expr, $run:expr;)*) => {
+        &[$(Route { method: $method, path: $path, summary: $summary, body: $body, answer: $answer, run: $run }),*]
+    };
+}
+
+/// All of it.
+pub(super) const ROUTES: &[Route] = routes! {
+    "GET" "/v1/openapi.json" "This description" None => Some("Any"), |_| Ok(Some(openapi::document()));
+    "GET" "/v1/status" "The process that answers" None => Some("Any"), |c| c.control(Request::Status);
+    "GET" "/v1/net" "Connections of the node that answers" None => Some("[Any]"), |c| c.control(Request::Net);
+    "GET" "/v1/health" "One verdict, and hints" None => Some("Health"), |c| c.manage(MgmtRequest::Health).map(Some);
+    "GET" "/v1/nodes" "All nodes" None => Some("[Node]"), |c| c.list(MgmtRequest::ListNodes, "nodes");
+    "GET" "/v1/nodes/{node}" "A node, by id or name" None => Some("Node"), |c| c.node().map(Some);
+    "PATCH" "/v1/nodes/{node}" "Another name for a node" Some("Rename") => None, |c| {
+        c.change(MgmtRequest::RenameNode { node: c.node_id()?, name: c.text("name")? })
+    };
+    "DELETE" "/v1/nodes/{node}" "Forget a node that is stopped and has no targets" None => None, |c| {
+        c.change(MgmtRequest::RemoveNode { node: c.node_id()? })
+    };
+    "GET" "/v1/targets" "All targets, with the progress of those that are drained" None => Some("[Target]"), |c| {
+        c.list(MgmtRequest::ListTargets, "targets")
+    };
+    "GET" "/v1/targets/{target}" "A target" None => Some("Target"), |c| {
+        c.one(MgmtRequest::ListTargets, "targets", "id").map(Some)
+    };
+    "PATCH" "/v1/targets/{target}" "Another pool for a target, or drain it, or call that off" Some("TargetChange") => None, |c| {
+        c.change_target()
+    };
+    "DELETE" "/v1/targets/{target}" "Forget a target that is drained and holds nothing" None => None, |c| {
+        c.change(MgmtRequest::RemoveTarget { target: c.target()? })
+    };
+    "GET" "/v1/pools" "All pools" None => Some("[Pool]"), |c| c.list(MgmtRequest::ListPools, "pools");
+    "GET" "/v1/pools/{pool}" "A pool, by name" None => Some("Pool"), |c| {
+        c.one(MgmtRequest::ListPools, "pools", "name").map(Some)
+    };
+    "PATCH" "/v1/pools/{pool}" "Another name for a pool" Some("Rename") => None, |c| {
+        c.change(MgmtRequest::RenamePool { pool: c.name.into(), name: c.text("name")? })
+    };
+    "DELETE" "/v1/pools/{pool}" "Forget a pool without targets" None => None, |c| {
+        c.change(MgmtRequest::RemovePool { pool: c.name.into() })
+    };
+    "GET" "/v1/sessions" "All sessions of clients" None => Some("[Session]"), |c| {
+        c.list(MgmtRequest::ListSessions, "sessions")
+    };
+    "DELETE" "/v1/sessions/{session}" "End a session by force: its client must mount again" None => None, |c| {
+        let session = c.name.parse().map(SessionId).map_err(|_| c.no_such("session"))?;
+        c.change(MgmtRequest::EvictSession { session })
+    };
+    "POST" "/v1/tokens" "A new token, to join a node with or for clients" Some("TokenRequest") => Some("Token"), |c| {
+        let client = c.flag("client")?.unwrap_or(false);
+        c.manage(MgmtRequest::NewToken { client }).map(Some)
+    };
+};
+
+impl Call<'_> {
+    fn control(&self, request: Request) -> Result<Option<Value>> {
+        self.service.answer(request).map(Some)
+    }
+
+    /// What management answers, without the word for its kind.
+    fn manage(&self, request: MgmtRequest) -> Result<Value> {
+        let mut reply = self.service.answer(Request::Manage { request })?;
+        if let Some(fields) = reply.as_object_mut() {
+            fields.remove("answer");
+        }
+        Ok(reply)
+    }
+
+    fn change(&self, request: MgmtRequest) -> Result<Option<Value>> {
+        self.manage(request).map(|_| None)
+    }
+
+    fn list(&self, request: MgmtRequest, field: &str) -> Result<Option<Value>> {
+        Ok(self.manage(request)?.get_mut(field).map(Value::take))
+    }
+
+    /// The one of a list of which a field is as the path says.
+    fn one(&self, request: MgmtRequest, field: &str, key: &str) -> Result<Value> {
+        let list = self.list(request, field)?.unwrap_or_default();
+        let is_it = |item: &&Value| match &item[key] {
+            Value::String(text) => text == self.name,
+            other => other.as_u64().is_some_and(|id| self.name.parse() == Ok(id)),
+        };
+        list.as_array()
+            .and_then(|list| list.iter().find(is_it))
+            .cloned()
+            .ok_or_else(|| self.no_such(&field[..field.len() - 1]))
+    }
+
+    fn node(&self) -> Result<Value> {
+        let by = |key| self.one(MgmtRequest::ListNodes, "nodes", key);
+        by("id").or_else(|_| by("name"))
+    }
+
+    fn node_id(&self) -> Result<NodeId> {
+        let id = self.node()?["id"].as_u64().and_then(|id| u32::try_from(id).ok());
+        id.map(NodeId).ok_or_else(|| self.no_such("node"))
+    }
+
+    fn target(&self) -> Result<TargetId> {
+        self.name.parse().map(TargetId).map_err(|_| self.no_such("target"))
+    }
+
+    fn change_target(&self) -> Result<Option<Value>> {
+        let (target, drain) = (self.target()?, self.flag("drain")?);
+        if !self.body.contains_key("pool") && drain.is_none() {
+            return Err(
+                Error::new(Errno::EINVAL, "the body says nothing to change").hint("name pool or drain")
+            );
+        }
+        if self.body.contains_key("pool") {
+            self.change(MgmtRequest::SetPool { target, pool: self.text("pool")? })?;
+        }
+        match drain {
+            Some(drain) => self.change(MgmtRequest::SetDrain { target, drain }),
+            None => Ok(None),
+        }
+    }
+
+    fn text(&self, field: &str) -> Result<String> {
+        self.body.get(field).and_then(Value::as_str).map(str::to_string).ok_or_else(|| wrong(field, "a text"))
+    }
+
+    fn flag(&self, field: &str) -> Result<Option<bool>> {
+        let value = self.body.get(field);
+        value.map(|value| value.as_bool().ok_or_else(|| wrong(field, "true or false"))).transpose()
+    }
+
+    fn no_such(&self, what: &str) -> Error {
+        Error::new(Errno::ENOENT, format!("there is no {what} {}", self.name))
+            .hint(format!("GET /v1/{what}s shows all"))
+    }
+}
+
+fn wrong(field: &str, kind: &str) -> Error {
+    Error::new(Errno::EINVAL, format!("{field:?} must be there and be {kind}"))
+        .hint("docs/reference/openapi.json says what the body holds")
+}
+
+/// Answers a request.
+pub(super) fn answer(service: &dyn Service, request: &HttpRequest) -> Response {
+    let mut known = false;
+    for route in ROUTES {
+        let Some(name) = fits(route.path, &request.path) else { continue };
+        known = true;
+        if route.method != request.method {
+            continue;
+        }
+        let body = match route.body {
+            Some(_) => serde_json::from_slice(&request.body).unwrap_or(Value::Null),
+            None => Value::Object(Map::new()),
+        };
+        let Some(body) = body.as_object() else {
+            return Response::refused(
+                400,
+                "the body is no JSON object",
+                "docs/reference/openapi.json says what it holds",
+            );
+        };
+        if request.method != "GET" {
+            tracing::info!(method = route.method, path = request.path, "administrator, by HTTP");
+        }
+        return match (route.run)(&Call { service, name, body }) {
+            Ok(Some(value)) => Response::ok(value),
+            Ok(None) => Response { status: 204, body: None },
+            Err(error) => Response::failed(&error),
+        };
+    }
+    match known {
+        true => Response::refused(405, "this can't be done there", "GET /v1/openapi.json tells what can"),
+        false => Response::refused(
+            404,
+            "there is nothing at this path",
+            "GET /v1/openapi.json tells what there is",
+        ),
+    }
+}
+
+/// The parameter of a path; empty for one without.
+fn fits<'a>(route: &str, path: &'a str) -> Option<&'a str> {
+    match route.split_once('{') {
+        None => (route == path).then_some(""),
+        Some((before, _)) => path.strip_prefix(before).filter(|name| !name.is_empty() && !name.contains('/')),
+    }
+}

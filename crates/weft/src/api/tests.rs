@@ -1,0 +1,343 @@
+//! The description held against a server with a real management behind it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::openapi::document;
+use super::routes::ROUTES;
+use super::{ApiOptions, start};
+use crate::control::{Request, Service};
+use kv::{Durability, Memory, Writer};
+use mgmt::{FirstNode, Gate, Management, Metadata, Superblock};
+use net::{Channel, LocalFuture};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use types::{InodeId, NodeId, PartitionId, Result, Role, SessionId, TargetId};
+use wire::mgmt::{DrainProgress, Join, Register, SessionInfo, TargetReport, TargetSpace};
+use wire::{MgmtReply, MgmtRequest};
+
+struct Open;
+
+impl Gate for Open {
+    fn check(&self, _: &Join, _: i64) -> Result<()> {
+        Ok(())
+    }
+
+    fn admit(&self, _: &Join, _: NodeId, _: i64) -> Result<String> {
+        Ok(String::new())
+    }
+
+    fn capability_keys(&self, _: i64) -> Result<String> {
+        Ok(String::new())
+    }
+
+    fn token(&self, client: bool, _: i64) -> Result<String> {
+        Ok(format!("token, client: {client}"))
+    }
+}
+
+impl Metadata for Open {
+    fn tidy(&self, _: TargetId, _: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn file_on(&self, _: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
+        let progress = DrainProgress { hindrance: Some("why".into()), ..DrainProgress::default() };
+        Box::pin(async { vec![(TargetId(1), progress)] })
+    }
+
+    fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
+        let info = SessionInfo {
+            session: SessionId(7),
+            client: "c".into(),
+            address: "127.0.0.1:7".into(),
+            idle_s: Some(1),
+            leases: None,
+            in_use: Some(2),
+        };
+        Box::pin(async { Ok(vec![info]) })
+    }
+
+    fn executed<'a>(&'a self, _: &'a types::Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
+        Box::pin(async { Ok(vec![PartitionId(0)]) })
+    }
+
+    fn evict(&self, _: SessionId) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+struct Node(Arc<Management>);
+
+impl Node {
+    fn ask(&self, request: MgmtRequest) -> Result<MgmtReply> {
+        let management = self.0.clone();
+        rt::block_on(async move { Channel::in_process(management).call(request, None).await }).unwrap()
+    }
+}
+
+impl Service for Node {
+    fn answer(&self, request: Request) -> Result<Value> {
+        match request {
+            Request::Manage { request } => {
+                self.ask(request).map(|reply| serde_json::to_value(reply).unwrap())
+            }
+            Request::Net => Ok(json!([])),
+            _ => Ok(json!({})),
+        }
+    }
+
+    fn stop(&self, _: UnixStream) {}
+}
+
+/// A cluster with a storage node that has two targets, and where its interface is.
+fn cluster() -> (Arc<Node>, SocketAddr) {
+    let superblock = Superblock::random("test");
+    let uuid = superblock.uuid.clone();
+    let (roles, version) = (vec![Role::Mgmt, Role::Meta], "0.1.0".to_string());
+    let first = FirstNode { name: "first".into(), addresses: vec!["127.0.0.1:7500".into()], roles, version };
+    let management = rt::block_on(async move {
+        let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
+        Management::open_cluster(writer, &superblock, &first, Path::new("/state")).await.unwrap()
+    });
+    let node = Arc::new(Node(Arc::new(management.unwrap())));
+    node.0.set_gate(Arc::new(Open));
+    node.0.set_metadata(Arc::new(Open));
+    let (addresses, clock_s) = (vec!["127.0.0.1:7501".to_string()], rt::now().secs);
+    let (roles, version) = (vec![Role::Storage], "0.1.0".to_string());
+    let join = Join {
+        secret: String::new(),
+        name: "oss".into(),
+        roles: roles.clone(),
+        addresses: addresses.clone(),
+        csr: String::new(),
+        version: version.clone(),
+        clock_s,
+    };
+    node.ask(MgmtRequest::Join(join)).unwrap();
+    let id = NodeId(2);
+    let register = |targets: Vec<TargetReport>| {
+        MgmtRequest::Register(Register {
+            cluster: uuid.clone(),
+            node: id,
+            instance: 1,
+            addresses: addresses.clone(),
+            roles: roles.clone(),
+            version: version.clone(),
+            clock_s,
+            targets,
+        })
+    };
+    node.ask(register(vec![])).unwrap();
+    for (path, pool) in [("/t1", "default"), ("/t2", "default"), ("/t3", "empty")] {
+        node.ask(MgmtRequest::AddTarget { node: id, path: path.into(), pool: pool.into() }).unwrap();
+    }
+    let space = Some(TargetSpace { capacity: 100 << 30, free: 50 << 30, device: 1 });
+    let report = |target| TargetReport {
+        target: TargetId(target),
+        cluster: uuid.clone(),
+        path: format!("/t{target}"),
+        space,
+    };
+    node.ask(register((1..=3).map(report).collect())).unwrap();
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let options = ApiOptions { listen, tls: None, token: "sesame".into() };
+    let address = start(options, node.clone()).unwrap()[0];
+    (node, address)
+}
+
+fn send(address: SocketAddr, text: &str) -> (u16, Value) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, if body.is_empty() { Value::Null } else { serde_json::from_str(body).unwrap() })
+}
+
+fn call(address: SocketAddr, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: weft\r\nAuthorization: Bearer sesame\r\n");
+    send(address, &format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()))
+}
+
+/// What of a value isn't as a schema says; empty when all is.
+fn differs(document: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
+    if let Some(name) = schema["$ref"].as_str() {
+        let schema = document.pointer(name.trim_start_matches('#')).unwrap_or_else(|| panic!("{name}"));
+        return differs(document, schema, value, at);
+    }
+    if let Some(allowed) = schema["enum"].as_array() {
+        return if allowed.contains(value) { vec![] } else { vec![format!("{at}: {value} is not allowed")] };
+    }
+    let is = |kind: &str| match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_u64(),
+        "null" => value.is_null(),
+        other => panic!("type {other}"),
+    };
+    let fits = match &schema["type"] {
+        Value::String(kind) => is(kind),
+        Value::Array(kinds) => kinds.iter().any(|kind| is(kind.as_str().unwrap())),
+        _ => true,
+    };
+    if !fits {
+        return vec![format!("{at}: {value} is no {}", schema["type"])];
+    }
+    let mut found = Vec::new();
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        found.extend(differs(document, &schema["items"], item, &format!("{at}/{index}")));
+    }
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if value.get(name).is_none() {
+            found.push(format!("{at}: {name} is missing"));
+        }
+    }
+    for (name, item) in value.as_object().into_iter().flatten() {
+        match schema["properties"].get(name) {
+            Some(property) => found.extend(differs(document, property, item, &format!("{at}/{name}"))),
+            None if schema["additionalProperties"] == json!(false) => {
+                found.push(format!("{at}: {name} is unknown"))
+            }
+            None => {}
+        }
+    }
+    found
+}
+
+/// In this order every call has something to do.
+fn calls() -> Vec<(&'static str, &'static str, &'static str, Value)> {
+    let none = Value::Null;
+    vec![
+        ("GET", "/v1/openapi.json", "", none.clone()),
+        ("GET", "/v1/status", "", none.clone()),
+        ("GET", "/v1/net", "", none.clone()),
+        ("GET", "/v1/health", "", none.clone()),
+        ("GET", "/v1/nodes", "", none.clone()),
+        ("GET", "/v1/nodes/{node}", "oss", none.clone()),
+        ("PATCH", "/v1/nodes/{node}", "2", json!({ "name": "oss1" })),
+        ("PATCH", "/v1/targets/{target}", "1", json!({ "drain": true, "pool": "default" })),
+        ("GET", "/v1/targets", "", none.clone()),
+        ("GET", "/v1/targets/{target}", "1", none.clone()),
+        ("DELETE", "/v1/targets/{target}", "1", none.clone()),
+        ("GET", "/v1/pools", "", none.clone()),
+        ("GET", "/v1/pools/{pool}", "empty", none.clone()),
+        ("PATCH", "/v1/pools/{pool}", "empty", json!({ "name": "spare" })),
+        ("DELETE", "/v1/pools/{pool}", "spare", none.clone()),
+        ("GET", "/v1/sessions", "", none.clone()),
+        ("DELETE", "/v1/sessions/{session}", "7", none.clone()),
+        ("POST", "/v1/tokens", "", json!({ "client": true })),
+        ("DELETE", "/v1/nodes/{node}", "spare-node", none),
+    ]
+}
+
+#[test]
+fn the_server_answers_everything_that_is_described_as_it_is_described() {
+    let (node, address) = cluster();
+    let spare = Join {
+        secret: String::new(),
+        name: "spare-node".into(),
+        roles: vec![Role::Storage],
+        addresses: vec!["127.0.0.1:7509".into()],
+        csr: String::new(),
+        version: "0.1.0".into(),
+        clock_s: rt::now().secs,
+    };
+    node.ask(MgmtRequest::Join(spare)).unwrap();
+    let document = document();
+    let mut asked = Vec::new();
+    for (method, path, name, body) in calls() {
+        let operation = &document["paths"][path][method.to_lowercase()];
+        assert!(operation.is_object(), "{method} {path} is not described");
+        let full =
+            path.split_once('{').map_or_else(|| path.to_string(), |(before, _)| format!("{before}{name}"));
+        if !body.is_null() {
+            let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+            assert_eq!(differs(&document, schema, &body, path), Vec::<String>::new());
+        }
+        let (status, answer) = call(address, method, &full, &body);
+        if (method, path) == ("DELETE", "/v1/pools/{pool}") {
+            // The last target of a pool stays, so that there is always one in it.
+            let schema = &operation["responses"]["default"]["content"]["application/json"]["schema"];
+            assert_eq!((status, differs(&document, schema, &answer, path)), (409, vec![]), "{answer}");
+            asked.push((method, path));
+            continue;
+        }
+        let described = &operation["responses"][status.to_string()];
+        assert!(described.is_object(), "{method} {full} answers with {status}: {answer}");
+        if status == 200 {
+            let schema = &described["content"]["application/json"]["schema"];
+            assert_eq!(differs(&document, schema, &answer, path), Vec::<String>::new(), "{answer}");
+        }
+        asked.push((method, path));
+    }
+    for route in ROUTES {
+        assert!(asked.contains(&(route.method, route.path)), "{} {} was not tried", route.method, route.path);
+    }
+    let described =
+        document["paths"].as_object().unwrap().values().map(|path| path.as_object().unwrap().len());
+    assert_eq!(described.sum::<usize>(), asked.len(), "more is described than there is");
+}
+
+#[test]
+fn what_is_refused_has_a_status_and_says_why() {
+    let (_, address) = cluster();
+    let document = document();
+    for (status, method, path, body) in [
+        (404, "GET", "/v1/nothing", json!(null)),
+        (404, "GET", "/v1/nodes/nobody", json!(null)),
+        (404, "GET", "/v1/targets/99", json!(null)),
+        (404, "DELETE", "/v1/targets/x", json!(null)),
+        (405, "POST", "/v1/nodes", json!({})),
+        (400, "PATCH", "/v1/targets/1", json!({})),
+        (400, "PATCH", "/v1/targets/1", json!({ "drain": "yes" })),
+        (400, "PATCH", "/v1/nodes/2", json!([1])),
+        (400, "PATCH", "/v1/nodes/2", json!({ "name": "a name" })),
+        (409, "DELETE", "/v1/targets/1", json!(null)),
+        (409, "PATCH", "/v1/nodes/2", json!({ "name": "first" })),
+    ] {
+        let (found, answer) = call(address, method, path, &body);
+        assert_eq!(found, status, "{method} {path}: {answer}");
+        let schema = super::openapi::reference("Error");
+        assert_eq!(differs(&document, &schema, &answer, path), Vec::<String>::new());
+        assert!(!answer["hint"].as_str().unwrap().is_empty(), "{answer}");
+    }
+}
+
+#[test]
+fn who_has_no_token_and_who_speaks_no_http_gets_nothing() {
+    let (_, address) = cluster();
+    for token in
+        ["", "Authorization: Bearer sesamo\r\n", "Authorization: Bearer s\r\n", "Authorization: sesame\r\n"]
+    {
+        let (status, _) = send(address, &format!("GET /v1/nodes HTTP/1.1\r\n{token}\r\n"));
+        assert_eq!(status, 401, "{token}");
+    }
+    assert_eq!(send(address, "\x16\x03\x01\r\n\r\n").0, 400);
+    let long = format!("GET / HTTP/1.1\r\nA: {}", "a".repeat(20_000));
+    assert_eq!(send(address, &long).0, 400);
+    assert_eq!(send(address, "POST /v1/tokens HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n").0, 400);
+    assert_eq!(send(address, "POST /v1/tokens HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").0, 400);
+}
+
+#[test]
+fn the_file_is_what_the_program_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/openapi.json");
+    let text = format!("{:#}\n", document());
+    if std::env::var_os("WEFT_NEW_OPENAPI").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    let file = std::fs::read_to_string(path).unwrap();
+    assert_eq!(file, text, "WEFT_NEW_OPENAPI=1 cargo test -p weft api writes it anew");
+}

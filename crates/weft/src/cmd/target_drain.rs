@@ -1,0 +1,106 @@
+//! `weft target drain`.
+
+use super::manage::{ask, find_target};
+use crate::cli::TargetDrainArgs;
+use crate::output::{print, print_json};
+use crate::size::format_size;
+use std::time::Duration;
+use types::{Errno, Error, Result, TargetId};
+use wire::MgmtRequest;
+use wire::mgmt::{DrainProgress, TargetInfo};
+
+/// How often a drain that is waited for is looked at.
+const POLL: Duration = Duration::from_secs(1);
+
+/// Begins to empty a target, and waits if that is wanted.
+pub fn run(args: &TargetDrainArgs) -> Result<()> {
+    let (dir, target) = (&args.query.dir, TargetId(args.target));
+    ask(dir, MgmtRequest::SetDrain { target, drain: true })?;
+    let mut told = String::new();
+    let info = loop {
+        let info = find_target(dir, target)?;
+        if !args.wait {
+            break info;
+        }
+        let progress = progress_of(&info)?;
+        if progress.empty {
+            break info;
+        }
+        let line = sentence(progress);
+        if line != told {
+            eprintln!("target {target}: {line}");
+            told = line;
+        }
+        std::thread::sleep(POLL);
+    };
+    let progress = progress_of(&info)?;
+    if args.query.json {
+        return print_json(&progress);
+    }
+    print(&format!("target {target}: {}\n", sentence(progress)));
+    Ok(())
+}
+
+fn progress_of(info: &TargetInfo) -> Result<&DrainProgress> {
+    info.progress.as_ref().ok_or_else(|| {
+        Error::new(Errno::ECANCELED, format!("target {} isn't drained any more", info.target.id))
+            .hint("somebody has called it off (weft target set ID --drain off); what was moved stays moved")
+    })
+}
+
+/// How far a drain is, as people read it.
+pub fn sentence(progress: &DrainProgress) -> String {
+    if progress.empty {
+        return "it gets no new files, and holds no data any more".into();
+    }
+    let Some(files) = progress.files_left else {
+        let why = progress.hindrance.as_ref().map_or("it is counted what is there", |why| why);
+        return format!("it gets no new files; {why}");
+    };
+    let mut text = format!(
+        "it gets no new files; {files} files with {} there are left, {} with {} were moved",
+        format_size(progress.bytes_left),
+        progress.files_moved,
+        format_size(progress.bytes_moved)
+    );
+    if let Some(seconds) = progress.remaining_s {
+        text += &format!("; about {} left at {} a second", duration(seconds), format_size(progress.rate));
+    }
+    if let Some(why) = &progress.hindrance {
+        text += &format!("; {why}");
+    }
+    text
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h", seconds.div_ceil(3600)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_told_with_what_is_left_and_what_is_in_the_way() {
+        let progress = DrainProgress {
+            files_left: Some(3),
+            bytes_left: 5 << 20,
+            files_moved: 2,
+            bytes_moved: 1 << 20,
+            rate: 1 << 20,
+            remaining_s: Some(600),
+            hindrance: Some("inode 7 stays for now".into()),
+            ..DrainProgress::default()
+        };
+        let text = sentence(&progress);
+        for part in ["3 files", "5 MiB", "2 with", "10 min", "inode 7"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(sentence(&DrainProgress::default()).contains("counted"));
+        assert!(sentence(&DrainProgress { empty: true, ..progress }).contains("no data"));
+    }
+}
