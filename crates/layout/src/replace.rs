@@ -90,7 +90,7 @@ mod tests {
     fn slots_in_use_are_not_given_again_and_end_some_time() {
         let mut map = map(2);
         map.targets[0].drain = true;
-        let mut moved = layout(&vec![map.groups[0].id.0; 1]);
+        let mut moved = layout(&[map.groups[0].id.0]);
         moved.groups = vec![map.groups[0].id; 20];
         moved.slots = (0..20).collect();
         for stripe in 0..MAX_SLOTS as usize {

@@ -8,7 +8,7 @@ use net::{Channel, LocalFuture};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use types::{
-    ClusterMap, Epoch, Errno, Error, InodeId, Node, NodeId, NodeState, PartitionId, Result, Role, SessionId,
+    ClusterMap, Epoch, Errno, Error, InodeId, NodeId, NodeState, PartitionId, Result, Role, SessionId,
     TargetId, TargetState,
 };
 use wire::mgmt::*;

@@ -99,8 +99,10 @@ fn what_is_granted_may_be_done() {
         }
         // The file's other chunk files are the file's, too.
         let name = INO.chunk_file(3);
-        let request =
-            StorageRequest { capability: both, ..StorageRequest::new(SESSION, TARGET, name, StorageOp::Stat) };
+        let request = StorageRequest {
+            capability: both,
+            ..StorageRequest::new(SESSION, TARGET, name, StorageOp::Stat)
+        };
         cluster.service.handle_from(&caller(HOLDER), request, None).await.unwrap();
         // Copies are made by services.
         let watch = StorageOp::Watch { token: 1, round: 0 };

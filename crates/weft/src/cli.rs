@@ -69,6 +69,7 @@ pub enum Command {
     /// Check a cluster, stopped or running; repair a stopped one
     Fsck(FsckArgs),
     /// Let mount(8) and fstab know the type fuse.weft
+    #[command(hide = true)]
     InstallHelper(InstallHelperArgs),
     /// What mount(8) calls
     #[command(hide = true)]
