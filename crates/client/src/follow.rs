@@ -74,7 +74,7 @@ impl Client {
 
     /// Partitions have come to a service from another one, which granted the leases that are held there.
     pub(crate) async fn follow(&self, service: &Service, partitions: &[PartitionId]) {
-        tracing::info!(node = %service.node, ?partitions, "following partitions to another metadata service");
+        tracing::info!(node = %service.node, partitions = partitions.len(), "following partitions to another metadata service");
         let ended = self.leases.end_those_in(partitions);
         let concerned = |ino: InodeId| partitions.contains(&ino.partition());
         let closed = self.forget_ended(ended, concerned).await;

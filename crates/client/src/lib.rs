@@ -48,13 +48,18 @@ use lease::{Answer, Leases};
 use net::StorageChannels;
 use parking_lot::Mutex;
 use patience::Patience;
-use recall::Recalls;
+use recall::{Recalls, within};
 use rt::IoBuf;
 use services::Services;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, PartitionId, Result, SessionId, TargetId};
 use wire::{FileInfo, MetaOp, MetaReply, StorageOp, StorageReply, StorageRequest};
+
+/// How long a service that executes no partition has to say goodbye.
+const SPARE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Files whose size and times are reported side by side: a fraction of what a connection carries at a time.
 const REPORTS_AT_ONCE: usize = 64;
@@ -361,10 +366,21 @@ impl Client {
     /// Ends the session at every service. When one has ended it, the others may know already.
     async fn take_leave(&self) -> Result<()> {
         let mut outcome = Ok(());
-        let services = self.services.all().into_iter().filter(|service| service.is_registered());
-        for (index, service) in services.enumerate() {
+        let owners = self.services.ways.owners();
+        let executes =
+            |service: &Arc<services::Service>| owners.iter().any(|(_, node)| *node == service.node);
+        let registered = self.services.all().into_iter().filter(|service| service.is_registered());
+        let (needed, spare): (Vec<_>, Vec<_>) = registered.partition(executes);
+        // Those that execute nothing may be down for good, and hear of it from the others if they aren't.
+        let farewells = spare.iter().map(|service| async move {
+            within(SPARE_PATIENCE, pin!(self.ask_at(service, MetaOp::EndSession))).await.map(drop)
+        });
+        rt::join_all(farewells.collect()).await;
+        for (index, service) in needed.into_iter().enumerate() {
             match self.ask_at(&service, MetaOp::EndSession).await {
-                Err(error) if index > 0 && matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => {}
+                Err(error)
+                    if (index > 0 || !spare.is_empty())
+                        && matches!(error.errno, Errno::ESTALE | Errno::ENOTCONN) => {}
                 ended => outcome = outcome.and(ended.map(drop)),
             }
         }
