@@ -6,11 +6,30 @@ use crate::driver::{Keep, OnDrop, checked, large};
 use crate::op::Op;
 use io_uring::{opcode, types::Fd};
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long an address that is in use is waited for. After a crash it may be so for a moment: a process that tries to reach the dead one on the same
+/// machine may have been given that very port for its own end, and so have connected to itself.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(6);
+/// Rest between two tries.
+const ADDRESS_REST: Duration = Duration::from_millis(100);
+
+fn bind_patiently(address: SocketAddr) -> io::Result<TcpListener> {
+    let began = Instant::now();
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && began.elapsed() < ADDRESS_PATIENCE => {
+                std::thread::sleep(ADDRESS_REST);
+            }
+            bound => return bound,
+        }
+    }
+}
 
 /// A socket that connections come in at. It may be bound on any thread; connections are accepted on a core.
 #[derive(Debug)]
@@ -22,7 +41,7 @@ impl RealListener {
     /// Binds to an address and listens. Port 0 chooses a free one ([`RealListener::local_addr`] tells). A path must not exist.
     pub(super) fn bind(address: Address) -> io::Result<RealListener> {
         let fd: OwnedFd = match address {
-            Address::Inet(address) => TcpListener::bind(address)?.into(),
+            Address::Inet(address) => bind_patiently(address)?.into(),
             Address::Unix(path) => UnixListener::bind(path)?.into(),
             Address::Abstract(name) => {
                 let address = UnixAddress::from_abstract_name(name)?;

@@ -97,7 +97,7 @@ fn schemas() -> Value {
         "Pool": object(json!({
             "id": number, "name": text, "targets": number, "groups": number, "capacity": number, "free": number,
         })),
-        "Session": object(json!({ "session": number, "client": text, "idle_s": maybe_number, "leases": maybe_number })),
+        "Session": object(json!({ "session": number, "client": text, "address": text, "idle_s": maybe_number, "leases": maybe_number, "in_use": maybe_number })),
         "Health": object(json!({ "verdict": verdict, "findings": { "type": "array", "items": object(json!({
             "verdict": verdict, "what": text, "hint": text,
         })) } })),
