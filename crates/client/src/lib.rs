@@ -120,6 +120,7 @@ pub struct Client {
     directories: Directories,
     recalls: Recalls,
     held_locks: held::HeldLocks,
+    undos: lock::Undos,
     silence: silence::Silence,
     face: Mutex<Option<Weak<dyn Invalidate>>>,
     /// Why the session has ended.
@@ -148,6 +149,7 @@ impl Client {
             directories: Directories::default(),
             recalls: Recalls::default(),
             held_locks: held::HeldLocks::default(),
+            undos: lock::Undos::default(),
             silence: silence::Silence::default(),
             face: Mutex::new(None),
             ended: Mutex::new(None),

@@ -1,12 +1,20 @@
 //! Advisory locks.
 
+use crate::recall::RETRY;
 use crate::services::Service;
 use crate::{Cancel, Client, unexpected};
+use parking_lot::Mutex;
+use rt::sync::Event;
+use std::collections::HashMap;
+use std::sync::Arc;
 use types::{Errno, InodeId, Result};
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
 
 /// Locks that one request tells a service of: some 200 KiB.
 const LOCKS_PER_REQUEST: usize = 4096;
+
+/// Locks of which the service may know more than this session, by holder, until they are given back.
+pub(crate) type Undos = Mutex<HashMap<(InodeId, LockSpace, LockOwner), Vec<Arc<Event>>>>;
 
 impl Client {
     /// Takes a lock. Without `wait` a lock in the way is `EAGAIN`; with it, `cancel` ends the wait with `EINTR`.
@@ -23,6 +31,7 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<()> {
         let lock = HeldLock { ino, space, owner, pid, kind, range };
+        self.wait_for_undos(&lock).await?;
         loop {
             let listing = self.held_locks.asking(&lock);
             let asked = self.ask(MetaOp::Lock { ino, space, owner, pid, kind, range, wait });
@@ -32,8 +41,11 @@ impl Client {
                 // By a service that has ended since.
                 Ok(_) => {}
                 Err(error) => {
-                    if error.errno == Errno::EINTR {
-                        self.take_back(&lock).await;
+                    match error.errno {
+                        Errno::EINTR => self.take_back(&lock).await,
+                        // The service may have granted it, or be about to.
+                        Errno::ETIMEDOUT => self.undo_later(lock),
+                        _ => {}
                     }
                     return Err(error);
                 }
@@ -51,7 +63,11 @@ impl Client {
     ) -> Result<()> {
         // Before it is sent: a service that was told of the lock was started before, and it is the one that gets this.
         self.held_locks.give_up((ino, space, owner), range);
-        self.ask(MetaOp::Unlock { ino, space, owner, range }).await.map(drop)
+        let given_back = self.ask(MetaOp::Unlock { ino, space, owner, range }).await.map(drop);
+        if given_back.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT) {
+            self.undo_later(HeldLock { ino, space, owner, pid: 0, kind: LockKind::Shared, range });
+        }
+        given_back
     }
 
     /// The first lock in the way, with its holder's process.
@@ -75,20 +91,52 @@ impl Client {
             // In the same process a wait that is dropped is over.
             return;
         }
+        if let Err(error) = self.restore(lock).await {
+            tracing::warn!(ino = %lock.ino, %error, "a lock that was not waited for is given back later");
+            self.undo_later(*lock);
+        }
+    }
+
+    /// Makes a range at the service what it is here.
+    async fn restore(&self, lock: &HeldLock) -> Result<()> {
         let &HeldLock { ino, space, owner, pid, range, .. } = lock;
         let (kept, free) = self.held_locks.within((ino, space, owner), range);
         for range in free {
-            if let Err(error) = self.ask(MetaOp::Unlock { ino, space, owner, range }).await {
-                tracing::warn!(%ino, %error, "a lock that was not waited for may stay until the file is closed");
-                return;
-            }
+            self.ask(MetaOp::Unlock { ino, space, owner, range }).await?;
         }
         for (kind, range) in kept {
-            let lock = MetaOp::Lock { ino, space, owner, pid, kind, range, wait: false };
-            if let Err(error) = self.ask(lock).await {
-                tracing::warn!(%ino, %error, "a lock may be stronger than it was asked for until the file is closed");
-            }
+            self.ask(MetaOp::Lock { ino, space, owner, pid, kind, range, wait: false }).await?;
         }
+        Ok(())
+    }
+
+    /// Does the same as soon as the service answers again, so that nobody waits for a lock that its owner doesn't know of.
+    fn undo_later(&self, lock: HeldLock) {
+        let Some(client) = self.myself.upgrade().filter(|_| !self.leases.is_alone()) else { return };
+        let (holder, done) = ((lock.ino, lock.space, lock.owner), Arc::new(Event::new()));
+        self.undos.lock().entry(holder).or_default().push(done.clone());
+        rt::spawn(async move {
+            while client.over().is_none() && client.restore(&lock).await.is_err() {
+                rt::sleep(RETRY).await;
+            }
+            let mut undos = client.undos.lock();
+            if let Some(pending) = undos.get_mut(&holder) {
+                pending.retain(|other| !Arc::ptr_eq(other, &done));
+                if pending.is_empty() {
+                    undos.remove(&holder);
+                }
+            }
+            done.set();
+        });
+    }
+
+    /// What was given up is given back before its owner asks for more: else that would be given back with it.
+    async fn wait_for_undos(&self, lock: &HeldLock) -> Result<()> {
+        let pending = self.undos.lock().get(&(lock.ino, lock.space, lock.owner)).cloned();
+        for done in pending.unwrap_or_default() {
+            self.patiently(lock.ino, done.wait()).await?;
+        }
+        Ok(())
     }
 
     /// Tells a service which locks this session holds on inodes that have come to it: it was started anew, or executes their partitions from now on.
