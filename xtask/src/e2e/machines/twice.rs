@@ -93,7 +93,8 @@ struct Seen {
     owner: (u32, u32),
     device: u64,
     size: u64,
-    blocks: u64,
+    /// How many they are is not for long: what a local file system keeps ready behind an end comes and goes.
+    has_blocks: bool,
     changed: (i64, i64),
     modified: (i64, i64),
     born: Option<(i64, u32)>,
@@ -141,7 +142,7 @@ fn see(path: &Path, meta: &Metadata) -> io::Result<Seen> {
         owner: (meta.uid(), meta.gid()),
         device: meta.rdev(),
         size: meta.size(),
-        blocks: meta.blocks(),
+        has_blocks: meta.blocks() > 0,
         changed: (meta.ctime(), meta.ctime_nsec()),
         modified: (meta.mtime(), meta.mtime_nsec()),
         born: if kind.is_symlink() { None } else { sys::birth_time(path)? },
