@@ -1,7 +1,7 @@
 //! Several metadata services, and partitions that move from one to another while clients rely on what they were told.
 
 use crate::cluster::{Program, RDONLY, RDWR, ROOT};
-use crate::company::{FIRST, SECOND, with_company};
+use crate::company::{Company, FIRST, Member, SECOND, with_company};
 use crate::kernel::Kernel;
 use client::{Client, Handle, Invalidate};
 use std::cell::RefCell;
@@ -22,6 +22,25 @@ fn moved() -> impl Iterator<Item = PartitionId> {
 
 async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
     client.create(ROOT, dir, name.as_bytes(), 0o100_644, 0, RDWR).await.unwrap().1
+}
+
+/// A client that is told of maps by hand and has read what another one has written, which both have open.
+struct Beside {
+    one: Member,
+    two: Arc<Client>,
+    file: Arc<Handle>,
+    open: Arc<Handle>,
+}
+
+async fn beside(company: &Company) -> Beside {
+    let one = company.behind().await;
+    let two = company.client().await;
+    let dir = company.directory_in(&two, is_moved).await;
+    let file = make(&two, dir, "f").await;
+    two.put(&file, 0, 10, b'x').await;
+    let open = one.client.open(ROOT, file.ino(), RDONLY).await.unwrap();
+    assert_eq!(one.client.bytes(&open).await, [b'x'; 10]);
+    Beside { one, two, file, open }
 }
 
 #[test]
@@ -132,13 +151,7 @@ fn requests_go_on_at_the_service_that_takes_over_from_a_dead_one() {
 #[test]
 fn a_client_that_does_not_follow_is_ended_before_others_are_let_in() {
     with_company(|company| async move {
-        let one = company.behind().await;
-        let two = company.client().await;
-        let dir = company.directory_in(&two, is_moved).await;
-        let file = make(&two, dir, "f").await;
-        two.put(&file, 0, 10, b'x').await;
-        let open = one.client.open(ROOT, file.ino(), RDONLY).await.unwrap();
-        assert_eq!(one.client.bytes(&open).await, [b'x'; 10]);
+        let Beside { one, two, file, open } = beside(&company).await;
         // Its background work asks the second service for recalls, too.
         rt::sleep(Duration::from_secs(1)).await;
         one.cut(SECOND);
@@ -165,13 +178,7 @@ fn a_client_that_does_not_follow_is_ended_before_others_are_let_in() {
 #[test]
 fn a_service_that_is_cut_off_keeps_no_client_in_the_belief_that_it_holds_leases() {
     with_company(|company| async move {
-        let one = company.behind().await;
-        let two = company.client().await;
-        let dir = company.directory_in(&two, is_moved).await;
-        let file = make(&two, dir, "f").await;
-        two.put(&file, 0, 10, b'x').await;
-        let open = one.client.open(ROOT, file.ino(), RDONLY).await.unwrap();
-        assert_eq!(one.client.bytes(&open).await, [b'x'; 10]);
+        let Beside { one, two, file, open } = beside(&company).await;
         rt::sleep(Duration::from_secs(1)).await;
         one.cut(SECOND);
         company.lose_sight_of(FIRST);

@@ -20,23 +20,20 @@ mod tests {
     use std::process::Command;
     use std::time::Duration;
 
-    /// What the test below runs in a process of its own.
-    #[test]
-    #[ignore = "it ends its process"]
-    fn a_thread_panics() {
-        end_the_process();
-        let thread = std::thread::spawn(|| panic!("this request is too much"));
-        let _ = thread.join();
-        std::thread::sleep(Duration::from_secs(60));
-    }
+    /// Set in the process that the test starts, which is itself.
+    const PANICS: &str = "WEFT_TEST_PANICS";
 
     #[test]
     fn a_panic_of_a_thread_ends_the_process_with_its_message() {
+        if std::env::var_os(PANICS).is_some() {
+            end_the_process();
+            let thread = std::thread::spawn(|| panic!("this request is too much"));
+            let _ = thread.join();
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        let name = "assembly::panics::tests::a_panic_of_a_thread_ends_the_process_with_its_message";
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let ended = command
-            .args(["assembly::panics::tests::a_thread_panics", "--exact", "--ignored", "--nocapture"])
-            .output()
-            .unwrap();
+        let ended = command.args([name, "--exact", "--nocapture"]).env(PANICS, "1").output().unwrap();
         assert_eq!(ended.status.signal(), Some(6), "{ended:?}");
         let said = String::from_utf8_lossy(&ended.stderr);
         assert!(said.contains("this request is too much"), "{said}");
