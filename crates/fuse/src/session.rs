@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result};
@@ -66,6 +66,8 @@ impl MountOptions {
 pub struct Session {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Its connection has ended, and nothing of it is left in the tree.
+    finished: AtomicBool,
 }
 
 /// What all threads of a mount share.
@@ -135,7 +137,7 @@ impl Session {
             Error::new(errno(&e), format!("starting the threads of the mount: {e}"))
         })?;
         shared.mount.set_read_ahead();
-        Ok(Session { shared, threads: Mutex::new(threads) })
+        Ok(Session { shared, threads: Mutex::new(threads), finished: AtomicBool::new(false) })
     }
 
     /// Where it is mounted.
@@ -188,7 +190,10 @@ impl Session {
 
     /// Joins the threads, which have ended.
     fn finish(&self) -> Result<()> {
-        self.shared.mount.remove_remains();
+        // Once, right at the end: later another mount may be in the same place, and have got the same number.
+        if !self.finished.swap(true, Ordering::AcqRel) {
+            self.shared.mount.remove_remains();
+        }
         for thread in self.threads.lock().drain(..) {
             // A panic was reported when it happened and is the session's fault already.
             let _ = thread.join();

@@ -31,6 +31,7 @@ const CAPACITY: u64 = 1 << 40;
 /// A cluster whose services run on a thread of their own, mounted twice.
 struct Cluster {
     base: PathBuf,
+    clients: Vec<Arc<Client>>,
     mounts: Vec<Session>,
     stop: Arc<rt::sync::Event>,
     services: Option<JoinHandle<()>>,
@@ -52,14 +53,18 @@ impl Cluster {
             tell.send(made).unwrap();
             stopped.wait().await;
         });
-        let mounts = clients.recv().unwrap().into_iter().enumerate().map(|(number, client)| {
-            let mountpoint = base.join(format!("mnt{number}"));
-            fs::create_dir_all(&mountpoint).unwrap();
-            let options = MountOptions { transport, depth: 8, ..MountOptions::at(&mountpoint) };
-            Session::mount(client, options).unwrap()
-        });
-        let mounts = mounts.collect();
-        Cluster { base, mounts, stop, services: Some(services.unwrap()) }
+        let clients = clients.recv().unwrap();
+        let mut cluster =
+            Cluster { base, clients, mounts: Vec::new(), stop, services: Some(services.unwrap()) };
+        cluster.mounts = [0, 1].map(|number| cluster.mount(number, transport)).into();
+        cluster
+    }
+
+    fn mount(&self, number: usize, transport: Transport) -> Session {
+        let mountpoint = self.base.join(format!("mnt{number}"));
+        fs::create_dir_all(&mountpoint).unwrap();
+        let options = MountOptions { transport, depth: 8, ..MountOptions::at(&mountpoint) };
+        Session::mount(self.clients[number].clone(), options).unwrap()
     }
 
     /// A path in each of the two mounts.
@@ -155,6 +160,19 @@ fn two_mounts_over_the_device_agree() {
 #[test]
 fn two_mounts_over_io_uring_agree() {
     check_all("auto", Transport::Auto);
+}
+
+/// A client may take a while to say goodbye to its servers after its mount has gone, and go when the next one is there.
+#[test]
+fn the_end_of_a_mount_leaves_alone_what_came_in_its_place() {
+    let mut cluster = Cluster::start("place", Transport::Dev);
+    let first = cluster.mounts.remove(0);
+    first.unmount().unwrap();
+    cluster.mounts.insert(0, cluster.mount(0, Transport::Dev));
+    drop(first);
+    assert!(fuse::is_mounted(cluster.mounts[0].mountpoint()), "the second mount has gone with the first");
+    fs::write(cluster.paths("file")[0].as_path(), "kept").unwrap();
+    assert_eq!(fs::read_to_string(&cluster.paths("file")[1]).unwrap(), "kept");
 }
 
 fn names_are_the_same(cluster: &Cluster) {
