@@ -16,6 +16,7 @@
 mod access;
 mod cancel;
 mod capabilities;
+mod complete;
 mod data;
 mod describe;
 mod dir;
@@ -42,6 +43,7 @@ pub use file::{Caching, Handle, ReadHow, WriteHow};
 pub use names::{Found, Known};
 pub use recall::{Invalidate, Standing};
 
+use complete::CompleteDirectories;
 use directories::Directories;
 use inode::InodeTable;
 use lease::{Answer, Leases};
@@ -118,6 +120,7 @@ pub struct Client {
     inodes: InodeTable,
     leases: Leases,
     directories: Directories,
+    complete: CompleteDirectories,
     recalls: Recalls,
     held_locks: held::HeldLocks,
     undos: lock::Undos,
@@ -147,6 +150,7 @@ impl Client {
             inodes: InodeTable::default(),
             leases: Leases::new(options.alone),
             directories: Directories::default(),
+            complete: CompleteDirectories::default(),
             recalls: Recalls::default(),
             held_locks: held::HeldLocks::default(),
             undos: lock::Undos::default(),

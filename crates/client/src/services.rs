@@ -238,9 +238,13 @@ impl Client {
                 self.wait_for_registration(service, registration, unknown).await?;
                 continue;
             }
+            self.complete.adding(&self.leases, &request.op);
             let asked = self.leases.asking();
             let answer = self.services.ways.call(service.node, request.clone()).await;
-            answer.iter().for_each(|response| self.leases.take_grants(asked, service.node, response));
+            if let Ok(response) = &answer {
+                self.leases.take_grants(asked, service.node, response);
+                self.complete.take(&self.leases, asked, &request.op, response);
+            }
             self.directories.take(&self.leases, asked, &request.op, &answer);
             match answer {
                 Ok(MetaResponse { reply, capability, .. }) => {

@@ -1,8 +1,9 @@
 //! Attributes of directories, right after they were changed.
 
 use crate::cluster::{Cluster, RDWR, ROOT, with_cluster, with_cluster_of_seed};
-use client::Client;
-use std::cell::Cell;
+use client::{Client, Found};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -145,4 +146,70 @@ fn what_is_told_is_never_older_than_what_has_been_answered() {
         });
     }
     assert!(told_at_once.load(Relaxed) > 0, "the service was asked every time");
+}
+
+/// Looks for a name that must be absent, and tells whether the service was asked.
+async fn asks_for_absent(cluster: &Cluster, client: &Client, dir: InodeId, name: &str) -> bool {
+    let before = cluster.requests();
+    let found = client.find(ROOT, dir, name.as_bytes()).await.unwrap();
+    assert!(matches!(found, Found::Absent { .. }), "{name} is there");
+    cluster.requests() > before
+}
+
+#[test]
+fn names_that_a_directory_made_here_lacks_are_not_asked_for() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = mkdir(&one, InodeId::ROOT, "d").await;
+        assert!(!asks_for_absent(&cluster, &one, dir, "a").await);
+        assert!(asks_for_absent(&cluster, &one, InodeId::ROOT, "a").await, "the root wasn't made here");
+        one.create(ROOT, dir, b"a", 0o100_644, 0, RDWR).await.unwrap();
+        assert!(one.lookup(ROOT, dir, b"a").await.is_ok() && one.lookup(ROOT, dir, b"..").await.is_ok());
+        assert!(!asks_for_absent(&cluster, &one, dir, "b").await);
+        one.rename(ROOT, dir, b"a", dir, b"b", RenameMode::Replace).await.unwrap();
+        assert!(one.lookup(ROOT, dir, b"b").await.is_ok());
+        // That it is gone again is for the service to say.
+        assert!(asks_for_absent(&cluster, &one, dir, "a").await);
+        // Another session's names are found, and end what was known.
+        mkdir(&two, dir, "c").await;
+        assert!(one.lookup(ROOT, dir, b"c").await.is_ok());
+        assert!(asks_for_absent(&cluster, &one, dir, "x").await);
+    });
+}
+
+/// Two clients make names that only grow in number, in directories that one of them made, and look for all of them: what had been made before is found.
+#[test]
+fn names_that_were_made_are_found_whoever_made_them() {
+    let answered_here = Arc::new(AtomicU64::new(0));
+    for seed in SEEDS {
+        let answered_here = answered_here.clone();
+        with_cluster_of_seed(seed, move |cluster| async move {
+            let clients: [Arc<Client>; 2] = cluster.clients().await;
+            let dirs =
+                [mkdir(&clients[0], InodeId::ROOT, "a").await, mkdir(&clients[1], InodeId::ROOT, "b").await];
+            let made: RefCell<BTreeSet<(InodeId, String)>> = RefCell::default();
+            let works = async |task: usize| {
+                let client = &clients[task % 2];
+                for step in 0..STEPS {
+                    let dir = dirs[(task + step as usize + seed as usize) % 2];
+                    for other in 0..4 {
+                        let name = format!("{other}-{}", (step + seed) % STEPS);
+                        let must = made.borrow().contains(&(dir, name.clone()));
+                        let before = cluster.requests();
+                        let found = client.find(ROOT, dir, name.as_bytes()).await.unwrap();
+                        let is_there = matches!(found, Found::Known(_));
+                        assert!(is_there || !must, "seed {seed}: {name} was made and isn't found");
+                        answered_here.fetch_add(u64::from(cluster.requests() == before), Relaxed);
+                    }
+                    let name = format!("{task}-{step}");
+                    client.symlink(ROOT, dir, name.as_bytes(), b"x").await.unwrap();
+                    made.borrow_mut().insert((dir, name));
+                    // The lease comes and goes.
+                    rt::sleep(Duration::from_millis(if task == 3 { 2500 } else { 300 * (step % 5) })).await;
+                }
+            };
+            rt::join_all((0..4).map(works).collect()).await;
+        });
+    }
+    assert!(answered_here.load(Relaxed) > 0, "the service was asked every time");
 }

@@ -1,0 +1,216 @@
+//! Directories of which this session knows every name, because it made them.
+//!
+//! Before a kernel makes a name it looks it up, and learns that there is none. For a directory that this session has made, and that only it has
+//! changed since, that is known here. (Lustre and CephFS know such directories as well; there they are called complete.)
+//!
+//! # Why a name that is absent here is absent
+//!
+//! - A directory is empty when it is made. The answer that says so brings the lease on it, granted before anybody else could learn of it: such
+//!   an answer is known by that lease and by the new state of the parent, which a repeated answer has not.
+//! - While the lease is held, only this session adds names, and each is noted before the request that may add it leaves. Names are never taken
+//!   out again, so what is noted covers what is there, whatever order requests and answers come in. Looking for a name that was removed costs
+//!   a question to the service.
+//! - Names are noted as fingerprints. Two of one fingerprint only make a question necessary.
+//! - A name that may have been added before the directory was known to be complete (by who found it before its maker was told) bars answers
+//!   that were asked for before then.
+
+use crate::lease::{Asked, Leases};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use types::InodeId;
+use wire::{MetaOp, MetaReply, MetaResponse};
+
+/// Shards of the table; a power of two, many more than cores.
+const SHARDS: usize = 16;
+/// Names that the directories of a shard have together: 1 MiB or so. Beyond it, the shard begins anew.
+const MAX_NAMES: usize = 1 << 16;
+/// Directories of a shard. Beyond it, the shard begins anew.
+const MAX_DIRECTORIES: usize = 1 << 12;
+
+struct Complete {
+    /// As if it had been asked for then: the lease was held.
+    asked: Asked,
+    /// Fingerprints of all names that it has, and of others.
+    names: HashSet<u64>,
+}
+
+#[derive(Default)]
+struct Shard {
+    directories: HashMap<InodeId, Complete>,
+    /// Names in all directories.
+    names: usize,
+    /// Answers to what was asked before make no directory complete.
+    floor: u64,
+}
+
+impl Shard {
+    fn forget(&mut self, dir: InodeId) {
+        if let Some(complete) = self.directories.remove(&dir) {
+            self.names -= complete.names.len();
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.names >= MAX_NAMES || self.directories.len() >= MAX_DIRECTORIES {
+            self.directories.clear();
+            self.names = 0;
+        }
+    }
+}
+
+/// The directories whose names are all known.
+#[derive(Default)]
+pub(crate) struct CompleteDirectories {
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+impl CompleteDirectories {
+    fn shard(&self, dir: InodeId) -> MutexGuard<'_, Shard> {
+        self.shards[dir.0 as usize % SHARDS].lock()
+    }
+
+    /// A request that may add a name is about to leave.
+    pub(crate) fn adding(&self, leases: &Leases, op: &MetaOp) {
+        let Some((dir, name)) = added(op) else { return };
+        let mut shard = self.shard(dir);
+        match shard.directories.get_mut(&dir) {
+            Some(complete) => {
+                let is_new = complete.names.insert(fingerprint(name));
+                shard.names += usize::from(is_new);
+                shard.make_room();
+            }
+            None => shard.floor = leases.now(),
+        }
+    }
+
+    /// Takes an answer whose leases have been taken already: it may be of a directory that was made.
+    pub(crate) fn take(&self, leases: &Leases, asked: Asked, op: &MetaOp, response: &MetaResponse) {
+        let (MetaOp::Mkdir { parent, .. }, MetaReply::Entry(attr)) = (op, &response.reply) else { return };
+        let is_first = response.directories.iter().any(|state| state.attr.ino == *parent);
+        let is_held = response.grants.iter().any(|grant| grant.ino == attr.ino);
+        let mut shard = self.shard(attr.ino);
+        let now = leases.asking();
+        if is_first && is_held && asked.clock() >= shard.floor && leases.vouches(asked, attr.ino).is_some() {
+            shard.make_room();
+            shard.directories.insert(attr.ino, Complete { asked: now, names: HashSet::new() });
+        }
+    }
+
+    /// When it was last known that the directory surely has no such name; `None` if it may have one.
+    pub(crate) fn lacks(&self, leases: &Leases, dir: InodeId, name: &[u8]) -> Option<Asked> {
+        let mut shard = self.shard(dir);
+        let complete = shard.directories.get(&dir)?;
+        if leases.vouches(complete.asked, dir).is_none() {
+            shard.forget(dir);
+            return None;
+        }
+        let may_be_there = complete.names.contains(&fingerprint(name)) || matches!(name, b"." | b"..");
+        (!may_be_there).then_some(complete.asked)
+    }
+}
+
+/// The name that a request may add to a directory that didn't have it.
+fn added(op: &MetaOp) -> Option<(InodeId, &[u8])> {
+    match op {
+        MetaOp::Create { parent, name, .. }
+        | MetaOp::Mkdir { parent, name, .. }
+        | MetaOp::Symlink { parent, name, .. }
+        | MetaOp::Link { parent, name, .. }
+        | MetaOp::Rename { new_parent: parent, new_name: name, .. } => Some((*parent, name)),
+        _ => None,
+    }
+}
+
+fn fingerprint(name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use types::{Attr, NodeId, Timestamp};
+    use wire::{DirectoryState, Grant, LeaseMode};
+
+    const PARENT: InodeId = InodeId(1);
+    const DIR: InodeId = InodeId(9);
+
+    fn mkdir(parent: InodeId) -> MetaOp {
+        MetaOp::Mkdir { parent, name: Bytes::from_static(b"x"), mode: 0o755, umask: 0 }
+    }
+
+    fn attr(ino: InodeId) -> Attr {
+        let now = Timestamp::default();
+        Attr {
+            ino,
+            mode: types::mode::S_IFDIR | 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+        }
+    }
+
+    /// What the service says of a directory that it has just made.
+    fn made() -> MetaResponse {
+        MetaResponse {
+            grants: vec![Grant { ino: DIR, mode: LeaseMode::Read }],
+            directories: vec![DirectoryState { attr: attr(PARENT), order: 1 }],
+            reply: MetaReply::Entry(attr(DIR)),
+            recalls: 0,
+            capability: None,
+        }
+    }
+
+    fn took(complete: &CompleteDirectories, leases: &Leases, asked: Asked, response: &MetaResponse) -> bool {
+        leases.take_grants(asked, NodeId(1), response);
+        complete.take(leases, asked, &mkdir(PARENT), response);
+        complete.lacks(leases, DIR, b"y").is_some()
+    }
+
+    #[test]
+    fn a_name_that_was_added_before_the_maker_was_told_bars_the_answer() {
+        let (complete, leases) = (CompleteDirectories::default(), Leases::new(false));
+        let asked = leases.asking();
+        // Somebody has found the directory already.
+        complete.adding(&leases, &mkdir(DIR));
+        assert!(!took(&complete, &leases, asked, &made()));
+        let (complete, leases) = (CompleteDirectories::default(), Leases::new(false));
+        assert!(took(&complete, &leases, leases.asking(), &made()));
+        complete.adding(&leases, &mkdir(DIR));
+        assert!(complete.lacks(&leases, DIR, b"x").is_none(), "it is noted before it is made");
+        assert!(
+            complete.lacks(&leases, DIR, b"y").is_some() && complete.lacks(&leases, DIR, b"..").is_none()
+        );
+    }
+
+    #[test]
+    fn an_answer_that_may_be_old_says_nothing() {
+        let leases = Leases::new(false);
+        for old in [MetaResponse { directories: vec![], ..made() }, MetaResponse { grants: vec![], ..made() }]
+        {
+            assert!(!took(&CompleteDirectories::default(), &leases, leases.asking(), &old));
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_bounded() {
+        let (complete, leases) = (CompleteDirectories::default(), Leases::new(false));
+        assert!(took(&complete, &leases, leases.asking(), &made()));
+        for number in 0..=MAX_NAMES {
+            let name = Bytes::from(number.to_string());
+            complete.adding(&leases, &MetaOp::Symlink { parent: DIR, name, target: Bytes::new() });
+            assert!(complete.shard(DIR).names < MAX_NAMES);
+        }
+        assert!(complete.lacks(&leases, DIR, b"y").is_none());
+    }
+}
