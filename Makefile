@@ -43,9 +43,9 @@ docs: tools
 	cargo xtask docs
 	cargo doc --workspace --no-deps
 
-## deb: a Debian package with binary, systemd units and guide
+## deb: a Debian package with binary, systemd units and guide; BINARY=path packs one that is there
 deb: tools
-	cargo xtask deb
+	cargo xtask deb $(if $(BINARY),--binary $(BINARY))
 
 ## install: weft in the system's path and the helper of mount(8)
 install: tools

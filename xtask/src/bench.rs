@@ -1,5 +1,7 @@
 //! Rates of a mount beside the same machine's ceiling: the local directory that the targets stand on, in the same run.
 
+mod shared_dir;
+
 use crate::{build, process};
 use std::fs;
 use std::io;
@@ -18,13 +20,23 @@ const FILES: u64 = 5000;
 
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Options {
+    #[command(subcommand)]
+    special: Option<Special>,
     /// A folder on the mount.
     #[arg(default_value = "mnt")]
     mount: PathBuf,
     /// The ceiling: a folder on the local file system below the targets.
     #[arg(long, default_value = "weft-data")]
     ceiling: PathBuf,
+}
+
+/// Measurements that bring their own cluster.
+#[derive(clap::Subcommand)]
+enum Special {
+    /// Several clients create files at once: each in a directory of its own, and all in one.
+    SharedDir(shared_dir::Options),
 }
 
 /// One fio measurement: what it is called and how it differs from the others.
@@ -71,6 +83,9 @@ const JOBS: &[Job] = &[
 
 /// Measures both places and prints them side by side.
 pub fn run(options: &Options) -> Result<(), String> {
+    if let Some(Special::SharedDir(options)) = &options.special {
+        return shared_dir::run(options);
+    }
     let mount = build::root().join(&options.mount);
     if !crate::e2e::is_mounted(&mount) {
         return Err(format!("{} is not mounted; hint: run `make up` first", mount.display()));

@@ -1,4 +1,4 @@
-//! A Debian package: the binary, the units and the guide.
+//! A Debian package: the binary, the units, an example of a node's file and the guide.
 
 use crate::{build, process};
 use std::fs;
@@ -7,43 +7,83 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Deadline of one run of dpkg or dpkg-deb.
+/// Deadline of one run of a packaging tool: packing is slow on a machine that does other things.
 const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Options of `cargo xtask deb`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Pack this binary instead of building one.
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Where the package goes [default: deb/ in cargo's target directory]
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// How dpkg-deb packs it
+    #[arg(long, default_value = "xz", value_parser = ["xz", "gzip", "none"])]
+    compression: String,
+}
 
 /// What goes where.
 const FILES: &[(&str, &str)] = &[
-    ("deploy/weft-serve@.service", "lib/systemd/system/weft-serve@.service"),
+    ("deploy/weft@.service", "usr/lib/systemd/system/weft@.service"),
+    ("deploy/weft-numa@.service", "usr/lib/systemd/system/weft-numa@.service"),
     ("deploy/mnt-weft.service", "usr/share/doc/weft/examples/mnt-weft.service"),
+    ("deploy/node.toml", "usr/share/doc/weft/examples/node.toml"),
     ("docs/guide/getting-started.md", "usr/share/doc/weft/getting-started.md"),
     ("docs/guide/cluster.md", "usr/share/doc/weft/cluster.md"),
+    ("docs/reference/cli.md", "usr/share/doc/weft/cli.md"),
+    ("docs/reference/openapi.json", "usr/share/doc/weft/openapi.json"),
+    ("CHANGELOG.md", "usr/share/doc/weft/changelog"),
     ("README.md", "usr/share/doc/weft/README.md"),
-    ("LICENSE", "usr/share/doc/weft/copyright"),
+    ("LICENSE", "usr/share/doc/weft/LICENSE"),
+    ("deploy/debian/copyright", "usr/share/doc/weft/copyright"),
 ];
 
-/// Builds the release binary and packs it.
-pub fn run() -> Result<(), String> {
-    let binary = build::weft(true)?;
-    let architecture = process::run_ok(Command::new("dpkg").arg("--print-architecture"), DEADLINE)?;
-    let architecture = architecture.stdout.trim();
-    let version = env!("CARGO_PKG_VERSION");
-    let base = build::target_dir().join("deb");
-    let root = base.join(format!("weft_{version}_{architecture}"));
-    let package = base.join(format!("weft_{version}_{architecture}.deb"));
-    stage(&root, &binary, version, architecture)
-        .map_err(|error| format!("cannot lay out {}: {error}", root.display()))?;
-    let mut pack = Command::new("dpkg-deb");
-    pack.args(["--build", "--root-owner-group"]).arg(&root).arg(&package);
-    process::run_ok(&mut pack, DEADLINE)?;
-    println!("{}", package.display());
+/// What dpkg runs.
+const SCRIPTS: &[&str] = &["postinst", "prerm", "postrm"];
+
+/// Builds the release binary, unless one is named, and packs it.
+pub fn run(options: &Options) -> Result<(), String> {
+    let binary = match &options.binary {
+        Some(binary) => binary.clone(),
+        None => build::weft(true)?,
+    };
+    let out = options.out.clone().unwrap_or_else(|| build::target_dir().join("deb"));
+    println!("{}", pack(&binary, &out, &options.compression)?.display());
     Ok(())
 }
 
+/// Packs a binary; answers where the package is.
+fn pack(binary: &Path, out: &Path, compression: &str) -> Result<PathBuf, String> {
+    let architecture = process::run_ok(Command::new("dpkg").arg("--print-architecture"), DEADLINE)?;
+    let architecture = architecture.stdout.trim();
+    let version = env!("CARGO_PKG_VERSION");
+    let root = out.join(format!("weft_{version}_{architecture}"));
+    let package = out.join(format!("weft_{version}_{architecture}.deb"));
+    let staged = |error| format!("cannot lay out {}: {error}", root.display());
+    stage(&root, binary).map_err(staged)?;
+    // Lines and types are for debuggers; the names of functions stay, for the traces of a panic.
+    process::run_ok(Command::new("strip").arg("--strip-debug").arg(root.join(BINARY)), DEADLINE)?;
+    let glibc = needed_glibc(&fs::read(root.join(BINARY)).map_err(staged)?)
+        .ok_or_else(|| format!("{} needs no glibc: is it a Linux program?", binary.display()))?;
+    control(&root, version, architecture, &glibc).map_err(staged)?;
+    let mut pack = Command::new("dpkg-deb");
+    pack.args(["--build", "--root-owner-group"]).arg(format!("-Z{compression}")).arg(&root).arg(&package);
+    process::run_ok(&mut pack, DEADLINE)?;
+    fs::remove_dir_all(&root).map_err(staged)?;
+    Ok(package)
+}
+
+/// The binary in the package.
+const BINARY: &str = "usr/bin/weft";
+
 /// Lays the package out as it will be installed.
-fn stage(root: &Path, binary: &Path, version: &str, architecture: &str) -> std::io::Result<()> {
+fn stage(root: &Path, binary: &Path) -> std::io::Result<()> {
     if root.exists() {
         fs::remove_dir_all(root)?;
     }
-    install(binary, &root.join("usr/bin/weft"), 0o755)?;
+    install(binary, &root.join(BINARY), 0o755)?;
     for (from, to) in FILES {
         install(&build::root().join(from), &root.join(to), 0o644)?;
     }
@@ -51,22 +91,70 @@ fn stage(root: &Path, binary: &Path, version: &str, architecture: &str) -> std::
     let helper = root.join("usr/sbin/mount.fuse.weft");
     fs::create_dir_all(helper.parent().unwrap_or(root))?;
     symlink("/usr/bin/weft", helper)?;
-    let control = root.join("DEBIAN/control");
-    fs::create_dir_all(control.parent().unwrap_or(root))?;
+    // Where nodes are, and what clients mount by: for root only.
+    for private in ["var/lib/weft", "etc/weft"] {
+        fs::create_dir_all(root.join(private))?;
+        fs::set_permissions(root.join(private), fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// What dpkg wants to know.
+fn control(root: &Path, version: &str, architecture: &str, glibc: &str) -> std::io::Result<()> {
+    let folder = root.join("DEBIAN");
+    let (sums, bytes) = sums(root)?;
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("md5sums"), sums)?;
+    for script in SCRIPTS {
+        install(&build::root().join("deploy/debian").join(script), &folder.join(script), 0o755)?;
+    }
+    let size = bytes.div_ceil(1024);
     fs::write(
-        control,
+        folder.join("control"),
         format!(
-            "Package: weft\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: weft\nSection: admin\n\
-             Priority: optional\nDepends: libc6, libgcc-s1\nRecommends: chrony\n\
-             Description: parallel file system\n \
-             Files striped over the disks of many machines, in one POSIX namespace. One binary is server, client\n \
-             and command line.\n"
+            "Package: weft\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: the authors of weft <weft@localhost>\n\
+             Installed-Size: {size}\nSection: admin\nPriority: optional\nDepends: libc6 (>= {glibc}), libgcc-s1\n\
+             Recommends: chrony | time-daemon\nSuggests: xfsprogs\nDescription: parallel file system\n \
+             Files striped over the disks of many machines, in one POSIX namespace.\n \
+             One binary is server, client and command line.\n"
         ),
     )
 }
 
-fn install(from: &Path, to: &PathBuf, mode: u32) -> std::io::Result<()> {
+/// The sums of all files as md5sum(1) writes them, and how many bytes the files have.
+fn sums(root: &Path) -> std::io::Result<(String, u64)> {
+    let files = FILES.iter().map(|(_, to)| *to).chain([BINARY]);
+    let mut bytes = 0;
+    let mut command = Command::new("md5sum");
+    command.current_dir(root);
+    for file in files {
+        bytes += fs::metadata(root.join(file))?.len();
+        command.arg(file);
+    }
+    let done = process::run_ok(&mut command, DEADLINE).map_err(std::io::Error::other)?;
+    Ok((done.stdout, bytes))
+}
+
+/// The newest version of glibc whose functions a program calls.
+fn needed_glibc(program: &[u8]) -> Option<String> {
+    const MARK: &[u8] = b"GLIBC_2.";
+    let version = |at: usize| {
+        let digits =
+            program[at + MARK.len()..].iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.');
+        let text: String = digits.map(|byte| char::from(*byte)).collect();
+        // The minor number, and what may come behind it (2.2.5).
+        text.split('.').next()?.parse::<u32>().ok()
+    };
+    let marks = program.windows(MARK.len()).enumerate().filter(|(_, bytes)| *bytes == MARK);
+    let newest = marks.filter_map(|(at, _)| version(at)).max()?;
+    Some(format!("2.{newest}"))
+}
+
+fn install(from: &Path, to: &Path, mode: u32) -> std::io::Result<()> {
     fs::create_dir_all(to.parent().unwrap_or(Path::new("/")))?;
     fs::copy(from, to)?;
     fs::set_permissions(to, fs::Permissions::from_mode(mode))
 }
+
+#[cfg(test)]
+mod tests;

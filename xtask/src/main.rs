@@ -47,7 +47,7 @@ enum Command {
     /// Copy a source tree into a mount, build in it, read it back, compare.
     Demo(demo::Options),
     /// Build a Debian package of the release binary, the units and the guide.
-    Deb,
+    Deb(deb::Options),
     /// Write the generated pages of docs/reference.
     Docs,
     /// Record what programs see on several mounts of one file system, and judge whether it is coherent.
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         Command::Sim(options) => sim::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Demo(options) => demo::run(&options),
-        Command::Deb => deb::run(),
+        Command::Deb(options) => deb::run(&options),
         Command::Docs => docs::run(),
         Command::History(command) => history::run(&command),
         Command::Helper(helper) => helper::run(&helper),

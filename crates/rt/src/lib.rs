@@ -32,6 +32,7 @@ mod executor;
 mod join;
 mod local;
 pub mod net;
+mod numa;
 mod op;
 pub mod ring;
 mod shared;
@@ -50,6 +51,7 @@ pub use disk::{
 pub use executor::block_on;
 pub use join::{join_all, spawn, yield_now};
 pub use local::{local, process_wide};
+pub use numa::NumaZone;
 pub use shared::SharedMemory;
-pub use thread::{CoreConfig, CoreGroup, pinned_cpu, start_core};
+pub use thread::{CoreConfig, CoreGroup, allowed_cpus, pinned_cpu, start_core};
 pub use timer::{sleep, timeout};

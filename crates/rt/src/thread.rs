@@ -80,15 +80,41 @@ pub fn pinned_cpu() -> Option<usize> {
 }
 
 fn pin_to(cpu: usize) {
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return;
+    // Only makes things faster: a refusal changes nothing.
+    let _ = keep_on(&[cpu]);
+}
+
+/// Keeps the calling thread, and those that it will start, on these CPUs.
+pub(crate) fn keep_on(cpus: &[usize]) -> io::Result<()> {
+    let set = cpu_set(cpus);
+    // SAFETY: the pointer is to a valid set of the size given; 0 names the calling thread.
+    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
-    // SAFETY: an all-zero cpu_set_t is the empty set; the index was checked; the size is the set's.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+}
+
+/// CPUs as the kernel takes them; those that it can't number are left out.
+pub(crate) fn cpu_set(cpus: &[usize]) -> libc::cpu_set_t {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as usize) {
+        // SAFETY: the index is below the size of the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
     }
+    set
+}
+
+/// The CPUs that the calling thread may run on, in ascending order.
+pub fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most the size that is given; 0 names the calling thread.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
+        return Vec::new();
+    }
+    // SAFETY: every index is below the size of the set.
+    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
 fn schedule_as_batch() {

@@ -13,6 +13,7 @@ mod logging;
 mod mount_options;
 mod mountpoint;
 mod node_config;
+mod numa;
 mod output;
 mod size;
 

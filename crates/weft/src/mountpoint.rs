@@ -42,9 +42,17 @@ pub fn prepare(mountpoint: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A mount point from the root directory. Only the parent is resolved where it must be: what a killed process left mounted can't be
-/// looked at.
+/// A mount point from the root directory. One of ours isn't looked at: its process may be gone, or stand still. Not even a slash at the end of
+/// its name is left, which would ask whether it is a directory.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
+    let plain: PathBuf =
+        std::path::absolute(path).map_err(|e| os_error(path.display(), &e))?.components().collect();
+    if let (Some(Ok(parent)), Some(name)) = (plain.parent().map(Path::canonicalize), plain.file_name()) {
+        let path = parent.join(name);
+        if is_ours(&path)? {
+            return Ok(path);
+        }
+    }
     if let Ok(resolved) = path.canonicalize() {
         return Ok(resolved);
     }

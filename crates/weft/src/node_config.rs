@@ -55,6 +55,9 @@ pub struct NodeConfig {
     /// Threads that serve connections; as many as there are CPUs.
     #[serde(default)]
     pub threads: Option<usize>,
+    /// The NUMA zone of this machine that it keeps to; it isn't bound unless one is named.
+    #[serde(default)]
+    pub numa: Option<u32>,
     /// Where administrators' programs reach it by HTTP; nowhere unless named.
     #[serde(default)]
     pub api: Vec<SocketAddr>,
@@ -75,6 +78,9 @@ pub struct TargetConfig {
     /// The pool that it joins when it is made.
     #[serde(default = "default_pool")]
     pub pool: String,
+    /// The NUMA zone that its disk is near. A process that is bound to another one doesn't serve it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
 }
 
 fn default_pool() -> String {
@@ -128,6 +134,8 @@ impl NodeConfig {
              protection = {protection:?}\n\
              # Threads that serve connections: one for each CPU.\n\
              # threads = 8\n\
+             # The NUMA zone that its CPUs and memory are taken from; of the targets, only those of other zones are left alone.\n\
+             # numa = 0\n\
              # Where programs administrate it: HTTP and JSON, described in docs/reference/openapi.json.\n\
              # api = [\"127.0.0.1:7580\"]\n",
             self.cluster,
@@ -150,16 +158,27 @@ impl NodeConfig {
 impl TargetConfig {
     fn render(&self) -> String {
         let value = |text: &str| toml::Value::String(text.to_string()).to_string();
-        format!("[[target]]\npath = {}\npool = {}\n", value(&self.path.to_string_lossy()), value(&self.pool))
+        let numa = self.numa.map_or_else(String::new, |zone| format!("numa = {zone}\n"));
+        let (path, pool) = (value(&self.path.to_string_lossy()), value(&self.pool));
+        format!("[[target]]\npath = {path}\npool = {pool}\n{numa}")
     }
 
     /// Adds the directory to the node's file; it may be there already.
+    ///
+    /// # Errors
+    /// `EEXIST` when it is there with another NUMA zone.
     pub fn append(&self, dir: &Path) -> Result<()> {
         let config = NodeConfig::read(dir)?;
-        if config.targets.iter().any(|target| target.path == self.path) {
-            return Ok(());
-        }
         let path = path(dir);
+        if let Some(known) = config.targets.iter().find(|target| target.path == self.path) {
+            if self.numa.is_none() || self.numa == known.numa {
+                return Ok(());
+            }
+            let zone = known.numa.map_or_else(|| "none".into(), |zone| zone.to_string());
+            let message = format!("{} is a target already, and its NUMA zone is {zone}", self.path.display());
+            let hint = format!("change numa of the target in {}, and start the node again", path.display());
+            return Err(Error::new(Errno::EEXIST, message).hint(hint));
+        }
         let text = fs::read_to_string(&path).map_err(|e| os_error(path.display(), &e))?;
         write_whole(&path, &format!("{text}{}", self.render()), 0o644)
     }
@@ -338,6 +357,7 @@ mod tests {
             networks: vec!["10.0.0.0/8,fd00::/8".into()],
             protection: Protection::Authenticated,
             threads: None,
+            numa: None,
             api: vec![],
             durability: Default::default(),
             targets: vec![],
@@ -351,14 +371,25 @@ mod tests {
         assert_eq!(NodeConfig::read(dir).unwrap_err().errno, Errno::ENOENT);
         sample().create(dir, "scratch \"1\"").unwrap();
         assert_eq!(NodeConfig::read(dir).unwrap(), sample());
-        let target = TargetConfig { path: "/disk \"1\"".into(), pool: "nvme".into() };
+        let target = TargetConfig { path: "/disk \"1\"".into(), pool: "nvme".into(), numa: Some(1) };
         target.append(dir).unwrap();
         target.append(dir).unwrap();
         let text = fs::read_to_string(path(dir)).unwrap();
         assert!(text.lines().count() < 30, "{text}");
-        assert_eq!(NodeConfig::read(dir).unwrap().targets, [target]);
+        assert_eq!(NodeConfig::read(dir).unwrap().targets, std::slice::from_ref(&target));
+        let elsewhere = TargetConfig { numa: Some(0), ..target };
+        assert_eq!(elsewhere.append(dir).unwrap_err().errno, Errno::EEXIST);
         fs::write(path(dir), text + "mood = \"good\"\n").unwrap();
         assert_eq!(NodeConfig::read(dir).unwrap_err().errno, Errno::EINVAL);
+    }
+
+    #[test]
+    fn the_example_is_understood() {
+        let base = tempfile::tempdir().unwrap();
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/node.toml");
+        fs::copy(example, path(base.path())).unwrap();
+        let read = NodeConfig::read(base.path()).unwrap();
+        assert_eq!((read.numa, read.targets.len(), read.targets[0].numa), (Some(0), 1, Some(0)));
     }
 
     #[test]

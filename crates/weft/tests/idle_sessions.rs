@@ -1,16 +1,20 @@
-//! What clients that do nothing cost a node: 200 sessions with two connections each, and 10,000 open files.
+//! What clients that do nothing cost the servers: 200 sessions with two connections each, and 10,000 open files; of a node that does everything,
+//! and of four processes together that share it.
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
-use client::{Client, ClientOptions, Handle};
+use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
 use identity::Credentials;
 use identity::tls::Strangers;
-use net::{Channel, ClientIdentity, Peer, PeerOptions, Security, StorageChannels, Tls, WhenOffline};
-use rt::CoreConfig;
+use net::{
+    Channel, ClientIdentity, MetaChannels, Peer, PeerOptions, Security, StorageChannels, Tls, WhenOffline,
+};
+use rt::{CoreConfig, IoBuf};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, RwLock, mpsc};
+use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use types::{InodeId, MapHandle, SessionId};
@@ -18,6 +22,10 @@ use wire::{MgmtReply, MgmtRequest};
 
 const SESSIONS: u64 = 200;
 const FILES_OF_SESSION: usize = 50;
+
+/// Of so many files one has content on targets, of this many bytes: more than what lies beside an inode.
+const WRITTEN: usize = 5;
+const CONTENT_BYTES: usize = 16 << 10;
 
 /// What all of it may cost the servers, bytes.
 const MAX_COST: u64 = 200 << 20;
@@ -27,7 +35,7 @@ const MAX_COST: u64 = 200 << 20;
 const MAX_COST_OF_CONNECTION: u64 = 56 << 10;
 
 /// Generous: machines that test are busy.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Deserialize)]
 struct ClusterFile {
@@ -35,18 +43,20 @@ struct ClusterFile {
     credentials: String,
 }
 
-/// A node with all services in a process of its own.
-struct Node {
-    process: Child,
+/// The processes of a cluster; the first is management's.
+struct Cluster {
+    processes: Vec<Child>,
     dir: PathBuf,
     address: SocketAddr,
-    _base: tempfile::TempDir,
+    base: tempfile::TempDir,
 }
 
-impl Drop for Node {
+impl Drop for Cluster {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 
@@ -57,26 +67,46 @@ fn weft(arguments: &[&str], dir: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-impl Node {
-    fn start() -> Node {
+impl Cluster {
+    /// Starts management with `first`, and a process for each of the `others`.
+    fn start(first: &str, others: &[&str]) -> Cluster {
         let base = tempfile::tempdir().unwrap();
-        let dir = base.path().join("node");
+        let dir = base.path().join("node-0");
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        weft(&["cluster", "init", "--name", "idle", "--listen", &address.to_string()], &dir);
-        weft(&["target", "add", base.path().join("target").to_str().unwrap()], &dir);
-        let mut serve = Command::new(env!("CARGO_BIN_EXE_weft"));
-        serve.args(["serve", "--dir"]).arg(&dir).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = serve.spawn().unwrap();
-        let node = Node { process, dir, address, _base: base };
-        node.wait_for("health");
-        node
+        weft(
+            &["cluster", "init", "--name", "idle", "--listen", &address.to_string(), "--roles", first],
+            &dir,
+        );
+        let mut cluster = Cluster { processes: Vec::new(), dir: dir.clone(), address, base };
+        cluster.serve(&dir, first);
+        for (number, roles) in (1..).zip(others) {
+            let token = weft(&["cluster", "token"], &dir);
+            let node = cluster.base.path().join(format!("node-{number}"));
+            let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+            let name = format!("node-{number}");
+            let join = ["node", "join", token.trim(), "--roles", roles, "--name", &name, "--listen", &listen];
+            weft(&join, &node);
+            cluster.serve(&node, roles);
+        }
+        cluster.wait_for("health", &dir);
+        cluster
     }
 
-    fn wait_for(&self, command: &str) {
+    fn serve(&mut self, dir: &Path, roles: &str) {
+        if roles.contains("storage") {
+            weft(&["target", "add", dir.with_extension("target").to_str().unwrap()], dir);
+        }
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_weft"));
+        serve.args(["serve", "--dir"]).arg(dir).stdout(Stdio::null()).stderr(Stdio::null());
+        self.processes.push(serve.spawn().unwrap());
+        self.wait_for("status", dir);
+    }
+
+    fn wait_for(&self, command: &str, dir: &Path) {
         let began = Instant::now();
         loop {
             let mut asked = Command::new(env!("CARGO_BIN_EXE_weft"));
-            let answer = asked.args([command, "--dir"]).arg(&self.dir).output().unwrap();
+            let answer = asked.args([command, "--dir"]).arg(dir).output().unwrap();
             if answer.status.success() {
                 return;
             }
@@ -85,11 +115,14 @@ impl Node {
         }
     }
 
-    /// Bytes of the process that are in memory.
+    /// Bytes of the processes that are in memory.
     fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+        let of_process = |process: &Child| {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+            let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+        };
+        self.processes.iter().map(of_process).sum()
     }
 
     fn cluster_file(&self) -> ClusterFile {
@@ -103,13 +136,20 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
     let tls = Tls::member(&credentials, identity::Protection::Encrypted, Strangers::Refused).unwrap();
     let name = format!("client {number}");
     let identity = ClientIdentity { cluster: file.cluster.clone(), name, client: 1 + number };
-    let options = PeerOptions {
-        security: Security::Tls(tls),
-        timeout: PATIENCE,
-        ..PeerOptions::new("node 1", vec![address], identity)
-    };
-    let peer = Peer::new(options);
-    let management: Channel<MgmtRequest, MgmtReply> = Channel::remote(peer.clone());
+    // One for each process, whatever it is asked.
+    let known: Mutex<BTreeMap<SocketAddr, Arc<Peer>>> = Mutex::default();
+    let peer_at = Arc::new(move |address: SocketAddr| {
+        let make = || {
+            let options = PeerOptions {
+                security: Security::Tls(tls.clone()),
+                timeout: PATIENCE,
+                ..PeerOptions::new(format!("node at {address}"), vec![address], identity.clone())
+            };
+            Peer::new(options)
+        };
+        known.lock().unwrap().entry(address).or_insert_with(make).clone()
+    });
+    let management: Channel<MgmtRequest, MgmtReply> = Channel::remote(peer_at(address));
     let attach = MgmtRequest::Attach {
         cluster: file.cluster.clone(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -119,12 +159,14 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
         panic!("client {number} isn't let in")
     };
     let map: MapHandle = Arc::new(RwLock::new(map));
-    let to = peer.clone();
-    let connect = Box::new(move |_: &types::Node| Channel::remote(to.clone()));
+    let address_of = |node: &types::Node| node.addresses[0].parse::<SocketAddr>().unwrap();
+    let at = peer_at.clone();
+    let to_meta = Box::new(move |node: &types::Node| Channel::remote(at(address_of(node))));
+    let to_storage = Box::new(move |node: &types::Node| Channel::remote(peer_at(address_of(node))));
     let client = Client::new(ClientOptions {
         session: SessionId(0x1000 + number),
-        meta: Channel::remote(peer).into(),
-        storage: StorageChannels::mapped(map.clone(), WhenOffline::Try, connect),
+        meta: MetaChannels::mapped(map.clone(), to_meta),
+        storage: StorageChannels::mapped(map.clone(), WhenOffline::Try, to_storage),
         map,
         server_cache: true,
         alone: false,
@@ -134,85 +176,119 @@ async fn session(file: &ClusterFile, address: SocketAddr, number: u64) -> Arc<Cl
     client
 }
 
+const ROOT: types::Credentials = types::Credentials { uid: 0, gid: 0, pid: 1 };
+
+/// Opens files in a folder of its own, which may be on any metadata service, and writes some that lie on targets.
 async fn open_files(client: &Client, number: u64, handles: &mut Vec<Arc<Handle>>) {
+    let folder = format!("folder-{number}");
+    let folder = client.mkdir(ROOT, InodeId::ROOT, folder.as_bytes(), 0o755, 0).await.unwrap().ino;
     for file in 0..FILES_OF_SESSION {
-        let name = format!("file-{number}-{file}");
-        let me = types::Credentials { uid: 0, gid: 0, pid: 1 };
-        let made = client.create(me, InodeId::ROOT, name.as_bytes(), 0o644, 0, 0o2).await;
-        handles.push(made.unwrap().1);
+        let made = client.create(ROOT, folder, format!("file-{file}").as_bytes(), 0o644, 0, 0o2).await;
+        let handle = made.unwrap().1;
+        if file % WRITTEN == 0 {
+            let content = IoBuf::from_slice(&[1; CONTENT_BYTES]);
+            client.write(&handle, 0, content, WriteHow::default()).await.unwrap();
+        }
+        handles.push(handle);
     }
 }
 
-#[test]
-fn idle_sessions_and_open_files_cost_little() {
-    let node = Node::start();
-    let (file, address) = (node.cluster_file(), node.address);
-    let before = node.resident();
+/// What was measured, bytes above what the processes had at first.
+struct Cost {
+    of_sessions: u64,
+    in_all: u64,
+}
 
+fn measure(cluster: &Cluster) -> Cost {
+    let (file, address) = (cluster.cluster_file(), cluster.address);
+    let before = cluster.resident();
     let (clients_made, clients) = mpsc::channel();
     let (files_opened, opened) = mpsc::channel();
     let (finish, finished) = mpsc::channel::<()>();
     let (open, open_now) = mpsc::channel::<()>();
-    let first =
-        rt::start_core(CoreConfig { name: "first".into(), ..CoreConfig::default() }, move || async move {
-            let mut all = Vec::new();
-            for number in 0..SESSIONS {
-                all.push(session(&file, address, number).await);
-            }
-            clients_made.send(all.clone()).unwrap();
-            // Meanwhile the clients go on with what they do in the background.
-            while open_now.try_recv().is_err() {
-                rt::sleep(Duration::from_millis(50)).await;
-            }
-            let mut handles = Vec::new();
-            for (number, client) in (0..).zip(&all) {
-                open_files(client, number, &mut handles).await;
-            }
-            files_opened.send(handles.len()).unwrap();
-            while finished.try_recv().is_err() {
-                rt::sleep(Duration::from_millis(50)).await;
-            }
-        });
+    let config = |name: &str| CoreConfig { name: name.into(), ..CoreConfig::default() };
+    let first = rt::start_core(config("first"), move || async move {
+        let mut all = Vec::new();
+        for number in 0..SESSIONS {
+            all.push(session(&file, address, number).await);
+        }
+        clients_made.send(all.clone()).unwrap();
+        // Meanwhile the clients go on with what they do in the background.
+        until(&open_now).await;
+        let mut handles = Vec::new();
+        for (number, client) in (0..).zip(&all) {
+            open_files(client, number, &mut handles).await;
+        }
+        files_opened.send(handles.clone()).unwrap();
+        until(&finished).await;
+    });
     let first = first.unwrap();
     let all: Vec<Arc<Client>> = clients.recv_timeout(PATIENCE).unwrap();
 
     // The second core of each client connects, too, and stays.
     let (connected, second_connected) = mpsc::channel();
     let (leave, left) = mpsc::channel::<()>();
-    let second =
-        rt::start_core(CoreConfig { name: "second".into(), ..CoreConfig::default() }, move || async move {
-            for client in &all {
-                client
-                    .lookup(types::Credentials { uid: 0, gid: 0, pid: 1 }, InodeId::ROOT, b"nothing")
-                    .await
-                    .unwrap_err();
+    let (read, read_now) = mpsc::channel::<Vec<Arc<Handle>>>();
+    let second = rt::start_core(config("second"), move || async move {
+        for client in &all {
+            client.lookup(ROOT, InodeId::ROOT, b"nothing").await.unwrap_err();
+        }
+        connected.send(()).unwrap();
+        let handles = until(&read_now).await;
+        for (client, opened) in all.iter().zip(handles.chunks(FILES_OF_SESSION)) {
+            for handle in opened.iter().step_by(WRITTEN) {
+                let content = IoBuf::from_slice(&[0; CONTENT_BYTES]);
+                assert_eq!(client.read(handle, 0, content, ReadHow::default()).await.unwrap(), CONTENT_BYTES);
             }
-            connected.send(()).unwrap();
-            while left.try_recv().is_err() {
-                rt::sleep(Duration::from_millis(50)).await;
-            }
-        });
+        }
+        connected.send(()).unwrap();
+        until(&left).await;
+    });
     let second = second.unwrap();
     second_connected.recv_timeout(PATIENCE).unwrap();
-    let with_sessions = node.resident();
+    let with_sessions = cluster.resident();
 
     open.send(()).unwrap();
-    let files = opened.recv_timeout(PATIENCE).unwrap();
-    let with_files = node.resident();
-    assert_eq!(files, SESSIONS as usize * FILES_OF_SESSION);
-
-    let of_connections = with_sessions.saturating_sub(before);
-    let in_all = with_files.saturating_sub(before);
-    println!(
-        "{SESSIONS} sessions: {} KiB, {} KiB a connection; with {files} open files: {} KiB",
-        of_connections >> 10,
-        (of_connections / (2 * SESSIONS)) >> 10,
-        in_all >> 10,
-    );
-    assert!(of_connections / (2 * SESSIONS) <= MAX_COST_OF_CONNECTION, "{of_connections} bytes");
-    assert!(in_all <= MAX_COST, "{in_all} bytes");
+    let handles = opened.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(handles.len(), SESSIONS as usize * FILES_OF_SESSION);
+    read.send(handles).unwrap();
+    second_connected.recv_timeout(PATIENCE).unwrap();
+    let with_files = cluster.resident();
     finish.send(()).unwrap();
     leave.send(()).unwrap();
     first.join().unwrap();
     second.join().unwrap();
+    Cost { of_sessions: with_sessions.saturating_sub(before), in_all: with_files.saturating_sub(before) }
+}
+
+/// Waits for a word of another thread, without holding up the tasks of this core.
+async fn until<T>(told: &mpsc::Receiver<T>) -> T {
+    loop {
+        match told.try_recv() {
+            Ok(word) => return word,
+            Err(_) => rt::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+#[test]
+fn idle_sessions_and_open_files_cost_little() {
+    let cost = measure(&Cluster::start("mgmt,meta,storage", &[]));
+    let of_connection = cost.of_sessions / (2 * SESSIONS);
+    println!("{SESSIONS} sessions: {} KiB, {of_connection} bytes a connection", cost.of_sessions >> 10);
+    println!("with {} open files: {} KiB", SESSIONS as usize * FILES_OF_SESSION, cost.in_all >> 10);
+    assert!(of_connection <= MAX_COST_OF_CONNECTION, "{of_connection} bytes");
+    assert!(cost.in_all <= MAX_COST, "{} bytes", cost.in_all);
+}
+
+/// Management and metadata, metadata, and two of storage: each client has connections to all.
+#[test]
+fn they_cost_little_where_several_processes_share_the_work() {
+    let cost = measure(&Cluster::start("mgmt,meta", &["meta", "storage", "storage"]));
+    println!(
+        "{SESSIONS} sessions: {} KiB, with open files: {} KiB",
+        cost.of_sessions >> 10,
+        cost.in_all >> 10
+    );
+    assert!(cost.in_all <= MAX_COST, "{} bytes", cost.in_all);
 }

@@ -8,7 +8,7 @@ mod turns;
 use crate::sys;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use load::{CHANGING_FILES, LOG_RECORD_BYTES, Promise, SLOT_BYTES, SLOTS, names};
 pub use lock::LockKind;
@@ -60,6 +60,17 @@ pub enum Helper {
         #[arg(long)]
         seed: u64,
     },
+    /// Wait for the end of standard input, and create empty files.
+    Create {
+        /// Folder to create them in.
+        dir: PathBuf,
+        /// Start of each name.
+        #[arg(long)]
+        id: u64,
+        /// How many.
+        #[arg(long)]
+        files: u64,
+    },
     /// Write a file through a shared mapping and leave without unmapping or closing.
     MapWrite {
         /// File to write.
@@ -77,6 +88,7 @@ pub fn run(helper: &Helper) -> Result<(), String> {
         Helper::Lock { file, kind } => lock::run(file, *kind),
         Helper::Append { file, id, lines } => append(file, *id, *lines),
         Helper::Turns { file, outside, kind, turns, seed } => turns::run(file, outside, *kind, *turns, *seed),
+        Helper::Create { dir, id, files } => create(dir, *id, *files),
         Helper::MapWrite { file, length } => map_write(file, *length),
     }
     .map_err(|error| error.to_string())
@@ -105,4 +117,10 @@ fn map_write(path: &PathBuf, length: usize) -> io::Result<()> {
     let mut mapping = sys::Mapping::new(&file, length, libc::MAP_SHARED)?;
     mapping.write(0, &mapped_content(length));
     std::process::exit(0);
+}
+
+/// Creates files one after another, when it is told.
+fn create(dir: &Path, id: u64, files: u64) -> io::Result<()> {
+    io::read_to_string(io::stdin())?;
+    (0..files).try_for_each(|number| File::create_new(dir.join(format!("{id}-{number}"))).map(drop))
 }

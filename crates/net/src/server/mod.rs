@@ -90,8 +90,11 @@ impl Server {
         let server = Server { shared: shared.clone(), addresses, threads: CoreGroup::default() };
         // The first core accepts for all.
         let mut listeners = Some(listeners);
+        // A process may be kept to some CPUs, those of a NUMA zone for example.
+        let cpus = rt::allowed_cpus();
         for index in 0..shared.cores() {
-            let config = CoreConfig { name: format!("weft-net-{index}"), cpu: Some(index), batch: true };
+            let cpu = cpus.get(index).copied();
+            let config = CoreConfig { name: format!("weft-net-{index}"), cpu, batch: true };
             let (shared, listeners) = (shared.clone(), listeners.take().unwrap_or_default());
             let started = server.threads.start(config, move || run_core(shared, index, listeners));
             // On failure the server is dropped, which stops what has started.

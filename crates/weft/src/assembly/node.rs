@@ -112,6 +112,7 @@ impl NodePlan {
             addresses: self.config.addresses.clone(),
             roles: self.config.roles.clone(),
             targets: self.config.targets.clone(),
+            numa: self.config.numa,
         }
     }
 }

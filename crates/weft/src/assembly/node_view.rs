@@ -85,6 +85,7 @@ impl NodeView {
             transport: String::new(),
             durability: value_name(self.config.durability),
             read_only: false,
+            numa: self.config.numa,
             epoch: self.map().epoch.0,
             capacity: df.capacity,
             used: df.used,
@@ -96,6 +97,13 @@ impl NodeView {
 
     fn targets(&self) -> Vec<TargetStatus> {
         let map = self.map();
+        // The file, since targets may have been added since the start.
+        let own = NodeConfig::read(&self.dir).map_or(vec![], |config| config.targets);
+        let zone = |t: &types::Target| {
+            let here =
+                |own: &&TargetConfig| t.node == self.config.node && own.path.to_string_lossy() == t.path;
+            own.iter().find(here)?.numa
+        };
         let status = |t: &types::Target| TargetStatus {
             id: t.id,
             pool: map.pool(t.pool).map(|p| p.name.clone()).unwrap_or_default(),
@@ -103,6 +111,7 @@ impl NodeView {
                 Some(node) => format!("{}:{}", node.name, t.path),
                 None => t.path.clone(),
             },
+            numa: zone(t),
             state: t.state,
             class: t.class,
             capacity: t.capacity,

@@ -4,6 +4,7 @@ use super::follow::{current_map, out_of_turn};
 use super::peers::MgmtChannel;
 use super::stores::{make_target, open_target, refusal};
 use crate::node_config::TargetConfig;
+use crate::numa;
 use chunkstore::{Identity, Store};
 use identity::{CAPABILITY_VALIDITY_S, CapabilityKeys, CapabilityRing};
 use mgmt::limits::HEARTBEAT_INTERVAL;
@@ -35,6 +36,8 @@ pub struct StorageOptions {
     pub roles: Vec<Role>,
     /// Directories that hold data or are to.
     pub targets: Vec<TargetConfig>,
+    /// The NUMA zone that this process is bound to.
+    pub numa: Option<u32>,
 }
 
 /// A node's targets and how it stands with management.
@@ -99,6 +102,7 @@ impl StorageNode {
 
     /// Opens a target; makes it if the directory is empty and nothing is known of it.
     async fn open_one(&self, target: &TargetConfig) -> Result<TargetId> {
+        numa::require_same(self.options.numa, target)?;
         let path = target.path.to_string_lossy().into_owned();
         let identity = match Store::identify(&target.path).await.map_err(refusal)? {
             Some(identity) => {

@@ -157,6 +157,9 @@ pub struct ServeArgs {
     /// Directory of the node
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
+    /// NUMA zone to take CPUs and memory from; targets of other zones are left alone [default: numa in node.toml, or none]
+    #[arg(long, value_name = "ZONE")]
+    pub numa: Option<u32>,
     /// Return when it serves, and go on in the background
     #[arg(long)]
     pub detach: bool,
@@ -202,6 +205,9 @@ pub struct TargetAddArgs {
     /// Pool that it joins; made if it isn't there
     #[arg(long, value_name = "NAME", default_value = mgmt::DEFAULT_POOL.1)]
     pub pool: String,
+    /// NUMA zone that its disk is near: a process bound to another zone doesn't serve it
+    #[arg(long, value_name = "ZONE")]
+    pub numa: Option<u32>,
     #[command(flatten)]
     pub query: QueryArgs,
 }
@@ -366,6 +372,9 @@ impl ServeArgs {
     /// The command line that means the same.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec!["serve".into(), "--dir".into(), self.dir.clone().into()];
+        if let Some(zone) = self.numa {
+            line.extend(["--numa".into(), zone.to_string().into()]);
+        }
         let flags = [("--detach", self.detach), ("--detached", self.detached)];
         line.extend(flags.iter().filter(|(_, set)| *set).map(|(name, _)| OsString::from(name)));
         line
@@ -402,9 +411,12 @@ impl MountArgs {
 pub struct UmountArgs {
     /// Where it is mounted
     pub mountpoint: PathBuf,
-    /// Even if it is in use or its servers don't answer: open files get errors
+    /// Even if it is in use, or client or servers don't answer: open files get errors
     #[arg(long)]
     pub force: bool,
+    /// The process that may have to be left behind in the kernel
+    #[arg(long, hide = true)]
+    pub bare: bool,
 }
 
 #[cfg(test)]
@@ -425,7 +437,7 @@ mod tests {
         let line = "weft mount /c /m --timeout 7 --read-only --transport dev --no-shared-memory --network ::/0 --network 10.0.0.0/8 --log /l --foreground";
         let Ok(Command::Mount(args)) = parse(line) else { panic!("{line}") };
         assert!(matches!(again(args.to_arguments()), Command::Mount(same) if same == args));
-        let line = "weft serve --dir d --detach";
+        let line = "weft serve --dir d --numa 1 --detach";
         let Ok(Command::Serve(args)) = parse(line) else { panic!("{line}") };
         assert!(matches!(again(args.to_arguments()), Command::Serve(same) if same == args));
     }
@@ -437,7 +449,7 @@ mod tests {
             "weft cluster token --client --json",
             "weft node join TOKEN --roles storage,meta --dir d --listen [::]:7501 --address 10.0.0.1:7501",
             "weft node set 2 --name oss1",
-            "weft target add /disk --pool nvme --dir d",
+            "weft target add /disk --pool nvme --numa 1 --dir d",
             "weft target set 3 --drain on --pool p",
             "weft target drain 3 --wait",
             "weft pool set a --name b",

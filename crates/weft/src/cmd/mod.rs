@@ -17,6 +17,7 @@ mod status;
 mod target_add;
 mod target_drain;
 mod target_list;
+mod umount;
 mod up;
 
 use crate::cli::{Command, EntryCommand};
@@ -35,7 +36,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Node(command) => manage::node(command),
         Command::Serve(args) => serve::run(&args),
         Command::Mount(args) => mount::run(&args),
-        Command::Umount(args) => mount::umount(&args),
+        Command::Umount(args) => umount::run(&args),
         Command::Target(command) => manage::target(command),
         Command::Pool(command) => manage::pool(command),
         Command::Meta(command) => manage::meta(command),

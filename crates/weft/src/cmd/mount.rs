@@ -1,13 +1,12 @@
-//! `weft mount` and `weft umount`.
+//! `weft mount`.
 
 use crate::assembly::{MountProcess, unreachable};
-use crate::cli::{MountArgs, UmountArgs};
+use crate::cli::MountArgs;
 use crate::node_config::ClusterFile;
 use crate::output::os_error;
 use crate::{detach, logging, mountpoint};
-use rustix::mount::{UnmountFlags, unmount};
 use std::path::{Path, PathBuf};
-use types::{Errno, Error, Result};
+use types::Result;
 
 /// Where logs of mounts go when they can.
 const LOG_DIR: &str = "/var/log/weft";
@@ -73,35 +72,4 @@ fn log_of(args: &MountArgs) -> PathBuf {
         Ok(()) => Path::new(LOG_DIR).join(format!("{name}.log")),
         Err(_) => std::env::temp_dir().join(format!("weft-{name}.log")),
     }
-}
-
-/// Unmounts. Without force it is an ordinary umount; with force nothing can hold it up.
-pub fn umount(args: &UmountArgs) -> Result<()> {
-    let path = mountpoint::resolve(&args.mountpoint)?;
-    if !mountpoint::is_ours(&path)? {
-        return Err(Error::new(
-            Errno::EINVAL,
-            format!("no weft file system is mounted at {}", path.display()),
-        )
-        .hint("findmnt -t fuse.weft shows all"));
-    }
-    if !args.force {
-        return unmount(&path, UnmountFlags::empty()).map_err(|e| {
-            let hint = match e {
-                rustix::io::Errno::BUSY => "fuser -vm shows who uses it; --force unmounts it all the same",
-                rustix::io::Errno::PERM => "run as root",
-                _ => "weft umount --force",
-            };
-            os_error(format_args!("can't unmount {}", path.display()), &e.into()).hint(hint)
-        });
-    }
-    // The kernel answers everything that is under way, and everything to come, with an error.
-    if let Some(control) = mountpoint::abort_file(&path)?
-        && let Err(e) = std::fs::write(&control, "1")
-    {
-        tracing::debug!("{}: {e}", control.display());
-    }
-    unmount(&path, UnmountFlags::FORCE | UnmountFlags::DETACH).map_err(|e| {
-        os_error(format_args!("can't unmount {}", path.display()), &e.into()).hint("run as root")
-    })
 }

@@ -5,7 +5,7 @@ use crate::assembly::NodeProcess;
 use crate::cli::ServeArgs;
 use crate::node_config::NodeConfig;
 use crate::output::{os_error, print};
-use crate::{detach, logging};
+use crate::{detach, logging, numa};
 use mgmt::{StateDir, StatePaths};
 use types::Result;
 
@@ -48,7 +48,10 @@ fn start(args: &ServeArgs, opened: impl FnOnce(&StateDir) -> Result<()>) -> Resu
     logging::init();
     // What is stored is everybody's data: only mounts decide who may see what.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let config = NodeConfig::read(&args.dir)?;
+    let mut config = NodeConfig::read(&args.dir)?;
+    config.numa = args.numa.or(config.numa);
+    // Before there are threads: those that are started stay where their starter was.
+    config.numa.map_or(Ok(()), numa::bind)?;
     let state = StateDir::open(&args.dir)?;
     opened(&state)?;
     NodeProcess::start(state, config)

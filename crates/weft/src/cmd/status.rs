@@ -55,6 +55,7 @@ pub fn screen(status: &ClusterStatus) -> String {
             ),
         ),
         ("map epoch", status.epoch.to_string()),
+        ("NUMA zone", status.numa.map_or_else(|| "-".into(), |zone| format!("bound to {zone}"))),
     ]);
     format!("{head}\n{}", targets_table(&status.targets))
 }

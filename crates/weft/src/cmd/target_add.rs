@@ -3,6 +3,7 @@
 use crate::cli::TargetAddArgs;
 use crate::control::{Control, Request};
 use crate::node_config::{NodeConfig, TargetConfig};
+use crate::numa;
 use crate::output::{os_error, print, print_json};
 use mgmt::{check_name, require_target_or_vacant};
 use serde::Serialize;
@@ -14,6 +15,7 @@ struct Added {
     target: Option<TargetId>,
     path: std::path::PathBuf,
     pool: String,
+    numa: Option<u32>,
 }
 
 /// Adds it.
@@ -30,10 +32,12 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
     };
     check_name("pool", &args.pool)?;
     require_target_or_vacant(&path)?;
-    let target = TargetConfig { path: path.clone(), pool: args.pool.clone() };
+    let target = TargetConfig { path: path.clone(), pool: args.pool.clone(), numa: args.numa };
+    args.numa.map_or(Ok(()), |zone| numa::find(zone).map(drop))?;
     let added = match Control::connect(&dir)? {
         Some(mut control) => Some(control.exchange(Request::AddTarget { target })?),
         None => {
+            numa::require_same(config.numa, &target)?;
             target.append(&dir)?;
             None
         }
@@ -44,7 +48,12 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
         None => format!("{shown} becomes a target of pool {pool} when the node is started\n"),
     };
     if args.query.json {
-        return print_json(&Added { target: added, path: path.clone(), pool: args.pool.clone() });
+        return print_json(&Added {
+            target: added,
+            path: path.clone(),
+            pool: args.pool.clone(),
+            numa: args.numa,
+        });
     }
     print(&text);
     Ok(())

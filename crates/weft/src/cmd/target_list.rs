@@ -38,6 +38,7 @@ pub fn targets_table(targets: &[TargetStatus]) -> String {
             format_size(t.used),
             format_size(t.free),
             t.operations.to_string(),
+            t.numa.map_or_else(|| "-".into(), |zone| zone.to_string()),
             t.path.clone(),
         ]
     };
@@ -49,6 +50,7 @@ pub fn targets_table(targets: &[TargetStatus]) -> String {
         ("USED", Align::Right),
         ("FREE", Align::Right),
         ("OPS", Align::Right),
+        ("NUMA", Align::Right),
         ("PATH", Align::Left),
     ];
     table(heading, &targets.iter().map(row).collect::<Vec<_>>())

@@ -69,6 +69,9 @@ pub struct ClusterStatus {
     pub transport: String,
     pub durability: String,
     pub read_only: bool,
+    /// The NUMA zone that the process is bound to.
+    #[serde(default)]
+    pub numa: Option<u32>,
     /// Version of the cluster map.
     pub epoch: u64,
     pub capacity: u64,
@@ -102,6 +105,9 @@ pub struct TargetStatus {
     pub id: TargetId,
     pub pool: String,
     pub path: String,
+    /// The NUMA zone that its disk is near, as far as this node's own file says so.
+    #[serde(default)]
+    pub numa: Option<u32>,
     pub state: TargetState,
     pub class: CapacityClass,
     pub capacity: u64,

@@ -259,6 +259,20 @@ impl Cluster {
         self.run(node, &self.commands.umount(&self.mount(client), force)).map(drop)
     }
 
+    /// An ordinary unmount ends although the client does nothing, says so, and leaves the mount as it is.
+    fn ensure_umount_gives_up(&self, client: usize) -> TestResult {
+        let mount = self.mount(client);
+        // A slash at the end of the name mustn't make anybody look into the mount.
+        let named = PathBuf::from(format!("{}/", mount.display()));
+        let mut command = self.node(Part::Client(client)).command(self.commands.weft());
+        let ended = process::run(command.args(self.commands.umount(&named, false)), COMMAND_DEADLINE)?;
+        let said =
+            ended.code() == 1 && ended.stderr.contains("doesn't answer") && ended.stderr.contains("--force");
+        ensure!(said, "umount of a client that is stopped: {ended:?}");
+        ensure!(mounts::find(&mount).is_some(), "{} isn't mounted any more", mount.display());
+        Ok(())
+    }
+
     /// The mount has gone, and so does its process, by itself.
     fn ensure_client_ends(&mut self, client: usize) -> TestResult {
         let mount = self.mount(client);
@@ -313,6 +327,7 @@ fn unmounts_end(stage: &Stage) -> TestResult {
             cluster.ensure_client_ends(1)?;
             // The client itself stands still, too.
             cluster.strike(Part::Client(2), Fault::Stopped)?;
+            cluster.ensure_umount_gives_up(2)?;
             cluster.umount(2, true)?;
             cluster.mend(Part::Client(2), Fault::Stopped)?;
             cluster.ensure_client_ends(2)

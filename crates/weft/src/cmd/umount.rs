@@ -1,0 +1,157 @@
+//! `weft umount`: it always ends.
+//!
+//! An ordinary unmount waits in the kernel until everything is written, and can't be interrupted there. The client makes that end, whatever
+//! has become of its servers; but nobody does when the client itself stands still. So another process is sent into the kernel, and left
+//! there when the client doesn't answer any more.
+
+use crate::cli::UmountArgs;
+use crate::control::{Control, PeerInfo, Request};
+use crate::mountpoint;
+use crate::output::os_error;
+use rustix::mount::{UnmountFlags, unmount};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use types::{Errno, Error, Result};
+
+/// How long a client may take to say that it is there. It does so on a thread that has nothing else to do: only a machine that is very busy
+/// lets it wait.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How often the client is asked while the unmount is under way.
+const ASK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether the unmount has ended: a small part of what one takes.
+const POLL: Duration = Duration::from_millis(2);
+
+/// Unmounts. Without force it is an ordinary umount; with force nothing can hold it up.
+pub fn run(args: &UmountArgs) -> Result<()> {
+    if args.bare {
+        let ended = unmount(&args.mountpoint, UnmountFlags::empty());
+        std::process::exit(ended.map_or_else(|e| e.raw_os_error(), |()| 0));
+    }
+    let path = mountpoint::resolve(&args.mountpoint)?;
+    if !mountpoint::is_ours(&path)? {
+        return Err(Error::new(
+            Errno::EINVAL,
+            format!("no weft file system is mounted at {}", path.display()),
+        )
+        .hint("findmnt -t fuse.weft shows all"));
+    }
+    if args.force { by_force(&path) } else { in_order(&path) }
+}
+
+fn by_force(path: &Path) -> Result<()> {
+    // The kernel answers everything that is under way, and everything to come, with an error.
+    if let Some(control) = mountpoint::abort_file(path)?
+        && let Err(e) = std::fs::write(&control, "1")
+    {
+        tracing::debug!("{}: {e}", control.display());
+    }
+    unmount(path, UnmountFlags::FORCE | UnmountFlags::DETACH).map_err(|e| {
+        os_error(format_args!("can't unmount {}", path.display()), &e.into()).hint("run as root")
+    })
+}
+
+fn in_order(path: &Path) -> Result<()> {
+    // Without a control socket nobody can be asked.
+    let watched = client_answers(path)?;
+    let ask = || if watched { client_answers(path).map(drop) } else { Ok(()) };
+    let program = std::env::current_exe().map_err(|e| os_error("this program", &e))?;
+    let mut half = Command::new(program);
+    half.args(["umount", "--bare"]).arg(path).stdin(Stdio::null());
+    let half = half.spawn().map_err(|e| os_error("can't start a process", &e))?;
+    let ended = wait(half, ASK_INTERVAL, ask)?;
+    let cause = match ended.code() {
+        Some(0) => return Ok(()),
+        Some(errno) => std::io::Error::from_raw_os_error(errno),
+        None => std::io::Error::from_raw_os_error(Errno::EINTR.0),
+    };
+    let hint = match cause.raw_os_error().map(Errno) {
+        Some(Errno::EBUSY) => "fuser -vm shows who uses it; --force unmounts it all the same",
+        Some(Errno::EPERM) => "run as root",
+        _ => "weft umount --force",
+    };
+    Err(os_error(format_args!("can't unmount {}", path.display()), &cause).hint(hint))
+}
+
+/// Waits for the end of the process that unmounts, or until the client, which is asked now and then, doesn't answer.
+fn wait(mut half: Child, interval: Duration, ask: impl Fn() -> Result<()>) -> Result<ExitStatus> {
+    let mut look = || half.try_wait().map_err(|e| os_error("the process that unmounts", &e));
+    let mut asked = Instant::now();
+    loop {
+        if let Some(ended) = look()? {
+            return Ok(ended);
+        }
+        if asked.elapsed() >= interval {
+            let answer = ask();
+            // The client may be silent because the unmount is done, and it has ended.
+            if let Some(ended) = look()? {
+                return Ok(ended);
+            }
+            answer?;
+            asked = Instant::now();
+        }
+        sleep(POLL);
+    }
+}
+
+/// Whether the client can be asked; `false` for one that has no control socket.
+///
+/// # Errors
+/// `ETIMEDOUT` when it should answer and doesn't.
+fn client_answers(path: &Path) -> Result<bool> {
+    let Ok(Some(mut control)) = Control::of_mount(path) else { return Ok(false) };
+    match control.exchange_within::<Vec<PeerInfo>>(Request::Net, CLIENT_PATIENCE) {
+        Err(error) if is_silence(error.errno) => {
+            let message = format!("the client of {} doesn't answer: is its process stopped?", path.display());
+            let hint = "let it go on (kill -CONT); or weft umount --force: what programs wrote and the client has not sent is lost then";
+            Err(Error::new(Errno::ETIMEDOUT, message).hint(hint))
+        }
+        // It is there, or has just gone.
+        _ => Ok(true),
+    }
+}
+
+/// What a receive says whose time is over.
+fn is_silence(errno: Errno) -> bool {
+    let kind = std::io::Error::from_raw_os_error(errno.0).kind();
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn half(program: &str, argument: &str) -> Child {
+        Command::new(program).arg(argument).spawn().unwrap()
+    }
+
+    #[test]
+    fn an_unmount_is_waited_for_while_its_client_answers() {
+        let ended = wait(half("sleep", "0.2"), Duration::from_millis(20), || Ok(()));
+        assert_eq!(ended.unwrap().code(), Some(0));
+    }
+
+    #[test]
+    fn an_unmount_is_left_behind_when_its_client_is_silent() {
+        let child = half("sleep", "1000");
+        let id = child.id();
+        let silent = || Err(Error::new(Errno::ETIMEDOUT, "it doesn't answer"));
+        let error = wait(child, Duration::from_millis(20), silent).unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        let pid = rustix::process::Pid::from_raw(id as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+
+    #[test]
+    fn what_ends_while_the_client_is_asked_has_ended() {
+        let slow = || {
+            sleep(Duration::from_millis(500));
+            Err(Error::new(Errno::ETIMEDOUT, "it doesn't answer"))
+        };
+        assert!(wait(half("sleep", "0.1"), Duration::ZERO, slow).unwrap().success());
+    }
+}

@@ -1,0 +1,263 @@
+//! Several clients create files at once: each in a directory of its own, and all in one.
+//!
+//! The cluster is a node of one process, with a process for each mount, on this machine. Both cases take turns in one run, so that what else
+//! the machine does is the same for both.
+
+use crate::e2e::is_mounted;
+use crate::process::{self, this_program};
+use crate::{build, sys};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long anything of the cluster may take to start or to end.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long one measurement may take.
+const ROUND_DEADLINE: Duration = Duration::from_secs(300);
+
+/// Longer than the cool-down of leases.
+const SETTLING: Duration = Duration::from_millis(1500);
+
+/// Ticks of a second in /proc/PID/stat: USER_HZ, which is the same on all of Linux.
+const TICKS_PER_S: f64 = 100.0;
+
+/// Options of `cargo xtask bench shared-dir`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// The binary to measure [default: the release build]
+    #[arg(long)]
+    weft: Option<PathBuf>,
+    /// Mounts, and processes that create files.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    clients: u32,
+    /// Files that each of them creates in a round.
+    #[arg(long, default_value_t = 2000)]
+    files: u32,
+    /// Rounds; each measures both cases.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// How connections are protected.
+    #[arg(long, default_value = "plain", value_parser = ["tls", "authenticated", "plain"])]
+    protection: String,
+    /// Where the cluster's directories go [default: the system's folder for temporary files]
+    #[arg(long)]
+    on: Option<PathBuf>,
+    /// Let mounts reach the node as those on its own machine do, not over TCP as others.
+    #[arg(long)]
+    on_host: bool,
+    /// Stay, and measure no more, until standard input ends: to look at the cluster.
+    #[arg(long)]
+    hold: bool,
+}
+
+/// What a round of one case took.
+struct Round {
+    seconds: f64,
+    server_cpu_s: f64,
+    client_cpu_s: f64,
+    /// Commands that the metadata service carried out.
+    commands: f64,
+}
+
+/// Measures, and prints JSON: rates in files a second, CPU in microseconds a file, commands of the metadata service for a file, of the middle
+/// round of each case; `share` is the rate of the shared directory as a part of the other.
+pub fn run(options: &Options) -> Result<(), String> {
+    let weft = match &options.weft {
+        Some(weft) => weft.canonicalize().map_err(|error| format!("{}: {error}", weft.display()))?,
+        None => build::weft(true)?,
+    };
+    let folder = options.on.clone().unwrap_or_else(std::env::temp_dir);
+    let base = tempfile::tempdir_in(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let cluster = Cluster::start(&weft, base.path(), options)?;
+    let (mut own, mut shared) = (Vec::new(), Vec::new());
+    for round in 0..options.rounds {
+        own.push(cluster.measure(&format!("own-{round}"), options.files, |at| format!("dir-{at}"))?);
+        shared.push(cluster.measure(&format!("shared-{round}"), options.files, |_| "dir".into())?);
+    }
+    let files = f64::from(options.files * options.clients);
+    let (own, shared) = (summary(own, files), summary(shared, files));
+    let share = shared["rate"].as_f64().unwrap_or(0.0) / own["rate"].as_f64().unwrap_or(f64::INFINITY);
+    let all = json!({
+        "clients": options.clients, "files": options.files, "rounds": options.rounds, "protection": options.protection, "on_host": options.on_host,
+        "own_directories": own, "one_directory": shared, "share": (share * 1000.0).round() / 1000.0,
+    });
+    println!("{all:#}");
+    if options.hold {
+        let _ = std::io::read_to_string(std::io::stdin());
+    }
+    Ok(())
+}
+
+/// The middle one of the rounds.
+fn summary(mut rounds: Vec<Round>, files: f64) -> Value {
+    rounds.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let rates: Vec<f64> = rounds.iter().map(|round| (files / round.seconds).round()).collect();
+    let Some(middle) = rounds.get(rounds.len() / 2) else { return Value::Null };
+    let us_per_file = |seconds: f64| (seconds * 1e7 / files).round() / 10.0;
+    json!({
+        "rate": (files / middle.seconds).round(), "rates": rates,
+        "server_cpu_us": us_per_file(middle.server_cpu_s), "client_cpu_us": us_per_file(middle.client_cpu_s),
+        "commands": (middle.commands * 100.0 / files).round() / 100.0,
+    })
+}
+
+/// A process that is ended when this is dropped.
+struct Running {
+    child: Child,
+    mount: Option<PathBuf>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mount) = &self.mount
+            && sys::unmount(mount, 0).is_err()
+        {
+            // Something may use it still: then it goes when that ends.
+            drop(sys::unmount(mount, libc::MNT_DETACH));
+        }
+        drop(sys::kill(self.child.id() as i32, libc::SIGTERM));
+        if !matches!(process::wait(&mut self.child, DEADLINE), Ok(Some(_))) {
+            drop(self.child.kill());
+            drop(self.child.wait());
+        }
+    }
+}
+
+impl Running {
+    fn start(command: &mut Command, log: &Path) -> Result<Child, String> {
+        let what = process::describe(command);
+        let log = fs::File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        child.map_err(|error| format!("cannot start {what}: {error}"))
+    }
+
+    /// Seconds of CPU that it has used.
+    fn cpu_s(&self) -> f64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        // The name in parentheses may hold anything.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+        (ticks(11) + ticks(12)) / TICKS_PER_S
+    }
+}
+
+/// A node and its mounts.
+struct Cluster {
+    // Dropped in this order.
+    mounts: Vec<Running>,
+    node: Running,
+    weft: PathBuf,
+    dir: PathBuf,
+}
+
+impl Cluster {
+    fn start(weft: &Path, base: &Path, options: &Options) -> Result<Cluster, String> {
+        let dir = base.join("node");
+        let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = listener.map_err(|error| format!("no address to listen at: {error}"))?.to_string();
+        let command = |words: &[&str]| {
+            let mut command = Command::new(weft);
+            command.args(words).arg("--dir").arg(&dir);
+            command
+        };
+        let done = |words: &[&str]| process::run_ok(&mut command(words), DEADLINE).map(drop);
+        done(&[
+            "cluster",
+            "init",
+            "--name",
+            "bench",
+            "--listen",
+            &address,
+            "--protection",
+            &options.protection,
+        ])?;
+        done(&["target", "add", &base.join("target").to_string_lossy()])?;
+        let child = Running::start(&mut command(&["serve"]), &base.join("node.log"))?;
+        let node = Running { child, mount: None };
+        if !process::eventually(DEADLINE, || done(&["health"]).is_ok()) {
+            return Err(format!("the node doesn't start: {}", log_of(&base.join("node.log"))));
+        }
+        let mut cluster = Cluster { mounts: Vec::new(), node, weft: weft.to_path_buf(), dir: dir.clone() };
+        for at in 0..options.clients {
+            let mount = base.join(format!("mount-{at}"));
+            fs::create_dir(&mount).map_err(|error| format!("{}: {error}", mount.display()))?;
+            let mut command = Command::new(weft);
+            command.args(["mount", "--foreground"]).args((!options.on_host).then_some("--no-shared-memory"));
+            command.arg(dir.join("client.toml")).arg(&mount);
+            let log = base.join(format!("mount-{at}.log"));
+            let child = Running::start(&mut command, &log)?;
+            cluster.mounts.push(Running { child, mount: Some(mount.clone()) });
+            if !process::eventually(DEADLINE, || is_mounted(&mount)) {
+                return Err(format!("no mount at {}: {}", mount.display(), log_of(&log)));
+            }
+        }
+        Ok(cluster)
+    }
+
+    fn mount(&self, at: usize) -> &Path {
+        self.mounts[at].mount.as_deref().unwrap_or(Path::new("/"))
+    }
+
+    fn client_cpu_s(&self) -> f64 {
+        self.mounts.iter().map(Running::cpu_s).sum()
+    }
+
+    fn commands(&self) -> Result<f64, String> {
+        let mut command = Command::new(&self.weft);
+        let done = process::run_ok(command.args(["status", "--json", "--dir"]).arg(&self.dir), DEADLINE)?;
+        let status: Value = serde_json::from_str(&done.stdout).map_err(|error| error.to_string())?;
+        status["counters"]["metadata_commands"].as_f64().ok_or_else(|| "status has no counters".into())
+    }
+
+    /// One process for each mount creates `files` files there, in the directory that `name` says; all begin at once.
+    fn measure(&self, folder: &str, files: u32, name: impl Fn(usize) -> String) -> Result<Round, String> {
+        let all = 0..self.mounts.len();
+        let mut makers = Vec::new();
+        for at in all.clone() {
+            let dir = self.mount(at).join(folder).join(name(at));
+            // Made by the one who uses it, as a job does.
+            fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+            let mut command = Command::new(this_program());
+            command
+                .args(["helper", "create", "--id", &at.to_string(), "--files", &files.to_string()])
+                .arg(dir);
+            let maker = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+            makers.push(maker.map_err(|error| format!("cannot start a process: {error}"))?);
+        }
+        // What several have just changed is leased to nobody for a second; the folder above is not what is measured.
+        thread::sleep(SETTLING);
+        let before = (self.node.cpu_s(), self.client_cpu_s(), self.commands()?);
+        let watch = Instant::now();
+        // The end of standard input lets them go.
+        makers.iter_mut().for_each(|maker| drop(maker.stdin.take()));
+        for maker in &mut makers {
+            let ended = process::wait(maker, ROUND_DEADLINE).map_err(|error| error.to_string())?;
+            if !ended.is_some_and(|status| status.success()) {
+                makers.iter_mut().for_each(|maker| drop(maker.kill()));
+                return Err(format!("{folder}: a process that creates files failed: {ended:?}"));
+            }
+        }
+        let seconds = watch.elapsed().as_secs_f64();
+        let (server_cpu_s, client_cpu_s) = (self.node.cpu_s() - before.0, self.client_cpu_s() - before.1);
+        let commands = self.commands()? - before.2;
+        for at in all {
+            let dir = self.mount(at).join(folder).join(name(at));
+            let made = fs::read_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?.count();
+            if made == 0 {
+                return Err(format!("{} is empty", dir.display()));
+            }
+        }
+        Ok(Round { seconds, server_cpu_s, client_cpu_s, commands })
+    }
+}
+
+/// The last lines that a process wrote.
+fn log_of(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    text.lines().rev().take(5).collect::<Vec<_>>().join("\n    ")
+}

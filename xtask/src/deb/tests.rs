@@ -1,0 +1,123 @@
+//! The package is built, looked at, installed into a directory of its own, and what was installed is run. And the units say what systemd and
+//! weft understand.
+
+use super::*;
+use std::ffi::OsStr;
+
+/// The binary of the development profile, which is there when all tests are run.
+fn weft() -> PathBuf {
+    build::weft(false).unwrap()
+}
+
+/// All units.
+const UNITS: [&str; 3] = ["weft@.service", "weft-numa@.service", "mnt-weft.service"];
+
+fn said(program: impl AsRef<OsStr>, arguments: &[&OsStr]) -> String {
+    process::run_ok(Command::new(program).args(arguments), DEADLINE).unwrap().stdout
+}
+
+#[test]
+fn a_package_is_built_and_what_it_installs_runs() {
+    let base = tempfile::tempdir().unwrap();
+    let package = pack(&weft(), base.path(), "none").unwrap();
+
+    let about = said("dpkg-deb", &["--info".as_ref(), package.as_ref()]);
+    let version = env!("CARGO_PKG_VERSION");
+    for part in ["Package: weft".to_string(), format!("Version: {version}"), "Depends: libc6 (>= 2.".into()] {
+        assert!(about.contains(&part), "{part}: {about}");
+    }
+    let contents = said("dpkg-deb", &["--contents".as_ref(), package.as_ref()]);
+    assert!(contents.lines().all(|line| line.contains("root/root")), "{contents}");
+
+    let root = base.path().join("root");
+    said("dpkg-deb", &["--extract".as_ref(), package.as_ref(), root.as_ref()]);
+    for (_, file) in FILES {
+        assert_eq!(fs::metadata(root.join(file)).unwrap().permissions().mode() & 0o777, 0o644, "{file}");
+    }
+    assert_eq!(fs::read_link(root.join("usr/sbin/mount.fuse.weft")).unwrap(), Path::new("/usr/bin/weft"));
+    let installed = root.join(BINARY);
+    assert_eq!(said(&installed, &["--version".as_ref()]).trim(), format!("weft {version}"));
+    let node = root.join("var/lib/weft/main");
+    let init = ["cluster", "init", "--name", "packed", "--listen", "127.0.0.1:7500", "--dir"].map(OsStr::new);
+    said(&installed, &[&init[..], &[node.as_ref()]].concat());
+    assert!(node.join("node.toml").is_file() && node.join("client.toml").is_file());
+}
+
+/// dpkg itself installs it, with its scripts, and removes it; what nodes keep stays.
+#[test]
+fn dpkg_installs_and_removes_it() {
+    let base = tempfile::tempdir().unwrap();
+    let package = pack(Path::new("/bin/true"), base.path(), "none").unwrap();
+    let admin = base.path().join("root/var/lib/dpkg");
+    fs::create_dir_all(admin.join("info")).unwrap();
+    fs::create_dir_all(admin.join("updates")).unwrap();
+    fs::write(admin.join("status"), "").unwrap();
+    let root = base.path().join("root");
+    // The directory has no shell: the scripts run outside of it. DPKG_ROOT tells them to leave this machine alone.
+    let dpkg = |words: &[&str]| {
+        let mut command = Command::new("dpkg");
+        command.arg(format!("--root={}", root.display())).arg("--force-script-chrootless");
+        command.args(["--force-depends", "--force-not-root", "--log=/dev/null"]).args(words);
+        process::run_ok(&mut command, DEADLINE).unwrap()
+    };
+    dpkg(&["--install", package.to_str().unwrap()]);
+    assert!(root.join("usr/lib/systemd/system/weft@.service").is_file());
+    fs::write(root.join("var/lib/weft/data"), "years").unwrap();
+    dpkg(&["--purge", "weft"]);
+    assert!(!root.join(BINARY).exists());
+    assert_eq!(fs::read_to_string(root.join("var/lib/weft/data")).unwrap(), "years");
+}
+
+#[test]
+fn the_newest_glibc_counts() {
+    let program = b"..GLIBC_2.2.5\0GLIBC_2.34\0GLIBC_2.9\0GLIBC_PRIVATE\0";
+    assert_eq!(needed_glibc(program).as_deref(), Some("2.34"));
+    assert_eq!(needed_glibc(b"nothing"), None);
+}
+
+/// The value of each line of a unit with this key.
+fn values<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
+    unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect()
+}
+
+/// Whether weft understands a command line: what it doesn't know it refuses before it comes to the request for help.
+fn understood(weft: &Path, line: &str) -> bool {
+    let mut words = line.split(' ');
+    let mut command = Command::new(weft);
+    words.next() == Some("/usr/bin/weft")
+        && process::run(command.args(words).arg("--help"), DEADLINE).unwrap().code() == 0
+}
+
+#[test]
+fn units_start_what_weft_understands() {
+    let weft = weft();
+    assert!(!understood(&weft, "/usr/bin/weft serve --dir d --mood good"));
+    assert!(!understood(&weft, "/usr/bin/weft serve --numa left"));
+    for name in UNITS {
+        let unit = fs::read_to_string(build::root().join("deploy").join(name)).unwrap().replace("%i", "0");
+        let lines = [values(&unit, "ExecStart"), values(&unit, "ExecStop")].concat();
+        assert!(!values(&unit, "ExecStart").is_empty() && !values(&unit, "WantedBy").is_empty(), "{name}");
+        for line in lines {
+            assert!(understood(&weft, line), "{name}: {line}");
+        }
+    }
+}
+
+/// systemd's own judgement, where it is installed: it isn't on every machine that tests, and the units have to be read by it only where they run.
+#[test]
+fn systemd_finds_nothing_odd_in_the_units() {
+    let base = tempfile::tempdir().unwrap();
+    for name in UNITS {
+        let unit = fs::read_to_string(build::root().join("deploy").join(name)).unwrap();
+        // It looks for the program, too, which is installed on no machine that tests.
+        let unit = unit.replace("/usr/bin/weft", "/bin/true").replace("Documentation=file:", "# file:");
+        let path = base.path().join(name.replace("@.", "@0."));
+        fs::write(&path, unit).unwrap();
+        let mut command = Command::new("systemd-analyze");
+        let Ok(judged) = process::run(command.args(["verify", "--man=no"]).arg(&path), DEADLINE) else {
+            println!("there is no systemd-analyze here");
+            return;
+        };
+        assert!(judged.code() == 0 && judged.tail().is_empty(), "{name}: {judged:?}");
+    }
+}
