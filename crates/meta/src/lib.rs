@@ -36,6 +36,7 @@ mod drain;
 mod errand;
 mod eviction;
 mod executor;
+mod exports;
 mod fetch;
 mod follow;
 mod grace;

@@ -14,7 +14,7 @@ use rt::sync::Event;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use types::{Errno, Error, InodeId, Result, SessionId};
+use types::{Errno, Error, Export, InodeId, Result, SessionId};
 use wire::{LeaseMode, MetaReply, Recall};
 
 /// How a session lives.
@@ -47,6 +47,8 @@ pub(crate) struct Session {
     yielding_ns: AtomicU64,
     /// Name and address of the client, as of its last registration over a connection.
     origin: Mutex<(String, String)>,
+    /// What held for its last request by the rules for networks.
+    export: RwLock<Export>,
     /// Users who had to be introduced.
     pub callers: Callers,
 }
@@ -204,6 +206,7 @@ impl Session {
             yielding: AtomicU64::new(0),
             yielding_ns: AtomicU64::new(0),
             origin: Mutex::default(),
+            export: RwLock::default(),
             callers: Callers::default(),
         }
     }
@@ -241,6 +244,18 @@ impl Session {
     /// Name and address of the client; empty where they aren't known.
     pub fn origin(&self) -> (String, String) {
         self.origin.lock().clone()
+    }
+
+    /// Notes what holds for it by the rules for networks.
+    pub fn set_export(&self, export: Export) {
+        if self.export() != export {
+            *self.export.write() = export;
+        }
+    }
+
+    /// What holds for it.
+    pub fn export(&self) -> Export {
+        *self.export.read()
     }
 
     /// Notes that the session lives.

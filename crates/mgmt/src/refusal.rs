@@ -1,7 +1,7 @@
 //! What management refuses to members of the cluster: object, cause and remedy.
 
-use crate::limits::{MAX_ADDRESSES, MAX_CLOCK_SKEW_S, MAX_NAME, MAX_NODES, MAX_TARGETS};
-use types::{Errno, Error, Node, NodeId, Role, Target, TargetId};
+use crate::limits::{MAX_ADDRESSES, MAX_CLOCK_SKEW_S, MAX_EXPORTS, MAX_NAME, MAX_NODES, MAX_TARGETS};
+use types::{Errno, Error, ExportClients, Node, NodeId, Role, Target, TargetId};
 
 pub(crate) fn removed_node(node: NodeId) -> Error {
     Error::new(Errno::ENODEV, format!("node {node} has been removed from the cluster"))
@@ -173,6 +173,26 @@ pub(crate) fn pool_has_targets(pool: &str, count: usize) -> Error {
 pub(crate) fn default_pool(pool: &str) -> Error {
     Error::new(Errno::EINVAL, format!("pool {pool} is where files go unless told otherwise; it stays"))
         .hint("weft pool set renames it")
+}
+
+pub(crate) fn anonymous_root() -> Error {
+    Error::new(Errno::EINVAL, "squashed users can't become user 0: that is root")
+        .hint("name another one with --anon-uid")
+}
+
+pub(crate) fn too_many_exports() -> Error {
+    Error::new(Errno::ENOSPC, format!("there are {MAX_EXPORTS} rules for networks, which is the limit"))
+        .hint("one rule for a larger network may do for several (weft export list)")
+}
+
+pub(crate) fn no_export(clients: ExportClients) -> Error {
+    Error::new(Errno::ENOENT, format!("there is no rule for {clients}")).hint("weft export list shows all")
+}
+
+/// A client comes from a network that may not mount.
+pub(crate) fn not_exported(who: &str, address: &str) -> Error {
+    Error::new(Errno::EACCES, format!("{who} at {address} may not mount this file system"))
+        .hint("weft export list, on a node, shows the rules for networks; weft export set changes them")
 }
 
 pub(crate) fn no_metadata() -> Error {

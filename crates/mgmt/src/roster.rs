@@ -1,5 +1,7 @@
 //! Changes of the cluster map: what administrators and nodes ask for, allowed or refused. Pure.
 
+mod exports;
+
 use crate::limits::{MAX_ADDRESSES, MAX_NAME, MAX_NODES, MAX_TARGETS};
 use crate::liveness::{Liveness, is_skewed};
 use crate::refusal;

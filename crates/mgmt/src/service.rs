@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use types::{ClusterMap, Epoch, Errno, Error, NodeId, Result, Target, TargetId};
+use types::{ClusterMap, Epoch, Errno, Error, Export, ExportAccess, NodeId, Result, Target, TargetId};
 use wire::mgmt::{
     Alive, Heartbeat, Join, Joined, MAX_TIDY_FILES, NodeInfo, Register, Registered, Secret, TargetInfo,
 };
@@ -32,7 +32,12 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
     ) -> LocalFuture<'a, Result<MgmtReply>> {
         Box::pin(async move {
             authorize(&caller.proof, &request).map_err(|()| refusal::not_allowed(&caller.name))?;
-            self.answer(request).await
+            match request {
+                MgmtRequest::Attach { cluster, version, clock_s } => {
+                    self.attach_from(caller, &cluster, &version, clock_s)
+                }
+                request => self.answer(request).await,
+            }
         })
     }
 }
@@ -92,6 +97,10 @@ impl Management {
             MgmtRequest::ListNodes => Ok(MgmtReply::Nodes { nodes: self.nodes() }),
             MgmtRequest::ListTargets => Ok(MgmtReply::Targets { targets: self.targets().await }),
             MgmtRequest::ListPools => Ok(MgmtReply::Pools { pools: self.pools() }),
+            MgmtRequest::ListExports => {
+                self.require_cluster()?;
+                Ok(MgmtReply::Exports { exports: self.current().exports.clone() })
+            }
             MgmtRequest::ListSessions => {
                 Ok(MgmtReply::Sessions { sessions: self.metadata()?.sessions().await? })
             }
@@ -118,6 +127,9 @@ impl Management {
     /// Changes of the map that need nobody else.
     async fn administer(&self, request: MgmtRequest) -> Result<MgmtReply> {
         tracing::info!(?request, "administrator");
+        if let MgmtRequest::SetExport { .. } | MgmtRequest::RemoveExport { .. } = request {
+            self.require_cluster()?;
+        }
         self.change(|roster| match &request {
             MgmtRequest::RenameNode { node, name } => roster.rename_node(*node, name),
             MgmtRequest::RemoveNode { node } => roster.remove_node(*node),
@@ -125,6 +137,8 @@ impl Management {
             MgmtRequest::SetDrain { target, drain } => roster.set_drain(*target, *drain),
             MgmtRequest::RenamePool { pool, name } => roster.rename_pool(pool, name),
             MgmtRequest::RemovePool { pool } => roster.remove_pool(pool),
+            MgmtRequest::SetExport { rule } => roster.set_export(rule),
+            MgmtRequest::RemoveExport { clients } => roster.remove_export(*clients),
             other => Err(Error::new(Errno::EPROTO, format!("{other:?} is answered elsewhere"))),
         })
         .await?;
@@ -234,7 +248,28 @@ impl Management {
         }
         check_version("this client", version, &host.version)?;
         check_clock("this client", clock_s - rt::now().secs)?;
-        Ok(MgmtReply::Welcome { facts: superblock.facts(), map: self.current() })
+        let (facts, map) = (superblock.facts(), self.current());
+        Ok(MgmtReply::Welcome { facts, map, export: Export::default() })
+    }
+
+    /// The same for a client that comes over a connection: the rule for its address says whether it may mount, and how.
+    fn attach_from(
+        &self,
+        caller: &Caller,
+        cluster: &str,
+        version: &str,
+        clock_s: i64,
+    ) -> Result<MgmtReply> {
+        let exports = net::Exports::default();
+        exports.follow(&self.current());
+        let theirs = exports.of(caller);
+        if theirs.access == ExportAccess::None {
+            return Err(refusal::not_exported(&caller.name, &caller.address.to_string()));
+        }
+        match self.attach(cluster, version, clock_s)? {
+            MgmtReply::Welcome { facts, map, .. } => Ok(MgmtReply::Welcome { facts, map, export: theirs }),
+            other => Ok(other),
+        }
     }
 
     /// The first map after this epoch; the current one after a while in any case.
@@ -378,6 +413,8 @@ mod tests {
             (&node, token.clone(), false),
             (&client, watch.clone(), true),
             (&client, evict.clone(), false),
+            (&client, MgmtRequest::ListExports, false),
+            (&client, MgmtRequest::RemoveExport { clients: types::ExportClients::Local }, false),
             (&client, goodbye(2), false),
             (&Proof::Stranger, watch, false),
             (&Proof::NotAsked, evict, true),

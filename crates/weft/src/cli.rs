@@ -63,6 +63,9 @@ pub enum Command {
     /// Sessions: the clients
     #[command(subcommand)]
     Session(SessionCommand),
+    /// What clients of certain networks may do
+    #[command(subcommand)]
+    Export(ExportCommand),
     /// The network between nodes
     #[command(subcommand)]
     Net(NetCommand),

@@ -77,6 +77,15 @@ pub(super) const ROUTES: &[Route] = routes! {
         let session = c.name.parse().map(SessionId).map_err(|_| c.no_such("session"))?;
         c.change(MgmtRequest::EvictSession { session })
     };
+    "GET" "/v1/exports" "What clients of certain networks may do" None => Some("[Export]"), |c| {
+        c.list(MgmtRequest::ListExports, "exports")
+    };
+    "PUT" "/v1/exports" "A rule for clients of a network, instead of the one before" Some("ExportChange") => None, |c| {
+        c.set_export()
+    };
+    "DELETE" "/v1/exports/{clients}" "Forget the rule for a network; its slash is written %2F" None => None, |c| {
+        c.change(MgmtRequest::RemoveExport { clients: c.name.replace("%2F", "/").replace("%2f", "/").replace("%3A", ":").parse()? })
+    };
     "POST" "/v1/tokens" "A new token, to join a node with or for clients" Some("TokenRequest") => Some("Token"), |c| {
         let client = c.flag("client")?.unwrap_or(false);
         c.manage(MgmtRequest::NewToken { client }).map(Some)
@@ -146,6 +155,14 @@ impl Call<'_> {
             Some(drain) => self.change(MgmtRequest::SetDrain { target, drain }),
             None => Ok(None),
         }
+    }
+
+    fn set_export(&self) -> Result<Option<Value>> {
+        let rule = serde_json::from_value(Value::Object(self.body.clone())).map_err(|cause| {
+            Error::new(Errno::EINVAL, format!("the body is no rule: {cause}"))
+                .hint("docs/reference/openapi.json says what it holds")
+        })?;
+        self.change(MgmtRequest::SetExport { rule })
     }
 
     fn text(&self, field: &str) -> Result<String> {

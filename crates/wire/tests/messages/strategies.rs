@@ -155,6 +155,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Sync,
         ReclaimLocks { locks: vec_of(held_lock()) },
         StillYielding { seen: u64s() },
+        MayOpen { ino: ino(), wanted: u32s() },
         Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
     ]
 }
