@@ -56,7 +56,10 @@ impl Client {
     pub async fn find(&self, credentials: Credentials, parent: InodeId, name: &[u8]) -> Result<Found> {
         for turn in 0.. {
             let (reports, asked) = (self.inodes.all_reports(), self.leases.asking());
-            match self.ask_for(credentials, MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) }).await {
+            match self
+                .ask_for(credentials, MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name) })
+                .await
+            {
                 Ok(Answer { reply: MetaReply::Elsewhere { ino, .. }, asked }) => {
                     let last = turn >= MAX_SEARCHES;
                     if let Some(known) = self.found_elsewhere(asked, parent, ino, last).await? {

@@ -22,7 +22,11 @@ impl Client {
         if name == CAPABILITY && self.is_bare(ino) {
             return Err(Errno::ENODATA.into());
         }
-        match self.ask_for(credentials, MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) }).await?.reply {
+        match self
+            .ask_for(credentials, MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) })
+            .await?
+            .reply
+        {
             MetaReply::Bytes(value) => Ok(value),
             other => Err(unexpected(other)),
         }

@@ -88,7 +88,8 @@ pub(crate) fn permit(
             return Err(Stop::Refused(read_only()));
         }
     }
-    let is_anonymous = export.squash != Squash::None && (who.uid, who.gid) == (export.anon_uid, export.anon_gid);
+    let is_anonymous =
+        export.squash != Squash::None && (who.uid, who.gid) == (export.anon_uid, export.anon_gid);
     if who.uid == 0 && !is_anonymous {
         return Ok(is_read_only);
     }
@@ -103,9 +104,7 @@ pub(crate) fn permit(
     }
     namespace::permit_anonymous(env, view, &caller, &request.op)?;
     match request.op {
-        MetaOp::Open { ino, .. } if !is_read_only => {
-            Ok(!namespace::may_write(env, view, &caller, ino)?)
-        }
+        MetaOp::Open { ino, .. } if !is_read_only => Ok(!namespace::may_write(env, view, &caller, ino)?),
         _ => Ok(is_read_only),
     }
 }

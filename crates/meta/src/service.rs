@@ -3,8 +3,8 @@
 use crate::chunks::Chunks;
 use crate::coherence::{Cleared, Granted};
 use crate::drain::{Claims, Drains};
-use crate::exports::permit;
 use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
+use crate::exports::permit;
 use crate::grace::Grace;
 use crate::leases::Leases;
 use crate::locks::Locks;
@@ -22,8 +22,8 @@ use rt::IoBuf;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use types::{
-    ClusterMap, Credentials, Errno, Error, ExportAccess, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
-    TargetId,
+    ClusterMap, Credentials, Errno, Error, ExportAccess, InodeId, MapHandle, NodeId, PartitionId, Result,
+    SessionId, TargetId,
 };
 use wire::{LockSpace, MetaOp, MetaReply, MetaRequest, MetaResponse};
 
@@ -224,7 +224,8 @@ impl MetaService {
                 if self.grace.is_on() && self.neighbours.is_none() {
                     self.wait_for_grace().await;
                 }
-                let Answered { reply, granted, reads_only } = self.execute_at_home(&request, &session).await?;
+                let Answered { reply, granted, reads_only } =
+                    self.execute_at_home(&request, &session).await?;
                 let Granted { grants, recalls, directories } = granted;
                 let capability = self.capability_for(&session, &request.op, &reply, reads_only);
                 return Ok(MetaResponse { reply, grants, recalls, capability, directories });

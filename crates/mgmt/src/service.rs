@@ -253,13 +253,7 @@ impl Management {
     }
 
     /// The same for a client that comes over a connection: the rule for its address says whether it may mount, and how.
-    fn attach_from(
-        &self,
-        caller: &Caller,
-        cluster: &str,
-        version: &str,
-        clock_s: i64,
-    ) -> Result<MgmtReply> {
+    fn attach_from(&self, caller: &Caller, cluster: &str, version: &str, clock_s: i64) -> Result<MgmtReply> {
         let exports = net::Exports::default();
         exports.follow(&self.current());
         let theirs = exports.of(caller);

@@ -8,8 +8,8 @@
 //! A client's kernel doesn't know whom the service takes its users for where they are squashed. Of those, [`permit_anonymous`] looks at everything.
 
 use crate::attributes;
-use crate::permissions::{self, ACCESS_ACL};
 use crate::keys;
+use crate::permissions::{self, ACCESS_ACL};
 use crate::record::{Inode, Writing};
 use crate::tx::{Outcome, Tx};
 use crate::{Env, Failure, Reader};

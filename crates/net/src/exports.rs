@@ -119,9 +119,8 @@ mod tests {
     fn rules_go_by_the_address_and_change_with_the_map() {
         use ExportAccess::{None, Ro, Rw};
         let exports = Exports::default();
-        let client = |address, transport| {
-            exports.of(&caller(address, transport, Role::Client("c".into()))).access
-        };
+        let client =
+            |address, transport| exports.of(&caller(address, transport, Role::Client("c".into()))).access;
         assert_eq!(client("10.0.0.9:1", Transport::Tls), Rw);
         exports.follow(&map(2, &[("0.0.0.0/0", None), ("10.0.0.0/24", Ro), ("local", Rw)]));
         for _ in 0..2 {

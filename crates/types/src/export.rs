@@ -78,12 +78,7 @@ fn nobody() -> u32 {
 impl Default for Export {
     /// As without any rule: everything is allowed, and everybody is who they are.
     fn default() -> Export {
-        Export {
-            access: ExportAccess::Rw,
-            squash: Squash::None,
-            anon_uid: NOBODY,
-            anon_gid: NOBODY,
-        }
+        Export { access: ExportAccess::Rw, squash: Squash::None, anon_uid: NOBODY, anon_gid: NOBODY }
     }
 }
 

@@ -7,7 +7,8 @@ use crate::{Answer, Malformed, Message, Request, Service};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use types::{
-    ClusterMap, Epoch, Export, ExportClients, ExportRule, InodeId, Node, NodeId, PartitionId, PoolId, Role, SessionId, Target, TargetId,
+    ClusterMap, Epoch, Export, ExportClients, ExportRule, InodeId, Node, NodeId, PartitionId, PoolId, Role,
+    SessionId, Target, TargetId,
 };
 
 /// Files that one [`MgmtRequest::Tidy`] may name.
@@ -171,16 +172,34 @@ pub enum MgmtReply {
         #[serde(default)]
         export: Export,
     },
-    Map { map: Arc<ClusterMap> },
-    Added { target: TargetId },
-    Nodes { nodes: Vec<NodeInfo> },
-    Targets { targets: Vec<TargetInfo> },
-    Pools { pools: Vec<PoolInfo> },
-    Sessions { sessions: Vec<SessionInfo> },
-    Metas { metas: Vec<MetaInfo> },
-    Exports { exports: Vec<ExportRule> },
+    Map {
+        map: Arc<ClusterMap>,
+    },
+    Added {
+        target: TargetId,
+    },
+    Nodes {
+        nodes: Vec<NodeInfo>,
+    },
+    Targets {
+        targets: Vec<TargetInfo>,
+    },
+    Pools {
+        pools: Vec<PoolInfo>,
+    },
+    Sessions {
+        sessions: Vec<SessionInfo>,
+    },
+    Metas {
+        metas: Vec<MetaInfo>,
+    },
+    Exports {
+        exports: Vec<ExportRule>,
+    },
     Health(Health),
-    Token { token: String },
+    Token {
+        token: String,
+    },
 }
 
 /// What never changes of a cluster.

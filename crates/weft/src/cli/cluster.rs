@@ -330,7 +330,9 @@ pub struct ExportArgs {
 
 /// `weft export set`.
 #[derive(Args, Debug)]
-#[command(after_help = "The most specific rule for a client's address holds, local before any network; without one: rw, no squash.")]
+#[command(
+    after_help = "The most specific rule for a client's address holds, local before any network; without one: rw, no squash."
+)]
 pub struct ExportSetArgs {
     /// ADDRESS/BITS, an address, or local: the cluster's own nodes
     pub clients: String,
