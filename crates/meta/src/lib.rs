@@ -53,6 +53,7 @@ mod service;
 mod sessions;
 mod settle;
 mod stats;
+mod tombstones;
 mod view;
 
 pub use administer::SessionStatus;

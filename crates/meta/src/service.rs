@@ -3,6 +3,7 @@
 use crate::chunks::Chunks;
 use crate::coherence::{Cleared, Granted};
 use crate::drain::{Claims, Drains};
+use crate::eviction::Asks;
 use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
 use crate::exports::permit;
 use crate::grace::Grace;
@@ -19,7 +20,6 @@ use namespace::{Applied, Env, ReadError};
 use net::{Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
 use rt::IoBuf;
-use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use types::{
     ClusterMap, Credentials, Errno, Error, ExportAccess, InodeId, MapHandle, NodeId, PartitionId, Result,
@@ -121,7 +121,7 @@ impl MetaService {
             options,
             neighbours,
             executors: Executors::new(store, options.partitions),
-            sessions: Sessions::new(BTreeSet::new()),
+            sessions: Sessions::default(),
             grace: Grace::default(),
             locks: Locks::default(),
             leases: Leases::default(),
@@ -183,7 +183,8 @@ impl MetaService {
         if let MetaOp::ReclaimLocks { locks } = &request.op {
             return self.reclaim_locks(request.session, locks).await.map(|()| MetaReply::Unit.into());
         }
-        let session = self.session_of(request.session)?;
+        let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
+        let session = self.session_of(request.session, asks)?;
         holder.map_or(Ok(()), |holder| self.check_holder(&session, holder))?;
         if session.is_remote() {
             session.hear();

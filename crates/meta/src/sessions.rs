@@ -11,7 +11,7 @@ use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
 use prost::Message;
 use rt::sync::Event;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use types::{Errno, Error, Export, InodeId, Result, SessionId};
@@ -53,21 +53,17 @@ pub(crate) struct Session {
     pub callers: Callers,
 }
 
+#[derive(Default)]
 pub(crate) struct Sessions {
     by_id: RwLock<HashMap<SessionId, Arc<Session>>>,
-    /// Sessions that were evicted: their ids are refused for ever.
-    evicted: RwLock<BTreeSet<SessionId>>,
+    /// Sessions that were evicted, and when, seconds of the time of day: their ids are refused until nobody can come back under them.
+    evicted: RwLock<BTreeMap<SessionId, i64>>,
 }
 
 impl Sessions {
-    /// None but the ids of those that were evicted.
-    pub fn new(evicted: BTreeSet<SessionId>) -> Sessions {
-        Sessions { by_id: RwLock::default(), evicted: RwLock::new(evicted) }
-    }
-
     /// Whether a request of this session would make it known.
     pub fn is_unknown(&self, id: SessionId) -> bool {
-        !self.by_id.read().contains_key(&id) && !self.evicted.read().contains(&id)
+        !self.by_id.read().contains_key(&id) && !self.evicted.read().contains_key(&id)
     }
 
     /// The session, made known by its first request if it was not registered.
@@ -77,14 +73,14 @@ impl Sessions {
         let known = self.by_id.read().get(&id).cloned();
         match known {
             Some(session) => session.check().map(|()| session),
-            None if self.evicted.read().contains(&id) => Err(has_been_ended(id)),
+            None if self.evicted.read().contains_key(&id) => Err(has_been_ended(id)),
             None => self.insert(Arc::new(Session::new(id, SessionKind::Local))),
         }
     }
 
     /// `ESTALE` for the id of a session that was evicted.
     pub fn check_id(&self, id: SessionId) -> Result<()> {
-        if self.evicted.read().contains(&id) { Err(has_been_ended(id)) } else { Ok(()) }
+        if self.evicted.read().contains_key(&id) { Err(has_been_ended(id)) } else { Ok(()) }
     }
 
     /// Whether a session of another process is known.
@@ -132,8 +128,13 @@ impl Sessions {
 
     /// Forgets a session but for its id.
     pub fn bury(&self, id: SessionId) {
-        self.evicted.write().insert(id);
+        self.evicted.write().entry(id).or_insert(rt::now().secs);
         self.by_id.write().remove(&id);
+    }
+
+    /// Forgets ids of sessions that were ended: those that are old.
+    pub fn exhume(&self, is_old: impl Fn(SessionId, i64) -> bool) {
+        self.evicted.write().retain(|id, ended_s| !is_old(*id, *ended_s));
     }
 
     pub fn len(&self) -> usize {

@@ -256,6 +256,42 @@ fn readers_change_nothing() {
 }
 
 #[test]
+fn a_session_of_another_process_is_registered_first() {
+    simulated(|world| async move {
+        let before = world.meta.stats().sessions;
+        assert_eq!(errno(ask(&world, FREE, AS_ROOT, lookup(ROOT, "x")).await), Errno::ENOTCONN);
+        assert_eq!(world.meta.stats().sessions, before, "a stranger's request has made a session");
+        register(&world, FREE).await.unwrap();
+        assert_eq!(errno(ask(&world, FREE, AS_ROOT, lookup(ROOT, "x")).await), Errno::ENOENT);
+    });
+}
+
+#[test]
+fn ended_sessions_are_forgotten_when_nobody_can_come_back() {
+    const DAY_S: i64 = 24 * 3600;
+    simulated(|world| async move {
+        register(&world, FREE).await.unwrap();
+        world.meta.evict_session(SessionId(FREE.session)).unwrap();
+        rt::sleep(std::time::Duration::from_secs(1)).await;
+        let now_s = rt::now().secs;
+        for (later_s, answer) in
+            [(0, Errno::ESTALE), (6 * DAY_S, Errno::ESTALE), (8 * DAY_S, Errno::ENOTCONN)]
+        {
+            world.meta.forget_old_sessions(now_s + later_s).await.unwrap();
+            assert_eq!(
+                errno(ask(&world, FREE, AS_ROOT, lookup(ROOT, "x")).await),
+                answer,
+                "{later_s} s later"
+            );
+        }
+        // The store has forgotten it, too: a service that is started anew says the same.
+        let world = world.restart().await;
+        assert_eq!(errno(ask(&world, FREE, AS_ROOT, lookup(ROOT, "x")).await), Errno::ENOTCONN);
+        world.meta.stop();
+    });
+}
+
+#[test]
 fn refused_networks_have_no_sessions() {
     simulated(|world| async move {
         register(&world, REFUSED).await.unwrap();

@@ -165,6 +165,16 @@ pub(crate) fn last_of_pool(target: TargetId, pool: &str) -> Error {
         .hint(format!("add another one first: weft target add PATH --pool {pool}"))
 }
 
+/// The pool would be left without a target for new files, and somebody counts on it.
+pub(crate) fn named_pool(target: TargetId, pool: &str, example: types::InodeId) -> Error {
+    let message = format!(
+        "target {target} is the last of pool {pool} that takes new files, and inode {example} names that pool"
+    );
+    Error::new(Errno::EBUSY, message).hint(format!(
+        "add another target first (weft target add PATH --pool {pool}), or give directories another pool (weft entry set-pattern) and remove the files that live there"
+    ))
+}
+
 pub(crate) fn pool_has_targets(pool: &str, count: usize) -> Error {
     Error::new(Errno::EBUSY, format!("pool {pool} has {count} targets"))
         .hint("give them another pool (weft target set ID --pool P) or remove them first")

@@ -120,6 +120,7 @@ impl Management {
                 Ok(MgmtReply::Token { token })
             }
             MgmtRequest::RemoveTarget { target } => self.remove_target(target).await,
+            MgmtRequest::SetPool { target, pool } => self.set_pool(target, &pool).await,
             administrative => self.administer(administrative).await,
         }
     }
@@ -133,7 +134,6 @@ impl Management {
         self.change(|roster| match &request {
             MgmtRequest::RenameNode { node, name } => roster.rename_node(*node, name),
             MgmtRequest::RemoveNode { node } => roster.remove_node(*node),
-            MgmtRequest::SetPool { target, pool } => roster.set_pool(*target, pool),
             MgmtRequest::SetDrain { target, drain } => roster.set_drain(*target, *drain),
             MgmtRequest::RenamePool { pool, name } => roster.rename_pool(pool, name),
             MgmtRequest::RemovePool { pool } => roster.remove_pool(pool),
@@ -287,6 +287,9 @@ impl Management {
 
     async fn remove_target(&self, target: TargetId) -> Result<MgmtReply> {
         self.require_cluster()?;
+        if self.is_last_of_pool(target) {
+            return self.remove_last_target(target).await;
+        }
         self.change(|roster| roster.may_remove_target(target)).await?;
         // Nothing comes to it meanwhile: it is drained.
         if let Some(file) = self.metadata()?.file_on(target).await? {
@@ -294,6 +297,63 @@ impl Management {
         }
         tracing::info!(target_id = target.0, "target {target} is removed");
         self.change(|roster| roster.remove_target(target)).await?;
+        self.sync().await?;
+        Ok(MgmtReply::Done)
+    }
+
+    /// Whether it is the only target of its pool that gets new files.
+    fn is_last_of_pool(&self, target: TargetId) -> bool {
+        let map = self.current();
+        let Some(own) = map.target(target).filter(|own| !own.drain) else { return false };
+        !map.targets.iter().any(|t| t.id != target && t.pool == own.pool && !t.drain)
+    }
+
+    /// Refuses to take the last target away from a pool that somebody counts on.
+    async fn require_unnamed_pool(&self, target: TargetId) -> Result<()> {
+        let map = self.current();
+        let own = map.target(target).ok_or_else(|| refusal::no_target(target))?;
+        let name = map.pool(own.pool).map_or_else(|| own.pool.to_string(), |pool| pool.name.clone());
+        match self.metadata()?.names_pool(own.pool).await? {
+            Some(ino) => Err(refusal::named_pool(target, &name, ino)),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the last target of a pool that nobody counts on, so that the pool can go.
+    async fn remove_last_target(&self, target: TargetId) -> Result<MgmtReply> {
+        self.require_unnamed_pool(target).await?;
+        // From here on nothing comes to it, whoever names the pool meanwhile.
+        self.change(|roster| roster.close_target(target, true)).await?;
+        let held = match self.metadata() {
+            Ok(metadata) => metadata.file_on(target).await,
+            Err(error) => Err(error),
+        };
+        let refusal = match held {
+            Ok(None) => {
+                tracing::info!(target_id = target.0, "target {target} is removed, the last of its pool");
+                self.change(|roster| roster.remove_target(target)).await?;
+                self.sync().await?;
+                return Ok(MgmtReply::Done);
+            }
+            Ok(Some(file)) => refusal::holds_data(target, file),
+            Err(error) => error,
+        };
+        self.change(|roster| roster.close_target(target, false)).await?;
+        Err(refusal)
+    }
+
+    async fn set_pool(&self, target: TargetId, pool: &str) -> Result<MgmtReply> {
+        tracing::info!(target_id = target.0, pool, "administrator gives a target another pool");
+        let stays = {
+            let map = self.current();
+            map.target(target).is_some_and(|own| map.pool(own.pool).is_some_and(|known| known.name == pool))
+        };
+        if self.is_last_of_pool(target) && !stays {
+            self.require_unnamed_pool(target).await?;
+            self.change(|roster| roster.set_pool_of_last(target, pool)).await?;
+        } else {
+            self.change(|roster| roster.set_pool(target, pool)).await?;
+        }
         self.sync().await?;
         Ok(MgmtReply::Done)
     }

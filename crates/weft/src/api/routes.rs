@@ -3,7 +3,9 @@
 use super::http::{HttpRequest, Response};
 use super::openapi;
 use crate::control::{Request, Service};
+use crate::node_config::TargetConfig;
 use serde_json::{Map, Value};
+use std::path::PathBuf;
 use types::{Errno, Error, NodeId, Result, SessionId, TargetId};
 use wire::MgmtRequest;
 
@@ -50,6 +52,9 @@ pub(super) const ROUTES: &[Route] = routes! {
     };
     "GET" "/v1/targets" "All targets, with the progress of those that are drained" None => Some("[Target]"), |c| {
         c.list(MgmtRequest::ListTargets, "targets")
+    };
+    "POST" "/v1/targets" "Make a directory of the node that answers a target" Some("NewTarget") => Some("AddedTarget"), |c| {
+        c.add_target()
     };
     "GET" "/v1/targets/{target}" "A target" None => Some("Target"), |c| {
         c.one(MgmtRequest::ListTargets, "targets", "id").map(Some)
@@ -155,6 +160,23 @@ impl Call<'_> {
             Some(drain) => self.change(MgmtRequest::SetDrain { target, drain }),
             None => Ok(None),
         }
+    }
+
+    /// A directory is of one machine, so only that machine's own node can make it a target.
+    fn add_target(&self) -> Result<Option<Value>> {
+        let path = PathBuf::from(self.text("path")?);
+        if !path.is_absolute() {
+            return Err(Error::new(Errno::EINVAL, format!("{} is no path from the root directory", path.display()))
+                .hint("name the directory as the machine of the management node knows it; on other nodes run weft target add"));
+        }
+        let pool = match self.body.contains_key("pool") {
+            true => self.text("pool")?,
+            false => mgmt::DEFAULT_POOL.1.to_string(),
+        };
+        mgmt::check_name("pool", &pool)?;
+        mgmt::require_target_or_vacant(&path)?;
+        let added = self.service.answer(Request::AddTarget { target: TargetConfig { path, pool } })?;
+        Ok(Some(serde_json::json!({ "target": added })))
     }
 
     fn set_export(&self) -> Result<Option<Value>> {

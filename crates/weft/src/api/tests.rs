@@ -48,6 +48,10 @@ impl Metadata for Open {
         Box::pin(async { Ok(None) })
     }
 
+    fn names_pool(&self, _: types::PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(async { Ok(Some(InodeId::ROOT)) })
+    }
+
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
         let progress = DrainProgress { hindrance: Some("why".into()), ..DrainProgress::default() };
         Box::pin(async { vec![(TargetId(1), progress)] })
