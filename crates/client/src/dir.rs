@@ -1,7 +1,7 @@
 //! Directories.
 
 use crate::{Client, unexpected};
-use types::{InodeId, Result};
+use types::{Credentials, InodeId, Result};
 use wire::{DirEntry, MetaOp, MetaReply};
 
 /// A page of a directory.
@@ -22,8 +22,20 @@ impl Client {
     /// Entries after `cookie` (0 from the start), about `limit` of them. With `attributes`, the caller calls
     /// [`Client::remember`] for every entry whose attributes it hands to the kernel.
     pub async fn readdir(&self, dir: InodeId, cookie: u64, limit: u32, attributes: bool) -> Result<Listing> {
+        self.readdir_for(Credentials::default(), dir, cookie, limit, attributes).await
+    }
+
+    /// The same for a user.
+    pub async fn readdir_for(
+        &self,
+        credentials: Credentials,
+        dir: InodeId,
+        cookie: u64,
+        limit: u32,
+        attributes: bool,
+    ) -> Result<Listing> {
         let reports = self.inodes.all_reports();
-        let answer = self.ask(MetaOp::Readdir { dir, cookie, limit, attributes }).await?;
+        let answer = self.ask_for(credentials, MetaOp::Readdir { dir, cookie, limit, attributes }).await?;
         let asked = answer.asked;
         match answer.reply {
             MetaReply::Directory { mut entries, end, parent } => {

@@ -146,7 +146,7 @@ impl Client {
     /// The metadata service knows of the use when this returns, by a lease: a file that another session deletes stays as long as it is open
     /// here.
     pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<Arc<Handle>> {
-        let _ = credentials;
+        self.may_open(credentials, ino, flags).await?;
         let handle = Handle::new(self.inodes.acquire(ino), flags);
         if self.leases.is_alone() {
             return Ok(handle);
@@ -182,6 +182,9 @@ impl Client {
         let answer = self.change(credentials, op).await?;
         let (asked, fresh) = (answer.asked, Fresh::of(&answer.reply));
         let attr = entry(answer.reply)?;
+        if fresh.is_none() {
+            self.may_open(credentials, attr.ino, flags).await?;
+        }
         let (inode, alone) = self.inodes.remember_and_acquire(attr.ino);
         let handle = Handle::new(inode, flags);
         if let Some(fresh) = fresh.filter(|_| alone) {

@@ -14,6 +14,7 @@
 //! - What is kept of the service's answers is kept under a lease, until its recall has been answered (see `lease`).
 
 mod access;
+mod anonymous;
 mod cancel;
 mod capabilities;
 mod complete;
@@ -196,6 +197,11 @@ impl Client {
     /// Asks something that changes nothing.
     async fn ask(&self, op: MetaOp) -> Result<Answer> {
         self.send(0, Credentials::default(), op).await
+    }
+
+    /// Asks something for a user that changes nothing.
+    async fn ask_for(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
+        self.send(0, credentials, op).await
     }
 
     /// Asks for a change.

@@ -26,6 +26,9 @@ pub(crate) const RETRY: Duration = Duration::from_secs(1);
 const WORD_INTERVAL: Duration = Duration::from_secs(1);
 /// How long inodes that are of no use any more are collected before the service is told.
 const RELEASE_DELAY: Duration = Duration::from_millis(200);
+/// Silence after which the service may have forgotten that it has ended the session (it remembers for a week), and whatever is held back is too old
+/// to be written.
+const FORGOTTEN_NS: u64 = 24 * 3600 * 1_000_000_000;
 /// Inodes of one release.
 const RELEASE_BATCH: usize = 4096;
 
@@ -193,6 +196,7 @@ impl Client {
             // The end that was asked for is told here first.
             Errno::ESTALE if self.leaves.load(Ordering::Acquire) => rt::sleep(RETRY).await,
             Errno::ESTALE => self.lose_session(error).await,
+            Errno::ENOTCONN if is_forgotten(service) => self.lose_session(error).await,
             Errno::ENOTCONN => {
                 tracing::warn!(%error, "a metadata service does not know this session any more; registering again");
                 self.register_again(service).await;
@@ -363,6 +367,12 @@ impl Client {
         }
         self.leases.released(batch);
     }
+}
+
+/// Whether a service that doesn't know the session may have ended it long ago.
+fn is_forgotten(service: &Service) -> bool {
+    let heard_ns = service.heard_ns.load(Ordering::Acquire);
+    heard_ns > 0 && rt::monotonic_ns().saturating_sub(heard_ns) > FORGOTTEN_NS
 }
 
 /// What a future comes to, if that doesn't take too long; it can be waited for again.

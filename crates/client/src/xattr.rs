@@ -15,7 +15,6 @@ const PATTERN: &[u8] = b"weft.pattern";
 impl Client {
     /// The value of an attribute.
     pub async fn getxattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<Bytes> {
-        let _ = credentials;
         if name == ENTRY {
             return self.describe(ino).await;
         }
@@ -23,7 +22,11 @@ impl Client {
         if name == CAPABILITY && self.is_bare(ino) {
             return Err(Errno::ENODATA.into());
         }
-        match self.ask(MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) }).await?.reply {
+        match self
+            .ask_for(credentials, MetaOp::GetXattr { ino, name: Bytes::copy_from_slice(name) })
+            .await?
+            .reply
+        {
             MetaReply::Bytes(value) => Ok(value),
             other => Err(unexpected(other)),
         }

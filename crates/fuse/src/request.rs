@@ -12,6 +12,9 @@ pub const XATTR_NAME_MAX: usize = 255;
 /// Longest target of a symlink, in bytes (`PATH_MAX` without its NUL).
 pub const SYMLINK_MAX: usize = 4095;
 
+/// Stands for the number of a process that isn't seen from here: beyond what the kernel gives (2^22).
+const UNSEEN: u32 = i32::MAX as u32;
+
 /// A request as a transport delivers it.
 pub struct Request {
     /// Who asks for what.
@@ -25,9 +28,11 @@ pub struct Request {
 }
 
 impl Request {
-    /// Who asks.
+    /// Who asks. A process that isn't seen from here (of a container with its own numbers, say) gets a number that none has: 0 stands for
+    /// the client itself.
     pub fn credentials(&self) -> Credentials {
-        Credentials { uid: self.header.uid, gid: self.header.gid, pid: self.header.pid }
+        let pid = if self.header.pid == 0 { UNSEEN } else { self.header.pid };
+        Credentials { uid: self.header.uid, gid: self.header.gid, pid }
     }
 
     /// The inode that the request is about.

@@ -137,6 +137,7 @@ fn cluster_map(base: &Path) -> ClusterMap {
         pools: vec![Pool { id: PoolId(1), name: "default".into() }],
         groups: Vec::new(),
         partitions: Vec::new(),
+        exports: Vec::new(),
     };
     map.groups = layout::single_groups(&map);
     map

@@ -4,7 +4,7 @@ use crate::drain::DrainStatus;
 use crate::limits::BACKGROUND_BATCH;
 use crate::service::MetaService;
 use crate::sessions::SessionKind;
-use types::{Errno, Error, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
+use types::{Errno, Error, InodeId, Layout, PartitionId, PoolId, Result, SessionId, StripePattern, TargetId};
 use wire::mgmt::DrainProgress;
 
 /// A session as an administrator sees it.
@@ -70,6 +70,38 @@ impl MetaService {
             }
         }
         Ok(None)
+    }
+
+    /// An inode whose new files, or that itself, are to live in the pool, if there is one. Reads every inode, as [`MetaService::file_on`].
+    pub async fn names_pool(&self, pool: PoolId) -> Result<Option<InodeId>> {
+        for partition in self.all_partitions() {
+            if let Some(ino) = self.names_pool_in(pool, partition).await? {
+                return Ok(Some(ino));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same for one partition.
+    ///
+    /// # Errors
+    /// `EREMOTE` for one of another service.
+    pub async fn names_pool_in(&self, pool: PoolId, partition: PartitionId) -> Result<Option<InodeId>> {
+        let mut after = InodeId(0);
+        loop {
+            let page = self
+                .read(partition, |view| namespace::inodes(view, partition, after, BACKGROUND_BATCH))
+                .await?;
+            let Some(&(last, _)) = page.last() else { return Ok(None) };
+            after = last;
+            for (ino, inode) in &page {
+                let named = inode.pattern.as_ref().map(StripePattern::try_from).transpose()?;
+                if named.is_some_and(|pattern| pattern.pool == pool) {
+                    return Ok(Some(*ino));
+                }
+            }
+            rt::yield_now().await;
+        }
     }
 
     /// How far targets are that are drained, as management shows it: as to files of partitions that this service executes.

@@ -21,11 +21,12 @@ impl MetaService {
         session: &Session,
         op: &MetaOp,
         reply: &MetaReply,
+        reads_only: bool,
     ) -> Option<Capability> {
         let ring = self.capabilities.get().filter(|_| session.is_remote())?;
         let (inode, writes) = subject(op, reply)?;
         // Who asks again for a file that it is writing, since its capability runs out, wishes no lease: it has one.
-        let writes = writes || self.leases.is_written_by(session.id, inode);
+        let writes = !reads_only && (writes || self.leases.is_written_by(session.id, inode));
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
         let holder = session.holder.load(Relaxed);
         let grant = Grant { session: session.id, inode, rights, holder, expires: 0 };

@@ -2,8 +2,8 @@
 
 use crate::grace::stored_sessions;
 use crate::limits::{
-    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, TELL_TIME, YIELD_TIME,
-    YIELDING_TIME, YIELDING_WORD,
+    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, SWEEP_INTERVAL, TELL_TIME,
+    YIELD_TIME, YIELDING_TIME, YIELDING_WORD,
 };
 use crate::record::StoredSession;
 use crate::service::MetaService;
@@ -24,6 +24,13 @@ use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
 use wire::{MetaOp, MetaReply, PartitionsRequest, StorageOp, Yield};
+
+/// Where a request comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asks {
+    InProcess,
+    FromElsewhere,
+}
 
 impl MetaService {
     /// Makes a session known. One of another process is known durably when this returns.
@@ -57,7 +64,10 @@ impl MetaService {
             let stored = stored.map_err(|cause| {
                 Error::new(Errno::EIO, format!("the record of session {id} is damaged: {cause}"))
             })?;
-            if stored.is_some_and(|stored| stored.is_ended()) && record != Some(StoredSession::ENDED) {
+            if stored.is_some_and(|stored| stored.is_ended()) {
+                if record.is_some_and(|record| record.is_ended()) {
+                    return Ok(());
+                }
                 self.has_ended(id);
                 return if record.is_none() { Ok(()) } else { self.sessions.check_id(id) };
             }
@@ -95,15 +105,15 @@ impl MetaService {
         Ok(outcome)
     }
 
-    /// The session of a request, made known by it if nobody registered it.
+    /// The session of a request. One of this process is made known by it if nobody registered it.
     ///
     /// # Errors
-    /// `ESTALE` for one that was evicted, `ENOTCONN` for one from before a start.
-    pub(crate) fn session_of(&self, id: SessionId) -> Result<Arc<Session>> {
+    /// `ESTALE` for one that was evicted, `ENOTCONN` for one that another process has to register.
+    pub(crate) fn session_of(&self, id: SessionId, asker: Asks) -> Result<Arc<Session>> {
         self.sessions.check_id(id)?;
         // One that shares its sessions with other services makes none known by itself.
-        let is_company = self.neighbours.is_some() && id != SessionId(0);
-        if self.grace.awaits_registration(id) || (is_company && self.sessions.is_unknown(id)) {
+        let registers = (self.neighbours.is_some() || asker == Asks::FromElsewhere) && id != SessionId(0);
+        if self.grace.awaits_registration(id) || (registers && self.sessions.is_unknown(id)) {
             return Err(is_not_registered(id));
         }
         self.sessions.get(id)
@@ -251,7 +261,7 @@ impl MetaService {
             "a session is ended: it was not heard of, or didn't give up a lease in time"
         );
         self.fence(id).await;
-        let noted = self.keep_session(id, Some(StoredSession::ENDED)).await;
+        let noted = self.keep_session(id, Some(StoredSession::ended_at(rt::now().secs))).await;
         self.tell_of_end(id);
         if let Err(error) = noted.and(self.wind_up(id).await) {
             tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");
@@ -343,6 +353,7 @@ impl MetaService {
 
     /// Ends sessions that are not heard of any more, as long as the service runs.
     pub(crate) async fn end_silent_sessions(self: Arc<Self>) {
+        let mut next_sweep_ns = rt::monotonic_ns() + SWEEP_INTERVAL.as_nanos() as u64;
         while !self.stopping.is_set() {
             let before_ns = rt::monotonic_ns();
             rt::sleep(IDLE_CHECK).await;
@@ -355,6 +366,12 @@ impl MetaService {
                 self.evict(id);
             }
             self.pay_fences().await;
+            if now_ns >= next_sweep_ns {
+                next_sweep_ns = now_ns + SWEEP_INTERVAL.as_nanos() as u64;
+                if let Err(error) = self.forget_old_sessions(rt::now().secs).await {
+                    tracing::debug!(%error, "records of ended sessions are kept for now");
+                }
+            }
             if let Err(error) = self.note_ended_elsewhere().await {
                 tracing::debug!(%error, "whether other services have ended sessions is not known for now");
             }

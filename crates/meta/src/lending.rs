@@ -184,6 +184,9 @@ impl MetaService {
             PartitionsRequest::FileOn { target, partition } => {
                 self.file_on_in(target, partition).await.map(PartitionsReply::File)
             }
+            PartitionsRequest::NamesPool { pool, partition } => {
+                self.names_pool_in(pool, partition).await.map(PartitionsReply::File)
+            }
             PartitionsRequest::Sessions => Ok(PartitionsReply::Sessions(self.session_infos())),
             PartitionsRequest::Evict { session } => {
                 self.evict_session(session).map(|()| PartitionsReply::Done)

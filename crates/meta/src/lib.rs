@@ -36,6 +36,7 @@ mod drain;
 mod errand;
 mod eviction;
 mod executor;
+mod exports;
 mod fetch;
 mod follow;
 mod grace;
@@ -52,6 +53,7 @@ mod service;
 mod sessions;
 mod settle;
 mod stats;
+mod tombstones;
 mod view;
 
 pub use administer::SessionStatus;

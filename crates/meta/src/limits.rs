@@ -53,6 +53,13 @@ pub(crate) const CALLERS_PER_SESSION: usize = 1024;
 /// Groups of a user. Linux allows 65,536; who has more than some hundred is rare.
 pub(crate) const GROUPS_PER_CALLER: usize = 4096;
 
+/// How long the record of a session that was ended against its will is kept. Its capabilities end within minutes, targets refuse it for two
+/// hours, and a client that has heard of nobody for a day (`client::recall`) ends its session by itself.
+pub(crate) const KEEP_ENDED: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How often records of ended sessions are looked through.
+pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
+
 /// Recalls that one answer brings. As many bytes as a small message.
 pub(crate) const RECALLS_PER_ANSWER: usize = 1024;
 

@@ -32,11 +32,18 @@ pub(crate) struct StoredSession {
     /// It was ended against its will: its id is never used again. `optional`, since no record may be empty.
     #[prost(bool, optional, tag = "1")]
     pub ended: Option<bool>,
+    /// When, seconds of the time of day. Records of earlier versions don't tell.
+    #[prost(int64, optional, tag = "2")]
+    pub ended_s: Option<i64>,
 }
 
 impl StoredSession {
-    pub const LIVING: StoredSession = StoredSession { ended: Some(false) };
-    pub const ENDED: StoredSession = StoredSession { ended: Some(true) };
+    pub const LIVING: StoredSession = StoredSession { ended: Some(false), ended_s: None };
+
+    /// One that was ended at this time.
+    pub fn ended_at(now_s: i64) -> StoredSession {
+        StoredSession { ended: Some(true), ended_s: Some(now_s) }
+    }
 
     pub fn is_ended(&self) -> bool {
         self.ended == Some(true)
@@ -221,7 +228,9 @@ mod tests {
         assert_eq!(Owner { node: 3, epoch: 300, released: false }.encode_to_vec(), [8, 3, 16, 172, 2]);
         assert_eq!(Owner { node: 3, epoch: 1, released: true }.encode_to_vec(), [8, 3, 16, 1, 24, 1]);
         assert_eq!(StoredSession::LIVING.encode_to_vec(), [8, 0]);
-        assert_eq!(StoredSession::ENDED.encode_to_vec(), [8, 1]);
+        let old = StoredSession { ended: Some(true), ended_s: None };
+        assert_eq!(old.encode_to_vec(), [8, 1]);
+        assert_eq!(StoredSession::ended_at(300).encode_to_vec(), [8, 1, 16, 172, 2]);
         assert_eq!(StoredReply::of(&MetaReply::Unit).unwrap().encode_to_vec(), [8, 1]);
         let entry = MetaReply::Entry(Attr { ino: InodeId(5), mode: 1, nlink: 1, ..zero() });
         assert_eq!(StoredReply::of(&entry).unwrap().encode_to_vec(), [18, 6, 8, 5, 16, 1, 24, 1]);

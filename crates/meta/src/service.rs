@@ -3,7 +3,9 @@
 use crate::chunks::Chunks;
 use crate::coherence::{Cleared, Granted};
 use crate::drain::{Claims, Drains};
+use crate::eviction::Asks;
 use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
+use crate::exports::permit;
 use crate::grace::Grace;
 use crate::leases::Leases;
 use crate::locks::Locks;
@@ -18,11 +20,10 @@ use namespace::{Applied, Env, ReadError};
 use net::{Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
 use rt::IoBuf;
-use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use types::{
-    ClusterMap, Credentials, Errno, Error, InodeId, MapHandle, NodeId, PartitionId, Result, SessionId,
-    TargetId,
+    ClusterMap, Credentials, Errno, Error, ExportAccess, InodeId, MapHandle, NodeId, PartitionId, Result,
+    SessionId, TargetId,
 };
 use wire::{LockSpace, MetaOp, MetaReply, MetaRequest, MetaResponse};
 
@@ -51,6 +52,8 @@ pub struct MetaService {
     pub(crate) owed_fences: Mutex<Vec<(SessionId, TargetId)>>,
     /// What capabilities are signed with; nothing if none are handed out.
     pub(crate) capabilities: OnceLock<Arc<CapabilityRing>>,
+    /// What clients of certain networks may do.
+    pub(crate) exports: net::Exports,
     pub(crate) chunks: Chunks,
     pub(crate) claims: Claims,
     pub(crate) drains: Drains,
@@ -65,6 +68,8 @@ pub struct MetaService {
 pub(crate) struct Answered {
     pub reply: MetaReply,
     granted: Granted,
+    /// Whoever got it may use the file for reading only.
+    reads_only: bool,
 }
 
 /// How much a lookup tells.
@@ -116,12 +121,13 @@ impl MetaService {
             options,
             neighbours,
             executors: Executors::new(store, options.partitions),
-            sessions: Sessions::new(BTreeSet::new()),
+            sessions: Sessions::default(),
             grace: Grace::default(),
             locks: Locks::default(),
             leases: Leases::default(),
             owed_fences: Mutex::default(),
             capabilities: OnceLock::new(),
+            exports: net::Exports::default(),
             chunks: Chunks { map, channels: storage },
             claims: Claims::default(),
             drains: Drains::default(),
@@ -177,7 +183,8 @@ impl MetaService {
         if let MetaOp::ReclaimLocks { locks } = &request.op {
             return self.reclaim_locks(request.session, locks).await.map(|()| MetaReply::Unit.into());
         }
-        let session = self.session_of(request.session)?;
+        let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
+        let session = self.session_of(request.session, asks)?;
         holder.map_or(Ok(()), |holder| self.check_holder(&session, holder))?;
         if session.is_remote() {
             session.hear();
@@ -218,9 +225,10 @@ impl MetaService {
                 if self.grace.is_on() && self.neighbours.is_none() {
                     self.wait_for_grace().await;
                 }
-                let Answered { reply, granted } = self.execute_at_home(&request, &session).await?;
+                let Answered { reply, granted, reads_only } =
+                    self.execute_at_home(&request, &session).await?;
                 let Granted { grants, recalls, directories } = granted;
-                let capability = self.capability_for(&session, &request.op, &reply);
+                let capability = self.capability_for(&session, &request.op, &reply, reads_only);
                 return Ok(MetaResponse { reply, grants, recalls, capability, directories });
             }
         };
@@ -341,13 +349,14 @@ impl MetaService {
         if let Some(recorded) = session.recorded(request.sequence) {
             self.executors.counters.repeated.add(1);
             recorded.ticket.iter().for_each(|ticket| view.see(ticket));
-            let answer = Answered { reply: recorded.reply, granted: Granted::default() };
+            let reads_only = session.export().access == ExportAccess::Ro;
+            let answer = Answered { reply: recorded.reply, granted: Granted::default(), reads_only };
             return Ok(Change { answer, writes: Vec::new() });
         }
         // It may have been evicted while it waited.
         session.check()?;
         let env = env(&self.options, request.session, request.credentials, map);
-        permit(request, session, &env, view)?;
+        let reads_only = permit(request, session, &env, view)?;
         let mut applied = match (&request.op, found) {
             (MetaOp::Lookup { parent, name }, Found::EntryOnly) => {
                 let (ino, mode) = namespace::find(&env, view, *parent, name)?;
@@ -360,7 +369,7 @@ impl MetaService {
         }
         let granted = self.reconcile(&request.op, session, (view, cleared), &mut applied)?;
         session.record_durably(request.sequence, &applied.reply, &mut applied.writes);
-        let answer = Answered { reply: applied.reply, granted };
+        let answer = Answered { reply: applied.reply, granted, reads_only };
         Ok(Change { answer, writes: applied.writes })
     }
 
@@ -403,6 +412,10 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
         request: MetaRequest,
         _payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<MetaResponse>> {
+        let request = match self.under_rules(caller, request) {
+            Ok(request) => request,
+            Err(refusal) => return Box::pin(async { Err(refusal) }),
+        };
         if !matches!(request.op, MetaOp::Register { .. }) {
             return Box::pin(self.answer(request, Some(caller.holder)));
         }
@@ -411,6 +424,7 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
             let registered = self.answer(request, Some(caller.holder)).await?;
             if let Some(session) = self.sessions.find(id) {
                 session.comes_from(&caller.name, caller.address.to_string());
+                session.set_export(self.export_of(caller));
             }
             Ok(registered)
         })
@@ -432,19 +446,6 @@ pub(crate) fn env<'a>(
         seed: rt::random_u64(),
         map,
     }
-}
-
-/// Looks whether a session's user may do what it asks. Of this process' own session the kernel has seen to that.
-fn permit(request: &MetaRequest, session: &Session, env: &Env<'_>, view: &View<'_>) -> Result<(), Stop> {
-    if !session.is_remote() || request.credentials.uid == 0 {
-        return Ok(());
-    }
-    let standing = session.callers.find(request.credentials);
-    let caller = match &standing {
-        Some(standing) => standing.caller(request.credentials),
-        None => namespace::Caller::of(request.credentials),
-    };
-    Ok(namespace::permit(env, view, &caller, &request.op)?)
 }
 
 /// Whether a command makes the store grow. The others free space, or need so little that they may use what is kept for them: a

@@ -11,10 +11,10 @@ use namespace::{Key, Writes, decode_key, keys};
 use parking_lot::{Mutex, RwLock};
 use prost::Message;
 use rt::sync::Event;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use types::{Errno, Error, InodeId, Result, SessionId};
+use types::{Errno, Error, Export, InodeId, Result, SessionId};
 use wire::{LeaseMode, MetaReply, Recall};
 
 /// How a session lives.
@@ -47,25 +47,23 @@ pub(crate) struct Session {
     yielding_ns: AtomicU64,
     /// Name and address of the client, as of its last registration over a connection.
     origin: Mutex<(String, String)>,
+    /// What held for its last request by the rules for networks.
+    export: RwLock<Export>,
     /// Users who had to be introduced.
     pub callers: Callers,
 }
 
+#[derive(Default)]
 pub(crate) struct Sessions {
     by_id: RwLock<HashMap<SessionId, Arc<Session>>>,
-    /// Sessions that were evicted: their ids are refused for ever.
-    evicted: RwLock<BTreeSet<SessionId>>,
+    /// Sessions that were evicted, and when, seconds of the time of day: their ids are refused until nobody can come back under them.
+    evicted: RwLock<BTreeMap<SessionId, i64>>,
 }
 
 impl Sessions {
-    /// None but the ids of those that were evicted.
-    pub fn new(evicted: BTreeSet<SessionId>) -> Sessions {
-        Sessions { by_id: RwLock::default(), evicted: RwLock::new(evicted) }
-    }
-
     /// Whether a request of this session would make it known.
     pub fn is_unknown(&self, id: SessionId) -> bool {
-        !self.by_id.read().contains_key(&id) && !self.evicted.read().contains(&id)
+        !self.by_id.read().contains_key(&id) && !self.evicted.read().contains_key(&id)
     }
 
     /// The session, made known by its first request if it was not registered.
@@ -75,14 +73,14 @@ impl Sessions {
         let known = self.by_id.read().get(&id).cloned();
         match known {
             Some(session) => session.check().map(|()| session),
-            None if self.evicted.read().contains(&id) => Err(has_been_ended(id)),
+            None if self.evicted.read().contains_key(&id) => Err(has_been_ended(id)),
             None => self.insert(Arc::new(Session::new(id, SessionKind::Local))),
         }
     }
 
     /// `ESTALE` for the id of a session that was evicted.
     pub fn check_id(&self, id: SessionId) -> Result<()> {
-        if self.evicted.read().contains(&id) { Err(has_been_ended(id)) } else { Ok(()) }
+        if self.evicted.read().contains_key(&id) { Err(has_been_ended(id)) } else { Ok(()) }
     }
 
     /// Whether a session of another process is known.
@@ -130,8 +128,13 @@ impl Sessions {
 
     /// Forgets a session but for its id.
     pub fn bury(&self, id: SessionId) {
-        self.evicted.write().insert(id);
+        self.evicted.write().entry(id).or_insert(rt::now().secs);
         self.by_id.write().remove(&id);
+    }
+
+    /// Forgets ids of sessions that were ended: those that are old.
+    pub fn exhume(&self, is_old: impl Fn(SessionId, i64) -> bool) {
+        self.evicted.write().retain(|id, ended_s| !is_old(*id, *ended_s));
     }
 
     pub fn len(&self) -> usize {
@@ -204,6 +207,7 @@ impl Session {
             yielding: AtomicU64::new(0),
             yielding_ns: AtomicU64::new(0),
             origin: Mutex::default(),
+            export: RwLock::default(),
             callers: Callers::default(),
         }
     }
@@ -241,6 +245,18 @@ impl Session {
     /// Name and address of the client; empty where they aren't known.
     pub fn origin(&self) -> (String, String) {
         self.origin.lock().clone()
+    }
+
+    /// Notes what holds for it by the rules for networks.
+    pub fn set_export(&self, export: Export) {
+        if self.export() != export {
+            *self.export.write() = export;
+        }
+    }
+
+    /// What holds for it.
+    pub fn export(&self) -> Export {
+        *self.export.read()
     }
 
     /// Notes that the session lives.

@@ -30,6 +30,9 @@ pub const MAX_NODES: usize = 1024;
 /// Targets of a cluster, so that the map fits into a message: with its group each takes some 260 bytes of a MiB.
 pub const MAX_TARGETS: usize = 2048;
 
+/// Rules for networks of clients: every request of an address that isn't remembered is compared with all of them.
+pub const MAX_EXPORTS: usize = 256;
+
 /// Addresses of a node.
 pub const MAX_ADDRESSES: usize = 16;
 

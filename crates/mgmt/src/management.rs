@@ -72,6 +72,8 @@ pub trait Metadata: Send + Sync {
     fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if there is one.
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
+    /// An inode whose new files, or that itself, are to live in the pool, if there is one.
+    fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
     /// How far targets are that are drained, as far as the services that can be reached know.
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>>;
     /// The clients, as far as the services that can be reached know them.

@@ -1,7 +1,7 @@
 //! What management refuses to members of the cluster: object, cause and remedy.
 
-use crate::limits::{MAX_ADDRESSES, MAX_CLOCK_SKEW_S, MAX_NAME, MAX_NODES, MAX_TARGETS};
-use types::{Errno, Error, Node, NodeId, Role, Target, TargetId};
+use crate::limits::{MAX_ADDRESSES, MAX_CLOCK_SKEW_S, MAX_EXPORTS, MAX_NAME, MAX_NODES, MAX_TARGETS};
+use types::{Errno, Error, ExportClients, Node, NodeId, Role, Target, TargetId};
 
 pub(crate) fn removed_node(node: NodeId) -> Error {
     Error::new(Errno::ENODEV, format!("node {node} has been removed from the cluster"))
@@ -165,6 +165,16 @@ pub(crate) fn last_of_pool(target: TargetId, pool: &str) -> Error {
         .hint(format!("add another one first: weft target add PATH --pool {pool}"))
 }
 
+/// The pool would be left without a target for new files, and somebody counts on it.
+pub(crate) fn named_pool(target: TargetId, pool: &str, example: types::InodeId) -> Error {
+    let message = format!(
+        "target {target} is the last of pool {pool} that takes new files, and inode {example} names that pool"
+    );
+    Error::new(Errno::EBUSY, message).hint(format!(
+        "add another target first (weft target add PATH --pool {pool}), or give directories another pool (weft entry set-pattern) and remove the files that live there"
+    ))
+}
+
 pub(crate) fn pool_has_targets(pool: &str, count: usize) -> Error {
     Error::new(Errno::EBUSY, format!("pool {pool} has {count} targets"))
         .hint("give them another pool (weft target set ID --pool P) or remove them first")
@@ -173,6 +183,26 @@ pub(crate) fn pool_has_targets(pool: &str, count: usize) -> Error {
 pub(crate) fn default_pool(pool: &str) -> Error {
     Error::new(Errno::EINVAL, format!("pool {pool} is where files go unless told otherwise; it stays"))
         .hint("weft pool set renames it")
+}
+
+pub(crate) fn anonymous_root() -> Error {
+    Error::new(Errno::EINVAL, "squashed users can't become user 0: that is root")
+        .hint("name another one with --anon-uid")
+}
+
+pub(crate) fn too_many_exports() -> Error {
+    Error::new(Errno::ENOSPC, format!("there are {MAX_EXPORTS} rules for networks, which is the limit"))
+        .hint("one rule for a larger network may do for several (weft export list)")
+}
+
+pub(crate) fn no_export(clients: ExportClients) -> Error {
+    Error::new(Errno::ENOENT, format!("there is no rule for {clients}")).hint("weft export list shows all")
+}
+
+/// A client comes from a network that may not mount.
+pub(crate) fn not_exported(who: &str, address: &str) -> Error {
+    Error::new(Errno::EACCES, format!("{who} at {address} may not mount this file system"))
+        .hint("weft export list, on a node, shows the rules for networks; weft export set changes them")
 }
 
 pub(crate) fn no_metadata() -> Error {

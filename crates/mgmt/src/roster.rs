@@ -1,5 +1,7 @@
 //! Changes of the cluster map: what administrators and nodes ask for, allowed or refused. Pure.
 
+mod exports;
+
 use crate::limits::{MAX_ADDRESSES, MAX_NAME, MAX_NODES, MAX_TARGETS};
 use crate::liveness::{Liveness, is_skewed};
 use crate::refusal;
@@ -161,6 +163,12 @@ impl Roster {
             return Ok(());
         }
         self.require_not_last(target)?;
+        self.set_pool_of_last(target, pool)
+    }
+
+    /// The same for the last target of a pool; that nobody names it is the caller's to know.
+    pub fn set_pool_of_last(&mut self, target: TargetId, pool: &str) -> Result<()> {
+        self.known_target(target)?;
         let pool = self.pool_or_new(pool)?;
         self.target_mut(target)?.pool = pool;
         for group in self.map.groups.iter_mut().filter(|g| g.members == [target]) {
@@ -176,6 +184,12 @@ impl Roster {
             self.require_not_last(target)?;
         }
         self.target_mut(target)?.drain = drain;
+        Ok(())
+    }
+
+    /// The target gets no new files for now, or gets some again, be it the last of its pool. That nobody names that is the caller's to know.
+    pub fn close_target(&mut self, target: TargetId, closed: bool) -> Result<()> {
+        self.target_mut(target)?.drain = closed;
         Ok(())
     }
 

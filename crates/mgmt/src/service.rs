@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use types::{ClusterMap, Epoch, Errno, Error, NodeId, Result, Target, TargetId};
+use types::{ClusterMap, Epoch, Errno, Error, Export, ExportAccess, NodeId, Result, Target, TargetId};
 use wire::mgmt::{
     Alive, Heartbeat, Join, Joined, MAX_TIDY_FILES, NodeInfo, Register, Registered, Secret, TargetInfo,
 };
@@ -32,7 +32,12 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
     ) -> LocalFuture<'a, Result<MgmtReply>> {
         Box::pin(async move {
             authorize(&caller.proof, &request).map_err(|()| refusal::not_allowed(&caller.name))?;
-            self.answer(request).await
+            match request {
+                MgmtRequest::Attach { cluster, version, clock_s } => {
+                    self.attach_from(caller, &cluster, &version, clock_s)
+                }
+                request => self.answer(request).await,
+            }
         })
     }
 }
@@ -92,6 +97,10 @@ impl Management {
             MgmtRequest::ListNodes => Ok(MgmtReply::Nodes { nodes: self.nodes() }),
             MgmtRequest::ListTargets => Ok(MgmtReply::Targets { targets: self.targets().await }),
             MgmtRequest::ListPools => Ok(MgmtReply::Pools { pools: self.pools() }),
+            MgmtRequest::ListExports => {
+                self.require_cluster()?;
+                Ok(MgmtReply::Exports { exports: self.current().exports.clone() })
+            }
             MgmtRequest::ListSessions => {
                 Ok(MgmtReply::Sessions { sessions: self.metadata()?.sessions().await? })
             }
@@ -111,6 +120,7 @@ impl Management {
                 Ok(MgmtReply::Token { token })
             }
             MgmtRequest::RemoveTarget { target } => self.remove_target(target).await,
+            MgmtRequest::SetPool { target, pool } => self.set_pool(target, &pool).await,
             administrative => self.administer(administrative).await,
         }
     }
@@ -118,13 +128,17 @@ impl Management {
     /// Changes of the map that need nobody else.
     async fn administer(&self, request: MgmtRequest) -> Result<MgmtReply> {
         tracing::info!(?request, "administrator");
+        if let MgmtRequest::SetExport { .. } | MgmtRequest::RemoveExport { .. } = request {
+            self.require_cluster()?;
+        }
         self.change(|roster| match &request {
             MgmtRequest::RenameNode { node, name } => roster.rename_node(*node, name),
             MgmtRequest::RemoveNode { node } => roster.remove_node(*node),
-            MgmtRequest::SetPool { target, pool } => roster.set_pool(*target, pool),
             MgmtRequest::SetDrain { target, drain } => roster.set_drain(*target, *drain),
             MgmtRequest::RenamePool { pool, name } => roster.rename_pool(pool, name),
             MgmtRequest::RemovePool { pool } => roster.remove_pool(pool),
+            MgmtRequest::SetExport { rule } => roster.set_export(rule),
+            MgmtRequest::RemoveExport { clients } => roster.remove_export(*clients),
             other => Err(Error::new(Errno::EPROTO, format!("{other:?} is answered elsewhere"))),
         })
         .await?;
@@ -234,7 +248,22 @@ impl Management {
         }
         check_version("this client", version, &host.version)?;
         check_clock("this client", clock_s - rt::now().secs)?;
-        Ok(MgmtReply::Welcome { facts: superblock.facts(), map: self.current() })
+        let (facts, map) = (superblock.facts(), self.current());
+        Ok(MgmtReply::Welcome { facts, map, export: Export::default() })
+    }
+
+    /// The same for a client that comes over a connection: the rule for its address says whether it may mount, and how.
+    fn attach_from(&self, caller: &Caller, cluster: &str, version: &str, clock_s: i64) -> Result<MgmtReply> {
+        let exports = net::Exports::default();
+        exports.follow(&self.current());
+        let theirs = exports.of(caller);
+        if theirs.access == ExportAccess::None {
+            return Err(refusal::not_exported(&caller.name, &caller.address.to_string()));
+        }
+        match self.attach(cluster, version, clock_s)? {
+            MgmtReply::Welcome { facts, map, .. } => Ok(MgmtReply::Welcome { facts, map, export: theirs }),
+            other => Ok(other),
+        }
     }
 
     /// The first map after this epoch; the current one after a while in any case.
@@ -258,6 +287,9 @@ impl Management {
 
     async fn remove_target(&self, target: TargetId) -> Result<MgmtReply> {
         self.require_cluster()?;
+        if self.is_last_of_pool(target) {
+            return self.remove_last_target(target).await;
+        }
         self.change(|roster| roster.may_remove_target(target)).await?;
         // Nothing comes to it meanwhile: it is drained.
         if let Some(file) = self.metadata()?.file_on(target).await? {
@@ -265,6 +297,63 @@ impl Management {
         }
         tracing::info!(target_id = target.0, "target {target} is removed");
         self.change(|roster| roster.remove_target(target)).await?;
+        self.sync().await?;
+        Ok(MgmtReply::Done)
+    }
+
+    /// Whether it is the only target of its pool that gets new files.
+    fn is_last_of_pool(&self, target: TargetId) -> bool {
+        let map = self.current();
+        let Some(own) = map.target(target).filter(|own| !own.drain) else { return false };
+        !map.targets.iter().any(|t| t.id != target && t.pool == own.pool && !t.drain)
+    }
+
+    /// Refuses to take the last target away from a pool that somebody counts on.
+    async fn require_unnamed_pool(&self, target: TargetId) -> Result<()> {
+        let map = self.current();
+        let own = map.target(target).ok_or_else(|| refusal::no_target(target))?;
+        let name = map.pool(own.pool).map_or_else(|| own.pool.to_string(), |pool| pool.name.clone());
+        match self.metadata()?.names_pool(own.pool).await? {
+            Some(ino) => Err(refusal::named_pool(target, &name, ino)),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the last target of a pool that nobody counts on, so that the pool can go.
+    async fn remove_last_target(&self, target: TargetId) -> Result<MgmtReply> {
+        self.require_unnamed_pool(target).await?;
+        // From here on nothing comes to it, whoever names the pool meanwhile.
+        self.change(|roster| roster.close_target(target, true)).await?;
+        let held = match self.metadata() {
+            Ok(metadata) => metadata.file_on(target).await,
+            Err(error) => Err(error),
+        };
+        let refusal = match held {
+            Ok(None) => {
+                tracing::info!(target_id = target.0, "target {target} is removed, the last of its pool");
+                self.change(|roster| roster.remove_target(target)).await?;
+                self.sync().await?;
+                return Ok(MgmtReply::Done);
+            }
+            Ok(Some(file)) => refusal::holds_data(target, file),
+            Err(error) => error,
+        };
+        self.change(|roster| roster.close_target(target, false)).await?;
+        Err(refusal)
+    }
+
+    async fn set_pool(&self, target: TargetId, pool: &str) -> Result<MgmtReply> {
+        tracing::info!(target_id = target.0, pool, "administrator gives a target another pool");
+        let stays = {
+            let map = self.current();
+            map.target(target).is_some_and(|own| map.pool(own.pool).is_some_and(|known| known.name == pool))
+        };
+        if self.is_last_of_pool(target) && !stays {
+            self.require_unnamed_pool(target).await?;
+            self.change(|roster| roster.set_pool_of_last(target, pool)).await?;
+        } else {
+            self.change(|roster| roster.set_pool(target, pool)).await?;
+        }
         self.sync().await?;
         Ok(MgmtReply::Done)
     }
@@ -378,6 +467,8 @@ mod tests {
             (&node, token.clone(), false),
             (&client, watch.clone(), true),
             (&client, evict.clone(), false),
+            (&client, MgmtRequest::ListExports, false),
+            (&client, MgmtRequest::RemoveExport { clients: types::ExportClients::Local }, false),
             (&client, goodbye(2), false),
             (&Proof::Stranger, watch, false),
             (&Proof::NotAsked, evict, true),

@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use kv::{Durability, Memory, Writer};
-use mgmt::{FirstNode, Gate, Management, Metadata, Superblock};
+use mgmt::{DEFAULT_POOL, FirstNode, Gate, Management, Metadata, Superblock};
 use net::{Channel, LocalFuture};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use types::{
-    ClusterMap, Epoch, Errno, Error, InodeId, NodeId, NodeState, PartitionId, Result, Role, SessionId,
-    TargetId, TargetState,
+    ClusterMap, Epoch, Errno, Error, InodeId, NodeId, NodeState, PartitionId, PoolId, Result, Role,
+    SessionId, TargetId, TargetState,
 };
 use wire::mgmt::*;
 use wire::{MgmtReply, MgmtRequest};
@@ -52,6 +52,11 @@ impl Metadata for OneFile {
 
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move { Ok((target == TargetId(1)).then_some(InodeId(7))) })
+    }
+
+    /// Everything is to live in the first pool.
+    fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(async move { Ok((pool == PoolId(1)).then_some(InodeId::ROOT)) })
     }
 
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
@@ -305,6 +310,58 @@ fn everything_is_there_after_a_restart_of_management() {
         cluster.ask(MgmtRequest::Register(cluster.registration(node, 1, 7501, &[target]))).await.unwrap();
         cluster.ask(cluster.beat(node, 1, &[target])).await.unwrap();
         assert_eq!(cluster.join("c", 7503).await, NodeId(4), "numbers are never given twice");
+    });
+}
+
+#[test]
+fn a_pool_that_nobody_names_can_be_emptied() {
+    in_cluster(async |cluster| {
+        let node = cluster.join("b", 7501).await;
+        let add =
+            |path: &str, pool: &str| MgmtRequest::AddTarget { node, path: path.into(), pool: pool.into() };
+        let added = async |path: &str, pool: &str| match cluster.ask(add(path, pool)).await {
+            Ok(MgmtReply::Added { target }) => target,
+            other => panic!("{other:?}"),
+        };
+        // The files are on target 1, and everything is to live in the default pool.
+        let (full, empty) = (added("/full", "full").await, added("/empty", "empty").await);
+        let moved = added("/moved", "moved").await;
+        let kept = added("/kept", DEFAULT_POOL.1).await;
+        assert_eq!(full, TargetId(1));
+        cluster.ask(MgmtRequest::RemoveTarget { target: empty }).await.unwrap();
+        cluster.ask(MgmtRequest::RemovePool { pool: "empty".into() }).await.unwrap();
+        cluster.ask(MgmtRequest::SetPool { target: moved, pool: DEFAULT_POOL.1.into() }).await.unwrap();
+        cluster.ask(MgmtRequest::RemovePool { pool: "moved".into() }).await.unwrap();
+        let error = cluster.ask(MgmtRequest::RemoveTarget { target: full }).await.unwrap_err();
+        assert_eq!(error.errno, Errno::ENOTEMPTY);
+        assert!(!cluster.map().target(full).unwrap().drain, "it gets new files as before");
+        cluster.ask(MgmtRequest::SetDrain { target: moved, drain: true }).await.unwrap();
+        for named in [
+            MgmtRequest::RemoveTarget { target: kept },
+            MgmtRequest::SetPool { target: kept, pool: "other".into() },
+        ] {
+            assert!(cluster.refused(named).await.message.contains("names that pool"));
+        }
+        assert!(cluster.map().pool_named("other").is_none());
+    });
+}
+
+#[test]
+fn rules_for_networks_are_kept_and_told() {
+    in_cluster(async |cluster| {
+        let rule: types::ExportRule =
+            serde_json::from_str(r#"{"clients":"10.0.0.0/8","access":"ro"}"#).unwrap();
+        let before = cluster.map().epoch;
+        cluster.ask(MgmtRequest::SetExport { rule }).await.unwrap();
+        assert_eq!(cluster.map().epoch.0, before.0 + 1, "nobody would hear of it");
+        let rules = cluster.ask(MgmtRequest::ListExports).await.unwrap();
+        assert_eq!(rules, MgmtReply::Exports { exports: vec![rule] });
+        let again = open(&cluster.writer, &cluster.superblock, &cluster.gate).await;
+        assert_eq!(again.current().exports, [rule]);
+        let wrong = "10.0.0.0/9".parse().unwrap();
+        cluster.refused(MgmtRequest::RemoveExport { clients: wrong }).await;
+        cluster.ask(MgmtRequest::RemoveExport { clients: rule.clients }).await.unwrap();
+        assert!(cluster.map().exports.is_empty());
     });
 }
 

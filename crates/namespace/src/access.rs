@@ -4,19 +4,24 @@
 //! (`fs/namei.c`, `fs/attr.c`, `fs/xattr.c`, `fs/posix_acl.c`). What it leaves to the client's kernel, which asks the service only once for
 //! what it may keep under a lease: the search of a path, reading names and attributes, and opening a file; a file that is open may be read,
 //! written and cut whatever its mode says by then.
+//!
+//! A client's kernel doesn't know whom the service takes its users for where they are squashed. Of those, [`permit_anonymous`] looks at everything.
 
 use crate::attributes;
+use crate::keys;
 use crate::permissions::{self, ACCESS_ACL};
-use crate::record::Inode;
+use crate::record::{Inode, Writing};
 use crate::tx::{Outcome, Tx};
 use crate::{Env, Failure, Reader};
 use bytes::Bytes;
 use types::{Credentials, Errno, InodeId, SetAttr, SetTime, mode};
-use wire::{MetaOp, RenameMode};
+use wire::{LeaseMode, MetaOp, RenameMode};
 
 const READ: u16 = 4;
 const WRITE: u16 = 2;
 const SEARCH: u16 = 1;
+/// In [`MetaOp::MayOpen`]: the owner may in any case.
+const OWNER_IN_ANY_CASE: u32 = 8;
 
 /// Who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,6 +80,82 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
         MetaOp::SetPattern { dir, .. } => check.own(&check.tx.inode(*dir)?),
         _ => Ok(()),
     }
+}
+
+/// The same of a user whom the client's kernel takes for somebody else: searching, reading and opening are looked at, too.
+///
+/// # Errors
+/// As [`permit`]; `ENODATA` for attributes that only root sees.
+pub fn permit_anonymous(
+    env: &Env<'_>,
+    reader: &dyn Reader,
+    caller: &Caller<'_>,
+    op: &MetaOp,
+) -> Result<(), Failure> {
+    if caller.overrides() {
+        return Ok(());
+    }
+    let check = Check { tx: Tx::new(env, reader), caller };
+    match op {
+        MetaOp::Lookup { parent, .. } => {
+            let directory = check.tx.directory(*parent)?;
+            check.may(*parent, &directory, SEARCH)
+        }
+        MetaOp::Readdir { dir, attributes, .. } => {
+            let directory = check.tx.directory(*dir)?;
+            check.may(*dir, &directory, if *attributes { READ | SEARCH } else { READ })
+        }
+        MetaOp::GetXattr { ino, name } if name.starts_with(b"user.") => {
+            let inode = check.tx.inode(*ino)?;
+            check.may(*ino, &inode, READ)
+        }
+        MetaOp::GetXattr { name, .. } if name.starts_with(b"trusted.") => Err(Errno::ENODATA.into()),
+        MetaOp::MayOpen { ino, wanted } => {
+            let inode = check.tx.inode(*ino)?;
+            if wanted & OWNER_IN_ANY_CASE != 0 && inode.uid == caller.uid {
+                return Ok(());
+            }
+            check.may(*ino, &inode, *wanted as u16 & (READ | WRITE | SEARCH))
+        }
+        MetaOp::Open { ino, wish } => match wish {
+            Some(LeaseMode::Write) => check.use_open(*ino, WRITE),
+            // To run it is to read it.
+            _ => check.use_open(*ino, READ).or_else(|_| check.use_open(*ino, SEARCH)),
+        },
+        MetaOp::BeginWrite { ino }
+        | MetaOp::WriteInline { ino, .. }
+        | MetaOp::DropInline { ino, .. }
+        | MetaOp::Truncate { ino, .. } => check.use_open(*ino, WRITE),
+        op => permit(env, reader, caller, op),
+    }
+}
+
+/// Whether the caller may write to a file that it has open; its owner may whatever the mode says by now.
+///
+/// # Errors
+/// What reading the inode comes to.
+pub fn may_write(
+    env: &Env<'_>,
+    reader: &dyn Reader,
+    caller: &Caller<'_>,
+    ino: InodeId,
+) -> Result<bool, Failure> {
+    let check = Check { tx: Tx::new(env, reader), caller };
+    match check.use_open(ino, WRITE) {
+        _ if caller.overrides() => Ok(true),
+        Ok(()) => Ok(true),
+        Err(Failure::Refused(error)) if error.errno == Errno::EACCES => Ok(false),
+        Err(other) => Err(other),
+    }
+}
+
+/// Whether the session has noted that it changes the file ([`MetaOp::BeginWrite`], [`MetaOp::Truncate`]).
+///
+/// # Errors
+/// What reading the note comes to.
+pub fn is_being_changed(env: &Env<'_>, reader: &dyn Reader, ino: InodeId) -> Result<bool, Failure> {
+    let tx = Tx::new(env, reader);
+    Ok(tx.get::<Writing>(&keys::writing(ino, env.session))?.is_some())
 }
 
 struct Check<'a> {
@@ -176,6 +257,12 @@ impl Check<'_> {
             self.own(&inode)?;
         }
         self.may(ino, &inode, WRITE)
+    }
+
+    /// What is done with an open file. Its owner may, as with file servers of old: it may have been opened before the mode was changed.
+    fn use_open(&self, ino: InodeId, wanted: u16) -> Outcome<()> {
+        let inode = self.tx.inode(ino)?;
+        if inode.uid == self.caller.uid { Ok(()) } else { self.may(ino, &inode, wanted) }
     }
 
     fn own(&self, inode: &Inode) -> Outcome<()> {

@@ -58,7 +58,7 @@ pub mod record;
 mod relocate;
 mod tx;
 
-pub use access::{Caller, permit};
+pub use access::{Caller, is_being_changed, may_write, permit, permit_anonymous};
 pub use attributes::{MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE, MAX_XATTR_VALUES};
 pub use background::{Chunks, OrphanInode, Unsettled, children, chunks, doomed, inodes, orphans, unsettled};
 pub use keys::{Key, decode_key, partition_of_key};

@@ -56,6 +56,8 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         MetaOp::ListXattr { ino } => xattr::list(tx, *ino),
         MetaOp::RemoveXattr { ino, name } => xattr::remove(tx, *ino, name),
         MetaOp::Open { ino, .. } => data::open(tx, *ino),
+        // Who may is looked at before.
+        MetaOp::MayOpen { ino, .. } => tx.inode(*ino).map(|_| MetaReply::Unit),
         MetaOp::WriteInline { ino, offset, data, kill_suid_sgid } => {
             data::write_inline(tx, *ino, *offset, data, *kill_suid_sgid)
         }

@@ -2,16 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
-use types::{Errno, Error};
-
-/// A range of addresses: `10.1.0.0/16`, `fd00::/8`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Subnet {
-    /// Its bits after the prefix are zero. IPv4 addresses stand as IPv6 ones (`::ffff:10.1.0.0`).
-    first: u128,
-    mask: u128,
-}
+use types::{Error, Subnet};
 
 /// The networks that connections may use, best first. Those named together, `10.1.0.0/16,10.2.0.0/16`, are equally good. None: all may be used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -27,42 +18,6 @@ pub(crate) struct Ways {
     /// Each with its rank; addresses of the same rank are equally good.
     pub(crate) usable: Vec<(usize, SocketAddr)>,
     pub(crate) unused: Vec<SocketAddr>,
-}
-
-impl Subnet {
-    fn contains(&self, ip: IpAddr) -> bool {
-        bits(ip) & self.mask == self.first
-    }
-}
-
-fn bits(ip: IpAddr) -> u128 {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
-    }
-}
-
-impl FromStr for Subnet {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Subnet, Error> {
-        let wrong = |why: &str| {
-            let message = format!("{text:?} is no network: {why}");
-            Error::new(Errno::EINVAL, message).hint("write ADDRESS/BITS, for example 10.1.0.0/16 or fd00::/8")
-        };
-        let (ip, length) = text.trim().split_once('/').ok_or_else(|| wrong("it has no /BITS"))?;
-        let ip: IpAddr = ip.parse().map_err(|_| wrong("that is no address"))?;
-        let length: u32 = length.parse().map_err(|_| wrong("BITS is no number"))?;
-        let (most, before) = if ip.is_ipv4() { (32, 96) } else { (128, 0) };
-        if length > most {
-            return Err(wrong(&format!("its addresses have {most} bits")));
-        }
-        let mask = u128::MAX.checked_shl(128 - before - length).unwrap_or(0);
-        match bits(ip) & mask {
-            first if first == bits(ip) => Ok(Subnet { first, mask }),
-            _ => Err(wrong("its address has bits beyond the prefix")),
-        }
-    }
 }
 
 impl Networks {
@@ -132,6 +87,7 @@ impl Ways {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::Errno;
 
     fn networks(texts: &[&str]) -> Networks {
         Networks::parse(&texts.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap()

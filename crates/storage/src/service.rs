@@ -10,13 +10,13 @@ use crate::permit::Permit;
 use crate::watches::Watches;
 use chunkstore::{Kind, Store, StoreError};
 use identity::CapabilityRing;
-use net::{Caller, Deadline, Handler, LocalFuture};
+use net::{Caller, Deadline, Exports, Handler, LocalFuture};
 use rt::IoBuf;
 use rt::sync::Event;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
+use types::{ClusterMap, Errno, Error, ExportAccess, InodeId, Result, SessionId, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
 /// Targets that one process serves: each keeps files open and checksums in memory.
@@ -66,6 +66,8 @@ pub struct StorageService {
     fences: Fences,
     /// What is demanded of requests from other processes; nothing if it isn't set.
     permit: OnceLock<Permit>,
+    /// What clients of certain networks may do.
+    exports: Exports,
     watches: Watches,
 }
 
@@ -92,6 +94,7 @@ impl StorageService {
             lease,
             fences: Fences::default(),
             permit: OnceLock::new(),
+            exports: Exports::default(),
             watches: Watches::default(),
         }
     }
@@ -100,6 +103,32 @@ impl StorageService {
     pub fn demand_capabilities(&self, ring: Arc<CapabilityRing>) {
         // Who has demanded them does not begin to demand others.
         self.permit.get_or_init(|| Permit::new(ring));
+    }
+
+    /// Applies the map's rules for networks from now on.
+    pub fn follow_exports(&self, map: &ClusterMap) {
+        self.exports.follow(map);
+    }
+
+    /// Refuses what the rules for a client's network don't allow. The metadata service does the same; but what it handed out before a rule was
+    /// changed is good for some minutes.
+    fn check_export(&self, caller: &Caller, request: &StorageRequest) -> Result<()> {
+        // Who asks without a session acts for the cluster; who may is looked at before.
+        if request.session == SessionId(0) {
+            return Ok(());
+        }
+        let hint = "weft export list, on a node, shows the rules for networks";
+        match self.exports.of(caller).access {
+            ExportAccess::Ro if is_change(&request.op) => {
+                let message = "the file system is read-only for this client's network";
+                Err(Error::new(Errno::EROFS, message).hint(hint))
+            }
+            ExportAccess::None => {
+                let message = format!("{} at {} may not use this file system", caller.name, caller.address);
+                Err(Error::new(Errno::EACCES, message).hint(hint))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Serves one more target, at first to other services (session 0) only: what a crash left is put right before clients see it.
@@ -376,6 +405,9 @@ impl Handler<StorageRequest, StorageReply> for StorageService {
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<StorageReply>> {
+        if let Err(refusal) = self.check_export(caller, &request) {
+            return Box::pin(async { Err(refusal) });
+        }
         let Some(permit) = self.permit.get() else {
             return Box::pin(self.answer(request, deadline, payload));
         };

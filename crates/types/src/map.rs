@@ -1,6 +1,6 @@
 //! The cluster map: nodes, targets, pools, groups and their states under one version number.
 
-use crate::{Epoch, GroupId, NodeId, PartitionId, PoolId, Scheme, TargetId};
+use crate::{Epoch, ExportRule, GroupId, NodeId, PartitionId, PoolId, Scheme, TargetId};
 use serde::{Deserialize, Serialize};
 
 /// Reachability of a target.
@@ -137,6 +137,9 @@ pub struct ClusterMap {
     /// The node whose metadata service executes each partition, by the partition's number. Empty while one service has them all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<NodeId>,
+    /// What clients of some networks may do; the others may do everything. By whom they are for, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exports: Vec<ExportRule>,
 }
 
 impl ClusterMap {

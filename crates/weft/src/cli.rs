@@ -15,8 +15,8 @@ const MAX_TARGETS: i64 = 64;
 /// A parallel file system.
 #[derive(Parser, Debug)]
 #[command(name = "weft", version, max_term_width = 100, disable_help_subcommand = true)]
-// Nothing above the usage, so that all commands fit a screen.
-#[command(help_template = "{usage-heading} {usage}\n\n{all-args}{after-help}")]
+// Nothing above the usage, and no line after it, so that all commands fit a screen.
+#[command(help_template = "{usage-heading} {usage}\n{all-args}{after-help}")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -63,6 +63,9 @@ pub enum Command {
     /// Sessions: the clients
     #[command(subcommand)]
     Session(SessionCommand),
+    /// What clients of certain networks may do
+    #[command(subcommand)]
+    Export(ExportCommand),
     /// The network between nodes
     #[command(subcommand)]
     Net(NetCommand),

@@ -70,26 +70,60 @@ pub fn is_ours(mountpoint: &Path) -> Result<bool> {
 
 /// What aborts the kernel's connection of a mount when something is written to it.
 pub fn abort_file(mountpoint: &Path) -> Result<Option<PathBuf>> {
+    let connection = connection_of(mountpoint)?;
+    Ok(connection.map(|number| PathBuf::from(format!("/sys/fs/fuse/connections/{number}/abort"))))
+}
+
+/// The number of the kernel's connection of a mount: that of its device.
+fn connection_of(mountpoint: &Path) -> Result<Option<u32>> {
     let path = "/proc/self/mountinfo";
     let text = std::fs::read_to_string(path).map_err(|e| os_error(path, &e))?;
     let line = text.lines().rfind(|line| weft_mount(line).as_deref() == Some(mountpoint));
     let minor = line.and_then(|line| line.split(' ').nth(2)?.split_once(':')).map(|(_, minor)| minor);
-    Ok(minor.map(|minor| PathBuf::from(format!("/sys/fs/fuse/connections/{minor}/abort"))))
+    Ok(minor.and_then(|minor| minor.parse().ok()))
 }
 
 fn clear_leftover(mountpoint: &Path) -> Result<()> {
-    // Asked of the file system itself: attributes of the mount point may still be in the kernel's cache.
-    match rustix::fs::statfs(mountpoint) {
-        Err(Os::NOTCONN | Os::CONNABORTED | Os::CONNREFUSED) => {}
-        _ => {
-            let message = format!("{} has a weft file system mounted already", mountpoint.display());
-            let hint = "name another mount point with --mount, or stop that cluster with weft down --dir DIR";
-            return Err(Error::new(Errno::EBUSY, message).hint(hint));
-        }
+    if is_served(mountpoint)? {
+        let message = format!("{} has a weft file system mounted already", mountpoint.display());
+        let hint = "name another mount point, or unmount that one: weft umount, with --force if its process stands still (or weft down --dir DIR)";
+        return Err(Error::new(Errno::EBUSY, message).hint(hint));
     }
     tracing::warn!("unmounting {}, which a killed process left behind", mountpoint.display());
     rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH)
         .map_err(|e| os_error(format_args!("can't unmount {}", mountpoint.display()), &e.into()))
+}
+
+/// Whether somebody serves what is mounted there. One who stands still does, too, and must not be asked: who asks for the file system then waits
+/// for as long, and can't even be killed.
+fn is_served(mountpoint: &Path) -> Result<bool> {
+    let Some(connection) = connection_of(mountpoint)? else { return Ok(false) };
+    if has_open(connection)?
+        || crate::control::Control::of_mount(mountpoint).is_ok_and(|found| found.is_some())
+    {
+        return Ok(true);
+    }
+    // Nobody of ours in sight: a process of another container, or nobody. Asked of the file system itself, since attributes of the
+    // mount point may still be in the kernel's cache.
+    Ok(!matches!(rustix::fs::statfs(mountpoint), Err(Os::NOTCONN | Os::CONNABORTED | Os::CONNREFUSED)))
+}
+
+/// Whether a process that can be seen has a FUSE connection open, as far as this kernel tells which one a process has.
+fn has_open(connection: u32) -> Result<bool> {
+    let line = format!("fuse_connection:\t{connection}");
+    let processes = std::fs::read_dir("/proc").map_err(|e| os_error("/proc", &e))?;
+    for process in processes.flatten() {
+        // Processes end, and others are nobody's business.
+        let Ok(files) = std::fs::read_dir(process.path().join("fd")) else { continue };
+        for file in files.flatten() {
+            let is_fuse = std::fs::read_link(file.path()).is_ok_and(|to| to == Path::new("/dev/fuse"));
+            let info = process.path().join("fdinfo").join(file.file_name());
+            if is_fuse && std::fs::read_to_string(info).is_ok_and(|text| text.lines().any(|l| l == line)) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// Refuses a mount point inside the state directory or around it: the process would wait for itself.

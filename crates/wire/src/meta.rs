@@ -109,6 +109,9 @@ pub enum MetaOp {
     /// has `Shared` and asks for `Write` needs to be alone, and others lose theirs; of inline content there is no `Shared`. `None` asks
     /// for no lease. Until its `Release` the service knows that the session has the file open.
     Open { ino: InodeId, wish: Option<LeaseMode> },
+    /// Whether who asks may open the file like this (`4`: to read, `2`: to write, `1`: to run it; `8`: its owner may in any case): `Unit`, or `EACCES`.
+    /// A client asks it where users are squashed, whom its kernel takes for somebody else than the service does.
+    MayOpen { ino: InodeId, wanted: u32 },
     /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any more: the client then
     /// moves it to chunks (`BeginWrite`, write the content to its chunks, `DropInline`). Truncated inline files are
     /// changed by `Truncate`.
@@ -214,6 +217,7 @@ impl MetaOp {
             | MetaOp::ListXattr { ino }
             | MetaOp::RemoveXattr { ino, .. }
             | MetaOp::Open { ino, .. }
+            | MetaOp::MayOpen { ino, .. }
             | MetaOp::WriteInline { ino, .. }
             | MetaOp::BeginWrite { ino }
             | MetaOp::DropInline { ino, .. }

@@ -7,7 +7,8 @@ use crate::{Answer, Malformed, Message, Request, Service};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use types::{
-    ClusterMap, Epoch, InodeId, Node, NodeId, PartitionId, PoolId, Role, SessionId, Target, TargetId,
+    ClusterMap, Epoch, Export, ExportClients, ExportRule, InodeId, Node, NodeId, PartitionId, PoolId, Role,
+    SessionId, Target, TargetId,
 };
 
 /// Files that one [`MgmtRequest::Tidy`] may name.
@@ -64,6 +65,12 @@ pub enum MgmtRequest {
     ListMetas,
     /// Spreads partitions evenly over the metadata services that are up: `Metas`.
     RebalanceMetas,
+    /// `Exports`.
+    ListExports,
+    /// What holds for clients of a network from now on, instead of what held before: `Done`.
+    SetExport { rule: ExportRule },
+    /// No rule for clients of a network any more: `Done`.
+    RemoveExport { clients: ExportClients },
     /// `Health`.
     Health,
     /// A new token, for a node or for clients: `Token`.
@@ -158,16 +165,41 @@ pub enum MgmtReply {
     Joined(Joined),
     Registered(Registered),
     Alive(Alive),
-    Welcome { facts: Facts, map: Arc<ClusterMap> },
-    Map { map: Arc<ClusterMap> },
-    Added { target: TargetId },
-    Nodes { nodes: Vec<NodeInfo> },
-    Targets { targets: Vec<TargetInfo> },
-    Pools { pools: Vec<PoolInfo> },
-    Sessions { sessions: Vec<SessionInfo> },
-    Metas { metas: Vec<MetaInfo> },
+    /// `export`: what holds for the client, by the address that it asks from.
+    Welcome {
+        facts: Facts,
+        map: Arc<ClusterMap>,
+        #[serde(default)]
+        export: Export,
+    },
+    Map {
+        map: Arc<ClusterMap>,
+    },
+    Added {
+        target: TargetId,
+    },
+    Nodes {
+        nodes: Vec<NodeInfo>,
+    },
+    Targets {
+        targets: Vec<TargetInfo>,
+    },
+    Pools {
+        pools: Vec<PoolInfo>,
+    },
+    Sessions {
+        sessions: Vec<SessionInfo>,
+    },
+    Metas {
+        metas: Vec<MetaInfo>,
+    },
+    Exports {
+        exports: Vec<ExportRule>,
+    },
     Health(Health),
-    Token { token: String },
+    Token {
+        token: String,
+    },
 }
 
 /// What never changes of a cluster.

@@ -2,7 +2,7 @@
 
 use crate::mgmt::{DrainProgress, SessionInfo};
 use bytes::Bytes;
-use types::{InodeId, PartitionId, SessionId, TargetId};
+use types::{InodeId, PartitionId, PoolId, SessionId, TargetId};
 
 /// What a command does to an inode that sessions may rely on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -33,6 +33,8 @@ pub enum PartitionsRequest {
     Tidy { target: TargetId, files: Vec<InodeId> },
     /// A file of the partition that has chunks on the target: `File`.
     FileOn { target: TargetId, partition: PartitionId },
+    /// An inode of the partition that hands the pool to new files, or is to live there itself: `File`.
+    NamesPool { pool: PoolId, partition: PartitionId },
     /// `Sessions`.
     Sessions,
     /// Begins to end a session by force: `Done`; `ENOENT` if the service doesn't know it.

@@ -139,6 +139,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::KILL_TESTS,
     machines::FSCK_TESTS,
     machines::TWICE_TESTS,
+    machines::EXPORT_TESTS,
 ];
 
 /// Runs the suite and prints the totals last.

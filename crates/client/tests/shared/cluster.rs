@@ -315,6 +315,7 @@ pub(crate) fn cluster_map() -> ClusterMap {
         pools: vec![Pool { id: PoolId(1), name: "default".into() }],
         groups: Vec::new(),
         partitions: Vec::new(),
+        exports: Vec::new(),
     };
     map.groups = layout::single_groups(&map);
     map

@@ -25,7 +25,8 @@ pub(super) async fn readdir(core: &Core, rq: &Request, args: ReadIn, plus: bool)
     let size = (args.size as usize).min(rq.out.len());
     let cookie = if args.offset <= AFTER_DOT_DOT { 0 } else { args.offset };
     let keeps = core.shared.hand_out_names(rq.ino());
-    let mut listing = client.readdir(rq.ino(), cookie, DirWriter::capacity(size, plus), plus).await?;
+    let mut listing =
+        client.readdir_for(rq.credentials(), rq.ino(), cookie, DirWriter::capacity(size, plus), plus).await?;
     listing.trusted &= keeps;
     let mut writer = DirWriter::new(&rq.out, size, plus);
     fill(&mut writer, rq.ino(), args.offset, &listing, |ino| client.remember(ino));

@@ -87,6 +87,7 @@ pub fn map() -> MapHandle {
         pools: vec![Pool { id: pool, name: "default".into() }],
         groups: (1..=TARGETS).map(group).collect(),
         partitions: Vec::new(),
+        exports: Vec::new(),
     };
     Arc::new(std::sync::RwLock::new(Arc::new(map)))
 }

@@ -18,7 +18,7 @@ pub struct World {
     pub meta: Arc<MetaService>,
     pub chunks: Arc<Chunks>,
     memory: Arc<Memory>,
-    map: MapHandle,
+    pub map: MapHandle,
 }
 
 impl World {

@@ -226,6 +226,33 @@ fn a_pool_keeps_a_target_for_new_files() {
 }
 
 #[test]
+fn rules_for_networks_are_kept_once_each() {
+    let (mut roster, _) = with_two_nodes();
+    let rule = |clients: &str, squash, anon_uid| types::ExportRule {
+        clients: clients.parse().unwrap(),
+        export: types::Export { squash, anon_uid, ..types::Export::default() },
+    };
+    roster.set_export(&rule("10.0.0.0/8", types::Squash::None, 0)).unwrap();
+    roster.set_export(&rule("local", types::Squash::None, 1)).unwrap();
+    roster.set_export(&rule("10.0.0.0/8", types::Squash::Root, 7)).unwrap();
+    let error = refused(&mut roster, |r| r.set_export(&rule("10.0.0.0/8", types::Squash::All, 0)));
+    assert_eq!(error.errno, Errno::EINVAL);
+    let known = |roster: &Roster| -> Vec<(String, u32)> {
+        roster.map.exports.iter().map(|r| (r.clients.to_string(), r.export.anon_uid)).collect()
+    };
+    assert_eq!(known(&roster), [("local".into(), 1), ("10.0.0.0/8".into(), 7)]);
+    let clients = "10.0.0.0/8".parse().unwrap();
+    roster.remove_export(clients).unwrap();
+    assert_eq!(refused(&mut roster, |r| r.remove_export(clients)).errno, Errno::ENOENT);
+    for third in 0..crate::limits::MAX_EXPORTS - 1 {
+        let network = format!("10.{}.{}.0/24", third / 256, third % 256);
+        roster.set_export(&rule(&network, types::Squash::None, 1)).unwrap();
+    }
+    let error = refused(&mut roster, |r| r.set_export(&rule("::/0", types::Squash::None, 1)));
+    assert_eq!(error.errno, Errno::ENOSPC);
+}
+
+#[test]
 fn pools_are_made_renamed_and_removed() {
     let (mut roster, _) = with_two_nodes();
     roster.set_pool(TargetId(1), "fast").unwrap();

@@ -303,5 +303,6 @@ fn cluster_map() -> ClusterMap {
         pools: vec![Pool { id: PoolId(1), name: "nvme".into() }],
         groups: ids.map(group).collect(),
         partitions: Vec::new(),
+        exports: Vec::new(),
     }
 }

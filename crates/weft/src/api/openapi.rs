@@ -73,12 +73,19 @@ fn schemas() -> Value {
     let texts = json!({ "type": "array", "items": text });
     let numbers = json!({ "type": "array", "items": number });
     let state = json!({ "enum": ["online", "probably-offline", "offline"] });
+    let clients = json!({ "type": "string", "description": "ADDRESS/BITS, an address, or local: the cluster's own nodes" });
+    let access = json!({ "enum": ["rw", "ro", "none"] });
+    let squash = json!({ "enum": ["none", "root", "all"] });
     let verdict = json!({ "enum": ["healthy", "warning", "critical"] });
     json!({
         "Any": {},
         "Error": object(json!({ "error": text, "hint": text })),
         "Rename": object(json!({ "name": text })),
+        "NewTarget": object(json!({ "path": text, "pool?": text })),
+        "AddedTarget": object(json!({ "target": number })),
         "TargetChange": object(json!({ "pool?": text, "drain?": flag })),
+        "Export": object(json!({ "clients": clients, "access": access, "squash": squash, "anon_uid": number, "anon_gid": number })),
+        "ExportChange": object(json!({ "clients": clients, "access?": access, "squash?": squash, "anon_uid?": number, "anon_gid?": number })),
         "TokenRequest": object(json!({ "client?": flag })),
         "Token": object(json!({ "token": text })),
         "Node": object(json!({

@@ -3,7 +3,9 @@
 use super::http::{HttpRequest, Response};
 use super::openapi;
 use crate::control::{Request, Service};
+use crate::node_config::TargetConfig;
 use serde_json::{Map, Value};
+use std::path::PathBuf;
 use types::{Errno, Error, NodeId, Result, SessionId, TargetId};
 use wire::MgmtRequest;
 
@@ -51,6 +53,9 @@ pub(super) const ROUTES: &[Route] = routes! {
     "GET" "/v1/targets" "All targets, with the progress of those that are drained" None => Some("[Target]"), |c| {
         c.list(MgmtRequest::ListTargets, "targets")
     };
+    "POST" "/v1/targets" "Make a directory of the node that answers a target" Some("NewTarget") => Some("AddedTarget"), |c| {
+        c.add_target()
+    };
     "GET" "/v1/targets/{target}" "A target" None => Some("Target"), |c| {
         c.one(MgmtRequest::ListTargets, "targets", "id").map(Some)
     };
@@ -76,6 +81,15 @@ pub(super) const ROUTES: &[Route] = routes! {
     "DELETE" "/v1/sessions/{session}" "End a session by force: its client must mount again" None => None, |c| {
         let session = c.name.parse().map(SessionId).map_err(|_| c.no_such("session"))?;
         c.change(MgmtRequest::EvictSession { session })
+    };
+    "GET" "/v1/exports" "What clients of certain networks may do" None => Some("[Export]"), |c| {
+        c.list(MgmtRequest::ListExports, "exports")
+    };
+    "PUT" "/v1/exports" "A rule for clients of a network, instead of the one before" Some("ExportChange") => None, |c| {
+        c.set_export()
+    };
+    "DELETE" "/v1/exports/{clients}" "Forget the rule for a network; its slash is written %2F" None => None, |c| {
+        c.change(MgmtRequest::RemoveExport { clients: c.name.replace("%2F", "/").replace("%2f", "/").replace("%3A", ":").parse()? })
     };
     "POST" "/v1/tokens" "A new token, to join a node with or for clients" Some("TokenRequest") => Some("Token"), |c| {
         let client = c.flag("client")?.unwrap_or(false);
@@ -146,6 +160,31 @@ impl Call<'_> {
             Some(drain) => self.change(MgmtRequest::SetDrain { target, drain }),
             None => Ok(None),
         }
+    }
+
+    /// A directory is of one machine, so only that machine's own node can make it a target.
+    fn add_target(&self) -> Result<Option<Value>> {
+        let path = PathBuf::from(self.text("path")?);
+        if !path.is_absolute() {
+            return Err(Error::new(Errno::EINVAL, format!("{} is no path from the root directory", path.display()))
+                .hint("name the directory as the machine of the management node knows it; on other nodes run weft target add"));
+        }
+        let pool = match self.body.contains_key("pool") {
+            true => self.text("pool")?,
+            false => mgmt::DEFAULT_POOL.1.to_string(),
+        };
+        mgmt::check_name("pool", &pool)?;
+        mgmt::require_target_or_vacant(&path)?;
+        let added = self.service.answer(Request::AddTarget { target: TargetConfig { path, pool } })?;
+        Ok(Some(serde_json::json!({ "target": added })))
+    }
+
+    fn set_export(&self) -> Result<Option<Value>> {
+        let rule = serde_json::from_value(Value::Object(self.body.clone())).map_err(|cause| {
+            Error::new(Errno::EINVAL, format!("the body is no rule: {cause}"))
+                .hint("docs/reference/openapi.json says what it holds")
+        })?;
+        self.change(MgmtRequest::SetExport { rule })
     }
 
     fn text(&self, field: &str) -> Result<String> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use types::{
-    ClusterMap, Errno, Error, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Result, Role,
+    ClusterMap, Errno, Error, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, PoolId, Result, Role,
     SessionId, TargetId,
 };
 use wire::mgmt::{DrainProgress, SessionInfo};
@@ -80,6 +80,20 @@ impl mgmt::Metadata for Metadata {
         Box::pin(async move {
             for partition in (0..self.partitions).map(PartitionId) {
                 let ask = PartitionsRequest::FileOn { target, partition };
+                match self.owner(partition)?.call(ask, None).await? {
+                    PartitionsReply::File(None) => {}
+                    PartitionsReply::File(found) => return Ok(found),
+                    other => return Err(out_of_turn(&other)),
+                }
+            }
+            Ok(None)
+        })
+    }
+
+    fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(async move {
+            for partition in (0..self.partitions).map(PartitionId) {
+                let ask = PartitionsRequest::NamesPool { pool, partition };
                 match self.owner(partition)?.call(ask, None).await? {
                     PartitionsReply::File(None) => {}
                     PartitionsReply::File(found) => return Ok(found),
@@ -194,6 +208,10 @@ impl mgmt::Metadata for OnlyMetadata {
 
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(self.service.file_on(target))
+    }
+
+    fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(self.service.names_pool(pool))
     }
 
     fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {

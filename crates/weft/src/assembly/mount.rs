@@ -15,7 +15,7 @@ use identity::tls::Strangers;
 use net::{MetaChannels, Networks, SameHost, StorageChannels, WhenOffline};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
-use types::{Errno, Error, MapHandle, Result, SessionId};
+use types::{Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId};
 use wire::{MgmtReply, MgmtRequest};
 
 /// How long the end of a session may take beyond the time-out of one request: what was asked of servers that answer is through by then.
@@ -37,6 +37,8 @@ pub struct ClientServices {
     map: MapHandle,
     peers: Arc<Peers>,
     timeout: Duration,
+    /// What held for this client when it was mounted.
+    export: Export,
 }
 
 impl MountPlan {
@@ -72,8 +74,8 @@ impl Served for ClientServices {
             version: env!("CARGO_PKG_VERSION").into(),
             clock_s: rt::now().secs,
         };
-        let map = match management.call(attach, None).await? {
-            MgmtReply::Welcome { map, .. } => map,
+        let (map, export) = match management.call(attach, None).await? {
+            MgmtReply::Welcome { map, export, .. } => (map, export),
             other => return Err(out_of_turn(&other)),
         };
         let map: MapHandle = Arc::new(RwLock::new(map));
@@ -93,7 +95,7 @@ impl Served for ClientServices {
         });
         client.set_patience(plan.timeout);
         client.register().await?;
-        Ok(ClientServices { client, management, map, peers, timeout: plan.timeout })
+        Ok(ClientServices { client, management, map, peers, timeout: plan.timeout, export })
     }
 
     fn spawn_background(self: &Arc<Self>) {
@@ -138,7 +140,8 @@ impl MountProcess {
         let options = MountOptions {
             source,
             transport: fuse_transport(args.transport),
-            read_only: args.read_only,
+            // The kernel then refuses changes by itself; the services do so in any case.
+            read_only: args.read_only || core.services().export.access == ExportAccess::Ro,
             ..MountOptions::at(&args.mountpoint)
         };
         let session = match Session::mount(core.services().client.clone(), options) {

@@ -23,8 +23,9 @@ use net::{Channel, Handler, Networks, Router, SameHost, Server, ServerLimits, Se
 use rt::sync::Event;
 use std::fs;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use storage::StorageService;
 use types::{ClusterMap, Error, MapHandle, Result, Role};
 use wire::{MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest};
 
@@ -33,6 +34,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a start waits for management.
 const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often targets look for other rules for networks: a part of a heartbeat.
+const EXPORTS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What a node is to serve.
 pub struct NodePlan {
@@ -202,6 +206,7 @@ impl Served for NodeServices {
             }
         }
         self.storage.spawn_background();
+        rt::spawn(follow_exports(self.storage.service.clone(), self.map.clone()));
     }
 
     async fn close(&self) -> Result<()> {
@@ -213,6 +218,14 @@ impl Served for NodeServices {
             Some(head) => outcome.and(head.close().await),
             None => outcome,
         }
+    }
+}
+
+/// Applies rules for networks to what is asked of targets, soon after the map has them.
+async fn follow_exports(storage: Arc<StorageService>, map: MapHandle) {
+    loop {
+        storage.follow_exports(&map.read().unwrap_or_else(PoisonError::into_inner));
+        rt::sleep(EXPORTS_INTERVAL).await;
     }
 }
 

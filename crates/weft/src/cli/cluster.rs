@@ -314,6 +314,74 @@ pub struct SessionArgs {
     pub query: QueryArgs,
 }
 
+/// `weft export`.
+#[derive(Subcommand, Debug)]
+pub enum ExportCommand {
+    /// Show all rules
+    List(QueryArgs),
+    /// Say what clients of a network may do
+    Set(ExportSetArgs),
+    /// Forget the rule for a network
+    Remove(ExportArgs),
+}
+
+/// Clients and where to ask.
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// ADDRESS/BITS, an address, or local: the cluster's own nodes
+    pub clients: String,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// `weft export set`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The most specific rule for a client's address holds, local before any network; without one: rw, no squash."
+)]
+pub struct ExportSetArgs {
+    /// ADDRESS/BITS, an address, or local: the cluster's own nodes
+    pub clients: String,
+    /// What they may do
+    #[arg(long, value_enum, default_value_t)]
+    pub access: Access,
+    /// Which of their users count as the anonymous one
+    #[arg(long, value_enum, default_value_t)]
+    pub squash: Squash,
+    /// The anonymous user
+    #[arg(long, value_name = "UID", default_value_t = types::NOBODY)]
+    pub anon_uid: u32,
+    /// Its group
+    #[arg(long, value_name = "GID", default_value_t = types::NOBODY)]
+    pub anon_gid: u32,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// What clients may do.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Access {
+    /// Read and write
+    #[default]
+    Rw,
+    /// Read
+    Ro,
+    /// Nothing: they can't mount
+    None,
+}
+
+/// Which users are squashed.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Squash {
+    /// Nobody
+    #[default]
+    None,
+    /// Root
+    Root,
+    /// Everybody
+    All,
+}
+
 /// `weft net`.
 #[derive(Subcommand, Debug)]
 pub enum NetCommand {
@@ -454,6 +522,10 @@ mod tests {
             "weft target drain 3 --wait",
             "weft pool set a --name b",
             "weft session evict 18446744073709551615",
+            "weft export list --json",
+            "weft export set 10.1.0.0/16 --access ro --squash root --anon-uid 99 --anon-gid 99",
+            "weft export set local --squash all --dir d",
+            "weft export remove fd00::/8",
             "weft net show --json",
             "weft net show /mnt --json",
             "weft health",
@@ -471,6 +543,8 @@ mod tests {
             "weft node join",
             "weft node join T --roles gateway",
             "weft target set 3",
+            "weft export set",
+            "weft export set local --access wr",
             "weft target set 3 --drain maybe",
             "weft mount /c",
             "weft mount /c /m --timeout 0",

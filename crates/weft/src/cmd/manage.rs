@@ -24,7 +24,7 @@ pub fn unexpected(reply: &MgmtReply) -> Error {
 }
 
 /// A change: says nothing when it is done, but for scripts.
-fn change(query: &QueryArgs, request: MgmtRequest) -> Result<()> {
+pub fn change(query: &QueryArgs, request: MgmtRequest) -> Result<()> {
     let reply = ask(&query.dir, request)?;
     if query.json { print_json(&reply) } else { Ok(()) }
 }

@@ -5,6 +5,7 @@ mod df;
 mod down;
 mod entry_info;
 mod entry_set_pattern;
+mod export;
 mod fsck;
 pub mod install_helper;
 mod manage;
@@ -42,6 +43,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Meta(command) => manage::meta(command),
         Command::Session(command) => manage::session(command),
         Command::Health(args) => manage::health(&args),
+        Command::Export(command) => export::run(command),
         Command::Net(command) => net::run(command),
         Command::Fsck(args) => fsck::run(&args),
         Command::InstallHelper(args) => install_helper::run(&args),

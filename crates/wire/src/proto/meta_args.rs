@@ -172,6 +172,14 @@ pub(crate) struct OpenFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct MayOpenFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint32, tag = "2")]
+    pub wanted: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct WriteInlineFields {
     #[prost(uint64, tag = "1")]
     pub ino: u64,

@@ -90,6 +90,8 @@ pub(crate) enum OpFields {
     Follow(FollowFields),
     #[prost(message, tag = "52")]
     Introduce(IntroduceFields),
+    #[prost(message, tag = "53")]
+    MayOpen(MayOpenFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -189,6 +191,7 @@ impl From<&MetaOp> for OpFields {
             MetaOp::ReclaimLocks { locks } => {
                 OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
             }
+            &MetaOp::MayOpen { ino, wanted } => OpFields::MayOpen(MayOpenFields { ino: ino.0, wanted }),
             &MetaOp::Introduce { ino, ref groups, privileged } => {
                 OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone(), privileged })
             }
@@ -317,6 +320,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::ReclaimLocks(list) => {
                 MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
             }
+            OpFields::MayOpen(f) => MetaOp::MayOpen { ino: InodeId(f.ino), wanted: f.wanted },
             OpFields::Introduce(f) => {
                 let (groups, privileged) = (bounded(f.groups, "groups")?, f.privileged);
                 MetaOp::Introduce { ino: InodeId(f.ino), groups, privileged }

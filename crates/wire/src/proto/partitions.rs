@@ -6,7 +6,7 @@ use crate::partitions::{Access, PartitionsReply, PartitionsRequest};
 use crate::{Answer, Malformed, Message, Request, Service};
 use bytes::Bytes;
 use prost::Message as _;
-use types::{InodeId, PartitionId, SessionId, TargetId};
+use types::{InodeId, PartitionId, PoolId, SessionId, TargetId};
 
 // Numbers are fixed for ever.
 numbered! {
@@ -15,7 +15,7 @@ numbered! {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RequestFields {
-    #[prost(oneof = "AskFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19")]
+    #[prost(oneof = "AskFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20")]
     ask: Option<AskFields>,
 }
 
@@ -41,6 +41,8 @@ enum AskFields {
     Executed(()),
     #[prost(message, tag = "19")]
     Drains(()),
+    #[prost(message, tag = "20")]
+    NamesPool(NamesPoolFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -95,6 +97,14 @@ struct TidyFields {
 struct FileOnFields {
     #[prost(uint32, tag = "1")]
     target: u32,
+    #[prost(uint32, tag = "2")]
+    partition: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct NamesPoolFields {
+    #[prost(uint32, tag = "1")]
+    pool: u32,
     #[prost(uint32, tag = "2")]
     partition: u32,
 }
@@ -178,6 +188,9 @@ impl From<&PartitionsRequest> for AskFields {
             PartitionsRequest::FileOn { target, partition } => {
                 AskFields::FileOn(FileOnFields { target: target.0, partition: partition.0.into() })
             }
+            PartitionsRequest::NamesPool { pool, partition } => {
+                AskFields::NamesPool(NamesPoolFields { pool: pool.0.into(), partition: partition.0.into() })
+            }
             PartitionsRequest::Sessions => AskFields::Sessions(()),
             PartitionsRequest::Evict { session } => AskFields::Evict(SessionFields { session: session.0 }),
             PartitionsRequest::Executed => AskFields::Executed(()),
@@ -212,6 +225,11 @@ impl TryFrom<AskFields> for PartitionsRequest {
             AskFields::FileOn(f) => {
                 PartitionsRequest::FileOn { target: TargetId(f.target), partition: partition(f.partition)? }
             }
+            AskFields::NamesPool(f) => {
+                let pool = u16::try_from(f.pool)
+                    .map_err(|_| Malformed::new(format!("impossible pool {}", f.pool)))?;
+                PartitionsRequest::NamesPool { pool: PoolId(pool), partition: partition(f.partition)? }
+            }
             AskFields::Sessions(()) => PartitionsRequest::Sessions,
             AskFields::Evict(f) => PartitionsRequest::Evict { session: SessionId(f.session) },
             AskFields::Executed(()) => PartitionsRequest::Executed,
@@ -239,7 +257,8 @@ impl Request for PartitionsRequest {
             // These take as long as others need; who asks has a deadline of its own.
             PartitionsRequest::MakeWay { wait: true, .. }
             | PartitionsRequest::Tidy { .. }
-            | PartitionsRequest::FileOn { .. } => Answer::Waits,
+            | PartitionsRequest::FileOn { .. }
+            | PartitionsRequest::NamesPool { .. } => Answer::Waits,
             _ => Answer::Plain,
         }
     }

@@ -218,6 +218,7 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, space, owner, pid: 4711, kind, range }] },
         MetaOp::StillYielding { seen: 41 },
         MetaOp::Follow { partitions: vec![PartitionId(0), PartitionId(63)], in_use: vec![ino, InodeId(9)] },
+        MetaOp::MayOpen { ino, wanted: 6 },
         MetaOp::Introduce { ino, groups: vec![100, 27], privileged: true },
     ]
 }
@@ -347,6 +348,7 @@ fn partitions_requests() -> Vec<PartitionsRequest> {
         PartitionsRequest::Ended { session },
         PartitionsRequest::Tidy { target, files: vec![INO, DIR] },
         PartitionsRequest::FileOn { target, partition },
+        PartitionsRequest::NamesPool { pool: types::PoolId(3), partition },
         PartitionsRequest::Sessions,
         PartitionsRequest::Evict { session },
         PartitionsRequest::Executed,

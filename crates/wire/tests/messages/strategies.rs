@@ -155,6 +155,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Sync,
         ReclaimLocks { locks: vec_of(held_lock()) },
         StillYielding { seen: u64s() },
+        MayOpen { ino: ino(), wanted: u32s() },
         Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
     ]
 }
@@ -219,6 +220,7 @@ pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
         MakeWay { session: session(), accesses: vec_of((ino(), access)), wait: any::<bool>() },
         Ended { session: session() },
         Tidy { target: any::<u32>().prop_map(TargetId), files: vec_of(ino()) },
+        NamesPool { pool: any::<u16>().prop_map(types::PoolId), partition: partition() },
         FileOn { target: any::<u32>().prop_map(TargetId), partition: partition() },
         Sessions,
         Evict { session: session() },

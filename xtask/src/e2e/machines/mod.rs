@@ -1,6 +1,7 @@
 //! A cluster on machines of its own, as far as the network goes: management with metadata, storage nodes, mounts, each in a namespace.
 
 mod commands;
+mod exports;
 mod faults;
 mod fsck;
 mod hang;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+pub(super) use exports::TESTS as EXPORT_TESTS;
 pub(super) use fsck::TESTS as FSCK_TESTS;
 pub(super) use hang::TESTS as HANG_TESTS;
 pub(super) use kills::TESTS as KILL_TESTS;

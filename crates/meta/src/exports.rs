@@ -1,0 +1,151 @@
+//! What clients of certain networks may do, by the rules of the cluster map: refused networks, read-only ones, squashed users.
+//!
+//! Rules are applied to each request, by the address of the connection that brings it. The session keeps what held for the last one, for what is
+//! looked at deeper inside.
+
+use crate::executor::Stop;
+use crate::service::MetaService;
+use crate::sessions::Session;
+use crate::view::View;
+use namespace::{Caller, Env};
+use std::sync::PoisonError;
+use types::{Credentials, Errno, Error, Export, ExportAccess, Result, SessionId, Squash};
+use wire::{LeaseMode, MetaOp, MetaRequest};
+
+/// How a client asks on its own account and not for one of its users: what it reports, and what it needs to go on with what is open.
+const CLIENT_ITSELF: Credentials = Credentials { uid: 0, gid: 0, pid: 0 };
+
+impl MetaService {
+    /// Makes of a request what the rules for its caller leave of it.
+    ///
+    /// # Errors
+    /// `EACCES` from a network that may not mount, and its session is ended; `EROFS` for a change from one that may only read.
+    pub(crate) fn under_rules(&self, caller: &net::Caller, request: MetaRequest) -> Result<MetaRequest> {
+        // Who asks without a session acts for the cluster; who may is looked at before.
+        if request.session == SessionId(0) {
+            return Ok(request);
+        }
+        let export = self.export_of(caller);
+        let session = self.sessions.find(request.session).filter(|session| session.is_remote());
+        match export.access {
+            ExportAccess::None if !matches!(request.op, MetaOp::EndSession) => {
+                if session.is_some_and(|session| self.check_holder(&session, caller.holder).is_ok()) {
+                    self.evict(request.session);
+                }
+                return Err(refused(caller));
+            }
+            ExportAccess::Ro if changes(&request.op) => return Err(read_only()),
+            _ => {}
+        }
+        if let Some(session) = session {
+            session.set_export(export);
+        }
+        Ok(squashed(&export, request))
+    }
+
+    /// What holds for a caller now.
+    pub(crate) fn export_of(&self, caller: &net::Caller) -> Export {
+        self.exports.follow(&self.chunks.map.read().unwrap_or_else(PoisonError::into_inner));
+        self.exports.of(caller)
+    }
+}
+
+/// Puts those whom squashed users become in their place.
+fn squashed(export: &Export, mut request: MetaRequest) -> MetaRequest {
+    let keeps = match export.squash {
+        Squash::None => true,
+        // It is trusted for its users but for root; it could say what it wants as one of the others.
+        Squash::Root => request.credentials == CLIENT_ITSELF,
+        Squash::All => false,
+    };
+    if keeps {
+        return request;
+    }
+    request.credentials = export.squashed(request.credentials);
+    if let MetaOp::Introduce { groups, privileged, .. } = &mut request.op {
+        *groups = export.squashed_groups(std::mem::take(groups));
+        *privileged = false;
+    }
+    request
+}
+
+/// Looks whether a session's user may do what it asks. Of this process' own session the kernel has seen to that, and of root its own kernel, where it
+/// stays root. True if it may use the file for reading only.
+pub(crate) fn permit(
+    request: &MetaRequest,
+    session: &Session,
+    env: &Env<'_>,
+    view: &View<'_>,
+) -> Result<bool, Stop> {
+    if !session.is_remote() {
+        return Ok(false);
+    }
+    let (export, who) = (session.export(), request.credentials);
+    let is_read_only = export.access == ExportAccess::Ro;
+    if is_read_only && reports(&request.op) {
+        let Some(ino) = request.op.subject() else { return Ok(true) };
+        if !namespace::is_being_changed(env, view, ino)? {
+            return Err(Stop::Refused(read_only()));
+        }
+    }
+    let is_anonymous =
+        export.squash != Squash::None && (who.uid, who.gid) == (export.anon_uid, export.anon_gid);
+    if who.uid == 0 && !is_anonymous {
+        return Ok(is_read_only);
+    }
+    let standing = session.callers.find(who);
+    let caller = match &standing {
+        Some(standing) => standing.caller(who),
+        None => Caller::of(who),
+    };
+    if !is_anonymous {
+        namespace::permit(env, view, &caller, &request.op)?;
+        return Ok(is_read_only);
+    }
+    namespace::permit_anonymous(env, view, &caller, &request.op)?;
+    match request.op {
+        MetaOp::Open { ino, .. } if !is_read_only => Ok(!namespace::may_write(env, view, &caller, ino)?),
+        _ => Ok(is_read_only),
+    }
+}
+
+/// Whether a request begins to change something. What was begun before may be reported to its end.
+fn changes(op: &MetaOp) -> bool {
+    match op {
+        MetaOp::Setattr { .. }
+        | MetaOp::Create { .. }
+        | MetaOp::Mkdir { .. }
+        | MetaOp::Symlink { .. }
+        | MetaOp::Tmpfile { .. }
+        | MetaOp::Link { .. }
+        | MetaOp::Unlink { .. }
+        | MetaOp::Rmdir { .. }
+        | MetaOp::Rename { .. }
+        | MetaOp::SetXattr { .. }
+        | MetaOp::RemoveXattr { .. }
+        | MetaOp::WriteInline { .. }
+        | MetaOp::BeginWrite { .. }
+        | MetaOp::DropInline { .. }
+        | MetaOp::Truncate { .. }
+        | MetaOp::SetPattern { .. } => true,
+        // Readers that share a file with its writers wish for the shared lease, too.
+        MetaOp::Open { wish, .. } => *wish == Some(LeaseMode::Write),
+        MetaOp::MayOpen { wanted, .. } => wanted & 2 != 0,
+        _ => false,
+    }
+}
+
+/// Whether it tells what was done to a file since its session said that it would.
+fn reports(op: &MetaOp) -> bool {
+    matches!(op, MetaOp::EndWrite { .. } | MetaOp::TruncateDone { .. })
+}
+
+fn refused(caller: &net::Caller) -> Error {
+    let message = format!("{} at {} may not use this file system", caller.name, caller.address);
+    Error::new(Errno::EACCES, message).hint("weft export list, on a node, shows the rules for networks")
+}
+
+fn read_only() -> Error {
+    Error::new(Errno::EROFS, "the file system is read-only for this client's network")
+        .hint("weft export list, on a node, shows the rules for networks")
+}

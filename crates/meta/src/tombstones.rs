@@ -1,0 +1,46 @@
+//! Records of sessions that were ended against their will: kept until nobody can come back under their ids.
+
+use crate::limits::KEEP_ENDED;
+use crate::record::StoredSession;
+use crate::service::MetaService;
+use crate::view::store_error;
+use kv::{Guard, Outcome};
+use namespace::{Key, decode_key, keys};
+use prost::Message;
+use std::collections::BTreeSet;
+use types::{Result, SessionId};
+
+impl MetaService {
+    /// Forgets sessions that were ended long ago. `now_s`: the time of day, seconds.
+    pub async fn forget_old_sessions(&self, now_s: i64) -> Result<()> {
+        let range = keys::all_sessions();
+        let stored = self.executors.store.scan(&range.from, &range.to, usize::MAX).await;
+        let mut kept = BTreeSet::new();
+        for (key, value) in stored.map_err(|error| store_error(&error))? {
+            let Some(Key::Session(id)) = decode_key(&key) else { continue };
+            let record = StoredSession::decode(value.clone()).ok().filter(StoredSession::is_ended);
+            let Some(record) = record else { continue };
+            let left = match record.ended_s {
+                Some(ended_s) if is_old(ended_s, now_s) => None,
+                Some(_) => Some(record),
+                // A record of an earlier version: counted from now on.
+                None => Some(StoredSession::ended_at(now_s)),
+            };
+            if left != Some(record) {
+                let guards = vec![Guard { key: key.to_vec(), expected: Some(value) }];
+                let value = left.map(|record| record.encode_to_vec().into());
+                let outcome = self.commit_as_member(guards, vec![(key.to_vec(), value)]).await?;
+                if left.is_none() && outcome == Outcome::Won {
+                    continue;
+                }
+            }
+            kept.insert(id);
+        }
+        self.sessions.exhume(|id: SessionId, ended_s| !kept.contains(&id) && is_old(ended_s, now_s));
+        Ok(())
+    }
+}
+
+fn is_old(ended_s: i64, now_s: i64) -> bool {
+    now_s.saturating_sub(ended_s) > KEEP_ENDED.as_secs() as i64
+}

@@ -1,0 +1,312 @@
+//! Rules for networks: what a request may do goes by the address that it comes from.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use bytes::Bytes;
+use identity::{CapabilityKeys, CapabilityRing, CoreRing, Rights};
+use net::{Caller, Handler, Proof, Transport};
+use std::sync::Arc;
+use support::world::{ROOT, World, simulated};
+use support::{create, errno};
+use types::{
+    Credentials, Errno, Export, ExportAccess, ExportRule, InodeId, Result, SessionId, SetAttr, Squash,
+};
+use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse};
+
+const OWNER: u32 = 1000;
+const NOBODY: u32 = types::NOBODY;
+
+/// Who asks: a session from an address.
+#[derive(Clone, Copy)]
+struct From {
+    session: u64,
+    address: &'static str,
+}
+
+const FREE: From = From { session: 1, address: "10.0.0.1:1" };
+const SQUASHED: From = From { session: 2, address: "10.0.1.1:1" };
+const READER: From = From { session: 3, address: "10.0.2.1:1" };
+const REFUSED: From = From { session: 4, address: "10.0.3.1:1" };
+const NAMELESS: From = From { session: 5, address: "10.0.4.1:1" };
+
+fn caller(from: From) -> Caller {
+    Caller {
+        name: "client".into(),
+        proof: Proof::NotAsked,
+        holder: from.session,
+        address: from.address.parse::<std::net::SocketAddr>().unwrap().into(),
+        transport: Transport::Tcp,
+        client: from.session,
+        core: 0,
+        cluster: String::new(),
+    }
+}
+
+async fn ask(world: &World, from: From, (uid, pid): (u32, u32), op: MetaOp) -> Result<MetaResponse> {
+    let credentials = Credentials { uid, gid: uid, pid };
+    let request = MetaRequest { session: SessionId(from.session), sequence: 0, credentials, op };
+    world.meta.handle_from(&caller(from), request, None).await
+}
+
+const AS_ROOT: (u32, u32) = (0, 7);
+const AS_OWNER: (u32, u32) = (OWNER, 8);
+/// On the client's own account.
+const ITSELF: (u32, u32) = (0, 0);
+
+fn rules(world: &World, rules: &[(&str, ExportAccess, Squash)]) {
+    let mut handle = world.map.write().unwrap();
+    let mut map = (**handle).clone();
+    map.epoch.0 += 1;
+    let rule = |(clients, access, squash): &(&str, ExportAccess, Squash)| ExportRule {
+        clients: clients.parse().unwrap(),
+        export: Export { access: *access, squash: *squash, ..Export::default() },
+    };
+    map.exports = rules.iter().map(rule).collect();
+    *handle = Arc::new(map);
+}
+
+fn usual_rules(world: &World) {
+    rules(
+        world,
+        &[
+            ("10.0.1.0/24", ExportAccess::Rw, Squash::Root),
+            ("10.0.2.0/24", ExportAccess::Ro, Squash::None),
+            ("10.0.3.0/24", ExportAccess::None, Squash::None),
+            ("10.0.4.0/24", ExportAccess::Rw, Squash::All),
+        ],
+    );
+}
+
+async fn register(world: &World, from: From) -> Result<MetaResponse> {
+    ask(world, from, ITSELF, MetaOp::Register { in_use: vec![] }).await
+}
+
+fn lookup(parent: InodeId, name: &str) -> MetaOp {
+    MetaOp::Lookup { parent, name: Bytes::copy_from_slice(name.as_bytes()) }
+}
+
+fn open(ino: InodeId, wish: Option<LeaseMode>) -> MetaOp {
+    MetaOp::Open { ino, wish }
+}
+
+fn chmod(ino: InodeId, mode: u32) -> MetaOp {
+    MetaOp::Setattr { ino, set: SetAttr { mode: Some(mode), ..SetAttr::default() } }
+}
+
+async fn made(world: &World, from: From, who: (u32, u32), op: MetaOp) -> types::Attr {
+    match ask(world, from, who, op).await.unwrap().reply {
+        MetaReply::Created { attr, .. } | MetaReply::Entry(attr) | MetaReply::Attr(attr) => attr,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A directory of OWNER's that others may not look into, with a file of mode 0600, and one beside it that everybody may write to.
+async fn private(world: &World) -> (InodeId, InodeId) {
+    made(world, FREE, AS_ROOT, chmod(ROOT, 0o777)).await;
+    let dir = MetaOp::Mkdir { parent: ROOT, name: Bytes::from_static(b"dir"), mode: 0o700, umask: 0 };
+    let dir = made(world, FREE, AS_OWNER, dir).await.ino;
+    let file = made(world, FREE, AS_OWNER, create(dir, "secret")).await.ino;
+    made(world, FREE, AS_OWNER, chmod(file, 0o600)).await;
+    (dir, file)
+}
+
+#[test]
+fn squashed_root_is_nobody() {
+    simulated(|world| async move {
+        usual_rules(&world);
+        for from in [FREE, SQUASHED] {
+            register(&world, from).await.unwrap();
+        }
+        let (dir, file) = private(&world).await;
+        let read = |ino| MetaOp::MayOpen { ino, wanted: 4 };
+        let readdir = MetaOp::Readdir { dir, cookie: 0, limit: 10, attributes: false };
+        let xattr = |name: &'static [u8]| MetaOp::GetXattr { ino: file, name: Bytes::from_static(name) };
+        for (op, refusal) in [
+            (lookup(dir, "secret"), Errno::EACCES),
+            (readdir.clone(), Errno::EACCES),
+            (read(file), Errno::EACCES),
+            (open(file, None), Errno::EACCES),
+            (open(file, Some(LeaseMode::Write)), Errno::EACCES),
+            (xattr(b"user.a"), Errno::EACCES),
+            (xattr(b"trusted.a"), Errno::ENODATA),
+            (create(dir, "new"), Errno::EACCES),
+            (MetaOp::MayOpen { ino: file, wanted: 8 | 2 }, Errno::EACCES),
+            (chmod(file, 0o600), Errno::EPERM),
+        ] {
+            assert_eq!(errno(ask(&world, SQUASHED, AS_ROOT, op.clone()).await), refusal, "{op:?}");
+            if !matches!(op, MetaOp::GetXattr { .. }) {
+                ask(&world, FREE, AS_ROOT, op.clone()).await.unwrap();
+            }
+        }
+        // Others are who they are, and the client itself goes on with what they have open.
+        ask(&world, SQUASHED, AS_OWNER, lookup(dir, "secret")).await.unwrap();
+        ask(&world, SQUASHED, AS_OWNER, read(file)).await.unwrap();
+        ask(&world, SQUASHED, ITSELF, open(file, Some(LeaseMode::Write))).await.unwrap();
+        // Capabilities of its processes don't make root of anybody.
+        let introduce = MetaOp::Introduce { ino: dir, groups: vec![0], privileged: true };
+        ask(&world, SQUASHED, (OWNER + 1, 9), introduce).await.unwrap();
+        assert_eq!(
+            errno(ask(&world, SQUASHED, (OWNER + 1, 9), create(dir, "by privilege")).await),
+            Errno::EACCES
+        );
+        let own = made(&world, SQUASHED, AS_ROOT, create(ROOT, "own")).await;
+        assert_eq!((own.uid, own.gid), (NOBODY, NOBODY));
+        made(&world, SQUASHED, AS_ROOT, chmod(own.ino, 0o200)).await;
+        assert_eq!(errno(ask(&world, SQUASHED, AS_ROOT, read(own.ino)).await), Errno::EACCES);
+        ask(&world, SQUASHED, AS_ROOT, MetaOp::MayOpen { ino: own.ino, wanted: 2 }).await.unwrap();
+    });
+}
+
+#[test]
+fn where_all_are_squashed_nobody_speaks_for_anybody() {
+    simulated(|world| async move {
+        usual_rules(&world);
+        let ring = Arc::new(CapabilityRing::new(60));
+        ring.set(CapabilityKeys::create().unwrap());
+        world.meta.sign_with(ring.clone());
+        for from in [FREE, NAMELESS] {
+            register(&world, from).await.unwrap();
+        }
+        let (dir, file) = private(&world).await;
+        for who in [AS_ROOT, AS_OWNER, ITSELF] {
+            for op in [
+                lookup(dir, "secret"),
+                open(file, None),
+                open(file, Some(LeaseMode::Shared)),
+                MetaOp::BeginWrite { ino: file },
+                MetaOp::Truncate { ino: file, size: 0, kill_suid_sgid: false },
+                create(dir, "new"),
+            ] {
+                assert_eq!(
+                    errno(ask(&world, NAMELESS, who, op.clone()).await),
+                    Errno::EACCES,
+                    "{who:?} {op:?}"
+                );
+            }
+        }
+        let own = made(&world, NAMELESS, AS_OWNER, create(ROOT, "own")).await;
+        assert_eq!((own.uid, own.gid), (NOBODY, NOBODY));
+        // What may be read only is given to be read only, whatever lease comes with it.
+        // Nobody answers recalls here, so the first session may have been ended.
+        let other = From { session: 11, ..FREE };
+        register(&world, other).await.unwrap();
+        made(&world, other, AS_OWNER, chmod(file, 0o604)).await;
+        for wish in [Some(LeaseMode::Shared), None] {
+            let shared = ask(&world, NAMELESS, ITSELF, open(file, wish)).await.unwrap();
+            let capability = identity::Capability::from_bytes(&shared.capability.unwrap().0).unwrap();
+            let granted = ring.verify(&mut CoreRing::default(), &capability, rt::now().secs as u64).unwrap();
+            assert_eq!(granted.rights, Rights::READ, "{wish:?}");
+        }
+        assert_eq!(
+            errno(ask(&world, NAMELESS, ITSELF, open(file, Some(LeaseMode::Write))).await),
+            Errno::EACCES
+        );
+    });
+}
+
+#[test]
+fn readers_change_nothing() {
+    simulated(|world| async move {
+        for from in [FREE, READER] {
+            register(&world, from).await.unwrap();
+        }
+        let ring = Arc::new(CapabilityRing::new(60));
+        ring.set(CapabilityKeys::create().unwrap());
+        world.meta.sign_with(ring.clone());
+        let file = made(&world, READER, AS_ROOT, create(ROOT, "file")).await.ino;
+        let begun = made(&world, READER, AS_ROOT, create(ROOT, "begun")).await.ino;
+        ask(&world, READER, ITSELF, MetaOp::BeginWrite { ino: begun }).await.unwrap();
+        // The rule comes while the session lives.
+        usual_rules(&world);
+        let report = |ino| MetaOp::EndWrite {
+            ino,
+            size: 5,
+            blocks: 8,
+            mtime: None,
+            done: true,
+            kill_suid_sgid: false,
+        };
+        for op in [
+            create(ROOT, "new"),
+            MetaOp::Unlink { parent: ROOT, name: Bytes::from_static(b"file") },
+            chmod(file, 0o600),
+            MetaOp::BeginWrite { ino: file },
+            MetaOp::WriteInline {
+                ino: file,
+                offset: 0,
+                data: Bytes::from_static(b"x"),
+                kill_suid_sgid: false,
+            },
+            MetaOp::Truncate { ino: file, size: 9, kill_suid_sgid: false },
+            open(file, Some(LeaseMode::Write)),
+            report(file),
+        ] {
+            assert_eq!(errno(ask(&world, READER, AS_ROOT, op.clone()).await), Errno::EROFS, "{op:?}");
+        }
+        ask(&world, READER, ITSELF, report(begun)).await.unwrap();
+        let opened = ask(&world, READER, ITSELF, open(begun, Some(LeaseMode::Read))).await.unwrap();
+        let capability = identity::Capability::from_bytes(&opened.capability.unwrap().0).unwrap();
+        let granted = ring.verify(&mut CoreRing::default(), &capability, rt::now().secs as u64).unwrap();
+        assert_eq!(granted.rights, Rights::READ);
+        rules(&world, &[]);
+        ask(&world, READER, AS_ROOT, create(ROOT, "new")).await.unwrap();
+    });
+}
+
+#[test]
+fn a_session_of_another_process_is_registered_first() {
+    simulated(|world| async move {
+        let before = world.meta.stats().sessions;
+        assert_eq!(errno(ask(&world, FREE, AS_ROOT, lookup(ROOT, "x")).await), Errno::ENOTCONN);
+        assert_eq!(world.meta.stats().sessions, before, "a stranger's request has made a session");
+        register(&world, FREE).await.unwrap();
+        assert_eq!(errno(ask(&world, FREE, AS_ROOT, lookup(ROOT, "x")).await), Errno::ENOENT);
+    });
+}
+
+#[test]
+fn ended_sessions_are_forgotten_when_nobody_can_come_back() {
+    const DAY_S: i64 = 24 * 3600;
+    simulated(|world| async move {
+        register(&world, FREE).await.unwrap();
+        world.meta.evict_session(SessionId(FREE.session)).unwrap();
+        rt::sleep(std::time::Duration::from_secs(1)).await;
+        let now_s = rt::now().secs;
+        for (later_s, answer) in
+            [(0, Errno::ESTALE), (6 * DAY_S, Errno::ESTALE), (8 * DAY_S, Errno::ENOTCONN)]
+        {
+            world.meta.forget_old_sessions(now_s + later_s).await.unwrap();
+            assert_eq!(
+                errno(ask(&world, FREE, AS_ROOT, lookup(ROOT, "x")).await),
+                answer,
+                "{later_s} s later"
+            );
+        }
+        // The store has forgotten it, too: a service that is started anew says the same.
+        let world = world.restart().await;
+        assert_eq!(errno(ask(&world, FREE, AS_ROOT, lookup(ROOT, "x")).await), Errno::ENOTCONN);
+        world.meta.stop();
+    });
+}
+
+#[test]
+fn refused_networks_have_no_sessions() {
+    simulated(|world| async move {
+        register(&world, REFUSED).await.unwrap();
+        ask(&world, REFUSED, AS_ROOT, create(ROOT, "before")).await.unwrap();
+        usual_rules(&world);
+        let error = ask(&world, REFUSED, AS_ROOT, create(ROOT, "after")).await.unwrap_err();
+        assert!(error.errno == Errno::EACCES && error.hint.contains("weft export list"), "{error}");
+        rt::sleep(std::time::Duration::from_secs(1)).await;
+        rules(&world, &[]);
+        // Its session was ended, and what it had with it.
+        assert_eq!(errno(ask(&world, REFUSED, AS_ROOT, create(ROOT, "after")).await), Errno::ESTALE);
+        usual_rules(&world);
+        let again = From { session: 40, ..REFUSED };
+        assert_eq!(errno(register(&world, again).await), Errno::EACCES);
+        // From elsewhere it is let in.
+        register(&world, From { session: 40, ..FREE }).await.unwrap();
+    });
+}

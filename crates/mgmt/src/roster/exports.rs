@@ -1,0 +1,30 @@
+//! Rules for clients of certain networks.
+
+use super::Roster;
+use crate::limits::MAX_EXPORTS;
+use crate::refusal;
+use types::{ExportClients, ExportRule, Result, Squash};
+
+impl Roster {
+    /// What holds for some clients, instead of what held before.
+    pub fn set_export(&mut self, rule: &ExportRule) -> Result<()> {
+        if rule.export.squash != Squash::None && rule.export.anon_uid == 0 {
+            return Err(refusal::anonymous_root());
+        }
+        match self.map.exports.binary_search_by_key(&rule.clients, |known| known.clients) {
+            Ok(at) => self.map.exports[at] = *rule,
+            Err(_) if self.map.exports.len() >= MAX_EXPORTS => return Err(refusal::too_many_exports()),
+            Err(at) => self.map.exports.insert(at, *rule),
+        }
+        Ok(())
+    }
+
+    /// No rule for these clients any more.
+    pub fn remove_export(&mut self, clients: ExportClients) -> Result<()> {
+        match self.map.exports.binary_search_by_key(&clients, |known| known.clients) {
+            Ok(at) => _ = self.map.exports.remove(at),
+            Err(_) => return Err(refusal::no_export(clients)),
+        }
+        Ok(())
+    }
+}

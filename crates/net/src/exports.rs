@@ -1,0 +1,140 @@
+//! What holds for a caller, by the address that it connects from.
+
+use crate::{Caller, Proof, Transport};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use types::{ClusterMap, Export, ExportRule, export_for};
+
+/// Addresses whose rule is remembered; then all are forgotten and looked up again. Some 3 MiB.
+const MAX_REMEMBERED: usize = 65_536;
+
+/// The rules of the cluster map for clients of certain networks, as a service applies them.
+#[derive(Default)]
+pub struct Exports {
+    /// Version of the map that they are from, and 0 in the lowest bit if there are none: most clusters have none, which costs one look.
+    state: AtomicU64,
+    rules: RwLock<Rules>,
+}
+
+#[derive(Default)]
+struct Rules {
+    rules: Vec<ExportRule>,
+    /// Addresses of the cluster's nodes.
+    nodes: Vec<IpAddr>,
+    remembered: HashMap<(IpAddr, bool), Export>,
+}
+
+impl Rules {
+    fn of(&self, ip: Option<IpAddr>, on_host: bool) -> Export {
+        let is_node = |ip: IpAddr| ip.is_loopback() || self.nodes.contains(&ip);
+        export_for(&self.rules, ip, on_host || ip.is_some_and(is_node))
+    }
+}
+
+impl Exports {
+    /// Applies the rules of a map from now on.
+    pub fn follow(&self, map: &ClusterMap) {
+        let state = map.epoch.0 << 1 | u64::from(!map.exports.is_empty());
+        if self.state.load(Ordering::Acquire) == state {
+            return;
+        }
+        let mut rules = self.rules.write();
+        let addresses = map.nodes.iter().flat_map(|node| &node.addresses);
+        let ips = addresses.filter_map(|address| address.parse::<std::net::SocketAddr>().ok());
+        rules.nodes = ips.map(|address| address.ip().to_canonical()).collect();
+        rules.rules = map.exports.clone();
+        rules.remembered.clear();
+        self.state.store(state, Ordering::Release);
+    }
+
+    /// What holds for a caller. Nodes of the cluster may do everything; what acts for one where nobody proves anything is the service's to know.
+    pub fn of(&self, caller: &Caller) -> Export {
+        if self.state.load(Ordering::Acquire) & 1 == 0 {
+            return Export::default();
+        }
+        if !matches!(caller.proof, Proof::NotAsked) && caller.proof.is_trusted_as_node() {
+            return Export::default();
+        }
+        self.of_client(caller)
+    }
+
+    #[cold]
+    fn of_client(&self, caller: &Caller) -> Export {
+        let ip = caller.address.inet().map(|address| address.ip().to_canonical());
+        let on_host = caller.transport == Transport::SharedMemory || ip.is_none();
+        let Some(ip) = ip else { return self.rules.read().of(None, on_host) };
+        if let Some(known) = self.rules.read().remembered.get(&(ip, on_host)) {
+            return *known;
+        }
+        let mut rules = self.rules.write();
+        let export = rules.of(Some(ip), on_host);
+        if rules.remembered.len() >= MAX_REMEMBERED {
+            rules.remembered.clear();
+        }
+        rules.remembered.insert((ip, on_host), export);
+        export
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use identity::{Identity, Role};
+    use types::{Epoch, ExportAccess, Node, NodeId, NodeState};
+
+    fn caller(address: &str, transport: Transport, role: Role) -> Caller {
+        let identity = Identity { cluster: "c".into(), role, expires: i64::MAX, serial: "1".into() };
+        Caller {
+            name: "somebody".into(),
+            proof: Proof::Member(identity),
+            holder: 1,
+            address: address.parse::<std::net::SocketAddr>().unwrap().into(),
+            transport,
+            client: 1,
+            core: 0,
+            cluster: String::new(),
+        }
+    }
+
+    fn map(epoch: u64, rules: &[(&str, ExportAccess)]) -> ClusterMap {
+        let rule = |(clients, access): &(&str, ExportAccess)| ExportRule {
+            clients: clients.parse().unwrap(),
+            export: Export { access: *access, ..Export::default() },
+        };
+        let node = Node {
+            id: NodeId(1),
+            name: "n".into(),
+            addresses: vec!["10.0.0.1:7500".into()],
+            roles: vec![],
+            state: NodeState::Online,
+            version: String::new(),
+        };
+        let exports = rules.iter().map(rule).collect();
+        ClusterMap { epoch: Epoch(epoch), nodes: vec![node], exports, ..ClusterMap::default() }
+    }
+
+    #[test]
+    fn rules_go_by_the_address_and_change_with_the_map() {
+        use ExportAccess::{None, Ro, Rw};
+        let exports = Exports::default();
+        let client =
+            |address, transport| exports.of(&caller(address, transport, Role::Client("c".into()))).access;
+        assert_eq!(client("10.0.0.9:1", Transport::Tls), Rw);
+        exports.follow(&map(2, &[("0.0.0.0/0", None), ("10.0.0.0/24", Ro), ("local", Rw)]));
+        for _ in 0..2 {
+            assert_eq!(client("10.0.0.9:1", Transport::Tls), Ro);
+            assert_eq!(client("10.0.1.9:1", Transport::Tls), None);
+            assert_eq!(client("10.0.0.1:1", Transport::Tls), Rw, "on a node");
+            assert_eq!(client("127.0.0.1:1", Transport::Tls), Rw, "on this node");
+            assert_eq!(client("10.0.1.9:1", Transport::SharedMemory), Rw, "on this very host");
+        }
+        let node = caller("10.0.1.9:1", Transport::Tls, Role::Node(NodeId(2)));
+        assert_eq!(exports.of(&node).access, Rw, "services aren't clients");
+        exports.follow(&map(3, &[("10.0.1.0/24", Ro)]));
+        assert_eq!((client("10.0.0.9:1", Transport::Tls), client("10.0.1.9:1", Transport::Tls)), (Rw, Ro));
+        exports.follow(&map(4, &[]));
+        assert_eq!(client("10.0.1.9:1", Transport::Tls), Rw);
+    }
+}
