@@ -51,7 +51,7 @@ pub(super) struct Site {
     pub(super) engine: Arc<Memory>,
     /// Metadata hosts; where there are several, management deals the partitions out to them.
     pub(super) meta_ips: Vec<Ipv4Addr>,
-    /// The host that has the store, if it isn't the metadata host.
+    /// The host that has the store, if it isn't the metadata host: management's where there is one.
     pub(super) store_ip: Option<Ipv4Addr>,
     pub(super) office: Option<Office>,
     /// Storage hosts; targets are dealt out to them in turn.
@@ -128,10 +128,13 @@ impl Site {
 
     /// The process of a host that has nothing but the store.
     pub(super) async fn serve_store(self, ip: Ipv4Addr) -> Result<()> {
-        // The power isn't cut here.
-        let service: Arc<dyn Handler<KvRequest, KvReply>> = Arc::new(KvService::new(self.writer(), 1));
-        let _server = serve("store".into(), ip, Router::new().with(service))?;
+        let _server = serve("store".into(), ip, Router::new().with(self.store_service()))?;
         std::future::pending().await
+    }
+
+    /// What answers for the store. The power of its host isn't cut here.
+    pub(super) fn store_service(&self) -> Arc<dyn Handler<KvRequest, KvReply>> {
+        Arc::new(KvService::new(self.writer(), 1))
     }
 
     fn writer(&self) -> Arc<Writer> {
@@ -139,7 +142,7 @@ impl Site {
         Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline))
     }
 
-    async fn store(&self, identity: &ClientIdentity) -> Result<kv::Store> {
+    pub(super) async fn store(&self, identity: &ClientIdentity) -> Result<kv::Store> {
         let Some(ip) = self.store_ip else { return Ok(self.writer().into()) };
         let channel = Channel::remote(peer("store".into(), ip, identity));
         let remote = RemoteStore::open(channel, "the store's host").await;
