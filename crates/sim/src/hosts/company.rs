@@ -130,25 +130,8 @@ impl Site {
         let _server = serve(format!("metadata {index}"), ip, router)?;
         loop {
             rt::sleep(TIDY_INTERVAL).await;
-            self.tidy_executed(&meta).await;
-        }
-    }
-
-    /// Tidies what belongs to partitions that the service executes; what fails is tried again, by whoever executes it then.
-    async fn tidy_executed(&self, meta: &MetaService) {
-        let executed = meta.executed();
-        let mut own = Vec::new();
-        self.touched.borrow_mut().retain_mut(|(target, files)| {
-            let mine: Vec<_> = files.extract_if(.., |ino| executed.contains(&ino.partition())).collect();
-            if !mine.is_empty() {
-                own.push((*target, mine));
-            }
-            !files.is_empty()
-        });
-        for (target, files) in own {
-            if meta.tidy(target, &files).await.is_err() {
-                self.touched.borrow_mut().push((target, files));
-            }
+            // What fails is tried again.
+            let _ = self.tidy(&meta).await;
         }
     }
 

@@ -21,7 +21,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
-use storage::StorageService;
+use storage::{ServingLease, StorageService};
 use types::{Credentials, Errno, Error, InodeId, MapHandle, NodeId, Result, SessionId, TargetId};
 use wire::{KvReply, KvRequest, MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
@@ -42,8 +42,13 @@ pub(super) const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// How often the metadata service looks for targets that were left in disorder.
 const TIDY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A target, and files that may be in disorder on it.
-type Touched = (TargetId, Vec<InodeId>);
+/// A start of a target, and files that may be in disorder on it.
+#[derive(Clone)]
+pub(super) struct Touched {
+    pub(super) target: TargetId,
+    pub(super) start: u64,
+    pub(super) files: Vec<InodeId>,
+}
 
 /// Where everything is, and what outlives processes besides the disks.
 #[derive(Clone)]
@@ -85,16 +90,44 @@ impl Site {
         for target in self.targets_of(index) {
             let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
             let (store, _report) = opened.map_err(store_error)?;
-            self.touched.borrow_mut().push((target, store.take_touched()));
             rt::spawn(store.clone().background());
             stores.push(store);
         }
-        let service = StorageService::new(stores);
+        let service = Arc::new(StorageService::under_lease(Arc::new(ServingLease::forever())));
         service.demand_capabilities(ring(self.meta_ips.len() > 1));
-        let service: Arc<dyn Handler<StorageRequest, StorageReply>> = Arc::new(service);
+        let handler: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
         let name = format!("storage host {index}");
-        let _server = serve(name, self.storage_ips[index], Router::new().with(service))?;
+        let _server = serve(name, self.storage_ips[index], Router::new().with(handler))?;
+        for store in &stores {
+            service.add(store.clone())?;
+        }
+        service.all_added();
+        // Side by side: one may wait for a partition that nobody executes.
+        let opened = stores.iter().map(|store| async {
+            self.be_tidied(store).await;
+            service.open_to_clients(store.target());
+        });
+        rt::join_all(opened.collect()).await;
         std::future::pending().await
+    }
+
+    /// Waits until the metadata services have put right what a target found changing when it started.
+    async fn be_tidied(&self, store: &Store) {
+        let (target, start) = (store.target(), rt::random_u64());
+        let mut files = store.take_touched();
+        files.sort_unstable();
+        {
+            let mut touched = self.touched.borrow_mut();
+            touched.retain(|other| other.target != target);
+            touched.push(Touched { target, start, files });
+        }
+        let is_left = || {
+            let touched = self.touched.borrow();
+            touched.iter().any(|other| other.start == start && !other.files.is_empty())
+        };
+        while is_left() {
+            rt::sleep(TIDY_INTERVAL).await;
+        }
     }
 
     /// The metadata host's process. It starts when the targets answer.
@@ -150,15 +183,21 @@ impl Site {
         Ok(Arc::new(RemoteWriter::new(remote)).into())
     }
 
-    async fn tidy(&self, meta: &MetaService) -> Result<()> {
-        loop {
-            let Some((target, files)) = self.touched.borrow_mut().pop() else { return Ok(()) };
-            let tidied = meta.tidy(target, &files).await;
-            if tidied.is_err() {
-                self.touched.borrow_mut().push((target, files));
-                return tidied;
+    /// Tidies what belongs to partitions that the service executes; what fails is tried again, by whoever executes it then.
+    pub(super) async fn tidy(&self, meta: &MetaService) -> Result<()> {
+        let executed = meta.executed();
+        let touched = self.touched.borrow().clone();
+        for Touched { target, start, files } in touched {
+            let own: Vec<_> = files.into_iter().filter(|ino| executed.contains(&ino.partition())).collect();
+            if own.is_empty() {
+                continue;
             }
+            meta.tidy(target, &own).await?;
+            let mut touched = self.touched.borrow_mut();
+            let entry = touched.iter_mut().find(|other| other.start == start);
+            entry.into_iter().for_each(|entry| entry.files.retain(|ino| !own.contains(ino)));
         }
+        Ok(())
     }
 
     /// A client, on the host that runs.
