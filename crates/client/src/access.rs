@@ -180,20 +180,26 @@ impl Client {
         Ok(measured)
     }
 
-    /// Learns the end of a file that others write, too, if what is known of it doesn't reach to `end`. The gate is held.
-    pub(crate) async fn learn_end(&self, inode: &OpenInode, end: u64) -> Result<()> {
-        let layout = {
+    /// Learns the end of a file that others write, too, if what is known of it doesn't reach to `end`. The gate is held. Gives the era for which
+    /// it is known.
+    ///
+    /// # Errors
+    /// `EKEYEXPIRED`: what was known has been forgotten, and an end without the rest would make the file one of zeros.
+    pub(crate) async fn learn_end(&self, inode: &OpenInode, end: u64) -> Result<u64> {
+        let (layout, era) = {
             let content = inode.content.lock();
+            content.still(inode.ino, content.era)?;
             let may_be_longer =
                 content.lease == LeaseMode::Shared && content.inline.is_none() && end > content.size;
-            content.layout.clone().filter(|_| may_be_longer)
+            (content.layout.clone().filter(|_| may_be_longer), content.era)
         };
         if let Some(layout) = layout {
             let measured = self.measure(inode.ino, &layout).await?;
             let mut content = inode.content.lock();
+            content.still(inode.ino, era)?;
             content.size = content.size.max(measured.end);
         }
-        Ok(())
+        Ok(era)
     }
 }
 

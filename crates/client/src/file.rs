@@ -257,7 +257,10 @@ impl Client {
 
     /// Fills `buf` from `offset`; returns how many of its bytes are before the end of the file.
     pub async fn read(&self, handle: &Arc<Handle>, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
-        let inode = &handle.inode;
+        self.while_lease_lasts(async || self.read_now(&handle.inode, offset, buf.clone(), how).await).await
+    }
+
+    async fn read_now(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
         if !how.kept || self.leases.is_alone() {
             let _shared = self.enter(inode, Need::Look).await?;
             return self.read_loaded(inode, offset, buf, how).await;
@@ -297,8 +300,12 @@ impl Client {
     }
 
     async fn read_loaded(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
-        self.learn_end(inode, offset.saturating_add(buf.len() as u64)).await?;
-        let view = View::of(&inode.content.lock());
+        let era = self.learn_end(inode, offset.saturating_add(buf.len() as u64)).await?;
+        let view = {
+            let content = inode.content.lock();
+            content.still(inode.ino, era)?;
+            View::of(&content)
+        };
         self.read_content(inode.ino, view, offset, buf, how).await
     }
 

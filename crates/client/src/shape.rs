@@ -239,11 +239,15 @@ impl Client {
             SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno::EINVAL.into()),
         };
-        let inode = &handle.inode;
+        self.while_lease_lasts(async || self.seek(&handle.inode, offset, what).await).await
+    }
+
+    async fn seek(&self, inode: &OpenInode, offset: u64, what: Seek) -> Result<u64> {
         let _shared = self.enter(inode, Need::Look).await?;
-        self.learn_end(inode, u64::MAX).await?;
+        let era = self.learn_end(inode, u64::MAX).await?;
         let (size, inline, layout) = {
             let content = inode.content.lock();
+            content.still(inode.ino, era)?;
             (content.size, content.inline.as_ref().map(|inline| inline.len() as u64), content.layout.clone())
         };
         if offset >= size {
