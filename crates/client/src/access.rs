@@ -5,11 +5,13 @@ use crate::{Client, file_info};
 use rt::sync::{ReadGuard, WriteGuard};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{InodeId, Layout, Result, Timestamp};
+use types::{Errno, Error, InodeId, Layout, Result, Timestamp};
 use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
 
 /// How long after a recall others count as busy with a file: readers then share it with its writers instead of taking it from them.
 const CONTENDED_NS: u64 = 1_000_000_000;
+/// Rest before something is begun anew whose lease has ended: the session is being registered again.
+const LEASE_REST: Duration = Duration::from_millis(20);
 /// Rest before asking again for a lease that was not granted, at first; it doubles up to `MAX_PAUSE`.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// The longest rest between two questions for a lease.
@@ -84,6 +86,22 @@ impl Client {
             self.acquire(inode, needed, turn).await?;
         }
         unreachable!("the loop ends by returning")
+    }
+
+    /// Does something, and begins anew when the lease for it had ended meanwhile with the service that granted it.
+    pub(crate) async fn while_lease_lasts<T>(
+        &self,
+        mut attempt: impl AsyncFnMut() -> Result<T>,
+    ) -> Result<T> {
+        let until_ns = rt::monotonic_ns().saturating_add(self.patience.get().as_nanos() as u64);
+        loop {
+            match attempt().await {
+                Err(error) if error.errno == Errno::EKEYEXPIRED && rt::monotonic_ns() < until_ns => {
+                    rt::sleep(LEASE_REST).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Makes sure that the service knows that the inode is used here: by a lease.
@@ -162,21 +180,32 @@ impl Client {
         Ok(measured)
     }
 
-    /// Learns the end of a file that others write, too, if what is known of it doesn't reach to `end`. The gate is held.
-    pub(crate) async fn learn_end(&self, inode: &OpenInode, end: u64) -> Result<()> {
-        let layout = {
+    /// Learns the end of a file that others write, too, if what is known of it doesn't reach to `end`. The gate is held. Gives the era for which
+    /// it is known.
+    ///
+    /// # Errors
+    /// `EKEYEXPIRED`: what was known has been forgotten, and an end without the rest would make the file one of zeros.
+    pub(crate) async fn learn_end(&self, inode: &OpenInode, end: u64) -> Result<u64> {
+        let (layout, era) = {
             let content = inode.content.lock();
+            content.still(inode.ino, content.era)?;
             let may_be_longer =
                 content.lease == LeaseMode::Shared && content.inline.is_none() && end > content.size;
-            content.layout.clone().filter(|_| may_be_longer)
+            (content.layout.clone().filter(|_| may_be_longer), content.era)
         };
         if let Some(layout) = layout {
             let measured = self.measure(inode.ino, &layout).await?;
             let mut content = inode.content.lock();
+            content.still(inode.ino, era)?;
             content.size = content.size.max(measured.end);
         }
-        Ok(())
+        Ok(era)
     }
+}
+
+fn ended_lease(ino: InodeId) -> Error {
+    Error::new(Errno::EKEYEXPIRED, format!("the lease on inode {ino} ended with the service that granted it"))
+        .hint("repeat the operation")
 }
 
 impl Content {
@@ -200,9 +229,20 @@ impl Content {
         self.lease = lease;
     }
 
+    /// That it hasn't been forgotten since, whose era it was then.
+    ///
+    /// # Errors
+    /// `EKEYEXPIRED`: what was begun under the lease of then has to begin anew.
+    pub(crate) fn still(&self, ino: InodeId, era: u64) -> Result<()> {
+        match self.loaded && self.era == era {
+            true => Ok(()),
+            false => Err(ended_lease(ino)),
+        }
+    }
+
     /// Forgets what is true only under a lease.
     pub(crate) fn unload(&mut self) {
-        let (changes, synced) = (self.changes, self.synced);
-        *self = Content { changes, synced, ..Content::default() };
+        let (changes, synced, era) = (self.changes, self.synced, self.era + 1);
+        *self = Content { changes, synced, era, ..Content::default() };
     }
 }

@@ -9,15 +9,11 @@ use bytes::Bytes;
 use rt::IoBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
 use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path, StorageOp};
 
 /// Access mode in the flags of `open(2)`.
 const O_ACCMODE: u32 = 0o3;
-
-/// Rest before a write is begun anew whose lease has ended: the session is being registered again.
-const LEASE_REST: Duration = Duration::from_millis(20);
 
 /// Transfers of at least this many bytes go past the storage server's page cache: they are as fast from the device, and the kernel
 /// that asked keeps its own copy.
@@ -132,6 +128,40 @@ impl Fresh {
     }
 }
 
+/// A write that is to be done.
+struct Pending<'a> {
+    offset: u64,
+    buf: &'a IoBuf,
+    how: WriteHow,
+    /// Where it landed under a lease that had ended by then, so that nobody knows whether the file reaches so far.
+    landed: Option<Landed>,
+}
+
+impl Pending<'_> {
+    fn range_at(&self, offset: u64) -> ByteRange {
+        ByteRange::at(offset, self.buf.len() as u64)
+    }
+}
+
+struct Landed {
+    offset: u64,
+    layout: Layout,
+}
+
+/// The state of the file that a write was prepared for.
+#[derive(Clone, Copy)]
+struct Start {
+    era: u64,
+    lease: LeaseMode,
+    size: u64,
+}
+
+impl Start {
+    fn of(content: &Content) -> Start {
+        Start { era: content.era, lease: content.lease, size: content.size }
+    }
+}
+
 /// What a write has to do first.
 enum Prepared {
     /// Bytes go to these groups.
@@ -230,7 +260,10 @@ impl Client {
 
     /// Fills `buf` from `offset`; returns how many of its bytes are before the end of the file.
     pub async fn read(&self, handle: &Arc<Handle>, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
-        let inode = &handle.inode;
+        self.while_lease_lasts(async || self.read_now(&handle.inode, offset, buf.clone(), how).await).await
+    }
+
+    async fn read_now(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
         if !how.kept || self.leases.is_alone() {
             let _shared = self.enter(inode, Need::Look).await?;
             return self.read_loaded(inode, offset, buf, how).await;
@@ -270,8 +303,12 @@ impl Client {
     }
 
     async fn read_loaded(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
-        self.learn_end(inode, offset.saturating_add(buf.len() as u64)).await?;
-        let view = View::of(&inode.content.lock());
+        let era = self.learn_end(inode, offset.saturating_add(buf.len() as u64)).await?;
+        let view = {
+            let content = inode.content.lock();
+            content.still(inode.ino, era)?;
+            View::of(&content)
+        };
         self.read_content(inode.ino, view, offset, buf, how).await
     }
 
@@ -330,20 +367,12 @@ impl Client {
         buf: &IoBuf,
         how: WriteHow,
     ) -> Result<bool> {
-        let until_ns = rt::monotonic_ns().saturating_add(self.patience.get().as_nanos() as u64);
-        loop {
-            let written = match self.write_through(inode, offset, buf, how).await {
-                Ok(None) => self.write_reshaping(inode, offset, buf, how).await,
-                Ok(Some(kill)) => Ok(kill),
-                Err(error) => Err(error),
-            };
-            match written {
-                Err(error) if error.errno == Errno::EKEYEXPIRED && rt::monotonic_ns() < until_ns => {
-                    rt::sleep(LEASE_REST).await;
-                }
-                done => return done,
-            }
-        }
+        let mut write = Pending { offset, buf, how, landed: None };
+        self.while_lease_lasts(async || match self.write_through(inode, &mut write).await? {
+            Some(kill) => Ok(kill),
+            None => self.write_reshaping(inode, &mut write).await,
+        })
+        .await
     }
 
     /// Programs on this node may have the file open with pages that are kept, and could read from those what was there before a write after
@@ -372,40 +401,46 @@ impl Client {
 
     /// The everyday write: the file is in chunks and this session may change them. `None` when it isn't so yet; else whether setuid and
     /// setgid are to be cleared.
-    async fn write_through(
-        &self,
-        inode: &OpenInode,
-        offset: u64,
-        buf: &IoBuf,
-        how: WriteHow,
-    ) -> Result<Option<bool>> {
+    async fn write_through(&self, inode: &OpenInode, write: &mut Pending<'_>) -> Result<Option<bool>> {
         let _shared = self.share(inode).await?;
-        let prepared = prepare(&inode.content.lock(), how);
+        let (prepared, start) = {
+            let content = inode.content.lock();
+            (prepare(&content, write), Start::of(&content))
+        };
         let Prepared::Chunks(layout) = prepared else { return Ok(None) };
-        self.write_and_note(inode, &layout, offset, buf, how).await.map(Some)
+        self.write_and_note(inode, &layout, start, write.offset, write).await.map(Some)
     }
 
     async fn write_and_note(
         &self,
         inode: &OpenInode,
         layout: &Layout,
+        start: Start,
         offset: u64,
-        buf: &IoBuf,
-        how: WriteHow,
+        write: &mut Pending<'_>,
     ) -> Result<bool> {
-        let path = self.path_of(how.direct, buf.len());
-        // It may become more meanwhile, but not less: who takes it away waits for the gate.
-        let lease = inode.content.lock().lease;
-        let chunks = ChunkWrite { path, durable: how.durable, lease };
-        let written = self.write_chunks(inode.ino, layout, offset, buf.clone(), chunks).await;
+        let (range, how) = (write.range_at(offset), write.how);
+        let path = self.path_of(how.direct, write.buf.len());
+        // The lease may become more meanwhile, but not less: who takes it away waits for the gate.
+        let chunks = ChunkWrite { path, durable: how.durable, lease: start.lease };
+        let written = {
+            let _underway = self.patiently(inode.ino, inode.landing.enter(range)).await?;
+            self.write_chunks(inode.ino, layout, offset, write.buf.clone(), chunks).await
+        };
         let mut content = inode.content.lock();
+        let still = content.still(inode.ino, start.era);
         if let Err(error) = written {
             // Some targets may have taken their part. Beside other writers it can't be told from what they write, and stays.
             let alone = content.lease == LeaseMode::Write;
-            content.cut_pending |= alone && offset + buf.len() as u64 > content.size;
+            content.cut_pending |= still.is_ok() && alone && range.end > content.size;
             return Err(error);
         }
-        content.size = content.size.max(offset + buf.len() as u64);
+        if let Err(error) = still {
+            // The service may have settled the file's end before this was there.
+            write.landed = Some(Landed { offset, layout: layout.clone() });
+            return Err(error);
+        }
+        content.size = content.size.max(range.end);
         content.mtime = Some(rt::now());
         content.unreported = true;
         content.changes += u64::from(!how.durable);
@@ -413,34 +448,65 @@ impl Client {
         Ok(how.kill_suid_sgid && std::mem::take(&mut content.privileged))
     }
 
-    /// The first write, one to an inline file, or one to the very end.
-    async fn write_reshaping(
-        &self,
-        inode: &OpenInode,
-        offset: u64,
-        buf: &IoBuf,
-        how: WriteHow,
-    ) -> Result<bool> {
+    /// The first write, one to an inline file, one to the very end, or one whose lease had ended when it landed.
+    async fn write_reshaping(&self, inode: &OpenInode, write: &mut Pending<'_>) -> Result<bool> {
+        let how = write.how;
+        let changes_size = how.append || write.landed.is_some();
         let need = |content: &Content| {
             let in_chunks = content.layout.is_some() && content.inline.is_none() && !content.cut_pending;
-            if in_chunks && !how.append { Need::Change } else { Need::Alone }
+            if in_chunks && !changes_size { Need::Change } else { Need::Alone }
         };
         let _alone = self.enter_alone(inode, need).await?;
-        let offset = if how.append { inode.content.lock().size } else { offset };
-        let end = offset + buf.len() as u64;
-        let fits_inline = {
+        let start = {
             let content = inode.content.lock();
-            content.stays_inline(end)
+            if !content.loaded {
+                // Forgotten between the look and the lock.
+                content.still(inode.ino, content.era)?;
+            }
+            Start::of(&content)
         };
+        if let Some(landed) = write.landed.take()
+            && self.stands(inode, start, &landed, write).await?
+        {
+            return Ok(how.kill_suid_sgid && std::mem::take(&mut inode.content.lock().privileged));
+        }
+        let offset = if how.append { start.size } else { write.offset };
+        let fits_inline = inode.content.lock().stays_inline(write.range_at(offset).end);
         if fits_inline {
-            match self.write_inline(inode, offset, buf, how.kill_suid_sgid).await {
+            match self.write_inline(inode, offset, write.buf, how.kill_suid_sgid).await {
                 // A move to chunks that somebody began and didn't end has to be ended first.
                 Err(error) if error.errno == Errno::ERANGE => {}
                 done => return done.map(|()| false),
             }
         }
-        let layout = self.make_chunked(inode).await?;
-        self.write_and_note(inode, &layout, offset, buf, how).await
+        let layout = self.make_chunked(inode, start.era).await?;
+        self.write_and_note(inode, &layout, start, offset, write).await
+    }
+
+    /// Whether a write that landed when its lease had ended is part of the file as it is now. If so it must not be done again, since others may
+    /// have seen it and written over it.
+    async fn stands(
+        &self,
+        inode: &OpenInode,
+        now: Start,
+        landed: &Landed,
+        write: &Pending<'_>,
+    ) -> Result<bool> {
+        let is_same_place = {
+            let content = inode.content.lock();
+            content.inline.is_none() && content.layout.as_deref() == Some(&landed.layout)
+        };
+        if !is_same_place || write.range_at(landed.offset).end > now.size {
+            return Ok(false);
+        }
+        if !write.how.append {
+            return Ok(true);
+        }
+        // Another record may lie there by now.
+        let found = IoBuf::alloc(write.buf.len());
+        let path = self.path_of(false, found.len());
+        self.read_chunks(inode.ino, &landed.layout, landed.offset, found.clone(), path).await?;
+        Ok(found.as_slice() == write.buf.as_slice())
     }
 
     async fn write_inline(
@@ -538,12 +604,12 @@ impl Client {
         if done && alone {
             self.finish_cut(inode).await?;
         }
-        let (size, mtime, layout) = {
+        let (size, mtime, layout, era) = {
             let content = inode.content.lock();
             if !content.writing || !(content.unreported || done) {
                 return Ok(());
             }
-            (content.size, content.mtime, content.layout.clone())
+            (content.size, content.mtime, content.layout.clone(), content.era)
         };
         let blocks = match layout {
             Some(layout) if exact == Blocks::Exact => self.allocated(inode.ino, &layout).await?,
@@ -554,6 +620,10 @@ impl Client {
         self.report(op).await?;
         self.inodes.reported(inode.ino);
         let mut content = inode.content.lock();
+        if content.era != era {
+            // Forgotten meanwhile: the service has settled it, or the next one does.
+            return Ok(());
+        }
         content.unreported = false;
         content.mtime = None;
         content.writing = !done;
@@ -613,12 +683,13 @@ impl Content {
     }
 }
 
-fn prepare(content: &Content, how: WriteHow) -> Prepared {
+fn prepare(content: &Content, write: &Pending<'_>) -> Prepared {
     let ready = content.loaded
         && content.lease != LeaseMode::Read
         && content.writing
         && !content.cut_pending
-        && !how.append;
+        && !write.how.append
+        && write.landed.is_none();
     match (&content.layout, &content.inline) {
         (Some(layout), None) if ready => Prepared::Chunks(layout.clone()),
         _ => Prepared::Reshape,

@@ -22,6 +22,9 @@ use wire::MetaOp;
 
 /// How long requests that are under way are waited for before the session is registered again.
 const SOON: Duration = Duration::from_millis(500);
+/// How long, after that, changes are waited for that are on their way to chunk files: what lands when the service has let others in could come over
+/// what they do. With [`SOON`] well below the time that sessions have to come back. A target that doesn't answer for so long is down as a rule.
+const LANDING_TIME: Duration = Duration::from_secs(5);
 /// Inodes that the kernel forgets side by side.
 const AT_ONCE: usize = 64;
 
@@ -120,6 +123,7 @@ impl Client {
             // Whoever is inside may be waiting for the registration; what only writes chunks will soon be through.
             if within(SOON, pin!(inode.gate.write())).await.is_none() {
                 tracing::debug!(ino = %inode.ino, "a request goes on over a change of the metadata service");
+                within(LANDING_TIME, pin!(inode.landing.all_landed())).await;
             }
         });
         rt::join_all(forgetting.collect()).await;

@@ -4,6 +4,7 @@
 //! content; it holds what reads and writes need, so that they ask nobody.
 
 use crate::fill::Fills;
+use crate::landing::Landing;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ pub(crate) struct OpenInode {
     /// Shared by reads and writes; exclusive for changes of shape.
     pub(crate) gate: rt::sync::RwLock,
     pub(crate) content: Mutex<Content>,
+    /// Changes on their way to its chunk files.
+    pub(crate) landing: Landing,
     /// Reads for the kernel's page cache, which a recall holds back.
     pub(crate) fills: Fills,
     /// Handles that were opened for writing.
@@ -36,6 +39,7 @@ impl OpenInode {
             ino,
             gate: rt::sync::RwLock::new(),
             content: Mutex::default(),
+            landing: Landing::default(),
             fills: Fills::default(),
             writers: AtomicUsize::new(0),
             keepers: AtomicUsize::new(0),
@@ -48,6 +52,8 @@ impl OpenInode {
 pub(crate) struct Content {
     /// Everything below is valid, as long as the lease is held.
     pub(crate) loaded: bool,
+    /// How often it was forgotten. What began before has nothing to say about what is known since.
+    pub(crate) era: u64,
     /// The lease under which it is.
     pub(crate) lease: LeaseMode,
     /// The end of the file; under a shared lease, what is known of it.
@@ -76,6 +82,7 @@ impl Default for Content {
     fn default() -> Content {
         Content {
             loaded: false,
+            era: 0,
             lease: LeaseMode::Read,
             size: 0,
             mtime: None,

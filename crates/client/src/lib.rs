@@ -27,6 +27,7 @@ mod fill;
 mod follow;
 mod held;
 mod inode;
+mod landing;
 mod lease;
 mod lock;
 mod names;

@@ -28,24 +28,29 @@ impl Client {
     /// Sets the size of a file.
     pub(crate) async fn truncate(&self, ino: InodeId, size: u64, kill_suid_sgid: bool) -> Result<()> {
         let inode = self.inodes.acquire(ino);
-        let result = {
-            match self.enter_alone(&inode, |_| Need::Alone).await {
-                Ok(_alone) => self.truncate_alone(&inode, size, kill_suid_sgid).await,
-                Err(error) => Err(error),
-            }
+        let truncate = async || {
+            let _alone = self.enter_alone(&inode, |_| Need::Alone).await?;
+            self.truncate_alone(&inode, size, kill_suid_sgid).await
         };
+        let result = self.while_lease_lasts(truncate).await;
         self.end_use(&inode).await;
         result
     }
 
     async fn truncate_alone(&self, inode: &OpenInode, size: u64, kill_suid_sgid: bool) -> Result<()> {
         self.finish_cut(inode).await?;
+        let era = inode.content.lock().era;
         // The service compares with the size it knows, so it must know the real one.
         self.end_write(inode, false).await?;
-        let old_size = inode.content.lock().size;
+        let old_size = {
+            let content = inode.content.lock();
+            content.still(inode.ino, era)?;
+            content.size
+        };
         let info = file_info(self.report(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await?)?;
         let layout = {
             let mut content = inode.content.lock();
+            content.still(inode.ino, era)?;
             content.take(info);
             content.mtime = None;
             content.layout.clone().filter(|_| content.inline.is_none())
@@ -71,25 +76,33 @@ impl Client {
 
     /// Cuts chunks that reach beyond the end of the file, if there may be any. The gate is held exclusively.
     pub(crate) async fn finish_cut(&self, inode: &OpenInode) -> Result<()> {
-        let (pending, size, layout) = {
+        let (pending, size, layout, era) = {
             let content = inode.content.lock();
-            (content.cut_pending, content.size, content.layout.clone())
+            (content.cut_pending, content.size, content.layout.clone(), content.era)
         };
         let Some(layout) = layout.filter(|_| pending) else { return Ok(()) };
         let cut = |stripe| StorageOp::Truncate { len: layout::local_len(&layout, stripe, size) };
-        self.on_every_stripe(inode.ino, &layout, cut).await?;
+        {
+            let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
+            self.on_every_stripe(inode.ino, &layout, cut).await?;
+        }
+        // Who was let in meanwhile may have made the file longer, and knows nothing of this cut: the service has settled it.
+        inode.content.lock().still(inode.ino, era)?;
         self.report(MetaOp::TruncateDone { ino: inode.ino }).await?;
         let mut content = inode.content.lock();
+        content.still(inode.ino, era)?;
         content.cut_pending = false;
         content.changes += 1;
         Ok(())
     }
 
-    /// Makes sure that the file is in chunks and that this session may change them. The gate is held exclusively.
-    pub(crate) async fn make_chunked(&self, inode: &OpenInode) -> Result<Arc<Layout>> {
+    /// Makes sure that the file is in chunks and that this session may change them. The gate is held exclusively, and nothing has been forgotten
+    /// since this era.
+    pub(crate) async fn make_chunked(&self, inode: &OpenInode, era: u64) -> Result<Arc<Layout>> {
         self.finish_cut(inode).await?;
         let begun_before = {
             let content = inode.content.lock();
+            content.still(inode.ino, era)?;
             if let (Some(layout), None, true) = (&content.layout, &content.inline, content.writing) {
                 return Ok(layout.clone());
             }
@@ -101,17 +114,21 @@ impl Client {
         })?);
         {
             let mut content = inode.content.lock();
+            content.still(inode.ino, era)?;
             content.layout = Some(layout.clone());
             content.writing = true;
         }
         if let Some(inline) = info.inline {
             if begun_before {
                 // What an earlier, failed move wrote must not show through holes of the content as it is now.
+                let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
                 self.on_every_stripe(inode.ino, &layout, |_| StorageOp::Truncate { len: 0 }).await?;
             }
             self.move_inline(inode, &layout, &inline, info.attr.size).await?;
         }
-        inode.content.lock().inline = None;
+        let mut content = inode.content.lock();
+        content.still(inode.ino, era)?;
+        content.inline = None;
         Ok(layout)
     }
 
@@ -122,6 +139,7 @@ impl Client {
             buf.copy_from(0, inline);
             // Durable, because the inline copy may be gone from disk before the next sync of the chunks.
             let how = ChunkWrite { path: Path::Cached, durable: true, lease: LeaseMode::Write };
+            let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
             self.write_chunks(inode.ino, layout, 0, buf, how).await?;
         }
         let attr = entry(self.report(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?)?;
@@ -137,14 +155,17 @@ impl Client {
             ZERO_RANGE => Allocate::Zero,
             _ => return Err(Errno::EOPNOTSUPP.into()),
         };
-        let inode = &handle.inode;
+        self.while_lease_lasts(async || self.allocate(&handle.inode, mode, how, range).await).await
+    }
+
+    async fn allocate(&self, inode: &OpenInode, mode: u32, how: Allocate, range: ByteRange) -> Result<()> {
         let _alone = self.enter_alone(inode, |_| Need::Alone).await?;
-        let (size, fits_inline) = {
+        let (size, fits_inline, era) = {
             let content = inode.content.lock();
-            (content.size, content.stays_inline(range.end))
+            (content.size, content.stays_inline(range.end), content.era)
         };
         let done = match fits_inline {
-            true => self.zero_inline(inode, how, range.intersect(ByteRange::new(0, size))).await,
+            true => self.zero_inline(inode, era, how, range.intersect(ByteRange::new(0, size))).await,
             false => Err(Errno::ERANGE.into()),
         };
         match done {
@@ -171,7 +192,7 @@ impl Client {
         Ok(())
     }
 
-    async fn zero_inline(&self, inode: &OpenInode, how: Allocate, range: ByteRange) -> Result<()> {
+    async fn zero_inline(&self, inode: &OpenInode, era: u64, how: Allocate, range: ByteRange) -> Result<()> {
         if how == Allocate::Reserve || range.is_empty() {
             return Ok(());
         }
@@ -180,7 +201,9 @@ impl Client {
         self.report(op).await?;
         // What is inline now is asked for again.
         let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?.reply)?;
-        inode.content.lock().take(info);
+        let mut content = inode.content.lock();
+        content.still(inode.ino, era)?;
+        content.take(info);
         Ok(())
     }
 
@@ -188,10 +211,15 @@ impl Client {
         if range.is_empty() {
             return Ok(());
         }
-        let layout = self.make_chunked(inode).await?;
+        let era = inode.content.lock().era;
+        let layout = self.make_chunked(inode, era).await?;
         let op = |stripe| StorageOp::Allocate { range: layout::local_range(&layout, stripe, range), how };
-        let done = self.on_every_stripe(inode.ino, &layout, op).await;
+        let done = {
+            let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
+            self.on_every_stripe(inode.ino, &layout, op).await
+        };
         let mut content = inode.content.lock();
+        content.still(inode.ino, era)?;
         if let Err(error) = done {
             content.cut_pending |= how == Allocate::Zero && range.end > content.size;
             return Err(error);
@@ -211,11 +239,15 @@ impl Client {
             SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno::EINVAL.into()),
         };
-        let inode = &handle.inode;
+        self.while_lease_lasts(async || self.seek(&handle.inode, offset, what).await).await
+    }
+
+    async fn seek(&self, inode: &OpenInode, offset: u64, what: Seek) -> Result<u64> {
         let _shared = self.enter(inode, Need::Look).await?;
-        self.learn_end(inode, u64::MAX).await?;
+        let era = self.learn_end(inode, u64::MAX).await?;
         let (size, inline, layout) = {
             let content = inode.content.lock();
+            content.still(inode.ino, era)?;
             (content.size, content.inline.as_ref().map(|inline| inline.len() as u64), content.layout.clone())
         };
         if offset >= size {

@@ -43,7 +43,7 @@ struct Hosts {
     /// Clients.
     #[arg(long, default_value_t = HostsOptions::default().clients)]
     clients: u32,
-    /// Metadata hosts; with several, partitions move from one to another.
+    /// Metadata hosts; with several, partitions move from one to another, and the store that they share is on management's host.
     #[arg(long, default_value_t = HostsOptions::default().metas)]
     metas: u32,
     /// Things that go wrong in each run.
@@ -55,7 +55,7 @@ struct Hosts {
     /// Let files begin as holes.
     #[arg(long)]
     holes: bool,
-    /// Put the store of metadata on a host of its own.
+    /// Put the store of a single metadata host on another host.
     #[arg(long)]
     far_store: bool,
 }

@@ -13,6 +13,7 @@ mod kernel;
 mod locks;
 mod moves;
 mod names;
+mod overtaken;
 mod recalls;
 mod sessions;
 mod silence;

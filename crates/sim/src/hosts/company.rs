@@ -1,7 +1,7 @@
 //! Several metadata services: management's process, what makes a metadata host a member, and how everybody learns of the map.
 //!
-//! Management is the real one, with nodes for metadata only; what the map says of targets stays as it was made. The metadata store is in no process:
-//! each service commits to it as the one of its own machine would.
+//! Management is the real one, with nodes for metadata only; what the map says of targets stays as it was made. Its process has the metadata store,
+//! too, and the services reach it over the network, as those of real nodes do.
 
 use super::process::{Site, new_identity, peer, peer_with, ring, serve};
 use crate::cluster::{HASH_KEY, PARTITIONS, cluster_map};
@@ -96,7 +96,8 @@ impl Site {
         management.set_gate(Arc::new(Open));
         rt::spawn(management.clone().background());
         let service: Arc<dyn Handler<MgmtRequest, MgmtReply>> = management;
-        let _server = serve("management".into(), office.ip, Router::new().with(service))?;
+        let router = Router::new().with(service).with(self.store_service());
+        let _server = serve("management".into(), office.ip, router)?;
         std::future::pending().await
     }
 
@@ -105,8 +106,13 @@ impl Site {
         let identity = new_identity(&format!("metadata {index}"));
         let ip = self.meta_ips[index];
         let member = self.become_member(&identity, &format!("meta{index}"), ip).await;
-        let engine: Arc<dyn Engine> = self.engine.clone();
-        let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
+        let store = loop {
+            match self.store(&identity).await {
+                Ok(store) => break store,
+                // Management's process is away for now.
+                Err(_) => rt::sleep(RETRY).await,
+            }
+        };
         let options = MetaOptions { node: member.node, hash_key: HASH_KEY, partitions: PARTITIONS };
         let (me, map) = (member.clone(), member.map.clone());
         let way = identity.clone();
@@ -114,7 +120,7 @@ impl Site {
             connect: Box::new(move |to: &Node| Channel::remote(peer(to.name.clone(), address_of(to), &way))),
             serves: Box::new(move || rt::monotonic_ns() < me.lease_ns.load(Ordering::Relaxed)),
         };
-        let meta = MetaService::in_company(writer, options, map, self.storage_channels(&identity), company);
+        let meta = MetaService::in_company(store, options, map, self.storage_channels(&identity), company);
         meta.sign_with(ring(true));
         rt::spawn(meta.clone().background());
         rt::spawn(meta.clone().follow_assignment());
@@ -124,25 +130,8 @@ impl Site {
         let _server = serve(format!("metadata {index}"), ip, router)?;
         loop {
             rt::sleep(TIDY_INTERVAL).await;
-            self.tidy_executed(&meta).await;
-        }
-    }
-
-    /// Tidies what belongs to partitions that the service executes; what fails is tried again, by whoever executes it then.
-    async fn tidy_executed(&self, meta: &MetaService) {
-        let executed = meta.executed();
-        let mut own = Vec::new();
-        self.touched.borrow_mut().retain_mut(|(target, files)| {
-            let mine: Vec<_> = files.extract_if(.., |ino| executed.contains(&ino.partition())).collect();
-            if !mine.is_empty() {
-                own.push((*target, mine));
-            }
-            !files.is_empty()
-        });
-        for (target, files) in own {
-            if meta.tidy(target, &files).await.is_err() {
-                self.touched.borrow_mut().push((target, files));
-            }
+            // What fails is tried again.
+            let _ = self.tidy(&meta).await;
         }
     }
 

@@ -18,12 +18,20 @@ const STRIDE: u64 = 40_000;
 /// Files, and blocks of each.
 const FILES: u64 = 2;
 const BLOCKS: u64 = 4;
+/// Bytes of a record of a log; chunks end between records.
+const RECORD: usize = 512;
+/// Records after which the next log is begun, so that logs outgrow their inode and can still be read whole each time.
+const RECORDS_PER_LOG: u64 = 48;
+/// Bytes that are read of a log: more than it has.
+const LOG_READ: usize = 128 << 10;
 /// Names that are made and removed.
 const NAMES: u64 = 3;
 /// Operations on one opening of a file, at most.
 const MAX_PER_OPEN: u64 = 4;
 /// Pause between two operations of a program, at most.
 const MAX_PAUSE_NS: u64 = 50_000_000;
+/// The same while nothing goes wrong for long, which has little to show.
+const MAX_CALM_PAUSE_NS: u64 = 1_000_000_000;
 
 /// What all programs write down. The clock counts calls and returns, which is all that their order needs.
 #[derive(Default)]
@@ -33,8 +41,12 @@ pub(super) struct Journal {
     /// Returns so far.
     pub(super) returned: Cell<u64>,
     next_value: Cell<u64>,
+    /// Records that were appended or tried.
+    appended: Cell<u64>,
     /// The longest that an operation took.
     pub(super) longest_ns: Cell<u64>,
+    /// Programs are to take their time.
+    pub(super) calm: Cell<bool>,
     pub(super) stop: Cell<bool>,
 }
 
@@ -61,6 +73,8 @@ pub(super) struct Program {
     pub(super) writers: u32,
     /// Directories over which everything is spread; 0: it is all in the root directory.
     pub(super) dirs: u64,
+    /// Whether it appends to logs, too.
+    pub(super) logs: bool,
 }
 
 /// Makes the files that programs use, full of zeros: as data, or as one hole.
@@ -124,9 +138,11 @@ impl Program {
         while !self.journal.stop.get() && !self.client.is_over() {
             match below(3) {
                 0 => self.use_name(below(NAMES)).await,
+                1 if self.logs && below(2) == 0 => self.use_log().await,
                 _ => self.use_file(below(FILES), 1 + below(MAX_PER_OPEN)).await,
             }
-            rt::sleep(std::time::Duration::from_nanos(below(MAX_PAUSE_NS))).await;
+            let max_pause_ns = if self.journal.calm.get() { MAX_CALM_PAUSE_NS } else { MAX_PAUSE_NS };
+            rt::sleep(std::time::Duration::from_nanos(below(max_pause_ns))).await;
         }
     }
 
@@ -134,6 +150,12 @@ impl Program {
     pub(super) async fn look_at_everything(&self) {
         for name in 0..NAMES {
             self.look(name).await;
+        }
+        for log in 0..self.journal.appended.get().div_ceil(RECORDS_PER_LOG) {
+            if let Some(handle) = self.open_log(log).await {
+                self.read_log(&handle, log).await;
+                self.client.release(handle).await;
+            }
         }
         for file in 0..FILES {
             let Some(handle) = self.open(file).await else { continue };
@@ -228,6 +250,64 @@ impl Program {
         self.record(object_of(file, block), written, write).await;
     }
 
+    async fn use_log(&self) {
+        let log = self.journal.appended.get() / RECORDS_PER_LOG;
+        let Some(handle) = self.open_log(log).await else { return };
+        for _ in 0..1 + below(MAX_PER_OPEN) {
+            match below(2) {
+                0 => self.append(&handle, log).await,
+                _ => self.read_log(&handle, log).await,
+            }
+        }
+        self.client.release(handle).await;
+    }
+
+    /// A log, which is made when nobody has done so.
+    async fn open_log(&self, log: u64) -> Option<Arc<Handle>> {
+        let name = log_name(log);
+        let parent = parent_of(&self.client, log, self.dirs).await.ok()?;
+        let made = self.client.create(ROOT_USER, parent, name.as_bytes(), 0o100644, 0, O_RDWR).await;
+        match made {
+            Ok((attr, handle)) => {
+                self.client.forget(attr.ino, 1);
+                Some(handle)
+            }
+            Err(error) if is_open(&error) => None,
+            Err(error) => {
+                let event = refused("create", &error);
+                self.record(name, event.clone(), async { Some(event) }).await;
+                None
+            }
+        }
+    }
+
+    async fn append(&self, handle: &Arc<Handle>, log: u64) {
+        let record = self.journal.new_value();
+        self.journal.appended.set(self.journal.appended.get() + 1);
+        let append = async {
+            let buf = IoBuf::from_slice(&record.to_le_bytes().repeat(RECORD / 8));
+            let how = WriteHow { append: true, ..WriteHow::default() };
+            match self.client.write(handle, 0, buf, how).await {
+                Ok(_) => Some(Event::Append { record }),
+                Err(error) if is_open(&error) => None,
+                Err(error) => Some(refused("append", &error)),
+            }
+        };
+        self.record(log_name(log), Event::Append { record }, append).await;
+    }
+
+    async fn read_log(&self, handle: &Arc<Handle>, log: u64) {
+        let read = async {
+            let buf = IoBuf::alloc(LOG_READ);
+            match self.client.read(handle, 0, buf.clone(), ReadHow::default()).await {
+                Ok(len) => Some(found_in_log(&buf.as_slice()[..len])),
+                Err(error) if is_open(&error) => None,
+                Err(error) => Some(refused("read of a log", &error)),
+            }
+        };
+        self.record(log_name(log), Event::ReadLog { records: Vec::new() }, read).await;
+    }
+
     async fn use_name(&self, name: u64) {
         match below(3) {
             0 => self.create(name).await,
@@ -304,6 +384,25 @@ impl Program {
 
 fn object_of(file: u64, block: u64) -> String {
     format!("file{file} block {block}")
+}
+
+fn log_name(log: u64) -> String {
+    format!("log{log}")
+}
+
+/// What a log says.
+fn found_in_log(bytes: &[u8]) -> Event {
+    let mut records = Vec::new();
+    for (at, bytes) in bytes.chunks(RECORD).enumerate() {
+        match found(bytes) {
+            Event::Read { value } if value > 0 && bytes.len() == RECORD => records.push(value),
+            other => {
+                let rest = format!("at record {at}, {} bytes: {other:?}", bytes.len());
+                return Event::TornLog { records, rest };
+            }
+        }
+    }
+    Event::ReadLog { records }
 }
 
 /// What a block says.

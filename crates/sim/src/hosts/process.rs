@@ -21,7 +21,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
-use storage::StorageService;
+use storage::{ServingLease, StorageService};
 use types::{Credentials, Errno, Error, InodeId, MapHandle, NodeId, Result, SessionId, TargetId};
 use wire::{KvReply, KvRequest, MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
@@ -42,8 +42,13 @@ pub(super) const RESTART_PAUSE: Duration = Duration::from_millis(500);
 /// How often the metadata service looks for targets that were left in disorder.
 const TIDY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A target, and files that may be in disorder on it.
-type Touched = (TargetId, Vec<InodeId>);
+/// A start of a target, and files that may be in disorder on it.
+#[derive(Clone)]
+pub(super) struct Touched {
+    pub(super) target: TargetId,
+    pub(super) start: u64,
+    pub(super) files: Vec<InodeId>,
+}
 
 /// Where everything is, and what outlives processes besides the disks.
 #[derive(Clone)]
@@ -51,7 +56,7 @@ pub(super) struct Site {
     pub(super) engine: Arc<Memory>,
     /// Metadata hosts; where there are several, management deals the partitions out to them.
     pub(super) meta_ips: Vec<Ipv4Addr>,
-    /// The host that has the store, if it isn't the metadata host.
+    /// The host that has the store, if it isn't the metadata host: management's where there is one.
     pub(super) store_ip: Option<Ipv4Addr>,
     pub(super) office: Option<Office>,
     /// Storage hosts; targets are dealt out to them in turn.
@@ -85,16 +90,44 @@ impl Site {
         for target in self.targets_of(index) {
             let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
             let (store, _report) = opened.map_err(store_error)?;
-            self.touched.borrow_mut().push((target, store.take_touched()));
             rt::spawn(store.clone().background());
             stores.push(store);
         }
-        let service = StorageService::new(stores);
+        let service = Arc::new(StorageService::under_lease(Arc::new(ServingLease::forever())));
         service.demand_capabilities(ring(self.meta_ips.len() > 1));
-        let service: Arc<dyn Handler<StorageRequest, StorageReply>> = Arc::new(service);
+        let handler: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
         let name = format!("storage host {index}");
-        let _server = serve(name, self.storage_ips[index], Router::new().with(service))?;
+        let _server = serve(name, self.storage_ips[index], Router::new().with(handler))?;
+        for store in &stores {
+            service.add(store.clone())?;
+        }
+        service.all_added();
+        // Side by side: one may wait for a partition that nobody executes.
+        let opened = stores.iter().map(|store| async {
+            self.be_tidied(store).await;
+            service.open_to_clients(store.target());
+        });
+        rt::join_all(opened.collect()).await;
         std::future::pending().await
+    }
+
+    /// Waits until the metadata services have put right what a target found changing when it started.
+    async fn be_tidied(&self, store: &Store) {
+        let (target, start) = (store.target(), rt::random_u64());
+        let mut files = store.take_touched();
+        files.sort_unstable();
+        {
+            let mut touched = self.touched.borrow_mut();
+            touched.retain(|other| other.target != target);
+            touched.push(Touched { target, start, files });
+        }
+        let is_left = || {
+            let touched = self.touched.borrow();
+            touched.iter().any(|other| other.start == start && !other.files.is_empty())
+        };
+        while is_left() {
+            rt::sleep(TIDY_INTERVAL).await;
+        }
     }
 
     /// The metadata host's process. It starts when the targets answer.
@@ -128,10 +161,13 @@ impl Site {
 
     /// The process of a host that has nothing but the store.
     pub(super) async fn serve_store(self, ip: Ipv4Addr) -> Result<()> {
-        // The power isn't cut here.
-        let service: Arc<dyn Handler<KvRequest, KvReply>> = Arc::new(KvService::new(self.writer(), 1));
-        let _server = serve("store".into(), ip, Router::new().with(service))?;
+        let _server = serve("store".into(), ip, Router::new().with(self.store_service()))?;
         std::future::pending().await
+    }
+
+    /// What answers for the store. The power of its host isn't cut here.
+    pub(super) fn store_service(&self) -> Arc<dyn Handler<KvRequest, KvReply>> {
+        Arc::new(KvService::new(self.writer(), 1))
     }
 
     fn writer(&self) -> Arc<Writer> {
@@ -139,7 +175,7 @@ impl Site {
         Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline))
     }
 
-    async fn store(&self, identity: &ClientIdentity) -> Result<kv::Store> {
+    pub(super) async fn store(&self, identity: &ClientIdentity) -> Result<kv::Store> {
         let Some(ip) = self.store_ip else { return Ok(self.writer().into()) };
         let channel = Channel::remote(peer("store".into(), ip, identity));
         let remote = RemoteStore::open(channel, "the store's host").await;
@@ -147,15 +183,21 @@ impl Site {
         Ok(Arc::new(RemoteWriter::new(remote)).into())
     }
 
-    async fn tidy(&self, meta: &MetaService) -> Result<()> {
-        loop {
-            let Some((target, files)) = self.touched.borrow_mut().pop() else { return Ok(()) };
-            let tidied = meta.tidy(target, &files).await;
-            if tidied.is_err() {
-                self.touched.borrow_mut().push((target, files));
-                return tidied;
+    /// Tidies what belongs to partitions that the service executes; what fails is tried again, by whoever executes it then.
+    pub(super) async fn tidy(&self, meta: &MetaService) -> Result<()> {
+        let executed = meta.executed();
+        let touched = self.touched.borrow().clone();
+        for Touched { target, start, files } in touched {
+            let own: Vec<_> = files.into_iter().filter(|ino| executed.contains(&ino.partition())).collect();
+            if own.is_empty() {
+                continue;
             }
+            meta.tidy(target, &own).await?;
+            let mut touched = self.touched.borrow_mut();
+            let entry = touched.iter_mut().find(|other| other.start == start);
+            entry.into_iter().for_each(|entry| entry.files.retain(|ino| !own.contains(ino)));
         }
+        Ok(())
     }
 
     /// A client, on the host that runs.

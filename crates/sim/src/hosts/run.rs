@@ -26,6 +26,9 @@ const MAX_DEAD_MS: u64 = 2_000;
 const MAX_QUIET_MS: u64 = 1_000;
 /// Chances in a million that a piece of a stream breaks its connection.
 const RESETS_PER_MILLION: u32 = 300;
+/// Of a bad network, chances in a million that something is slow, and by how much: more than others wait before they count a connection as broken.
+const BAD_SLOW_PER_MILLION: u32 = 100_000;
+const BAD_SLOW_NS: (u64, u64) = (10_000_000, 1_500_000_000);
 
 /// With several metadata services: directories over which names and files are spread, more than partitions.
 const DIRECTORIES: u64 = 6;
@@ -49,7 +52,8 @@ pub struct HostsOptions {
     pub programs: u32,
     /// Storage hosts.
     pub storages: usize,
-    /// Metadata hosts. With more than one there is a host for management, which moves partitions from one to another.
+    /// Metadata hosts. With more than one there is a host for management, which moves partitions from one to another and has the store that they
+    /// share.
     pub metas: u32,
     /// Things that go wrong.
     pub faults: u32,
@@ -61,7 +65,7 @@ pub struct HostsOptions {
     pub meta_dies: bool,
     /// Whether clients die, too.
     pub clients_die: bool,
-    /// Whether the store of metadata is on a host of its own, whose process dies as well.
+    /// Whether the store of a single metadata host is on another host, whose process dies as well. That of several always is.
     pub far_store: bool,
     /// Whether storage hosts lose their power instead of their process. Programs don't sync here, so runs fail then: that shows that
     /// checks work.
@@ -138,7 +142,7 @@ struct Run {
     management: Option<HostId>,
     storages: Vec<HostId>,
     clients: Vec<HostId>,
-    /// The host that has nothing but the store.
+    /// The host that has the store, if it isn't the metadata host: management's, or one that has nothing else.
     store: Option<HostId>,
     site: Site,
     journal: Rc<Journal>,
@@ -161,13 +165,14 @@ fn set_askew(world: &mut World, host: HostId) {
     world.set_clock(host, ahead_ns, drift_ppm);
 }
 
+fn usual_network() -> NetworkOptions {
+    NetworkOptions { resets_per_million: RESETS_PER_MILLION, ..NetworkOptions::default() }
+}
+
 impl Run {
     fn new(seed: u64, options: HostsOptions) -> Run {
         let mut world = World::new(seed);
-        world.set_network(NetworkOptions {
-            resets_per_million: RESETS_PER_MILLION,
-            ..NetworkOptions::default()
-        });
+        world.set_network(usual_network());
         let mut metas = vec![world.add_host("metadata")];
         let storages: Vec<HostId> =
             (0..options.storages).map(|index| world.add_host(&format!("storage {index}"))).collect();
@@ -179,8 +184,8 @@ impl Run {
             let all = metas.iter().chain(&storages).chain(&clients).chain(&management);
             all.copied().collect::<Vec<_>>().into_iter().for_each(|host| set_askew(&mut world, host));
         }
-        // Last, so that the other hosts are the same without it.
-        let store = options.far_store.then(|| world.add_host("store"));
+        // Last, so that the other hosts are the same without it. Several services have it beside management.
+        let store = management.or_else(|| options.far_store.then(|| world.add_host("store")));
         let office = management.map(|host| Office { ip: world.ip(host), engine: Arc::new(Memory::new()) });
         let site = Site {
             engine: Arc::new(Memory::new()),
@@ -269,7 +274,7 @@ impl Run {
     }
 
     fn start_store(&mut self) {
-        let (Some(host), Some(ip)) = (self.store, self.site.store_ip) else { return };
+        let (Some(host), Some(ip), None) = (self.store, self.site.store_ip, self.management) else { return };
         let serve = self.site.clone().serve_store(ip);
         self.world.spawn(host, async move {
             let Err(error) = serve.await else { return };
@@ -302,6 +307,11 @@ impl Run {
         if self.metas.len() > 1 { DIRECTORIES } else { 0 }
     }
 
+    /// Whether programs append to logs.
+    fn logs(&self) -> bool {
+        self.metas.len() > 1
+    }
+
     fn new_session(&mut self) -> SessionId {
         self.next_session += 1;
         SessionId(self.next_session)
@@ -311,7 +321,7 @@ impl Run {
         let (site, journal) = (self.site.clone(), self.journal.clone());
         let programs = self.options.programs;
         let writers = if self.options.shared_writes { 1 } else { self.options.clients };
-        let dirs = self.dirs();
+        let (dirs, logs) = (self.dirs(), self.logs());
         self.world.spawn(self.clients[index], async move {
             while !journal.stop.get() {
                 // The metadata service may be away for now.
@@ -321,7 +331,7 @@ impl Run {
                 };
                 let program = |number| {
                     let (client, journal) = (client.clone(), journal.clone());
-                    Program { client, journal, host: index as u32, number, writers, dirs }.run()
+                    Program { client, journal, host: index as u32, number, writers, dirs, logs }.run()
                 };
                 // When its session was ended, it mounts again.
                 rt::join_all((0..programs).map(program).collect()).await;
@@ -344,15 +354,22 @@ impl Run {
 
     fn all_hosts(&self) -> Vec<HostId> {
         let metas = self.metas.iter().take(1).chain(&self.storages).chain(&self.clients);
-        metas.chain(self.metas.iter().skip(1)).chain(&self.management).chain(&self.store).copied().collect()
+        metas.chain(self.metas.iter().skip(1)).chain(&self.store).copied().collect()
     }
 
     /// Something goes wrong, or is repaired.
     fn disturb(&mut self) {
         let hosts = self.all_hosts();
         let (a, b) = (self.one_of(&hosts), self.one_of(&hosts));
-        match self.below(if self.store.is_some() { 12 } else { 10 }) {
+        let kinds = match (self.management, self.store) {
+            (Some(_), _) => 14,
+            (None, Some(_)) => 12,
+            (None, None) => 10,
+        };
+        match self.below(kinds) {
             10 | 11 => self.kill_store(),
+            12 => self.slow_down(),
+            13 => set_askew(&mut self.world, a),
             0 | 1 => self.kill_storage(),
             2 if self.options.meta_dies => self.kill_meta(),
             3 if self.options.clients_die => self.kill_client(),
@@ -365,7 +382,9 @@ impl Run {
         self.summary.cuts += 1;
         // Long enough for management to take a host for dead.
         if self.metas.len() > 1 && self.below(4) == 0 {
+            self.journal.calm.set(true);
             self.let_pass(MAX_LONG_MS);
+            self.journal.calm.set(false);
         }
     }
 
@@ -388,22 +407,16 @@ impl Run {
             self.let_pass(MAX_DEAD_MS);
             return self.start_meta(0);
         }
-        let (index, limit) = match self.below(self.metas.len() as u64 + 1) as usize {
-            index if index < self.metas.len() => (index, [MAX_DEAD_MS, MAX_LONG_MS][self.below(2) as usize]),
-            _ => return self.kill_management(),
-        };
+        let index = self.below(self.metas.len() as u64) as usize;
+        let limit = [MAX_DEAD_MS, MAX_LONG_MS][self.below(2) as usize];
         self.world.kill(self.metas[index]);
+        self.journal.calm.set(limit == MAX_LONG_MS);
         self.let_pass(limit);
+        self.journal.calm.set(false);
         self.start_meta(index);
     }
 
-    fn kill_management(&mut self) {
-        let Some(host) = self.management else { return };
-        self.world.kill(host);
-        self.let_pass(MAX_DEAD_MS);
-        self.start_management();
-    }
-
+    /// Kills the process that has the store, which may be management's.
     fn kill_store(&mut self) {
         let Some(host) = self.store else { return };
         self.world.kill(host);
@@ -411,6 +424,13 @@ impl Run {
         self.summary.kills += 1;
         self.let_pass(MAX_DEAD_MS);
         self.start_store();
+        self.start_management();
+    }
+
+    /// Much is late from now on, and connections break over it.
+    fn slow_down(&mut self) {
+        let (slow_per_million, slow_ns) = (BAD_SLOW_PER_MILLION, BAD_SLOW_NS);
+        self.world.set_network(NetworkOptions { slow_per_million, slow_ns, ..usual_network() });
     }
 
     fn kill_client(&mut self) {
@@ -422,6 +442,7 @@ impl Run {
     }
 
     fn repair(&mut self) {
+        self.world.set_network(usual_network());
         let hosts = self.all_hosts();
         for (index, &a) in hosts.iter().enumerate() {
             self.world.resume(a);
@@ -431,6 +452,7 @@ impl Run {
 
     /// Now that everything works, operations must return again, and none may have taken too long.
     fn see_progress(&mut self) -> Result<(), String> {
+        self.journal.calm.set(self.metas.len() > 1);
         self.world.advance(if self.metas.len() > 1 { RECOVERY_OF_SEVERAL } else { RECOVERY });
         let before = self.journal.returned.get();
         self.world.advance(PROGRESS);
@@ -446,10 +468,10 @@ impl Run {
 
     fn look_at_everything(&mut self) -> Result<(), String> {
         let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
-        let (host, dirs) = (self.clients[0], self.dirs());
+        let (host, dirs, logs) = (self.clients[0], self.dirs(), self.logs());
         self.run_on(host, "looking at everything", async move {
             let client = site.client(session).await?;
-            let program = Program { client, journal, host: 0, number: u32::MAX, writers: 1, dirs };
+            let program = Program { client, journal, host: 0, number: u32::MAX, writers: 1, dirs, logs };
             program.look_at_everything().await;
             Ok(())
         })

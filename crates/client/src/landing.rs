@@ -1,0 +1,110 @@
+//! Writes on their way to the chunk files of one file.
+//!
+//! A request is sent again when its connection breaks, and its first copy may have been done. So a write that overlaps another one of this client
+//! waits for its end: else the other's second copy could undo what came after the first had been seen. Writes beside other clients are numbered as
+//! well ([`wire::Number`]), since those don't wait here.
+
+use parking_lot::Mutex;
+use rt::sync::Event;
+use types::ByteRange;
+
+/// What is on its way.
+#[derive(Default)]
+pub(crate) struct Landing {
+    state: Mutex<State>,
+    ended: Event,
+}
+
+#[derive(Default)]
+struct State {
+    running: Vec<(u64, ByteRange)>,
+    /// The number of the next one.
+    next: u64,
+    /// Somebody waits for the end of one.
+    awaited: bool,
+}
+
+/// A write on its way, until it is dropped.
+pub(crate) struct Underway<'a> {
+    landing: &'a Landing,
+    number: u64,
+}
+
+impl Landing {
+    /// Begins a change of a range, as soon as no other of an overlapping range is under way.
+    pub(crate) async fn enter(&self, range: ByteRange) -> Underway<'_> {
+        loop {
+            let ended = {
+                let mut state = self.state.lock();
+                if state.running.iter().all(|(_, other)| other.intersect(range).is_empty()) {
+                    let number = state.next;
+                    state.next += 1;
+                    state.running.push((number, range));
+                    return Underway { landing: self, number };
+                }
+                state.awaited = true;
+                self.ended.wait()
+            };
+            ended.await;
+        }
+    }
+
+    /// Waits until nothing is under way.
+    pub(crate) async fn all_landed(&self) {
+        loop {
+            let ended = {
+                let mut state = self.state.lock();
+                if state.running.is_empty() {
+                    return;
+                }
+                state.awaited = true;
+                self.ended.wait()
+            };
+            ended.await;
+        }
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        let mut state = self.landing.state.lock();
+        state.running.retain(|(number, _)| *number != self.number);
+        let awaited = std::mem::take(&mut state.awaited);
+        drop(state);
+        if awaited {
+            self.landing.ended.set();
+            self.landing.ended.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn what_overlaps_takes_turns_and_nothing_else_does() {
+        let landing = Landing::default();
+        let first = poll(pin!(landing.enter(ByteRange::new(0, 10)))).expect("nothing is under way");
+        let beside = poll(pin!(landing.enter(ByteRange::new(10, 20)))).expect("they don't overlap");
+        let (mut over, mut end) = (pin!(landing.enter(ByteRange::new(5, 15))), pin!(landing.all_landed()));
+        assert!(poll(over.as_mut()).is_none() && poll(end.as_mut()).is_none());
+        drop(first);
+        assert!(poll(over.as_mut()).is_none(), "the second is still under way");
+        drop(beside);
+        let over = poll(over.as_mut()).expect("both have ended");
+        assert!(poll(end.as_mut()).is_none());
+        drop(over);
+        assert!(poll(end.as_mut()).is_some());
+    }
+}

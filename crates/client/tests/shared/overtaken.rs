@@ -1,0 +1,115 @@
+//! Requests to storage that are on their way while the metadata service is replaced.
+
+use crate::cluster::{CHUNK, Cluster, Program, RDWR, runs, with_cluster};
+use crate::slow::Cuttable;
+use client::{Client, Handle};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use wire::{StorageReply, StorageRequest};
+
+/// Less than a client waits for what is on its way, and more.
+const SHORT: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(9);
+
+type Way = Arc<Cuttable<StorageRequest, StorageReply>>;
+
+/// Does something whose requests to storage are held up until the metadata service has been replaced and some time has passed.
+async fn over_a_restart<T: 'static>(
+    cluster: &Cluster,
+    way: &Way,
+    time: Duration,
+    work: impl Future<Output = T> + 'static,
+) -> T {
+    let done = Rc::new(RefCell::new(None));
+    let told = done.clone();
+    way.cut();
+    rt::spawn(async move {
+        let output = work.await;
+        *told.borrow_mut() = Some(output);
+    });
+    rt::sleep(Duration::from_millis(100)).await;
+    cluster.restart_names().await;
+    rt::sleep(time).await;
+    assert!(done.borrow().is_none(), "its requests are held up");
+    way.mend();
+    loop {
+        rt::sleep(Duration::from_millis(10)).await;
+        if let Some(output) = done.borrow_mut().take() {
+            return output;
+        }
+    }
+}
+
+/// Two clients that share a file of four chunks, the second of which can be cut off from storage.
+async fn sharing(cluster: &Cluster) -> ([Arc<Client>; 2], [Arc<Handle>; 2], Way) {
+    let one = cluster.client().await;
+    let (two, way) = cluster.client_to_cut_from_storage().await;
+    let file = one.make("f").await;
+    let other = two.open_named("f", RDWR).await;
+    one.put(&file, 0, 4 * CHUNK, b'x').await;
+    two.put(&other, 0, 10, b'y').await;
+    one.put(&file, CHUNK, 10, b'z').await;
+    two.put(&other, 0, 10, b'y').await;
+    ([one, two], [file, other], way)
+}
+
+/// The end that the targets tell was noted for a file of which nothing else was known any more: it was read as zeros.
+#[test]
+fn a_read_of_a_shared_file_does_not_find_zeros() {
+    with_cluster(|cluster| async move {
+        let ([one, two], [_file, other], way) = sharing(&cluster).await;
+        let (client, handle) = (two.clone(), other.clone());
+        let read = async move { client.bytes(&handle).await };
+        let seen = over_a_restart(&cluster, &way, LONG, read).await;
+        let expected = [(b'y', 10), (b'x', CHUNK - 10), (b'z', 10), (b'x', 3 * CHUNK - 10)];
+        assert_eq!(runs(&seen), expected);
+        drop(one);
+    });
+}
+
+/// The service had settled where the file ends before the write was there.
+#[test]
+fn a_write_that_lands_late_makes_the_file_longer_all_the_same() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let (two, way) = cluster.client_to_cut_from_storage().await;
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        let (client, handle) = (two.clone(), file.clone());
+        let write = async move { client.put(&handle, CHUNK, CHUNK, b'y').await };
+        over_a_restart(&cluster, &way, LONG, write).await;
+        assert_eq!(one.size(file.ino()).await, 2 * CHUNK as u64);
+        let seen = one.bytes(&one.open_named("f", RDWR).await).await;
+        assert_eq!(runs(&seen), [(b'x', CHUNK), (b'y', CHUNK)]);
+    });
+}
+
+/// Others are not let in before it has landed: a record of theirs would lie where it lands.
+#[test]
+fn an_append_that_lands_late_lies_over_nothing() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let (two, way) = cluster.client_to_cut_from_storage().await;
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        let theirs = one.open_named("f", RDWR).await;
+        let (client, handle) = (two.clone(), file.clone());
+        two.append(&file, b"first").await;
+        let append = async move { client.append(&handle, b"late").await };
+        let beside = one.clone();
+        rt::spawn(async move {
+            rt::sleep(Duration::from_secs(1)).await;
+            beside.append(&theirs, b"beside").await;
+        });
+        over_a_restart(&cluster, &way, SHORT, append).await;
+        let handle = one.open_named("f", RDWR).await;
+        while one.size(handle.ino()).await < (CHUNK + 15) as u64 {
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        let records = one.bytes(&handle).await.split_off(CHUNK);
+        let records = String::from_utf8_lossy(&records).into_owned();
+        assert!(["firstlatebeside", "firstbesidelate"].contains(&&*records), "{records}");
+    });
+}
