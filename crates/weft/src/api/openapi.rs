@@ -81,7 +81,7 @@ fn schemas() -> Value {
         "Any": {},
         "Error": object(json!({ "error": text, "hint": text })),
         "Rename": object(json!({ "name": text })),
-        "NewTarget": object(json!({ "path": text, "pool?": text })),
+        "NewTarget": object(json!({ "path": text, "pool?": text, "numa?": number })),
         "AddedTarget": object(json!({ "target": number })),
         "TargetChange": object(json!({ "pool?": text, "drain?": flag })),
         "Export": object(json!({ "clients": clients, "access": access, "squash": squash, "anon_uid": number, "anon_gid": number })),

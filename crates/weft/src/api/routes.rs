@@ -4,6 +4,7 @@ use super::http::{HttpRequest, Response};
 use super::openapi;
 use crate::control::{Request, Service};
 use crate::node_config::TargetConfig;
+use crate::numa;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use types::{Errno, Error, NodeId, Result, SessionId, TargetId};
@@ -173,10 +174,17 @@ impl Call<'_> {
             true => self.text("pool")?,
             false => mgmt::DEFAULT_POOL.1.to_string(),
         };
+        let numa = self.zone()?;
+        numa.map_or(Ok(()), |zone| numa::find(zone).map(drop))?;
         mgmt::check_name("pool", &pool)?;
         mgmt::require_target_or_vacant(&path)?;
-        let added = self.service.answer(Request::AddTarget { target: TargetConfig { path, pool } })?;
+        let added = self.service.answer(Request::AddTarget { target: TargetConfig { path, pool, numa } })?;
         Ok(Some(serde_json::json!({ "target": added })))
+    }
+
+    fn zone(&self) -> Result<Option<u32>> {
+        let zone = |value: &Value| value.as_u64().and_then(|zone| u32::try_from(zone).ok());
+        self.body.get("numa").map(|value| zone(value).ok_or_else(|| wrong("numa", "a number"))).transpose()
     }
 
     fn set_export(&self) -> Result<Option<Value>> {
