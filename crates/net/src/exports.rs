@@ -13,7 +13,7 @@ const MAX_REMEMBERED: usize = 65_536;
 /// The rules of the cluster map for clients of certain networks, as a service applies them.
 #[derive(Default)]
 pub struct Exports {
-    /// Version of the map that they are from, and 0 in the lowest bit if there are none: most clusters have none, which costs one look.
+    /// Version of the map that they are from, and in the lowest bit whether there are any: most clusters have none, which costs one look.
     state: AtomicU64,
     rules: RwLock<Rules>,
 }

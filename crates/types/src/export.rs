@@ -1,9 +1,9 @@
 //! What clients of a network may do: read-only exports and squashed users.
 
 use crate::{Credentials, Errno, Error, Subnet};
+use core::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
 /// The user and the group that squashed users become unless a rule says otherwise: `nobody`.

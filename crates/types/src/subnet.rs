@@ -1,8 +1,8 @@
 //! Ranges of network addresses.
 
 use crate::{Errno, Error};
+use core::net::IpAddr;
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
 /// A range of addresses: `10.1.0.0/16`, `fd00::/8`. An IPv4 address is in ranges of IPv4 only, also when it comes as an IPv6 one

@@ -1,7 +1,7 @@
 use super::*;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 fn rule(text: &str, access: ExportAccess) -> ExportRule {
     ExportRule { clients: text.parse().unwrap(), export: Export { access, ..Export::default() } }
