@@ -57,6 +57,18 @@ fn what_programs_see_of_several_metadata_services_has_an_order() {
     assert!(kills > 0);
 }
 
+/// Several services over the store of management's host, and clients that append to logs beside all else.
+#[test]
+fn what_programs_see_over_the_store_of_another_host_has_an_order() {
+    let mixed = HostsOptions { clients: 3, metas: 2, ..HostsOptions::default() };
+    let shared = HostsOptions { shared_writes: true, ..mixed };
+    for (options, seeds) in [(mixed, 5..9), (shared, 100..104)] {
+        for seed in seeds {
+            run_hosts_seed(seed, options).unwrap_or_else(|violation| panic!("{violation}"));
+        }
+    }
+}
+
 /// The negative control: what checks can't see missing, they can't see broken.
 #[test]
 fn writes_that_a_power_cut_takes_are_noticed() {

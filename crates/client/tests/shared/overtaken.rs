@@ -2,7 +2,6 @@
 
 use crate::cluster::{CHUNK, Cluster, Program, RDWR, runs, with_cluster};
 use crate::slow::Cuttable;
-use client::{Client, Handle};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,33 +39,6 @@ async fn over_a_restart<T: 'static>(
             return output;
         }
     }
-}
-
-/// Two clients that share a file of four chunks, the second of which can be cut off from storage.
-async fn sharing(cluster: &Cluster) -> ([Arc<Client>; 2], [Arc<Handle>; 2], Way) {
-    let one = cluster.client().await;
-    let (two, way) = cluster.client_to_cut_from_storage().await;
-    let file = one.make("f").await;
-    let other = two.open_named("f", RDWR).await;
-    one.put(&file, 0, 4 * CHUNK, b'x').await;
-    two.put(&other, 0, 10, b'y').await;
-    one.put(&file, CHUNK, 10, b'z').await;
-    two.put(&other, 0, 10, b'y').await;
-    ([one, two], [file, other], way)
-}
-
-/// The end that the targets tell was noted for a file of which nothing else was known any more: it was read as zeros.
-#[test]
-fn a_read_of_a_shared_file_does_not_find_zeros() {
-    with_cluster(|cluster| async move {
-        let ([one, two], [_file, other], way) = sharing(&cluster).await;
-        let (client, handle) = (two.clone(), other.clone());
-        let read = async move { client.bytes(&handle).await };
-        let seen = over_a_restart(&cluster, &way, LONG, read).await;
-        let expected = [(b'y', 10), (b'x', CHUNK - 10), (b'z', 10), (b'x', 3 * CHUNK - 10)];
-        assert_eq!(runs(&seen), expected);
-        drop(one);
-    });
 }
 
 /// The service had settled where the file ends before the write was there.
