@@ -55,10 +55,10 @@ impl Handle {
         self.inode.ino
     }
 
-    /// Notes, once, whether contents may be kept.
+    /// Notes whether contents may be kept.
     fn keep(&self, may: bool) {
-        if may && !self.writable && !self.keeps.swap(true, Ordering::Relaxed) {
-            self.inode.keepers.fetch_add(1, Ordering::Relaxed);
+        if may && !self.writable {
+            self.keeps.store(true, Ordering::Relaxed);
         }
     }
 
@@ -72,9 +72,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if self.writable {
             self.inode.writers.fetch_sub(1, Ordering::Relaxed);
-        }
-        if *self.keeps.get_mut() {
-            self.inode.keepers.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -232,6 +229,14 @@ impl Client {
             let _shared = self.enter(inode, Need::Look).await?;
             return self.read_loaded(inode, offset, buf, how).await;
         }
+        inode.fills.note();
+        let got = self.read_kept(inode, offset, buf, how).await;
+        inode.fills.note();
+        got
+    }
+
+    /// Reads what the kernel keeps.
+    async fn read_kept(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
         loop {
             if self.patiently(inode.ino, inode.fills.enter()).await? == Entry::LetThrough {
                 return self.read_while_closing(inode, offset, buf, how).await;
@@ -343,26 +348,26 @@ impl Client {
         }
     }
 
-    /// Programs on this node may have the file open with pages that are kept, and could read from those what was there before a write after
-    /// others have seen what is written, or a size that is beyond them. So the kernel forgets them before the write, and reads that would fill
-    /// them again wait until it is done.
+    /// Programs on this node could read from pages that the kernel keeps what was there before a write after others have seen what is
+    /// written, or a size that is beyond them, and find zeros there. So the kernel forgets them before the write, and reads that would
+    /// fill them again wait until it is done. Reads wait even where there are no pages yet: the file may be opened and read while the
+    /// write waits for its lease.
     async fn hold_back_pages<'a>(&self, inode: &'a OpenInode) -> Option<HeldBack<'a>> {
-        if inode.keepers.load(Ordering::Relaxed) == 0 || self.face().is_none() {
+        if self.leases.is_alone() {
             return None;
         }
         inode.fills.close();
-        let mut held_back = HeldBack { fills: &inode.fills, passes: 0 };
-        held_back.passes = self.uncache(inode.ino, Some(inode)).await;
+        let mut held_back = HeldBack { fills: &inode.fills, passes: inode.fills.passes() };
+        if inode.fills.is_filled() {
+            held_back.passes = self.uncache(inode.ino, Some(inode)).await;
+        }
         Some(held_back)
     }
 
-    /// After a write: what reads have put back meanwhile is forgotten, too. Some were let through for the sake of a recall, or the file
-    /// was opened only now.
+    /// After a write: what reads have put back meanwhile is forgotten, too, since some were let through for the sake of a recall.
     async fn renew_pages(&self, inode: &OpenInode, held_back: Option<HeldBack<'_>>) {
-        let as_before = held_back.as_ref().map_or(inode.keepers.load(Ordering::Relaxed) == 0, |held_back| {
-            held_back.passes == inode.fills.passes()
-        });
-        if !as_before {
+        let Some(held_back) = held_back else { return };
+        if held_back.passes != inode.fills.passes() {
             self.uncache(inode.ino, Some(inode)).await;
         }
     }

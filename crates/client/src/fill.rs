@@ -2,11 +2,25 @@
 //!
 //! While the kernel is told to forget, such a read could put back what is being forgotten. So they wait. But the kernel can't forget
 //! a page that a waiting read is to fill: when it takes long, those that wait are let through, and the kernel has to forget once more.
+//!
+//! # A read whose reply is still on its way to the kernel
+//!
+//! The gate of the inode is given back before the reply is handed in. That is no gap: the kernel adds a page to its cache, locked, before it
+//! asks for it, and unlocks it when it has the answer. To forget waits for the lock. So a page that was asked for before the kernel was
+//! told to forget is forgotten, and one that is asked for afterwards comes to the closed door. (Attributes need no lock: the kernel
+//! numbers them, and drops an answer to a question that is older than the notification.)
+//!
+//! # Which inodes the kernel has pages of
+//!
+//! Pages stay when the file is closed through which they were read, until the kernel forgets the inode. So it is noted with the inode that
+//! some may be there: from the arrival of the first read for the page cache, since its page is in the cache by then, until nothing was
+//! read between the beginning and the end of a forgetting.
 
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 /// The door of one inode.
@@ -14,6 +28,8 @@ use std::task::Poll;
 pub(crate) struct Fills {
     state: Mutex<Door>,
     moved: Event,
+    /// The kernel may have pages.
+    filled: AtomicBool,
 }
 
 #[derive(Default)]
@@ -35,6 +51,27 @@ pub(crate) enum Entry {
 }
 
 impl Fills {
+    /// An open door. `filled`: whether the kernel may have pages.
+    pub(crate) fn new(filled: bool) -> Fills {
+        Fills { filled: AtomicBool::new(filled), ..Fills::default() }
+    }
+
+    /// Notes a read for the page cache. To be called before it comes to the door, and again when it has its bytes, since the kernel may have
+    /// been told to forget in between.
+    pub(crate) fn note(&self) {
+        self.filled.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the kernel may have pages.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::SeqCst)
+    }
+
+    /// The kernel is about to be told to forget what it has by now.
+    pub(crate) fn begin_to_forget(&self) {
+        self.filled.store(false, Ordering::SeqCst);
+    }
+
     /// Waits at the door.
     pub(crate) async fn enter(&self) -> Entry {
         let passes = {

@@ -24,21 +24,19 @@ pub(crate) struct OpenInode {
     pub(crate) fills: Fills,
     /// Handles that were opened for writing.
     pub(crate) writers: AtomicUsize,
-    /// Handles whose reads may be kept.
-    pub(crate) keepers: AtomicUsize,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     pub(crate) recalled_ns: AtomicU64,
 }
 
 impl OpenInode {
-    fn new(ino: InodeId) -> OpenInode {
+    /// `filled`: whether the kernel may have pages of it from an earlier use.
+    fn new(ino: InodeId, filled: bool) -> OpenInode {
         OpenInode {
             ino,
             gate: rt::sync::RwLock::new(),
             content: Mutex::default(),
-            fills: Fills::default(),
+            fills: Fills::new(filled),
             writers: AtomicUsize::new(0),
-            keepers: AtomicUsize::new(0),
             recalled_ns: AtomicU64::new(0),
         }
     }
@@ -108,6 +106,8 @@ struct Node {
     users: u64,
     /// No name is left.
     unlinked: bool,
+    /// The kernel may have pages from when it was open. They outlive the files that they were read through, and go with the references.
+    filled: bool,
     open: Option<Arc<OpenInode>>,
 }
 
@@ -186,7 +186,8 @@ impl InodeTable {
         let mut shard = self.shard(ino);
         let node = shard.entry(ino).or_default();
         node.users += 1;
-        node.open.get_or_insert_with(|| Arc::new(OpenInode::new(ino))).clone()
+        let filled = node.filled;
+        node.open.get_or_insert_with(|| Arc::new(OpenInode::new(ino, filled))).clone()
     }
 
     /// Both for an inode that was made just now: the kernel gets a reference, and a use of the content starts. True when nobody else
@@ -211,9 +212,10 @@ impl InodeTable {
         let mut shard = self.shard(ino);
         if let Some(node) = shard.get_mut(&ino) {
             node.users = node.users.saturating_sub(1);
-            if node.users == 0 && node.open.as_ref().is_some_and(|open| !open.content.lock().is_unfinished())
+            if node.users == 0
+                && let Some(open) = node.open.take_if(|open| !open.content.lock().is_unfinished())
             {
-                node.open = None;
+                node.filled = open.fills.is_filled();
             }
             if node.users == 0 {
                 self.let_go(ino);

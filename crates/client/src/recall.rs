@@ -244,6 +244,7 @@ impl Client {
         };
         loop {
             let passes = inode.fills.passes();
+            inode.fills.begin_to_forget();
             let mut forgetting = face.forget(ino);
             while within(FORGET_PATIENCE, forgetting.as_mut()).await.is_none() {
                 inode.fills.let_through();
