@@ -8,8 +8,6 @@ use std::time::Duration;
 use types::{InodeId, Layout, Result, Timestamp};
 use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
 
-/// How long after a recall others count as busy with a file: readers then share it with its writers instead of taking it from them.
-const CONTENDED_NS: u64 = 1_000_000_000;
 /// Rest before asking again for a lease that was not granted, at first; it doubles up to `MAX_PAUSE`.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// The longest rest between two questions for a lease.
@@ -123,8 +121,7 @@ impl Client {
             let content = inode.content.lock();
             content.loaded && content.lease == LeaseMode::Shared
         };
-        let recalled = inode.recalled_ns.load(Ordering::Relaxed);
-        let contended = recalled > 0 && rt::monotonic_ns().saturating_sub(recalled) < CONTENDED_NS;
+        let contended = inode.is_contended();
         let writers = inode.writers.load(Ordering::Relaxed) > 0;
         match need {
             Need::Change | Need::Alone => LeaseMode::Write,

@@ -2,7 +2,7 @@
 
 use crate::access::Need;
 use crate::data::ChunkWrite;
-use crate::fill::{Entry, Fills};
+use crate::fill::{Entry, Fills, Pass};
 use crate::inode::{Content, OpenInode};
 use crate::{Client, Known, entry};
 use bytes::Bytes;
@@ -55,9 +55,12 @@ impl Handle {
         self.inode.ino
     }
 
-    /// Notes whether contents may be kept.
+    /// Notes whether contents may be kept. They better aren't where the file is being changed, here or elsewhere: a kernel that has looked up
+    /// a page reads the file's size afterwards, and when it has grown meanwhile, takes the rest of the old page for zeros though the page has
+    /// been forgotten by then.
     fn keep(&self, may: bool) {
-        if may && !self.writable {
+        let is_changed = self.inode.writers.load(Ordering::Relaxed) > 0 || self.inode.is_contended();
+        if may && !self.writable && !is_changed {
             self.keeps.store(true, Ordering::Relaxed);
         }
     }
@@ -90,6 +93,13 @@ struct HeldBack<'a> {
     fills: &'a Fills,
     /// How often some were let through before.
     passes: u64,
+}
+
+impl HeldBack<'_> {
+    /// Some were let through since.
+    fn is_out_of_date(&self) -> bool {
+        self.passes != self.fills.passes()
+    }
 }
 
 impl Drop for HeldBack<'_> {
@@ -230,23 +240,30 @@ impl Client {
             return self.read_loaded(inode, offset, buf, how).await;
         }
         inode.fills.note();
-        let got = self.read_kept(inode, offset, buf, how).await;
-        inode.fills.note();
-        got
+        self.read_kept(inode, offset, buf, how).await
     }
 
     /// Reads what the kernel keeps.
     async fn read_kept(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
         loop {
-            if self.patiently(inode.ino, inode.fills.enter()).await? == Entry::LetThrough {
+            let came_in = self.patiently(inode.ino, inode.fills.enter()).await?;
+            let entering = self.enter(inode, Need::Keep);
+            let entered = match came_in {
+                Entry::Free => inode.fills.unless_closed(entering).await,
+                Entry::LetThrough(Pass::UnderLease) => inode.fills.unless_let_through(entering).await,
+                Entry::LetThrough(Pass::Once) => {
+                    return self.read_while_closing(inode, offset, buf, how).await;
+                }
+            };
+            let Some(entered) = entered else {
+                if came_in == Entry::Free {
+                    continue;
+                }
                 return self.read_while_closing(inode, offset, buf, how).await;
-            }
-            let Some(entered) = inode.fills.unless_closed(self.enter(inode, Need::Keep)).await else {
-                continue;
             };
             let _shared = entered?;
             // A recall that closed the door after this read came through waits for the gate, or tells the kernel afterwards.
-            if inode.fills.is_open() {
+            if came_in != Entry::Free || inode.fills.is_open() {
                 return self.read_loaded(inode, offset, buf, how).await;
             }
         }
@@ -307,8 +324,8 @@ impl Client {
         if len == 0 {
             return Ok(0);
         }
-        let held_back = if how.written_back { None } else { self.hold_back_pages(inode).await };
-        let kill = self.write_under_a_lease(inode, offset, &buf, how).await?;
+        let mut held_back = if how.written_back { None } else { self.hold_back_pages(inode).await };
+        let kill = self.write_under_a_lease(inode, offset, &buf, how, held_back.as_mut()).await?;
         if kill {
             // Not under the gate: this may have to wait until other sessions have given up their leases, and they for ours.
             let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
@@ -331,19 +348,25 @@ impl Client {
         offset: u64,
         buf: &IoBuf,
         how: WriteHow,
+        mut held_back: Option<&mut HeldBack<'_>>,
     ) -> Result<bool> {
         let until_ns = rt::monotonic_ns().saturating_add(self.patience.get().as_nanos() as u64);
         loop {
             let written = match self.write_through(inode, offset, buf, how).await {
-                Ok(None) => self.write_reshaping(inode, offset, buf, how).await,
-                Ok(Some(kill)) => Ok(kill),
-                Err(error) => Err(error),
+                Ok(None) => self.write_reshaping(inode, offset, buf, how, held_back.as_deref()).await,
+                other => other,
             };
             match written {
+                Ok(Some(kill)) => return Ok(kill),
+                // Pages have come back since the kernel forgot them.
+                Ok(None) => {
+                    let passes = self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
+                    held_back.iter_mut().for_each(|held_back| held_back.passes = passes);
+                }
                 Err(error) if error.errno == Errno::EKEYEXPIRED && rt::monotonic_ns() < until_ns => {
                     rt::sleep(LEASE_REST).await;
                 }
-                done => return done,
+                Err(error) => return Err(error),
             }
         }
     }
@@ -359,7 +382,7 @@ impl Client {
         inode.fills.close();
         let mut held_back = HeldBack { fills: &inode.fills, passes: inode.fills.passes() };
         if inode.fills.is_filled() {
-            held_back.passes = self.uncache(inode.ino, Some(inode)).await;
+            held_back.passes = self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
         }
         Some(held_back)
     }
@@ -367,8 +390,8 @@ impl Client {
     /// After a write: what reads have put back meanwhile is forgotten, too, since some were let through for the sake of a recall.
     async fn renew_pages(&self, inode: &OpenInode, held_back: Option<HeldBack<'_>>) {
         let Some(held_back) = held_back else { return };
-        if held_back.passes != inode.fills.passes() {
-            self.uncache(inode.ino, Some(inode)).await;
+        if held_back.is_out_of_date() {
+            self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
         }
     }
 
@@ -415,19 +438,23 @@ impl Client {
         Ok(how.kill_suid_sgid && std::mem::take(&mut content.privileged))
     }
 
-    /// The first write, one to an inline file, or one to the very end.
+    /// The first write, one to an inline file, or one to the very end. `None`, and nothing done, when the kernel may have pages again.
     async fn write_reshaping(
         &self,
         inode: &OpenInode,
         offset: u64,
         buf: &IoBuf,
         how: WriteHow,
-    ) -> Result<bool> {
+        held_back: Option<&HeldBack<'_>>,
+    ) -> Result<Option<bool>> {
         let need = |content: &Content| {
             let in_chunks = content.layout.is_some() && content.inline.is_none() && !content.cut_pending;
             if in_chunks && !how.append { Need::Change } else { Need::Alone }
         };
         let _alone = self.enter_alone(inode, need).await?;
+        if held_back.is_some_and(HeldBack::is_out_of_date) {
+            return Ok(None);
+        }
         let offset = if how.append { inode.content.lock().size } else { offset };
         let end = offset + buf.len() as u64;
         let fits_inline = {
@@ -438,11 +465,11 @@ impl Client {
             match self.write_inline(inode, offset, buf, how.kill_suid_sgid).await {
                 // A move to chunks that somebody began and didn't end has to be ended first.
                 Err(error) if error.errno == Errno::ERANGE => {}
-                done => return done.map(|()| false),
+                done => return done.map(|()| Some(false)),
             }
         }
         let layout = self.make_chunked(inode).await?;
-        self.write_and_note(inode, &layout, offset, buf, how).await
+        self.write_and_note(inode, &layout, offset, buf, how).await.map(Some)
     }
 
     async fn write_inline(

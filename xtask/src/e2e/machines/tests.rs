@@ -77,7 +77,7 @@ fn storage_killed(stage: &Stage) -> TestResult {
         thread::sleep(FAULT / 2);
         cluster.restart_storage(0)
     })?;
-    ensure_no_errors(&outcome, "although the storage node came back in time")?;
+    ensure_no_errors(&outcome, &format!("although the storage node came back in time\n{}", cluster.log()))?;
     cluster.stop()
 }
 
