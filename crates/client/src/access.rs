@@ -8,8 +8,6 @@ use std::time::Duration;
 use types::{Errno, Error, InodeId, Layout, Result, Timestamp};
 use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
 
-/// How long after a recall others count as busy with a file: readers then share it with its writers instead of taking it from them.
-const CONTENDED_NS: u64 = 1_000_000_000;
 /// Rest before something is begun anew whose lease has ended: the session is being registered again.
 const LEASE_REST: Duration = Duration::from_millis(20);
 /// Rest before asking again for a lease that was not granted, at first; it doubles up to `MAX_PAUSE`.
@@ -141,8 +139,7 @@ impl Client {
             let content = inode.content.lock();
             content.loaded && content.lease == LeaseMode::Shared
         };
-        let recalled = inode.recalled_ns.load(Ordering::Relaxed);
-        let contended = recalled > 0 && rt::monotonic_ns().saturating_sub(recalled) < CONTENDED_NS;
+        let contended = inode.is_contended();
         let writers = inode.writers.load(Ordering::Relaxed) > 0;
         match need {
             Need::Change | Need::Alone => LeaseMode::Write,

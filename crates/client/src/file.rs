@@ -2,7 +2,7 @@
 
 use crate::access::Need;
 use crate::data::ChunkWrite;
-use crate::fill::{Entry, Fills};
+use crate::fill::{Entry, Fills, Pass};
 use crate::inode::{Content, OpenInode};
 use crate::{Client, Known, entry};
 use bytes::Bytes;
@@ -51,10 +51,13 @@ impl Handle {
         self.inode.ino
     }
 
-    /// Notes, once, whether contents may be kept.
+    /// Notes whether contents may be kept. They better aren't where the file is being changed, here or elsewhere: a kernel that has looked up
+    /// a page reads the file's size afterwards, and when it has grown meanwhile, takes the rest of the old page for zeros though the page has
+    /// been forgotten by then.
     fn keep(&self, may: bool) {
-        if may && !self.writable && !self.keeps.swap(true, Ordering::Relaxed) {
-            self.inode.keepers.fetch_add(1, Ordering::Relaxed);
+        let is_changed = self.inode.writers.load(Ordering::Relaxed) > 0 || self.inode.is_contended();
+        if may && !self.writable && !is_changed {
+            self.keeps.store(true, Ordering::Relaxed);
         }
     }
 
@@ -68,9 +71,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if self.writable {
             self.inode.writers.fetch_sub(1, Ordering::Relaxed);
-        }
-        if *self.keeps.get_mut() {
-            self.inode.keepers.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -89,6 +89,13 @@ struct HeldBack<'a> {
     fills: &'a Fills,
     /// How often some were let through before.
     passes: u64,
+}
+
+impl HeldBack<'_> {
+    /// Some were let through since.
+    fn is_out_of_date(&self) -> bool {
+        self.passes != self.fills.passes()
+    }
 }
 
 impl Drop for HeldBack<'_> {
@@ -268,16 +275,31 @@ impl Client {
             let _shared = self.enter(inode, Need::Look).await?;
             return self.read_loaded(inode, offset, buf, how).await;
         }
+        inode.fills.note();
+        self.read_kept(inode, offset, buf, how).await
+    }
+
+    /// Reads what the kernel keeps.
+    async fn read_kept(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
         loop {
-            if self.patiently(inode.ino, inode.fills.enter()).await? == Entry::LetThrough {
+            let came_in = self.patiently(inode.ino, inode.fills.enter()).await?;
+            let entering = self.enter(inode, Need::Keep);
+            let entered = match came_in {
+                Entry::Free => inode.fills.unless_closed(entering).await,
+                Entry::LetThrough(Pass::UnderLease) => inode.fills.unless_let_through(entering).await,
+                Entry::LetThrough(Pass::Once) => {
+                    return self.read_while_closing(inode, offset, buf, how).await;
+                }
+            };
+            let Some(entered) = entered else {
+                if came_in == Entry::Free {
+                    continue;
+                }
                 return self.read_while_closing(inode, offset, buf, how).await;
-            }
-            let Some(entered) = inode.fills.unless_closed(self.enter(inode, Need::Keep)).await else {
-                continue;
             };
             let _shared = entered?;
             // A recall that closed the door after this read came through waits for the gate, or tells the kernel afterwards.
-            if inode.fills.is_open() {
+            if came_in != Entry::Free || inode.fills.is_open() {
                 return self.read_loaded(inode, offset, buf, how).await;
             }
         }
@@ -342,8 +364,8 @@ impl Client {
         if len == 0 {
             return Ok(0);
         }
-        let held_back = if how.written_back { None } else { self.hold_back_pages(inode).await };
-        let kill = self.write_under_a_lease(inode, offset, &buf, how).await?;
+        let mut held_back = if how.written_back { None } else { self.hold_back_pages(inode).await };
+        let kill = self.write_under_a_lease(inode, offset, &buf, how, held_back.as_mut()).await?;
         if kill {
             // Not under the gate: this may have to wait until other sessions have given up their leases, and they for ours.
             let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
@@ -366,36 +388,45 @@ impl Client {
         offset: u64,
         buf: &IoBuf,
         how: WriteHow,
+        mut held_back: Option<&mut HeldBack<'_>>,
     ) -> Result<bool> {
         let mut write = Pending { offset, buf, how, landed: None };
-        self.while_lease_lasts(async || match self.write_through(inode, &mut write).await? {
-            Some(kill) => Ok(kill),
-            None => self.write_reshaping(inode, &mut write).await,
-        })
-        .await
+        loop {
+            let written =
+                self.while_lease_lasts(async || match self.write_through(inode, &mut write).await? {
+                    Some(kill) => Ok(Some(kill)),
+                    None => self.write_reshaping(inode, &mut write, held_back.as_deref()).await,
+                });
+            if let Some(kill) = written.await? {
+                return Ok(kill);
+            }
+            // Pages have come back since the kernel forgot them.
+            let passes = self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
+            held_back.iter_mut().for_each(|held_back| held_back.passes = passes);
+        }
     }
 
-    /// Programs on this node may have the file open with pages that are kept, and could read from those what was there before a write after
-    /// others have seen what is written, or a size that is beyond them. So the kernel forgets them before the write, and reads that would fill
-    /// them again wait until it is done.
+    /// Programs on this node could read from pages that the kernel keeps what was there before a write after others have seen what is
+    /// written, or a size that is beyond them, and find zeros there. So the kernel forgets them before the write, and reads that would
+    /// fill them again wait until it is done. Reads wait even where there are no pages yet: the file may be opened and read while the
+    /// write waits for its lease.
     async fn hold_back_pages<'a>(&self, inode: &'a OpenInode) -> Option<HeldBack<'a>> {
-        if inode.keepers.load(Ordering::Relaxed) == 0 || self.face().is_none() {
+        if self.leases.is_alone() {
             return None;
         }
         inode.fills.close();
-        let mut held_back = HeldBack { fills: &inode.fills, passes: 0 };
-        held_back.passes = self.uncache(inode.ino, Some(inode)).await;
+        let mut held_back = HeldBack { fills: &inode.fills, passes: inode.fills.passes() };
+        if inode.fills.is_filled() {
+            held_back.passes = self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
+        }
         Some(held_back)
     }
 
-    /// After a write: what reads have put back meanwhile is forgotten, too. Some were let through for the sake of a recall, or the file
-    /// was opened only now.
+    /// After a write: what reads have put back meanwhile is forgotten, too, since some were let through for the sake of a recall.
     async fn renew_pages(&self, inode: &OpenInode, held_back: Option<HeldBack<'_>>) {
-        let as_before = held_back.as_ref().map_or(inode.keepers.load(Ordering::Relaxed) == 0, |held_back| {
-            held_back.passes == inode.fills.passes()
-        });
-        if !as_before {
-            self.uncache(inode.ino, Some(inode)).await;
+        let Some(held_back) = held_back else { return };
+        if held_back.is_out_of_date() {
+            self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
         }
     }
 
@@ -448,8 +479,14 @@ impl Client {
         Ok(how.kill_suid_sgid && std::mem::take(&mut content.privileged))
     }
 
-    /// The first write, one to an inline file, one to the very end, or one whose lease had ended when it landed.
-    async fn write_reshaping(&self, inode: &OpenInode, write: &mut Pending<'_>) -> Result<bool> {
+    /// The first write, one to an inline file, one to the very end, or one whose lease had ended when it landed. `None`, and nothing done,
+    /// when the kernel may have pages again.
+    async fn write_reshaping(
+        &self,
+        inode: &OpenInode,
+        write: &mut Pending<'_>,
+        held_back: Option<&HeldBack<'_>>,
+    ) -> Result<Option<bool>> {
         let how = write.how;
         let changes_size = how.append || write.landed.is_some();
         let need = |content: &Content| {
@@ -457,6 +494,9 @@ impl Client {
             if in_chunks && !changes_size { Need::Change } else { Need::Alone }
         };
         let _alone = self.enter_alone(inode, need).await?;
+        if held_back.is_some_and(HeldBack::is_out_of_date) {
+            return Ok(None);
+        }
         let start = {
             let content = inode.content.lock();
             if !content.loaded {
@@ -468,7 +508,8 @@ impl Client {
         if let Some(landed) = write.landed.take()
             && self.stands(inode, start, &landed, write).await?
         {
-            return Ok(how.kill_suid_sgid && std::mem::take(&mut inode.content.lock().privileged));
+            let clears = how.kill_suid_sgid && std::mem::take(&mut inode.content.lock().privileged);
+            return Ok(Some(clears));
         }
         let offset = if how.append { start.size } else { write.offset };
         let fits_inline = inode.content.lock().stays_inline(write.range_at(offset).end);
@@ -476,11 +517,11 @@ impl Client {
             match self.write_inline(inode, offset, write.buf, how.kill_suid_sgid).await {
                 // A move to chunks that somebody began and didn't end has to be ended first.
                 Err(error) if error.errno == Errno::ERANGE => {}
-                done => return done.map(|()| false),
+                done => return done.map(|()| Some(false)),
             }
         }
         let layout = self.make_chunked(inode, start.era).await?;
-        self.write_and_note(inode, &layout, start, offset, write).await
+        self.write_and_note(inode, &layout, start, offset, write).await.map(Some)
     }
 
     /// Whether a write that landed when its lease had ended is part of the file as it is now. If so it must not be done again, since others may

@@ -9,6 +9,7 @@
 //! it is dead, and can't have granted anything since.
 
 use crate::Client;
+use crate::fill::Pass;
 use crate::inode::OpenInode;
 use crate::recall::{RETRY, within};
 use crate::services::Service;
@@ -119,7 +120,7 @@ impl Client {
             inode.content.lock().unload();
         }
         let forgetting = open.iter().map(|inode| async move {
-            self.uncache(inode.ino, Some(inode)).await;
+            self.uncache(inode.ino, Some(inode), Pass::Once).await;
             // Whoever is inside may be waiting for the registration; what only writes chunks will soon be through.
             if within(SOON, pin!(inode.gate.write())).await.is_none() {
                 tracing::debug!(ino = %inode.ino, "a request goes on over a change of the metadata service");
@@ -129,7 +130,7 @@ impl Client {
         rt::join_all(forgetting.collect()).await;
         let rest: Vec<InodeId> = ended.into_iter().filter(|&ino| self.inodes.open(ino).is_none()).collect();
         for some in rest.chunks(AT_ONCE) {
-            rt::join_all(some.iter().map(|&ino| self.uncache(ino, None)).collect()).await;
+            rt::join_all(some.iter().map(|&ino| self.uncache(ino, None, Pass::Once)).collect()).await;
         }
         open
     }
@@ -142,10 +143,10 @@ impl Client {
         for inode in self.inodes.open_inodes() {
             // What was written and not reported is found by the service: it is in the chunk files.
             inode.content.lock().unload();
-            self.uncache(inode.ino, Some(&inode)).await;
+            self.uncache(inode.ino, Some(&inode), Pass::Once).await;
         }
         for ino in ended {
-            self.uncache(ino, None).await;
+            self.uncache(ino, None, Pass::Once).await;
         }
     }
 }

@@ -15,6 +15,9 @@ use wire::LeaseMode;
 /// Shards of the table; a power of two, many more than cores.
 const SHARDS: usize = 64;
 
+/// How long after a recall others count as busy with a file: readers then share it with its writers instead of taking it from them.
+const CONTENDED_NS: u64 = 1_000_000_000;
+
 /// The content of one inode in use.
 pub(crate) struct OpenInode {
     pub(crate) ino: InodeId,
@@ -27,24 +30,28 @@ pub(crate) struct OpenInode {
     pub(crate) fills: Fills,
     /// Handles that were opened for writing.
     pub(crate) writers: AtomicUsize,
-    /// Handles whose reads may be kept.
-    pub(crate) keepers: AtomicUsize,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     pub(crate) recalled_ns: AtomicU64,
 }
 
 impl OpenInode {
-    fn new(ino: InodeId) -> OpenInode {
+    /// `filled`: whether the kernel may have pages of it from an earlier use.
+    fn new(ino: InodeId, filled: bool, recalled_ns: u64) -> OpenInode {
         OpenInode {
             ino,
             gate: rt::sync::RwLock::new(),
             content: Mutex::default(),
             landing: Landing::default(),
-            fills: Fills::default(),
+            fills: Fills::new(filled),
             writers: AtomicUsize::new(0),
-            keepers: AtomicUsize::new(0),
-            recalled_ns: AtomicU64::new(0),
+            recalled_ns: AtomicU64::new(recalled_ns),
         }
+    }
+
+    /// Whether others have wanted to change it, or to know what is changed here, a moment ago.
+    pub(crate) fn is_contended(&self) -> bool {
+        let recalled = self.recalled_ns.load(Ordering::Relaxed);
+        recalled > 0 && rt::monotonic_ns().saturating_sub(recalled) < CONTENDED_NS
     }
 }
 
@@ -115,6 +122,10 @@ struct Node {
     users: u64,
     /// No name is left.
     unlinked: bool,
+    /// The kernel may have pages from when it was open. They outlive the files that they were read through, and go with the references.
+    filled: bool,
+    /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
+    recalled_ns: u64,
     open: Option<Arc<OpenInode>>,
 }
 
@@ -193,7 +204,8 @@ impl InodeTable {
         let mut shard = self.shard(ino);
         let node = shard.entry(ino).or_default();
         node.users += 1;
-        node.open.get_or_insert_with(|| Arc::new(OpenInode::new(ino))).clone()
+        let (filled, recalled_ns) = (node.filled, node.recalled_ns);
+        node.open.get_or_insert_with(|| Arc::new(OpenInode::new(ino, filled, recalled_ns))).clone()
     }
 
     /// Both for an inode that was made just now: the kernel gets a reference, and a use of the content starts. True when nobody else
@@ -218,9 +230,10 @@ impl InodeTable {
         let mut shard = self.shard(ino);
         if let Some(node) = shard.get_mut(&ino) {
             node.users = node.users.saturating_sub(1);
-            if node.users == 0 && node.open.as_ref().is_some_and(|open| !open.content.lock().is_unfinished())
+            if node.users == 0
+                && let Some(open) = node.open.take_if(|open| !open.content.lock().is_unfinished())
             {
-                node.open = None;
+                node.filled = open.fills.is_filled();
             }
             if node.users == 0 {
                 self.let_go(ino);
@@ -256,6 +269,16 @@ impl InodeTable {
             Some(node) if node.users == 0 && node.open.is_none() => Usage::Known,
             Some(_) => Usage::Open,
         }
+    }
+
+    /// A lease on it is recalled; returns its open content, if any.
+    pub(crate) fn recalled(&self, ino: InodeId) -> Option<Arc<OpenInode>> {
+        let mut shard = self.shard(ino);
+        let node = shard.get_mut(&ino)?;
+        node.recalled_ns = rt::monotonic_ns().max(1);
+        let open = node.open.clone()?;
+        open.recalled_ns.store(node.recalled_ns, Ordering::Relaxed);
+        Some(open)
     }
 
     /// Inodes that are open.

@@ -1,6 +1,7 @@
 //! Recalls: a session gives up what it relied on. The order of the steps, and why nobody waits for ever, is told in `lease`.
 
 use crate::file::Blocks;
+use crate::fill::Pass;
 use crate::inode::{OpenInode, Usage};
 use crate::services::Service;
 use crate::{Client, unexpected};
@@ -211,17 +212,23 @@ impl Client {
     async fn give_up(&self, Due { service, recall, place }: &Due) {
         let ino = recall.ino;
         let terms = self.leases.terms(recall);
-        let inode = self.inodes.open(ino);
+        let inode = self.inodes.recalled(ino);
         if let Some(inode) = &inode {
-            inode.recalled_ns.store(rt::monotonic_ns().max(1), Ordering::Relaxed);
             inode.fills.close();
         }
-        if terms.ends_caching() {
-            self.uncache(ino, inode.as_deref()).await;
-        }
+        let mut passes = match terms.ends_caching() {
+            true => Some(self.uncache(ino, inode.as_deref(), Pass::Once).await),
+            false => None,
+        };
         // It may have been opened meanwhile; nothing is loaded then.
         if let Some(inode) = &inode {
-            let _alone = inode.gate.write().await;
+            let mut alone = inode.gate.write().await;
+            // Somebody else may have let reads through when the kernel had forgotten already.
+            while passes.is_some_and(|passes| passes != inode.fills.passes()) {
+                drop(alone);
+                passes = Some(self.uncache(ino, Some(inode), Pass::Once).await);
+                alone = inode.gate.write().await;
+            }
             self.report_and_unload(inode, terms.kept).await;
         }
         let in_use = self.inodes.usage(ino) == Usage::Open;
@@ -240,19 +247,20 @@ impl Client {
     }
 
     /// Has the kernel forget, until it surely has; how often reads had been let through by then.
-    pub(crate) async fn uncache(&self, ino: InodeId, inode: Option<&OpenInode>) -> u64 {
-        let Some(face) = self.face() else { return 0 };
+    pub(crate) async fn uncache(&self, ino: InodeId, inode: Option<&OpenInode>, pass: Pass) -> u64 {
+        let Some(face) = self.face() else { return inode.map_or(0, |inode| inode.fills.passes()) };
         let Some(inode) = inode else {
             face.forget(ino).await;
             return 0;
         };
         loop {
-            let passes = inode.fills.passes();
+            let (passes, noted) = (inode.fills.passes(), inode.fills.noted());
             let mut forgetting = face.forget(ino);
             while within(FORGET_PATIENCE, forgetting.as_mut()).await.is_none() {
-                inode.fills.let_through();
+                inode.fills.let_through(pass);
             }
             if inode.fills.passes() == passes {
+                inode.fills.forgotten(noted);
                 return passes;
             }
         }

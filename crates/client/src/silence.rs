@@ -9,6 +9,7 @@
 //! of the two need not agree, only run at about the same speed.
 
 use crate::Client;
+use crate::fill::Pass;
 use crate::recall::within;
 use crate::services::Service;
 use rt::sync::Event;
@@ -82,7 +83,7 @@ impl Client {
         for some in inodes.chunks(AT_ONCE) {
             let forgetting = some.iter().map(|&ino| async move {
                 let inode = self.inodes.open(ino);
-                within(FORGET_LIMIT, pin!(self.uncache(ino, inode.as_deref()))).await
+                within(FORGET_LIMIT, pin!(self.uncache(ino, inode.as_deref(), Pass::Once))).await
             });
             rt::join_all(forgetting.collect()).await;
         }

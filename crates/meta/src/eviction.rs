@@ -2,8 +2,8 @@
 
 use crate::grace::stored_sessions;
 use crate::limits::{
-    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, SWEEP_INTERVAL, TELL_TIME,
-    YIELD_TIME, YIELDING_TIME, YIELDING_WORD,
+    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, SWEEP_INTERVAL, TALK_TIME,
+    TELL_TIME, YIELD_TIME, YIELDING_TIME, YIELDING_WORD,
 };
 use crate::record::StoredSession;
 use crate::service::MetaService;
@@ -205,15 +205,22 @@ impl MetaService {
         }
     }
 
-    /// How long a session may still take to answer a recall that has been waited for since a time. One that was heard of since then could have
-    /// answered; another may be cut off for a while.
+    /// How long a session may still take to answer a recall that has been waited for since a time. One that has seen it and goes on talking
+    /// could have answered. Another may be cut off for a while, both ways or in one: what it says may arrive here, and nothing there. Such a one
+    /// relies on its leases for as long as one that is silent, too.
     fn patience(&self, due: &Due, since_ns: u64) -> Duration {
         let Some(session) = self.sessions.find(due.session) else { return YIELD_TIME };
         let (heard_ns, now_ns) = (session.heard_ns(), rt::monotonic_ns());
         let answer_ns = since_ns + YIELD_TIME.as_nanos() as u64;
-        // Not at once, however long ago it was heard of: it may be this service that stood still.
-        let silence_ns = (heard_ns + SILENCE_TIME.as_nanos() as u64).max(answer_ns);
-        let deadline = if heard_ns > since_ns { answer_ns } else { silence_ns };
+        let has_seen = session.has_seen(due.number);
+        let talks = heard_ns > since_ns && now_ns.saturating_sub(heard_ns) < TALK_TIME.as_nanos() as u64;
+        let deadline = if has_seen && talks {
+            answer_ns
+        } else {
+            let silent_ns = if has_seen { heard_ns } else { heard_ns.min(since_ns) };
+            // Not at once, however long ago it was heard of: it may be this service that stood still.
+            (silent_ns + SILENCE_TIME.as_nanos() as u64).max(answer_ns)
+        };
         let deadline = deadline.max(self.yielding_until_ns(&session, due, since_ns));
         // A session that is heard of for the first time meanwhile gets a shorter deadline.
         let next_look = YIELD_TIME.as_nanos() as u64 / 5;

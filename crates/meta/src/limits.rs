@@ -66,8 +66,12 @@ pub(crate) const RECALLS_PER_ANSWER: usize = 1024;
 /// How long a session is kept waiting for recalls when there are none. A third of the time after which it counts as lost.
 pub(crate) const RECALL_POLL: Duration = Duration::from_secs(5);
 
-/// How long a session that is heard of may take to answer a recall before it is evicted.
+/// How long a session that has seen a recall and goes on talking may take to answer it before it is evicted.
 pub(crate) const YIELD_TIME: Duration = Duration::from_secs(5);
+
+/// A session that has not been heard of for so long while it should answer a recall is cut off rather than obstinate: it says every second that
+/// it works on it.
+pub(crate) const TALK_TIME: Duration = Duration::from_secs(3);
 
 /// How long a session's word holds that it works on its recalls. It repeats it every second.
 pub(crate) const YIELDING_WORD: Duration = YIELD_TIME;

@@ -284,6 +284,12 @@ impl Session {
         (recall <= self.yielding.load(Relaxed)).then(|| self.yielding_ns.load(Relaxed))
     }
 
+    /// Whether it has told to have seen a recall.
+    pub fn has_seen(&self, recall: u64) -> bool {
+        let unseen = self.recalls.lock().front().is_some_and(|first| first.number <= recall);
+        !unseen || recall <= self.yielding.load(Relaxed)
+    }
+
     /// The session as one that asks for leases. Recalls made from now on have larger numbers than this tells.
     pub fn asker(&self) -> Asker {
         let recalls = self.recalled.load(Relaxed);

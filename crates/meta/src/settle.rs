@@ -53,8 +53,11 @@ impl MetaService {
     /// that belong to no file are deleted, and those that reach beyond the end of theirs are cut, all of it on disk
     /// when this returns. Else a file that is made or grows later would show old bytes.
     ///
-    /// To be called after [`MetaService::recover`] and before the first request.
+    /// To be called after [`MetaService::recover`] and before the first request. Asked again while it still runs, it begins anew when that has
+    /// ended: whoever is answered lets clients in, and what an older copy of the question still cuts then would be theirs.
     pub async fn tidy(&self, target: TargetId, files: &[InodeId]) -> Result<()> {
+        let turn = self.claims.turn_to_tidy(target);
+        let _turn = turn.write().await;
         if !files.is_empty() {
             // A power cut now must not bring back a file whose chunks are deleted here.
             self.executors.store.sync().await.map_err(|error| store_error(&error))?;

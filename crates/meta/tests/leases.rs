@@ -206,7 +206,9 @@ fn a_session_that_never_yields_is_evicted_and_fenced() {
         one.create(ROOT, "a").await.unwrap();
         let begun = rt::monotonic_ns();
         let call = Call::call(&two, create(ROOT, "b")).await;
-        // It is heard of, and so it could answer.
+        // It has seen the recall and is heard of, and so it could answer.
+        let after = recalls(&one, 0).await[0].number;
+        let _next = Call::call(&one, MetaOp::NextRecalls { after }).await;
         for _ in 0..4 {
             rt::sleep(SECOND).await;
             one.lookup(ROOT, "a").await.unwrap();
@@ -286,6 +288,44 @@ fn who_no_longer_says_that_it_works_on_a_recall_is_evicted_though_a_target_is_do
         let waited = Duration::from_nanos(rt::monotonic_ns() - begun);
         assert!(waited > 7 * SECOND && waited < 11 * SECOND, "{waited:?}");
         assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
+    });
+}
+
+/// What it says arrives, and nothing of what it is told: until it notices, it relies on what it holds.
+#[test]
+fn a_session_that_does_not_hear_its_recall_gets_the_time_of_a_silent_one() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        one.create(ROOT, "a").await.unwrap();
+        let begun = rt::monotonic_ns();
+        let call = Call::call(&two, create(ROOT, "b")).await;
+        while !call.is_done() {
+            rt::sleep(SECOND).await;
+            // An answer would say that it is ended.
+            let _ = one.lookup(ROOT, "a").await;
+        }
+        let waited = Duration::from_nanos(rt::monotonic_ns() - begun);
+        assert!(waited > 14 * SECOND && waited < 17 * SECOND, "{waited:?}");
+        assert_eq!(errno(one.lookup(ROOT, "a").await), Errno::ESTALE);
+    });
+}
+
+/// A network that is whole again after some seconds may take as many more until what was lost is sent again.
+#[test]
+fn a_session_that_is_cut_off_while_it_answers_is_waited_for() {
+    simulated(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        one.create(ROOT, "a").await.unwrap();
+        let call = Call::call(&two, create(ROOT, "b")).await;
+        let recall = recalls(&one, 0).await[0];
+        let _next = Call::call(&one, MetaOp::NextRecalls { after: recall.number }).await;
+        rt::sleep(SECOND / 2).await;
+        one.lookup(ROOT, "a").await.unwrap();
+        rt::sleep(8 * SECOND).await;
+        assert!(!call.is_done());
+        give_up(&one, &recall, false).await;
+        call.wait().await.unwrap();
+        one.lookup(ROOT, "a").await.unwrap();
     });
 }
 

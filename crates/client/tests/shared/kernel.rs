@@ -4,8 +4,10 @@ use crate::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, with_cluster};
 use client::{Caching, Invalidate, ReadHow};
 use parking_lot::Mutex;
 use rt::IoBuf;
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::InodeId;
@@ -89,5 +91,100 @@ fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
         let buf = IoBuf::alloc(4096);
         one.read(&open, 4096, buf.clone(), kept).await.unwrap();
         assert!(buf.as_slice().iter().all(|&byte| byte == b'y'));
+    });
+}
+
+/// The page of a file stays when the file is closed, and a later append that ends in it must not show zeros.
+#[test]
+fn pages_that_outlive_their_file_go_before_a_write_on_the_same_client() {
+    with_cluster(|cluster| async move {
+        let one = cluster.client().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        let writer = one.make("log").await;
+        one.append(&writer, &[b'x'; 100]).await;
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        for (number, reopened) in [(1, false), (2, true)] {
+            let reader = one.open_named("log", RDONLY).await;
+            assert_eq!(one.read(&reader, 0, IoBuf::alloc(4096), kept).await.unwrap(), 100 * number);
+            one.release(reader).await;
+            kernel.forgotten.lock().clear();
+            if reopened {
+                // Nothing is in use for a moment.
+                one.release(writer.clone()).await;
+                let writer = one.open_named("log", RDWR).await;
+                one.append(&writer, &[b'x'; 100]).await;
+            } else {
+                one.append(&writer, &[b'x'; 100]).await;
+            }
+            let forgotten = kernel.forgotten.lock().clone();
+            assert_eq!(forgotten.iter().filter(|(ino, _)| *ino == writer.ino()).count(), 1);
+        }
+        kernel.forgotten.lock().clear();
+        let writer = one.open_named("log", RDWR).await;
+        one.append(&writer, &[b'x'; 100]).await;
+        assert!(kernel.forgotten.lock().is_empty(), "the kernel has nothing to forget");
+    });
+}
+
+/// The file is opened and read between the beginning of an append and its turn: what is read must not lie in the page cache as if it were all
+/// when the append has made the file longer.
+#[test]
+fn a_read_for_the_page_cache_waits_for_an_append_that_waits_for_its_lease() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        two.set_face(Arc::downgrade(&face));
+        let writer = one.make("log").await;
+        one.append(&writer, &[b'x'; 100]).await;
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        // A recall leaves nobody a lease unasked for a second.
+        rt::sleep(Duration::from_secs(2)).await;
+        let elsewhere = two.open_named("log", RDONLY).await;
+        assert_eq!(two.read(&elsewhere, 0, IoBuf::alloc(4096), kept).await.unwrap(), 100);
+
+        // The other kernel takes its time to forget, and so the append waits.
+        let filled = Arc::new(rt::sync::Event::new());
+        *kernel.filling.lock() = Some(filled.clone());
+        let read = Rc::new(Cell::new(None));
+        let (client, told, release) = (one.clone(), read.clone(), filled.clone());
+        rt::spawn(async move {
+            rt::sleep(Duration::from_millis(100)).await;
+            release.set();
+        });
+        let beside = async move {
+            rt::sleep(Duration::from_millis(10)).await;
+            let reader = client.open_named("log", RDONLY).await;
+            told.set(Some(client.read(&reader, 0, IoBuf::alloc(4096), kept).await.unwrap()));
+        };
+        rt::spawn(beside);
+        one.append(&writer, &[b'y'; 100]).await;
+        assert!(filled.is_set(), "the append didn't wait for the other kernel");
+        while read.get().is_none() {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(read.get(), Some(200));
+    });
+}
+
+/// A kernel that has just looked up a page reads the file's size afterwards, and takes the rest of an old page for zeros when that has grown.
+#[test]
+fn a_file_that_is_being_changed_is_read_past_the_page_cache() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let writer = one.make("log").await;
+        let beside = one.open_named("log", RDONLY).await;
+        assert_eq!(beside.caching(), Caching::Direct, "it is open for writing here");
+        let reader = two.open_named("log", RDONLY).await;
+        assert_eq!(reader.caching(), Caching::Kept);
+        two.release(reader).await;
+        one.append(&writer, b"x").await;
+        let reader = two.open_named("log", RDONLY).await;
+        assert_eq!(reader.caching(), Caching::Direct, "it was changed elsewhere just now");
+        two.release(reader).await;
+        rt::sleep(Duration::from_secs(2)).await;
+        assert_eq!(two.open_named("log", RDONLY).await.caching(), Caching::Kept);
     });
 }

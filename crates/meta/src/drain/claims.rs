@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use types::{InodeId, TargetId};
 
 /// Names that are not used again by this process, because a request to them may still be on its way. Beyond it the smallest is forgotten: by
@@ -12,12 +13,17 @@ const MAX_BURNT: usize = 65_536;
 #[derive(Default)]
 pub(crate) struct Claims(Mutex<State>);
 
+/// Whose turn it is to put a target right.
+pub(crate) type Turn = Arc<rt::sync::RwLock>;
+
 #[derive(Default)]
 struct State {
     claimed: BTreeSet<(TargetId, InodeId)>,
     /// With the order in which they came.
     burnt: BTreeMap<(TargetId, InodeId), u64>,
     burns: u64,
+    /// By target.
+    turns: BTreeMap<TargetId, Turn>,
 }
 
 /// A chunk file that is somebody's until this is dropped.
@@ -61,6 +67,11 @@ impl Claims {
         let file = (target, name);
         let is_free = self.0.lock().claimed.insert(file);
         is_free.then(|| Claim { claims: self, file })
+    }
+
+    /// To be taken by who puts a target right.
+    pub fn turn_to_tidy(&self, target: TargetId) -> Turn {
+        self.0.lock().turns.entry(target).or_default().clone()
     }
 
     /// Whether it can't be claimed.

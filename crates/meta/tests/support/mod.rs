@@ -250,6 +250,8 @@ pub struct Chunks {
     pub lens: Mutex<BTreeMap<(TargetId, InodeId), u64>>,
     /// Targets that don't answer.
     pub down: Mutex<Vec<TargetId>>,
+    /// Chunk files are deleted only when this is set.
+    pub held: Mutex<Option<Arc<rt::sync::Event>>>,
     /// What they were told of ended sessions.
     pub fenced: Mutex<Vec<(TargetId, SessionId)>>,
 }
@@ -268,9 +270,14 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
             if self.down.lock().contains(&request.target) {
                 return Err(Error::new(Errno::ETIMEDOUT, "target is down"));
             }
+            let held = self.held.lock().clone().filter(|_| matches!(request.op, StorageOp::Delete));
+            if let Some(held) = held {
+                held.wait().await;
+            }
             let mut lens = self.lens.lock();
             let key = (request.target, request.ino);
             match request.op {
+                StorageOp::SyncTarget => {}
                 StorageOp::Delete => {
                     lens.remove(&key);
                 }

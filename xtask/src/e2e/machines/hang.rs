@@ -1,7 +1,7 @@
 //! Nothing hangs: whatever has become of the servers, every call of a program ends, every unmount ends, and a client that was killed leaves
 //! nobody behind who can't be ended.
 
-use super::super::outcome::{At, Failure, TestResult, ensure, skip};
+use super::super::outcome::{At, Failure, TestResult, ensure};
 use super::super::stage::Stage;
 use super::super::{Rng, Scope, TestCase, mounts};
 use super::faults::Fault;
@@ -345,11 +345,6 @@ fn unmounts_end(stage: &Stage) -> TestResult {
 
 /// Programs wait for servers that stand still when their client is killed: they can go, and so can the mount.
 fn killed_client(stage: &Stage) -> TestResult {
-    if !stage.full {
-        return skip(
-            "--full only: what its programs leave in the bare mount point can be in the way of the next mount",
-        );
-    }
     let shape = Shape { metadata: 0, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "killed-client", shape)?;
     let dirs: Vec<PathBuf> =

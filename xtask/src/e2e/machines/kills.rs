@@ -1,7 +1,7 @@
 //! Every kind of process is killed, stopped and cut off under load, and what the programs on several mounts see stays that of one file system.
 
 use super::super::coherence::{Load, LoadPlan, ensure_coherent};
-use super::super::outcome::{At, TestResult, ensure, ensure_eq, skip};
+use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
 use super::super::{Scope, TestCase};
 use super::faults::Fault;
@@ -14,6 +14,12 @@ use std::time::Duration;
 
 pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "services_killed_under_load", scope: Scope::Own, minutes: 6, run: services_killed },
+    TestCase {
+        name: "metadata_out_of_order_under_load",
+        scope: Scope::Own,
+        minutes: 6,
+        run: metadata_out_of_order,
+    },
     TestCase { name: "client_killed_under_load", scope: Scope::Own, minutes: 5, run: clients_killed },
     TestCase { name: "history_of_four_mounts", scope: Scope::Own, minutes: 6, run: history_of_four_mounts },
 ];
@@ -26,6 +32,9 @@ const SEEDS: (u64, u64) = (1, 10);
 
 /// How long a fault lasts: less than the 5 s after which a session that is in somebody's way is ended.
 const FAULT: Duration = Duration::from_secs(2);
+
+/// One that lasts longer than management waits before it gives a metadata node's partitions to others (15 s).
+const LONG_FAULT: Duration = Duration::from_secs(20);
 
 /// Time between two faults.
 const REST: Duration = Duration::from_secs(2);
@@ -84,6 +93,39 @@ fn services_killed(stage: &Stage) -> TestResult {
     cluster.stop()
 }
 
+/// A metadata node stands still, or its network lets nothing through one way or both ways, for a moment or until its partitions are others'.
+/// No program learns of it.
+fn metadata_out_of_order(stage: &Stage) -> TestResult {
+    let shape = Shape { metadata: 2, storage: 2, clients: 2, timeout: None };
+    let mut cluster = Cluster::build(stage, "metadata", shape)?;
+    let faults = [Fault::Stopped, Fault::Cut, Fault::Deaf, Fault::Mute];
+    let chosen: Vec<(Fault, Duration)> = if stage.full {
+        [FAULT, LONG_FAULT].into_iter().flat_map(|time| faults.map(|fault| (fault, time))).collect()
+    } else {
+        vec![(Fault::Deaf, FAULT), (Fault::Stopped, LONG_FAULT)]
+    };
+    for (round, (fault, time)) in chosen.into_iter().enumerate() {
+        let part = Part::Metadata(round % usize::from(shape.metadata));
+        let name = format!("round-{round}");
+        let plan = plan((FAULT + time).as_secs() + AFTER_SECS, round as u64 + 1);
+        let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
+            thread::sleep(FAULT);
+            cluster.strike(part, fault)?;
+            thread::sleep(time);
+            cluster.mend(part, fault)
+        })?;
+        ensure!(
+            outcome.errors.is_empty(),
+            "errors although {part:?} was {fault:?} for {time:?} only: {:?}\n    {}",
+            outcome.errors,
+            cluster.log()
+        );
+        cluster.wait_until_healthy()?;
+        cluster.ensure_clean()?;
+    }
+    cluster.stop()
+}
+
 /// A client dies; those on other mounts go on, and so does a new one in its place.
 fn clients_killed(stage: &Stage) -> TestResult {
     /// Longer than a session may be silent that is in somebody's way, so that others are seen to go on.
@@ -124,9 +166,6 @@ fn misfortunes(full: bool, seed: u64) -> Vec<(Part, Fault)> {
 }
 
 fn history_of_four_mounts(stage: &Stage) -> TestResult {
-    if !stage.full {
-        return skip("--full only: under all faults at once a call sometimes fails before its time");
-    }
     let shape = Shape { metadata: 0, storage: 2, clients: 4, timeout: None };
     let mut cluster = Cluster::build(stage, "four", shape)?;
     for seed in 1..=if stage.full { SEEDS.1 } else { SEEDS.0 } {

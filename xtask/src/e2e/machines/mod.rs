@@ -32,6 +32,9 @@ pub(super) use twice::TESTS as TWICE_TESTS;
 /// How long a service may take until it serves.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
+/// What `statfs` calls a FUSE file system, as `stat` writes it.
+const FUSE_MAGIC: &str = "65735546";
+
 /// Deadline of one administrator's command.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -176,8 +179,13 @@ impl Cluster {
         let mount = self.mount(index);
         let service = &mut self.clients[index];
         // Answered only when the client serves, not just when the kernel knows the mount, which may be a killed client's, too. Attributes
-        // of the root may be in the kernel's cache, the state of the file system isn't.
-        let answers = || process::run_ok(Command::new("stat").arg("-f").arg(&mount), START_DEADLINE).is_ok();
+        // of the root may be in the kernel's cache, the state of the file system isn't. Between a killed client's mount and its successor's
+        // the bare folder answers, whose file system is another one.
+        let answers = || {
+            let mut asked = Command::new("stat");
+            asked.args(["--file-system", "--format=%t"]).arg(&mount);
+            process::run_ok(&mut asked, START_DEADLINE).is_ok_and(|said| said.stdout.trim() == FUSE_MAGIC)
+        };
         let mounted = process::eventually(START_DEADLINE, || {
             mounts::is_weft(&mount) && answers() || !service.is_running()
         });
