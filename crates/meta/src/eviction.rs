@@ -119,7 +119,8 @@ impl MetaService {
         self.sessions.get(id)
     }
 
-    /// As a session asks for it itself. What it had before is gone, but for what it has open.
+    /// As a session asks for it itself. What it had before is gone, but for what it has open. A copy of the request that comes later takes nothing
+    /// away: the session may have been granted leases since.
     pub(crate) async fn register(
         &self,
         id: SessionId,
@@ -128,14 +129,28 @@ impl MetaService {
     ) -> Result<()> {
         let known = self.sessions.find(id).zip(holder);
         known.map_or(Ok(()), |(session, holder)| self.check_holder(&session, holder))?;
-        if self.grace.awaits_registration(id) {
+        let began = self.sessions.next_moment();
+        let _turn = match self.grace.awaits_registration(id) {
+            // Of two copies one waits: what it settles could be what the session has begun after the other.
+            true => Some(self.sessions.turn_to_register(id).write().await),
+            false => None,
+        };
+        let is_back = self.grace.awaits_registration(id);
+        let is_copy = !is_back && self.sessions.is_remote(id);
+        if is_back {
             // What it wrote and hadn't reported is settled before others may ask for it, who are not stopped by a lease any more.
             self.settle_session(id).await?;
         }
-        self.make_known(id, SessionKind::Remote).await?;
+        if !is_copy {
+            self.make_known(id, SessionKind::Remote).await?;
+        }
         let session = self.sessions.get(id)?;
+        session.hear();
         session.holder.store(holder.unwrap_or(0), Ordering::Relaxed);
-        self.leases.end_session(id);
+        let last = session.registered.swap(self.sessions.next_moment(), Ordering::AcqRel);
+        if !is_copy && last < began {
+            self.leases.end_session(id);
+        }
         let asker = session.asker();
         in_use.iter().for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));
         self.session_returned(id);

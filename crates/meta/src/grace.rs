@@ -233,7 +233,7 @@ impl MetaService {
 
     async fn carry_out_end_of_grace(self: Arc<Self>, late: BTreeSet<SessionId>) {
         // Still expected until they are ended: none comes back in between.
-        late.iter().for_each(|id| self.sessions.bury(*id));
+        late.iter().for_each(|id| self.sessions.refuse(*id));
         for &id in &late {
             self.clone().carry_out_eviction(id).await;
         }

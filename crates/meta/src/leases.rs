@@ -144,6 +144,11 @@ impl Leases {
         }
     }
 
+    /// As [`LeaseTable::pass_on`].
+    pub fn pass_on(&self, from: SessionId, to: Asker, ino: InodeId) -> bool {
+        self.give_up(ino, |table| table.pass_on(from, to, ino))
+    }
+
     /// Forgets a partition that is another service's now. Who waits for answers finds that out.
     pub fn forget_partition(&self, partition: PartitionId) {
         for shard in &self.shards {

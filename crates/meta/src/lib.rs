@@ -52,6 +52,7 @@ mod replies;
 mod service;
 mod sessions;
 mod settle;
+mod shut;
 mod stats;
 mod tombstones;
 mod view;

@@ -21,6 +21,9 @@ pub(crate) const SPARE_PAIRS: usize = 64;
 /// Times that a command may stop to fetch what it misses: more than a path has directories, each of which may need some.
 pub(crate) const MAX_FETCHES: usize = 16 << 10;
 
+/// Sessions that register at a time, at most; those of one remainder wait for each other.
+pub(crate) const REGISTRATIONS_AT_ONCE: usize = 256;
+
 /// Answers kept per session for requests that are sent again; a client has fewer changes than that under way.
 pub(crate) const REPLIES_PER_SESSION: usize = 256;
 
@@ -126,6 +129,9 @@ pub(crate) const ASSIGNMENT_POLL: Duration = Duration::from_millis(50);
 
 /// Rest before work is tried again that the store or a target has refused.
 pub(crate) const RETRY_TIME: Duration = Duration::from_secs(1);
+
+/// Files that are settled at a time, at most; those of one remainder wait for each other.
+pub(crate) const SETTLE_TURNS: usize = 64;
 
 /// How long another service has to take note of the end of a session. It finds out by itself, too.
 pub(crate) const TELL_TIME: Duration = Duration::from_secs(5);

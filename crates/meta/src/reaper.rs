@@ -18,6 +18,7 @@ impl MetaService {
         rt::spawn(self.clone().reclaim_abandoned());
         rt::spawn(self.clone().tidy_after_grace());
         rt::spawn(self.clone().drain_targets());
+        rt::spawn(self.clone().settle_shut());
         while !self.stopping.is_set() {
             self.doomed.wait().await;
             // Taken back first: what is doomed from here on is seen by the next round, if not by this one.
@@ -33,6 +34,7 @@ impl MetaService {
         self.stopping.set();
         self.doomed.set();
         self.leases.stop();
+        self.shut.stop();
     }
 
     async fn keep_on_disk(self: Arc<Self>) {

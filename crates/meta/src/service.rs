@@ -11,6 +11,7 @@ use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::neighbours::{Company, Neighbours};
 use crate::sessions::{Session, Sessions};
+use crate::shut::Shut;
 use crate::stats::MetaStats;
 use crate::view::{View, not_owner, store_error};
 use identity::CapabilityRing;
@@ -56,6 +57,8 @@ pub struct MetaService {
     pub(crate) exports: net::Exports,
     pub(crate) chunks: Chunks,
     pub(crate) claims: Claims,
+    /// Files that nobody gets at for now.
+    pub(crate) shut: Shut,
     pub(crate) drains: Drains,
     /// There may be chunks to delete.
     pub(crate) doomed: rt::sync::Event,
@@ -130,6 +133,7 @@ impl MetaService {
             exports: net::Exports::default(),
             chunks: Chunks { map, channels: storage },
             claims: Claims::default(),
+            shut: Shut::default(),
             drains: Drains::default(),
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),

@@ -1,7 +1,9 @@
 //! The clients that the service knows.
 
 use crate::callers::Callers;
-use crate::limits::{HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REPLIES_PER_SESSION};
+use crate::limits::{
+    HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REGISTRATIONS_AT_ONCE, REPLIES_PER_SESSION,
+};
 use crate::record::StoredReply;
 use crate::replies::{Recorded, Replies};
 use crate::view::store_error;
@@ -32,6 +34,8 @@ pub(crate) struct Session {
     pub kind: SessionKind,
     /// What its client has proved to be when it registered: [`net::Caller::holder`].
     pub holder: AtomicU64,
+    /// When it registered last ([`Sessions::next_moment`]).
+    pub registered: AtomicU64,
     replies: Mutex<Replies>,
     /// No request of it is carried out any more.
     ended: AtomicBool,
@@ -53,11 +57,25 @@ pub(crate) struct Session {
     pub callers: Callers,
 }
 
-#[derive(Default)]
 pub(crate) struct Sessions {
     by_id: RwLock<HashMap<SessionId, Arc<Session>>>,
     /// Sessions that were evicted, and when, seconds of the time of day: their ids are refused until nobody can come back under them.
     evicted: RwLock<BTreeMap<SessionId, i64>>,
+    registrations: Vec<rt::sync::RwLock>,
+    /// The last number of [`Sessions::next_moment`].
+    moment: AtomicU64,
+}
+
+impl Default for Sessions {
+    fn default() -> Sessions {
+        let registrations = (0..REGISTRATIONS_AT_ONCE).map(|_| rt::sync::RwLock::new()).collect();
+        Sessions {
+            by_id: RwLock::default(),
+            evicted: RwLock::default(),
+            registrations,
+            moment: AtomicU64::new(0),
+        }
+    }
 }
 
 impl Sessions {
@@ -81,6 +99,16 @@ impl Sessions {
     /// `ESTALE` for the id of a session that was evicted.
     pub fn check_id(&self, id: SessionId) -> Result<()> {
         if self.evicted.read().contains_key(&id) { Err(has_been_ended(id)) } else { Ok(()) }
+    }
+
+    /// A number that is larger than all before.
+    pub fn next_moment(&self) -> u64 {
+        self.moment.fetch_add(1, Relaxed) + 1
+    }
+
+    /// To be taken by who registers a session, so that two copies of the request come one after the other.
+    pub fn turn_to_register(&self, id: SessionId) -> &rt::sync::RwLock {
+        &self.registrations[id.0 as usize % REGISTRATIONS_AT_ONCE]
     }
 
     /// Whether a session of another process is known.
@@ -124,6 +152,14 @@ impl Sessions {
     /// Forgets a session that has ended in good order.
     pub fn remove(&self, id: SessionId) {
         self.by_id.write().remove(&id);
+    }
+
+    /// Refuses a session from now on. What it has stays until it is wound up.
+    pub fn refuse(&self, id: SessionId) {
+        self.evicted.write().entry(id).or_insert(rt::now().secs);
+        if let Some(session) = self.find(id) {
+            session.end();
+        }
     }
 
     /// Forgets a session but for its id.
@@ -198,6 +234,7 @@ impl Session {
             id,
             kind,
             holder: AtomicU64::new(0),
+            registered: AtomicU64::new(0),
             replies: Mutex::default(),
             ended: AtomicBool::new(false),
             heard_ns: AtomicU64::new(rt::monotonic_ns()),

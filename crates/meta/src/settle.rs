@@ -2,14 +2,14 @@
 //! inodes say.
 
 use crate::executor::Pass;
-use crate::limits::BACKGROUND_BATCH;
+use crate::limits::{BACKGROUND_BATCH, RETRY_TIME};
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
 use crate::view::store_error;
 use namespace::{Chunks, OrphanInode, Unsettled, keys};
 use std::sync::Arc;
 use types::{Credentials, InodeId, PartitionId, Result, SessionId, TargetId};
-use wire::{MetaOp, MetaRequest, StorageOp};
+use wire::{MetaOp, MetaRequest, StorageOp, WriteRecord};
 
 /// What the end of sessions made necessary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,12 +99,26 @@ impl MetaService {
         Ok(recovery)
     }
 
-    /// Gives up and settles what a session has. Its leases go last: until its files are settled, nobody else may know their size.
+    /// Gives up and settles what a session has. Its leases go last: until its files are settled, or kept shut, nobody else may know their size.
     pub(crate) async fn wind_up(&self, session: SessionId) -> Result<Recovery> {
         self.locks.release_session(session);
-        let recovery = self.end_sessions(&self.owned(), |other| other == session).await;
+        let mut recovery = Recovery::default();
+        for partition in self.owned() {
+            while let Err(error) = self.end_in(partition, &|other| other == session, &mut recovery).await {
+                // What has gone on to another service is settled there. A store elsewhere may come back, but not one that failed here.
+                if self.stopping.is_set() || !self.is_owned(partition) {
+                    break;
+                }
+                if self.executors.store.engine().is_some() {
+                    self.leases.end_session(session);
+                    return Err(error);
+                }
+                tracing::warn!(session = session.0, %error, "what an ended session left is not settled yet");
+                rt::sleep(RETRY_TIME).await;
+            }
+        }
+        tell_of(recovery);
         self.leases.end_session(session);
-        let recovery = recovery?;
         self.forget_replies(session).await?;
         Ok(recovery)
     }
@@ -116,13 +130,20 @@ impl MetaService {
     ) -> Result<Recovery> {
         let mut recovery = Recovery::default();
         for &partition in partitions {
-            self.reclaim_orphans(partition, &ends, &mut recovery).await?;
-            self.settle_files(partition, &ends, &mut recovery).await?;
+            self.end_in(partition, &ends, &mut recovery).await?;
         }
-        if recovery != Recovery::default() {
-            tracing::info!(?recovery, "settled what sessions left");
-        }
+        tell_of(recovery);
         Ok(recovery)
+    }
+
+    async fn end_in(
+        &self,
+        partition: PartitionId,
+        ends: &impl Fn(SessionId) -> bool,
+        recovery: &mut Recovery,
+    ) -> Result<()> {
+        self.reclaim_orphans(partition, ends, recovery).await?;
+        self.settle_files(partition, ends, recovery).await
     }
 
     /// Settles the files that a session was writing.
@@ -180,16 +201,39 @@ impl MetaService {
             let Some(last) = page.last() else { return Ok(()) };
             after = last.record.ino;
             for file in page.into_iter().filter(|file| ends(file.record.session)) {
-                let ino = file.record.ino;
-                match self.settle(&file).await {
+                let WriteRecord { ino, session, .. } = file.record;
+                match self.settle_note(ino, session).await {
                     Ok(()) => recovery.settled += 1,
                     Err(error) => {
-                        tracing::warn!(ino = ino.0, %error, "a file could not be settled: its size may be wrong");
+                        tracing::warn!(ino = ino.0, %error, "a file could not be settled: nobody gets at it until it can");
                         recovery.unsettled += 1;
                     }
                 }
             }
         }
+    }
+
+    /// Settles what a session has left of a file. What can't be settled for now is kept shut.
+    pub(crate) async fn settle_note(&self, ino: InodeId, session: SessionId) -> Result<()> {
+        let _turn = self.shut.turn(ino).write().await;
+        let settled = match self.note_on(ino, session).await {
+            Ok(Some(file)) => self.settle(&file).await,
+            // Somebody else was first.
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match settled {
+            Ok(()) => self.is_settled(ino, session),
+            Err(_) => self.keep_shut(ino, session)?,
+        }
+        settled
+    }
+
+    async fn note_on(&self, ino: InodeId, session: SessionId) -> Result<Option<Unsettled>> {
+        let before = InodeId(ino.0.wrapping_sub(1));
+        let page =
+            self.read(ino.partition(), |view| namespace::unsettled(view, ino.partition(), before, 1)).await?;
+        Ok(page.into_iter().find(|file| file.record.ino == ino && file.record.session == session))
     }
 
     /// Makes inode and chunks of a file agree, and takes the note away that they may not.
@@ -211,15 +255,23 @@ impl MetaService {
             None => {}
         }
         let session = file.record.session;
-        self.run_as(session, report.into_op(ino)).await?;
-        self.run_as(session, MetaOp::TruncateDone { ino }).await
+        // A lease that keeps the file shut is not in the way.
+        let holder = self.shut.keeper_of(ino);
+        let holder = holder.unwrap_or_else(|| Arc::new(Session::new(session, SessionKind::Local)));
+        self.run_by(&holder, session, report.into_op(ino)).await?;
+        self.run_by(&holder, session, MetaOp::TruncateDone { ino }).await
     }
 
     /// Carries out a command in the name of a session that is not there any more.
     pub(crate) async fn run_as(&self, session: SessionId, op: MetaOp) -> Result<()> {
-        let request = MetaRequest { session, sequence: 0, credentials: Credentials::default(), op };
         let nobody = Arc::new(Session::new(session, SessionKind::Local));
-        self.execute(Pass::Background, &request, &nobody).await.map(|_| ())
+        self.run_by(&nobody, session, op).await
+    }
+
+    /// The same, under the leases of another one.
+    async fn run_by(&self, holder: &Arc<Session>, session: SessionId, op: MetaOp) -> Result<()> {
+        let request = MetaRequest { session, sequence: 0, credentials: Credentials::default(), op };
+        self.execute(Pass::Background, &request, holder).await.map(|_| ())
     }
 
     async fn forget_replies(&self, session: SessionId) -> Result<()> {
@@ -228,6 +280,12 @@ impl MetaService {
         let stored = stored.map_err(|error| crate::view::store_error(&error))?;
         let writes: namespace::Writes = stored.into_iter().map(|(key, _)| (key.to_vec(), None)).collect();
         self.commit_as_member(Vec::new(), writes).await.map(|_| ())
+    }
+}
+
+fn tell_of(recovery: Recovery) {
+    if recovery != Recovery::default() {
+        tracing::info!(?recovery, "settled what sessions left");
     }
 }
 

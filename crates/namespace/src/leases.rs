@@ -314,6 +314,30 @@ impl LeaseTable {
         held
     }
 
+    /// Gives a session what another one may write of an inode, or `Write` where nobody has anything. False where neither is so, or at a limit. Who
+    /// waits for `from` is to look again.
+    pub fn pass_on(&mut self, from: SessionId, to: Asker, ino: InodeId) -> bool {
+        let Some(entry) = self.inodes.get(&ino) else {
+            return self.hold(to, ino, LeaseMode::Write).is_some();
+        };
+        let (own, held) = (entry.find(to.session).copied(), entry.find(from).copied());
+        if own.is_some_and(|own| own.writes()) {
+            self.forget_holders(ino, |holder| holder.session == from);
+            return true;
+        }
+        let is_free = || entry.others(to.session).all(|other| other.mode.is_none());
+        let mode = match held.and_then(|held| held.mode) {
+            Some(mode @ (LeaseMode::Write | LeaseMode::Shared)) => mode,
+            None if is_free() => LeaseMode::Write,
+            _ => return false,
+        };
+        if self.hold(to, ino, mode).is_none() {
+            return false;
+        }
+        self.forget_holders(ino, |holder| holder.session == from);
+        true
+    }
+
     /// Forgets everything of a partition; returns the inodes of which something was known.
     pub fn forget_partition(&mut self, partition: PartitionId) -> Vec<InodeId> {
         let of_it = |ino: &&InodeId| ino.partition() == partition;

@@ -30,7 +30,7 @@ impl MetaService {
     /// Takes everything back that sessions have of an inode, and keeps it.
     pub(crate) async fn hold_alone<'a>(&'a self, mover: &Arc<Session>, ino: InodeId) -> Result<Alone<'a>> {
         for _ in 0..LEASE_TRIES {
-            if self.stopping.is_set() {
+            if self.stopping.is_set() || self.shut.keeper_of(ino).is_some() {
                 break;
             }
             let command = |_: &View<'_>| {

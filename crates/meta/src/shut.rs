@@ -1,0 +1,117 @@
+//! Files whose size nobody knows for now: whoever wrote them is gone or has lost its lease, and a target could not be asked for its chunks.
+//!
+//! The size on record may be less than what was acknowledged: an append by it would go over what is there. So nobody gets at such a file until
+//! it is settled: the service itself takes the lease over, as a session of its own, and tries again until the target answers. A service that
+//! starts, or adopts the partition, finds the note on the file in the store, and does the same.
+
+use crate::limits::{RETRY_TIME, SETTLE_TURNS};
+use crate::service::MetaService;
+use crate::sessions::Session;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use types::{InodeId, Result, SessionId};
+
+pub(crate) struct Shut {
+    /// In whose name the leases are held, from the first file on.
+    keeper: Mutex<Option<Arc<Session>>>,
+    /// Files with the sessions whose notes are still to be settled.
+    notes: Mutex<BTreeSet<(InodeId, SessionId)>>,
+    some: rt::sync::Event,
+    /// Of two who settle the same file one waits: what the second has measured may be older than what others did after the first.
+    turns: Vec<rt::sync::RwLock>,
+}
+
+impl Default for Shut {
+    fn default() -> Shut {
+        Shut {
+            keeper: Mutex::default(),
+            notes: Mutex::default(),
+            some: rt::sync::Event::new(),
+            turns: (0..SETTLE_TURNS).map(|_| rt::sync::RwLock::new()).collect(),
+        }
+    }
+}
+
+impl Shut {
+    /// To be taken by who settles a file.
+    pub fn turn(&self, ino: InodeId) -> &rt::sync::RwLock {
+        &self.turns[ino.0 as usize % SETTLE_TURNS]
+    }
+
+    /// In whose name a file is kept shut; `None` when it isn't.
+    pub fn keeper_of(&self, ino: InodeId) -> Option<Arc<Session>> {
+        let is_shut = notes_on(&self.notes.lock(), ino).next().is_some();
+        if is_shut { self.keeper.lock().clone() } else { None }
+    }
+
+    /// Lets the work on them end.
+    pub fn stop(&self) {
+        self.some.set();
+    }
+}
+
+fn notes_on(
+    notes: &BTreeSet<(InodeId, SessionId)>,
+    ino: InodeId,
+) -> impl Iterator<Item = &(InodeId, SessionId)> {
+    notes.range((ino, SessionId(0))..=(ino, SessionId(u64::MAX)))
+}
+
+impl MetaService {
+    /// Keeps everybody from a file until what a session has left of it is settled. To be called by who has its turn.
+    pub(crate) fn keep_shut(&self, ino: InodeId, session: SessionId) -> Result<()> {
+        let keeper = {
+            let mut keeper = self.shut.keeper.lock();
+            match &*keeper {
+                Some(keeper) => keeper.clone(),
+                None => keeper.insert(self.sessions.register_local(SessionId(rt::random_u64()))?).clone(),
+            }
+        };
+        if !self.leases.pass_on(session, keeper.asker(), ino) {
+            tracing::debug!(ino = ino.0, "a file that is still to be settled is in the hands of others");
+        }
+        self.shut.notes.lock().insert((ino, session));
+        self.shut.some.set();
+        Ok(())
+    }
+
+    /// What a session has left of a file is settled, or another service's to settle.
+    pub(crate) fn is_settled(&self, ino: InodeId, session: SessionId) {
+        let mut notes = self.shut.notes.lock();
+        if !notes.remove(&(ino, session)) || notes_on(&notes, ino).next().is_some() {
+            return;
+        }
+        drop(notes);
+        let Some(keeper) = self.shut.keeper.lock().clone() else { return };
+        // Recalls of those who wait: the release answers them.
+        keeper.recalls_after(u64::MAX);
+        self.leases.release(keeper.id, ino, u64::MAX);
+    }
+
+    /// Settles what could not be settled at once, as long as the service runs.
+    pub(crate) async fn settle_shut(self: Arc<Self>) {
+        while !self.stopping.is_set() {
+            self.shut.some.wait().await;
+            self.shut.some.clear();
+            let notes: Vec<(InodeId, SessionId)> = self.shut.notes.lock().iter().copied().collect();
+            if notes.is_empty() {
+                continue;
+            }
+            rt::sleep(RETRY_TIME).await;
+            for (ino, session) in notes {
+                if self.stopping.is_set() {
+                    return;
+                }
+                let settled = match self.is_owned(ino.partition()) {
+                    true => self.settle_note(ino, session).await,
+                    false => Ok(self.is_settled(ino, session)),
+                };
+                if let Err(error) = settled {
+                    tracing::debug!(ino = ino.0, %error, "a file is still kept shut");
+                    self.shut.some.set();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Files that can't be settled for now, since a target doesn't say how long their chunks are.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use support::world::{Call, ROOT, SECOND, World, getattr, simulated, wish};
+use support::{CHUNK_MTIME, Client};
+use types::{InodeId, TargetId};
+use wire::{LeaseMode, MetaOp, MetaReply};
+
+/// What has been acknowledged of the file, beyond the size on record.
+const WRITTEN: u64 = 8192;
+
+fn size(reply: MetaReply) -> u64 {
+    match reply {
+        MetaReply::Attr(attr) => attr.size,
+        MetaReply::File(info) => info.attr.size,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A file that this session writes under its lease, of which it has told less than it wrote. Its target is down.
+async fn written(world: &World, writer: &Client) -> InodeId {
+    let ino = writer.create(ROOT, "log").await.unwrap().ino;
+    let MetaReply::File(info) = writer.call(MetaOp::BeginWrite { ino }).await.unwrap() else { panic!() };
+    writer.call(MetaOp::DropInline { ino, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
+    assert_eq!(writer.grants(wish(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
+    let target = TargetId(info.layout.unwrap().groups[0].0);
+    world.chunks.lens.lock().insert((target, ino), WRITTEN);
+    world.chunks.down.lock().push(target);
+    ino
+}
+
+/// Nobody gets at the file before the target is back, and then all that was written is there.
+async fn is_shut_until_the_target_is_back(world: &World, other: &Client, ino: InodeId) {
+    let looks = Call::call(other, getattr(ino)).await;
+    let opens = Call::call(other, wish(ino, LeaseMode::Write)).await;
+    rt::sleep(90 * SECOND).await;
+    assert!(!looks.is_done() && !opens.is_done(), "the size on record is less than what was acknowledged");
+    world.chunks.down.lock().clear();
+    assert_eq!(size(looks.wait().await.unwrap()), WRITTEN);
+    assert_eq!(size(opens.wait().await.unwrap()), WRITTEN);
+    // Nothing is left that would keep anybody out.
+    assert_eq!(size(other.call(getattr(ino)).await.unwrap()), WRITTEN);
+    assert_eq!(world.meta.recover().await.unwrap().unsettled, 0);
+}
+
+/// A session that is heard of all the time.
+async fn another(world: &World) -> Client {
+    let other = world.client(2).await;
+    let heard = other.clone();
+    rt::spawn(async move { while heard.call(MetaOp::NextRecalls { after: 0 }).await.is_ok() {} });
+    other
+}
+
+#[test]
+fn what_an_ended_session_wrote_stays_shut_until_its_size_is_known() {
+    simulated(|world| async move {
+        let writer = world.client(1).await;
+        let ino = written(&world, &writer).await;
+        let other = another(&world).await;
+        writer.call(MetaOp::EndSession).await.unwrap();
+        is_shut_until_the_target_is_back(&world, &other, ino).await;
+    });
+}
+
+#[test]
+fn what_a_silent_session_wrote_stays_shut_over_a_restart_of_the_service() {
+    simulated(|world| async move {
+        let writer = world.client(1).await;
+        let ino = written(&world, &writer).await;
+        let world = world.restart().await;
+        let other = another(&world).await;
+        is_shut_until_the_target_is_back(&world, &other, ino).await;
+        world.meta.stop();
+    });
+}
+
+#[test]
+fn what_a_session_wrote_that_comes_back_stays_shut_until_its_size_is_known() {
+    simulated(|world| async move {
+        let writer = world.client(1).await;
+        let ino = written(&world, &writer).await;
+        let world = world.restart().await;
+        let writer = Client::new(&world.meta, 1);
+        writer.call(MetaOp::Register { in_use: vec![ino] }).await.unwrap();
+        let heard = writer.clone();
+        rt::spawn(async move { while heard.call(MetaOp::NextRecalls { after: 0 }).await.is_ok() {} });
+        let other = another(&world).await;
+        is_shut_until_the_target_is_back(&world, &other, ino).await;
+        world.meta.stop();
+    });
+}
+
+/// A connection breaks, and the request is sent again: its first copy may come last.
+#[test]
+fn a_late_copy_of_a_registration_takes_no_lease_away() {
+    simulated(|world| async move {
+        let writer = Client::new(&world.meta, 1);
+        writer.call(MetaOp::Register { in_use: vec![] }).await.unwrap();
+        let ino = written(&world, &writer).await;
+        world.chunks.down.lock().clear();
+        writer.call(MetaOp::Register { in_use: vec![] }).await.unwrap();
+        let other = world.client(2).await;
+        let looks = Call::call(&other, getattr(ino)).await;
+        assert!(!looks.is_done(), "the writer relies on its lease");
+        writer.call(MetaOp::EndSession).await.unwrap();
+        assert_eq!(size(looks.wait().await.unwrap()), WRITTEN);
+    });
+}
