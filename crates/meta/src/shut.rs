@@ -103,11 +103,11 @@ impl MetaService {
                 if self.stopping.is_set() {
                     return;
                 }
-                let settled = match self.is_owned(ino.partition()) {
-                    true => self.settle_note(ino, session).await,
-                    false => Ok(self.is_settled(ino, session)),
-                };
-                if let Err(error) = settled {
+                if !self.is_owned(ino.partition()) {
+                    self.is_settled(ino, session);
+                    continue;
+                }
+                if let Err(error) = self.settle_note(ino, session).await {
                     tracing::debug!(ino = ino.0, %error, "a file is still kept shut");
                     self.shut.some.set();
                 }
