@@ -97,6 +97,11 @@ impl Client {
                 Err(error) if error.errno == Errno::EKEYEXPIRED && rt::monotonic_ns() < until_ns => {
                     rt::sleep(LEASE_REST).await;
                 }
+                // Nothing that a program knows.
+                Err(error) if error.errno == Errno::EKEYEXPIRED => {
+                    let message = "its lease has been ending with the service that granted it";
+                    return Err(Error::new(Errno::ETIMEDOUT, message).hint("repeat the operation"));
+                }
                 done => return done,
             }
         }

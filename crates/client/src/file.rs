@@ -456,11 +456,19 @@ impl Client {
         let chunks = ChunkWrite { path, durable: how.durable, lease: start.lease };
         let written = {
             let _underway = self.patiently(inode.ino, inode.landing.enter(range)).await?;
-            self.write_chunks(inode.ino, layout, offset, write.buf.clone(), chunks).await
+            // It may have waited for others that were under way.
+            inode.content.lock().still(inode.ino, start.era)?;
+            let writing = self.write_chunks(inode.ino, layout, offset, write.buf.clone(), chunks);
+            self.change_in_era(inode, start.era, writing).await
         };
         let mut content = inode.content.lock();
         let still = content.still(inode.ino, start.era);
         if let Err(error) = written {
+            if how.append && still.is_err() && error.errno == Errno::EKEYEXPIRED {
+                // It may be there, and may have been when the service settled the file.
+                write.landed = Some(Landed { offset, layout: layout.clone() });
+                return Err(error);
+            }
             // Some targets may have taken their part. Beside other writers it can't be told from what they write, and stays.
             let alone = content.lease == LeaseMode::Write;
             content.cut_pending |= still.is_ok() && alone && range.end > content.size;

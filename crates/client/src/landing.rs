@@ -4,9 +4,20 @@
 //! waits for its end: else the other's second copy could undo what came after the first had been seen. Writes beside other clients are numbered as
 //! well ([`wire::Number`]), since those don't wait here.
 
+use crate::Client;
+use crate::inode::OpenInode;
+use crate::recall::within;
 use parking_lot::Mutex;
 use rt::sync::Event;
-use types::ByteRange;
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+use types::{ByteRange, Result};
+
+/// How often it is looked whether the lease for a change that takes long is still there.
+const ERA_CHECK: Duration = Duration::from_millis(500);
+/// How long a change is still tried when its lease has ended: with [`ERA_CHECK`] less than the session waits for it.
+const LAST_TRIES: Duration = Duration::from_millis(3_500);
 
 /// What is on its way.
 #[derive(Default)]
@@ -74,6 +85,34 @@ impl Drop for Underway<'_> {
         if awaited {
             self.landing.ended.set();
             self.landing.ended.clear();
+        }
+    }
+}
+
+impl Client {
+    /// Changes chunk files under the lease of an era, which has just been looked at. When it ends meanwhile, the change isn't sent again for longer
+    /// than the session waits before it lets others in: it would come over what they do.
+    ///
+    /// # Errors
+    /// `EKEYEXPIRED`: the era has ended, and the change may have been made or not.
+    pub(crate) async fn change_in_era<T>(
+        &self,
+        inode: &OpenInode,
+        era: u64,
+        change: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let mut change = pin!(change);
+        let mut ended_ns = None;
+        loop {
+            if let Some(done) = within(ERA_CHECK, change.as_mut()).await {
+                return done;
+            }
+            if let Err(ended) = inode.content.lock().still(inode.ino, era) {
+                let since_ns = *ended_ns.get_or_insert_with(rt::monotonic_ns);
+                if rt::monotonic_ns().saturating_sub(since_ns) > LAST_TRIES.as_nanos() as u64 {
+                    return Err(ended);
+                }
+            }
         }
     }
 }

@@ -84,7 +84,8 @@ impl Client {
         let cut = |stripe| StorageOp::Truncate { len: layout::local_len(&layout, stripe, size) };
         {
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
-            self.on_every_stripe(inode.ino, &layout, cut).await?;
+            inode.content.lock().still(inode.ino, era)?;
+            self.change_in_era(inode, era, self.on_every_stripe(inode.ino, &layout, cut)).await?;
         }
         // Who was let in meanwhile may have made the file longer, and knows nothing of this cut: the service has settled it.
         inode.content.lock().still(inode.ino, era)?;
@@ -122,9 +123,11 @@ impl Client {
             if begun_before {
                 // What an earlier, failed move wrote must not show through holes of the content as it is now.
                 let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
-                self.on_every_stripe(inode.ino, &layout, |_| StorageOp::Truncate { len: 0 }).await?;
+                inode.content.lock().still(inode.ino, era)?;
+                let cut = self.on_every_stripe(inode.ino, &layout, |_| StorageOp::Truncate { len: 0 });
+                self.change_in_era(inode, era, cut).await?;
             }
-            self.move_inline(inode, &layout, &inline, info.attr.size).await?;
+            self.move_inline(inode, era, &layout, (&inline, info.attr.size)).await?;
         }
         let mut content = inode.content.lock();
         content.still(inode.ino, era)?;
@@ -133,14 +136,21 @@ impl Client {
     }
 
     /// Copies inline content to the chunks; only then the inline copy goes.
-    async fn move_inline(&self, inode: &OpenInode, layout: &Layout, inline: &Bytes, size: u64) -> Result<()> {
+    async fn move_inline(
+        &self,
+        inode: &OpenInode,
+        era: u64,
+        layout: &Layout,
+        (inline, size): (&Bytes, u64),
+    ) -> Result<()> {
         if !inline.is_empty() {
             let buf = IoBuf::alloc(inline.len());
             buf.copy_from(0, inline);
             // Durable, because the inline copy may be gone from disk before the next sync of the chunks.
             let how = ChunkWrite { path: Path::Cached, durable: true, lease: LeaseMode::Write };
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
-            self.write_chunks(inode.ino, layout, 0, buf, how).await?;
+            inode.content.lock().still(inode.ino, era)?;
+            self.change_in_era(inode, era, self.write_chunks(inode.ino, layout, 0, buf, how)).await?;
         }
         let attr = entry(self.report(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?)?;
         inode.content.lock().size = attr.size;
@@ -216,7 +226,8 @@ impl Client {
         let op = |stripe| StorageOp::Allocate { range: layout::local_range(&layout, stripe, range), how };
         let done = {
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
-            self.on_every_stripe(inode.ino, &layout, op).await
+            inode.content.lock().still(inode.ino, era)?;
+            self.change_in_era(inode, era, self.on_every_stripe(inode.ino, &layout, op)).await
         };
         let mut content = inode.content.lock();
         content.still(inode.ino, era)?;

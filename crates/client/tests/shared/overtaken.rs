@@ -4,7 +4,7 @@ use crate::cluster::{CHUNK, Cluster, Program, RDWR, runs, with_cluster};
 use crate::slow::Cuttable;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use wire::{StorageReply, StorageRequest};
 
@@ -61,7 +61,21 @@ fn a_write_that_lands_late_makes_the_file_longer_all_the_same() {
 /// Others are not let in before it has landed: a record of theirs would lie where it lands.
 #[test]
 fn an_append_that_lands_late_lies_over_nothing() {
-    with_cluster(|cluster| async move {
+    let records = beside_an_append_that_is_held_up(SHORT);
+    assert!(["firstlatebeside", "firstbesidelate"].contains(&&*records), "{records}");
+}
+
+/// Others are let in when a target doesn't answer for long, and then it must not land any more.
+#[test]
+fn an_append_that_is_held_up_for_long_goes_behind_what_others_have_appended() {
+    assert_eq!(beside_an_append_that_is_held_up(LONG), "firstbesidelate");
+}
+
+/// What is in the file at last.
+fn beside_an_append_that_is_held_up(time: Duration) -> String {
+    let found: Arc<Mutex<String>> = Arc::default();
+    let told = found.clone();
+    with_cluster(move |cluster| async move {
         let one = cluster.client().await;
         let (two, way) = cluster.client_to_cut_from_storage().await;
         let file = two.make("f").await;
@@ -75,13 +89,14 @@ fn an_append_that_lands_late_lies_over_nothing() {
             rt::sleep(Duration::from_secs(1)).await;
             beside.append(&theirs, b"beside").await;
         });
-        over_a_restart(&cluster, &way, SHORT, append).await;
+        over_a_restart(&cluster, &way, time, append).await;
         let handle = one.open_named("f", RDWR).await;
         while one.size(handle.ino()).await < (CHUNK + 15) as u64 {
             rt::sleep(Duration::from_millis(10)).await;
         }
         let records = one.bytes(&handle).await.split_off(CHUNK);
-        let records = String::from_utf8_lossy(&records).into_owned();
-        assert!(["firstlatebeside", "firstbesidelate"].contains(&&*records), "{records}");
+        *told.lock().unwrap() = String::from_utf8_lossy(&records).into_owned();
     });
+    let records = found.lock().unwrap().clone();
+    records
 }
