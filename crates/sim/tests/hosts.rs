@@ -57,12 +57,13 @@ fn what_programs_see_of_several_metadata_services_has_an_order() {
     assert!(kills > 0);
 }
 
-/// Several services over the store of management's host, and clients that append to logs beside all else.
+/// Several services over the store of management's host, and clients that append to logs beside all else. Seeds 242 and 280: targets refused a
+/// session that the metadata services took for alive, which gave its leases up without telling what it had written.
 #[test]
 fn what_programs_see_over_the_store_of_another_host_has_an_order() {
     let mixed = HostsOptions { clients: 3, metas: 2, ..HostsOptions::default() };
     let shared = HostsOptions { shared_writes: true, ..mixed };
-    for (options, seeds) in [(mixed, 5..9), (shared, 100..104)] {
+    for (options, seeds) in [(mixed, [5, 6, 242, 280]), (shared, [100, 101, 102, 103])] {
         for seed in seeds {
             run_hosts_seed(seed, options).unwrap_or_else(|violation| panic!("{violation}"));
         }
