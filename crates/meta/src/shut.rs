@@ -105,7 +105,10 @@ impl MetaService {
                 }
                 let settled = match self.is_owned(ino.partition()) {
                     true => self.settle_note(ino, session).await,
-                    false => Ok(self.is_settled(ino, session)),
+                    false => {
+                        self.is_settled(ino, session);
+                        Ok(())
+                    }
                 };
                 if let Err(error) = settled {
                     tracing::debug!(ino = ino.0, %error, "a file is still kept shut");
