@@ -282,8 +282,26 @@ impl Client {
             request.capability = self.capability(request.ino, &request.op).await?;
             match self.storage.call(request.clone(), payload.clone()).await {
                 Err(error) if is_first && self.is_stale_capability(request.ino, &error) => is_first = false,
+                Err(error) if error.errno == Errno::ESTALE && request.number.is_none() => {
+                    self.is_fenced(&error);
+                    return Err(error);
+                }
                 answer => return answer,
             }
+        }
+    }
+
+    /// A target refuses the session: a metadata service has ended it, and may have died before it could say so to anybody else. What was
+    /// written can't be reported any more, and must be settled before the leases are somebody else's: so none is given up, and the
+    /// services end the session for its silence.
+    fn is_fenced(&self, error: &Error) {
+        if self.leaves.load(Ordering::Acquire) || self.is_over() {
+            return;
+        }
+        self.end(error.clone());
+        if let Some(myself) = self.myself.upgrade() {
+            let error = error.clone();
+            rt::spawn(async move { myself.lose_session(error).await });
         }
     }
 

@@ -2,8 +2,8 @@
 
 use crate::grace::stored_sessions;
 use crate::limits::{
-    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, SILENCE_TIME, SWEEP_INTERVAL, TALK_TIME,
-    TELL_TIME, YIELD_TIME, YIELDING_TIME, YIELDING_WORD,
+    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, RETRY_TIME, SILENCE_TIME, SWEEP_INTERVAL,
+    TALK_TIME, TELL_TIME, YIELD_TIME, YIELDING_TIME, YIELDING_WORD,
 };
 use crate::record::StoredSession;
 use crate::service::MetaService;
@@ -283,7 +283,16 @@ impl MetaService {
             "a session is ended: it was not heard of, or didn't give up a lease in time"
         );
         self.fence(id).await;
-        let noted = self.keep_session(id, Some(StoredSession::ended_at(rt::now().secs))).await;
+        let noted = loop {
+            match self.keep_session(id, Some(StoredSession::ended_at(rt::now().secs))).await {
+                // Else it lived on at other services, and the targets refuse it.
+                Err(error) if self.executors.store.engine().is_none() && !self.stopping.is_set() => {
+                    tracing::warn!(session = id.0, %error, "the end of a session is not on record yet");
+                    rt::sleep(RETRY_TIME).await;
+                }
+                noted => break noted,
+            }
+        };
         self.tell_of_end(id);
         if let Err(error) = noted.and(self.wind_up(id).await) {
             tracing::error!(session = id.0, %error, "an ended session could not be settled: sizes of files that it wrote may be wrong");

@@ -57,14 +57,14 @@ fn what_programs_see_of_several_metadata_services_has_an_order() {
     assert!(kills > 0);
 }
 
-/// Several services over the store of management's host, and clients that append to logs beside all else. Seed 4: a record was lost with the
-/// size of a file that could not be learnt when its writer's session ended. (About one seed in twenty of these finds an acknowledged record
-/// lost, or a size behind, of which the cause isn't known yet: 8, and 103 with writes over each other.)
+/// Several services over the store of management's host, and clients that append to logs beside all else. Seeds 242 and 280: targets refused a
+/// session that the metadata services took for alive, which gave its leases up without telling what it had written. (About one seed in a hundred
+/// still finds something of which the cause isn't known: 143 with writes over each other.)
 #[test]
 fn what_programs_see_over_the_store_of_another_host_has_an_order() {
     let mixed = HostsOptions { clients: 3, metas: 2, ..HostsOptions::default() };
     let shared = HostsOptions { shared_writes: true, ..mixed };
-    for (options, seeds) in [(mixed, 4..8), (shared, 100..103)] {
+    for (options, seeds) in [(mixed, [5, 6, 242, 280]), (shared, [100, 101, 102, 103])] {
         for seed in seeds {
             run_hosts_seed(seed, options).unwrap_or_else(|violation| panic!("{violation}"));
         }

@@ -191,3 +191,27 @@ fn a_file_that_is_opened_while_its_lease_is_recalled_stays_in_use() {
     fixture.give_up(1, 1, false);
     assert!(!fixture.table.reclaim(SessionId(2), INO));
 }
+
+#[test]
+fn what_is_passed_on_is_in_the_way_of_the_others() {
+    let mut fixture = Fixture::new();
+    fixture.acquire(1, Write);
+    fixture.make_way(2, Access::Look);
+    let waits_for = fixture.due[0];
+    let keeper = fixture.asker(9);
+    assert!(fixture.table.pass_on(SessionId(1), keeper, INO));
+    assert!(!fixture.table.is_due(&waits_for), "whoever waited for that looks again");
+    assert_eq!((fixture.mode(1), fixture.mode(9)), (None, Some(Write)));
+    fixture.make_way(2, Access::Look);
+    assert_eq!(fixture.due[0].session, SessionId(9));
+    // Again, of somebody who has nothing.
+    assert!(fixture.table.pass_on(SessionId(3), keeper, INO));
+    fixture.table.release(SessionId(9), INO, u64::MAX);
+    // Nothing is taken from others.
+    assert_eq!(fixture.acquire(2, Read), Some(Read));
+    let keeper = fixture.asker(9);
+    assert!(!fixture.table.pass_on(SessionId(1), keeper, INO));
+    fixture.table.release(SessionId(2), INO, u64::MAX);
+    assert!(fixture.table.pass_on(SessionId(1), keeper, INO));
+    assert_eq!(fixture.mode(9), Some(Write));
+}
