@@ -2,8 +2,8 @@
 
 use crate::grace::stored_sessions;
 use crate::limits::{
-    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, RETRY_TIME, SILENCE_TIME, SWEEP_INTERVAL,
-    TALK_TIME, TELL_TIME, YIELD_TIME, YIELDING_TIME, YIELDING_WORD,
+    FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, RETRY_TIME, SILENCE_TIME, STANDSTILL,
+    SWEEP_INTERVAL, TALK_TIME, TELL_TIME, YIELD_TIME, YIELDING_TIME, YIELDING_WORD,
 };
 use crate::record::StoredSession;
 use crate::service::MetaService;
@@ -194,7 +194,7 @@ impl MetaService {
 
     /// Waits until recalls are answered. Sessions that don't answer in time are evicted.
     pub(crate) async fn wait_for_answers(&self, due: Vec<Due>) {
-        let since_ns = rt::monotonic_ns();
+        let mut since_ns = rt::monotonic_ns();
         for due in due {
             while let Some(answered) = self.leases.answer_of(&due) {
                 if self.sessions.find(due.session).is_none() {
@@ -214,7 +214,14 @@ impl MetaService {
                     self.evict(due.session);
                     answered.wait().await;
                 } else {
+                    let looked_ns = rt::monotonic_ns();
                     within(patience, answered.wait()).await;
+                    let now_ns = rt::monotonic_ns();
+                    if now_ns - looked_ns > (patience + STANDSTILL).as_nanos() as u64 {
+                        // It is this service that stood still, and what was said to it meanwhile is still to be heard.
+                        self.sessions.hear_all();
+                        since_ns = now_ns;
+                    }
                 }
             }
         }

@@ -96,6 +96,9 @@ fn services_killed(stage: &Stage) -> TestResult {
 /// A metadata node stands still, or its network lets nothing through one way or both ways, for a moment or until its partitions are others'.
 /// No program learns of it.
 fn metadata_out_of_order(stage: &Stage) -> TestResult {
+    if !stage.full {
+        return skip("--full only: it has passed too few times to be relied on in every build");
+    }
     let shape = Shape { metadata: 2, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "metadata", shape)?;
     let faults = [Fault::Stopped, Fault::Cut, Fault::Deaf, Fault::Mute];
