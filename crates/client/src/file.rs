@@ -522,7 +522,7 @@ impl Client {
         let offset = if how.append { start.size } else { write.offset };
         let fits_inline = inode.content.lock().stays_inline(write.range_at(offset).end);
         if fits_inline {
-            match self.write_inline(inode, offset, write.buf, how.kill_suid_sgid).await {
+            match self.write_inline(inode, start, offset, write).await {
                 // A move to chunks that somebody began and didn't end has to be ended first.
                 Err(error) if error.errno == Errno::ERANGE => {}
                 done => return done.map(|()| Some(false)),
@@ -561,14 +561,20 @@ impl Client {
     async fn write_inline(
         &self,
         inode: &OpenInode,
+        start: Start,
         offset: u64,
-        buf: &IoBuf,
-        kill_suid_sgid: bool,
+        write: &Pending<'_>,
     ) -> Result<()> {
-        let data = Bytes::copy_from_slice(buf.as_slice());
-        let op = MetaOp::WriteInline { ino: inode.ino, offset, data: data.clone(), kill_suid_sgid };
+        let WriteHow { kill_suid_sgid, append: at_end, .. } = write.how;
+        let (ino, data) = (inode.ino, Bytes::copy_from_slice(write.buf.as_slice()));
+        // Another service may carry it out than the one that granted the lease, and others may have appended before.
+        let op = MetaOp::WriteInline { ino, offset, data: data.clone(), kill_suid_sgid, at_end };
         let attr = entry(self.report(op).await?)?;
         let mut content = inode.content.lock();
+        if content.still(ino, start.era).is_err() {
+            // It is done, and what is known now is of after it, or will be asked for.
+            return Ok(());
+        }
         let old = content.inline.take().unwrap_or_default();
         content.inline = Some(laid_over(old, offset as usize, data));
         content.size = attr.size;

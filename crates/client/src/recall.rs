@@ -195,7 +195,7 @@ impl Client {
         match error.errno {
             _ if self.over().is_some() || service.is_gone() => {}
             // The end that was asked for is told here first.
-            Errno::ESTALE if self.leaves.load(Ordering::Acquire) => rt::sleep(RETRY).await,
+            Errno::ESTALE | Errno::ENOTCONN if self.leaves.load(Ordering::Acquire) => rt::sleep(RETRY).await,
             Errno::ESTALE => self.lose_session(error).await,
             Errno::ENOTCONN if is_forgotten(service) => self.lose_session(error).await,
             Errno::ENOTCONN => {

@@ -23,7 +23,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
-use wire::{MetaOp, MetaReply, PartitionsRequest, StorageOp, Yield};
+use wire::{MetaOp, MetaReply, MetaRequest, PartitionsRequest, StorageOp, Yield};
 
 /// Where a request comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -258,6 +258,20 @@ impl MetaService {
             true => word_holds_ns.min(since_ns + YIELDING_TIME.as_nanos() as u64),
             false => word_holds_ns,
         }
+    }
+
+    /// Whether a session ends itself that this service doesn't know: since it did so before and the answer was lost, or since the service was started
+    /// anew. It needn't register for that.
+    ///
+    /// # Errors
+    /// `ESTALE` for one that was evicted: what it wrote last may not be what it thinks.
+    pub(crate) fn is_farewell_of_unknown(&self, request: &MetaRequest) -> Result<bool> {
+        let id = request.session;
+        if !matches!(request.op, MetaOp::EndSession) || id == SessionId(0) {
+            return Ok(false);
+        }
+        self.sessions.check_id(id)?;
+        Ok(self.sessions.find(id).is_none())
     }
 
     /// Ends a session as it asks for it. Goes on when the caller is dropped: a session that is half ended would be in the way for ever.

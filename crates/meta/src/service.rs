@@ -188,6 +188,9 @@ impl MetaService {
             return self.reclaim_locks(request.session, locks).await.map(|()| MetaReply::Unit.into());
         }
         let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
+        if self.is_farewell_of_unknown(&request)? {
+            return self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit.into());
+        }
         let session = self.session_of(request.session, asks)?;
         holder.map_or(Ok(()), |holder| self.check_holder(&session, holder))?;
         if session.is_remote() {

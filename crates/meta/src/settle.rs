@@ -91,7 +91,8 @@ impl MetaService {
         let known = self.sessions.find(session);
         known.iter().for_each(|session| _ = session.end());
         let recovery = self.wind_up(session).await?;
-        if known.is_some_and(|session| session.is_remote()) {
+        // One of before the start of this service may be on record, too.
+        if known.is_none_or(|session| session.is_remote()) {
             self.keep_session(session, None).await?;
         }
         self.sessions.remove(session);

@@ -68,6 +68,7 @@ impl Place {
                 offset: below(10) as u64,
                 data: bytes(self.name()),
                 kill_suid_sgid: false,
+                at_end: false,
             },
         }
     }

@@ -114,13 +114,15 @@ pub enum MetaOp {
     MayOpen { ino: InodeId, wanted: u32 },
     /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any more: the client then
     /// moves it to chunks (`BeginWrite`, write the content to its chunks, `DropInline`). Truncated inline files are
-    /// changed by `Truncate`.
-    WriteInline { ino: InodeId, offset: u64, data: Bytes, kill_suid_sgid: bool },
+    /// changed by `Truncate`. `at_end`: only if the file ends at `offset`, as it did under the lease of who asks; else `EKEYEXPIRED`, since that lease has
+    /// ended and others have written there.
+    WriteInline { ino: InodeId, offset: u64, data: Bytes, kill_suid_sgid: bool, at_end: bool },
     /// Durably notes that this session changes the file's chunks, choosing its layout when it has none yet: `File`.
     /// Until the matching `EndWrite`, size and mtime are the client's to know; if the session dies they are settled from
     /// the chunk files.
     BeginWrite { ino: InodeId },
-    /// The content is in the chunks now; the inline copy goes: `Attr`, with a `Write` lease.
+    /// The content is in the chunks now; the inline copy goes: `Attr`, with a `Write` lease. `EKEYEXPIRED` when the session isn't changing the chunks any
+    /// more: what it had written there was settled meanwhile, in favour of the inline copy.
     DropInline { ino: InodeId, size: u64, mtime: Timestamp },
     /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began: `Attr`.
     /// Never shrinks a file by itself: the caller knows the exact size.

@@ -189,6 +189,8 @@ pub(crate) struct WriteInlineFields {
     pub data: Bytes,
     #[prost(bool, tag = "4")]
     pub kill_suid_sgid: bool,
+    #[prost(bool, tag = "5")]
+    pub at_end: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -139,9 +139,9 @@ impl From<&MetaOp> for OpFields {
             &MetaOp::Open { ino, wish } => {
                 OpFields::Open(OpenFields { ino: ino.0, wish: wish.map(Numbered::number) })
             }
-            &MetaOp::WriteInline { ino, offset, ref data, kill_suid_sgid } => {
-                let data = data.clone();
-                OpFields::WriteInline(WriteInlineFields { ino: ino.0, offset, data, kill_suid_sgid })
+            &MetaOp::WriteInline { ino, offset, ref data, kill_suid_sgid, at_end } => {
+                let (ino, data) = (ino.0, data.clone());
+                OpFields::WriteInline(WriteInlineFields { ino, offset, data, kill_suid_sgid, at_end })
             }
             MetaOp::BeginWrite { ino } => OpFields::BeginWrite(InodeFields::of(ino)),
             &MetaOp::DropInline { ino, size, mtime } => {
@@ -263,8 +263,8 @@ impl TryFrom<OpFields> for MetaOp {
                 MetaOp::Open { ino: InodeId(f.ino), wish: f.wish.map(LeaseMode::take).transpose()? }
             }
             OpFields::WriteInline(f) => {
-                let (offset, data, kill_suid_sgid) = (f.offset, f.data, f.kill_suid_sgid);
-                MetaOp::WriteInline { ino: InodeId(f.ino), offset, data, kill_suid_sgid }
+                let (offset, data, kill_suid_sgid, at_end) = (f.offset, f.data, f.kill_suid_sgid, f.at_end);
+                MetaOp::WriteInline { ino: InodeId(f.ino), offset, data, kill_suid_sgid, at_end }
             }
             OpFields::BeginWrite(f) => MetaOp::BeginWrite { ino: InodeId(f.ino) },
             OpFields::DropInline(f) => {

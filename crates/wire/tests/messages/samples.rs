@@ -191,7 +191,7 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::ListXattr { ino },
         MetaOp::RemoveXattr { ino, name },
         MetaOp::Open { ino, wish: Some(LeaseMode::Write) },
-        MetaOp::WriteInline { ino, offset: 512, data: value, kill_suid_sgid: true },
+        MetaOp::WriteInline { ino, offset: 512, data: value, kill_suid_sgid: true, at_end: false },
         MetaOp::BeginWrite { ino },
         MetaOp::DropInline { ino, size: 4097, mtime: TIME },
         MetaOp::EndWrite {

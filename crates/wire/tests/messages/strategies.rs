@@ -130,7 +130,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         ListXattr { ino: ino() },
         RemoveXattr { ino: ino(), name: name() },
         Open { ino: ino(), wish: of(mode()) },
-        WriteInline { ino: ino(), offset: u64s(), data: name(), kill_suid_sgid: flag() },
+        WriteInline { ino: ino(), offset: u64s(), data: name(), kill_suid_sgid: flag(), at_end: flag() },
         BeginWrite { ino: ino() },
         DropInline { ino: ino(), size: u64s(), mtime: time() },
         EndWrite {
