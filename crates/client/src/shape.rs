@@ -207,7 +207,13 @@ impl Client {
             return Ok(());
         }
         let data = Bytes::from(vec![0; range.len() as usize]);
-        let op = MetaOp::WriteInline { ino: inode.ino, offset: range.start, data, kill_suid_sgid: false, at_end: false };
+        let op = MetaOp::WriteInline {
+            ino: inode.ino,
+            offset: range.start,
+            data,
+            kill_suid_sgid: false,
+            at_end: false,
+        };
         self.report(op).await?;
         // What is inline now is asked for again.
         let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?.reply)?;

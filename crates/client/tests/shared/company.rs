@@ -93,10 +93,10 @@ impl Company {
         let processes = self.processes.clone();
         let connect = Box::new(move |to: &Node| Channel::in_process(processes.lock()[&to.id].clone()));
         let cut_off = self.cut_off.clone();
-        let serves = Box::new(move || *cut_off.lock() != Some(node));
+        let term = Box::new(move || (*cut_off.lock() != Some(node)).then_some(0));
         let map: MapHandle = Arc::new(RwLock::new(self.map.read().unwrap().clone()));
         self.known.borrow_mut().insert(node, map.clone());
-        let neighbours = Neighbourhood { connect, serves };
+        let neighbours = Neighbourhood { connect, term };
         let meta = MetaService::in_company(writer, options, map, direct, neighbours);
         rt::spawn(meta.clone().background());
         rt::spawn(meta.clone().follow_assignment());

@@ -47,7 +47,13 @@ fn content_moves_from_inline_to_chunks() {
     let file = world.create(ROOT, "file");
     let early = MetaOp::DropInline { ino: file, size: 1, mtime: Timestamp::default() };
     assert_eq!(world.run(early).unwrap_err(), Errno::EINVAL);
-    let write = MetaOp::WriteInline { ino: file, offset: 0, data: bytes("head"), kill_suid_sgid: false, at_end: false };
+    let write = MetaOp::WriteInline {
+        ino: file,
+        offset: 0,
+        data: bytes("head"),
+        kill_suid_sgid: false,
+        at_end: false,
+    };
     world.run(write.clone()).unwrap();
     let info = world.file(MetaOp::BeginWrite { ino: file }).unwrap();
     assert_eq!(info.inline, Some(bytes("head")));

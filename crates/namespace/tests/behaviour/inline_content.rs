@@ -10,7 +10,8 @@ const LIMIT: u64 = 4096;
 
 fn write(world: &mut World, ino: InodeId, offset: u64, data: &[u8]) -> Result<u64, Errno> {
     let data = Bytes::copy_from_slice(data);
-    let attr = world.attr_of(MetaOp::WriteInline { ino, offset, data, kill_suid_sgid: false, at_end: false })?;
+    let attr =
+        world.attr_of(MetaOp::WriteInline { ino, offset, data, kill_suid_sgid: false, at_end: false })?;
     Ok(attr.size)
 }
 
