@@ -13,6 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use storage::StorageService;
@@ -36,6 +37,8 @@ pub(crate) struct Company {
     known: RefCell<BTreeMap<NodeId, MapHandle>>,
     /// A service that management can't be reached from: it doesn't learn of maps, and nobody counts on it.
     cut_off: Arc<Mutex<Option<NodeId>>>,
+    /// How often a node was counted on again.
+    seen_again: Arc<AtomicU64>,
     storage: Arc<StorageService>,
     processes: Processes,
     sessions: Cell<u64>,
@@ -74,6 +77,7 @@ impl Company {
             storage: Arc::new(StorageService::new(stores)),
             known: RefCell::default(),
             cut_off: Arc::default(),
+            seen_again: Arc::default(),
             processes: Processes::default(),
             sessions: Cell::new(0),
         };
@@ -92,8 +96,9 @@ impl Company {
         let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
         let processes = self.processes.clone();
         let connect = Box::new(move |to: &Node| Channel::in_process(processes.lock()[&to.id].clone()));
-        let cut_off = self.cut_off.clone();
-        let term = Box::new(move || (*cut_off.lock() != Some(node)).then_some(0));
+        let (cut_off, seen_again) = (self.cut_off.clone(), self.seen_again.clone());
+        let term =
+            Box::new(move || (*cut_off.lock() != Some(node)).then(|| seen_again.load(Ordering::Relaxed)));
         let map: MapHandle = Arc::new(RwLock::new(self.map.read().unwrap().clone()));
         self.known.borrow_mut().insert(node, map.clone());
         let neighbours = Neighbourhood { connect, term };
@@ -121,6 +126,16 @@ impl Company {
     pub(crate) fn lose_sight_of(&self, node: NodeId) {
         *self.cut_off.lock() = Some(node);
         self.take_for_dead(node);
+    }
+
+    /// Management has word of the node again that it had lost sight of, and gives it all partitions in the same moment.
+    pub(crate) fn sees_again(&self, node: NodeId) {
+        *self.cut_off.lock() = None;
+        self.seen_again.fetch_add(1, Ordering::Relaxed);
+        self.change_map(|map| {
+            map.nodes.iter_mut().for_each(|node| node.state = NodeState::Online);
+            map.partitions.iter_mut().for_each(|owner| *owner = node);
+        });
     }
 
     /// Gives partitions to a node, as far as the services are told.

@@ -212,6 +212,9 @@ impl Honest {
         let size = self.state.lock().unreported.get(&ino).copied();
         if let Some(size) = size {
             let (blocks, mtime) = (0, None);
+            if let Err(error) = self.send(MetaOp::BeginWrite { ino }).await {
+                assert_eq!(error.errno, Errno::ESTALE, "a file can only be gone");
+            }
             let op = MetaOp::EndWrite { ino, size, blocks, mtime, done: false, kill_suid_sgid: false };
             match self.send(op).await {
                 Ok(_) => {}

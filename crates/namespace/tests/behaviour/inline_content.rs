@@ -24,6 +24,22 @@ fn content(world: &mut World, ino: InodeId) -> Vec<u8> {
 }
 
 #[test]
+fn what_is_to_be_appended_goes_to_the_end_or_nowhere() {
+    let mut world = World::new(Holding::All);
+    let ino = world.create(ROOT, "file");
+    let append = |offset: u64, data: &'static str| {
+        let data = bytes(data);
+        MetaOp::WriteInline { ino, offset, data, kill_suid_sgid: false, at_end: true }
+    };
+    world.run(append(0, "one")).unwrap();
+    // Somebody else has appended meanwhile.
+    assert_eq!(world.run(append(0, "two")).unwrap_err(), Errno::EKEYEXPIRED);
+    assert_eq!(world.run(append(9, "two")).unwrap_err(), Errno::EKEYEXPIRED);
+    world.run(append(3, "two")).unwrap();
+    assert_eq!(content(&mut world, ino), b"onetwo");
+}
+
+#[test]
 fn a_gap_reads_as_zeros() {
     let mut world = World::new(Holding::All);
     let file = world.create(ROOT, "file");
