@@ -6,6 +6,7 @@ mod faults;
 mod fsck;
 mod hang;
 mod kills;
+mod load;
 mod tests;
 mod twice;
 

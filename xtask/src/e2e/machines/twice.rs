@@ -224,14 +224,13 @@ fn pjdfstest(stage: &Stage) -> TestResult {
 fn fsx(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "fsx", 2, 2)?;
     let folders = cluster.shared_folder("fsx")?;
-    let rounds = if stage.full { 8 } else { 1 };
     let operations = if stage.full { 100_000 } else { 2_000 };
-    for round in 0..rounds {
+    for round in stage.rounds((1, suites::FSX_SEEDS.len() as u64)) {
         let running: Vec<_> = folders
             .iter()
             .enumerate()
             .map(|(mount, folder)| {
-                let seed = suites::FSX_SEEDS[(round + mount) % suites::FSX_SEEDS.len()];
+                let seed = suites::FSX_SEEDS[(round as usize + mount) % suites::FSX_SEEDS.len()];
                 suites::fsx_command(stage, &folder.join(format!("file-{round}-{mount}")), seed, operations)
             })
             .collect::<TestResult<Vec<_>>>()?
