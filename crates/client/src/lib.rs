@@ -30,6 +30,7 @@ mod inode;
 mod landing;
 mod lease;
 mod lock;
+mod missed;
 mod names;
 mod numbers;
 mod patience;
@@ -123,6 +124,7 @@ pub struct Client {
     leases: Leases,
     directories: Directories,
     complete: CompleteDirectories,
+    missed: missed::Missed,
     recalls: Recalls,
     held_locks: held::HeldLocks,
     undos: lock::Undos,
@@ -153,6 +155,7 @@ impl Client {
             leases: Leases::new(options.alone),
             directories: Directories::default(),
             complete: CompleteDirectories::default(),
+            missed: missed::Missed::default(),
             recalls: Recalls::default(),
             held_locks: held::HeldLocks::default(),
             undos: lock::Undos::default(),

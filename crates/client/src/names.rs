@@ -2,6 +2,7 @@
 
 use crate::access::Need;
 use crate::lease::{Answer, Asked};
+use crate::missed::MOMENT;
 use crate::{Client, entry, unexpected};
 use bytes::Bytes;
 use std::ops::Deref;
@@ -65,13 +66,22 @@ impl Client {
             {
                 Ok(Answer { reply: MetaReply::Elsewhere { ino, .. }, asked }) => {
                     let last = turn >= MAX_SEARCHES;
-                    if let Some(known) = self.found_elsewhere(asked, parent, ino, last).await? {
+                    if let Some(known) = self.found_elsewhere(asked, parent, ino, last).await?
+                        && self.is_kept(credentials, &known, last).await?
+                    {
                         return Ok(Found::Known(known));
                     }
                 }
                 Ok(answer) => {
+                    let last = turn >= MAX_SEARCHES;
                     let known = self.referenced(parent, answer)?;
-                    return Ok(Found::Known(self.current(reports, known).await?));
+                    match self.current(reports, known).await {
+                        Ok(known) if self.is_kept(credentials, &known, last).await? => {
+                            return Ok(Found::Known(known));
+                        }
+                        Ok(_) => {}
+                        Err(error) => self.unless_gone(known.ino, error, last)?,
+                    }
                 }
                 Err(error) if error.errno == Errno::ENOENT => {
                     return Ok(Found::Absent { trusted: self.leases.may_be_kept(asked, parent) });
@@ -101,6 +111,44 @@ impl Client {
             Err(error) if error.errno == Errno::ESTALE && !last && !self.is_over() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// A program was told by `ESTALE` that something is gone. If it comes again by the name, what it finds stays until it gets there.
+    pub fn note_missed(&self, credentials: Credentials) {
+        if !self.leases.is_alone() {
+            self.missed.note(credentials.pid, rt::monotonic_ns());
+        }
+    }
+
+    /// Keeps a file in use for a moment that was found for a program that came too late for the one before. False when it is gone: the kernel's
+    /// reference is then taken back.
+    async fn is_kept(&self, credentials: Credentials, known: &Known, last: bool) -> Result<bool> {
+        let Some(myself) = self.myself.upgrade() else { return Ok(true) };
+        if known.kind() != FileKind::Regular || !self.missed.has(credentials.pid, rt::monotonic_ns) {
+            return Ok(true);
+        }
+        let inode = self.inodes.acquire(known.ino);
+        let held = self.hold(&inode, Need::Look).await;
+        match held {
+            Ok(()) => {
+                rt::spawn(async move {
+                    rt::sleep(MOMENT).await;
+                    myself.end_use(&inode).await;
+                });
+                Ok(true)
+            }
+            Err(error) => {
+                self.end_use(&inode).await;
+                self.unless_gone(known.ino, error, last).map(|()| false)
+            }
+        }
+    }
+
+    /// Takes the kernel's reference back to what was just found and can't be shown, and passes the error on unless it says that the inode is
+    /// gone and the name may be looked up again.
+    fn unless_gone(&self, ino: InodeId, error: types::Error, last: bool) -> Result<()> {
+        self.inodes.forget(ino, 1);
+        if error.errno == Errno::ESTALE && !last && !self.is_over() { Ok(()) } else { Err(error) }
     }
 
     /// Drops kernel references. Any thread may call it; it doesn't wait.

@@ -82,7 +82,9 @@ impl Outcome {
         Some(Outcome {
             calls: json["calls"].as_u64()?,
             errors: errors.collect::<Option<_>>()?,
-            first_errors: first_errors.map(|told| told.as_str().map(str::to_string)).collect::<Option<_>>()?,
+            first_errors: first_errors
+                .map(|told| told.as_str().map(str::to_string))
+                .collect::<Option<_>>()?,
             stuck: json["stuck"].as_u64()?,
         })
     }
