@@ -212,6 +212,7 @@ impl Client {
         flags: u32,
     ) -> Result<(Known, Arc<Handle>)> {
         const O_EXCL: u32 = 0o200;
+        let _made = self.making.begin(parent, |ino| self.inodes.let_go(ino));
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
         // What is made to be written is written soon.
         let wish = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);

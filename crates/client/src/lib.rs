@@ -30,6 +30,7 @@ mod inode;
 mod landing;
 mod lease;
 mod lock;
+mod making;
 mod missed;
 mod names;
 mod numbers;
@@ -124,6 +125,7 @@ pub struct Client {
     leases: Leases,
     directories: Directories,
     complete: CompleteDirectories,
+    making: making::Making,
     missed: missed::Missed,
     recalls: Recalls,
     held_locks: held::HeldLocks,
@@ -155,6 +157,7 @@ impl Client {
             leases: Leases::new(options.alone),
             directories: Directories::default(),
             complete: CompleteDirectories::default(),
+            making: making::Making::default(),
             missed: missed::Missed::default(),
             recalls: Recalls::default(),
             held_locks: held::HeldLocks::default(),

@@ -231,7 +231,9 @@ impl Client {
             }
             self.report_and_unload(inode, terms.kept).await;
         }
-        let in_use = self.inodes.usage(ino) == Usage::Open;
+        // Said before it is looked whether the inode is open: what is made in between is so already.
+        let is_spared = self.making.may_have(ino);
+        let in_use = is_spared || self.inodes.usage(ino) == Usage::Open;
         self.send_yield(service, Yield { number: recall.number, ino, in_use }).await;
         self.recalls.answered(*place);
         if in_use {
@@ -241,7 +243,8 @@ impl Client {
         if let Some(inode) = &inode {
             inode.fills.open();
         }
-        if self.inodes.usage(ino) != Usage::Open {
+        // What is spared is let go when it is known what was made.
+        if !is_spared && self.inodes.usage(ino) != Usage::Open {
             self.inodes.let_go(ino);
         }
     }

@@ -1,7 +1,9 @@
 //! Names that one client makes, moves and removes.
 
-use crate::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster};
+use crate::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
 use client::Found;
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, InodeId};
@@ -65,6 +67,9 @@ fn a_file_that_another_deletes_stays_while_it_is_open_and_its_space_comes_back_a
     });
 }
 
+/// `O_EXCL`.
+const EXCL: u32 = 0o200;
+
 /// Another file takes the place of `f`, whose content begins with this byte.
 async fn replace(client: &Arc<client::Client>, byte: u8) {
     let (_, file) = client.create(ROOT, InodeId::ROOT, b"beside", 0o100_644, 0, RDWR).await.unwrap();
@@ -101,4 +106,44 @@ fn a_file_that_is_replaced_between_search_and_open_is_there_the_second_time() {
             assert_eq!(store.stat(second).await.unwrap().len, 0);
         }
     });
+}
+
+#[test]
+fn a_file_that_is_removed_as_soon_as_it_is_seen_was_made_once() {
+    for seed in 1..20 {
+        with_cluster_of_seed(seed, move |cluster| async move {
+            let [one, two] = cluster.clients().await;
+            let done = Rc::new(Cell::new(false));
+            let (remover, over) = (two.clone(), done.clone());
+            rt::spawn(async move {
+                while !over.get() {
+                    drop(remover.unlink(ROOT, InodeId::ROOT, b"f").await);
+                }
+            });
+            let mut made = Vec::new();
+            for _ in 0..100 {
+                let flags = RDWR | EXCL;
+                match one.create(ROOT, InodeId::ROOT, b"f", 0o100_644, 0, flags).await {
+                    Ok((_, file)) => {
+                        one.put(&file, 0, 100, b'x').await;
+                        assert_eq!(runs(&one.bytes(&file).await), [(b'x', 100)]);
+                        made.push(file.ino());
+                        one.release(file).await;
+                        one.forget(*made.last().unwrap(), 1);
+                    }
+                    Err(error) => {
+                        assert_eq!(error.errno, Errno::EEXIST, "seed {seed}: {error}");
+                        rt::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            }
+            assert!(made.len() > 10, "seed {seed}: {} files were made", made.len());
+            // Nothing stays behind of them.
+            rt::sleep(Duration::from_secs(10)).await;
+            done.set(true);
+            for ino in made {
+                assert_eq!(two.getattr(ino).await.unwrap_err().errno, Errno::ESTALE, "seed {seed}");
+            }
+        });
+    }
 }
