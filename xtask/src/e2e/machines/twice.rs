@@ -10,6 +10,7 @@ use crate::process;
 use crate::sys;
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -100,7 +101,8 @@ struct Seen {
     born: Option<(i64, u32)>,
     attributes: Vec<(String, Vec<u8>)>,
     target: Option<PathBuf>,
-    content: Option<Vec<u8>>,
+    /// Its length as far as it is compared, and a hash of that.
+    content: Option<(usize, u64)>,
 }
 
 /// Everything below a folder, the folder, too.
@@ -133,7 +135,10 @@ fn see(path: &Path, meta: &Metadata) -> io::Result<Seen> {
     let value = |name: String| sys::get_xattr(path, &name).map(|value| (name, value));
     let content = |path| {
         let mut bytes = Vec::new();
-        File::open(path)?.take(COMPARED_BYTES).read_to_end(&mut bytes).map(|_| bytes)
+        File::open(path)?.take(COMPARED_BYTES).read_to_end(&mut bytes)?;
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        io::Result::Ok((bytes.len(), hasher.finish()))
     };
     Ok(Seen {
         inode: meta.ino(),
