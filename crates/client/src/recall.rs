@@ -285,8 +285,8 @@ impl Client {
         }
         let mut content = inode.content.lock();
         match kept {
+            Some(LeaseMode::Permissions) | None => content.unload(),
             Some(mode) => content.lease = mode,
-            None => content.unload(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! A mount from its beginning to its end.
 
 use crate::abi::{self, InHeader, InitIn, OutHeader, bytes_of};
+use crate::callers::Callers;
 use crate::dispatch::OpenFile;
 use crate::handles::Handles;
 use crate::init::{Agreement, Handshake, negotiate};
@@ -78,6 +79,7 @@ pub(crate) struct Shared {
     pub(crate) handles: Handles<OpenFile>,
     pub(crate) interrupts: Interrupts,
     pub(crate) holders: Holders,
+    pub(crate) callers: Callers,
     pub(crate) stats: Stats,
     /// There are other clients.
     pub(crate) is_shared: bool,
@@ -120,6 +122,7 @@ impl Session {
             handles: Handles::default(),
             interrupts: Interrupts::default(),
             holders: Holders::default(),
+            callers: Callers::default(),
             stats: Stats::new(transport::cores(agreement.over_uring())),
             is_shared,
             notifier: Notifier::default(),

@@ -79,6 +79,11 @@ impl Leases {
         self.on(ino, |table| table.offer(asker, ino))
     }
 
+    /// As [`LeaseTable::offer_directory`].
+    pub fn offer_directory(&self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+        self.on(ino, |table| table.offer_directory(asker, ino))
+    }
+
     /// As [`LeaseTable::acquire`].
     pub fn acquire(
         &self,
@@ -101,6 +106,18 @@ impl Leases {
     ) {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
         self.on(ino, |table| table.make_way(asker, ino, access, &mut send, due));
+    }
+
+    /// As [`LeaseTable::make_way_for_names`].
+    pub fn make_way_for_names(
+        &self,
+        sessions: &Sessions,
+        asker: Asker,
+        ino: InodeId,
+        due: &mut Vec<Due>,
+    ) {
+        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
+        self.on(ino, |table| table.make_way_for_names(asker, ino, &mut send, due));
     }
 
     /// As [`LeaseTable::is_written_elsewhere`].

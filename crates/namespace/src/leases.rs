@@ -2,8 +2,9 @@
 //!
 //! A [`LeaseTable`] decides; the caller numbers recalls, carries them to the sessions and waits for their yields.
 //!
-//! - `Read` goes with `Read`, `Shared` with `Shared`, and nothing else of two sessions on one inode. What one session holds is one
-//!   mode, the strongest that it needs.
+//! - `Read` and `Permissions` go with each other, `Shared` with `Shared`, and nothing else of two sessions on one inode. What one session holds
+//!   is one mode, the strongest that it needs.
+//! - Who adds or removes names in a directory leaves `Permissions` there to the others.
 //! - A recall leaves its lease held until it is answered: by a yield, a release or the end of the session. One that asks for more replaces
 //!   an unanswered one.
 //! - While a recall is unanswered, nothing is granted on its inode but what goes with what the recall leaves.
@@ -142,8 +143,18 @@ impl LeaseTable {
     /// Grants `Read` unasked where that disturbs nobody. Returns what the session holds and may rely on: nothing while it is to give it up, and
     /// `Shared` is nothing to rely on.
     pub fn offer(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+        self.offer_or(asker, ino, None)
+    }
+
+    /// The same of a directory. While it cools down, `Permissions` is granted: those who change its names leave that alone.
+    pub fn offer_directory(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+        self.offer_or(asker, ino, Some(LeaseMode::Permissions))
+    }
+
+    fn offer_or(&mut self, asker: Asker, ino: InodeId, while_cooling: Option<LeaseMode>) -> Option<LeaseMode> {
         self.cool_down(asker.now_ns);
         let room = self.has_room(asker.session);
+        let mut offered = LeaseMode::Read;
         match self.inodes.get_mut(&ino) {
             Some(entry) => {
                 if entry.is_pending() {
@@ -152,21 +163,27 @@ impl LeaseTable {
                 if let Some(own) = entry.holder(asker.session)
                     && let Some(mode) = own.mode
                 {
-                    if mode == LeaseMode::Shared {
-                        return None;
+                    match mode {
+                        LeaseMode::Shared => return None,
+                        LeaseMode::Read | LeaseMode::Write => {
+                            own.granted_at = asker.recalls;
+                            return Some(mode);
+                        }
+                        LeaseMode::Permissions => {}
                     }
-                    own.granted_at = asker.recalls;
-                    return Some(mode);
                 }
                 let shared = entry.others(asker.session).any(|other| !other.allows(LeaseMode::Read));
-                if shared || entry.recalled_ns.is_some() || entry.doomed {
+                if shared || entry.doomed {
                     return None;
+                }
+                if entry.recalled_ns.is_some() {
+                    offered = while_cooling?;
                 }
             }
             None if !room => return None,
             None => {}
         }
-        self.hold(asker, ino, LeaseMode::Read)
+        self.hold(asker, ino, offered)
     }
 
     /// Asks for a lease. What is in the way is recalled, and what has to be waited for is added to `due`: then nothing is granted, and the
@@ -224,9 +241,25 @@ impl LeaseTable {
         send: Send<'_>,
         due: &mut Vec<Due>,
     ) {
+        self.clear(asker, ino, |held| in_the_way(held, access), send, due);
+    }
+
+    /// The same for a command that adds or removes names of a directory, and changes nothing else of it but times, size and links.
+    pub fn make_way_for_names(&mut self, asker: Asker, ino: InodeId, send: Send<'_>, due: &mut Vec<Due>) {
+        self.clear(asker, ino, in_the_way_of_names, send, due);
+    }
+
+    fn clear(
+        &mut self,
+        asker: Asker,
+        ino: InodeId,
+        obstacle: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,
+        send: Send<'_>,
+        due: &mut Vec<Due>,
+    ) {
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
         let before = due.len();
-        entry.make_way((asker.session, ino), |held| in_the_way(held, access), send, due);
+        entry.make_way((asker.session, ino), obstacle, send, due);
         if due.len() > before {
             self.note_recall(ino, asker.now_ns);
         }
@@ -461,7 +494,7 @@ impl Holder {
 
     /// Whether another session may hold `mode` meanwhile.
     fn allows(&self, mode: LeaseMode) -> bool {
-        self.mode.is_none_or(|held| held == mode && mode != LeaseMode::Write)
+        self.mode.is_none_or(|held| in_the_way_of(held, mode).is_none())
     }
 }
 
@@ -510,8 +543,9 @@ impl Entry {
 /// The mode that covers both.
 fn joined(held: Option<LeaseMode>, wish: LeaseMode) -> LeaseMode {
     match held {
-        Some(held) if held != wish => LeaseMode::Write,
-        _ => wish,
+        None | Some(LeaseMode::Permissions) => wish,
+        Some(held) if held == wish || wish == LeaseMode::Permissions => held,
+        Some(_) => LeaseMode::Write,
     }
 }
 
@@ -525,11 +559,21 @@ fn in_the_way(held: LeaseMode, access: Access) -> Option<Option<LeaseMode>> {
     }
 }
 
+/// The same of a command that changes only names.
+fn in_the_way_of_names(held: LeaseMode) -> Option<Option<LeaseMode>> {
+    match held {
+        LeaseMode::Permissions => None,
+        LeaseMode::Read => Some(Some(LeaseMode::Permissions)),
+        LeaseMode::Shared | LeaseMode::Write => Some(None),
+    }
+}
+
 /// What may be kept of a lease in the way of another; `None` for one that isn't.
 fn in_the_way_of(held: LeaseMode, wanted: LeaseMode) -> Option<Option<LeaseMode>> {
+    use LeaseMode::{Permissions, Read, Shared, Write};
     match (wanted, held) {
-        (LeaseMode::Read, LeaseMode::Read) | (LeaseMode::Shared, LeaseMode::Shared) => None,
-        (LeaseMode::Read | LeaseMode::Shared, LeaseMode::Write) => Some(Some(wanted)),
+        (Read | Permissions, Read | Permissions) | (Shared, Shared) => None,
+        (Read | Shared, Write) => Some(Some(wanted)),
         _ => Some(None),
     }
 }

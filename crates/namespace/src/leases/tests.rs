@@ -1,5 +1,5 @@
 use super::*;
-use LeaseMode::{Read, Shared, Write};
+use LeaseMode::{Permissions, Read, Shared, Write};
 
 mod against_a_model;
 
@@ -48,6 +48,17 @@ impl Fixture {
         };
         self.due.clear();
         self.table.make_way(asker, INO, access, &mut send, &mut self.due);
+    }
+
+    fn make_way_for_names(&mut self, session: u64) {
+        let asker = self.asker(session);
+        let sent = &mut self.sent;
+        let mut send = |session: SessionId, _, keep| {
+            sent.push((session.0, keep));
+            sent.len() as u64
+        };
+        self.due.clear();
+        self.table.make_way_for_names(asker, INO, &mut send, &mut self.due);
     }
 
     fn give_up(&mut self, session: u64, number: usize, in_use: bool) {
@@ -152,6 +163,53 @@ fn a_recalled_inode_cools_down() {
     fixture.make_way(1, Access::Change);
     fixture.give_up(2, 2, false);
     assert_eq!(fixture.acquire(1, Read), Some(Read));
+}
+
+#[test]
+fn those_who_fill_a_directory_leave_its_permissions_to_each_other() {
+    let mut fixture = Fixture::new();
+    let offer = |fixture: &mut Fixture, session| {
+        let asker = fixture.asker(session);
+        fixture.table.offer_directory(asker, INO)
+    };
+    assert_eq!(offer(&mut fixture, 1), Some(Read));
+    fixture.make_way_for_names(2);
+    assert_eq!(fixture.sent, [(1, Some(Permissions))]);
+    fixture.give_up(1, 1, false);
+    fixture.make_way_for_names(2);
+    assert_eq!((fixture.due.len(), fixture.mode(1)), (0, Some(Permissions)));
+    assert_eq!(offer(&mut fixture, 2), Some(Permissions), "while it cools down");
+    for session in [1, 2, 1] {
+        fixture.make_way_for_names(session);
+        assert_eq!(offer(&mut fixture, session), Some(Permissions));
+    }
+    assert_eq!(fixture.sent.len(), 1, "nobody asks anybody any more");
+    fixture.now_ns = COOL_DOWN_NS;
+    assert_eq!(offer(&mut fixture, 2), Some(Read));
+    assert_eq!(fixture.mode(1), Some(Permissions), "the one beside the other");
+    // What changes permissions ends both.
+    fixture.make_way(3, Access::Change);
+    assert_eq!(fixture.sent[1..], [(1, None), (2, None)]);
+    assert_eq!(offer(&mut fixture, 4), None);
+    fixture.give_up(1, 2, false);
+    fixture.give_up(2, 3, false);
+    assert_eq!((fixture.mode(1), fixture.mode(2)), (None, None));
+}
+
+#[test]
+fn a_change_of_permissions_takes_what_a_change_of_names_would_leave() {
+    let mut fixture = Fixture::new();
+    fixture.acquire(1, Read);
+    fixture.make_way_for_names(2);
+    fixture.make_way(3, Access::Change);
+    assert_eq!(fixture.sent, [(1, Some(Permissions)), (1, None)]);
+    // Who adds names now waits for the same answer.
+    fixture.make_way_for_names(2);
+    assert_eq!((fixture.sent.len(), fixture.due[0].number), (2, 2));
+    fixture.give_up(1, 1, false);
+    assert_eq!(fixture.mode(1), Some(Read), "that was the answer to the first");
+    fixture.give_up(1, 2, false);
+    assert_eq!(fixture.mode(1), None);
 }
 
 #[test]

@@ -119,6 +119,9 @@ pub(crate) struct RecallFields {
     ino: u64,
     #[prost(uint32, optional, tag = "3")]
     keep: Option<u32>,
+    // `keep` of `Permissions`: who doesn't know that mode keeps nothing.
+    #[prost(bool, tag = "4")]
+    keep_permissions: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -278,7 +281,9 @@ impl TryFrom<FileFields> for FileInfo {
 impl From<&Recall> for RecallFields {
     fn from(recall: &Recall) -> RecallFields {
         let &Recall { number, ino, keep } = recall;
-        RecallFields { number, ino: ino.0, keep: keep.map(Numbered::number) }
+        let keep_permissions = keep == Some(LeaseMode::Permissions);
+        let keep = keep.filter(|_| !keep_permissions).map(Numbered::number);
+        RecallFields { number, ino: ino.0, keep, keep_permissions }
     }
 }
 
@@ -286,7 +291,10 @@ impl TryFrom<RecallFields> for Recall {
     type Error = Malformed;
 
     fn try_from(f: RecallFields) -> Result<Recall, Malformed> {
-        let keep = f.keep.map(LeaseMode::take).transpose()?;
+        let keep = match f.keep {
+            Some(mode) => Some(LeaseMode::take(mode)?),
+            None => f.keep_permissions.then_some(LeaseMode::Permissions),
+        };
         Ok(Recall { number: f.number, ino: InodeId(f.ino), keep })
     }
 }

@@ -34,6 +34,12 @@ pub fn samples() -> Vec<Sample> {
     let directories = vec![DirectoryState { attr: attr(), order: 77 }];
     let changed = MetaResponse { directories, ..MetaResponse::from(MetaReply::Unit) };
     samples.push(sample("meta_response-directories".to_string(), changed));
+    let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
+    let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
+    samples.push(sample("meta_response-permissions".to_string(), permissions));
+    let kept = Recall { number: 3, ino: DIR, keep: Some(LeaseMode::Permissions) };
+    let kept = MetaResponse::from(MetaReply::Recalls(vec![kept]));
+    samples.push(sample("meta_response-kept".to_string(), kept));
     let least = MetaResponse::from(MetaReply::Lock(None));
     samples.push(sample("meta_response-least".to_string(), least));
     samples.extend(storage_ops().into_iter().map(|op| {

@@ -20,6 +20,9 @@ pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
 
 pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
     let grants = vec_of((ino(), mode()).prop_map(|(ino, mode)| Grant { ino, mode }));
+    // They travel after the others.
+    let permissions = vec_of(ino().prop_map(|ino| Grant { ino, mode: LeaseMode::Permissions }));
+    let grants = (grants, permissions).prop_map(|(grants, permissions)| [grants, permissions].concat());
     let directories = vec_of((attr(), any::<u64>()).prop_map(|(attr, order)| DirectoryState { attr, order }));
     let reply = select(meta_replies()).prop_flat_map(|reply| reply);
     (reply, grants, any::<u64>(), of(capability()), directories).prop_map(
@@ -290,6 +293,10 @@ fn time() -> impl Strategy<Value = Timestamp> {
     (any::<i64>(), 0..1_000_000_000u32).prop_map(|(secs, nanos)| Timestamp { secs, nanos })
 }
 
+fn kept() -> impl Strategy<Value = LeaseMode> {
+    prop_oneof![mode(), Just(LeaseMode::Permissions)]
+}
+
 fn mode() -> impl Strategy<Value = LeaseMode> {
     select(vec![LeaseMode::Read, LeaseMode::Shared, LeaseMode::Write])
 }
@@ -407,7 +414,7 @@ fn file() -> impl Strategy<Value = FileInfo> {
 }
 
 fn recall() -> impl Strategy<Value = Recall> {
-    (any::<u64>(), ino(), of(mode())).prop_map(|(number, ino, keep)| Recall { number, ino, keep })
+    (any::<u64>(), ino(), of(kept())).prop_map(|(number, ino, keep)| Recall { number, ino, keep })
 }
 
 fn description() -> impl Strategy<Value = Description> {
