@@ -359,6 +359,11 @@ impl MetaService {
         }
         // It may have been evicted while it waited.
         session.check()?;
+        if let MetaOp::Lookup { parent, name } = &request.op
+            && !matches!(&name[..], b"." | b"..")
+        {
+            view.searched.set(Some(*parent));
+        }
         let env = env(&self.options, request.session, request.credentials, map);
         let reads_only = permit(request, session, &env, view)?;
         let mut applied = match (&request.op, found) {
