@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn only_a_call_of_a_program_counts() {
-        let line = |head: &str, tail: &str| call_in(format!("{head} 0x1 0x2 0x3 0x4 0x5 0x6 {tail}\n").as_bytes());
+        let line =
+            |head: &str, tail: &str| call_in(format!("{head} 0x1 0x2 0x3 0x4 0x5 0x6 {tail}\n").as_bytes());
         assert_eq!(line("257", "0x7ffc12 0x7f0a"), Some(257));
         assert_eq!(line("257", "0x0 0x0"), None, "a thread of the kernel's");
         assert_eq!(call_in(b"running\n"), None);

@@ -339,7 +339,8 @@ fn who_fills_a_directory_asks_for_no_permissions(cluster: &Cluster) {
             }
         }
     };
-    let asked = || -> u64 { cluster.mounts.iter().map(|mount| mount.stats().requests(Opcode::Getattr)).sum() };
+    let asked =
+        || -> u64 { cluster.mounts.iter().map(|mount| mount.stats().requests(Opcode::Getattr)).sum() };
     // Both have just changed the directory above: its names are to be found without questions again.
     std::thread::sleep(SETTLING);
     make("before", 2);

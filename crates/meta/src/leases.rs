@@ -109,13 +109,7 @@ impl Leases {
     }
 
     /// As [`LeaseTable::make_way_for_names`].
-    pub fn make_way_for_names(
-        &self,
-        sessions: &Sessions,
-        asker: Asker,
-        ino: InodeId,
-        due: &mut Vec<Due>,
-    ) {
+    pub fn make_way_for_names(&self, sessions: &Sessions, asker: Asker, ino: InodeId, due: &mut Vec<Due>) {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
         self.on(ino, |table| table.make_way_for_names(asker, ino, &mut send, due));
     }

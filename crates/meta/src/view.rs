@@ -44,7 +44,9 @@ impl View<'_> {
         if self.searched.get().is_none_or(|dir| keys::inode(dir)[..] != *key) {
             return false;
         }
-        let (Some(after), Some(Some(before))) = (write.value.clone(), self.cache.get(key)) else { return false };
+        let (Some(after), Some(Some(before))) = (write.value.clone(), self.cache.get(key)) else {
+            return false;
+        };
         let rights = |value: Bytes| {
             let inode = record::decode::<record::Inode>(key, value).ok()?;
             Some((inode.mode, inode.uid, inode.gid, inode.nlink > 0))

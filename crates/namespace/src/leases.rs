@@ -151,7 +151,12 @@ impl LeaseTable {
         self.offer_or(asker, ino, Some(LeaseMode::Permissions))
     }
 
-    fn offer_or(&mut self, asker: Asker, ino: InodeId, while_cooling: Option<LeaseMode>) -> Option<LeaseMode> {
+    fn offer_or(
+        &mut self,
+        asker: Asker,
+        ino: InodeId,
+        while_cooling: Option<LeaseMode>,
+    ) -> Option<LeaseMode> {
         self.cool_down(asker.now_ns);
         let room = self.has_room(asker.session);
         let mut offered = LeaseMode::Read;

@@ -340,9 +340,8 @@ fn cache(state: &mut State, op: &MetaOp, response: &MetaResponse) {
     let weaker = |grant: &Grant, lease: &Lease| {
         grant.mode == LeaseMode::Permissions && lease.mode != LeaseMode::Permissions
     };
-    let is_late = |ino, lease: &Lease| {
-        response.grants.iter().any(|grant| grant.ino == ino && weaker(grant, lease))
-    };
+    let is_late =
+        |ino, lease: &Lease| response.grants.iter().any(|grant| grant.ino == ino && weaker(grant, lease));
     let mut put = |attr: &Attr| {
         if granted(attr.ino)
             && let Some(lease) = state.leases.get_mut(&attr.ino)

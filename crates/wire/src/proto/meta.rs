@@ -123,10 +123,11 @@ impl Message for MetaResponse {
     }
 
     fn decode(bytes: &[u8]) -> Result<MetaResponse, Malformed> {
-        let ResponseFields { grants, permissions, recalls, capability, directories, reply } = match bytes.len() {
-            0..SHARED_FROM_BYTES => fields(bytes)?,
-            _ => fields(Bytes::copy_from_slice(bytes))?,
-        };
+        let ResponseFields { grants, permissions, recalls, capability, directories, reply } =
+            match bytes.len() {
+                0..SHARED_FROM_BYTES => fields(bytes)?,
+                _ => fields(Bytes::copy_from_slice(bytes))?,
+            };
         let grant = |f: GrantFields| Ok(Grant { ino: InodeId(f.ino), mode: LeaseMode::take(f.mode)? });
         let directory = |f: DirectoryFields| {
             let attr = need(f.attr, "attributes of a directory")?.try_into()?;

@@ -121,7 +121,9 @@ impl History {
             *number += 1;
             let replaced = model.recalls.insert((ino, other), (*number, keep));
             if let Some((_, before)) = replaced {
-                assert!(before.is_some() && keep.is_none_or(|keep| keep == Permissions && before == Some(Read)));
+                assert!(
+                    before.is_some() && keep.is_none_or(|keep| keep == Permissions && before == Some(Read))
+                );
             }
             *number
         };
