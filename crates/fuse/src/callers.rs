@@ -100,7 +100,6 @@ fn call_in(line: &[u8]) -> Option<libc::c_long> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use std::process::Command;
