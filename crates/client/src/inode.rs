@@ -3,6 +3,7 @@
 //! An inode has a node here while the kernel knows it or a file of it is open. Its [`OpenInode`] exists while somebody uses its
 //! content; it holds what reads and writes need, so that they ask nobody.
 
+use crate::epoch::Under;
 use crate::fill::Fills;
 use crate::landing::Landing;
 use parking_lot::{Mutex, MutexGuard};
@@ -63,6 +64,10 @@ pub(crate) struct Content {
     pub(crate) era: u64,
     /// The lease under which it is.
     pub(crate) lease: LeaseMode,
+    /// The lease's epoch, which goes with every request for chunks; 0: none is needed.
+    pub(crate) epoch: u64,
+    /// The last epoch in which a change was given up that may still be on its way to a target.
+    pub(crate) spent: u64,
     /// The end of the file; under a shared lease, what is known of it.
     pub(crate) size: u64,
     /// The last change of content, while the metadata service hasn't been told.
@@ -91,6 +96,8 @@ impl Default for Content {
             loaded: false,
             era: 0,
             lease: LeaseMode::Read,
+            epoch: 0,
+            spent: 0,
             size: 0,
             mtime: None,
             layout: None,
@@ -108,9 +115,19 @@ impl Default for Content {
 }
 
 impl Content {
+    /// Nothing more is to be asked in its epoch: what is still on its way could come over it.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.epoch > 0 && self.spent >= self.epoch
+    }
+
+    /// As what its chunks are asked for.
+    pub(crate) fn under(&self, ino: InodeId) -> Under {
+        Under { ino, era: self.era, epoch: self.epoch }
+    }
+
     /// Something of it must not be forgotten.
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.writing || self.cut_pending
+        self.writing || self.cut_pending || self.is_spent()
     }
 }
 

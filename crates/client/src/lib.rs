@@ -22,6 +22,7 @@ mod data;
 mod describe;
 mod dir;
 mod directories;
+mod epoch;
 mod file;
 mod fill;
 mod follow;
@@ -47,6 +48,7 @@ pub use recall::{Invalidate, Standing};
 
 use complete::CompleteDirectories;
 use directories::Directories;
+use epoch::{MAX_RENEWALS, Under};
 use inode::InodeTable;
 use lease::{Answer, Leases};
 use net::StorageChannels;
@@ -240,28 +242,29 @@ impl Client {
         self.change(Credentials::default(), op).await.map(|answer| answer.reply)
     }
 
+    /// Sends a request for a chunk file; what it is about, and under which lease, is the first.
     async fn store(
         &self,
-        target: TargetId,
-        ino: InodeId,
+        under: Under,
+        (target, name): (TargetId, InodeId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        self.send_to_storage(StorageRequest::new(self.session, target, ino, op), payload).await
+        self.send_to_storage(under, StorageRequest::new(self.session, target, name, op), payload).await
     }
 
     /// The same for a write that others may see and overwrite as soon as it is done: it must not be done twice.
     async fn store_once(
         &self,
-        target: TargetId,
-        ino: InodeId,
+        under: Under,
+        (target, name): (TargetId, InodeId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let numbered = self.numbers.next();
         let number = Some(numbered.number);
-        let request = StorageRequest { number, ..StorageRequest::new(self.session, target, ino, op) };
-        let answer = self.send_to_storage(request, payload).await;
+        let request = StorageRequest { number, ..StorageRequest::new(self.session, target, name, op) };
+        let answer = self.send_to_storage(under, request, payload).await;
         // After a time-out the request may still be on its way.
         if !matches!(&answer, Err(error) if error.errno == Errno::ETIMEDOUT) {
             numbered.answered();
@@ -271,10 +274,12 @@ impl Client {
 
     async fn send_to_storage(
         &self,
+        under: Under,
         mut request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let mut is_first = true;
+        let (mut is_first, mut renewals) = (true, 0);
+        request.epoch = under.epoch;
         loop {
             if let Some(error) = self.over() {
                 return Err(error);
@@ -282,6 +287,14 @@ impl Client {
             request.capability = self.capability(request.ino, &request.op).await?;
             match self.storage.call(request.clone(), payload.clone()).await {
                 Err(error) if is_first && self.is_stale_capability(request.ino, &error) => is_first = false,
+                Err(error) if error.errno == Errno::EKEYREVOKED => {
+                    renewals += 1;
+                    if renewals > MAX_RENEWALS {
+                        return Err(access::ended_lease(under.ino));
+                    }
+                    // A numbered change that has been made is answered so when it is sent again.
+                    request.epoch = self.renew_epoch(under, request.epoch).await?;
+                }
                 Err(error) if error.errno == Errno::ESTALE && request.number.is_none() => {
                     self.is_fenced(&error);
                     return Err(error);
@@ -324,11 +337,9 @@ impl Client {
 
     /// Everything that returned before is on disk when this returns.
     pub async fn syncfs(&self) -> Result<()> {
-        let asked = self
-            .storage
-            .targets()
-            .into_iter()
-            .map(|target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
+        let asked = self.storage.targets().into_iter().map(|target| {
+            self.store(Under::no_lease(InodeId::ROOT), (target, InodeId::ROOT), StorageOp::SyncTarget, None)
+        });
         let replies = rt::join_all(asked.collect()).await;
         let outcome = replies.into_iter().try_for_each(|reply| reply.map(drop));
         let outcome = outcome.and(self.report_all(false).await);

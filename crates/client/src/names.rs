@@ -1,6 +1,7 @@
 //! Names, and attributes that have nothing to do with content.
 
 use crate::access::Need;
+use crate::epoch::Under;
 use crate::lease::{Answer, Asked};
 use crate::{Client, entry, unexpected};
 use bytes::Bytes;
@@ -129,7 +130,7 @@ impl Client {
             if known.trusted || attr.kind() != FileKind::Regular {
                 return Ok(known);
             }
-            let attr = self.with_chunks(attr).await?;
+            let attr = self.while_lease_lasts(async || self.with_chunks(attr).await).await?;
             if self.inodes.reports(ino) == reports {
                 return Ok(Known { attr, ..known });
             }
@@ -140,21 +141,23 @@ impl Client {
     async fn with_chunks(&self, attr: Attr) -> Result<Attr> {
         let open = self.inodes.open(attr.ino).and_then(|open| {
             let content = open.content.lock();
-            content.loaded.then(|| (content.layout.clone(), content.inline.is_some()))
+            let known = || (content.under(attr.ino), content.layout.clone(), content.inline.is_some());
+            content.loaded.then(known)
         });
-        let (attr, layout, inline) = match open {
-            Some((layout, inline)) => (attr, layout, inline),
+        let (attr, under, layout, inline) = match open {
+            Some((under, layout, inline)) => (attr, under, layout, inline),
             None => {
                 let info = match self.look_once(attr.ino).await {
                     // Where users are squashed not everybody may look into every file; the attributes are as the service knows them.
                     Err(error) if error.errno == Errno::EACCES => return Ok(attr),
                     info => info?,
                 };
-                (self.inodes.overlay(info.attr), info.layout.map(Arc::new), info.inline.is_some())
+                let under = Under { epoch: info.epoch, ..Under::no_lease(attr.ino) };
+                (self.inodes.overlay(info.attr), under, info.layout.map(Arc::new), info.inline.is_some())
             }
         };
         let Some(layout) = layout.filter(|_| !inline) else { return Ok(attr) };
-        let measured = self.measure(attr.ino, &layout).await?;
+        let measured = self.measure(under, &layout).await?;
         let mut attr = Attr { size: attr.size.max(measured.end), blocks: measured.blocks, ..attr };
         // A time that was set is newer than every write before it, and so is its change.
         if measured.mtime > attr.ctime {

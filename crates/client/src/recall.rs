@@ -270,8 +270,12 @@ impl Client {
     /// since the service then finds out by itself.
     async fn report_and_unload(&self, inode: &OpenInode, kept: Option<LeaseMode>) {
         loop {
+            // What may still be on its way is not to come after what others do.
+            let mut reported = self.leave_spent_epoch(inode).await;
             // What is beyond the end goes before others come in.
-            let mut reported = self.finish_cut(inode).await;
+            if reported.is_ok() {
+                reported = self.finish_cut(inode).await;
+            }
             if reported.is_ok() {
                 reported = self.end_write_with(inode, kept != Some(LeaseMode::Shared), Blocks::Rough).await;
             }

@@ -68,6 +68,7 @@ impl MetaService {
             let offers = Offers { service: self, asker, view, granted: &mut granted };
             offers.make(op, &applied.reply);
             self.tell_directories(op, &applied.writes, &mut granted)?;
+            self.tell_epoch(op, &mut applied.reply);
             // Its end may have passed by the inodes before the grants.
             if let Err(ended) = session.check() {
                 self.leases.end_session(session.id);
@@ -140,13 +141,27 @@ impl MetaService {
         all_answered(due)?;
         match mode {
             Some(mode) => granted.grants.push(Grant { ino, mode }),
-            None if matches!(op, MetaOp::Open { .. }) && !self.leases.mark_in_use(asker, ino) => {
+            None if matches!(op, MetaOp::Open { .. } | MetaOp::Reopen { .. })
+                && !self.leases.mark_in_use(asker, ino) =>
+            {
                 let message = format!("session {} has too many files open", asker.session);
                 return Err(Stop::Refused(Error::new(Errno::ENFILE, message).hint("close some")));
             }
             None => {}
         }
         Ok(())
+    }
+
+    /// Tells the epoch of a file in chunks, which whoever uses them sends to their targets.
+    fn tell_epoch(&self, op: &MetaOp, reply: &mut MetaReply) {
+        if let MetaOp::Reopen { ino, past } = *op {
+            self.leases.outdate(ino, past);
+        }
+        if let MetaReply::File(info) = reply
+            && info.layout.is_some()
+        {
+            info.epoch = self.leases.epoch(info.attr.ino);
+        }
     }
 
     /// Tells the session what became of the directories that it changed and goes on to cache: its kernel asks right after.
@@ -311,6 +326,7 @@ fn wish_of(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<Wish>)> {
             });
             Some((ino, wish))
         }
+        MetaOp::Reopen { ino, .. } => Some((ino, None)),
         // Others have just been asked to give up all that they had. While chunks are cut or filled, nobody else is to write there.
         MetaOp::Truncate { ino, .. } | MetaOp::DropInline { ino, .. } => Some((ino, Some(Wish::Alone))),
         _ => None,

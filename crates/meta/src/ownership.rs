@@ -146,13 +146,14 @@ impl MetaService {
         let mut followed = Vec::new();
         for (&partition, before) in partitions.iter().zip(stored) {
             let key = keys::owner(partition).to_vec();
-            let value = self.next_owner(partition, before.as_deref())?.encode_to_vec();
+            let next = self.next_owner(partition, before.as_deref())?;
+            let value = next.encode_to_vec();
             if self.neighbours.is_some() {
                 followed.push(partition);
             }
             batch.guards.push(Guard { key: key.clone(), expected: before });
             batch.writes.push((key.clone(), Some(value.clone().into())));
-            owners.push((partition, Guard { key, expected: Some(value.into()) }));
+            owners.push((partition, next.epoch, Guard { key, expected: Some(value.into()) }));
         }
         if partitions.contains(&InodeId::ROOT.partition()) && is_new {
             let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -166,8 +167,9 @@ impl MetaService {
                 return Err(Error::new(Errno::EBUSY, message));
             }
         }
-        for (partition, owner) in owners {
+        for (partition, epoch, owner) in owners {
             self.forget_partition(partition);
+            self.leases.adopted(partition, epoch);
             let mut executor = self.executors.lock(partition)?;
             executor.leave();
             executor.owner = owner;

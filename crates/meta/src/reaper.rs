@@ -1,5 +1,6 @@
 //! Background work: keeping the store on disk, and deleting the chunks of files that are gone.
 
+use crate::chunks::Under;
 use crate::executor::{Change, Stop};
 use crate::limits::{BACKGROUND_BATCH, REAP_RETRY, SYNC_INTERVAL};
 use crate::service::MetaService;
@@ -99,7 +100,8 @@ impl MetaService {
             let Some(layout) = self.read(partition, |view| namespace::doomed_layout(view, ino)).await? else {
                 continue;
             };
-            match self.chunks.delete(ino, &layout).await {
+            let under = Under { ino, epoch: self.leases.next_epoch(ino) };
+            match self.chunks.delete(under, &layout).await {
                 Ok(()) => deleted.push((ino, layout)),
                 Err(error) => failed = failed.and(Err(error)),
             }

@@ -101,6 +101,8 @@ struct Entry {
     recalled_ns: Option<u64>,
     /// It has no name and is to be reclaimed when nobody holds or uses it any more.
     doomed: bool,
+    /// Of the right to write that there is now; 0 while nobody has asked for it.
+    epoch: u64,
 }
 
 /// Leases on the inodes of one shard.
@@ -242,6 +244,28 @@ impl LeaseTable {
         self.inodes.get(&ino).and_then(|entry| entry.find(session)).is_some_and(Holder::writes)
     }
 
+    /// The epoch of an inode: a number that those who use it have in common, and that is a larger one whenever the right to write has passed on
+    /// since, or has been given up. `fresh`: a number larger than all before.
+    ///
+    /// It stays when who had the right keeps less of it at a recall, and when one of several gives it up so: a session says so when nothing of what
+    /// it did is under way any more.
+    pub fn epoch(&mut self, ino: InodeId, fresh: impl FnOnce() -> u64) -> u64 {
+        let Some(entry) = self.inodes.get_mut(&ino) else { return fresh() };
+        if entry.epoch == 0 {
+            entry.epoch = fresh();
+        }
+        entry.epoch
+    }
+
+    /// Lets the epoch of an inode be another one from now on, if it isn't above this.
+    pub fn outdate(&mut self, ino: InodeId, past: u64) {
+        if let Some(entry) = self.inodes.get_mut(&ino)
+            && entry.epoch <= past
+        {
+            entry.epoch = 0;
+        }
+    }
+
     /// Whether a recall is still unanswered.
     pub fn is_due(&self, due: &Due) -> bool {
         let holder = self.inodes.get(&due.ino).and_then(|entry| entry.find(due.session));
@@ -272,7 +296,11 @@ impl LeaseTable {
             && pending.number == answer.number
         {
             own.recall = None;
+            let ends = own.mode == Some(LeaseMode::Write) && pending.keep.is_none();
             own.mode = pending.keep;
+            if ends {
+                entry.epoch = 0;
+            }
             self.note_recall(answer.ino, now_ns);
         }
         self.forget_holders(answer.ino, |holder| {
@@ -371,6 +399,7 @@ impl LeaseTable {
     }
 
     fn hold(&mut self, asker: Asker, ino: InodeId, mode: LeaseMode) -> Option<LeaseMode> {
+        let wrote = self.inodes.get(&ino).is_some_and(|entry| entry.holders.iter().any(Holder::writes));
         let has_room = self.has_room(asker.session);
         match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(asker.session)) {
             Some(own) => {
@@ -379,6 +408,12 @@ impl LeaseTable {
             }
             None if !has_room => return None,
             None => self.add(asker, ino, Holder { mode: Some(mode), ..Holder::new(asker) }),
+        }
+        if let Some(entry) = self.inodes.get_mut(&ino)
+            && mode != LeaseMode::Read
+            && !wrote
+        {
+            entry.epoch = 0;
         }
         Some(mode)
     }
@@ -399,6 +434,9 @@ impl LeaseTable {
         entry.holders.retain(|holder| {
             if !is_gone(holder) {
                 return true;
+            }
+            if holder.writes() {
+                entry.epoch = 0;
             }
             self.total -= 1;
             if let Some(count) = self.by_session.get_mut(&holder.session) {

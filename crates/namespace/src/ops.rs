@@ -55,7 +55,7 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         }
         MetaOp::ListXattr { ino } => xattr::list(tx, *ino),
         MetaOp::RemoveXattr { ino, name } => xattr::remove(tx, *ino, name),
-        MetaOp::Open { ino, .. } => data::open(tx, *ino),
+        MetaOp::Open { ino, .. } | MetaOp::Reopen { ino, .. } => data::open(tx, *ino),
         // Who may is looked at before.
         MetaOp::MayOpen { ino, .. } => tx.inode(*ino).map(|_| MetaReply::Unit),
         MetaOp::WriteInline { ino, offset, data, kill_suid_sgid } => {

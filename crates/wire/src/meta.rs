@@ -109,6 +109,9 @@ pub enum MetaOp {
     /// has `Shared` and asks for `Write` needs to be alone, and others lose theirs; of inline content there is no `Shared`. `None` asks
     /// for no lease. Until its `Release` the service knows that the session has the file open.
     Open { ino: InodeId, wish: Option<LeaseMode> },
+    /// As an `Open` without a wish, by who has the file open and needs an epoch above `past` for it: something that was sent under that one may
+    /// still be on its way to a target, or a target has refused it: `File`.
+    Reopen { ino: InodeId, past: u64 },
     /// Whether who asks may open the file like this (`4`: to read, `2`: to write, `1`: to run it; `8`: its owner may in any case): `Unit`, or `EACCES`.
     /// A client asks it where users are squashed, whom its kernel takes for somebody else than the service does.
     MayOpen { ino: InodeId, wanted: u32 },
@@ -217,6 +220,7 @@ impl MetaOp {
             | MetaOp::ListXattr { ino }
             | MetaOp::RemoveXattr { ino, .. }
             | MetaOp::Open { ino, .. }
+            | MetaOp::Reopen { ino, .. }
             | MetaOp::MayOpen { ino, .. }
             | MetaOp::WriteInline { ino, .. }
             | MetaOp::BeginWrite { ino }
@@ -254,6 +258,9 @@ pub struct FileInfo {
     pub inline: Option<Bytes>,
     /// The most bytes that may live inline.
     pub inline_limit: u32,
+    /// The lease epoch of a file in chunks, to be sent with every request for them: it grows whenever the right to change them passes on. 0 for who
+    /// needs none, since there are no leases, or no chunks.
+    pub epoch: u64,
 }
 
 /// One entry of a directory.

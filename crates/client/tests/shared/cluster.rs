@@ -1,5 +1,6 @@
 //! A cluster on a simulated machine with several clients.
 
+use crate::late::Holding;
 use crate::slow::{Cuttable, Slow};
 use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
@@ -169,6 +170,15 @@ impl Cluster {
         &self,
     ) -> (Arc<Client>, Arc<Cuttable<StorageRequest, StorageReply>>) {
         let way = Cuttable::new(Slow::new(self.storage.clone()));
+        let client = self.client_over(Channel::in_process(self.names.clone()), way.clone());
+        client.register().await.unwrap();
+        rt::spawn(client.clone().background());
+        (client, way)
+    }
+
+    /// A client whose changes of chunk files can be held up.
+    pub(crate) async fn client_over_a_holding_network(&self) -> (Arc<Client>, Arc<Holding>) {
+        let way = Holding::new(self.storage.clone());
         let client = self.client_over(Channel::in_process(self.names.clone()), way.clone());
         client.register().await.unwrap();
         rt::spawn(client.clone().background());

@@ -1,6 +1,7 @@
 //! A cluster on a simulated machine whose partitions are shared by several metadata services.
 
 use crate::cluster::{LOG_BYTES, cluster_map, directory, identity, targets};
+use crate::late::Holding;
 use crate::slow::{Cuttable, Slow};
 use chunkstore::{Options, Store};
 use client::{Client, ClientOptions};
@@ -16,7 +17,9 @@ use std::rc::Rc;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use storage::StorageService;
-use types::{ClusterMap, Epoch, MapHandle, Node, NodeId, NodeState, PartitionId, Role, SessionId};
+use types::{
+    ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Role, SessionId, TargetId,
+};
 use wire::{MetaRequest, MetaResponse};
 
 /// Nodes with a metadata service.
@@ -37,6 +40,9 @@ pub(crate) struct Company {
     /// A service that management can't be reached from: it doesn't learn of maps, and nobody counts on it.
     cut_off: Arc<Mutex<Option<NodeId>>>,
     storage: Arc<StorageService>,
+    stores: Vec<Arc<Store>>,
+    /// The services' own ways to it.
+    to_storage: RefCell<BTreeMap<NodeId, Arc<Holding>>>,
     processes: Processes,
     sessions: Cell<u64>,
 }
@@ -71,7 +77,9 @@ impl Company {
         let company = Company {
             engine: Arc::new(Memory::new()),
             map: Arc::new(RwLock::new(Arc::new(map))),
-            storage: Arc::new(StorageService::new(stores)),
+            storage: Arc::new(StorageService::new(stores.iter().cloned())),
+            stores,
+            to_storage: RefCell::default(),
             known: RefCell::default(),
             cut_off: Arc::default(),
             processes: Processes::default(),
@@ -85,8 +93,10 @@ impl Company {
 
     /// Starts a node's service.
     fn serve(&self, node: NodeId) {
+        let to_storage = Holding::new(self.storage.clone());
+        self.to_storage.borrow_mut().insert(node, to_storage.clone());
         let direct: net::StorageChannels =
-            targets().map(|target| (target, Channel::in_process(self.storage.clone()))).collect();
+            targets().map(|target| (target, Channel::in_process(to_storage.clone()))).collect();
         let engine: Arc<dyn Engine> = self.engine.clone();
         let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
         let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
@@ -101,6 +111,25 @@ impl Company {
         rt::spawn(meta.clone().background());
         rt::spawn(meta.clone().follow_assignment());
         self.processes.lock().insert(node, meta);
+    }
+
+    /// Chunk files on a target, by name.
+    pub(crate) async fn chunk_files(&self, target: TargetId) -> Vec<InodeId> {
+        self.stores[target.0 as usize - 1].list().await.unwrap()
+    }
+
+    /// Those on all targets.
+    pub(crate) async fn all_chunk_files(&self) -> Vec<Vec<InodeId>> {
+        let mut all = Vec::new();
+        for target in targets() {
+            all.push(self.chunk_files(target).await);
+        }
+        all
+    }
+
+    /// A service's way to the chunks.
+    pub(crate) fn way_to_storage(&self, node: NodeId) -> Arc<Holding> {
+        self.to_storage.borrow()[&node].clone()
     }
 
     /// Changes the map that the services see.

@@ -10,6 +10,7 @@ mod company;
 mod directories;
 mod drain;
 mod kernel;
+mod late;
 mod locks;
 mod moves;
 mod names;

@@ -215,3 +215,57 @@ fn what_is_passed_on_is_in_the_way_of_the_others() {
     assert!(fixture.table.pass_on(SessionId(1), keeper, INO));
     assert_eq!(fixture.mode(9), Some(Write));
 }
+
+impl Fixture {
+    /// The epoch; a fresh one is the next of a count.
+    fn epoch(&mut self, count: &mut u64) -> u64 {
+        self.table.epoch(INO, || {
+            *count += 1;
+            *count
+        })
+    }
+}
+
+#[test]
+fn the_epoch_is_another_one_when_the_right_to_write_has_passed_on() {
+    let (mut fixture, mut count) = (Fixture::new(), 0);
+    fixture.acquire(1, Read);
+    fixture.acquire(2, Read);
+    assert_eq!((fixture.epoch(&mut count), fixture.epoch(&mut count)), (1, 1), "they have it in common");
+    fixture.table.release(SessionId(2), INO, 9);
+    assert_eq!(fixture.epoch(&mut count), 1, "no writer has gone");
+    assert_eq!(fixture.acquire(1, Write), Some(Write));
+    assert_eq!(fixture.epoch(&mut count), 2, "a writer has come");
+    assert_eq!(fixture.acquire(1, Write), Some(Write));
+    assert_eq!(fixture.epoch(&mut count), 2, "nobody else has been there");
+    assert_eq!(fixture.acquire(2, Write), None);
+    assert_eq!(fixture.epoch(&mut count), 2, "it hasn't been given up");
+    fixture.give_up(1, 1, true);
+    assert_eq!(fixture.acquire(2, Write), Some(Shared));
+    assert_eq!(fixture.epoch(&mut count), 2, "who shares has answers to all that was asked");
+    fixture.table.release(SessionId(1), INO, 9);
+    assert_eq!(fixture.epoch(&mut count), 3, "what a release leaves behind nobody says");
+    fixture.acquire(1, Write);
+    fixture.table.end_session(SessionId(2));
+    assert_eq!(fixture.epoch(&mut count), 4, "nor what the end of a session does");
+    assert_eq!(fixture.acquire(1, Write), Some(Write));
+    fixture.make_way(2, Access::Change);
+    fixture.give_up(1, fixture.sent.len(), false);
+    assert_eq!(fixture.epoch(&mut count), 5);
+    fixture.table.forget_partition(INO.partition());
+    assert_eq!(fixture.epoch(&mut count), 6);
+}
+
+#[test]
+fn an_epoch_that_is_spent_is_followed_by_another() {
+    let (mut fixture, mut count) = (Fixture::new(), 0);
+    fixture.acquire(1, Write);
+    assert_eq!(fixture.epoch(&mut count), 1);
+    fixture.table.outdate(INO, 1);
+    assert_eq!(fixture.epoch(&mut count), 2);
+    // Another one who shares it says so later.
+    fixture.table.outdate(INO, 1);
+    assert_eq!(fixture.epoch(&mut count), 2);
+    fixture.table.outdate(INO, u64::MAX);
+    assert_eq!(fixture.epoch(&mut count), 3);
+}

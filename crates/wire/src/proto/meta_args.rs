@@ -172,6 +172,14 @@ pub(crate) struct OpenFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ReopenFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(fixed64, tag = "2")]
+    pub past: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct MayOpenFields {
     #[prost(uint64, tag = "1")]
     pub ino: u64,

@@ -92,6 +92,8 @@ pub(crate) enum OpFields {
     Introduce(IntroduceFields),
     #[prost(message, tag = "53")]
     MayOpen(MayOpenFields),
+    #[prost(message, tag = "54")]
+    Reopen(ReopenFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -191,6 +193,7 @@ impl From<&MetaOp> for OpFields {
             MetaOp::ReclaimLocks { locks } => {
                 OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
             }
+            &MetaOp::Reopen { ino, past } => OpFields::Reopen(ReopenFields { ino: ino.0, past }),
             &MetaOp::MayOpen { ino, wanted } => OpFields::MayOpen(MayOpenFields { ino: ino.0, wanted }),
             &MetaOp::Introduce { ino, ref groups, privileged } => {
                 OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone(), privileged })
@@ -320,6 +323,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::ReclaimLocks(list) => {
                 MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
             }
+            OpFields::Reopen(f) => MetaOp::Reopen { ino: InodeId(f.ino), past: f.past },
             OpFields::MayOpen(f) => MetaOp::MayOpen { ino: InodeId(f.ino), wanted: f.wanted },
             OpFields::Introduce(f) => {
                 let (groups, privileged) = (bounded(f.groups, "groups")?, f.privileged);

@@ -93,6 +93,8 @@ pub(crate) struct FileFields {
     inline: Option<Bytes>,
     #[prost(uint32, tag = "4")]
     inline_limit: u32,
+    #[prost(fixed64, tag = "5")]
+    epoch: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -261,6 +263,7 @@ impl From<&FileInfo> for FileFields {
             layout: file.layout.as_ref().map(LayoutFields::from),
             inline: file.inline.clone(),
             inline_limit: file.inline_limit,
+            epoch: file.epoch,
         }
     }
 }
@@ -271,7 +274,7 @@ impl TryFrom<FileFields> for FileInfo {
     fn try_from(f: FileFields) -> Result<FileInfo, Malformed> {
         let layout = f.layout.map(TryInto::try_into).transpose()?;
         let attr = need(f.attr, "attributes")?.try_into()?;
-        Ok(FileInfo { attr, layout, inline: f.inline, inline_limit: f.inline_limit })
+        Ok(FileInfo { attr, layout, inline: f.inline, inline_limit: f.inline_limit, epoch: f.epoch })
     }
 }
 

@@ -44,7 +44,13 @@ pub fn samples() -> Vec<Sample> {
     let (number, capability) = (Some(Number { lane: 3, sequence: 258 }), Some(capability()));
     let least = StorageRequest::new(SessionId(7), TargetId(12), INO, op);
     let full = StorageRequest { number, capability, ..least };
-    samples.push(sample("storage_request-full".to_string(), full));
+    samples.push(sample("storage_request-full".to_string(), full.clone()));
+    let capability = Some(Capability(std::array::from_fn(|at| at as u8 + 1)));
+    let fenced = StorageRequest { epoch: 3 << 44 | 258, capability, ..full.clone() };
+    samples.push(sample("storage_request-fenced".to_string(), fenced));
+    let fenced = FileInfo { attr: attr(), layout: None, inline: None, inline_limit: 0, epoch: 3 << 44 | 258 };
+    samples.push(sample("meta_response-epoch".to_string(), MetaResponse::from(MetaReply::File(fenced))));
+    let capability = full.capability;
     let capable = MetaResponse { capability, ..MetaReply::Unit.into() };
     samples.push(sample("meta_response-capability".to_string(), capable));
     let replies = storage_replies().into_iter();
@@ -74,7 +80,7 @@ fn sample<M: Message + PartialEq + 'static>(name: String, message: M) -> Sample 
 }
 
 fn capability() -> Capability {
-    Capability(std::array::from_fn(|at| at as u8 + 1))
+    Capability(std::array::from_fn(|at| if at < 56 { at as u8 + 1 } else { 0 }))
 }
 
 /// The word that a value's debug form starts with.
@@ -219,6 +225,7 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::StillYielding { seen: 41 },
         MetaOp::Follow { partitions: vec![PartitionId(0), PartitionId(63)], in_use: vec![ino, InodeId(9)] },
         MetaOp::MayOpen { ino, wanted: 6 },
+        MetaOp::Reopen { ino, past: 3 << 44 | 257 },
         MetaOp::Introduce { ino, groups: vec![100, 27], privileged: true },
     ]
 }
@@ -272,6 +279,7 @@ fn meta_replies() -> Vec<MetaReply> {
             layout: Some(layout),
             inline: Some(Bytes::new()),
             inline_limit: 4096,
+            epoch: 0,
         }),
         MetaReply::Lock(Some((LockKind::Exclusive, RANGE, 4711))),
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),

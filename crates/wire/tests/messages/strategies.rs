@@ -35,21 +35,21 @@ pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
     let number = (any::<u32>(), 1..=u32::MAX).prop_map(|(lane, sequence)| Number { lane, sequence });
-    let head = (any::<u64>(), any::<u32>(), ino(), of(number), of(capability()));
+    let head = (any::<u64>(), any::<u32>(), ino(), of(number), of(capability()), any::<u64>());
     (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(
-        |((session, target, ino, number, capability), op)| {
+        |((session, target, ino, number, capability, epoch), op)| {
             let (session, target) = (SessionId(session), TargetId(target));
-            StorageRequest { session, target, ino, number, capability, op }
+            StorageRequest { session, target, ino, number, capability, epoch, op }
         },
     )
 }
 
 fn capability() -> impl Strategy<Value = Capability> {
     // In halves, since arrays of strategies end at 32.
-    any::<([u8; 28], [u8; 28])>().prop_map(|(first, second)| {
+    any::<([u8; 32], [u8; 32])>().prop_map(|(first, second)| {
         let mut bytes = [0; CAPABILITY_BYTES];
-        bytes[..28].copy_from_slice(&first);
-        bytes[28..].copy_from_slice(&second);
+        bytes[..32].copy_from_slice(&first);
+        bytes[32..].copy_from_slice(&second);
         Capability(bytes)
     })
 }
@@ -156,6 +156,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         ReclaimLocks { locks: vec_of(held_lock()) },
         StillYielding { seen: u64s() },
         MayOpen { ino: ino(), wanted: u32s() },
+        Reopen { ino: ino(), past: u64s() },
         Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
     ]
 }
@@ -402,8 +403,9 @@ fn dir_entry() -> impl Strategy<Value = DirEntry> {
 }
 
 fn file() -> impl Strategy<Value = FileInfo> {
-    (attr(), of(layout()), of(name()), any::<u32>())
-        .prop_map(|(attr, layout, inline, inline_limit)| FileInfo { attr, layout, inline, inline_limit })
+    (attr(), of(layout()), of(name()), any::<u32>(), any::<u64>()).prop_map(
+        |(attr, layout, inline, inline_limit, epoch)| FileInfo { attr, layout, inline, inline_limit, epoch },
+    )
 }
 
 fn recall() -> impl Strategy<Value = Recall> {
