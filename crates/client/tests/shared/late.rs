@@ -72,7 +72,7 @@ impl Handler<StorageRequest, StorageReply> for Holding {
                 return self.service.handle(request, payload).await;
             }
             // The sender may use its memory again.
-            let copy = payload.map(|payload| IoBuf::from_slice(payload.as_slice()));
+            let copy = payload.as_ref().map(|payload| IoBuf::from_slice(payload.as_slice()));
             self.held.lock().push((request.clone(), copy));
             if changes == Changes::TimeOut {
                 return Err(Errno::ETIMEDOUT.into());
