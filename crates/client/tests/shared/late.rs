@@ -110,11 +110,14 @@ fn a_write_of_before_a_restart_does_not_come_over_what_others_have_written_since
             done.set();
         });
         rt::sleep(Duration::from_millis(100)).await;
+        let of_before = way.held.lock().len();
         cluster.restart_names().await;
         rt::sleep(LONG).await;
         assert!(!written.is_set());
         way.from_now_on(Changes::Pass);
         written.wait().await;
+        // What was sent again since then went over newer connections at last, which end the older ones with what is in them.
+        way.held.lock().truncate(of_before);
         let theirs = one.open_named("f", RDWR).await;
         assert_eq!(runs(&one.bytes(&theirs).await), [(b'y', 4 * CHUNK)]);
         one.put(&theirs, 0, CHUNK, b'z').await;
