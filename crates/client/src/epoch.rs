@@ -95,7 +95,7 @@ impl<'a> Unanswered<'a> {
     }
 
     /// It has been made.
-    pub(crate) fn is_done(mut self) {
+    pub(crate) fn end(mut self) {
         self.is_done = true;
     }
 }

@@ -108,7 +108,7 @@ impl Client {
         loop {
             if let Some(done) = within(ERA_CHECK, change.as_mut()).await {
                 if done.is_ok() {
-                    unanswered.is_done();
+                    unanswered.end();
                 }
                 return done;
             }
