@@ -137,16 +137,34 @@ impl Client {
 
     /// The cluster has ended the session: nothing works any more, and nothing waits.
     pub(crate) async fn lose_session(&self, error: Error) {
-        tracing::error!(%error, "the cluster has ended this session; every file operation fails from now on");
-        self.end(error);
-        let ended = self.leases.end_all();
-        for inode in self.inodes.open_inodes() {
-            // What was written and not reported is found by the service: it is in the chunk files.
-            inode.content.lock().unload();
-            self.uncache(inode.ino, Some(&inode), Pass::Once).await;
+        if self.end(error) {
+            self.forget_everything().await;
         }
-        for ino in ended {
-            self.uncache(ino, None, Pass::Once).await;
+    }
+
+    /// The session is over: nothing that was relied on counts any more, here or in the kernel. What the kernel has yet to write of mapped pages it
+    /// tries to write meanwhile, and loses, since the session's files take nothing any more.
+    pub(crate) async fn forget_everything(&self) {
+        let mut inodes = self.leases.end_all();
+        let open = self.inodes.open_inodes();
+        // What was written and not reported is found by the service: it is in the chunk files.
+        open.iter().for_each(|inode| inode.content.lock().unload());
+        inodes.extend(open.iter().map(|inode| inode.ino));
+        inodes.sort_unstable();
+        inodes.dedup();
+        for some in inodes.chunks(AT_ONCE) {
+            let forgetting = some.iter().map(|&ino| async move {
+                let inode = self.inodes.open(ino);
+                self.uncache(ino, inode.as_deref(), Pass::Once).await
+            });
+            rt::join_all(forgetting.collect()).await;
         }
+        self.forgotten.set();
+    }
+
+    /// Waits until the cluster has ended the session and nothing of it is left here or in the kernel; tells why it has.
+    pub(crate) async fn lost(&self) -> Error {
+        self.forgotten.wait().await;
+        self.over().unwrap_or_else(|| Errno::ESTALE.into())
     }
 }

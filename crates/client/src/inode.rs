@@ -7,8 +7,8 @@ use crate::fill::Fills;
 use crate::landing::Landing;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use types::{Attr, InodeId, Layout, Timestamp};
 use wire::LeaseMode;
 
@@ -150,6 +150,8 @@ pub(crate) struct InodeTable {
     some_idle: rt::sync::Event,
     /// Reports of size and times so far, by shard.
     reports: [AtomicU64; SHARDS],
+    /// Of a session that has ended: the table of the next one, which has the kernel's references of a shard from then on. Set under the shard's lock.
+    heirs: [OnceLock<Arc<InodeTable>>; SHARDS],
 }
 
 impl Default for InodeTable {
@@ -161,6 +163,7 @@ impl Default for InodeTable {
             idle: Mutex::default(),
             some_idle: rt::sync::Event::default(),
             reports: std::array::from_fn(|_| AtomicU64::new(0)),
+            heirs: std::array::from_fn(|_| OnceLock::new()),
         }
     }
 }
@@ -173,12 +176,46 @@ impl InodeTable {
 
     /// The kernel got a reference.
     pub(crate) fn remember(&self, ino: InodeId) {
-        self.shard(ino).entry(ino).or_default().references += 1;
+        let mut shard = self.shard(ino);
+        match self.heir_of(ino) {
+            Some(heir) => heir.remember(ino),
+            None => shard.entry(ino).or_default().references += 1,
+        }
+    }
+
+    fn heir_of(&self, ino: InodeId) -> Option<&Arc<InodeTable>> {
+        self.heirs[ino.0 as usize % SHARDS].get()
+    }
+
+    /// Hands the kernel's references on to the table of the next session: those that there are, and those that are still to come or go.
+    pub(crate) fn bequeath(&self, heir: &Arc<InodeTable>) {
+        for (shard, bequeathed) in self.shards.iter().zip(&self.heirs) {
+            let mut shard = shard.lock();
+            bequeathed.get_or_init(|| heir.clone());
+            for (&ino, node) in shard.iter_mut().filter(|(_, node)| node.references > 0) {
+                heir.shard(ino).entry(ino).or_default().references += std::mem::take(&mut node.references);
+            }
+            shard.retain(|_, node| node.users > 0 || node.open.is_some());
+        }
+    }
+
+    /// How many uses there are: open files, and calls that run.
+    pub(crate) fn uses(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().values().map(|node| node.users).sum::<u64>()).sum()
+    }
+
+    /// Lets those look again who wait for inodes that are of no use any more.
+    pub(crate) fn wake(&self) {
+        self.some_abandoned.set();
+        self.some_idle.set();
     }
 
     /// The kernel dropped references.
     pub(crate) fn forget(&self, ino: InodeId, count: u64) {
         let mut shard = self.shard(ino);
+        if let Some(heir) = self.heir_of(ino) {
+            return heir.forget(ino, count);
+        }
         if let Some(node) = shard.get_mut(&ino) {
             node.references = node.references.saturating_sub(count);
         }

@@ -43,7 +43,7 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use types::{InodeId, NodeId, PartitionId};
 use wire::{Grant, LeaseMode, MetaReply, MetaResponse, Recall};
 
@@ -118,6 +118,8 @@ struct Shard {
 pub(crate) struct Leases {
     /// This is the only session that there is: it relies on everything, and nobody is asked.
     alone: bool,
+    /// The session has ended: nothing is granted any more.
+    ended: AtomicBool,
     /// Services that are silent: nothing that they granted counts for now.
     silent: Mutex<HashSet<NodeId>>,
     silent_count: AtomicUsize,
@@ -133,6 +135,7 @@ impl Leases {
     pub(crate) fn new(alone: bool) -> Leases {
         Leases {
             alone,
+            ended: AtomicBool::new(false),
             silent: Mutex::default(),
             silent_count: AtomicUsize::new(0),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -175,6 +178,10 @@ impl Leases {
 
     fn take_grant(&self, asked: Asked, home: NodeId, grant: Grant, recalls: u64) {
         let mut shard = self.shard(grant.ino);
+        // Looked at under the lock: what is granted before the end is ended with the rest.
+        if self.ended.load(Ordering::Acquire) {
+            return;
+        }
         let bar = shard.bar(grant.ino, home);
         if recalls < bar.recall || asked.clock < bar.released || shard.closing.contains_key(&grant.ino) {
             return;
@@ -353,6 +360,7 @@ impl Leases {
 
     /// Forgets everything.
     pub(crate) fn end_all(&self) -> Vec<InodeId> {
+        self.ended.store(true, Ordering::Release);
         self.end_where(|_, _| true, |shard| shard.marked.clear())
     }
 

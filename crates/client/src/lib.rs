@@ -1,6 +1,6 @@
 //! The client core: a mounted file system's semantics without its kernel protocol.
 //!
-//! A [`Client`] is one session. It knows which inodes its user refers to, holds what is open, computes where a byte lives
+//! A [`Client`] is one session; a [`Succession`] is what a mount uses, which begins another session when the cluster has ended one. A client knows which inodes its user refers to, holds what is open, computes where a byte lives
 //! and moves data straight between the caller's buffer and the storage targets; names and attributes it asks of the
 //! metadata service. FUSE is one face of it, programming interfaces and gateways are others.
 //!
@@ -37,6 +37,7 @@ mod recall;
 mod services;
 mod shape;
 mod silence;
+mod succession;
 mod xattr;
 
 pub use cancel::Cancel;
@@ -44,6 +45,7 @@ pub use dir::Listing;
 pub use file::{Caching, Handle, ReadHow, WriteHow};
 pub use names::{Found, Known};
 pub use recall::{Invalidate, Standing};
+pub use succession::{Begin, File, Lineage, Replaced, Succession};
 
 use complete::CompleteDirectories;
 use directories::Directories;
@@ -54,6 +56,7 @@ use parking_lot::Mutex;
 use patience::Patience;
 use recall::{Recalls, within};
 use rt::IoBuf;
+use rt::sync::Event;
 use services::Services;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -119,7 +122,7 @@ pub struct Client {
     map: MapHandle,
     server_cache: bool,
     patience: Patience,
-    inodes: InodeTable,
+    inodes: Arc<InodeTable>,
     leases: Leases,
     directories: Directories,
     complete: CompleteDirectories,
@@ -131,6 +134,8 @@ pub struct Client {
     /// Why the session has ended.
     ended: Mutex<Option<Error>>,
     has_ended: AtomicBool,
+    /// The cluster has ended it, and nothing of it is left here or in the kernel.
+    forgotten: Event,
     /// It is being shut down: that the service ends it is what was asked for.
     leaves: AtomicBool,
 }
@@ -149,7 +154,7 @@ impl Client {
             map: options.map,
             server_cache: options.server_cache,
             patience: Patience::default(),
-            inodes: InodeTable::default(),
+            inodes: Arc::default(),
             leases: Leases::new(options.alone),
             directories: Directories::default(),
             complete: CompleteDirectories::default(),
@@ -160,6 +165,7 @@ impl Client {
             face: Mutex::new(None),
             ended: Mutex::new(None),
             has_ended: AtomicBool::new(false),
+            forgotten: Event::new(),
             leaves: AtomicBool::new(false),
         })
     }
@@ -169,14 +175,16 @@ impl Client {
         if self.has_ended.load(Ordering::Acquire) { self.ended.lock().clone() } else { None }
     }
 
-    /// The session has ended: every later request fails.
-    fn end(&self, cause: Error) {
+    /// The session has ended: every later request fails. False if that was known.
+    fn end(&self, cause: Error) -> bool {
         let error = Error::new(Errno::ESTALE, format!("this client's session has ended: {}", cause.message))
-            .hint("unmount and mount again");
+            .hint("repeat the operation: a mount gets another session as soon as the cluster lets it");
         self.ended.lock().get_or_insert(error);
-        self.has_ended.store(true, Ordering::Release);
+        let is_first = !self.has_ended.swap(true, Ordering::AcqRel);
         self.leases.wake();
-        self.services.wake();
+        self.services.end();
+        self.inodes.wake();
+        is_first
     }
 
     /// Sends a request about an inode or a name, and takes the leases that come with the answer.
@@ -298,10 +306,8 @@ impl Client {
         if self.leaves.load(Ordering::Acquire) || self.is_over() {
             return;
         }
-        self.end(error.clone());
-        if let Some(myself) = self.myself.upgrade() {
-            let error = error.clone();
-            rt::spawn(async move { myself.lose_session(error).await });
+        if let (Some(myself), true) = (self.myself.upgrade(), self.end(error.clone())) {
+            rt::spawn(async move { myself.forget_everything().await });
         }
     }
 
@@ -362,7 +368,7 @@ impl Client {
         outcome
     }
 
-    /// Hears of recalls, and gives back what is of no use any more: orphans and leases. Runs as long as the client.
+    /// Hears of recalls, and gives back what is of no use any more: orphans and leases. Runs as long as the session.
     pub async fn background(self: Arc<Self>) {
         if !self.leases.is_alone() {
             rt::spawn(self.clone().attend_services());
@@ -372,6 +378,9 @@ impl Client {
         }
         loop {
             self.inodes.wait_for_abandoned().await;
+            if self.is_over() {
+                return;
+            }
             for ino in self.inodes.take_abandoned() {
                 self.reclaim(ino).await;
             }
@@ -391,6 +400,7 @@ impl Client {
         self.leaves.store(true, Ordering::Release);
         let ended = self.take_leave().await;
         self.end(Error::new(Errno::ESTALE, "it was shut down"));
+        self.forgotten.set();
         outcome.and(ended)
     }
 

@@ -40,6 +40,9 @@ pub trait Invalidate: Send + Sync {
     /// nothing else of this client.
     fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
+    /// The session has ended, and no advisory lock is held any more. Nothing is asked of the next session yet.
+    fn lost_locks(&self) {}
+
     /// What is known of the user of a process that is waiting for an answer, beyond its ids. It may read a file of the kernel's.
     fn standing(&self, pid: u32) -> Option<Standing> {
         let _ = pid;

@@ -12,7 +12,7 @@ use crate::standing;
 use crate::stats::Stats;
 use crate::sys;
 use crate::transport::{self, DEFAULT_DEPTH, Transport};
-use client::{Client, Invalidate, Standing};
+use client::{Client, Invalidate, Standing, Succession};
 use parking_lot::{Condvar, Mutex};
 use std::future::Future;
 use std::io;
@@ -72,7 +72,7 @@ pub struct Session {
 
 /// What all threads of a mount share.
 pub(crate) struct Shared {
-    pub(crate) client: Arc<Client>,
+    pub(crate) client: Arc<Succession>,
     pub(crate) mount: Mount,
     pub(crate) agreement: Agreement,
     pub(crate) handles: Handles<OpenFile>,
@@ -94,6 +94,11 @@ pub(crate) struct Shared {
 impl Session {
     /// Mounts `client`'s file system. Returns when the mount can be used.
     pub fn mount(client: Arc<Client>, options: MountOptions) -> Result<Session> {
+        Session::mount_sessions(Succession::of_one(client), options)
+    }
+
+    /// The same of a client that may get one session after the other.
+    pub fn mount_sessions(client: Arc<Succession>, options: MountOptions) -> Result<Session> {
         let wants_uring = options.transport != Transport::Dev;
         if wants_uring {
             transport::enable_uring();
@@ -112,7 +117,7 @@ impl Session {
         };
         let agreement = agreement.inspect_err(|_| give_up(&mount))?;
         // Other clients use the same file system: what the kernel keeps is taken back when they change it.
-        let is_shared = !client.is_alone();
+        let is_shared = !client.current().is_alone();
         let shared = Arc::new(Shared {
             client,
             mount,
@@ -130,7 +135,7 @@ impl Session {
         });
         if is_shared {
             let face: Arc<dyn Invalidate> = shared.clone();
-            shared.client.set_face(Arc::downgrade(&face));
+            shared.client.current().set_face(Arc::downgrade(&face));
         }
         let threads = start_threads(&shared, options.depth).map_err(|e| {
             give_up(&shared.mount);
@@ -262,6 +267,10 @@ impl Invalidate for Shared {
     fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         let done = self.notifier.forget(ino);
         Box::pin(async move { done.wait().await })
+    }
+
+    fn lost_locks(&self) {
+        self.holders.clear();
     }
 
     fn standing(&self, pid: u32) -> Option<Standing> {

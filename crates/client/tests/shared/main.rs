@@ -9,6 +9,7 @@ mod cluster;
 mod company;
 mod directories;
 mod drain;
+mod evicted;
 mod kernel;
 mod locks;
 mod moves;
