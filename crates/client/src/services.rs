@@ -240,8 +240,11 @@ impl Client {
                     rested.inspect_err(|_| self.directories.doubt(&self.leases, &request.op))?;
                 }
                 Some(answer) => return answer,
-                // The new owner finds in its records what the old one has done.
-                None => {}
+                None => match self.over() {
+                    Some(ended) => return Err(ended),
+                    // The new owner finds in its records what the old one has done.
+                    None => {}
+                },
             }
         }
     }

@@ -139,6 +139,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::KILL_TESTS,
     machines::FSCK_TESTS,
     machines::TWICE_TESTS,
+    machines::EVICTION_TESTS,
     machines::EXPORT_TESTS,
 ];
 

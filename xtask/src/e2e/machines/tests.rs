@@ -1,12 +1,13 @@
 //! Several mounts of one cluster are one file system, also while parts of it are out of order.
 
 use super::super::coherence::{Load, LoadPlan, ensure_coherent};
-use super::super::outcome::{TestResult, ensure, ensure_eq, skip};
+use super::super::outcome::{At, TestResult, ensure, ensure_eq, skip};
 use super::super::stage::Stage;
 use super::super::{Scope, TestCase, suites};
 use super::Cluster;
 use crate::history::{Mix, Outcome};
 use ::history::Limits;
+use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -114,5 +115,10 @@ fn frozen_client(stage: &Stage) -> TestResult {
         cluster.client(0).thaw()
     })?;
     ensure!(outcome.calls > 1000, "the other client didn't go on: {outcome:?}");
-    Ok(())
+    // It goes on as well, under another session.
+    cluster.wait_until_replaced(0, 0)?;
+    fs::write(cluster.mount(0).join("thawed"), "content").at("a write of the client that was frozen")?;
+    let seen = fs::read_to_string(cluster.mount(1).join("thawed")).at("thawed")?;
+    ensure_eq!(seen, "content", "what the other client sees of it");
+    cluster.stop()
 }
