@@ -416,6 +416,17 @@ impl MetaService {
         }
     }
 
+    /// Ends sessions as administrators ask for it, as long as the service runs.
+    pub(crate) async fn evict_as_asked(self: Arc<Self>) {
+        let (asked, some) = &self.evictions;
+        while !self.stopping.is_set() {
+            within(IDLE_CHECK, some.wait()).await;
+            some.clear();
+            let asked = std::mem::take(&mut *asked.lock());
+            asked.into_iter().for_each(|id| self.evict(id));
+        }
+    }
+
     /// Deletes what had to wait until nobody uses it any more, as long as the service runs.
     pub(crate) async fn reclaim_abandoned(self: Arc<Self>) {
         while !self.stopping.is_set() {

@@ -15,6 +15,7 @@ impl MetaService {
         rt::spawn(self.clone().keep_on_disk());
         rt::spawn(self.clone().retry_reaping());
         rt::spawn(self.clone().end_silent_sessions());
+        rt::spawn(self.clone().evict_as_asked());
         rt::spawn(self.clone().reclaim_abandoned());
         rt::spawn(self.clone().tidy_after_grace());
         rt::spawn(self.clone().drain_targets());

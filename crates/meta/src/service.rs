@@ -51,6 +51,8 @@ pub struct MetaService {
     pub(crate) leases: Leases,
     /// Sessions that ended without a target's knowledge. Evictions while it is down bound them.
     pub(crate) owed_fences: Mutex<Vec<(SessionId, TargetId)>>,
+    /// Sessions that an administrator wants ended. One for each command.
+    pub(crate) evictions: (Mutex<Vec<SessionId>>, rt::sync::Event),
     /// What capabilities are signed with; nothing if none are handed out.
     pub(crate) capabilities: OnceLock<Arc<CapabilityRing>>,
     /// What clients of certain networks may do.
@@ -129,6 +131,7 @@ impl MetaService {
             locks: Locks::default(),
             leases: Leases::default(),
             owed_fences: Mutex::default(),
+            evictions: (Mutex::default(), rt::sync::Event::new()),
             capabilities: OnceLock::new(),
             exports: net::Exports::default(),
             chunks: Chunks { map, channels: storage },
