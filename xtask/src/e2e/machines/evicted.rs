@@ -10,11 +10,13 @@ use crate::history::Mix;
 use crate::process;
 use crate::sys::{self, Mapping};
 use ::history::Limits;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -71,6 +73,28 @@ impl Cluster {
     }
 }
 
+/// The control socket of the management node. A command would be a child, and the end of what it inherits has the kernel write mapped pages back.
+struct Socket(UnixStream);
+
+impl Socket {
+    fn of_management(cluster: &Cluster) -> TestResult<Socket> {
+        let state = cluster.folder(cluster.node(Part::Management))?.join("state");
+        // Names of sockets end at 108 bytes.
+        let folder = File::open(&state).at(state.display())?;
+        let path = format!("/proc/self/fd/{}/control.sock", folder.as_raw_fd());
+        UnixStream::connect(&path).at(state.display()).map(Socket)
+    }
+
+    fn evict(&mut self, session: &Value) -> TestResult {
+        let request = json!({"cmd": "manage", "request": {"ask": "evict-session", "session": session}});
+        self.0.write_all(format!("{request}\n").as_bytes()).at("the control socket")?;
+        let mut answer = String::new();
+        BufReader::new(&self.0).read_line(&mut answer).at("the control socket")?;
+        ensure!(answer.contains("\"ok\""), "an eviction: {answer}");
+        Ok(())
+    }
+}
+
 /// A shell that stands in a folder and makes files when it is told to.
 struct Shell(Child);
 
@@ -123,9 +147,15 @@ fn evicted_client(stage: &Stage) -> TestResult {
     let mut shell = Shell::start(&dirs[0])?;
     shell.make("before")?;
     sys::flock(&file, libc::LOCK_EX).at("flock")?;
-    mapping.write(0, b"dirty");
 
-    cluster.evict(0)?;
+    let session = cluster.session(0)?["session"].clone();
+    let mut socket = Socket::of_management(&cluster)?;
+    mapping.write(0, b"dirty");
+    socket.evict(&session)?;
+    // The read of a file of before fails as soon as the client knows, and what the kernel still has of it is forgotten then.
+    let mut byte = [0];
+    let knows = || mapped.read_at(&mut byte, PAGE as u64).is_err();
+    ensure!(process::eventually(RECOVERY, knows), "a file of before can be read");
     cluster.wait_until_replaced(0, 0)?;
     let again = writable(&dirs[0].join("mapped"))?;
     expect_errno(mapping.sync(), libc::EIO, "what was mapped and not written before the end")?;
