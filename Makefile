@@ -26,9 +26,9 @@ demo: tools
 check: tools
 	cargo xtask check
 
-## test: every test; the last line has the totals
+## test: every test; the last line has the totals. FULL=1 runs the long forms, which takes some hours
 test: tools
-	cargo xtask test
+	cargo xtask test $(if $(FULL),--full)
 
 ## sim: the whole-cluster simulation, SEEDS=N, or SEED=n to replay one
 sim: tools

@@ -11,16 +11,15 @@ pub struct Options {
     /// Only the tests of the crates, without mounting anything.
     #[arg(long)]
     quick: bool,
-    /// The long form of the end-to-end tests: more rounds, more seeds.
-    #[arg(long)]
-    full: bool,
+    #[command(flatten)]
+    form: e2e::Form,
 }
 
 /// Runs `cargo test`, then the end-to-end suite, and prints the line of totals last.
 pub fn run(options: &Options) -> Result<(), String> {
     let mut total = cargo_test()?;
     if !options.quick {
-        total += e2e::run_suite(&e2e::Options::everything(options.full))?;
+        total += e2e::run_suite(&e2e::Options::everything(options.form.clone()))?;
     }
     println!("{total}");
     if total.failed > 0 { Err(format!("{} tests failed", total.failed)) } else { Ok(()) }

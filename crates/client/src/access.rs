@@ -1,5 +1,6 @@
 //! The way into a file's content: its gate, with a lease that fits and the content loaded.
 
+use crate::epoch::Under;
 use crate::inode::{Content, OpenInode};
 use crate::{Client, file_info};
 use rt::sync::{ReadGuard, WriteGuard};
@@ -55,7 +56,11 @@ impl Client {
         for turn in 0.. {
             self.while_silent(inode.ino).await?;
             let guard = self.share(inode).await?;
-            if inode.content.lock().is_ready(|_| need) {
+            let (is_ready, is_spent) = {
+                let content = inode.content.lock();
+                (content.is_ready(|_| need), content.is_spent())
+            };
+            if is_ready && (!is_spent || self.has_left_spent_epoch(inode).await?) {
                 return Ok(guard);
             }
             drop(guard);
@@ -73,11 +78,15 @@ impl Client {
         for turn in 0.. {
             self.while_silent(inode.ino).await?;
             let guard = self.alone(inode).await?;
+            let (is_ready, is_spent) = {
+                let content = inode.content.lock();
+                (content.is_ready(&need), content.is_spent())
+            };
+            if is_ready && (!is_spent || self.has_left_spent_epoch(inode).await?) {
+                return Ok(guard);
+            }
             let needed = {
                 let content = inode.content.lock();
-                if content.is_ready(&need) {
-                    return Ok(guard);
-                }
                 if content.loaded { need(&content) } else { need(&Content::default()) }
             };
             drop(guard);
@@ -168,8 +177,8 @@ impl Client {
     }
 
     /// Asks the chunk files of a file.
-    pub(crate) async fn measure(&self, ino: InodeId, layout: &Layout) -> Result<Measured> {
-        let replies = self.on_every_stripe(ino, layout, |_| StorageOp::Stat).await?;
+    pub(crate) async fn measure(&self, under: Under, layout: &Layout) -> Result<Measured> {
+        let replies = self.on_every_stripe(under, layout, |_| StorageOp::Stat).await?;
         let mut measured = Measured { end: 0, blocks: 0, mtime: Timestamp::default() };
         let mut lens = Vec::with_capacity(replies.len());
         for reply in replies {
@@ -188,24 +197,24 @@ impl Client {
     /// # Errors
     /// `EKEYEXPIRED`: what was known has been forgotten, and an end without the rest would make the file one of zeros.
     pub(crate) async fn learn_end(&self, inode: &OpenInode, end: u64) -> Result<u64> {
-        let (layout, era) = {
+        let (layout, under) = {
             let content = inode.content.lock();
             content.still(inode.ino, content.era)?;
             let may_be_longer =
                 content.lease == LeaseMode::Shared && content.inline.is_none() && end > content.size;
-            (content.layout.clone().filter(|_| may_be_longer), content.era)
+            (content.layout.clone().filter(|_| may_be_longer), content.under(inode.ino))
         };
         if let Some(layout) = layout {
-            let measured = self.measure(inode.ino, &layout).await?;
+            let measured = self.measure(under, &layout).await?;
             let mut content = inode.content.lock();
-            content.still(inode.ino, era)?;
+            content.still(inode.ino, under.era)?;
             content.size = content.size.max(measured.end);
         }
-        Ok(era)
+        Ok(under.era)
     }
 }
 
-fn ended_lease(ino: InodeId) -> Error {
+pub(crate) fn ended_lease(ino: InodeId) -> Error {
     Error::new(Errno::EKEYEXPIRED, format!("the lease on inode {ino} ended with the service that granted it"))
         .hint("repeat the operation")
 }
@@ -223,6 +232,7 @@ impl Content {
             if self.lease == LeaseMode::Shared && lease != LeaseMode::Shared {
                 self.size = self.size.max(info.attr.size);
             }
+            self.epoch = self.epoch.max(info.epoch);
         } else {
             self.take(info);
             // An earlier use of the file, or an earlier client, may have left chunks that aren't on disk.

@@ -75,9 +75,11 @@ impl Capabilities {
             }
         }
         match shard.get_mut(&ino) {
-            // Who opens a file to look at it while it writes it goes on writing.
+            // Answers overtake each other. And who opens a file to look at it while it writes it goes on writing.
             Some(known)
-                if known.capability.may_write() && !capability.may_write() && known.ends_s > now_s => {}
+                if known.ends_s > now_s
+                    && (known.capability.epoch(), known.capability.may_write())
+                        > (capability.epoch(), capability.may_write()) => {}
             Some(known) => *known = held,
             None => _ = shard.insert(ino, held),
         }
@@ -185,7 +187,7 @@ fn now_s() -> u64 {
 /// The file that an answer with a capability is about.
 fn file_of(op: &MetaOp, reply: &MetaReply) -> Option<InodeId> {
     match (op, reply) {
-        (MetaOp::Open { ino, .. }, _) => Some(*ino),
+        (MetaOp::Open { ino, .. } | MetaOp::Reopen { ino, .. }, _) => Some(*ino),
         (_, MetaReply::File(info)) => Some(info.attr.ino),
         (_, MetaReply::Created { attr: Attr { ino, .. }, .. } | MetaReply::Entry(Attr { ino, .. })) => {
             Some(*ino)

@@ -1,6 +1,7 @@
 //! Striped transfers: which bytes go to which target, all targets at once.
 
 use crate::Client;
+use crate::epoch::Under;
 use rt::IoBuf;
 use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, TargetId, TargetState};
 use wire::{LeaseMode, Path, StorageOp, StorageReply};
@@ -33,16 +34,16 @@ impl Client {
 
     async fn transfer(
         &self,
-        chunk_file: InodeId,
-        group: GroupId,
+        under: Under,
+        (chunk_file, group): (InodeId, GroupId),
         op: StorageOp,
         buf: IoBuf,
         times: Times,
     ) -> Result<()> {
-        let target = self.member(group)?;
+        let place = (self.member(group)?, chunk_file);
         let reply = match times {
-            Times::Any => self.store(target, chunk_file, op, Some(buf)).await,
-            Times::Once => self.store_once(target, chunk_file, op, Some(buf)).await,
+            Times::Any => self.store(under, place, op, Some(buf)).await,
+            Times::Once => self.store_once(under, place, op, Some(buf)).await,
         };
         reply.map(drop)
     }
@@ -50,20 +51,20 @@ impl Client {
     /// Fills `buf` from `offset` of the file.
     pub(crate) async fn read_chunks(
         &self,
-        ino: InodeId,
+        under: Under,
         layout: &Layout,
         offset: u64,
         buf: IoBuf,
         path: Path,
     ) -> Result<()> {
         let read = |local| StorageOp::Read { offset: local, path };
-        self.pieces(ino, layout, offset, buf, read, Times::Any).await
+        self.pieces(under, layout, offset, buf, read, Times::Any).await
     }
 
     /// Writes `buf` at `offset` of the file, under a lease.
     pub(crate) async fn write_chunks(
         &self,
-        ino: InodeId,
+        under: Under,
         layout: &Layout,
         offset: u64,
         buf: IoBuf,
@@ -73,13 +74,13 @@ impl Client {
         // Nobody else sees what is written before the lease is given up, which waits for the write.
         let times = if lease == LeaseMode::Shared { Times::Once } else { Times::Any };
         let write = |local| StorageOp::Write { offset: local, path, durable };
-        self.pieces(ino, layout, offset, buf, write, times).await
+        self.pieces(under, layout, offset, buf, write, times).await
     }
 
     /// One transfer for each piece of the buffer, side by side.
     async fn pieces(
         &self,
-        ino: InodeId,
+        under: Under,
         layout: &Layout,
         offset: u64,
         buf: IoBuf,
@@ -90,13 +91,13 @@ impl Client {
         let mut pieces = layout::pieces(layout, range);
         let Some(first) = pieces.next() else { return Ok(()) };
         if first.file == range {
-            let chunk_file = layout.chunk_file(ino, first.stripe);
-            return self.transfer(chunk_file, first.group, op(first.local), buf, times).await;
+            let place = (layout.chunk_file(under.ino, first.stripe), first.group);
+            return self.transfer(under, place, op(first.local), buf, times).await;
         }
         let transfers = std::iter::once(first).chain(pieces).map(|piece| {
             let part = (piece.file.start - offset) as usize..(piece.file.end - offset) as usize;
-            let chunk_file = layout.chunk_file(ino, piece.stripe);
-            self.transfer(chunk_file, piece.group, op(piece.local), buf.slice(part), times)
+            let place = (layout.chunk_file(under.ino, piece.stripe), piece.group);
+            self.transfer(under, place, op(piece.local), buf.slice(part), times)
         });
         first_error(rt::join_all(transfers.collect()).await)
     }
@@ -104,20 +105,20 @@ impl Client {
     /// The same request to the target of every stripe, side by side.
     pub(crate) async fn on_every_stripe(
         &self,
-        ino: InodeId,
+        under: Under,
         layout: &Layout,
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<StorageReply>> {
         let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
-            let (op, chunk_file) = (op(stripe), layout.chunk_file(ino, stripe));
-            async move { self.store(self.member(group)?, chunk_file, op, None).await }
+            let (op, chunk_file) = (op(stripe), layout.chunk_file(under.ino, stripe));
+            async move { self.store(under, (self.member(group)?, chunk_file), op, None).await }
         });
         rt::join_all(calls.collect()).await.into_iter().collect()
     }
 
     /// Allocated 512-byte units of all chunk files.
     pub(crate) async fn allocated(&self, ino: InodeId, layout: &Layout) -> Result<u64> {
-        let replies = self.on_every_stripe(ino, layout, |_| StorageOp::Stat).await?;
+        let replies = self.on_every_stripe(Under::no_lease(ino), layout, |_| StorageOp::Stat).await?;
         Ok(replies
             .into_iter()
             .map(|reply| if let StorageReply::Stat { blocks, .. } = reply { blocks } else { 0 })
@@ -135,7 +136,8 @@ impl Client {
                 let answer = match state {
                     Some(TargetState::Online) => {
                         let name = layout.chunk_file(ino, stripe);
-                        self.store(self.member(group)?, name, StorageOp::Stat, None).await
+                        let place = (self.member(group)?, name);
+                        self.store(Under::no_lease(ino), place, StorageOp::Stat, None).await
                     }
                     _ => Err(Errno::EHOSTDOWN.into()),
                 };

@@ -12,6 +12,9 @@
 //! - A change that brings no state that counts (one of mode or times, one that failed half-way, one that was repeated) makes the directory
 //!   forgotten, and states that were asked for before its end are not taken any more.
 //! - A state counts only while the lease vouches for the answer that brought it ([`Leases::vouches`]).
+//!
+//! Under `Permissions` others add and remove names: then mode, owner and group alone are what was told. That is what a kernel needs to know
+//! before it lets a program change names, and it is told to who asks for just that.
 
 use crate::lease::{Asked, Leases};
 use parking_lot::{Mutex, MutexGuard};
@@ -63,6 +66,13 @@ impl Directories {
         leases.may_be_kept(asked, ino).then_some((asked, state.attr))
     }
 
+    /// Attributes of a directory of which mode, owner and group are as they are now, and the rest may not be.
+    pub(crate) fn permissions(&self, leases: &Leases, ino: InodeId) -> Option<Attr> {
+        let Kept { state, asked } = *self.shard(ino).known.get(&ino)?;
+        let known = leases.vouches_for_permissions(asked, ino) && !leases.may_be_kept(asked, ino);
+        known.then_some(state.attr)
+    }
+
     /// Takes what came of a request, whose leases have been taken already.
     pub(crate) fn take(&self, leases: &Leases, asked: Asked, op: &MetaOp, answer: &Result<MetaResponse>) {
         let Some(changed) = changed(op) else { return };
@@ -98,7 +108,7 @@ impl Directories {
         let ino = state.attr.ino;
         let mut shard = self.shard(ino);
         let now = leases.asking();
-        if asked.clock() < shard.floor || leases.vouches(asked, ino).is_none() {
+        if asked.clock() < shard.floor || !leases.vouches_for_permissions(asked, ino) {
             // What is kept may be older than this, which has been answered now.
             return shard.forget(leases, ino);
         }
@@ -107,7 +117,8 @@ impl Directories {
             return;
         }
         match shard.known.get(&ino) {
-            Some(kept) if kept.state.order > state.order && leases.vouches(kept.asked, ino).is_some() => {}
+            Some(kept)
+                if kept.state.order > state.order && leases.vouches_for_permissions(kept.asked, ino) => {}
             // Numbers of the time before the lease mean nothing.
             Some(kept) if kept.state.order > state.order => shard.forget(leases, ino),
             _ => drop(shard.known.insert(ino, Kept { state, asked: now })),

@@ -2,6 +2,7 @@
 
 use crate::access::Need;
 use crate::data::ChunkWrite;
+use crate::epoch::Under;
 use crate::fill::{Entry, Fills, Pass};
 use crate::inode::{Content, OpenInode};
 use crate::{Client, Known, entry};
@@ -158,14 +159,14 @@ struct Landed {
 /// The state of the file that a write was prepared for.
 #[derive(Clone, Copy)]
 struct Start {
-    era: u64,
+    under: Under,
     lease: LeaseMode,
     size: u64,
 }
 
 impl Start {
-    fn of(content: &Content) -> Start {
-        Start { era: content.era, lease: content.lease, size: content.size }
+    fn of(ino: InodeId, content: &Content) -> Start {
+        Start { under: content.under(ino), lease: content.lease, size: content.size }
     }
 }
 
@@ -212,6 +213,7 @@ impl Client {
         flags: u32,
     ) -> Result<(Known, Arc<Handle>)> {
         const O_EXCL: u32 = 0o200;
+        let _made = self.making.begin(parent, |ino| self.inodes.let_go(ino));
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
         // What is made to be written is written soon.
         let wish = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);
@@ -321,7 +323,7 @@ impl Client {
         }
         let mut once = Content::default();
         once.take(self.look_once(inode.ino).await?);
-        self.read_content(inode.ino, View::of(&once), offset, buf, how).await
+        self.read_content(View::of(inode.ino, &once), offset, buf, how).await
     }
 
     async fn read_loaded(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
@@ -329,19 +331,12 @@ impl Client {
         let view = {
             let content = inode.content.lock();
             content.still(inode.ino, era)?;
-            View::of(&content)
+            View::of(inode.ino, &content)
         };
-        self.read_content(inode.ino, view, offset, buf, how).await
+        self.read_content(view, offset, buf, how).await
     }
 
-    async fn read_content(
-        &self,
-        ino: InodeId,
-        view: View,
-        offset: u64,
-        buf: IoBuf,
-        how: ReadHow,
-    ) -> Result<usize> {
+    async fn read_content(&self, view: View, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
         let len = view.size.saturating_sub(offset).min(buf.len() as u64) as usize;
         if let Some(inline) = &view.inline {
             copy_inline(inline, offset, &buf, len);
@@ -354,7 +349,7 @@ impl Client {
         // Whole blocks keep the direct path open for the last, partial block of a file.
         let whole = len.next_multiple_of(types::BLOCK_SIZE).min(buf.len());
         let path = self.path_of(how.direct, whole);
-        self.read_chunks(ino, &layout, offset, buf.slice(0..whole), path).await?;
+        self.read_chunks(view.under, &layout, offset, buf.slice(0..whole), path).await?;
         Ok(len)
     }
 
@@ -436,7 +431,7 @@ impl Client {
         let _shared = self.share(inode).await?;
         let (prepared, start) = {
             let content = inode.content.lock();
-            (prepare(&content, write), Start::of(&content))
+            (prepare(&content, write), Start::of(inode.ino, &content))
         };
         let Prepared::Chunks(layout) = prepared else { return Ok(None) };
         self.write_and_note(inode, &layout, start, write.offset, write).await.map(Some)
@@ -457,12 +452,12 @@ impl Client {
         let written = {
             let _underway = self.patiently(inode.ino, inode.landing.enter(range)).await?;
             // It may have waited for others that were under way.
-            inode.content.lock().still(inode.ino, start.era)?;
-            let writing = self.write_chunks(inode.ino, layout, offset, write.buf.clone(), chunks);
-            self.change_in_era(inode, start.era, writing).await
+            inode.content.lock().still(inode.ino, start.under.era)?;
+            let writing = self.write_chunks(start.under, layout, offset, write.buf.clone(), chunks);
+            self.change_in_era(inode, start.under.era, writing).await
         };
         let mut content = inode.content.lock();
-        let still = content.still(inode.ino, start.era);
+        let still = content.still(inode.ino, start.under.era);
         if let Err(error) = written {
             if how.append && still.is_err() && error.errno == Errno::EKEYEXPIRED {
                 // It may be there, and may have been when the service settled the file.
@@ -511,7 +506,7 @@ impl Client {
                 // Forgotten between the look and the lock.
                 content.still(inode.ino, content.era)?;
             }
-            Start::of(&content)
+            Start::of(inode.ino, &content)
         };
         if let Some(landed) = write.landed.take()
             && self.stands(inode, start, &landed, write).await?
@@ -522,13 +517,15 @@ impl Client {
         let offset = if how.append { start.size } else { write.offset };
         let fits_inline = inode.content.lock().stays_inline(write.range_at(offset).end);
         if fits_inline {
-            match self.write_inline(inode, offset, write.buf, how.kill_suid_sgid).await {
+            match self.write_inline(inode, start, offset, write).await {
                 // A move to chunks that somebody began and didn't end has to be ended first.
                 Err(error) if error.errno == Errno::ERANGE => {}
                 done => return done.map(|()| Some(false)),
             }
         }
-        let layout = self.make_chunked(inode, start.era).await?;
+        let layout = self.make_chunked(inode, start.under.era).await?;
+        let under = inode.content.lock().under(inode.ino);
+        let start = Start { under: Under { era: start.under.era, ..under }, ..start };
         self.write_and_note(inode, &layout, start, offset, write).await.map(Some)
     }
 
@@ -554,21 +551,27 @@ impl Client {
         // Another record may lie there by now.
         let found = IoBuf::alloc(write.buf.len());
         let path = self.path_of(false, found.len());
-        self.read_chunks(inode.ino, &landed.layout, landed.offset, found.clone(), path).await?;
+        self.read_chunks(now.under, &landed.layout, landed.offset, found.clone(), path).await?;
         Ok(found.as_slice() == write.buf.as_slice())
     }
 
     async fn write_inline(
         &self,
         inode: &OpenInode,
+        start: Start,
         offset: u64,
-        buf: &IoBuf,
-        kill_suid_sgid: bool,
+        write: &Pending<'_>,
     ) -> Result<()> {
-        let data = Bytes::copy_from_slice(buf.as_slice());
-        let op = MetaOp::WriteInline { ino: inode.ino, offset, data: data.clone(), kill_suid_sgid };
+        let WriteHow { kill_suid_sgid, append: at_end, .. } = write.how;
+        let (ino, data) = (inode.ino, Bytes::copy_from_slice(write.buf.as_slice()));
+        // Another service may carry it out than the one that granted the lease, and others may have appended before.
+        let op = MetaOp::WriteInline { ino, offset, data: data.clone(), kill_suid_sgid, at_end };
         let attr = entry(self.report(op).await?)?;
         let mut content = inode.content.lock();
+        if content.still(ino, start.under.era).is_err() {
+            // It is done, and what is known now is of after it, or will be asked for.
+            return Ok(());
+        }
         let old = content.inline.take().unwrap_or_default();
         content.inline = Some(laid_over(old, offset as usize, data));
         content.size = attr.size;
@@ -599,7 +602,10 @@ impl Client {
         // Held until the use has ended: of two uses that end at once, one must see that it is the last.
         let alone = self.alone(inode).await;
         let reported = match &alone {
-            Ok(_) if self.inodes.is_last_use(inode.ino) => self.end_write(inode, true).await,
+            Ok(_) if self.inodes.is_last_use(inode.ino) => {
+                let left = self.leave_spent_epoch(inode).await;
+                left.and(self.end_write(inode, true).await)
+            }
             Ok(_) => Ok(()),
             Err(error) => Err(error.clone()),
         };
@@ -619,7 +625,7 @@ impl Client {
             (content.layout.clone().filter(|_| content.synced < content.changes), content.changes)
         };
         if let Some(layout) = layout {
-            self.on_every_stripe(inode.ino, &layout, |_| StorageOp::Sync).await?;
+            self.on_every_stripe(Under::no_lease(inode.ino), &layout, |_| StorageOp::Sync).await?;
             // Only now, so that whoever syncs at the same time waits for the disk as well.
             let mut content = inode.content.lock();
             content.synced = content.synced.max(changes);
@@ -691,14 +697,16 @@ pub(crate) enum Blocks {
 
 /// What a read needs to know of a file.
 struct View {
+    under: Under,
     size: u64,
     inline: Option<Bytes>,
     layout: Option<Arc<Layout>>,
 }
 
 impl View {
-    fn of(content: &Content) -> View {
-        View { size: content.size, inline: content.inline.clone(), layout: content.layout.clone() }
+    fn of(ino: InodeId, content: &Content) -> View {
+        let (inline, layout) = (content.inline.clone(), content.layout.clone());
+        View { under: content.under(ino), size: content.size, inline, layout }
     }
 }
 
@@ -716,7 +724,7 @@ impl Content {
     /// Starts with a file that was made just now and that nobody else has seen yet, without asking for what is known.
     fn begin(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode) {
         let inline = (fresh.inline_limit > 0).then(Bytes::new);
-        self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit: fresh.inline_limit });
+        self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit: fresh.inline_limit, epoch: 0 });
         self.bare = fresh.bare;
         self.lease = lease;
     }
@@ -728,6 +736,7 @@ impl Content {
         self.layout = info.layout.map(Arc::new);
         self.inline = info.inline;
         self.inline_limit = info.inline_limit;
+        self.epoch = self.epoch.max(info.epoch);
         self.note_mode(info.attr.mode);
     }
 }
@@ -737,6 +746,7 @@ fn prepare(content: &Content, write: &Pending<'_>) -> Prepared {
         && content.lease != LeaseMode::Read
         && content.writing
         && !content.cut_pending
+        && !content.is_spent()
         && !write.how.append
         && write.landed.is_none();
     match (&content.layout, &content.inline) {

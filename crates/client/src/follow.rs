@@ -23,6 +23,9 @@ use wire::MetaOp;
 
 /// How long requests that are under way are waited for before the session is registered again.
 const SOON: Duration = Duration::from_millis(500);
+/// How long the kernel may take to forget a file before that. Milliseconds, unless it waits for a page; see [`SOON`] and [`LANDING_TIME`] for the rest
+/// of the time that sessions have to come back.
+const PAGE_TIME: Duration = Duration::from_secs(1);
 /// How long, after that, changes are waited for that are on their way to chunk files: what lands when the service has let others in could come over
 /// what they do. With [`SOON`] well below the time that sessions have to come back. A target that doesn't answer for so long is down as a rule.
 const LANDING_TIME: Duration = Duration::from_secs(5);
@@ -61,7 +64,7 @@ impl Client {
         service.recalls_seen.store(0, Ordering::Release);
         let ended = self.leases.end_those_of(service.node);
         let concerned = |ino: InodeId| self.services.executes(service, ino);
-        let closed = self.forget_ended(ended, concerned).await;
+        let (closed, late) = self.forget_ended(ended, concerned).await;
         while self.over().is_none() && !service.is_gone() {
             match self.register_at(service).await {
                 Ok(()) => break,
@@ -72,6 +75,7 @@ impl Client {
                 }
             }
         }
+        self.forget_late(late).await;
         closed.iter().for_each(|inode| inode.fills.open());
         self.look_again();
     }
@@ -81,7 +85,7 @@ impl Client {
         tracing::info!(node = %service.node, partitions = partitions.len(), "following partitions to another metadata service");
         let ended = self.leases.end_those_in(partitions);
         let concerned = |ino: InodeId| partitions.contains(&ino.partition());
-        let closed = self.forget_ended(ended, concerned).await;
+        let (closed, late) = self.forget_ended(ended, concerned).await;
         let in_use = self.inodes.in_use().into_iter().filter(|&ino| concerned(ino));
         let in_use: Vec<InodeId> = in_use.collect();
         in_use.iter().for_each(|&ino| self.leases.mark(ino));
@@ -101,17 +105,19 @@ impl Client {
                 rt::sleep(RETRY).await;
             }
         }
+        self.forget_late(late).await;
         closed.iter().for_each(|inode| inode.fills.open());
         self.look_again();
     }
 
     /// Forgets what was true under leases that have ended, here and in the kernel. Reads for the kernel's page cache are held back then, until
-    /// the caller opens their doors.
+    /// the caller opens their doors. Also gives those that the kernel hasn't forgotten in time: it waits for a page that a read is filling, and the
+    /// read may be waiting for the registration. If the session waited for it in turn, it would be ended for not coming back.
     async fn forget_ended(
         &self,
         ended: Vec<InodeId>,
         concerned: impl Fn(InodeId) -> bool,
-    ) -> Vec<Arc<OpenInode>> {
+    ) -> (Vec<Arc<OpenInode>>, Vec<Arc<OpenInode>>) {
         let ended: HashSet<InodeId> = ended.into_iter().collect();
         let open = self.inodes.open_inodes().into_iter();
         let open: Vec<_> = open.filter(|inode| concerned(inode.ino) || ended.contains(&inode.ino)).collect();
@@ -120,33 +126,59 @@ impl Client {
             inode.content.lock().unload();
         }
         let forgetting = open.iter().map(|inode| async move {
-            self.uncache(inode.ino, Some(inode), Pass::Once).await;
+            let forgotten = within(PAGE_TIME, pin!(self.uncache(inode.ino, Some(inode), Pass::Once))).await;
             // Whoever is inside may be waiting for the registration; what only writes chunks will soon be through.
             if within(SOON, pin!(inode.gate.write())).await.is_none() {
                 tracing::debug!(ino = %inode.ino, "a request goes on over a change of the metadata service");
                 within(LANDING_TIME, pin!(inode.landing.all_landed())).await;
             }
+            forgotten.is_none().then(|| Arc::clone(inode))
         });
-        rt::join_all(forgetting.collect()).await;
+        let late = rt::join_all(forgetting.collect()).await.into_iter().flatten().collect();
         let rest: Vec<InodeId> = ended.into_iter().filter(|&ino| self.inodes.open(ino).is_none()).collect();
         for some in rest.chunks(AT_ONCE) {
             rt::join_all(some.iter().map(|&ino| self.uncache(ino, None, Pass::Once)).collect()).await;
         }
-        open
+        (open, late)
+    }
+
+    /// What the kernel couldn't forget before: now the reads get their answers that it waited for.
+    async fn forget_late(&self, late: Vec<Arc<OpenInode>>) {
+        for inode in late {
+            self.uncache(inode.ino, Some(&inode), Pass::Once).await;
+        }
     }
 
     /// The cluster has ended the session: nothing works any more, and nothing waits.
     pub(crate) async fn lose_session(&self, error: Error) {
-        tracing::error!(%error, "the cluster has ended this session; every file operation fails from now on");
-        self.end(error);
-        let ended = self.leases.end_all();
-        for inode in self.inodes.open_inodes() {
-            // What was written and not reported is found by the service: it is in the chunk files.
-            inode.content.lock().unload();
-            self.uncache(inode.ino, Some(&inode), Pass::Once).await;
+        if self.end(error) {
+            self.forget_everything().await;
         }
-        for ino in ended {
-            self.uncache(ino, None, Pass::Once).await;
+    }
+
+    /// The session is over: nothing that was relied on counts any more, here or in the kernel. What the kernel has yet to write of mapped pages it
+    /// tries to write meanwhile, and loses, since the session's files take nothing any more.
+    pub(crate) async fn forget_everything(&self) {
+        let mut inodes = self.leases.end_all();
+        let open = self.inodes.open_inodes();
+        // What was written and not reported is found by the service: it is in the chunk files.
+        open.iter().for_each(|inode| inode.content.lock().unload());
+        inodes.extend(open.iter().map(|inode| inode.ino));
+        inodes.sort_unstable();
+        inodes.dedup();
+        for some in inodes.chunks(AT_ONCE) {
+            let forgetting = some.iter().map(|&ino| async move {
+                let inode = self.inodes.open(ino);
+                self.uncache(ino, inode.as_deref(), Pass::Once).await
+            });
+            rt::join_all(forgetting.collect()).await;
         }
+        self.forgotten.set();
+    }
+
+    /// Waits until the cluster has ended the session and nothing of it is left here or in the kernel; tells why it has.
+    pub(crate) async fn lost(&self) -> Error {
+        self.forgotten.wait().await;
+        self.over().unwrap_or_else(|| Errno::ESTALE.into())
     }
 }

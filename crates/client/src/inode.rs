@@ -3,12 +3,13 @@
 //! An inode has a node here while the kernel knows it or a file of it is open. Its [`OpenInode`] exists while somebody uses its
 //! content; it holds what reads and writes need, so that they ask nobody.
 
+use crate::epoch::Under;
 use crate::fill::Fills;
 use crate::landing::Landing;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use types::{Attr, InodeId, Layout, Timestamp};
 use wire::LeaseMode;
 
@@ -63,6 +64,10 @@ pub(crate) struct Content {
     pub(crate) era: u64,
     /// The lease under which it is.
     pub(crate) lease: LeaseMode,
+    /// The lease's epoch, which goes with every request for chunks; 0: none is needed.
+    pub(crate) epoch: u64,
+    /// The last epoch in which a change was given up that may still be on its way to a target.
+    pub(crate) spent: u64,
     /// The end of the file; under a shared lease, what is known of it.
     pub(crate) size: u64,
     /// The last change of content, while the metadata service hasn't been told.
@@ -91,6 +96,8 @@ impl Default for Content {
             loaded: false,
             era: 0,
             lease: LeaseMode::Read,
+            epoch: 0,
+            spent: 0,
             size: 0,
             mtime: None,
             layout: None,
@@ -108,9 +115,19 @@ impl Default for Content {
 }
 
 impl Content {
+    /// Nothing more is to be asked in its epoch: what is still on its way could come over it.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.epoch > 0 && self.spent >= self.epoch
+    }
+
+    /// As what its chunks are asked for.
+    pub(crate) fn under(&self, ino: InodeId) -> Under {
+        Under { ino, era: self.era, epoch: self.epoch }
+    }
+
     /// Something of it must not be forgotten.
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.writing || self.cut_pending
+        self.writing || self.cut_pending || self.is_spent()
     }
 }
 
@@ -150,6 +167,8 @@ pub(crate) struct InodeTable {
     some_idle: rt::sync::Event,
     /// Reports of size and times so far, by shard.
     reports: [AtomicU64; SHARDS],
+    /// Of a session that has ended: the table of the next one, which has the kernel's references of a shard from then on. Set under the shard's lock.
+    heirs: [OnceLock<Arc<InodeTable>>; SHARDS],
 }
 
 impl Default for InodeTable {
@@ -161,6 +180,7 @@ impl Default for InodeTable {
             idle: Mutex::default(),
             some_idle: rt::sync::Event::default(),
             reports: std::array::from_fn(|_| AtomicU64::new(0)),
+            heirs: std::array::from_fn(|_| OnceLock::new()),
         }
     }
 }
@@ -173,12 +193,46 @@ impl InodeTable {
 
     /// The kernel got a reference.
     pub(crate) fn remember(&self, ino: InodeId) {
-        self.shard(ino).entry(ino).or_default().references += 1;
+        let mut shard = self.shard(ino);
+        match self.heir_of(ino) {
+            Some(heir) => heir.remember(ino),
+            None => shard.entry(ino).or_default().references += 1,
+        }
+    }
+
+    fn heir_of(&self, ino: InodeId) -> Option<&Arc<InodeTable>> {
+        self.heirs[ino.0 as usize % SHARDS].get()
+    }
+
+    /// Hands the kernel's references on to the table of the next session: those that there are, and those that are still to come or go.
+    pub(crate) fn bequeath(&self, heir: &Arc<InodeTable>) {
+        for (shard, bequeathed) in self.shards.iter().zip(&self.heirs) {
+            let mut shard = shard.lock();
+            bequeathed.get_or_init(|| heir.clone());
+            for (&ino, node) in shard.iter_mut().filter(|(_, node)| node.references > 0) {
+                heir.shard(ino).entry(ino).or_default().references += std::mem::take(&mut node.references);
+            }
+            shard.retain(|_, node| node.users > 0 || node.open.is_some());
+        }
+    }
+
+    /// How many uses there are: open files, and calls that run.
+    pub(crate) fn uses(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().values().map(|node| node.users).sum::<u64>()).sum()
+    }
+
+    /// Lets those look again who wait for inodes that are of no use any more.
+    pub(crate) fn wake(&self) {
+        self.some_abandoned.set();
+        self.some_idle.set();
     }
 
     /// The kernel dropped references.
     pub(crate) fn forget(&self, ino: InodeId, count: u64) {
         let mut shard = self.shard(ino);
+        if let Some(heir) = self.heir_of(ino) {
+            return heir.forget(ino, count);
+        }
         if let Some(node) = shard.get_mut(&ino) {
             node.references = node.references.saturating_sub(count);
         }

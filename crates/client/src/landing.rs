@@ -5,6 +5,7 @@
 //! well ([`wire::Number`]), since those don't wait here.
 
 use crate::Client;
+use crate::epoch::Unanswered;
 use crate::inode::OpenInode;
 use crate::recall::within;
 use parking_lot::Mutex;
@@ -101,10 +102,14 @@ impl Client {
         era: u64,
         change: impl Future<Output = Result<T>>,
     ) -> Result<T> {
+        let unanswered = Unanswered::new(inode, era);
         let mut change = pin!(change);
         let mut ended_ns = None;
         loop {
             if let Some(done) = within(ERA_CHECK, change.as_mut()).await {
+                if done.is_ok() {
+                    unanswered.end();
+                }
                 return done;
             }
             if let Err(ended) = inode.content.lock().still(inode.ino, era) {

@@ -43,7 +43,7 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use types::{InodeId, NodeId, PartitionId};
 use wire::{Grant, LeaseMode, MetaReply, MetaResponse, Recall};
 
@@ -118,6 +118,8 @@ struct Shard {
 pub(crate) struct Leases {
     /// This is the only session that there is: it relies on everything, and nobody is asked.
     alone: bool,
+    /// The session has ended: nothing is granted any more.
+    ended: AtomicBool,
     /// Services that are silent: nothing that they granted counts for now.
     silent: Mutex<HashSet<NodeId>>,
     silent_count: AtomicUsize,
@@ -133,6 +135,7 @@ impl Leases {
     pub(crate) fn new(alone: bool) -> Leases {
         Leases {
             alone,
+            ended: AtomicBool::new(false),
             silent: Mutex::default(),
             silent_count: AtomicUsize::new(0),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -175,14 +178,24 @@ impl Leases {
 
     fn take_grant(&self, asked: Asked, home: NodeId, grant: Grant, recalls: u64) {
         let mut shard = self.shard(grant.ino);
+        // Looked at under the lock: what is granted before the end is ended with the rest.
+        if self.ended.load(Ordering::Acquire) {
+            return;
+        }
         let bar = shard.bar(grant.ino, home);
         if recalls < bar.recall || asked.clock < bar.released || shard.closing.contains_key(&grant.ino) {
             return;
         }
         match shard.held.get_mut(&grant.ino) {
-            Some(lease) if lease.home == home => {
-                (lease.mode, lease.granted_by) = (joined(lease.mode, grant.mode), asked.id);
-            }
+            Some(lease) if lease.home == home => match (lease.mode, grant.mode) {
+                // Begins anew: what was answered before may have changed, but for permissions.
+                (LeaseMode::Permissions, more) if more != LeaseMode::Permissions => {
+                    (lease.mode, lease.since, lease.granted_by) = (more, self.tick(), asked.id);
+                }
+                // Granted before the lease that is held, whatever came in first: what was answered with it may have changed in between.
+                (held, LeaseMode::Permissions) if held != LeaseMode::Permissions => {}
+                (held, more) => (lease.mode, lease.granted_by) = (joined(held, more), asked.id),
+            },
             // Until the session has followed the partition, what the old service granted is given up first.
             Some(_) => {}
             None => {
@@ -216,8 +229,17 @@ impl Leases {
         home.is_some_and(|home| self.is_silent(home))
     }
 
-    /// The lease by which what an answer says of an inode stays true; `None` when it may have changed already.
+    /// The lease by which what an answer says of an inode stays true; `None` when it may have changed already, be it only in part.
     pub(crate) fn vouches(&self, asked: Asked, ino: InodeId) -> Option<LeaseMode> {
+        self.held_since(asked, ino).filter(|mode| *mode != LeaseMode::Permissions)
+    }
+
+    /// True when what an answer says of a directory's kind, mode, owner and group stays true.
+    pub(crate) fn vouches_for_permissions(&self, asked: Asked, ino: InodeId) -> bool {
+        self.held_since(asked, ino).is_some_and(|mode| mode != LeaseMode::Shared)
+    }
+
+    fn held_since(&self, asked: Asked, ino: InodeId) -> Option<LeaseMode> {
         if self.alone {
             return Some(LeaseMode::Write);
         }
@@ -263,6 +285,7 @@ impl Leases {
         let held = shard.held.get(&recall.ino).map(|lease| lease.mode);
         let kept = match (held, recall.keep) {
             (Some(LeaseMode::Write), keep) => keep,
+            (Some(LeaseMode::Read), Some(LeaseMode::Permissions)) => recall.keep,
             (held, keep) if held == keep => keep,
             _ => None,
         };
@@ -353,6 +376,7 @@ impl Leases {
 
     /// Forgets everything.
     pub(crate) fn end_all(&self) -> Vec<InodeId> {
+        self.ended.store(true, Ordering::Release);
         self.end_where(|_, _| true, |shard| shard.marked.clear())
     }
 
@@ -526,6 +550,44 @@ mod tests {
             leases.closed(INO, kept);
             assert_eq!(leases.vouches(leases.asking(), INO), kept);
         }
+    }
+
+    #[test]
+    fn what_is_left_of_a_directory_is_its_permissions() {
+        let leases = Leases::new(false);
+        let keep = Some(LeaseMode::Permissions);
+        let asked = answer(&leases, leases.asking(), LeaseMode::Read, 0);
+        assert!(leases.vouches_for_permissions(asked, INO));
+        leases.close(HOME, &recall(1, keep));
+        let terms = leases.terms(&recall(1, keep));
+        assert_eq!((terms.kept, terms.ends_caching()), (keep, true));
+        assert!(!leases.vouches_for_permissions(asked, INO), "nothing is said in between");
+        leases.closed(INO, terms.kept);
+        let asked = leases.asking();
+        assert!(leases.vouches_for_permissions(asked, INO));
+        assert_eq!((leases.vouches(asked, INO), leases.may_be_kept(asked, INO)), (None, false));
+        // Who changes permissions takes the rest, of which the kernel has nothing.
+        leases.close(HOME, &recall(2, None));
+        let terms = leases.terms(&recall(2, None));
+        assert_eq!((terms.kept, terms.ends_caching()), (None, false));
+        leases.closed(INO, None);
+        assert!(!leases.vouches_for_permissions(asked, INO));
+    }
+
+    #[test]
+    fn what_was_said_under_permissions_is_not_kept_under_more() {
+        let leases = Leases::new(false);
+        let weak = answer(&leases, leases.asking(), LeaseMode::Permissions, 0);
+        let late = leases.asking();
+        let under = leases.asking();
+        assert!(leases.vouches_for_permissions(weak, INO) && !leases.may_be_kept(weak, INO));
+        let strong = answer(&leases, leases.asking(), LeaseMode::Read, 0);
+        assert!(leases.may_be_kept(strong, INO) && leases.may_be_kept(leases.asking(), INO));
+        assert!(!leases.may_be_kept(weak, INO) && !leases.may_be_kept(under, INO));
+        // An answer from before, which comes in afterwards, takes nothing away and is not made better by it.
+        answer(&leases, late, LeaseMode::Permissions, 0);
+        assert_eq!(leases.mode(INO), Some(LeaseMode::Read));
+        assert!(!leases.may_be_kept(late, INO));
     }
 
     #[test]

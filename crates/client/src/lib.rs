@@ -1,6 +1,6 @@
 //! The client core: a mounted file system's semantics without its kernel protocol.
 //!
-//! A [`Client`] is one session. It knows which inodes its user refers to, holds what is open, computes where a byte lives
+//! A [`Client`] is one session; a [`Succession`] is what a mount uses, which begins another session when the cluster has ended one. A client knows which inodes its user refers to, holds what is open, computes where a byte lives
 //! and moves data straight between the caller's buffer and the storage targets; names and attributes it asks of the
 //! metadata service. FUSE is one face of it, programming interfaces and gateways are others.
 //!
@@ -22,6 +22,7 @@ mod data;
 mod describe;
 mod dir;
 mod directories;
+mod epoch;
 mod file;
 mod fill;
 mod follow;
@@ -30,6 +31,8 @@ mod inode;
 mod landing;
 mod lease;
 mod lock;
+mod making;
+mod missed;
 mod names;
 mod numbers;
 mod patience;
@@ -37,6 +40,7 @@ mod recall;
 mod services;
 mod shape;
 mod silence;
+mod succession;
 mod xattr;
 
 pub use cancel::Cancel;
@@ -44,9 +48,11 @@ pub use dir::Listing;
 pub use file::{Caching, Handle, ReadHow, WriteHow};
 pub use names::{Found, Known};
 pub use recall::{Invalidate, Standing};
+pub use succession::{Begin, File, Lineage, Replaced, Succession};
 
 use complete::CompleteDirectories;
 use directories::Directories;
+use epoch::{MAX_RENEWALS, Under};
 use inode::InodeTable;
 use lease::{Answer, Leases};
 use net::StorageChannels;
@@ -54,6 +60,7 @@ use parking_lot::Mutex;
 use patience::Patience;
 use recall::{Recalls, within};
 use rt::IoBuf;
+use rt::sync::Event;
 use services::Services;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -119,10 +126,12 @@ pub struct Client {
     map: MapHandle,
     server_cache: bool,
     patience: Patience,
-    inodes: InodeTable,
+    inodes: Arc<InodeTable>,
     leases: Leases,
     directories: Directories,
     complete: CompleteDirectories,
+    making: making::Making,
+    missed: missed::Missed,
     recalls: Recalls,
     held_locks: held::HeldLocks,
     undos: lock::Undos,
@@ -131,6 +140,8 @@ pub struct Client {
     /// Why the session has ended.
     ended: Mutex<Option<Error>>,
     has_ended: AtomicBool,
+    /// The cluster has ended it, and nothing of it is left here or in the kernel.
+    forgotten: Event,
     /// It is being shut down: that the service ends it is what was asked for.
     leaves: AtomicBool,
 }
@@ -149,10 +160,12 @@ impl Client {
             map: options.map,
             server_cache: options.server_cache,
             patience: Patience::default(),
-            inodes: InodeTable::default(),
+            inodes: Arc::default(),
             leases: Leases::new(options.alone),
             directories: Directories::default(),
             complete: CompleteDirectories::default(),
+            making: making::Making::default(),
+            missed: missed::Missed::default(),
             recalls: Recalls::default(),
             held_locks: held::HeldLocks::default(),
             undos: lock::Undos::default(),
@@ -160,6 +173,7 @@ impl Client {
             face: Mutex::new(None),
             ended: Mutex::new(None),
             has_ended: AtomicBool::new(false),
+            forgotten: Event::new(),
             leaves: AtomicBool::new(false),
         })
     }
@@ -169,14 +183,16 @@ impl Client {
         if self.has_ended.load(Ordering::Acquire) { self.ended.lock().clone() } else { None }
     }
 
-    /// The session has ended: every later request fails.
-    fn end(&self, cause: Error) {
+    /// The session has ended: every later request fails. False if that was known.
+    fn end(&self, cause: Error) -> bool {
         let error = Error::new(Errno::ESTALE, format!("this client's session has ended: {}", cause.message))
-            .hint("unmount and mount again");
+            .hint("repeat the operation: a mount gets another session as soon as the cluster lets it");
         self.ended.lock().get_or_insert(error);
-        self.has_ended.store(true, Ordering::Release);
+        let is_first = !self.has_ended.swap(true, Ordering::AcqRel);
         self.leases.wake();
-        self.services.wake();
+        self.services.end();
+        self.inodes.wake();
+        is_first
     }
 
     /// Sends a request about an inode or a name, and takes the leases that come with the answer.
@@ -240,28 +256,29 @@ impl Client {
         self.change(Credentials::default(), op).await.map(|answer| answer.reply)
     }
 
+    /// Sends a request for a chunk file; what it is about, and under which lease, is the first.
     async fn store(
         &self,
-        target: TargetId,
-        ino: InodeId,
+        under: Under,
+        (target, name): (TargetId, InodeId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        self.send_to_storage(StorageRequest::new(self.session, target, ino, op), payload).await
+        self.send_to_storage(under, StorageRequest::new(self.session, target, name, op), payload).await
     }
 
     /// The same for a write that others may see and overwrite as soon as it is done: it must not be done twice.
     async fn store_once(
         &self,
-        target: TargetId,
-        ino: InodeId,
+        under: Under,
+        (target, name): (TargetId, InodeId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let numbered = self.numbers.next();
         let number = Some(numbered.number);
-        let request = StorageRequest { number, ..StorageRequest::new(self.session, target, ino, op) };
-        let answer = self.send_to_storage(request, payload).await;
+        let request = StorageRequest { number, ..StorageRequest::new(self.session, target, name, op) };
+        let answer = self.send_to_storage(under, request, payload).await;
         // After a time-out the request may still be on its way.
         if !matches!(&answer, Err(error) if error.errno == Errno::ETIMEDOUT) {
             numbered.answered();
@@ -271,10 +288,12 @@ impl Client {
 
     async fn send_to_storage(
         &self,
+        under: Under,
         mut request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        let mut is_first = true;
+        let (mut is_first, mut renewals) = (true, 0);
+        request.epoch = under.epoch;
         loop {
             if let Some(error) = self.over() {
                 return Err(error);
@@ -282,6 +301,14 @@ impl Client {
             request.capability = self.capability(request.ino, &request.op).await?;
             match self.storage.call(request.clone(), payload.clone()).await {
                 Err(error) if is_first && self.is_stale_capability(request.ino, &error) => is_first = false,
+                Err(error) if error.errno == Errno::EKEYREVOKED => {
+                    renewals += 1;
+                    if renewals > MAX_RENEWALS {
+                        return Err(access::ended_lease(under.ino));
+                    }
+                    // A numbered change that has been made is answered so when it is sent again.
+                    request.epoch = self.renew_epoch(under, request.epoch).await?;
+                }
                 Err(error) if error.errno == Errno::ESTALE && request.number.is_none() => {
                     self.is_fenced(&error);
                     return Err(error);
@@ -298,10 +325,8 @@ impl Client {
         if self.leaves.load(Ordering::Acquire) || self.is_over() {
             return;
         }
-        self.end(error.clone());
-        if let Some(myself) = self.myself.upgrade() {
-            let error = error.clone();
-            rt::spawn(async move { myself.lose_session(error).await });
+        if let (Some(myself), true) = (self.myself.upgrade(), self.end(error.clone())) {
+            rt::spawn(async move { myself.forget_everything().await });
         }
     }
 
@@ -324,11 +349,9 @@ impl Client {
 
     /// Everything that returned before is on disk when this returns.
     pub async fn syncfs(&self) -> Result<()> {
-        let asked = self
-            .storage
-            .targets()
-            .into_iter()
-            .map(|target| self.store(target, InodeId::ROOT, StorageOp::SyncTarget, None));
+        let asked = self.storage.targets().into_iter().map(|target| {
+            self.store(Under::no_lease(InodeId::ROOT), (target, InodeId::ROOT), StorageOp::SyncTarget, None)
+        });
         let replies = rt::join_all(asked.collect()).await;
         let outcome = replies.into_iter().try_for_each(|reply| reply.map(drop));
         let outcome = outcome.and(self.report_all(false).await);
@@ -362,7 +385,7 @@ impl Client {
         outcome
     }
 
-    /// Hears of recalls, and gives back what is of no use any more: orphans and leases. Runs as long as the client.
+    /// Hears of recalls, and gives back what is of no use any more: orphans and leases. Runs as long as the session.
     pub async fn background(self: Arc<Self>) {
         if !self.leases.is_alone() {
             rt::spawn(self.clone().attend_services());
@@ -372,6 +395,9 @@ impl Client {
         }
         loop {
             self.inodes.wait_for_abandoned().await;
+            if self.is_over() {
+                return;
+            }
             for ino in self.inodes.take_abandoned() {
                 self.reclaim(ino).await;
             }
@@ -391,6 +417,7 @@ impl Client {
         self.leaves.store(true, Ordering::Release);
         let ended = self.take_leave().await;
         self.end(Error::new(Errno::ESTALE, "it was shut down"));
+        self.forgotten.set();
         outcome.and(ended)
     }
 

@@ -1,7 +1,9 @@
 //! Names, and attributes that have nothing to do with content.
 
 use crate::access::Need;
+use crate::epoch::Under;
 use crate::lease::{Answer, Asked};
+use crate::missed::MOMENT;
 use crate::{Client, entry, unexpected};
 use bytes::Bytes;
 use std::ops::Deref;
@@ -65,13 +67,22 @@ impl Client {
             {
                 Ok(Answer { reply: MetaReply::Elsewhere { ino, .. }, asked }) => {
                     let last = turn >= MAX_SEARCHES;
-                    if let Some(known) = self.found_elsewhere(asked, parent, ino, last).await? {
+                    if let Some(known) = self.found_elsewhere(asked, parent, ino, last).await?
+                        && self.is_kept(credentials, &known, last).await?
+                    {
                         return Ok(Found::Known(known));
                     }
                 }
                 Ok(answer) => {
+                    let last = turn >= MAX_SEARCHES;
                     let known = self.referenced(parent, answer)?;
-                    return Ok(Found::Known(self.current(reports, known).await?));
+                    match self.current(reports, known).await {
+                        Ok(known) if self.is_kept(credentials, &known, last).await? => {
+                            return Ok(Found::Known(known));
+                        }
+                        Ok(_) => {}
+                        Err(error) => self.unless_gone(known.ino, error, last)?,
+                    }
                 }
                 Err(error) if error.errno == Errno::ENOENT => {
                     return Ok(Found::Absent { trusted: self.leases.may_be_kept(asked, parent) });
@@ -103,6 +114,44 @@ impl Client {
         }
     }
 
+    /// A program was told by `ESTALE` that something is gone. If it comes again by the name, what it finds stays until it gets there.
+    pub fn note_missed(&self, credentials: Credentials) {
+        if !self.leases.is_alone() {
+            self.missed.note(credentials.pid, rt::monotonic_ns());
+        }
+    }
+
+    /// Keeps a file in use for a moment that was found for a program that came too late for the one before. False when it is gone: the kernel's
+    /// reference is then taken back.
+    async fn is_kept(&self, credentials: Credentials, known: &Known, last: bool) -> Result<bool> {
+        let Some(myself) = self.myself.upgrade() else { return Ok(true) };
+        if known.kind() != FileKind::Regular || !self.missed.has(credentials.pid, rt::monotonic_ns) {
+            return Ok(true);
+        }
+        let inode = self.inodes.acquire(known.ino);
+        let held = self.hold(&inode, Need::Look).await;
+        match held {
+            Ok(()) => {
+                rt::spawn(async move {
+                    rt::sleep(MOMENT).await;
+                    myself.end_use(&inode).await;
+                });
+                Ok(true)
+            }
+            Err(error) => {
+                self.end_use(&inode).await;
+                self.unless_gone(known.ino, error, last).map(|()| false)
+            }
+        }
+    }
+
+    /// Takes the kernel's reference back to what was just found and can't be shown, and passes the error on unless it says that the inode is
+    /// gone and the name may be looked up again.
+    fn unless_gone(&self, ino: InodeId, error: types::Error, last: bool) -> Result<()> {
+        self.inodes.forget(ino, 1);
+        if error.errno == Errno::ESTALE && !last && !self.is_over() { Ok(()) } else { Err(error) }
+    }
+
     /// Drops kernel references. Any thread may call it; it doesn't wait.
     pub fn forget(&self, ino: InodeId, count: u64) {
         self.inodes.forget(ino, count);
@@ -129,32 +178,41 @@ impl Client {
             if known.trusted || attr.kind() != FileKind::Regular {
                 return Ok(known);
             }
-            let attr = self.with_chunks(attr).await?;
+            let attr = self.while_lease_lasts(async || self.with_chunks(attr).await).await?;
             if self.inodes.reports(ino) == reports {
                 return Ok(Known { attr, ..known });
             }
         }
     }
 
+    /// Mode, owner and group of a directory as they are now, where that is known here and nothing else is; the rest is what it was when
+    /// this session last changed the directory. To be told to nobody who doesn't ask for just that.
+    pub fn permissions(&self, ino: InodeId) -> Option<Known> {
+        let attr = self.directories.permissions(&self.leases, ino)?;
+        Some(Known { attr, trusted: false, name_trusted: false })
+    }
+
     /// Attributes of a file that others may be writing, with what its chunk files say.
     async fn with_chunks(&self, attr: Attr) -> Result<Attr> {
         let open = self.inodes.open(attr.ino).and_then(|open| {
             let content = open.content.lock();
-            content.loaded.then(|| (content.layout.clone(), content.inline.is_some()))
+            let known = || (content.under(attr.ino), content.layout.clone(), content.inline.is_some());
+            content.loaded.then(known)
         });
-        let (attr, layout, inline) = match open {
-            Some((layout, inline)) => (attr, layout, inline),
+        let (attr, under, layout, inline) = match open {
+            Some((under, layout, inline)) => (attr, under, layout, inline),
             None => {
                 let info = match self.look_once(attr.ino).await {
                     // Where users are squashed not everybody may look into every file; the attributes are as the service knows them.
                     Err(error) if error.errno == Errno::EACCES => return Ok(attr),
                     info => info?,
                 };
-                (self.inodes.overlay(info.attr), info.layout.map(Arc::new), info.inline.is_some())
+                let under = Under { epoch: info.epoch, ..Under::no_lease(attr.ino) };
+                (self.inodes.overlay(info.attr), under, info.layout.map(Arc::new), info.inline.is_some())
             }
         };
         let Some(layout) = layout.filter(|_| !inline) else { return Ok(attr) };
-        let measured = self.measure(attr.ino, &layout).await?;
+        let measured = self.measure(under, &layout).await?;
         let mut attr = Attr { size: attr.size.max(measured.end), blocks: measured.blocks, ..attr };
         // A time that was set is newer than every write before it, and so is its change.
         if measured.mtime > attr.ctime {

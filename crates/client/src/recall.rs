@@ -40,6 +40,9 @@ pub trait Invalidate: Send + Sync {
     /// nothing else of this client.
     fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
+    /// The session has ended, and no advisory lock is held any more. Nothing is asked of the next session yet.
+    fn lost_locks(&self) {}
+
     /// What is known of the user of a process that is waiting for an answer, beyond its ids. It may read a file of the kernel's.
     fn standing(&self, pid: u32) -> Option<Standing> {
         let _ = pid;
@@ -195,7 +198,7 @@ impl Client {
         match error.errno {
             _ if self.over().is_some() || service.is_gone() => {}
             // The end that was asked for is told here first.
-            Errno::ESTALE if self.leaves.load(Ordering::Acquire) => rt::sleep(RETRY).await,
+            Errno::ESTALE | Errno::ENOTCONN if self.leaves.load(Ordering::Acquire) => rt::sleep(RETRY).await,
             Errno::ESTALE => self.lose_session(error).await,
             Errno::ENOTCONN if is_forgotten(service) => self.lose_session(error).await,
             Errno::ENOTCONN => {
@@ -231,7 +234,9 @@ impl Client {
             }
             self.report_and_unload(inode, terms.kept).await;
         }
-        let in_use = self.inodes.usage(ino) == Usage::Open;
+        // Said before it is looked whether the inode is open: what is made in between is so already.
+        let is_spared = self.making.may_have(ino);
+        let in_use = is_spared || self.inodes.usage(ino) == Usage::Open;
         self.send_yield(service, Yield { number: recall.number, ino, in_use }).await;
         self.recalls.answered(*place);
         if in_use {
@@ -241,7 +246,8 @@ impl Client {
         if let Some(inode) = &inode {
             inode.fills.open();
         }
-        if self.inodes.usage(ino) != Usage::Open {
+        // What is spared is let go when it is known what was made.
+        if !is_spared && self.inodes.usage(ino) != Usage::Open {
             self.inodes.let_go(ino);
         }
     }
@@ -270,8 +276,12 @@ impl Client {
     /// since the service then finds out by itself.
     async fn report_and_unload(&self, inode: &OpenInode, kept: Option<LeaseMode>) {
         loop {
+            // What may still be on its way is not to come after what others do.
+            let mut reported = self.leave_spent_epoch(inode).await;
             // What is beyond the end goes before others come in.
-            let mut reported = self.finish_cut(inode).await;
+            if reported.is_ok() {
+                reported = self.finish_cut(inode).await;
+            }
             if reported.is_ok() {
                 reported = self.end_write_with(inode, kept != Some(LeaseMode::Shared), Blocks::Rough).await;
             }
@@ -285,8 +295,8 @@ impl Client {
         }
         let mut content = inode.content.lock();
         match kept {
+            Some(LeaseMode::Permissions) | None => content.unload(),
             Some(mode) => content.lease = mode,
-            None => content.unload(),
         }
     }
 

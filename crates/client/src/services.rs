@@ -11,6 +11,7 @@ use crate::{Client, registers};
 use net::MetaChannels;
 use parking_lot::RwLock;
 use rt::sync::Event;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -84,11 +85,13 @@ pub(crate) struct Services {
     known: RwLock<Vec<Arc<Service>>>,
     /// Some partition, or service, is not where it was.
     moved: Event,
+    /// The session has ended: nothing is waited for.
+    ended: AtomicBool,
 }
 
 impl Services {
     pub(crate) fn new(ways: MetaChannels) -> Services {
-        Services { ways, known: RwLock::default(), moved: Event::new() }
+        Services { ways, known: RwLock::default(), moved: Event::new(), ended: AtomicBool::new(false) }
     }
 
     /// Every service that the session had to do with.
@@ -126,7 +129,13 @@ impl Services {
         self.known.read().iter().for_each(|service| service.wake());
     }
 
-    /// What `work` comes to, or nothing when the map gives the partition to another service before.
+    /// The session has ended: nobody waits for an answer any more.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// What `work` comes to, or nothing when the map gives the partition to another service before, or the session ends.
     pub(crate) async fn unless_moved<T>(
         &self,
         partition: PartitionId,
@@ -139,7 +148,8 @@ impl Services {
         let mut work = pin!(work);
         loop {
             let mut moved = pin!(self.moved.wait());
-            if self.ways.owner(partition) != Some(service.node) {
+            let is_over = self.ended.load(Ordering::Acquire);
+            if is_over || self.ways.owner(partition) != Some(service.node) {
                 return None;
             }
             let done = poll_fn(|context| match work.as_mut().poll(context) {
@@ -151,6 +161,11 @@ impl Services {
             }
         }
     }
+}
+
+/// The session ended before a change was sent: it surely wasn't made.
+fn unsent(error: Error) -> Error {
+    Error { errno: Errno::ESHUTDOWN, ..error }
 }
 
 /// Waiting for a service that executes a partition.
@@ -193,12 +208,28 @@ impl Client {
         op: MetaOp,
     ) -> Result<Answer> {
         let request = self.request(sequence, credentials, op);
+        let sent = Cell::new(false);
+        let answer = self.send_after_the_map(partition, &request, &sent).await;
+        let is_change = sequence != 0;
+        answer.map_err(|error| match is_change && !sent.get() && self.is_over() {
+            true => unsent(error),
+            false => error,
+        })
+    }
+
+    /// `sent`: whether it may have arrived anywhere.
+    async fn send_after_the_map(
+        &self,
+        partition: PartitionId,
+        request: &MetaRequest,
+        sent: &Cell<bool>,
+    ) -> Result<Answer> {
         let mut search = Search::begin();
         loop {
             let answer = match self.services.executing(partition) {
                 Ok(service) => {
-                    let sent = self.send_to(&service, &request);
-                    self.services.unless_moved(partition, &service, sent).await
+                    let sending = self.send_to(&service, request, sent);
+                    self.services.unless_moved(partition, &service, sending).await
                 }
                 Err(error) => Some(Err(error)),
             };
@@ -209,8 +240,8 @@ impl Client {
                     rested.inspect_err(|_| self.directories.doubt(&self.leases, &request.op))?;
                 }
                 Some(answer) => return answer,
-                // The new owner finds in its records what the old one has done.
-                None => {}
+                // Else the new owner finds in its records what the old one has done.
+                None => self.over().map_or(Ok(()), Err)?,
             }
         }
     }
@@ -218,10 +249,10 @@ impl Client {
     /// Asks one service about the session itself.
     pub(crate) async fn ask_at(&self, service: &Service, op: MetaOp) -> Result<Answer> {
         let request = self.request(0, Credentials::default(), op);
-        self.send_to(service, &request).await
+        self.send_to(service, &request, &Cell::new(false)).await
     }
 
-    async fn send_to(&self, service: &Service, request: &MetaRequest) -> Result<Answer> {
+    async fn send_to(&self, service: &Service, request: &MetaRequest, sent: &Cell<bool>) -> Result<Answer> {
         if self.leases.is_alone() {
             let asked = self.leases.asking();
             let response = self.services.ways.call(service.node, request.clone()).await?;
@@ -240,6 +271,7 @@ impl Client {
             }
             self.complete.adding(&self.leases, &request.op);
             let asked = self.leases.asking();
+            sent.set(true);
             let answer = self.services.ways.call(service.node, request.clone()).await;
             if let Ok(response) = &answer {
                 self.leases.take_grants(asked, service.node, response);
@@ -257,8 +289,25 @@ impl Client {
                 Err(error) if error.errno == Errno::ENOTCONN && !registers(&request.op) => {
                     self.wait_for_registration(service, registration, || error).await?;
                 }
+                Err(error) if error.errno == Errno::ESTALE && !registers(&request.op) => {
+                    self.look_whether_it_ended(service).await;
+                    return Err(error);
+                }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// An inode that is gone and a session that has ended are refused in the same way. What concerns the session alone can mean only the latter.
+    async fn look_whether_it_ended(&self, service: &Service) {
+        if self.is_over() {
+            return;
+        }
+        let nothing = MetaOp::Release { inodes: Vec::new(), seen: 0 };
+        let request = self.request(0, Credentials::default(), nothing);
+        match self.services.ways.call(service.node, request).await {
+            Err(error) if error.errno == Errno::ESTALE => self.is_fenced(&error),
+            _ => {}
         }
     }
 

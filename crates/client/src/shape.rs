@@ -3,6 +3,7 @@
 
 use crate::access::Need;
 use crate::data::ChunkWrite;
+use crate::epoch::Under;
 use crate::file::Handle;
 use crate::inode::OpenInode;
 use crate::{Client, ReadHow, WriteHow, entry, file_info};
@@ -76,16 +77,22 @@ impl Client {
 
     /// Cuts chunks that reach beyond the end of the file, if there may be any. The gate is held exclusively.
     pub(crate) async fn finish_cut(&self, inode: &OpenInode) -> Result<()> {
-        let (pending, size, layout, era) = {
+        if !inode.content.lock().cut_pending {
+            return Ok(());
+        }
+        // What is cut must not come back.
+        self.leave_spent_epoch(inode).await?;
+        let (pending, size, layout, under) = {
             let content = inode.content.lock();
-            (content.cut_pending, content.size, content.layout.clone(), content.era)
+            (content.cut_pending, content.size, content.layout.clone(), content.under(inode.ino))
         };
         let Some(layout) = layout.filter(|_| pending) else { return Ok(()) };
+        let era = under.era;
         let cut = |stripe| StorageOp::Truncate { len: layout::local_len(&layout, stripe, size) };
         {
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
             inode.content.lock().still(inode.ino, era)?;
-            self.change_in_era(inode, era, self.on_every_stripe(inode.ino, &layout, cut)).await?;
+            self.change_in_era(inode, era, self.on_every_stripe(under, &layout, cut)).await?;
         }
         // Who was let in meanwhile may have made the file longer, and knows nothing of this cut: the service has settled it.
         inode.content.lock().still(inode.ino, era)?;
@@ -113,21 +120,23 @@ impl Client {
         let layout = Arc::new(info.layout.ok_or_else(|| {
             Error::new(Errno::EIO, format!("inode {} got no layout to write to", inode.ino))
         })?);
-        {
+        let under = {
             let mut content = inode.content.lock();
             content.still(inode.ino, era)?;
             content.layout = Some(layout.clone());
             content.writing = true;
-        }
+            content.epoch = content.epoch.max(info.epoch);
+            content.under(inode.ino)
+        };
         if let Some(inline) = info.inline {
             if begun_before {
                 // What an earlier, failed move wrote must not show through holes of the content as it is now.
                 let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
                 inode.content.lock().still(inode.ino, era)?;
-                let cut = self.on_every_stripe(inode.ino, &layout, |_| StorageOp::Truncate { len: 0 });
+                let cut = self.on_every_stripe(under, &layout, |_| StorageOp::Truncate { len: 0 });
                 self.change_in_era(inode, era, cut).await?;
             }
-            self.move_inline(inode, era, &layout, (&inline, info.attr.size)).await?;
+            self.move_inline(inode, under, &layout, (&inline, info.attr.size)).await?;
         }
         let mut content = inode.content.lock();
         content.still(inode.ino, era)?;
@@ -139,7 +148,7 @@ impl Client {
     async fn move_inline(
         &self,
         inode: &OpenInode,
-        era: u64,
+        under: Under,
         layout: &Layout,
         (inline, size): (&Bytes, u64),
     ) -> Result<()> {
@@ -149,8 +158,8 @@ impl Client {
             // Durable, because the inline copy may be gone from disk before the next sync of the chunks.
             let how = ChunkWrite { path: Path::Cached, durable: true, lease: LeaseMode::Write };
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
-            inode.content.lock().still(inode.ino, era)?;
-            self.change_in_era(inode, era, self.write_chunks(inode.ino, layout, 0, buf, how)).await?;
+            inode.content.lock().still(inode.ino, under.era)?;
+            self.change_in_era(inode, under.era, self.write_chunks(under, layout, 0, buf, how)).await?;
         }
         let attr = entry(self.report(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?)?;
         inode.content.lock().size = attr.size;
@@ -207,7 +216,13 @@ impl Client {
             return Ok(());
         }
         let data = Bytes::from(vec![0; range.len() as usize]);
-        let op = MetaOp::WriteInline { ino: inode.ino, offset: range.start, data, kill_suid_sgid: false };
+        let op = MetaOp::WriteInline {
+            ino: inode.ino,
+            offset: range.start,
+            data,
+            kill_suid_sgid: false,
+            at_end: false,
+        };
         self.report(op).await?;
         // What is inline now is asked for again.
         let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?.reply)?;
@@ -226,8 +241,12 @@ impl Client {
         let op = |stripe| StorageOp::Allocate { range: layout::local_range(&layout, stripe, range), how };
         let done = {
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
-            inode.content.lock().still(inode.ino, era)?;
-            self.change_in_era(inode, era, self.on_every_stripe(inode.ino, &layout, op)).await
+            let under = {
+                let content = inode.content.lock();
+                content.still(inode.ino, era)?;
+                content.under(inode.ino)
+            };
+            self.change_in_era(inode, era, self.on_every_stripe(under, &layout, op)).await
         };
         let mut content = inode.content.lock();
         content.still(inode.ino, era)?;
@@ -256,16 +275,17 @@ impl Client {
     async fn seek(&self, inode: &OpenInode, offset: u64, what: Seek) -> Result<u64> {
         let _shared = self.enter(inode, Need::Look).await?;
         let era = self.learn_end(inode, u64::MAX).await?;
-        let (size, inline, layout) = {
+        let (under, size, inline, layout) = {
             let content = inode.content.lock();
             content.still(inode.ino, era)?;
-            (content.size, content.inline.as_ref().map(|inline| inline.len() as u64), content.layout.clone())
+            let inline = content.inline.as_ref().map(|inline| inline.len() as u64);
+            (content.under(inode.ino), content.size, inline, content.layout.clone())
         };
         if offset >= size {
             return Err(Errno::ENXIO.into());
         }
         let found = match (inline, layout) {
-            (None, Some(layout)) => self.seek_chunks(inode.ino, &layout, offset, size, what).await?,
+            (None, Some(layout)) => self.seek_chunks(under, &layout, offset, size, what).await?,
             (data_end, _) => seek_prefix(data_end.unwrap_or(0), offset, what),
         };
         match what {
@@ -277,7 +297,7 @@ impl Client {
     /// The first place over all stripes; each is asked from its first byte at or after `offset`.
     async fn seek_chunks(
         &self,
-        ino: InodeId,
+        under: Under,
         layout: &Layout,
         offset: u64,
         size: u64,
@@ -286,7 +306,7 @@ impl Client {
         let rest = ByteRange::new(offset, size);
         let local = |stripe| layout::local_range(layout, stripe, rest);
         let replies = self
-            .on_every_stripe(ino, layout, |stripe| StorageOp::Seek { from: local(stripe).start, what })
+            .on_every_stripe(under, layout, |stripe| StorageOp::Seek { from: local(stripe).start, what })
             .await?;
         let found = replies.into_iter().enumerate().filter_map(|(stripe, reply)| match reply {
             StorageReply::Offset(Some(at)) if !local(stripe).is_empty() => {

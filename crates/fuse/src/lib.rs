@@ -23,6 +23,7 @@
 //! - Unmounting ends, whatever the users of the mount and the servers behind it do.
 
 pub mod abi;
+mod callers;
 mod dispatch;
 mod handles;
 mod init;

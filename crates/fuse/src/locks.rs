@@ -113,6 +113,13 @@ impl Holders {
         found
     }
 
+    /// Nobody holds any.
+    pub fn clear(&self) {
+        let mut pairs = self.pairs.lock();
+        pairs.clear();
+        self.count.store(0, Ordering::Release);
+    }
+
     /// True if byte-range locks were used on this mount at all.
     pub fn ever_used(&self) -> bool {
         self.ever.load(Ordering::Acquire)

@@ -1,6 +1,7 @@
 //! A mount from its beginning to its end.
 
 use crate::abi::{self, InHeader, InitIn, OutHeader, bytes_of};
+use crate::callers::Callers;
 use crate::dispatch::OpenFile;
 use crate::handles::Handles;
 use crate::init::{Agreement, Handshake, negotiate};
@@ -12,7 +13,7 @@ use crate::standing;
 use crate::stats::Stats;
 use crate::sys;
 use crate::transport::{self, DEFAULT_DEPTH, Transport};
-use client::{Client, Invalidate, Standing};
+use client::{Client, Invalidate, Standing, Succession};
 use parking_lot::{Condvar, Mutex};
 use std::future::Future;
 use std::io;
@@ -72,12 +73,13 @@ pub struct Session {
 
 /// What all threads of a mount share.
 pub(crate) struct Shared {
-    pub(crate) client: Arc<Client>,
+    pub(crate) client: Arc<Succession>,
     pub(crate) mount: Mount,
     pub(crate) agreement: Agreement,
     pub(crate) handles: Handles<OpenFile>,
     pub(crate) interrupts: Interrupts,
     pub(crate) holders: Holders,
+    pub(crate) callers: Callers,
     pub(crate) stats: Stats,
     /// There are other clients.
     pub(crate) is_shared: bool,
@@ -94,6 +96,11 @@ pub(crate) struct Shared {
 impl Session {
     /// Mounts `client`'s file system. Returns when the mount can be used.
     pub fn mount(client: Arc<Client>, options: MountOptions) -> Result<Session> {
+        Session::mount_sessions(Succession::of_one(client), options)
+    }
+
+    /// The same of a client that may get one session after the other.
+    pub fn mount_sessions(client: Arc<Succession>, options: MountOptions) -> Result<Session> {
         let wants_uring = options.transport != Transport::Dev;
         if wants_uring {
             transport::enable_uring();
@@ -112,7 +119,7 @@ impl Session {
         };
         let agreement = agreement.inspect_err(|_| give_up(&mount))?;
         // Other clients use the same file system: what the kernel keeps is taken back when they change it.
-        let is_shared = !client.is_alone();
+        let is_shared = !client.current().is_alone();
         let shared = Arc::new(Shared {
             client,
             mount,
@@ -120,6 +127,7 @@ impl Session {
             handles: Handles::default(),
             interrupts: Interrupts::default(),
             holders: Holders::default(),
+            callers: Callers::default(),
             stats: Stats::new(transport::cores(agreement.over_uring())),
             is_shared,
             notifier: Notifier::default(),
@@ -130,7 +138,7 @@ impl Session {
         });
         if is_shared {
             let face: Arc<dyn Invalidate> = shared.clone();
-            shared.client.set_face(Arc::downgrade(&face));
+            shared.client.current().set_face(Arc::downgrade(&face));
         }
         let threads = start_threads(&shared, options.depth).map_err(|e| {
             give_up(&shared.mount);
@@ -262,6 +270,10 @@ impl Invalidate for Shared {
     fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         let done = self.notifier.forget(ino);
         Box::pin(async move { done.wait().await })
+    }
+
+    fn lost_locks(&self) {
+        self.holders.clear();
     }
 
     fn standing(&self, pid: u32) -> Option<Standing> {

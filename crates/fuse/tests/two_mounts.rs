@@ -6,7 +6,7 @@
 
 use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions};
-use fuse::{MountOptions, Session, Transport};
+use fuse::{MountOptions, Opcode, Session, Transport};
 use kv::{Durability, Memory, Writer};
 use meta::{MetaOptions, MetaService};
 use net::Channel;
@@ -14,7 +14,9 @@ use rt::CoreConfig;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, RwLock};
 use std::thread::JoinHandle;
@@ -27,11 +29,16 @@ use types::{
 const TARGETS: u32 = 2;
 const LOG_BYTES: u64 = 1 << 20;
 const CAPACITY: u64 = 1 << 40;
+/// Longer than what several have changed is leased to nobody.
+const SETTLING: std::time::Duration = std::time::Duration::from_millis(1200);
+/// A user with no rights of its own.
+const NOBODY: u32 = 65534;
 
 /// A cluster whose services run on a thread of their own, mounted twice.
 struct Cluster {
     base: PathBuf,
     clients: Vec<Arc<Client>>,
+    meta: Arc<MetaService>,
     mounts: Vec<Session>,
     stop: Arc<rt::sync::Event>,
     services: Option<JoinHandle<()>>,
@@ -46,16 +53,16 @@ impl Cluster {
         let (stopped, place) = (stop.clone(), base.clone());
         let config = CoreConfig { name: "services".into(), ..CoreConfig::default() };
         let services = rt::start_core(config, move || async move {
-            let made = serve(&place).await;
+            let (made, meta) = serve(&place).await;
             for client in &made {
                 rt::spawn(client.clone().background());
             }
-            tell.send(made).unwrap();
+            tell.send((made, meta)).unwrap();
             stopped.wait().await;
         });
-        let clients = clients.recv().unwrap();
+        let (clients, meta) = clients.recv().unwrap();
         let mut cluster =
-            Cluster { base, clients, mounts: Vec::new(), stop, services: Some(services.unwrap()) };
+            Cluster { base, clients, meta, mounts: Vec::new(), stop, services: Some(services.unwrap()) };
         cluster.mounts = [0, 1].map(|number| cluster.mount(number, transport)).into();
         cluster
     }
@@ -82,7 +89,7 @@ impl Drop for Cluster {
     }
 }
 
-async fn serve(base: &Path) -> Vec<Arc<Client>> {
+async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>) {
     let map: MapHandle = Arc::new(RwLock::new(Arc::new(cluster_map(base))));
     let mut stores = Vec::new();
     for target in (1..=TARGETS).map(TargetId) {
@@ -111,7 +118,7 @@ async fn serve(base: &Path) -> Vec<Arc<Client>> {
         client.register().await.unwrap();
         clients.push(client);
     }
-    clients
+    (clients, meta)
 }
 
 fn identity(target: TargetId) -> Identity {
@@ -150,6 +157,9 @@ fn check_all(name: &str, transport: Transport) {
     a_reader_sees_every_round_of_a_writer(&cluster);
     appends_of_both_are_whole(&cluster);
     one_directory_is_filled_from_both(&cluster);
+    who_fills_a_directory_asks_for_no_permissions(&cluster);
+    what_others_do_to_a_directory_is_seen_at_once(&cluster);
+    a_change_of_permissions_counts_at_once(&cluster);
     a_deleted_file_stays_while_it_is_open(&cluster);
 }
 
@@ -314,6 +324,82 @@ fn one_directory_is_filled_from_both(cluster: &Cluster) {
         fs::remove_file(paths[1].join(name)).unwrap();
     }
     fs::remove_dir(&paths[0]).unwrap();
+}
+
+/// Before each file that is made, the kernel asks twice for the attributes of the directory.
+fn who_fills_a_directory_asks_for_no_permissions(cluster: &Cluster) {
+    const FILES: u64 = 100;
+    let paths = cluster.paths("filled");
+    fs::create_dir(&paths[0]).unwrap();
+    let make = |round: &str, files: u64| {
+        for file in 0..files {
+            for path in &paths {
+                let name = path.join(format!("{round}-{file}-{}", path.display()).replace('/', "_"));
+                OpenOptions::new().write(true).create_new(true).open(name).unwrap();
+            }
+        }
+    };
+    let asked =
+        || -> u64 { cluster.mounts.iter().map(|mount| mount.stats().requests(Opcode::Getattr)).sum() };
+    // Both have just changed the directory above: its names are to be found without questions again.
+    std::thread::sleep(SETTLING);
+    make("before", 2);
+    let (commands, questions) = (cluster.meta.stats().commands, asked());
+    make("counted", FILES);
+    let (commands, questions) = (cluster.meta.stats().commands - commands, asked() - questions);
+    eprintln!("{} files: {commands} commands, {questions} questions of the kernel", 2 * FILES);
+    assert!(questions >= 3 * FILES, "the kernel hardly asks: {questions}");
+    // Looking for the name and making the file are two each; asking twice for permissions would make it four.
+    assert!(commands < 6 * FILES, "{commands} commands for {} files", 2 * FILES);
+    fs::remove_dir_all(&paths[1]).unwrap();
+}
+
+/// Also while the one who looks knows by itself who may do what there.
+fn what_others_do_to_a_directory_is_seen_at_once(cluster: &Cluster) {
+    let paths = cluster.paths("seen");
+    fs::create_dir(&paths[0]).unwrap();
+    for turn in 0..60 {
+        let (maker, other) = (&paths[turn % 2], &paths[1 - turn % 2]);
+        let before = fs::metadata(other).unwrap();
+        File::create(other.join(format!("own{turn}"))).unwrap();
+        fs::create_dir(maker.join(format!("dir{turn}"))).unwrap();
+        let [here, there] = [maker, other].map(|path| fs::metadata(path).unwrap());
+        assert_eq!(there.nlink(), before.nlink() + 1);
+        let times = |of: &fs::Metadata| (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec(), of.size());
+        assert!(times(&there) > times(&before));
+        assert_eq!(times(&there), times(&here));
+        fs::remove_file(maker.join(format!("own{turn}"))).unwrap();
+        assert!(times(&fs::metadata(other).unwrap()) > times(&there));
+    }
+    fs::remove_dir_all(&paths[1]).unwrap();
+}
+
+/// A user who is not root, at the mount that knows who may do what.
+fn a_change_of_permissions_counts_at_once(cluster: &Cluster) {
+    use std::os::unix::fs::PermissionsExt;
+    let paths = cluster.paths("allowed");
+    fs::create_dir(&paths[0]).unwrap();
+    let made = |path: &Path, name: &str| {
+        let mut touch = Command::new("touch");
+        touch.arg(path.join(name)).uid(NOBODY).gid(NOBODY).stderr(Stdio::null());
+        touch.status().unwrap().success()
+    };
+    for turn in 0..12 {
+        let (changer, other) = (&paths[turn % 2], &paths[1 - turn % 2]);
+        let allow = |mode| fs::set_permissions(changer, fs::Permissions::from_mode(mode)).unwrap();
+        allow(0o777);
+        for name in ["a", "b"] {
+            assert!(made(other, &format!("{name}{turn}")) && made(changer, &format!("{name}{name}{turn}")));
+        }
+        allow(0o755);
+        assert!(!made(other, &format!("c{turn}")), "turn {turn}");
+        assert!(!made(changer, &format!("d{turn}")), "turn {turn}");
+        std::os::unix::fs::chown(changer, Some(NOBODY), None).unwrap();
+        assert!(made(other, &format!("e{turn}")), "turn {turn}");
+        std::os::unix::fs::chown(changer, Some(0), None).unwrap();
+        assert!(!made(other, &format!("f{turn}")), "turn {turn}");
+    }
+    fs::remove_dir_all(&paths[1]).unwrap();
 }
 
 fn a_deleted_file_stays_while_it_is_open(cluster: &Cluster) {

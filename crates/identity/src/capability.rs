@@ -1,10 +1,10 @@
 //! Capabilities: the metadata service's word that a session may read or write a file's chunks.
 //!
-//! A capability travels with storage requests in a form of 56 bytes, little-endian:
+//! A capability travels with storage requests in a form of 64 bytes, little-endian:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
-//! | 0 | 1 | version, 1 |
+//! | 0 | 1 | version: 1 without an epoch, else 2 |
 //! | 1 | 1 | rights: bit 0 read, bit 1 write |
 //! | 2 | 2 | zero |
 //! | 4 | 4 | id of the key |
@@ -12,7 +12,8 @@
 //! | 16 | 8 | inode |
 //! | 24 | 8 | holder: [`Role::fingerprint`](crate::Role::fingerprint) of who may use it; 0: whoever has the session |
 //! | 32 | 8 | expiry, Unix seconds |
-//! | 40 | 16 | the first 16 bytes of HMAC-SHA256 over bytes 0..40 |
+//! | 40 | 16 | the first 16 bytes of HMAC-SHA256 over bytes 0..40, of version 2 over bytes 0..40 and 56..64 |
+//! | 56 | 8 | the highest lease epoch that its requests may say they have; 0 in version 1 |
 //!
 //! They name the session and its holder, and a service compares these with the session that sends them and with what its connection has proved.
 //! Clients with one certificate are one holder: among those, whoever has the bytes has the right. So they travel encrypted, or on a network that
@@ -21,15 +22,21 @@
 use types::{InodeId, SessionId};
 
 /// Length of a capability, bytes.
-pub const CAPABILITY_BYTES: usize = 56;
+pub const CAPABILITY_BYTES: usize = 64;
 
-/// Bytes that the code is over.
-const SIGNED_BYTES: usize = 40;
+/// Bytes before the code, which is over them.
+const FRONT_BYTES: usize = 40;
+
+/// Bytes that the code is over, with the epoch behind the others.
+const SIGNED_BYTES: usize = 48;
 
 /// Bytes of the code that are kept: a forger has one chance in 2^128 for each attempt, and an attempt is a request.
 pub(crate) const MAC_BYTES: usize = 16;
 
 const VERSION: u8 = 1;
+
+/// Of one with an epoch.
+const VERSION_WITH_EPOCH: u8 = 2;
 
 /// What may be done with a file's chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -61,6 +68,8 @@ pub struct Grant {
     /// The member to which it was given, as a fingerprint of what it proved to be: nobody else can use it, even if he gets hold of it. 0 where
     /// nobody proves anything.
     pub holder: u64,
+    /// The highest lease epoch of the file that a request may have: else anybody who may read it could make targets refuse what others ask. 0: none.
+    pub epoch: u64,
     /// When it ends, Unix seconds.
     pub expires: u64,
 }
@@ -91,12 +100,14 @@ pub enum Refusal {
     OtherInode,
     #[error("the capability doesn't allow this")]
     Rights,
+    #[error("the capability is of an earlier epoch of its file")]
+    EarlierEpoch,
 }
 
 impl Refusal {
     /// Whether the client should ask the metadata service for another one and try again.
     pub fn is_stale(self) -> bool {
-        matches!(self, Refusal::Expired | Refusal::UnknownKey(_))
+        matches!(self, Refusal::Expired | Refusal::UnknownKey(_) | Refusal::EarlierEpoch)
     }
 }
 
@@ -132,22 +143,29 @@ impl Grant {
     /// The bytes that are signed.
     pub(crate) fn signed(&self, key: u32) -> [u8; SIGNED_BYTES] {
         let mut bytes = [0; SIGNED_BYTES];
-        bytes[0] = VERSION;
+        bytes[0] = if self.epoch == 0 { VERSION } else { VERSION_WITH_EPOCH };
         bytes[1] = self.rights.0;
         bytes[4..8].copy_from_slice(&key.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.session.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.inode.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.holder.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.expires.to_le_bytes());
+        bytes[32..FRONT_BYTES].copy_from_slice(&self.expires.to_le_bytes());
+        bytes[FRONT_BYTES..].copy_from_slice(&self.epoch.to_le_bytes());
         bytes
     }
+}
+
+/// What the code is over of the bytes that are signed: an epoch where there is one.
+pub(crate) fn covered(signed: &[u8; SIGNED_BYTES]) -> &[u8] {
+    if signed[0] == VERSION_WITH_EPOCH { signed } else { &signed[..FRONT_BYTES] }
 }
 
 impl Capability {
     pub(crate) fn new(signed: [u8; SIGNED_BYTES], mac: [u8; MAC_BYTES]) -> Capability {
         let mut bytes = [0; CAPABILITY_BYTES];
-        bytes[..SIGNED_BYTES].copy_from_slice(&signed);
-        bytes[SIGNED_BYTES..].copy_from_slice(&mac);
+        bytes[..FRONT_BYTES].copy_from_slice(&signed[..FRONT_BYTES]);
+        bytes[FRONT_BYTES..FRONT_BYTES + MAC_BYTES].copy_from_slice(&mac);
+        bytes[FRONT_BYTES + MAC_BYTES..].copy_from_slice(&signed[FRONT_BYTES..]);
         Capability { bytes }
     }
 
@@ -169,7 +187,9 @@ impl Capability {
     /// What it says, true or not.
     pub(crate) fn claim(&self) -> Result<Grant, Refusal> {
         let [version, rights, 0, 0] = self.field(0) else { return Err(Refusal::Malformed) };
-        if version != VERSION || !(1..=3).contains(&rights) {
+        let epoch = u64::from_le_bytes(self.field(FRONT_BYTES + MAC_BYTES));
+        let expected = if epoch == 0 { VERSION } else { VERSION_WITH_EPOCH };
+        if version != expected || !(1..=3).contains(&rights) {
             return Err(Refusal::Malformed);
         }
         Ok(Grant {
@@ -177,16 +197,20 @@ impl Capability {
             inode: InodeId(u64::from_le_bytes(self.field(16))),
             rights: Rights(rights),
             holder: u64::from_le_bytes(self.field(24)),
+            epoch,
             expires: u64::from_le_bytes(self.field(32)),
         })
     }
 
-    pub(crate) fn signed(&self) -> &[u8] {
-        &self.bytes[..SIGNED_BYTES]
+    pub(crate) fn signed(&self) -> [u8; SIGNED_BYTES] {
+        let mut signed = [0; SIGNED_BYTES];
+        signed[..FRONT_BYTES].copy_from_slice(&self.bytes[..FRONT_BYTES]);
+        signed[FRONT_BYTES..].copy_from_slice(&self.bytes[FRONT_BYTES + MAC_BYTES..]);
+        signed
     }
 
     pub(crate) fn mac(&self) -> &[u8] {
-        &self.bytes[SIGNED_BYTES..]
+        &self.bytes[FRONT_BYTES..FRONT_BYTES + MAC_BYTES]
     }
 
     fn field<const N: usize>(&self, at: usize) -> [u8; N] {

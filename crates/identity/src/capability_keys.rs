@@ -1,6 +1,6 @@
 //! The keys that capabilities are signed and verified with.
 
-use crate::capability::{Capability, Grant, MAC_BYTES, Refusal};
+use crate::capability::{Capability, Grant, MAC_BYTES, Refusal, covered};
 use crate::error::{Error, Result};
 use crate::{MAX_CAPABILITY_KEYS, VERIFIED_CAPABILITIES, files, hex};
 use ring::hmac;
@@ -51,7 +51,7 @@ impl CapabilityKey {
     /// Puts the cluster's word on a grant.
     pub fn sign(&self, grant: &Grant) -> Capability {
         let signed = grant.signed(self.id);
-        Capability::new(signed, self.mac(&signed))
+        Capability::new(signed, self.mac(covered(&signed)))
     }
 
     /// What a genuine capability says. Whether it has expired is not looked at.
@@ -59,7 +59,7 @@ impl CapabilityKey {
         if capability.key_id() != self.id {
             return Err(Refusal::UnknownKey(capability.key_id()));
         }
-        let genuine = self.mac(capability.signed()).ct_eq(capability.mac());
+        let genuine = self.mac(covered(&capability.signed())).ct_eq(capability.mac());
         if bool::from(genuine) { capability.claim() } else { Err(Refusal::Forged) }
     }
 

@@ -16,6 +16,7 @@ fn grant() -> Grant {
         inode: InodeId(0x000a_0b0c_0d0e_0f10),
         rights: Rights::READ_WRITE,
         holder: 0x1112_1314_1516_1718,
+        epoch: 0,
         expires: NOW + 60,
     }
 }
@@ -37,24 +38,48 @@ fn the_form_is_frozen() {
         "100f0e0d0c0b0a00",
         "1817161514131211",
         "3cd2496b00000000",
-        "69593ad159abc794e46a41ca152964b8"
+        "69593ad159abc794e46a41ca152964b8",
+        "0000000000000000"
     );
     assert_eq!(hex, expected);
     assert_eq!(known_key().verify(&capability), Ok(grant()));
 }
 
+/// The code was computed with Python's `hmac` over the first 40 bytes and the last 8.
+#[test]
+fn the_form_with_an_epoch_is_frozen() {
+    let grant = Grant { epoch: 0x2122_2324_2526_2728, ..grant() };
+    let capability = known_key().sign(&grant);
+    let hex: String = capability.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let expected = concat!(
+        "02030000",
+        "07000000",
+        "0807060504030201",
+        "100f0e0d0c0b0a00",
+        "1817161514131211",
+        "3cd2496b00000000",
+        "b0db1204ab0eedff6ac2db2a1a5ef3d7",
+        "2827262524232221"
+    );
+    assert_eq!(hex, expected);
+    assert_eq!(known_key().verify(&capability), Ok(grant));
+}
+
 #[test]
 fn every_bit_counts() {
     let keys = CapabilityKeys::create().unwrap();
-    let capability = keys.sign(&grant());
     let mut cache = VerifiedCache::default();
-    assert_eq!(cache.verify(&keys, &capability, NOW), Ok(grant()));
-    for bit in 0..8 * CAPABILITY_BYTES {
-        let mut bytes = *capability.as_bytes();
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        let altered = Capability::from_bytes(&bytes).unwrap();
-        assert!(keys.verify(&altered, NOW).is_err(), "bit {bit} doesn't count");
-        assert!(cache.verify(&keys, &altered, NOW).is_err(), "bit {bit} doesn't count in the cache");
+    for epoch in [0, 1 << 44 | 77] {
+        let grant = Grant { epoch, ..grant() };
+        let capability = keys.sign(&grant);
+        assert_eq!(cache.verify(&keys, &capability, NOW), Ok(grant));
+        for bit in 0..8 * CAPABILITY_BYTES {
+            let mut bytes = *capability.as_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let altered = Capability::from_bytes(&bytes).unwrap();
+            assert!(keys.verify(&altered, NOW).is_err(), "bit {bit} doesn't count");
+            assert!(cache.verify(&keys, &altered, NOW).is_err(), "bit {bit} doesn't count in the cache");
+        }
     }
     for length in [0, CAPABILITY_BYTES - 1, CAPABILITY_BYTES + 1] {
         assert_eq!(Capability::from_bytes(&vec![1; length]), Err(Refusal::Malformed));
@@ -73,11 +98,11 @@ fn another_key_of_the_same_number_is_another_cluster() {
 fn a_genuine_code_over_nonsense_is_refused() {
     use ring::hmac;
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"0123456789abcdef0123456789abcdef");
-    for (at, value) in [(0, 2), (1, 0), (1, 4), (1, 0xff), (2, 1), (3, 1)] {
+    for (at, value) in [(0, 3), (1, 0), (1, 4), (1, 0xff), (2, 1), (3, 1)] {
         let mut bytes = *known_key().sign(&grant()).as_bytes();
         bytes[at] = value;
         let tag = hmac::sign(&key, &bytes[..40]);
-        bytes[40..].copy_from_slice(&tag.as_ref()[..16]);
+        bytes[40..56].copy_from_slice(&tag.as_ref()[..16]);
         let capability = Capability::from_bytes(&bytes).unwrap();
         assert_eq!(known_key().verify(&capability), Err(Refusal::Malformed), "byte {at} = {value}");
     }

@@ -165,11 +165,12 @@ impl MetaService {
         all
     }
 
-    /// Begins to end a session by force.
+    /// Begins to end a session by force. The background work does it: who asks may be on a core that ends with the question.
     pub fn evict_session(&self, id: SessionId) -> Result<()> {
         match self.sessions.find(id).map(|session| session.kind) {
             Some(SessionKind::Remote) => {
-                self.evict(id);
+                self.evictions.0.lock().push(id);
+                self.evictions.1.set();
                 Ok(())
             }
             Some(SessionKind::Local) => {

@@ -29,7 +29,8 @@ impl MetaService {
         let writes = !reads_only && (writes || self.leases.is_written_by(session.id, inode));
         let rights = if writes { Rights::READ_WRITE } else { Rights::READ };
         let holder = session.holder.load(Relaxed);
-        let grant = Grant { session: session.id, inode, rights, holder, expires: 0 };
+        let epoch = if let MetaReply::File(info) = reply { info.epoch } else { 0 };
+        let grant = Grant { session: session.id, inode, rights, holder, epoch, expires: 0 };
         let signed = ring.sign(grant, u64::try_from(rt::now().secs).unwrap_or(0))?;
         Some(Capability(*signed.as_bytes()))
     }
@@ -50,6 +51,7 @@ fn subject(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, bool)> {
         (MetaOp::Open { ino, wish }, MetaReply::File(_)) => {
             Some((*ino, wish.is_some_and(|wish| wish != LeaseMode::Read)))
         }
+        (MetaOp::Reopen { ino, .. }, MetaReply::File(_)) => Some((*ino, false)),
         (MetaOp::BeginWrite { .. } | MetaOp::Truncate { .. }, MetaReply::File(info)) => {
             Some((info.attr.ino, true))
         }

@@ -11,6 +11,18 @@ pub(crate) struct Chunks {
     pub channels: StorageChannels,
 }
 
+/// A file, and the lease epoch under which something is done to its chunks: targets that have seen a later one refuse it.
+#[derive(Clone, Copy)]
+pub(crate) struct Under {
+    pub ino: InodeId,
+    pub epoch: u64,
+}
+
+impl Under {
+    /// Of what is no file's.
+    pub const TARGET: Under = Under { ino: InodeId::ROOT, epoch: 0 };
+}
+
 /// What the chunk files of one file say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Measured {
@@ -24,22 +36,25 @@ pub(crate) struct Measured {
 
 impl Chunks {
     /// Removes all chunk files of a file.
-    pub async fn delete(&self, ino: InodeId, layout: &Layout) -> Result<()> {
-        self.each(ino, layout, |_| StorageOp::Delete).await.map(|_| ())
+    pub async fn delete(&self, file: Under, layout: &Layout) -> Result<()> {
+        self.each(file, layout, |_| StorageOp::Delete).await.map(|_| ())
     }
 
     /// Cuts the chunk files to what a file of this size has.
-    pub async fn truncate(&self, ino: InodeId, layout: &Layout, size: u64) -> Result<()> {
+    pub async fn truncate(&self, file: Under, layout: &Layout, size: u64) -> Result<()> {
         let cut = |stripe| StorageOp::Truncate { len: layout::local_len(layout, stripe, size) };
-        self.each(ino, layout, cut).await.map(|_| ())
+        self.each(file, layout, cut).await.map(|_| ())
     }
 
     /// Asks all chunk files for their length, allocation and last change.
-    pub async fn measure(&self, ino: InodeId, layout: &Layout) -> Result<Measured> {
+    pub async fn measure(&self, file: Under, layout: &Layout) -> Result<Measured> {
         let mut measured = Measured { lens: vec![0; layout.groups.len()], ..Measured::default() };
-        for (stripe, reply) in self.each(ino, layout, |_| StorageOp::Stat).await? {
+        for (stripe, reply) in self.each(file, layout, |_| StorageOp::Stat).await? {
             let StorageReply::Stat { len, blocks, mtime } = reply else {
-                return Err(Error::new(Errno::EPROTO, format!("unexpected answer to a stat of file {ino}")));
+                return Err(Error::new(
+                    Errno::EPROTO,
+                    format!("unexpected answer to a stat of file {}", file.ino),
+                ));
             };
             measured.lens[stripe] = measured.lens[stripe].max(len);
             measured.blocks += blocks;
@@ -52,7 +67,7 @@ impl Chunks {
     /// all have answered.
     async fn each(
         &self,
-        ino: InodeId,
+        Under { ino, epoch }: Under,
         layout: &Layout,
         op: impl Fn(usize) -> StorageOp,
     ) -> Result<Vec<(usize, StorageReply)>> {
@@ -60,7 +75,8 @@ impl Chunks {
         for (stripe, group) in layout.groups.iter().enumerate() {
             for target in self.members(*group)? {
                 let ino = layout.chunk_file(ino, stripe);
-                let request = StorageRequest::new(SessionId(0), target, ino, op(stripe));
+                let request =
+                    StorageRequest { epoch, ..StorageRequest::new(SessionId(0), target, ino, op(stripe)) };
                 let call = self.channels.call(request, None);
                 calls.push(async move { call.await.map(|reply| (stripe, reply)) });
             }
@@ -68,9 +84,11 @@ impl Chunks {
         rt::join_all(calls).await.into_iter().collect()
     }
 
-    /// One request to one target.
-    pub async fn on(&self, target: TargetId, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
-        self.channels.call(StorageRequest::new(SessionId(0), target, ino, op), None).await
+    /// One request to one target, about the chunk file of this name.
+    pub async fn on(&self, target: TargetId, file: Under, op: StorageOp) -> Result<StorageReply> {
+        let Under { ino, epoch } = file;
+        let request = StorageRequest { epoch, ..StorageRequest::new(SessionId(0), target, ino, op) };
+        self.channels.call(request, None).await
     }
 
     /// The first stripe of a layout that a target has, of all chunk files or of those of a slot; `None` when it has none.

@@ -4,6 +4,7 @@
 //! the same.
 
 use crate::executor::Stop;
+use crate::leases::Leases;
 use crate::service::MetaService;
 use crate::sessions::Session;
 use crate::view::View;
@@ -12,7 +13,7 @@ use namespace::leases::{Access, Asker, Due, Wish};
 use namespace::record::{self, Inode};
 use namespace::{Applied, Writes};
 use std::collections::BTreeSet;
-use types::{Attr, Errno, Error, InodeId, PartitionId};
+use types::{Attr, Errno, Error, FileKind, InodeId, PartitionId};
 use wire::{DirEntry, DirectoryState, Grant, LeaseMode, MetaOp, MetaReply};
 
 /// Leases that come with an answer.
@@ -68,6 +69,7 @@ impl MetaService {
             let offers = Offers { service: self, asker, view, granted: &mut granted };
             offers.make(op, &applied.reply);
             self.tell_directories(op, &applied.writes, &mut granted)?;
+            self.tell_epoch(op, &mut applied.reply);
             // Its end may have passed by the inodes before the grants.
             if let Err(ended) = session.check() {
                 self.leases.end_session(session.id);
@@ -106,8 +108,12 @@ impl MetaService {
         }
         let mut due = Vec::new();
         let mut elsewhere = Vec::new();
+        let is_change = !applied.writes.is_empty();
         for (ino, access) in accesses {
-            if !view.held.is_guest(ino.partition()) {
+            let is_guest = view.held.is_guest(ino.partition());
+            if !is_guest && is_change && changes_entries_of(op, ino) {
+                self.leases.make_way_for_names(&self.sessions, asker, ino, &mut due);
+            } else if !is_guest {
                 self.leases.make_way(&self.sessions, asker, (ino, access), &mut due);
             } else if !cleared.has(ino) && born(op, &applied.reply) != Some(ino) {
                 elsewhere.push((ino, access));
@@ -140,13 +146,27 @@ impl MetaService {
         all_answered(due)?;
         match mode {
             Some(mode) => granted.grants.push(Grant { ino, mode }),
-            None if matches!(op, MetaOp::Open { .. }) && !self.leases.mark_in_use(asker, ino) => {
+            None if matches!(op, MetaOp::Open { .. } | MetaOp::Reopen { .. })
+                && !self.leases.mark_in_use(asker, ino) =>
+            {
                 let message = format!("session {} has too many files open", asker.session);
                 return Err(Stop::Refused(Error::new(Errno::ENFILE, message).hint("close some")));
             }
             None => {}
         }
         Ok(())
+    }
+
+    /// Tells the epoch of a file in chunks, which whoever uses them sends to their targets.
+    fn tell_epoch(&self, op: &MetaOp, reply: &mut MetaReply) {
+        if let MetaOp::Reopen { ino, past } = *op {
+            self.leases.outdate(ino, past);
+        }
+        if let MetaReply::File(info) = reply
+            && info.layout.is_some()
+        {
+            info.epoch = self.leases.epoch(info.attr.ino);
+        }
     }
 
     /// Tells the session what became of the directories that it changed and goes on to cache: its kernel asks right after.
@@ -166,7 +186,7 @@ impl MetaService {
     }
 }
 
-/// Whether a command adds or removes a name in this directory.
+/// Whether a command adds or removes a name in this directory, and leaves who may do what in it as it is.
 fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
     match op {
         MetaOp::Create { parent, .. }
@@ -197,23 +217,23 @@ impl Offers<'_> {
             | MetaOp::Unlink { parent, .. }
             | MetaOp::Rmdir { parent, .. }
             | MetaOp::Link { parent, .. } => {
-                self.inode(*parent);
+                self.directory(*parent);
                 self.shown(reply);
             }
             MetaOp::Create { parent, wish, .. } => {
-                self.inode(*parent);
+                self.directory(*parent);
                 self.made(*wish, reply);
             }
             MetaOp::Tmpfile { .. } => self.made(None, reply),
             MetaOp::Rename { parent, new_parent, .. } => {
-                self.inode(*parent);
+                self.directory(*parent);
                 if new_parent != parent {
-                    self.inode(*new_parent);
+                    self.directory(*new_parent);
                 }
                 self.shown(reply);
             }
             MetaOp::Readdir { dir, .. } => {
-                self.inode(*dir);
+                self.directory(*dir);
                 self.entries(reply);
             }
             MetaOp::Getattr { .. } | MetaOp::Setattr { .. } => self.shown(reply),
@@ -227,8 +247,23 @@ impl Offers<'_> {
     }
 
     fn inode(&mut self, ino: InodeId) {
+        self.offer(ino, Leases::offer);
+    }
+
+    fn directory(&mut self, ino: InodeId) {
+        self.offer(ino, Leases::offer_directory);
+    }
+
+    fn known(&mut self, attr: &Attr) {
+        match attr.kind() {
+            FileKind::Directory => self.directory(attr.ino),
+            _ => self.inode(attr.ino),
+        }
+    }
+
+    fn offer(&mut self, ino: InodeId, how: impl Fn(&Leases, Asker, InodeId) -> Option<LeaseMode>) {
         if self.view.held.overlay(ino.partition()).is_some()
-            && let Some(mode) = self.service.leases.offer(self.asker, ino)
+            && let Some(mode) = how(&self.service.leases, self.asker, ino)
         {
             self.granted.grants.push(Grant { ino, mode });
         }
@@ -244,12 +279,12 @@ impl Offers<'_> {
     /// The inode of which the answer tells the attributes. One without a name is nobody's to find again.
     fn shown(&mut self, reply: &MetaReply) {
         if let Some(attr) = shown(reply).filter(|attr| attr.nlink > 0) {
-            self.inode(attr.ino);
+            self.known(attr);
         }
         if let MetaReply::Renamed { other: Some(attr), .. } = reply
             && attr.nlink > 0
         {
-            self.inode(attr.ino);
+            self.known(attr);
         }
     }
 
@@ -270,8 +305,8 @@ impl Offers<'_> {
 
     fn entries(&mut self, reply: &MetaReply) {
         let MetaReply::Directory { entries, .. } = reply else { return };
-        for entry in entries.iter().filter(|entry| entry.attr.is_some()) {
-            self.inode(entry.ino);
+        for attr in entries.iter().filter_map(|entry| entry.attr.as_ref()) {
+            self.known(attr);
         }
     }
 }
@@ -311,6 +346,7 @@ fn wish_of(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, Option<Wish>)> {
             });
             Some((ino, wish))
         }
+        MetaOp::Reopen { ino, .. } => Some((ino, None)),
         // Others have just been asked to give up all that they had. While chunks are cut or filled, nobody else is to write there.
         MetaOp::Truncate { ino, .. } | MetaOp::DropInline { ino, .. } => Some((ino, Some(Wish::Alone))),
         _ => None,

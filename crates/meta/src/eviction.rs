@@ -1,5 +1,6 @@
 //! Recalls and their answers, and the end of sessions that don't answer.
 
+use crate::chunks::Under;
 use crate::grace::stored_sessions;
 use crate::limits::{
     FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, RETRY_TIME, SILENCE_TIME, STANDSTILL,
@@ -23,7 +24,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
-use wire::{MetaOp, MetaReply, PartitionsRequest, StorageOp, Yield};
+use wire::{MetaOp, MetaReply, MetaRequest, PartitionsRequest, StorageOp, Yield};
 
 /// Where a request comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -260,6 +261,20 @@ impl MetaService {
         }
     }
 
+    /// Whether a session ends itself that this service doesn't know: since it did so before and the answer was lost, or since the service was started
+    /// anew. It needn't register for that.
+    ///
+    /// # Errors
+    /// `ESTALE` for one that was evicted: what it wrote last may not be what it thinks.
+    pub(crate) fn is_farewell_of_unknown(&self, request: &MetaRequest) -> Result<bool> {
+        let id = request.session;
+        if !matches!(request.op, MetaOp::EndSession) || id == SessionId(0) {
+            return Ok(false);
+        }
+        self.sessions.check_id(id)?;
+        Ok(self.sessions.find(id).is_none())
+    }
+
     /// Ends a session as it asks for it. Goes on when the caller is dropped: a session that is half ended would be in the way for ever.
     pub(crate) async fn end_in_good_order(&self, id: SessionId) -> Result<()> {
         let Some(myself) = self.myself.upgrade() else { return Ok(()) };
@@ -374,7 +389,7 @@ impl MetaService {
     /// Returns the targets that didn't answer.
     async fn fence_at(&self, session: SessionId, targets: Vec<TargetId>) -> Vec<TargetId> {
         let fence = |target| async move {
-            let fenced = self.chunks.on(target, InodeId::ROOT, StorageOp::Fence { session }).await;
+            let fenced = self.chunks.on(target, Under::TARGET, StorageOp::Fence { session }).await;
             fenced.is_err().then_some(target)
         };
         rt::join_all(targets.into_iter().map(fence).collect()).await.into_iter().flatten().collect()
@@ -413,6 +428,17 @@ impl MetaService {
             if let Err(error) = self.note_ended_elsewhere().await {
                 tracing::debug!(%error, "whether other services have ended sessions is not known for now");
             }
+        }
+    }
+
+    /// Ends sessions as administrators ask for it, as long as the service runs.
+    pub(crate) async fn evict_as_asked(self: Arc<Self>) {
+        let (asked, some) = &self.evictions;
+        while !self.stopping.is_set() {
+            within(IDLE_CHECK, some.wait()).await;
+            some.clear();
+            let asked = std::mem::take(&mut *asked.lock());
+            asked.into_iter().for_each(|id| self.evict(id));
         }
     }
 

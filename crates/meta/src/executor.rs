@@ -11,7 +11,7 @@ use namespace::leases::{Access, Due};
 use namespace::{Failure, Writes, keys};
 use parking_lot::{Mutex, MutexGuard};
 use rt::sync::Event;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -337,6 +337,7 @@ impl Executors {
             counters: &self.counters,
             held: &held,
             seen: RefCell::new(None),
+            searched: Cell::new(None),
         };
         let result = command(&view);
         let (seen, wants) = (view.seen.into_inner(), view.wants.into_inner());

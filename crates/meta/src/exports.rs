@@ -104,7 +104,9 @@ pub(crate) fn permit(
     }
     namespace::permit_anonymous(env, view, &caller, &request.op)?;
     match request.op {
-        MetaOp::Open { ino, .. } if !is_read_only => Ok(!namespace::may_write(env, view, &caller, ino)?),
+        MetaOp::Open { ino, .. } | MetaOp::Reopen { ino, .. } if !is_read_only => {
+            Ok(!namespace::may_write(env, view, &caller, ino)?)
+        }
         _ => Ok(is_read_only),
     }
 }

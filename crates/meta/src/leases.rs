@@ -6,13 +6,17 @@
 use crate::limits::{LEASE_SHARDS, LEASES_PER_SHARD, SESSION_LEASES_PER_SHARD};
 use crate::sessions::Sessions;
 use namespace::leases::{Access, Asker, Due, LeaseTable, Limits, Tally, Wish};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rt::sync::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, SessionId};
 use wire::{LeaseMode, Yield};
+
+/// Bits of a lease epoch that count up within one ownership of a partition; those above are of the owner's epoch. A hundred thousand files
+/// opened a second use them up in five years, and so many owners, a new one every minute, the others in two.
+const EPOCH_BITS: u32 = 44;
 
 /// All leases of the service. A restart forgets them.
 pub(crate) struct Leases {
@@ -23,6 +27,9 @@ pub(crate) struct Leases {
     some_abandoned: Event,
     /// The last number of [`Leases::next_order`].
     order: AtomicU64,
+    /// The lower part of the last epoch, and the upper parts of those of each partition.
+    epochs: AtomicU64,
+    ownerships: RwLock<Vec<u64>>,
 }
 
 struct Shard {
@@ -41,6 +48,8 @@ impl Default for Leases {
             abandoned: Mutex::default(),
             some_abandoned: Event::new(),
             order: AtomicU64::new(0),
+            epochs: AtomicU64::new(0),
+            ownerships: RwLock::default(),
         }
     }
 }
@@ -54,6 +63,38 @@ impl Leases {
     /// A number that is larger than all before. Of two states of an inode, told while its partition was held, the later one has the larger one.
     pub fn next_order(&self) -> u64 {
         self.order.fetch_add(1, Relaxed) + 1
+    }
+
+    /// The service has become the owner of a partition: epochs of its inodes are larger from now on than under any owner before.
+    pub fn adopted(&self, partition: PartitionId, owner_epoch: u64) {
+        let mut ownerships = self.ownerships.write();
+        if ownerships.len() <= usize::from(partition.0) {
+            ownerships.resize(usize::from(partition.0) + 1, 0);
+        }
+        ownerships[usize::from(partition.0)] = owner_epoch << EPOCH_BITS;
+    }
+
+    /// An epoch that is larger than all before of this inode's partition, for requests of the service itself to chunk files that nobody else uses. What
+    /// sessions have stays.
+    pub fn next_epoch(&self, ino: InodeId) -> u64 {
+        let ownership = self.ownerships.read().get(usize::from(ino.partition().0)).copied().unwrap_or(0);
+        ownership + self.epochs.fetch_add(1, Relaxed) + 1
+    }
+
+    /// As [`LeaseTable::epoch`].
+    pub fn epoch(&self, ino: InodeId) -> u64 {
+        self.on(ino, |table| table.epoch(ino, || self.next_epoch(ino)))
+    }
+
+    /// As [`LeaseTable::outdate`].
+    pub fn outdate(&self, ino: InodeId, past: u64) {
+        self.on(ino, |table| table.outdate(ino, past));
+    }
+
+    /// A new epoch of an inode: targets that have seen it refuse what was sent before.
+    pub fn new_epoch(&self, ino: InodeId) -> u64 {
+        self.outdate(ino, u64::MAX);
+        self.epoch(ino)
     }
 
     /// Runs `f` on the table of an inode.
@@ -79,6 +120,11 @@ impl Leases {
         self.on(ino, |table| table.offer(asker, ino))
     }
 
+    /// As [`LeaseTable::offer_directory`].
+    pub fn offer_directory(&self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+        self.on(ino, |table| table.offer_directory(asker, ino))
+    }
+
     /// As [`LeaseTable::acquire`].
     pub fn acquire(
         &self,
@@ -101,6 +147,12 @@ impl Leases {
     ) {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
         self.on(ino, |table| table.make_way(asker, ino, access, &mut send, due));
+    }
+
+    /// As [`LeaseTable::make_way_for_names`].
+    pub fn make_way_for_names(&self, sessions: &Sessions, asker: Asker, ino: InodeId, due: &mut Vec<Due>) {
+        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
+        self.on(ino, |table| table.make_way_for_names(asker, ino, &mut send, due));
     }
 
     /// As [`LeaseTable::is_written_elsewhere`].

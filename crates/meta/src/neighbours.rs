@@ -1,6 +1,7 @@
 //! The other metadata services of the cluster, and how they are reached.
 
 use net::Channel;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use types::{ClusterMap, Errno, Error, MapHandle, Node, NodeId, NodeState, PartitionId, Result, Role};
@@ -13,8 +14,9 @@ pub type PartitionsChannel = Channel<PartitionsRequest, PartitionsReply>;
 pub struct Company {
     /// Makes the way to the metadata service of another node.
     pub connect: Box<dyn Fn(&Node) -> PartitionsChannel + Send + Sync>,
-    /// Whether management still counts on this node. Once it doesn't, it may give its partitions to others.
-    pub serves: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Whether management counts on this node, and since which time without a break: the times are told apart by numbers, of any order. Once it doesn't,
+    /// it may give the node's partitions to others, and may have given them back when it does again.
+    pub term: Box<dyn Fn() -> Option<u64> + Send + Sync>,
 }
 
 /// All metadata services of a cluster.
@@ -24,6 +26,18 @@ pub(crate) struct Neighbours {
     company: Company,
     /// Made when they are first needed; as many as the map has nodes.
     ways: RwLock<HashMap<NodeId, Way>>,
+    /// The term in which it was last looked who owns the partitions.
+    looked: Mutex<Looked>,
+}
+
+/// When it was looked in the store who owns the partitions that this service has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Looked {
+    /// Not yet, and it has none.
+    NotYet,
+    In(u64),
+    /// When management didn't count on the node.
+    Between,
 }
 
 struct Way {
@@ -33,12 +47,29 @@ struct Way {
 
 impl Neighbours {
     pub fn new(own: NodeId, map: MapHandle, company: Company) -> Neighbours {
-        Neighbours { own, map, company, ways: RwLock::default() }
+        Neighbours { own, map, company, ways: RwLock::default(), looked: Mutex::new(Looked::NotYet) }
     }
 
-    /// Whether management still counts on this node.
-    pub fn serves(&self) -> bool {
-        (self.company.serves)()
+    /// The term of management's counting on this node.
+    pub fn term(&self) -> Option<u64> {
+        (self.company.term)()
+    }
+
+    /// The term, if it is known by now who owns the partitions. A node that was cut off, or stood still, may have lost them, and be given them anew: what
+    /// it remembers of them is of no use then, but its map may look as before.
+    pub fn serves(&self) -> Option<u64> {
+        let term = self.term()?;
+        let is_known = match *self.looked.lock() {
+            Looked::NotYet => true,
+            Looked::In(looked) => looked == term,
+            Looked::Between => false,
+        };
+        is_known.then_some(term)
+    }
+
+    /// It was looked who owns the partitions, and nothing is answered of others any more. `term`: of before the look.
+    pub fn has_looked(&self, term: Option<u64>) {
+        *self.looked.lock() = term.map_or(Looked::Between, Looked::In);
     }
 
     pub fn map(&self) -> Arc<ClusterMap> {

@@ -23,10 +23,12 @@ impl MetaService {
     pub async fn follow_assignment(self: Arc<Self>) {
         let mut settled = None;
         while !self.stopping.is_set() {
+            // First: a map from before the term could be of no use.
+            let term = self.neighbours.as_ref().and_then(|neighbours| neighbours.term());
             let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
-            if settled != Some(map.epoch) || self.lacks_some(&map) {
-                settled = match self.settle_in(&map).await {
-                    Ok(true) => Some(map.epoch),
+            if settled != Some((map.epoch, term)) || self.lacks_some(&map) {
+                settled = match self.settle_in(&map, term).await {
+                    Ok(true) => Some((map.epoch, term)),
                     Ok(false) => None,
                     Err(error) => {
                         tracing::warn!(%error, "partitions are not as the map says yet");
@@ -67,8 +69,8 @@ impl MetaService {
         self.executors.lock(partition).is_ok_and(|executor| executor.standing == Standing::Open)
     }
 
-    /// Does what a map says; true when nothing is left to be done.
-    async fn settle_in(self: &Arc<Self>, map: &ClusterMap) -> Result<bool> {
+    /// Does what a map says, of a term of management's counting on the node; true when nothing is left to be done.
+    async fn settle_in(self: &Arc<Self>, map: &ClusterMap, term: Option<u64>) -> Result<bool> {
         let records = self.owner_records().await?;
         let mut adoptable = Vec::new();
         let mut leaving = Vec::new();
@@ -96,6 +98,13 @@ impl MetaService {
                 (false, false) => {}
             }
         }
+        for &partition in &leaving {
+            let mut executor = self.executors.lock(partition)?;
+            if executor.is_owned() {
+                executor.stand(Standing::Leaving);
+            }
+        }
+        self.neighbours.iter().for_each(|neighbours| neighbours.has_looked(term));
         for partition in leaving {
             self.give_up(partition).await?;
         }
@@ -146,13 +155,14 @@ impl MetaService {
         let mut followed = Vec::new();
         for (&partition, before) in partitions.iter().zip(stored) {
             let key = keys::owner(partition).to_vec();
-            let value = self.next_owner(partition, before.as_deref())?.encode_to_vec();
+            let next = self.next_owner(partition, before.as_deref())?;
+            let value = next.encode_to_vec();
             if self.neighbours.is_some() {
                 followed.push(partition);
             }
             batch.guards.push(Guard { key: key.clone(), expected: before });
             batch.writes.push((key.clone(), Some(value.clone().into())));
-            owners.push((partition, Guard { key, expected: Some(value.into()) }));
+            owners.push((partition, next.epoch, Guard { key, expected: Some(value.into()) }));
         }
         if partitions.contains(&InodeId::ROOT.partition()) && is_new {
             let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -166,8 +176,9 @@ impl MetaService {
                 return Err(Error::new(Errno::EBUSY, message));
             }
         }
-        for (partition, owner) in owners {
+        for (partition, epoch, owner) in owners {
             self.forget_partition(partition);
+            self.leases.adopted(partition, epoch);
             let mut executor = self.executors.lock(partition)?;
             executor.leave();
             executor.owner = owner;

@@ -1,5 +1,6 @@
 //! Background work: keeping the store on disk, and deleting the chunks of files that are gone.
 
+use crate::chunks::Under;
 use crate::executor::{Change, Stop};
 use crate::limits::{BACKGROUND_BATCH, REAP_RETRY, SYNC_INTERVAL};
 use crate::service::MetaService;
@@ -15,6 +16,7 @@ impl MetaService {
         rt::spawn(self.clone().keep_on_disk());
         rt::spawn(self.clone().retry_reaping());
         rt::spawn(self.clone().end_silent_sessions());
+        rt::spawn(self.clone().evict_as_asked());
         rt::spawn(self.clone().reclaim_abandoned());
         rt::spawn(self.clone().tidy_after_grace());
         rt::spawn(self.clone().drain_targets());
@@ -99,7 +101,8 @@ impl MetaService {
             let Some(layout) = self.read(partition, |view| namespace::doomed_layout(view, ino)).await? else {
                 continue;
             };
-            match self.chunks.delete(ino, &layout).await {
+            let under = Under { ino, epoch: self.leases.next_epoch(ino) };
+            match self.chunks.delete(under, &layout).await {
                 Ok(()) => deleted.push((ino, layout)),
                 Err(error) => failed = failed.and(Err(error)),
             }

@@ -51,6 +51,8 @@ pub struct MetaService {
     pub(crate) leases: Leases,
     /// Sessions that ended without a target's knowledge. Evictions while it is down bound them.
     pub(crate) owed_fences: Mutex<Vec<(SessionId, TargetId)>>,
+    /// Sessions that an administrator wants ended. One for each command.
+    pub(crate) evictions: (Mutex<Vec<SessionId>>, rt::sync::Event),
     /// What capabilities are signed with; nothing if none are handed out.
     pub(crate) capabilities: OnceLock<Arc<CapabilityRing>>,
     /// What clients of certain networks may do.
@@ -129,6 +131,7 @@ impl MetaService {
             locks: Locks::default(),
             leases: Leases::default(),
             owed_fences: Mutex::default(),
+            evictions: (Mutex::default(), rt::sync::Event::new()),
             capabilities: OnceLock::new(),
             exports: net::Exports::default(),
             chunks: Chunks { map, channels: storage },
@@ -188,6 +191,9 @@ impl MetaService {
             return self.reclaim_locks(request.session, locks).await.map(|()| MetaReply::Unit.into());
         }
         let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
+        if self.is_farewell_of_unknown(&request)? {
+            return self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit.into());
+        }
         let session = self.session_of(request.session, asks)?;
         holder.map_or(Ok(()), |holder| self.check_holder(&session, holder))?;
         if session.is_remote() {
@@ -195,13 +201,14 @@ impl MetaService {
         }
         let reply = match request.op {
             MetaOp::Lock { ino, .. } | MetaOp::Unlock { ino, .. } | MetaOp::TestLock { ino, .. } => {
-                self.require_owned(ino).await?;
+                let term = self.require_owned(ino).await?;
                 if !matches!(request.op, MetaOp::Unlock { .. }) {
                     self.wait_until_open(ino).await?;
                 }
                 let answer = self.answer_lock(request).await;
                 // It may have been given up meanwhile, with all its locks.
                 self.require_owned(ino).await?;
+                self.require_term(term)?;
                 answer?
             }
             MetaOp::Follow { partitions, in_use } => {
@@ -243,35 +250,35 @@ impl MetaService {
     async fn execute_at_home(&self, request: &MetaRequest, session: &Arc<Session>) -> Result<Answered> {
         let home = namespace::home_partition(&request.op);
         loop {
-            self.require_service()?;
+            let term = self.require_service()?;
             match self.execute(Pass::Command, request, session).await {
                 Err(error) if error.errno == Errno::EREMOTE && !self.is_owned(home) => {
                     self.await_assignment(home, error).await?;
                 }
                 // What it was told is worth nothing once others may have taken its partitions.
-                answer => return self.require_service().and(answer),
+                answer => return self.require_term(term).and(answer),
             }
         }
     }
 
-    /// Refuses to answer for partitions that management may have given to others.
-    fn require_service(&self) -> Result<()> {
-        match &self.neighbours {
-            Some(neighbours) if !neighbours.serves() => {
-                let message = "this metadata service is cut off from management";
-                Err(Error::new(Errno::EREMOTE, message).hint("check the network of its node"))
-            }
-            _ => Ok(()),
-        }
+    /// Refuses to answer for partitions that management may have given to others. Gives the term in which they are this service's.
+    fn require_service(&self) -> Result<u64> {
+        let Some(neighbours) = &self.neighbours else { return Ok(0) };
+        neighbours.serves().ok_or_else(is_cut_off)
     }
 
-    async fn require_owned(&self, ino: InodeId) -> Result<()> {
-        self.require_service()?;
+    /// The same for what was found out in a term.
+    fn require_term(&self, term: u64) -> Result<()> {
+        if self.require_service()? == term { Ok(()) } else { Err(is_cut_off()) }
+    }
+
+    async fn require_owned(&self, ino: InodeId) -> Result<u64> {
+        let term = self.require_service()?;
         let partition = ino.partition();
-        match self.has_partition(partition) && !self.is_owned(partition) {
-            true => self.await_assignment(partition, not_owner(partition)).await,
-            false => Ok(()),
+        if self.has_partition(partition) && !self.is_owned(partition) {
+            self.await_assignment(partition, not_owner(partition)).await?;
         }
+        Ok(term)
     }
 
     /// Waits for sessions that have not followed a partition yet: they may hold what is asked for.
@@ -359,6 +366,11 @@ impl MetaService {
         }
         // It may have been evicted while it waited.
         session.check()?;
+        if let MetaOp::Lookup { parent, name } = &request.op
+            && !matches!(&name[..], b"." | b"..")
+        {
+            view.searched.set(Some(*parent));
+        }
         let env = env(&self.options, request.session, request.credentials, map);
         let reads_only = permit(request, session, &env, view)?;
         let mut applied = match (&request.op, found) {
@@ -450,6 +462,11 @@ pub(crate) fn env<'a>(
         seed: rt::random_u64(),
         map,
     }
+}
+
+fn is_cut_off() -> Error {
+    let message = "this metadata service is cut off from management, or was until just now";
+    Error::new(Errno::EREMOTE, message).hint("check the network of its node")
 }
 
 /// Whether a command makes the store grow. The others free space, or need so little that they may use what is kept for them: a

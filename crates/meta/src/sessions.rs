@@ -389,6 +389,8 @@ impl Session {
 }
 
 fn has_been_ended(id: SessionId) -> Error {
-    Error::new(Errno::ESTALE, format!("session {id} has been ended, because it was not heard of in time"))
-        .hint("mount again")
+    let message = format!(
+        "session {id} has been ended: it was not heard of or gave up no lease in time, or was evicted"
+    );
+    Error::new(Errno::ESTALE, message).hint("its client begins another one by itself")
 }

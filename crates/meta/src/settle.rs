@@ -1,6 +1,7 @@
 //! What dead clients left: files without a name that nobody uses any more, and files whose chunks may differ from what their
 //! inodes say.
 
+use crate::chunks::Under;
 use crate::executor::Pass;
 use crate::limits::{BACKGROUND_BATCH, RETRY_TIME};
 use crate::service::MetaService;
@@ -77,10 +78,12 @@ impl MetaService {
             };
             // An absent chunk file is left alone by both.
             let change = owned.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
-            self.chunks.on(target, name, change).await?;
+            // Should this service be replaced meanwhile, it is not done any more when others use the file.
+            let epoch = if owned.is_some() { self.leases.epoch(ino) } else { self.leases.next_epoch(ino) };
+            self.chunks.on(target, Under { ino: name, epoch }, change).await?;
         }
         if !files.is_empty() {
-            self.chunks.on(target, InodeId::ROOT, StorageOp::SyncTarget).await?;
+            self.chunks.on(target, Under::TARGET, StorageOp::SyncTarget).await?;
         }
         Ok(())
     }
@@ -91,7 +94,8 @@ impl MetaService {
         let known = self.sessions.find(session);
         known.iter().for_each(|session| _ = session.end());
         let recovery = self.wind_up(session).await?;
-        if known.is_some_and(|session| session.is_remote()) {
+        // One of before the start of this service may be on record, too.
+        if known.is_none_or(|session| session.is_remote()) {
             self.keep_session(session, None).await?;
         }
         self.sessions.remove(session);
@@ -239,15 +243,17 @@ impl MetaService {
     /// Makes inode and chunks of a file agree, and takes the note away that they may not.
     async fn settle(&self, file: &Unsettled) -> Result<()> {
         let ino = file.record.ino;
+        // What the session has sent and nobody answered is not done any more when this has been.
+        let under = Under { ino, epoch: self.leases.new_epoch(ino) };
         let mut report = EndOfWrite { size: file.attr.size, blocks: file.attr.blocks, mtime: None };
         match &file.layout {
             // An unfinished move to chunks: the inline content is still the file.
-            Some(layout) if file.inline => self.chunks.delete(ino, layout).await?,
+            Some(layout) if file.inline => self.chunks.delete(under, layout).await?,
             Some(layout) => {
                 if let Some(size) = file.record.truncate_to {
-                    self.chunks.truncate(ino, layout, size).await?;
+                    self.chunks.truncate(under, layout, size).await?;
                 }
-                let chunks = self.chunks.measure(ino, layout).await?;
+                let chunks = self.chunks.measure(under, layout).await?;
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));
                 report.blocks = chunks.blocks;
                 report.mtime = Some(file.attr.mtime.max(chunks.mtime));

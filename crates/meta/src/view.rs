@@ -1,16 +1,16 @@
 //! What a command sees: the store, with the writes that are on their way laid over it.
 
 use crate::cache::Cache;
-use crate::executor::{Held, Overlay};
+use crate::executor::{Held, Overlay, PendingWrite};
 use crate::fetch::{Fetched, Want};
 use crate::stats::Counters;
 use bytes::Bytes;
 use kv::{Engine, KvError, Ticket};
-use namespace::{ReadError, Reader, keys};
-use std::cell::RefCell;
+use namespace::{ReadError, Reader, keys, record};
+use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Range;
 use std::iter::Peekable;
-use types::{Errno, Error, PartitionId};
+use types::{Errno, Error, InodeId, PartitionId};
 
 /// The state of the partitions that are held, for one command.
 pub(crate) struct View<'a> {
@@ -25,6 +25,8 @@ pub(crate) struct View<'a> {
     pub held: &'a Held<'a>,
     /// The last commit on its way of which something was seen.
     pub seen: RefCell<Option<Ticket>>,
+    /// The directory in which the command only looks for a name: its times are nothing that the answer tells.
+    pub searched: Cell<Option<InodeId>>,
 }
 
 impl View<'_> {
@@ -34,6 +36,22 @@ impl View<'_> {
         if seen.as_ref().is_none_or(|seen| seen.number() < ticket.number()) {
             *seen = Some(ticket.clone());
         }
+    }
+
+    /// True for a directory that is only searched, if who may search it is the same with a write that is under way and without it: then the
+    /// answer is, too, and needn't wait for those who add other names there.
+    fn is_the_same_without(&self, key: &[u8], write: &PendingWrite) -> bool {
+        if self.searched.get().is_none_or(|dir| keys::inode(dir)[..] != *key) {
+            return false;
+        }
+        let (Some(after), Some(Some(before))) = (write.value.clone(), self.cache.get(key)) else {
+            return false;
+        };
+        let rights = |value: Bytes| {
+            let inode = record::decode::<record::Inode>(key, value).ok()?;
+            Some((inode.mode, inode.uid, inode.gid, inode.nlink > 0))
+        };
+        rights(before).is_some_and(|before| Some(before) == rights(after))
     }
 
     fn overlay(&self, key: &[u8]) -> Result<&Overlay, ReadError> {
@@ -70,7 +88,9 @@ impl Reader for View<'_> {
             return self.stored(key);
         }
         if let Some(write) = self.overlay(key)?.get(key) {
-            self.see(&write.ticket);
+            if !self.is_the_same_without(key, write) {
+                self.see(&write.ticket);
+            }
             return Ok(write.value.clone());
         }
         if let Some(value) = self.cache.get(key) {

@@ -63,7 +63,8 @@ fn who_is_let_at_a_file_gets_a_capability_for_it() {
         let MetaReply::Created { attr, .. } = made.reply else { panic!("{made:?}") };
         let ino = attr.ino;
         let expires = rt::now().secs as u64 + VALID_S;
-        let grant = |rights| Some(Grant { session: SessionId(1), inode: ino, rights, holder: 5, expires });
+        let grant =
+            |rights| Some(Grant { session: SessionId(1), inode: ino, rights, holder: 5, epoch: 0, expires });
         assert_eq!(verifier.granted(&made), grant(Rights::READ_WRITE));
         let open = |wish| MetaOp::Open { ino, wish };
         ask(&world, 2, 6, register()).await.unwrap();

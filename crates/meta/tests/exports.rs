@@ -238,6 +238,7 @@ fn readers_change_nothing() {
                 offset: 0,
                 data: Bytes::from_static(b"x"),
                 kill_suid_sgid: false,
+                at_end: false,
             },
             MetaOp::Truncate { ino: file, size: 9, kill_suid_sgid: false },
             open(file, Some(LeaseMode::Write)),

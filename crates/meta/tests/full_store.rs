@@ -57,7 +57,7 @@ fn with_disk<F: Future<Output = ()> + 'static>(test: impl FnOnce(Client, Arc<OnD
 }
 
 fn write_inline(ino: InodeId) -> MetaOp {
-    MetaOp::WriteInline { ino, offset: 0, data: bytes("content"), kill_suid_sgid: false }
+    MetaOp::WriteInline { ino, offset: 0, data: bytes("content"), kill_suid_sgid: false, at_end: false }
 }
 
 fn set_xattr(ino: InodeId) -> MetaOp {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use support::honest::{Honest, Sizes, lookup};
 use support::world::{ROOT, SECOND, World, chmod, getattr, simulated_with};
 use support::{Client, bytes, create};
-use types::InodeId;
+use types::{InodeId, SetAttr};
 use wire::{LeaseMode, MetaOp, MetaReply, RenameMode};
 
 const SEEDS: u64 = 24;
@@ -40,9 +40,13 @@ impl Place {
     /// A change of names.
     fn change(&self) -> MetaOp {
         let (parent, name) = (self.dir(), self.name());
-        match below(3) {
-            0 => create(parent, name),
-            1 => MetaOp::Unlink { parent, name: bytes(name) },
+        match below(5) {
+            0 | 1 => create(parent, name),
+            2 if below(3) == 0 => {
+                let set = SetAttr { mode: Some(0o700 + below(64) as u32), ..SetAttr::default() };
+                MetaOp::Setattr { ino: parent, set }
+            }
+            2 | 3 => MetaOp::Unlink { parent, name: bytes(name) },
             _ => MetaOp::Rename {
                 parent,
                 name: bytes(name),
@@ -68,6 +72,7 @@ impl Place {
                 offset: below(10) as u64,
                 data: bytes(self.name()),
                 kill_suid_sgid: false,
+                at_end: false,
             },
         }
     }
@@ -98,7 +103,8 @@ impl Place {
     }
 }
 
-async fn storm(world: World) -> u64 {
+/// How much was compared, and how much of that were permissions alone.
+async fn storm(world: World) -> (u64, u64) {
     let observer = Client::new(&world.meta, 9);
     let dir = observer.mkdir_elsewhere(ROOT, &[]).await;
     let sizes = Sizes::default();
@@ -135,13 +141,17 @@ async fn storm(world: World) -> u64 {
             assert!(attr.size >= size, "{ino}: {size}");
         }
     }
-    clients.iter().map(|honest| honest.checks.get()).sum()
+    let sum = |of: fn(&Honest) -> u64| clients.iter().map(|honest| of(honest)).sum();
+    (sum(|honest| honest.checks.get()), sum(|honest| honest.permissions.get()))
 }
 
 #[test]
 fn nobody_relies_on_what_is_not_so_any_more() {
+    let mut of_permissions = 0;
     for seed in 0..SEEDS {
-        let checks = simulated_with(seed, storm);
+        let (checks, permissions) = simulated_with(seed, storm);
         assert!(checks > 20, "seed {seed} found only {checks} cached values to check");
+        of_permissions += permissions;
     }
+    assert!(of_permissions > SEEDS, "only {of_permissions} permissions were compared");
 }

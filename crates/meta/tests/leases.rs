@@ -8,7 +8,7 @@ use std::time::Duration;
 use support::world::{Call, ROOT, SECOND, chmod, getattr, give_up, lookup, recalls, simulated, wish};
 use support::{Client, bytes, create, errno};
 use types::{Errno, InodeId, SessionId, TargetState, Timestamp};
-use wire::LeaseMode::{Read, Shared, Write};
+use wire::LeaseMode::{Permissions, Read, Shared, Write};
 use wire::{MetaOp, MetaReply, Recall};
 
 fn drop_inline(ino: InodeId) -> MetaOp {
@@ -87,7 +87,7 @@ fn a_change_by_another_waits_for_the_yield() {
             rt::sleep(2 * SECOND).await;
             assert_eq!(one.grants(getattr(ROOT)).await, [(ROOT, Read)]);
             let (call, recall) = recalled_by(&one, &two, op, after).await;
-            assert_eq!((recall.number, recall.ino, recall.keep), (after + 1, ROOT, None));
+            assert_eq!((recall.number, recall.ino, recall.keep), (after + 1, ROOT, Some(Permissions)));
             assert!(!call.is_done());
             // Nothing is granted meanwhile, to nobody.
             assert_eq!(one.grants(getattr(ROOT)).await, []);
@@ -114,9 +114,16 @@ fn what_was_recalled_is_not_offered_again_at_once() {
         let (call, recall) = recalled_by(&one, &two, create(ROOT, "a"), 0).await;
         give_up(&one, &recall, false).await;
         call.wait().await.unwrap();
-        assert_eq!(one.grants(getattr(ROOT)).await, []);
+        // Of a directory, what those who add names leave to each other.
+        assert_eq!(one.grants(getattr(ROOT)).await, [(ROOT, Permissions)]);
+        assert_eq!(two.grants(create(ROOT, "b")).await[0], (ROOT, Permissions));
         rt::sleep(2 * SECOND).await;
         assert_eq!(one.grants(getattr(ROOT)).await, [(ROOT, Read)]);
+        let ino = one.create(ROOT, "c").await.unwrap().ino;
+        let (call, recall) = recalled_by(&one, &two, chmod(ino), recall.number).await;
+        give_up(&one, &recall, false).await;
+        call.wait().await.unwrap();
+        assert_eq!(one.grants(getattr(ino)).await, []);
     });
 }
 

@@ -57,3 +57,35 @@ async fn work(honest: &Rc<Honest>, name: &str) {
     honest.ask(lookup(ROOT, name)).await.unwrap();
     honest.change(chmod(ROOT)).await.unwrap();
 }
+
+/// As a node's control socket asks for it: on a core that ends with the question.
+#[test]
+fn an_eviction_goes_on_when_the_core_that_asked_for_it_has_ended() {
+    /// Some 30 s.
+    const LOOKS: usize = 6000;
+    let store = Store::new();
+    let chunks = Arc::new(Chunks::default());
+    let (writer, channels) = (store.writer(), chunks.channels());
+    let meta = rt::block_on(async move {
+        let meta = open_with(writer, channels).await;
+        meta.register_session(SessionId(1), SessionKind::Remote).await.unwrap();
+        meta
+    })
+    .unwrap();
+    on_cores(2, move |core| {
+        let meta = meta.clone();
+        async move {
+            if core == 1 {
+                return meta.evict_session(SessionId(1)).unwrap();
+            }
+            rt::spawn(meta.clone().background());
+            for _ in 0..LOOKS {
+                if meta.session_list().is_empty() {
+                    return;
+                }
+                rt::sleep(Duration::from_millis(5)).await;
+            }
+            panic!("the session is still there: {:?}", meta.session_list());
+        }
+    });
+}

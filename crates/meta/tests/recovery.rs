@@ -101,7 +101,10 @@ fn an_unfinished_move_to_chunks_leaves_the_inline_content() {
         let client = fixture.restart(1).await;
         let ino = client.create(InodeId::ROOT, "a").await.unwrap().ino;
         let data = bytes("content");
-        client.call(MetaOp::WriteInline { ino, offset: 0, data, kill_suid_sgid: false }).await.unwrap();
+        client
+            .call(MetaOp::WriteInline { ino, offset: 0, data, kill_suid_sgid: false, at_end: false })
+            .await
+            .unwrap();
         let layout = file(&client, MetaOp::BeginWrite { ino }).await.layout.unwrap();
         fixture.write(ino, &layout, [4096, 0, 0]);
         let client = fixture.restart(2).await;

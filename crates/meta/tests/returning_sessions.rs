@@ -62,6 +62,25 @@ fn everything_waits_until_all_sessions_of_before_are_back() {
 }
 
 #[test]
+fn a_session_that_ends_itself_may_say_so_twice_and_needs_not_come_back_for_it() {
+    simulated(|world| async move {
+        let [one, two] = [world.client(1).await, world.client(2).await];
+        one.call(MetaOp::EndSession).await.unwrap();
+        one.call(MetaOp::EndSession).await.unwrap();
+        two.getattr(ROOT).await.unwrap();
+        let world = world.restart().await;
+        let [one, two] = [1, 2].map(|session| Client::new(&world.meta, session));
+        one.call(MetaOp::EndSession).await.unwrap();
+        two.call(MetaOp::EndSession).await.unwrap();
+        let begun = rt::monotonic_ns();
+        world.client(3).await.create(ROOT, "a").await.unwrap();
+        assert!(rt::monotonic_ns() - begun < SECOND.as_nanos() as u64, "nobody is waited for");
+        assert!(world.chunks.fenced.lock().is_empty());
+        world.meta.stop();
+    });
+}
+
+#[test]
 fn a_session_that_does_not_come_back_is_ended_for_good() {
     simulated(|world| async move {
         world.client(1).await.getattr(ROOT).await.unwrap();
@@ -80,6 +99,7 @@ fn a_session_that_does_not_come_back_is_ended_for_good() {
         let one = Client::new(&world.meta, 1);
         assert_eq!(errno(one.getattr(ROOT).await), Errno::ESTALE);
         assert_eq!(errno(one.call(register()).await), Errno::ESTALE);
+        assert_eq!(errno(one.call(MetaOp::EndSession).await), Errno::ESTALE);
         let begun = rt::monotonic_ns();
         world.client(3).await.create(ROOT, "b").await.unwrap();
         assert!(rt::monotonic_ns() - begun < SECOND.as_nanos() as u64);

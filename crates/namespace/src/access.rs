@@ -117,6 +117,7 @@ pub fn permit_anonymous(
             }
             check.may(*ino, &inode, *wanted as u16 & (READ | WRITE | SEARCH))
         }
+        MetaOp::Reopen { ino, .. } => check.use_open(*ino, READ).or_else(|_| check.use_open(*ino, WRITE)),
         MetaOp::Open { ino, wish } => match wish {
             Some(LeaseMode::Write) => check.use_open(*ino, WRITE),
             // To run it is to read it.

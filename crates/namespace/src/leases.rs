@@ -2,8 +2,9 @@
 //!
 //! A [`LeaseTable`] decides; the caller numbers recalls, carries them to the sessions and waits for their yields.
 //!
-//! - `Read` goes with `Read`, `Shared` with `Shared`, and nothing else of two sessions on one inode. What one session holds is one
-//!   mode, the strongest that it needs.
+//! - `Read` and `Permissions` go with each other, `Shared` with `Shared`, and nothing else of two sessions on one inode. What one session holds
+//!   is one mode, the strongest that it needs.
+//! - Who adds or removes names in a directory leaves `Permissions` there to the others.
 //! - A recall leaves its lease held until it is answered: by a yield, a release or the end of the session. One that asks for more replaces
 //!   an unanswered one.
 //! - While a recall is unanswered, nothing is granted on its inode but what goes with what the recall leaves.
@@ -101,6 +102,8 @@ struct Entry {
     recalled_ns: Option<u64>,
     /// It has no name and is to be reclaimed when nobody holds or uses it any more.
     doomed: bool,
+    /// Of the right to write that there is now; 0 while nobody has asked for it.
+    epoch: u64,
 }
 
 /// Leases on the inodes of one shard.
@@ -142,8 +145,23 @@ impl LeaseTable {
     /// Grants `Read` unasked where that disturbs nobody. Returns what the session holds and may rely on: nothing while it is to give it up, and
     /// `Shared` is nothing to rely on.
     pub fn offer(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+        self.offer_or(asker, ino, None)
+    }
+
+    /// The same of a directory. While it cools down, `Permissions` is granted: those who change its names leave that alone.
+    pub fn offer_directory(&mut self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+        self.offer_or(asker, ino, Some(LeaseMode::Permissions))
+    }
+
+    fn offer_or(
+        &mut self,
+        asker: Asker,
+        ino: InodeId,
+        while_cooling: Option<LeaseMode>,
+    ) -> Option<LeaseMode> {
         self.cool_down(asker.now_ns);
         let room = self.has_room(asker.session);
+        let mut offered = LeaseMode::Read;
         match self.inodes.get_mut(&ino) {
             Some(entry) => {
                 if entry.is_pending() {
@@ -152,21 +170,27 @@ impl LeaseTable {
                 if let Some(own) = entry.holder(asker.session)
                     && let Some(mode) = own.mode
                 {
-                    if mode == LeaseMode::Shared {
-                        return None;
+                    match mode {
+                        LeaseMode::Shared => return None,
+                        LeaseMode::Read | LeaseMode::Write => {
+                            own.granted_at = asker.recalls;
+                            return Some(mode);
+                        }
+                        LeaseMode::Permissions => {}
                     }
-                    own.granted_at = asker.recalls;
-                    return Some(mode);
                 }
                 let shared = entry.others(asker.session).any(|other| !other.allows(LeaseMode::Read));
-                if shared || entry.recalled_ns.is_some() || entry.doomed {
+                if shared || entry.doomed {
                     return None;
+                }
+                if entry.recalled_ns.is_some() {
+                    offered = while_cooling?;
                 }
             }
             None if !room => return None,
             None => {}
         }
-        self.hold(asker, ino, LeaseMode::Read)
+        self.hold(asker, ino, offered)
     }
 
     /// Asks for a lease. What is in the way is recalled, and what has to be waited for is added to `due`: then nothing is granted, and the
@@ -224,9 +248,25 @@ impl LeaseTable {
         send: Send<'_>,
         due: &mut Vec<Due>,
     ) {
+        self.clear(asker, ino, |held| in_the_way(held, access), send, due);
+    }
+
+    /// The same for a command that adds or removes names of a directory, and changes nothing else of it but times, size and links.
+    pub fn make_way_for_names(&mut self, asker: Asker, ino: InodeId, send: Send<'_>, due: &mut Vec<Due>) {
+        self.clear(asker, ino, in_the_way_of_names, send, due);
+    }
+
+    fn clear(
+        &mut self,
+        asker: Asker,
+        ino: InodeId,
+        obstacle: impl Fn(LeaseMode) -> Option<Option<LeaseMode>>,
+        send: Send<'_>,
+        due: &mut Vec<Due>,
+    ) {
         let Some(entry) = self.inodes.get_mut(&ino) else { return };
         let before = due.len();
-        entry.make_way((asker.session, ino), |held| in_the_way(held, access), send, due);
+        entry.make_way((asker.session, ino), obstacle, send, due);
         if due.len() > before {
             self.note_recall(ino, asker.now_ns);
         }
@@ -240,6 +280,28 @@ impl LeaseTable {
     /// True when a session may write the inode.
     pub fn is_written_by(&self, session: SessionId, ino: InodeId) -> bool {
         self.inodes.get(&ino).and_then(|entry| entry.find(session)).is_some_and(Holder::writes)
+    }
+
+    /// The epoch of an inode: a number that those who use it have in common, and that is a larger one whenever the right to write has passed on
+    /// since, or has been given up. `fresh`: a number larger than all before.
+    ///
+    /// It stays when who had the right keeps less of it at a recall, and when one of several gives it up so: a session says so when nothing of what
+    /// it did is under way any more.
+    pub fn epoch(&mut self, ino: InodeId, fresh: impl FnOnce() -> u64) -> u64 {
+        let Some(entry) = self.inodes.get_mut(&ino) else { return fresh() };
+        if entry.epoch == 0 {
+            entry.epoch = fresh();
+        }
+        entry.epoch
+    }
+
+    /// Lets the epoch of an inode be another one from now on, if it isn't above this.
+    pub fn outdate(&mut self, ino: InodeId, past: u64) {
+        if let Some(entry) = self.inodes.get_mut(&ino)
+            && entry.epoch <= past
+        {
+            entry.epoch = 0;
+        }
     }
 
     /// Whether a recall is still unanswered.
@@ -272,7 +334,11 @@ impl LeaseTable {
             && pending.number == answer.number
         {
             own.recall = None;
+            let ends = own.mode == Some(LeaseMode::Write) && pending.keep.is_none();
             own.mode = pending.keep;
+            if ends {
+                entry.epoch = 0;
+            }
             self.note_recall(answer.ino, now_ns);
         }
         self.forget_holders(answer.ino, |holder| {
@@ -371,6 +437,7 @@ impl LeaseTable {
     }
 
     fn hold(&mut self, asker: Asker, ino: InodeId, mode: LeaseMode) -> Option<LeaseMode> {
+        let wrote = self.inodes.get(&ino).is_some_and(|entry| entry.holders.iter().any(Holder::writes));
         let has_room = self.has_room(asker.session);
         match self.inodes.get_mut(&ino).and_then(|entry| entry.holder(asker.session)) {
             Some(own) => {
@@ -379,6 +446,12 @@ impl LeaseTable {
             }
             None if !has_room => return None,
             None => self.add(asker, ino, Holder { mode: Some(mode), ..Holder::new(asker) }),
+        }
+        if let Some(entry) = self.inodes.get_mut(&ino)
+            && mode != LeaseMode::Read
+            && !wrote
+        {
+            entry.epoch = 0;
         }
         Some(mode)
     }
@@ -399,6 +472,9 @@ impl LeaseTable {
         entry.holders.retain(|holder| {
             if !is_gone(holder) {
                 return true;
+            }
+            if holder.writes() {
+                entry.epoch = 0;
             }
             self.total -= 1;
             if let Some(count) = self.by_session.get_mut(&holder.session) {
@@ -461,7 +537,7 @@ impl Holder {
 
     /// Whether another session may hold `mode` meanwhile.
     fn allows(&self, mode: LeaseMode) -> bool {
-        self.mode.is_none_or(|held| held == mode && mode != LeaseMode::Write)
+        self.mode.is_none_or(|held| in_the_way_of(held, mode).is_none())
     }
 }
 
@@ -510,8 +586,9 @@ impl Entry {
 /// The mode that covers both.
 fn joined(held: Option<LeaseMode>, wish: LeaseMode) -> LeaseMode {
     match held {
-        Some(held) if held != wish => LeaseMode::Write,
-        _ => wish,
+        None | Some(LeaseMode::Permissions) => wish,
+        Some(held) if held == wish || wish == LeaseMode::Permissions => held,
+        Some(_) => LeaseMode::Write,
     }
 }
 
@@ -525,11 +602,21 @@ fn in_the_way(held: LeaseMode, access: Access) -> Option<Option<LeaseMode>> {
     }
 }
 
+/// The same of a command that changes only names.
+fn in_the_way_of_names(held: LeaseMode) -> Option<Option<LeaseMode>> {
+    match held {
+        LeaseMode::Permissions => None,
+        LeaseMode::Read => Some(Some(LeaseMode::Permissions)),
+        LeaseMode::Shared | LeaseMode::Write => Some(None),
+    }
+}
+
 /// What may be kept of a lease in the way of another; `None` for one that isn't.
 fn in_the_way_of(held: LeaseMode, wanted: LeaseMode) -> Option<Option<LeaseMode>> {
+    use LeaseMode::{Permissions, Read, Shared, Write};
     match (wanted, held) {
-        (LeaseMode::Read, LeaseMode::Read) | (LeaseMode::Shared, LeaseMode::Shared) => None,
-        (LeaseMode::Read | LeaseMode::Shared, LeaseMode::Write) => Some(Some(wanted)),
+        (Read | Permissions, Read | Permissions) | (Shared, Shared) => None,
+        (Read | Shared, Write) => Some(Some(wanted)),
         _ => Some(None),
     }
 }

@@ -55,11 +55,12 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         }
         MetaOp::ListXattr { ino } => xattr::list(tx, *ino),
         MetaOp::RemoveXattr { ino, name } => xattr::remove(tx, *ino, name),
-        MetaOp::Open { ino, .. } => data::open(tx, *ino),
+        MetaOp::Open { ino, .. } | MetaOp::Reopen { ino, .. } => data::open(tx, *ino),
         // Who may is looked at before.
         MetaOp::MayOpen { ino, .. } => tx.inode(*ino).map(|_| MetaReply::Unit),
-        MetaOp::WriteInline { ino, offset, data, kill_suid_sgid } => {
-            data::write_inline(tx, *ino, *offset, data, *kill_suid_sgid)
+        MetaOp::WriteInline { ino, offset, data, kill_suid_sgid, at_end } => {
+            let (offset, kill_suid_sgid, at_end) = (*offset, *kill_suid_sgid, *at_end);
+            data::write_inline(tx, *ino, data, data::Place { offset, at_end }, kill_suid_sgid)
         }
         MetaOp::BeginWrite { ino } => data::begin_write(tx, *ino),
         MetaOp::DropInline { ino, size, mtime } => data::drop_inline(tx, *ino, *size, *mtime),

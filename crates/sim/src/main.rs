@@ -6,6 +6,9 @@ use sim::{RunOptions, Summary, run_seed};
 use std::io::IsTerminal;
 use std::ops::Range;
 use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
 
 /// Simulates a whole cluster with crashes and power cuts, decided by seeds, and compares it with a naive model.
 #[derive(Parser)]
@@ -28,8 +31,23 @@ struct Arguments {
     /// Switch the intent log off, to see that its absence is noticed.
     #[arg(long)]
     no_intent_log: bool,
+    /// Print what hosts say and what happens to them, with the time of the world: `info`, or another filter in the syntax of `tracing_subscriber::EnvFilter`.
+    #[arg(long, value_name = "FILTER")]
+    trace: Option<String>,
     #[command(subcommand)]
     scenario: Option<Scenario>,
+}
+
+/// The time of the simulated world, and the host whose code runs.
+struct Whereabouts;
+
+impl FormatTime for Whereabouts {
+    fn format_time(&self, w: &mut Writer<'_>) -> std::fmt::Result {
+        match rt::sim::whereabouts() {
+            Some((host, clock_ns)) => write!(w, "{:10.6} {host:<12}", clock_ns as f64 / 1e9),
+            None => write!(w, "{:>10} {:<12}", "-", "-"),
+        }
+    }
 }
 
 #[derive(Subcommand)]
@@ -62,6 +80,10 @@ struct Hosts {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(filter) = &arguments.trace {
+        let filter = EnvFilter::new(filter);
+        tracing_subscriber::fmt().with_env_filter(filter).with_timer(Whereabouts).with_ansi(false).init();
+    }
     let seeds = match arguments.seed {
         Some(seed) => seed..seed.saturating_add(1),
         None => arguments.from..arguments.from.saturating_add(arguments.seeds),

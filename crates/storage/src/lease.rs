@@ -8,22 +8,28 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct ServingLease {
     until_ns: AtomicU64,
+    /// How often it was prolonged when it had run out.
+    lapses: AtomicU64,
 }
 
 impl ServingLease {
     /// Of a process that has management in itself.
     pub fn forever() -> ServingLease {
-        ServingLease { until_ns: AtomicU64::new(u64::MAX) }
+        ServingLease { until_ns: AtomicU64::new(u64::MAX), lapses: AtomicU64::new(0) }
     }
 
     /// Not granted yet.
     pub fn ended() -> ServingLease {
-        ServingLease { until_ns: AtomicU64::new(0) }
+        ServingLease { until_ns: AtomicU64::new(0), lapses: AtomicU64::new(0) }
     }
 
-    /// A heartbeat that was sent at `sent_ns` was answered: the lease counts from then, since the answer took its time.
-    pub fn renew(&self, sent_ns: u64, length: Duration) {
-        self.until_ns.fetch_max(sent_ns.saturating_add(length.as_nanos() as u64), Ordering::Relaxed);
+    /// A heartbeat that was sent at `sent_ns` was answered, which is heard of now: the lease counts from then, since the answer took its time.
+    pub fn renew(&self, sent_ns: u64, now_ns: u64, length: Duration) {
+        if !self.holds(now_ns) {
+            // Before it holds again, so that nobody takes the new time for the old one.
+            self.lapses.fetch_add(1, Ordering::AcqRel);
+        }
+        self.until_ns.fetch_max(sent_ns.saturating_add(length.as_nanos() as u64), Ordering::AcqRel);
     }
 
     /// Management has nothing to do with this process any more.
@@ -33,7 +39,13 @@ impl ServingLease {
 
     /// Whether it holds at this time.
     pub fn holds(&self, now_ns: u64) -> bool {
-        now_ns < self.until_ns.load(Ordering::Relaxed)
+        now_ns < self.until_ns.load(Ordering::Acquire)
+    }
+
+    /// Tells the time in which it has held without a break until now from others; `None` when it doesn't hold.
+    pub fn term(&self, now_ns: u64) -> Option<u64> {
+        let term = self.lapses.load(Ordering::Acquire);
+        self.holds(now_ns).then_some(term)
     }
 }
 
@@ -46,14 +58,30 @@ mod tests {
         let lease = ServingLease::ended();
         let s = Duration::from_secs(1).as_nanos() as u64;
         assert!(!lease.holds(0));
-        lease.renew(5 * s, Duration::from_secs(10));
+        lease.renew(5 * s, 5 * s, Duration::from_secs(10));
         assert!(lease.holds(15 * s - 1) && !lease.holds(15 * s));
         // An answer that comes late doesn't shorten what a later one has given.
-        lease.renew(7 * s, Duration::from_secs(10));
-        lease.renew(6 * s, Duration::from_secs(10));
+        lease.renew(7 * s, 8 * s, Duration::from_secs(10));
+        lease.renew(6 * s, 9 * s, Duration::from_secs(10));
         assert!(lease.holds(17 * s - 1) && !lease.holds(17 * s));
         lease.end();
         assert!(!lease.holds(8 * s));
         assert!(ServingLease::forever().holds(u64::MAX - 1));
+    }
+
+    #[test]
+    fn a_time_after_a_break_is_another_one() {
+        let (lease, s) = (ServingLease::ended(), Duration::from_secs(1).as_nanos() as u64);
+        let renew = |sent_s: u64, now_s: u64| lease.renew(sent_s * s, now_s * s, Duration::from_secs(10));
+        assert_eq!(lease.term(0), None);
+        renew(1, 1);
+        let first = lease.term(2 * s);
+        assert!(first.is_some());
+        renew(9, 10);
+        assert_eq!(lease.term(18 * s), first);
+        assert_eq!(lease.term(19 * s), None);
+        // Asked in time, and answered too late: others may have been counted on meanwhile.
+        renew(18, 20);
+        assert!(lease.term(21 * s).is_some_and(|term| Some(term) != first));
     }
 }

@@ -10,6 +10,7 @@
 mod alarm;
 mod convert;
 mod ended;
+mod epochs;
 mod fences;
 mod lease;
 mod once;

@@ -169,6 +169,13 @@ impl Once {
         }
     }
 
+    /// What a change was answered that was done before.
+    pub(crate) fn answer(&self, session: SessionId, number: Number) -> Option<Result<()>> {
+        let lanes = self.lanes.lock();
+        let last = lanes.last.get(&(session, number.lane)).filter(|last| last.sequence == number.sequence)?;
+        if let Stage::Done(answer) = &last.stage { Some(answer.clone()) } else { None }
+    }
+
     /// Begins a change, or finds that it was done before. The row is written when this returns.
     pub(crate) async fn begin<'a>(
         &'a self,

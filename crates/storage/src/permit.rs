@@ -55,7 +55,8 @@ impl Permit {
         let now = u64::try_from(rt::now().secs).unwrap_or(0);
         let remembered = rt::local::<Remembered>();
         let grant = self.ring.verify(&mut remembered.0.borrow_mut(), &capability, now)?;
-        Ok(grant.check(request.session, holder, request.ino.of_chunk_file(), wanted)?)
+        grant.check(request.session, holder, request.ino.of_chunk_file(), wanted)?;
+        if request.epoch > grant.epoch { Err(Some(Refusal::EarlierEpoch)) } else { Ok(()) }
     }
 
     #[cold]

@@ -3,6 +3,7 @@
 use crate::alarm::Alarm;
 use crate::convert;
 use crate::ended::EndedSessions;
+use crate::epochs::Epochs;
 use crate::fences::Fences;
 use crate::lease::ServingLease;
 use crate::once::{Once, Turn};
@@ -47,6 +48,8 @@ struct Served {
     opened: Event,
     /// Changes that must not be done again.
     once: Once,
+    /// What was sent under leases that are over.
+    epochs: Epochs,
     ended: EndedSessions,
     alarm: Alarm,
     requests: AtomicU64,
@@ -152,6 +155,7 @@ impl StorageService {
             opened: Event::new(),
             once: Once::of(&store, |session| self.fences.is_fenced(session)),
             ended,
+            epochs: Epochs::default(),
             requests: AtomicU64::new(0),
             no_space: AtomicU64::new(0),
             io_errors: AtomicU64::new(0),
@@ -241,8 +245,9 @@ impl StorageService {
         if let (Some(_), StorageOp::Write { .. }) = (request.number, &request.op) {
             return served.write_once(request, payload).await;
         }
+        let entered = served.epochs.enter(request.ino, request.epoch, is_change(&request.op)).await?;
         match perform(&served.store, request.ino, request.op, payload).await {
-            Ok(reply) => Ok(reply),
+            Ok(reply) => entered.check().map(|()| reply),
             Err(e) => Err(served.failed(&e)),
         }
     }
@@ -316,6 +321,11 @@ impl Served {
             return Err(Errno::EINVAL.into());
         };
         let (ino, rows) = (request.ino, self.store.recent());
+        // What was done before is answered so, in whichever epoch it is asked again.
+        if let Some(answer) = self.once.answer(request.session, number) {
+            return answer.map(|()| StorageReply::Unit);
+        }
+        let _entered = self.epochs.enter(ino, request.epoch, true).await?;
         let doing = match self.once.begin(rows, request.session, number, ino).await? {
             Turn::Do(doing) => doing,
             Turn::Answered(answer) => return answer.map(|()| StorageReply::Unit),

@@ -40,7 +40,7 @@ fn caller(holder: u64) -> Caller {
 
 fn grant() -> Grant {
     let expires = rt::now().secs as u64 + 60;
-    Grant { session: SESSION, inode: INO, rights: Rights::READ_WRITE, holder: HOLDER, expires }
+    Grant { session: SESSION, inode: INO, rights: Rights::READ_WRITE, holder: HOLDER, epoch: 0, expires }
 }
 
 impl Cluster {

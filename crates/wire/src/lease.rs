@@ -1,13 +1,17 @@
 //! Leases: what a client may rely on until it is asked to give it up.
 //!
 //! A lease is on one inode: its attributes, extended attributes, content and, of a directory, its names and the absence of names.
-//! `Read` goes with `Read`, `Shared` with `Shared`; every other pair of two sessions conflicts.
+//! `Permissions` is of directories alone. `Read` and `Permissions` go with each other, `Shared` with `Shared`; every other pair of two sessions
+//! conflicts.
 
 use types::InodeId;
 
 /// Strength of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LeaseMode {
+    /// Of a directory: what it is, mode, owner, group and access control lists don't change meanwhile. Names come and go, and times, size and the
+    /// number of links change with them. It travels beside the other leases, so that a peer that doesn't know it does without.
+    Permissions,
     /// Nothing changes meanwhile: everything of the inode may be cached.
     Read,
     /// Several sessions write the file, straight to storage. Nothing may be cached; size and mtime are what the chunk files say.

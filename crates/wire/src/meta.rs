@@ -109,18 +109,23 @@ pub enum MetaOp {
     /// has `Shared` and asks for `Write` needs to be alone, and others lose theirs; of inline content there is no `Shared`. `None` asks
     /// for no lease. Until its `Release` the service knows that the session has the file open.
     Open { ino: InodeId, wish: Option<LeaseMode> },
+    /// As an `Open` without a wish, by who has the file open and needs an epoch above `past` for it: something that was sent under that one may
+    /// still be on its way to a target, or a target has refused it: `File`.
+    Reopen { ino: InodeId, past: u64 },
     /// Whether who asks may open the file like this (`4`: to read, `2`: to write, `1`: to run it; `8`: its owner may in any case): `Unit`, or `EACCES`.
     /// A client asks it where users are squashed, whom its kernel takes for somebody else than the service does.
     MayOpen { ino: InodeId, wanted: u32 },
     /// Writes into inline content: `Attr`. `ERANGE` when the file is not inline or would not be any more: the client then
     /// moves it to chunks (`BeginWrite`, write the content to its chunks, `DropInline`). Truncated inline files are
-    /// changed by `Truncate`.
-    WriteInline { ino: InodeId, offset: u64, data: Bytes, kill_suid_sgid: bool },
+    /// changed by `Truncate`. `at_end`: only if the file ends at `offset`, as it did under the lease of who asks; else `EKEYEXPIRED`, since that lease has
+    /// ended and others have written there.
+    WriteInline { ino: InodeId, offset: u64, data: Bytes, kill_suid_sgid: bool, at_end: bool },
     /// Durably notes that this session changes the file's chunks, choosing its layout when it has none yet: `File`.
     /// Until the matching `EndWrite`, size and mtime are the client's to know; if the session dies they are settled from
     /// the chunk files.
     BeginWrite { ino: InodeId },
-    /// The content is in the chunks now; the inline copy goes: `Attr`, with a `Write` lease.
+    /// The content is in the chunks now; the inline copy goes: `Attr`, with a `Write` lease. `EKEYEXPIRED` when the session isn't changing the chunks any
+    /// more: what it had written there was settled meanwhile, in favour of the inline copy.
     DropInline { ino: InodeId, size: u64, mtime: Timestamp },
     /// Reports size, allocated 512-byte units and mtime; `done` ends what `BeginWrite` began: `Attr`.
     /// Never shrinks a file by itself: the caller knows the exact size.
@@ -217,6 +222,7 @@ impl MetaOp {
             | MetaOp::ListXattr { ino }
             | MetaOp::RemoveXattr { ino, .. }
             | MetaOp::Open { ino, .. }
+            | MetaOp::Reopen { ino, .. }
             | MetaOp::MayOpen { ino, .. }
             | MetaOp::WriteInline { ino, .. }
             | MetaOp::BeginWrite { ino }
@@ -254,6 +260,9 @@ pub struct FileInfo {
     pub inline: Option<Bytes>,
     /// The most bytes that may live inline.
     pub inline_limit: u32,
+    /// The lease epoch of a file in chunks, to be sent with every request for them: it grows whenever the right to change them passes on. 0 for who
+    /// needs none, since there are no leases, or no chunks.
+    pub epoch: u64,
 }
 
 /// One entry of a directory.

@@ -15,6 +15,9 @@ pub struct StorageRequest {
     pub number: Option<Number>,
     /// The metadata service's word that the session may do it.
     pub capability: Option<Capability>,
+    /// The lease epoch of the file under which it is asked ([`crate::FileInfo::epoch`]); 0: none. A target that has seen a higher one refuses it
+    /// with `EKEYREVOKED`, and doesn't do it any more.
+    pub epoch: u64,
     /// What is asked.
     pub op: StorageOp,
 }
@@ -22,7 +25,7 @@ pub struct StorageRequest {
 impl StorageRequest {
     /// A request that may be repeated without harm, by whom nobody asks for a capability.
     pub fn new(session: SessionId, target: TargetId, ino: InodeId, op: StorageOp) -> StorageRequest {
-        StorageRequest { session, target, ino, number: None, capability: None, op }
+        StorageRequest { session, target, ino, number: None, capability: None, epoch: 0, op }
     }
 }
 
@@ -39,7 +42,7 @@ pub struct Number {
 }
 
 /// Length of a capability, bytes.
-pub const CAPABILITY_BYTES: usize = 56;
+pub const CAPABILITY_BYTES: usize = 64;
 
 /// A signed permission as it travels. It is made and checked by the services (`identity::capability` has the format); who was given it may look at
 /// what it says.
@@ -50,6 +53,11 @@ impl Capability {
     /// Whether it says that data may be changed.
     pub fn may_write(&self) -> bool {
         self.0[1] & 2 != 0
+    }
+
+    /// The highest lease epoch that it says a request may have.
+    pub fn epoch(&self) -> u64 {
+        u64::from_le_bytes(self.0[56..64].try_into().expect("eight bytes"))
     }
 
     /// When it says that it ends, Unix seconds.

@@ -68,9 +68,31 @@ pub struct Options {
     /// What the targets stand on.
     #[arg(long, default_value = "temp")]
     base: BaseKind,
+    #[command(flatten)]
+    form: Form,
+}
+
+/// How long tests are, and which part of them runs.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Form {
     /// The long form: more rounds, more seeds, full sizes.
     #[arg(long)]
-    full: bool,
+    pub full: bool,
+    /// Begin tests of many rounds or seeds with this one.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub from: u64,
+    /// Run so many rounds or seeds of them.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub rounds: Option<u64>,
+    /// Keep the services' logs and the histories of tests that fail in this folder.
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+}
+
+impl Default for Form {
+    fn default() -> Form {
+        Form { full: false, from: 1, rounds: None, keep: None }
+    }
 }
 
 /// What targets stand on.
@@ -92,8 +114,8 @@ enum TransportName {
 
 impl Options {
     /// All tests in their short or long form.
-    pub fn everything(full: bool) -> Options {
-        Options { full, ..Options::default() }
+    pub fn everything(form: Form) -> Options {
+        Options { form, ..Options::default() }
     }
 
     fn selects(&self, name: &str) -> bool {
@@ -139,6 +161,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::KILL_TESTS,
     machines::FSCK_TESTS,
     machines::TWICE_TESTS,
+    machines::EVICTION_TESTS,
     machines::EXPORT_TESTS,
 ];
 
@@ -190,7 +213,7 @@ fn subjects(options: &Options) -> Result<Vec<Subject>, String> {
 /// Runs all selected tests on one subject; those with a weft of their own only on the first.
 fn run_on(subject: Subject, first: bool, options: &Options) -> Summary {
     let mut report = Report { subject: subject.name().to_string(), summary: Summary::default() };
-    let stage = match Stage::new(subject, options.base, options.full) {
+    let stage = match Stage::new(subject, options.base, options.form.clone()) {
         Ok(stage) => Arc::new(stage),
         Err(failure) => {
             report.add("stage", Duration::ZERO, Err(failure));
@@ -204,6 +227,7 @@ fn run_on(subject: Subject, first: bool, options: &Options) -> Summary {
                 (Scope::Own, Err(failure)) => Err(failure),
                 _ => run_test(&stage, test),
             };
+            let result = result.map_err(|failure| kept(&stage, test, failure));
             report.add(test.name, start.elapsed(), result);
         }
     }
@@ -216,6 +240,17 @@ fn run_on(subject: Subject, first: bool, options: &Options) -> Summary {
         }
     }
     report.summary
+}
+
+/// Keeps what explains a failure, if that was asked for.
+fn kept(stage: &Stage, test: &TestCase, failure: Failure) -> Failure {
+    match failure {
+        Failure::Failed(message) => match stage.keep(test.name) {
+            Ok(()) => Failure::Failed(message),
+            Err(other) => Failure::Failed(format!("{message}\n    its logs can't be kept: {other:?}")),
+        },
+        skipped => skipped,
+    }
 }
 
 /// Runs one test in a thread of its own and sees to its deadline.

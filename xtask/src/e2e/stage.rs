@@ -4,8 +4,9 @@ use super::cleanup::{self, Resource};
 use super::disk::{Disk, DiskKind};
 use super::outcome::{At, TestResult, skip};
 use super::rig::{Rig, RigOptions, Transport};
-use super::{BaseKind, mounts};
+use super::{BaseKind, Form, mounts};
 use std::fs;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,6 +40,7 @@ pub struct Stage {
     pub subject: Subject,
     /// The long form of every test.
     pub full: bool,
+    form: Form,
     // Fields are dropped in this order: what stands on another goes first.
     rig: Mutex<Option<Rig>>,
     disk: Option<Disk>,
@@ -47,7 +49,7 @@ pub struct Stage {
 
 impl Stage {
     /// A stage on which nothing runs yet.
-    pub fn new(subject: Subject, base: BaseKind, full: bool) -> TestResult<Stage> {
+    pub fn new(subject: Subject, base: BaseKind, form: Form) -> TestResult<Stage> {
         let scratch = readable_temp_dir(&std::env::temp_dir())?;
         cleanup::hold(Resource::Folder(scratch.path().to_path_buf()));
         let disk = match (base, &subject) {
@@ -56,7 +58,27 @@ impl Stage {
             }
             _ => None,
         };
-        Ok(Stage { subject, full, rig: Mutex::new(None), disk, scratch })
+        Ok(Stage { subject, full: form.full, form, rig: Mutex::new(None), disk, scratch })
+    }
+
+    /// The numbers of the rounds of a test that has so many in its short and in its long form, or those of them that were asked for. What
+    /// a round does follows from its number alone, so that a long form can be run in pieces, and one round again.
+    pub fn rounds(&self, (short, long): (u64, u64)) -> RangeInclusive<u64> {
+        let all = if self.full { long } else { short };
+        let last = self.form.rounds.map_or(all, |rounds| self.form.from + rounds - 1);
+        self.form.from..=last
+    }
+
+    /// Copies what the services have said, and what programs have seen, to the folder that was named for it.
+    pub fn keep(&self, test: &str) -> TestResult {
+        let Some(keep) = &self.form.keep else { return Ok(()) };
+        let into = keep.join(format!("{test}-{}-{}", std::process::id(), self.form.from));
+        let bases = self.disk.iter().map(Disk::path).chain([self.scratch.path()]);
+        for base in bases {
+            copy_evidence(base, base, &into)?;
+        }
+        println!("e2e {test}: logs and histories are in {}", into.display());
+        Ok(())
     }
 
     fn shared(&self) -> MutexGuard<'_, Option<Rig>> {
@@ -137,6 +159,22 @@ impl Stage {
             Subject::Directory(_) => skip("needs a weft"),
         }
     }
+}
+
+/// Copies logs of services and histories, wherever they are below a folder, but for what is mounted or stored there.
+fn copy_evidence(base: &Path, folder: &Path, into: &Path) -> TestResult {
+    for entry in fs::read_dir(folder).at(folder.display())?.flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_folder && !["mnt", "state", "target"].contains(&name.as_str()) {
+            copy_evidence(base, &path, into)?;
+        } else if !is_folder && (name == "output" || name.ends_with(".jsonl")) {
+            let place = into.join(path.strip_prefix(base).unwrap_or(&path));
+            fs::create_dir_all(place.parent().unwrap_or(into)).at(into.display())?;
+            fs::copy(&path, &place).at(place.display())?;
+        }
+    }
+    Ok(())
 }
 
 /// Empties or makes a folder that everybody may enter.

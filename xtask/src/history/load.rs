@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long threads work on the same objects before they get fresh ones.
 const EPOCH: Duration = Duration::from_millis(1500);
@@ -56,14 +56,21 @@ pub struct Outcome {
     pub calls: u64,
     /// Of them, those that failed with an error that says nothing on the effect.
     pub errors: BTreeMap<String, u64>,
+    /// The first of them: who called for what, when, and what was the answer.
+    pub first_errors: Vec<String>,
     /// Threads whose last call never returned.
     pub stuck: u64,
 }
 
+/// How many errors are told one by one.
+const TOLD_ERRORS: usize = 12;
+
 impl Outcome {
     /// As one line.
     pub fn to_json(&self) -> String {
-        serde_json::json!({"calls": self.calls, "errors": self.errors, "stuck": self.stuck}).to_string()
+        let Outcome { calls, errors, first_errors, stuck } = self;
+        serde_json::json!({"calls": calls, "errors": errors, "first_errors": first_errors, "stuck": stuck})
+            .to_string()
     }
 
     /// From the line.
@@ -71,9 +78,13 @@ impl Outcome {
         let json: serde_json::Value = serde_json::from_str(line.trim()).ok()?;
         let errors = json["errors"].as_object()?.iter();
         let errors = errors.map(|(name, count)| Some((name.clone(), count.as_u64()?)));
+        let first_errors = json["first_errors"].as_array()?.iter();
         Some(Outcome {
             calls: json["calls"].as_u64()?,
             errors: errors.collect::<Option<_>>()?,
+            first_errors: first_errors
+                .map(|told| told.as_str().map(str::to_string))
+                .collect::<Option<_>>()?,
             stuck: json["stuck"].as_u64()?,
         })
     }
@@ -88,7 +99,23 @@ struct Shared {
     /// For values that nothing else has; small, so that they can be read.
     unique: AtomicU64,
     calls: AtomicU64,
-    errors: Mutex<BTreeMap<String, u64>>,
+    errors: Mutex<Errors>,
+}
+
+/// Errors by their text, and the first of them one by one.
+#[derive(Clone, Default)]
+struct Errors {
+    counts: BTreeMap<String, u64>,
+    first: Vec<String>,
+}
+
+impl Errors {
+    fn add(&mut self, error: &io::Error, told: impl FnOnce() -> String) {
+        *self.counts.entry(error.to_string()).or_default() += 1;
+        if self.first.len() < TOLD_ERRORS {
+            self.first.push(told());
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -150,7 +177,12 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
     }
     shared.sink.flush().map_err(at)?;
     let errors = lock(&shared.errors).clone();
-    Ok(Outcome { calls: shared.calls.load(SeqCst), errors, stuck: stuck.len() as u64 })
+    Ok(Outcome {
+        calls: shared.calls.load(SeqCst),
+        errors: errors.counts,
+        first_errors: errors.first,
+        stuck: stuck.len() as u64,
+    })
 }
 
 /// What an older run has left would look like content from nowhere.
@@ -244,6 +276,18 @@ impl Caller {
         }
     }
 
+    /// An error with the time of day, by which it is found in the services' logs.
+    fn told(&self, epoch: u64, task: Task, (called, returned): (u64, u64), error: &io::Error) -> String {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let (hours, minutes, seconds) = (now / 3600 % 24, now / 60 % 60, now % 60);
+        format!(
+            "{hours:02}:{minutes:02}:{seconds:02} UTC, mount {}, thread {}, epoch {epoch}, {task:?}: {error}, {} ms after the call",
+            self.client,
+            self.thread,
+            (returned - called) / 1_000_000
+        )
+    }
+
     /// Makes a call and puts it on record; `false` when its outcome isn't known. An error is one of the record.
     fn call(&mut self, worker: &mut Worker, epoch: u64, task: Task) -> io::Result<bool> {
         let shared = &self.shared;
@@ -270,7 +314,7 @@ impl Caller {
                 shared.sink.add(&record(called, Some(returned), event))?;
             }
             Err(error) => {
-                *lock(&shared.errors).entry(error.to_string()).or_default() += 1;
+                lock(&shared.errors).add(&error, || self.told(epoch, task, (called, returned), &error));
                 if let Some(intent) = intent {
                     shared.sink.add(&intent)?;
                 }

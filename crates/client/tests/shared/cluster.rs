@@ -1,8 +1,9 @@
 //! A cluster on a simulated machine with several clients.
 
+use crate::late::Holding;
 use crate::slow::{Cuttable, Slow};
 use chunkstore::{Identity, Options, Store};
-use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
+use client::{Client, ClientOptions, Handle, ReadHow, Succession, WriteHow};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService};
 use net::{Channel, Handler};
@@ -11,13 +12,15 @@ use rt::sim::Machine;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use storage::StorageService;
 use types::{
-    CapacityClass, ClusterMap, Credentials, Epoch, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
-    SessionId, SetAttr, Target, TargetId, TargetState,
+    CapacityClass, ClusterMap, Credentials, Epoch, Errno, Error, InodeId, MapHandle, NodeId, Pool, PoolId,
+    Result, SessionId, SetAttr, Target, TargetId, TargetState,
 };
 use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
@@ -175,6 +178,58 @@ impl Cluster {
         (client, way)
     }
 
+    /// A client whose changes of chunk files can be held up.
+    pub(crate) async fn client_over_a_holding_network(&self) -> (Arc<Client>, Arc<Holding>) {
+        let way = Holding::new(self.storage.clone());
+        let client = self.client_over(Channel::in_process(self.names.clone()), way.clone());
+        client.register().await.unwrap();
+        rt::spawn(client.clone().background());
+        (client, way)
+    }
+
+    /// A mount that gets another session when the cluster has ended one. Its way to the metadata service can be cut.
+    pub(crate) async fn mount(&self) -> (Arc<Succession>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
+        self.mount_let_in_by(Arc::default()).await
+    }
+
+    /// The same where another session is refused as long as that is set.
+    pub(crate) async fn mount_let_in_by(
+        &self,
+        refused: Arc<AtomicBool>,
+    ) -> (Arc<Succession>, Arc<Cuttable<MetaRequest, MetaResponse>>) {
+        let way = Cuttable::new(self.names.clone());
+        let (names, storage, map) = (way.clone(), Slow::new(self.storage.clone()), self.map.clone());
+        let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
+            let client = client_over(&map, Channel::in_process(names.clone()), storage.clone());
+            let refused = refused.clone();
+            Box::pin(async move {
+                if refused.load(Ordering::Relaxed) {
+                    return Err(Error::new(Errno::EACCES, "not from this network"));
+                }
+                client.register().await.map(|()| client)
+            })
+        };
+        let first = begin().await.unwrap();
+        let mount = Succession::new(first, Box::new(begin));
+        rt::spawn(mount.clone().run());
+        (mount, way)
+    }
+
+    /// Ends the session of a mount, as an administrator does, and waits until it has another one.
+    pub(crate) async fn replace_session(&self, mount: &Succession) {
+        let before = mount.lineage();
+        self.evict(mount);
+        while mount.lineage().replacements == before.replacements {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Ends the session of a mount, as an administrator does.
+    pub(crate) fn evict(&self, mount: &Succession) {
+        let meta = self.meta.borrow().clone();
+        meta.evict_session(mount.lineage().session).unwrap();
+    }
+
     /// What the cluster map says of all targets from now on.
     pub(crate) fn targets_are(&self, state: TargetState) {
         let mut map = self.map.write().unwrap();
@@ -203,6 +258,21 @@ impl Cluster {
             alone: false,
         })
     }
+}
+
+fn client_over(
+    map: &MapHandle,
+    meta: Channel<MetaRequest, MetaResponse>,
+    storage: Arc<dyn Handler<StorageRequest, StorageReply>>,
+) -> Arc<Client> {
+    Client::new(ClientOptions {
+        session: SessionId(rt::random_u64()),
+        meta: meta.into(),
+        storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
+        map: map.clone(),
+        server_cache: false,
+        alone: false,
+    })
 }
 
 async fn serve_names(

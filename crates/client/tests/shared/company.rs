@@ -1,6 +1,7 @@
 //! A cluster on a simulated machine whose partitions are shared by several metadata services.
 
 use crate::cluster::{LOG_BYTES, cluster_map, directory, identity, targets};
+use crate::late::Holding;
 use crate::slow::{Cuttable, Slow};
 use chunkstore::{Options, Store};
 use client::{Client, ClientOptions};
@@ -13,10 +14,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use storage::StorageService;
-use types::{ClusterMap, Epoch, MapHandle, Node, NodeId, NodeState, PartitionId, Role, SessionId};
+use types::{
+    ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Role, SessionId, TargetId,
+};
 use wire::{MetaRequest, MetaResponse};
 
 /// Nodes with a metadata service.
@@ -36,7 +40,12 @@ pub(crate) struct Company {
     known: RefCell<BTreeMap<NodeId, MapHandle>>,
     /// A service that management can't be reached from: it doesn't learn of maps, and nobody counts on it.
     cut_off: Arc<Mutex<Option<NodeId>>>,
+    /// How often a node was counted on again.
+    seen_again: Arc<AtomicU64>,
     storage: Arc<StorageService>,
+    stores: Vec<Arc<Store>>,
+    /// The services' own ways to it.
+    to_storage: RefCell<BTreeMap<NodeId, Arc<Holding>>>,
     processes: Processes,
     sessions: Cell<u64>,
 }
@@ -71,9 +80,12 @@ impl Company {
         let company = Company {
             engine: Arc::new(Memory::new()),
             map: Arc::new(RwLock::new(Arc::new(map))),
-            storage: Arc::new(StorageService::new(stores)),
+            storage: Arc::new(StorageService::new(stores.iter().cloned())),
+            stores,
+            to_storage: RefCell::default(),
             known: RefCell::default(),
             cut_off: Arc::default(),
+            seen_again: Arc::default(),
             processes: Processes::default(),
             sessions: Cell::new(0),
         };
@@ -85,22 +97,44 @@ impl Company {
 
     /// Starts a node's service.
     fn serve(&self, node: NodeId) {
+        let to_storage = Holding::new(self.storage.clone());
+        self.to_storage.borrow_mut().insert(node, to_storage.clone());
         let direct: net::StorageChannels =
-            targets().map(|target| (target, Channel::in_process(self.storage.clone()))).collect();
+            targets().map(|target| (target, Channel::in_process(to_storage.clone()))).collect();
         let engine: Arc<dyn Engine> = self.engine.clone();
         let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
         let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
         let processes = self.processes.clone();
         let connect = Box::new(move |to: &Node| Channel::in_process(processes.lock()[&to.id].clone()));
-        let cut_off = self.cut_off.clone();
-        let serves = Box::new(move || *cut_off.lock() != Some(node));
+        let (cut_off, seen_again) = (self.cut_off.clone(), self.seen_again.clone());
+        let term =
+            Box::new(move || (*cut_off.lock() != Some(node)).then(|| seen_again.load(Ordering::Relaxed)));
         let map: MapHandle = Arc::new(RwLock::new(self.map.read().unwrap().clone()));
         self.known.borrow_mut().insert(node, map.clone());
-        let neighbours = Neighbourhood { connect, serves };
+        let neighbours = Neighbourhood { connect, term };
         let meta = MetaService::in_company(writer, options, map, direct, neighbours);
         rt::spawn(meta.clone().background());
         rt::spawn(meta.clone().follow_assignment());
         self.processes.lock().insert(node, meta);
+    }
+
+    /// Chunk files on a target, by name.
+    pub(crate) async fn chunk_files(&self, target: TargetId) -> Vec<InodeId> {
+        self.stores[target.0 as usize - 1].list().await.unwrap()
+    }
+
+    /// Those on all targets.
+    pub(crate) async fn all_chunk_files(&self) -> Vec<Vec<InodeId>> {
+        let mut all = Vec::new();
+        for target in targets() {
+            all.push(self.chunk_files(target).await);
+        }
+        all
+    }
+
+    /// A service's way to the chunks.
+    pub(crate) fn way_to_storage(&self, node: NodeId) -> Arc<Holding> {
+        self.to_storage.borrow()[&node].clone()
     }
 
     /// Changes the map that the services see.
@@ -121,6 +155,16 @@ impl Company {
     pub(crate) fn lose_sight_of(&self, node: NodeId) {
         *self.cut_off.lock() = Some(node);
         self.take_for_dead(node);
+    }
+
+    /// Management has word of the node again that it had lost sight of, and gives it all partitions in the same moment.
+    pub(crate) fn sees_again(&self, node: NodeId) {
+        *self.cut_off.lock() = None;
+        self.seen_again.fetch_add(1, Ordering::Relaxed);
+        self.change_map(|map| {
+            map.nodes.iter_mut().for_each(|node| node.state = NodeState::Online);
+            map.partitions.iter_mut().for_each(|owner| *owner = node);
+        });
     }
 
     /// Gives partitions to a node, as far as the services are told.

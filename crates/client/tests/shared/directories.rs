@@ -213,3 +213,62 @@ fn names_that_were_made_are_found_whoever_made_them() {
     }
     assert!(answered_here.load(Relaxed) > 0, "the service was asked every time");
 }
+
+/// Two clients fill a directory in turns until each knows who may do what there without asking.
+async fn fill_in_turns(clients: &[Arc<Client>; 2], dir: InodeId) {
+    for name in ["a", "b", "c"] {
+        for (number, client) in clients.iter().enumerate() {
+            mkdir(client, dir, &format!("{name}{number}")).await;
+        }
+    }
+}
+
+#[test]
+fn those_who_fill_a_directory_know_who_may_do_what_there_and_ask_for_the_rest() {
+    with_cluster(|cluster| async move {
+        let clients: [Arc<Client>; 2] = cluster.clients().await;
+        let dir = mkdir(&clients[0], InodeId::ROOT, "d").await;
+        assert_eq!(clients[0].permissions(dir), None, "everything is known");
+        fill_in_turns(&clients, dir).await;
+        for turn in 0..20 {
+            let (maker, other) = (&clients[turn % 2], &clients[1 - turn % 2]);
+            let before = cluster.requests();
+            for client in &clients {
+                let known = client.permissions(dir).unwrap();
+                assert!(known.mode & 0o7777 == 0o755 && !known.trusted && !known.name_trusted);
+            }
+            assert_eq!(cluster.requests(), before, "the service was asked");
+            mkdir(maker, dir, &format!("turn{turn}")).await;
+            assert_eq!(cluster.requests(), before + 1, "the change itself, and no recall");
+            let attr = other.getattr(dir).await.unwrap();
+            assert_eq!((attr.nlink, attr.trusted), (2 + 6 + turn as u32 + 1, false));
+            assert!(other.find(ROOT, dir, format!("turn{turn}").as_bytes()).await.is_ok());
+        }
+    });
+}
+
+#[test]
+fn a_change_of_permissions_ends_what_the_others_know_of_them() {
+    with_cluster(|cluster| async move {
+        let clients: [Arc<Client>; 2] = cluster.clients().await;
+        let dir = mkdir(&clients[0], InodeId::ROOT, "d").await;
+        for turn in 0..20 {
+            fill_in_turns(&clients, dir).await;
+            assert!(clients.iter().all(|client| client.permissions(dir).is_some()));
+            let (changer, other) = (&clients[turn % 2], &clients[1 - turn % 2]);
+            let set = SetAttr { mode: Some(0o700 + turn as u32), ..SetAttr::default() };
+            changer.setattr(ROOT, dir, set, None).await.unwrap();
+            assert_eq!(other.permissions(dir), None);
+            assert_eq!(changer.permissions(dir).map(|known| known.mode & 0o7777), None);
+            assert_eq!(other.getattr(dir).await.unwrap().mode & 0o7777, 0o700 + turn as u32);
+            for name in ["a0", "a1", "b0", "b1", "c0", "c1"] {
+                other.rmdir(ROOT, dir, name.as_bytes()).await.unwrap();
+            }
+        }
+        // So does its end, and a service that has forgotten all leases.
+        fill_in_turns(&clients, dir).await;
+        cluster.restart_names().await;
+        rt::sleep(Duration::from_secs(20)).await;
+        assert!(clients.iter().all(|client| client.permissions(dir).is_none()));
+    });
+}

@@ -17,15 +17,15 @@ use types::InodeId;
 pub(crate) struct Kernel {
     /// Inodes that were forgotten, and when.
     pub(crate) forgotten: Mutex<Vec<(InodeId, u64)>>,
-    /// A page that is being filled, which has to be waited for.
-    filling: Mutex<Option<Arc<rt::sync::Event>>>,
+    /// A page of this inode that is being filled, which has to be waited for.
+    filling: Mutex<Option<(InodeId, Arc<rt::sync::Event>)>>,
 }
 
 impl Invalidate for Kernel {
     fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(async move {
             let filling = self.filling.lock().clone();
-            if let Some(filled) = filling {
+            if let Some((_, filled)) = filling.filter(|(filling, _)| *filling == ino) {
                 filled.wait().await;
             }
             rt::sleep(Duration::from_millis(5)).await;
@@ -74,7 +74,7 @@ fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
 
         // The kernel has locked a page and waits for it while it should forget; the read comes a bit later.
         let filled = Arc::new(rt::sync::Event::new());
-        *kernel.filling.lock() = Some(filled.clone());
+        *kernel.filling.lock() = Some((file.ino(), filled.clone()));
         let (reader, page) = (one.clone(), open.clone());
         rt::spawn(async move {
             rt::sleep(Duration::from_millis(10)).await;
@@ -91,6 +91,49 @@ fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
         let buf = IoBuf::alloc(4096);
         one.read(&open, 4096, buf.clone(), kept).await.unwrap();
         assert!(buf.as_slice().iter().all(|&byte| byte == b'y'));
+    });
+}
+
+#[test]
+fn a_read_that_waits_for_the_registration_does_not_keep_the_session_from_it() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        two.release(file.clone()).await;
+        let open = one.open_named("f", RDONLY).await;
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
+
+        // The kernel has locked a page, and the read for it comes when the service has been started anew and nothing is loaded any more.
+        let filled = Arc::new(rt::sync::Event::new());
+        *kernel.filling.lock() = Some((file.ino(), filled.clone()));
+        cluster.restart_names().await;
+        rt::sleep(Duration::from_millis(100)).await;
+        let begun_ns = rt::monotonic_ns();
+        let (reader, page, done) = (one.clone(), open.clone(), filled.clone());
+        rt::spawn(async move {
+            let buf = IoBuf::alloc(4096);
+            assert_eq!(reader.read(&page, 4096, buf.clone(), kept).await.unwrap(), 4096);
+            assert!(buf.as_slice().iter().all(|&byte| byte == b'x'));
+            done.set();
+        });
+        rt::sleep(Duration::from_secs(8)).await;
+        assert!(filled.is_set(), "the read waits for the registration, and the registration for the read");
+        let forgotten = kernel.forgotten.lock().clone();
+        let last = forgotten.iter().rfind(|(ino, _)| *ino == file.ino());
+        assert!(
+            last.is_some_and(|(_, at)| *at > begun_ns),
+            "the page is forgotten that was filled meanwhile"
+        );
+        let writer = two.open_named("f", RDWR).await;
+        two.put(&writer, 0, CHUNK, b'y').await;
+        let buf = IoBuf::alloc(4096);
+        one.read(&open, 4096, buf.clone(), kept).await.unwrap();
+        assert!(!one.is_over() && buf.as_slice().iter().all(|&byte| byte == b'y'));
     });
 }
 
@@ -147,7 +190,7 @@ fn a_read_for_the_page_cache_waits_for_an_append_that_waits_for_its_lease() {
 
         // The other kernel takes its time to forget, and so the append waits.
         let filled = Arc::new(rt::sync::Event::new());
-        *kernel.filling.lock() = Some(filled.clone());
+        *kernel.filling.lock() = Some((writer.ino(), filled.clone()));
         let read = Rc::new(Cell::new(None));
         let (client, told, release) = (one.clone(), read.clone(), filled.clone());
         rt::spawn(async move {

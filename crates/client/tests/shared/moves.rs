@@ -194,6 +194,25 @@ fn a_service_that_is_cut_off_keeps_no_client_in_the_belief_that_it_holds_leases(
     });
 }
 
+/// The service stood still, or was cut off, for so long that another one had its partitions. It has them back before it can have noticed.
+#[test]
+fn a_service_that_is_counted_on_again_says_nothing_of_what_it_remembers() {
+    with_company(|company| async move {
+        let client = company.client().await;
+        let dir = company.directory_in(&client, is_moved).await;
+        make(&client, dir, "f").await;
+        assert!(client.lookup(ROOT, dir, b"f").await.is_ok());
+        company.lose_sight_of(FIRST);
+        company.settled().await;
+        client.unlink(ROOT, dir, b"f").await.unwrap();
+        make(&client, dir, "g").await;
+        company.sees_again(FIRST);
+        let found = client.lookup(ROOT, dir, b"f").await;
+        assert_eq!(found.unwrap_err().errno, Errno::ENOENT);
+        client.lookup(ROOT, dir, b"g").await.unwrap();
+    });
+}
+
 /// A recall was under way at the service that died.
 #[test]
 fn the_answer_to_a_recall_of_a_dead_service_keeps_nobody_waiting() {

@@ -1,7 +1,10 @@
 //! Names that one client makes, moves and removes.
 
-use crate::cluster::{CHUNK, Program, RDONLY, ROOT, runs, with_cluster};
+use crate::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
 use client::Found;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, InodeId};
 use wire::RenameMode;
@@ -62,4 +65,85 @@ fn a_file_that_another_deletes_stays_while_it_is_open_and_its_space_comes_back_a
             assert_eq!(store.stat(ino).await.unwrap().len, 0);
         }
     });
+}
+
+/// `O_EXCL`.
+const EXCL: u32 = 0o200;
+
+/// Another file takes the place of `f`, whose content begins with this byte.
+async fn replace(client: &Arc<client::Client>, byte: u8) {
+    let (_, file) = client.create(ROOT, InodeId::ROOT, b"beside", 0o100_644, 0, RDWR).await.unwrap();
+    client.put(&file, 0, 2 * CHUNK, byte).await;
+    let ino = file.ino();
+    client.release(file).await;
+    client.rename(ROOT, InodeId::ROOT, b"beside", InodeId::ROOT, b"f", RenameMode::Replace).await.unwrap();
+    client.forget(ino, 1);
+}
+
+#[test]
+fn a_file_that_is_replaced_between_search_and_open_is_there_the_second_time() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        replace(&one, b'a').await;
+        let first = two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino;
+        replace(&one, b'b').await;
+        rt::sleep(Duration::from_millis(500)).await;
+        let missed = two.open(ROOT, first, RDONLY).await.err().expect("the file is gone");
+        assert_eq!(missed.errno, Errno::ESTALE);
+        // The kernel is told so, and comes again.
+        two.note_missed(ROOT);
+        let second = two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap().ino;
+        replace(&one, b'c').await;
+        rt::sleep(Duration::from_millis(500)).await;
+        let file = two.open(ROOT, second, RDONLY).await.unwrap();
+        assert_eq!(runs(&two.bytes(&file).await), [(b'b', 2 * CHUNK)]);
+        two.release(file).await;
+        [first, second].into_iter().for_each(|ino| two.forget(ino, 1));
+        // Nor is it kept for longer.
+        rt::sleep(Duration::from_secs(30)).await;
+        assert_eq!(one.getattr(second).await.unwrap_err().errno, Errno::ESTALE);
+        for store in &cluster.stores {
+            assert_eq!(store.stat(second).await.unwrap().len, 0);
+        }
+    });
+}
+
+#[test]
+fn a_file_that_is_removed_as_soon_as_it_is_seen_was_made_once() {
+    for seed in 1..20 {
+        with_cluster_of_seed(seed, move |cluster| async move {
+            let [one, two] = cluster.clients().await;
+            let done = Rc::new(Cell::new(false));
+            let (remover, over) = (two.clone(), done.clone());
+            rt::spawn(async move {
+                while !over.get() {
+                    drop(remover.unlink(ROOT, InodeId::ROOT, b"f").await);
+                }
+            });
+            let mut made = Vec::new();
+            for _ in 0..100 {
+                let flags = RDWR | EXCL;
+                match one.create(ROOT, InodeId::ROOT, b"f", 0o100_644, 0, flags).await {
+                    Ok((_, file)) => {
+                        one.put(&file, 0, 100, b'x').await;
+                        assert_eq!(runs(&one.bytes(&file).await), [(b'x', 100)]);
+                        made.push(file.ino());
+                        one.release(file).await;
+                        one.forget(*made.last().unwrap(), 1);
+                    }
+                    Err(error) => {
+                        assert_eq!(error.errno, Errno::EEXIST, "seed {seed}: {error}");
+                        rt::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            }
+            assert!(made.len() > 10, "seed {seed}: {} files were made", made.len());
+            // Nothing stays behind of them.
+            rt::sleep(Duration::from_secs(10)).await;
+            done.set(true);
+            for ino in made {
+                assert_eq!(two.getattr(ino).await.unwrap_err().errno, Errno::ESTALE, "seed {seed}");
+            }
+        });
+    }
 }

@@ -14,7 +14,13 @@ fn tree(fs: &Fs) -> (InodeId, InodeId) {
     fs.create(dir, "f");
     let file = fs.create(InodeId::ROOT, "f");
     fs.run(MetaOp::Link { ino: file, parent: InodeId::ROOT, name: "link".into() });
-    fs.run(MetaOp::WriteInline { ino: file, offset: 0, data: "content".into(), kill_suid_sgid: false });
+    fs.run(MetaOp::WriteInline {
+        ino: file,
+        offset: 0,
+        data: "content".into(),
+        kill_suid_sgid: false,
+        at_end: false,
+    });
     (dir, file)
 }
 

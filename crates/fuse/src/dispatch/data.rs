@@ -18,20 +18,16 @@ pub(super) async fn read(core: &Core, rq: &Request, args: ReadIn) -> Result<usiz
     if size > rq.out.len() {
         return Err(Errno::EIO.into());
     }
-    let file = core.shared.handles.get(args.fh)?;
+    let open = core.shared.handles.get(args.fh)?;
     let buf = rq.out.slice(0..size);
-    let len = core.shared.client.read(&file.handle, args.offset, buf, read_how(&args)).await?;
+    let len = open.file.read(args.offset, buf, read_how(&args)).await?;
     Ok(len.min(size))
 }
 
 pub(super) async fn write(core: &Core, rq: &Request, args: WriteIn) -> Result<usize> {
-    let file = core.shared.handles.get(args.fh)?;
+    let open = core.shared.handles.get(args.fh)?;
     let buf = rq.data.slice(0..args.size as usize);
-    let len = core
-        .shared
-        .client
-        .write(&file.handle, args.offset, buf, write_how(&args, core.shared.is_shared))
-        .await?;
+    let len = open.file.write(args.offset, buf, write_how(&args, core.shared.is_shared)).await?;
     Ok(put(&rq.out, 0, &WriteOut { size: len.min(args.size as usize) as u32, padding: 0 }))
 }
 
@@ -57,20 +53,20 @@ fn write_how(args: &WriteIn, shared: bool) -> WriteHow {
 }
 
 pub(super) async fn fsync(core: &Core, args: FsyncIn) -> Result<usize> {
-    let file = core.shared.handles.get(args.fh)?;
+    let open = core.shared.handles.get(args.fh)?;
     let data_only = args.fsync_flags & abi::FSYNC_FDATASYNC != 0;
-    core.shared.client.fsync(&file.handle, data_only).await.map(|()| 0)
+    open.file.fsync(data_only).await.map(|()| 0)
 }
 
 pub(super) async fn fallocate(core: &Core, args: FallocateIn) -> Result<usize> {
-    let file = core.shared.handles.get(args.fh)?;
+    let open = core.shared.handles.get(args.fh)?;
     let range = ByteRange::at(args.offset, args.length);
-    core.shared.client.fallocate(&file.handle, args.mode, range).await.map(|()| 0)
+    open.file.fallocate(args.mode, range).await.map(|()| 0)
 }
 
 pub(super) async fn lseek(core: &Core, rq: &Request, args: LseekIn) -> Result<usize> {
-    let file = core.shared.handles.get(args.fh)?;
-    let offset = core.shared.client.lseek(&file.handle, args.offset, args.whence).await?;
+    let open = core.shared.handles.get(args.fh)?;
+    let offset = open.file.lseek(args.offset, args.whence).await?;
     Ok(put(&rq.out, 0, &LseekOut { offset }))
 }
 
@@ -86,9 +82,7 @@ pub(super) async fn copy_file_range(
     let from = core.shared.handles.get(args.fh_in)?;
     let to = core.shared.handles.get(args.fh_out)?;
     let len = if wide { args.len } else { args.len.min(MAX_NARROW_COPY) };
-    let client = &core.shared.client;
-    let copied =
-        client.copy_file_range(&from.handle, args.off_in, &to.handle, args.off_out, len).await?.min(len);
+    let copied = from.file.copy_file_range(args.off_in, &to.file, args.off_out, len).await?.min(len);
     Ok(if wide {
         put(&rq.out, 0, &CopyFileRangeOut { bytes_copied: copied })
     } else {

@@ -5,10 +5,10 @@ use crate::abi::{self, CreateIn, FlushIn, OpenIn, OpenOut, ReleaseIn, fopen};
 use crate::reply::{entry, put};
 use crate::request::Request;
 use crate::transport::Core;
-use client::{Caching, Handle, Known};
+use client::{Caching, File, Known};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use types::{Credentials, InodeId, Result, SetAttr};
+use types::{Credentials, Result, SetAttr};
 use wire::{LockOwner, LockSpace};
 
 const O_TRUNC: u32 = libc::O_TRUNC as u32;
@@ -18,18 +18,16 @@ const O_RDONLY: u32 = libc::O_RDONLY as u32;
 
 /// A file that a process has open.
 pub(crate) struct OpenFile {
-    /// What the client core knows it by.
-    pub(crate) handle: Arc<Handle>,
-    /// The file.
-    pub(crate) ino: InodeId,
+    /// What the client core knows it by, and the session that it belongs to.
+    pub(crate) file: File,
     /// Owners of byte-range locks taken through this file, where closing a descriptor sends no FLUSH that would drop them.
     pub(crate) owners_without_flush: Option<Mutex<Vec<LockOwner>>>,
 }
 
 pub(super) async fn open(core: &Core, rq: &Request, args: OpenIn) -> Result<usize> {
     // The kernel asks for O_TRUNC by a SETATTR afterwards.
-    let handle = core.shared.client.open(rq.credentials(), rq.ino(), args.flags).await?;
-    let reply = enter(core, rq.ino(), handle, args.flags).await?;
+    let file = core.shared.client.open(rq.credentials(), rq.ino(), args.flags).await?;
+    let reply = enter(core, file, args.flags).await?;
     Ok(put(&rq.out, 0, &reply))
 }
 
@@ -37,37 +35,31 @@ pub(super) async fn create(core: &Core, rq: &Request, args: CreateIn, name: &[u8
     let client = &core.shared.client;
     let CreateIn { flags, mode, umask, open_flags } = args;
     let keeps = core.shared.hand_out_names(rq.ino());
-    let (mut attr, handle) =
+    let (mut attr, file) =
         client.create(rq.credentials(), rq.ino(), name, mode, umask, flags & !O_TRUNC).await?;
     // Another request may have made the name first.
     if flags & O_TRUNC != 0 && attr.size > 0 {
-        match truncate(core, rq.credentials(), attr.ino, open_flags).await {
+        match truncate(&file, rq.credentials(), open_flags).await {
             Ok(truncated) => attr = Known { name_trusted: attr.name_trusted, ..truncated },
             Err(error) => {
-                client.release(handle).await;
+                file.release().await;
                 client.forget(attr.ino, 1);
                 return Err(error);
             }
         }
     }
     attr.name_trusted &= keeps;
-    reply_made(core, rq, &attr, handle, flags).await
+    reply_made(core, rq, &attr, file, flags).await
 }
 
 pub(super) async fn tmpfile(core: &Core, rq: &Request, args: CreateIn) -> Result<usize> {
     let CreateIn { flags, mode, umask, .. } = args;
-    let (attr, handle) = core.shared.client.tmpfile(rq.credentials(), rq.ino(), mode, umask, flags).await?;
-    reply_made(core, rq, &attr, handle, flags).await
+    let (attr, file) = core.shared.client.tmpfile(rq.credentials(), rq.ino(), mode, umask, flags).await?;
+    reply_made(core, rq, &attr, file, flags).await
 }
 
-async fn reply_made(
-    core: &Core,
-    rq: &Request,
-    attr: &Known,
-    handle: Arc<Handle>,
-    flags: u32,
-) -> Result<usize> {
-    match enter(core, attr.ino, handle, flags).await {
+async fn reply_made(core: &Core, rq: &Request, attr: &Known, file: File, flags: u32) -> Result<usize> {
+    match enter(core, file, flags).await {
         Ok(opened) => {
             let at = put(&rq.out, 0, &entry(attr));
             Ok(put(&rq.out, at, &opened))
@@ -80,21 +72,24 @@ async fn reply_made(
     }
 }
 
-async fn truncate(core: &Core, who: Credentials, ino: InodeId, open_flags: u32) -> Result<Known> {
+async fn truncate(file: &File, who: Credentials, open_flags: u32) -> Result<Known> {
     let set = SetAttr { kill_suid_sgid: open_flags & abi::OPEN_KILL_SUIDGID != 0, ..Default::default() };
-    core.shared.client.setattr(who, ino, set, Some(0)).await
+    file.setattr(who, set, Some(0)).await
 }
 
 /// Enters an open file into the table.
-async fn enter(core: &Core, ino: InodeId, handle: Arc<Handle>, flags: u32) -> Result<OpenOut> {
-    let shared_with = core.shared.is_shared.then(|| handle.caching());
+async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
+    // A mapping made through a file of a session that has ended must find no pages of another one.
+    let is_lost = core.shared.client.is_open_from_before(file.ino());
+    let caching = || if is_lost { Caching::Direct } else { file.caching() };
+    let shared_with = core.shared.is_shared.then(caching);
     let open_flags = reply_flags(flags, core.shared.holders.ever_used(), shared_with);
     let owners_without_flush = (open_flags & fopen::NOFLUSH != 0).then(Mutex::default);
-    let file = OpenFile { handle: handle.clone(), ino, owners_without_flush };
-    match core.shared.handles.insert(core.index, Arc::new(file)) {
+    let open = Arc::new(OpenFile { file, owners_without_flush });
+    match core.shared.handles.insert(core.index, open.clone()) {
         Ok(fh) => Ok(OpenOut { fh, open_flags, backing_id: 0 }),
         Err(errno) => {
-            core.shared.client.release(handle).await;
+            open.file.release().await;
             Err(errno.into())
         }
     }
@@ -119,26 +114,25 @@ fn reply_flags(flags: u32, locks_in_use: bool, shared_with: Option<Caching>) -> 
 }
 
 pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<usize> {
-    let file = core.shared.handles.get(args.fh)?;
-    let flushed = core.shared.client.flush(&file.handle).await;
+    let open = core.shared.handles.get(args.fh)?;
+    let flushed = open.file.flush().await;
     // A close drops all byte-range locks of the process on the file, whichever descriptor they were taken through.
     drop_posix(core, rq.ino(), LockOwner(args.lock_owner)).await?;
     flushed.map(|()| 0)
 }
 
 pub(super) async fn release(core: &Core, args: ReleaseIn) -> Result<usize> {
-    let client = &core.shared.client;
-    let file = core.shared.handles.remove(args.fh)?;
+    let open = core.shared.handles.remove(args.fh)?;
     let mut unlocked = Ok(());
     if args.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
         let owner = LockOwner(args.lock_owner);
-        unlocked = client.unlock(file.ino, LockSpace::Flock, owner, WHOLE_FILE).await;
+        unlocked = open.file.drop_locks(LockSpace::Flock, owner, WHOLE_FILE).await;
     }
-    let owners = file.owners_without_flush.as_ref().map(|owners| std::mem::take(&mut *owners.lock()));
+    let owners = open.owners_without_flush.as_ref().map(|owners| std::mem::take(&mut *owners.lock()));
     for owner in owners.unwrap_or_default() {
-        unlocked = unlocked.and(drop_posix(core, file.ino, owner).await);
+        unlocked = unlocked.and(drop_posix(core, open.file.ino(), owner).await);
     }
-    client.release(file.handle.clone()).await;
+    open.file.release().await;
     unlocked.map(|()| 0)
 }
 

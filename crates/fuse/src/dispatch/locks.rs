@@ -1,5 +1,6 @@
 //! Locks: of byte ranges (`fcntl`) and of whole files (`flock`).
 
+use super::OpenFile;
 use crate::abi::{self, FileLock, LkIn, LkOut};
 use crate::reply::put;
 use crate::request::Request;
@@ -20,7 +21,8 @@ const F_UNLCK: u32 = libc::F_UNLCK as u32;
 pub(super) async fn test(core: &Core, rq: &Request, args: LkIn) -> Result<usize> {
     let kind = kind(args.lk.kind)?.ok_or(Errno::EINVAL)?;
     let (owner, range) = (LockOwner(args.owner), range(&args.lk)?);
-    let found = core.shared.client.test_lock(rq.ino(), owner, kind, range).await?;
+    let open = core.shared.handles.get(args.fh)?;
+    let found = open.file.test_lock(owner, kind, range).await?;
     let lk = match found {
         Some((kind, range, pid)) => FileLock {
             start: range.start.min(OFFSET_MAX),
@@ -34,38 +36,37 @@ pub(super) async fn test(core: &Core, rq: &Request, args: LkIn) -> Result<usize>
 }
 
 pub(super) async fn set(core: &Core, rq: &Request, args: LkIn, wait: bool) -> Result<usize> {
-    let client = &core.shared.client;
+    let open = core.shared.handles.get(args.fh)?;
     let space = if args.lk_flags & abi::LK_FLOCK != 0 { LockSpace::Flock } else { LockSpace::Posix };
     let (ino, owner, range, pid) = (rq.ino(), LockOwner(args.owner), range(&args.lk)?, args.lk.pid);
     let Some(kind) = kind(args.lk.kind)? else {
-        return client.unlock(ino, space, owner, range).await.map(|()| 0);
+        return open.file.unlock(space, owner, range).await.map(|()| 0);
     };
     if space == LockSpace::Posix {
-        note_posix(core, args.fh, ino, owner)?;
+        note_posix(core, &open, ino, owner)?;
     }
-    match client.lock(ino, space, owner, pid, kind, range, false, &Cancel::default()).await {
+    match open.file.lock(space, owner, pid, kind, range, false, &Cancel::default()).await {
         Err(error) if error.errno == Errno::EAGAIN && wait => {
             let _blocked = core.block_lane()?;
             let waiting = core.shared.interrupts.register(rq.header.unique);
-            client.lock(ino, space, owner, pid, kind, range, true, &waiting.cancel).await?;
+            open.file.lock(space, owner, pid, kind, range, true, &waiting.cancel).await?;
         }
         done => done?,
     }
     // Again: a close of another descriptor may have removed the note, and what its owner held, before this lock was granted.
     if space == LockSpace::Posix
-        && let Err(error) = note_posix(core, args.fh, ino, owner)
+        && let Err(error) = note_posix(core, &open, ino, owner)
     {
-        client.unlock(ino, space, owner, range).await?;
+        open.file.unlock(space, owner, range).await?;
         return Err(error);
     }
     Ok(0)
 }
 
 /// Notes who may hold byte-range locks, before the first one is asked for: no close in between misses it.
-fn note_posix(core: &Core, fh: u64, ino: InodeId, owner: LockOwner) -> Result<()> {
-    let file = core.shared.handles.get(fh)?;
+fn note_posix(core: &Core, open: &OpenFile, ino: InodeId, owner: LockOwner) -> Result<()> {
     core.shared.holders.add(ino, owner)?;
-    if let Some(owners) = &file.owners_without_flush {
+    if let Some(owners) = &open.owners_without_flush {
         let mut owners = owners.lock();
         if !owners.contains(&owner) {
             owners.push(owner);
@@ -79,7 +80,7 @@ pub(super) async fn drop_posix(core: &Core, ino: InodeId, owner: LockOwner) -> R
     if !core.shared.holders.take(ino, owner) {
         return Ok(());
     }
-    core.shared.client.unlock(ino, LockSpace::Posix, owner, WHOLE_FILE).await
+    core.shared.client.drop_locks(ino, owner, WHOLE_FILE).await
 }
 
 /// The strength of a lock; `None` for an unlock.

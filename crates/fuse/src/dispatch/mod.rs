@@ -30,6 +30,9 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
             if !error.message.is_empty() {
                 tracing::debug!(opcode = request.header.opcode, ino = request.header.nodeid, %error, "request failed");
             }
+            if error.errno == Errno::ESTALE {
+                core.shared.client.note_missed(request.credentials());
+            }
             Err(if (1..=MAX_ERRNO).contains(&error.errno.0) { error.errno } else { Errno::EIO })
         }
     }

@@ -97,7 +97,7 @@ impl Core {
         if self.shared.core_ended() {
             // Side by side, so that servers that are gone are waited for once.
             let files = self.shared.handles.drain();
-            let released = files.iter().map(|file| self.shared.client.release(file.handle.clone()));
+            let released = files.iter().map(|open| open.file.release());
             rt::join_all(released.collect()).await;
         }
     }

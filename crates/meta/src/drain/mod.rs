@@ -208,10 +208,11 @@ impl MetaService {
         let target = *self.chunks.members(to.0)?.first().ok_or(Errno::EIO)?;
         let name = ino.chunk_file(to.1);
         let Some(claim) = self.claims.claim(target, name) else { return Err(busy(ino)) };
+        let epoch = self.leases.next_epoch(ino);
         self.step(&moved, namespace::begin_move).await?;
         let source = End { target: source, name: moved.from.chunk_file(ino, stripe) };
         let goes_on = || !self.stopping.is_set() && self.executes(ino.partition());
-        let transfer = Transfer::new(&self.chunks, source, End { target, name }, &goes_on);
+        let transfer = Transfer::new((&self.chunks, epoch), source, End { target, name }, &goes_on);
         let outcome = self.fill_and_switch(mover, &moved, &transfer).await;
         transfer.forget().await;
         if let Err(error) = &outcome {

@@ -11,7 +11,7 @@ use wire::{Path, Seek, StorageOp, StorageReply, StorageRequest, WATCHED_REGION};
 const DIRECT_FROM: u64 = 64 * 1024;
 
 /// A chunk file on a target.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct End {
     pub target: TargetId,
     pub name: InodeId,
@@ -24,6 +24,8 @@ pub(crate) struct Transfer<'a> {
     into: End,
     /// By which both storage services know it.
     token: u64,
+    /// Of everything that is done to the copy: whoever has the file next, if this service loses it meanwhile, has a later one.
+    epoch: u64,
     /// The round of the source's watch.
     round: Cell<u64>,
     /// Whether it is still this service's to make: another one deletes what it finds half made.
@@ -31,8 +33,13 @@ pub(crate) struct Transfer<'a> {
 }
 
 impl<'a> Transfer<'a> {
-    pub fn new(chunks: &'a Chunks, source: End, into: End, goes_on: &'a dyn Fn() -> bool) -> Transfer<'a> {
-        Transfer { chunks, source, into, token: rt::random_u64(), round: Cell::new(0), goes_on }
+    pub fn new(
+        (chunks, epoch): (&'a Chunks, u64),
+        source: End,
+        into: End,
+        goes_on: &'a dyn Fn() -> bool,
+    ) -> Transfer<'a> {
+        Transfer { chunks, source, into, token: rt::random_u64(), epoch, round: Cell::new(0), goes_on }
     }
 
     /// Has both services watch: the source for what changes, the other so that its death is noticed.
@@ -164,7 +171,9 @@ impl<'a> Transfer<'a> {
     }
 
     async fn send(&self, end: End, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
-        let request = StorageRequest::new(SessionId(0), end.target, end.name, op);
+        // The source is only read.
+        let epoch = if end == self.into { self.epoch } else { 0 };
+        let request = StorageRequest { epoch, ..StorageRequest::new(SessionId(0), end.target, end.name, op) };
         self.chunks.channels.call(request, payload).await
     }
 }

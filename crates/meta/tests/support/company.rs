@@ -104,7 +104,7 @@ impl Cluster {
             let way = Way { node: to.id, living: living.clone(), lost: lost.clone() };
             Channel::in_process(Arc::new(way))
         };
-        let company = Company { connect: Box::new(connect), serves: Box::new(|| true) };
+        let company = Company { connect: Box::new(connect), term: Box::new(|| Some(0)) };
         let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
         let storage = self.chunks.channels();
         let service = MetaService::in_company(store, options, self.map.clone(), storage, company);

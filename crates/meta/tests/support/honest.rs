@@ -23,6 +23,8 @@ pub struct Honest {
     sizes: Sizes,
     pub stopping: Cell<bool>,
     pub checks: Cell<u64>,
+    /// Of these, those of what a directory's `Permissions` cover.
+    pub permissions: Cell<u64>,
 }
 
 #[derive(Default)]
@@ -67,8 +69,13 @@ impl State {
             let id = self.next_id;
             let new = || Lease { id, mode: grant.mode, attr: None, inline: None, names: BTreeMap::new() };
             let lease = self.leases.entry(grant.ino).or_insert_with(new);
+            if lease.mode == LeaseMode::Permissions && grant.mode != LeaseMode::Permissions {
+                *lease = new();
+            }
             self.next_id += u64::from(lease.id == id);
-            lease.mode = grant.mode;
+            if grant.mode != LeaseMode::Permissions {
+                lease.mode = grant.mode;
+            }
         }
     }
 
@@ -100,6 +107,7 @@ impl Honest {
             sizes,
             stopping: Cell::new(false),
             checks: Cell::new(0),
+            permissions: Cell::new(0),
         })
     }
 
@@ -212,6 +220,9 @@ impl Honest {
         let size = self.state.lock().unreported.get(&ino).copied();
         if let Some(size) = size {
             let (blocks, mtime) = (0, None);
+            if let Err(error) = self.send(MetaOp::BeginWrite { ino }).await {
+                assert_eq!(error.errno, Errno::ESTALE, "a file can only be gone");
+            }
             let op = MetaOp::EndWrite { ino, size, blocks, mtime, done: false, kill_suid_sgid: false };
             match self.send(op).await {
                 Ok(_) => {}
@@ -251,6 +262,7 @@ impl Honest {
                         lease.mode = mode;
                         lease.attr = None;
                         lease.inline = None;
+                        lease.names.clear();
                     }
                 }
             }
@@ -272,6 +284,16 @@ impl Honest {
                 self.checks.set(self.checks.get() + 1);
             }
         }
+        if let Some(attr) = attr.filter(|_| mode == LeaseMode::Permissions) {
+            let found = observer.getattr(ino).await;
+            if still() {
+                let of = |attr: &Attr| (attr.mode, attr.uid, attr.gid);
+                let told = found.as_ref().map(of);
+                assert_eq!(told, Ok(of(&attr)), "{:?} had these permissions cached", self.client.session);
+                self.checks.set(self.checks.get() + 1);
+                self.permissions.set(self.permissions.get() + 1);
+            }
+        }
         if let Some(inline) = inline.filter(|_| mode == LeaseMode::Read) {
             let found = observer.call(MetaOp::Open { ino, wish: None }).await;
             if still() {
@@ -280,7 +302,7 @@ impl Honest {
                 self.checks.set(self.checks.get() + 1);
             }
         }
-        if let Some(child) = child {
+        if let Some(child) = child.filter(|_| mode != LeaseMode::Permissions) {
             let found = observer.lookup(ino, name).await;
             if still() {
                 assert_eq!(found.as_ref().ok().map(|attr| attr.ino), child, "{name} in {ino}: {found:?}");
@@ -317,9 +339,16 @@ impl Honest {
 
 fn cache(state: &mut State, op: &MetaOp, response: &MetaResponse) {
     let granted = |ino| response.grants.iter().any(|grant| grant.ino == ino);
+    // An answer under `Permissions` that comes in late says nothing under a stronger lease.
+    let weaker = |grant: &Grant, lease: &Lease| {
+        grant.mode == LeaseMode::Permissions && lease.mode != LeaseMode::Permissions
+    };
+    let is_late =
+        |ino, lease: &Lease| response.grants.iter().any(|grant| grant.ino == ino && weaker(grant, lease));
     let mut put = |attr: &Attr| {
         if granted(attr.ino)
             && let Some(lease) = state.leases.get_mut(&attr.ino)
+            && !is_late(attr.ino, lease)
         {
             lease.attr = Some(*attr);
         }
@@ -332,7 +361,10 @@ fn cache(state: &mut State, op: &MetaOp, response: &MetaResponse) {
         && granted(*parent)
     {
         let name = String::from_utf8(name.to_vec()).unwrap();
-        state.lease(*parent).unwrap().names.insert(name, Some(attr.ino));
+        let lease = state.lease(*parent).unwrap();
+        if !is_late(*parent, lease) {
+            lease.names.insert(name, Some(attr.ino));
+        }
     }
     if let MetaReply::File(info) = &response.reply
         && granted(info.attr.ino)

@@ -1,5 +1,5 @@
 use super::*;
-use LeaseMode::{Read, Shared, Write};
+use LeaseMode::{Permissions, Read, Shared, Write};
 
 mod against_a_model;
 
@@ -48,6 +48,17 @@ impl Fixture {
         };
         self.due.clear();
         self.table.make_way(asker, INO, access, &mut send, &mut self.due);
+    }
+
+    fn make_way_for_names(&mut self, session: u64) {
+        let asker = self.asker(session);
+        let sent = &mut self.sent;
+        let mut send = |session: SessionId, _, keep| {
+            sent.push((session.0, keep));
+            sent.len() as u64
+        };
+        self.due.clear();
+        self.table.make_way_for_names(asker, INO, &mut send, &mut self.due);
     }
 
     fn give_up(&mut self, session: u64, number: usize, in_use: bool) {
@@ -155,6 +166,53 @@ fn a_recalled_inode_cools_down() {
 }
 
 #[test]
+fn those_who_fill_a_directory_leave_its_permissions_to_each_other() {
+    let mut fixture = Fixture::new();
+    let offer = |fixture: &mut Fixture, session| {
+        let asker = fixture.asker(session);
+        fixture.table.offer_directory(asker, INO)
+    };
+    assert_eq!(offer(&mut fixture, 1), Some(Read));
+    fixture.make_way_for_names(2);
+    assert_eq!(fixture.sent, [(1, Some(Permissions))]);
+    fixture.give_up(1, 1, false);
+    fixture.make_way_for_names(2);
+    assert_eq!((fixture.due.len(), fixture.mode(1)), (0, Some(Permissions)));
+    assert_eq!(offer(&mut fixture, 2), Some(Permissions), "while it cools down");
+    for session in [1, 2, 1] {
+        fixture.make_way_for_names(session);
+        assert_eq!(offer(&mut fixture, session), Some(Permissions));
+    }
+    assert_eq!(fixture.sent.len(), 1, "nobody asks anybody any more");
+    fixture.now_ns = COOL_DOWN_NS;
+    assert_eq!(offer(&mut fixture, 2), Some(Read));
+    assert_eq!(fixture.mode(1), Some(Permissions), "the one beside the other");
+    // What changes permissions ends both.
+    fixture.make_way(3, Access::Change);
+    assert_eq!(fixture.sent[1..], [(1, None), (2, None)]);
+    assert_eq!(offer(&mut fixture, 4), None);
+    fixture.give_up(1, 2, false);
+    fixture.give_up(2, 3, false);
+    assert_eq!((fixture.mode(1), fixture.mode(2)), (None, None));
+}
+
+#[test]
+fn a_change_of_permissions_takes_what_a_change_of_names_would_leave() {
+    let mut fixture = Fixture::new();
+    fixture.acquire(1, Read);
+    fixture.make_way_for_names(2);
+    fixture.make_way(3, Access::Change);
+    assert_eq!(fixture.sent, [(1, Some(Permissions)), (1, None)]);
+    // Who adds names now waits for the same answer.
+    fixture.make_way_for_names(2);
+    assert_eq!((fixture.sent.len(), fixture.due[0].number), (2, 2));
+    fixture.give_up(1, 1, false);
+    assert_eq!(fixture.mode(1), Some(Read), "that was the answer to the first");
+    fixture.give_up(1, 2, false);
+    assert_eq!(fixture.mode(1), None);
+}
+
+#[test]
 fn a_limit_grants_nothing_and_keeps_what_is_held() {
     let mut table = LeaseTable::new(Limits { total: 3, per_session: 2 });
     let mut offer = |session, ino| table.offer(asker(session, 0, 0), InodeId(ino));
@@ -214,4 +272,58 @@ fn what_is_passed_on_is_in_the_way_of_the_others() {
     fixture.table.release(SessionId(2), INO, u64::MAX);
     assert!(fixture.table.pass_on(SessionId(1), keeper, INO));
     assert_eq!(fixture.mode(9), Some(Write));
+}
+
+impl Fixture {
+    /// The epoch; a fresh one is the next of a count.
+    fn epoch(&mut self, count: &mut u64) -> u64 {
+        self.table.epoch(INO, || {
+            *count += 1;
+            *count
+        })
+    }
+}
+
+#[test]
+fn the_epoch_is_another_one_when_the_right_to_write_has_passed_on() {
+    let (mut fixture, mut count) = (Fixture::new(), 0);
+    fixture.acquire(1, Read);
+    fixture.acquire(2, Read);
+    assert_eq!((fixture.epoch(&mut count), fixture.epoch(&mut count)), (1, 1), "they have it in common");
+    fixture.table.release(SessionId(2), INO, 9);
+    assert_eq!(fixture.epoch(&mut count), 1, "no writer has gone");
+    assert_eq!(fixture.acquire(1, Write), Some(Write));
+    assert_eq!(fixture.epoch(&mut count), 2, "a writer has come");
+    assert_eq!(fixture.acquire(1, Write), Some(Write));
+    assert_eq!(fixture.epoch(&mut count), 2, "nobody else has been there");
+    assert_eq!(fixture.acquire(2, Write), None);
+    assert_eq!(fixture.epoch(&mut count), 2, "it hasn't been given up");
+    fixture.give_up(1, 1, true);
+    assert_eq!(fixture.acquire(2, Write), Some(Shared));
+    assert_eq!(fixture.epoch(&mut count), 2, "who shares has answers to all that was asked");
+    fixture.table.release(SessionId(1), INO, 9);
+    assert_eq!(fixture.epoch(&mut count), 3, "what a release leaves behind nobody says");
+    fixture.acquire(1, Write);
+    fixture.table.end_session(SessionId(2));
+    assert_eq!(fixture.epoch(&mut count), 4, "nor what the end of a session does");
+    assert_eq!(fixture.acquire(1, Write), Some(Write));
+    fixture.make_way(2, Access::Change);
+    fixture.give_up(1, fixture.sent.len(), false);
+    assert_eq!(fixture.epoch(&mut count), 5);
+    fixture.table.forget_partition(INO.partition());
+    assert_eq!(fixture.epoch(&mut count), 6);
+}
+
+#[test]
+fn an_epoch_that_is_spent_is_followed_by_another() {
+    let (mut fixture, mut count) = (Fixture::new(), 0);
+    fixture.acquire(1, Write);
+    assert_eq!(fixture.epoch(&mut count), 1);
+    fixture.table.outdate(INO, 1);
+    assert_eq!(fixture.epoch(&mut count), 2);
+    // Another one who shares it says so later.
+    fixture.table.outdate(INO, 1);
+    assert_eq!(fixture.epoch(&mut count), 2);
+    fixture.table.outdate(INO, u64::MAX);
+    assert_eq!(fixture.epoch(&mut count), 3);
 }

@@ -1,10 +1,11 @@
 //! Content: inline content, and what is known of content in chunks.
 
+use crate::Failure;
 use crate::keys;
 use crate::record::{Inline, Inode, Writing};
 use crate::tx::{Outcome, Tx};
 use bytes::Bytes;
-use types::{Errno, InodeId, Layout, StripePattern, Timestamp};
+use types::{Errno, Error, InodeId, Layout, StripePattern, Timestamp};
 use wire::{FileInfo, MetaReply};
 
 /// The largest size of a file: file offsets are signed.
@@ -29,15 +30,26 @@ pub(crate) fn open(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     Ok(MetaReply::File(file_info(tx, ino, &inode)?))
 }
 
+/// Where something is written into inline content.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub offset: u64,
+    /// That is where the file ends.
+    pub at_end: bool,
+}
+
 /// Writes into inline content; `ERANGE` when the file isn't inline or wouldn't be any more.
 pub(crate) fn write_inline(
     tx: &mut Tx<'_>,
     ino: InodeId,
-    offset: u64,
     data: &Bytes,
+    Place { offset, at_end }: Place,
     kill_suid_sgid: bool,
 ) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
+    if at_end && offset != inode.size {
+        return Err(ended_lease(ino));
+    }
     let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
     // With a layout, a session is moving the content to chunks: what is written here now would be lost.
     if !inode.inline || inode.layout.is_some() || end > inline_limit(&inode) as u64 {
@@ -97,10 +109,16 @@ pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
 }
 
 /// Ends the time of the inline copy: the content is in the chunks. A repeated call changes only size and times.
+///
+/// A session that isn't changing the chunks any more has lost its lease since it filled them, and they have been deleted as those of a move that nobody
+/// ends: that is so when its request had to go on from one service to the next.
 pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Timestamp) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
     if inode.layout.is_none() {
         return Err(Errno::EINVAL.into());
+    }
+    if !own_note(tx, ino)?.writing {
+        return Err(ended_lease(ino));
     }
     if inode.inline {
         inode.inline = false;
@@ -114,10 +132,12 @@ pub(crate) fn drop_inline(tx: &mut Tx<'_>, ino: InodeId, size: u64, mtime: Times
 }
 
 /// Takes a session's word on size, allocation and mtime. The file only grows: several sessions may write, and each knows
-/// its own end.
+/// its own end. By the word of one that has no note on the file it doesn't: what that one wrote has been settled, and others may have cut it since.
 pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
-    let size = inode.size.max(check_size(report.size)?);
+    let note = own_note(tx, ino)?;
+    let told = if note == Writing::default() { 0 } else { check_size(report.size)? };
+    let size = inode.size.max(told);
     let grown = size != inode.size;
     inode.size = size;
     if !inode.inline {
@@ -136,11 +156,8 @@ pub(crate) fn end_write(tx: &mut Tx<'_>, ino: InodeId, report: Report) -> Outcom
         inode.kill_suid_sgid();
     }
     tx.put_inode(ino, &inode);
-    if report.done {
-        let note = own_note(tx, ino)?;
-        if note.writing {
-            put_own_note(tx, ino, Writing { writing: false, ..note });
-        }
+    if report.done && note.writing {
+        put_own_note(tx, ino, Writing { writing: false, ..note });
     }
     Ok(MetaReply::Attr(inode.attr(ino)))
 }
@@ -185,7 +202,7 @@ pub(crate) fn truncate_done(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply>
 fn file_info(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<FileInfo> {
     let layout = inode.layout.as_ref().map(Layout::try_from).transpose()?;
     let inline = if inode.inline { Some(inline_content(tx, ino, inode)?) } else { None };
-    Ok(FileInfo { attr: inode.attr(ino), layout, inline, inline_limit: inline_limit(inode) })
+    Ok(FileInfo { attr: inode.attr(ino), layout, inline, inline_limit: inline_limit(inode), epoch: 0 })
 }
 
 /// The stripe pattern of a file or directory; other inodes show the default one.
@@ -231,6 +248,12 @@ fn put_own_note(tx: &mut Tx<'_>, ino: InodeId, note: Writing) {
     } else {
         tx.put(key, &note);
     }
+}
+
+/// What was asked for was true under a lease that the session doesn't have any more.
+fn ended_lease(ino: InodeId) -> Failure {
+    let message = format!("the lease under which inode {ino} was to be changed has ended");
+    Failure::Refused(Error::new(Errno::EKEYEXPIRED, message).hint("ask for the lease and begin anew"))
 }
 
 fn check_size(size: u64) -> Outcome<u64> {

@@ -44,7 +44,13 @@ fn kill_leaves_setgid_where_the_group_may_not_execute() {
     let file = world.create(ROOT, "file");
     for (before, after) in [(0o6755, 0o755), (0o6745, 0o2745)] {
         set(&mut world, file, mode(before));
-        let write = MetaOp::WriteInline { ino: file, offset: 0, data: bytes("x"), kill_suid_sgid: true };
+        let write = MetaOp::WriteInline {
+            ino: file,
+            offset: 0,
+            data: bytes("x"),
+            kill_suid_sgid: true,
+            at_end: false,
+        };
         assert_eq!(world.attr_of(write).unwrap().mode & 0o7777, after);
         set(&mut world, file, mode(before));
         let truncate = MetaOp::Truncate { ino: file, size: 0, kill_suid_sgid: true };

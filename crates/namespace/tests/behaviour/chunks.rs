@@ -47,7 +47,13 @@ fn content_moves_from_inline_to_chunks() {
     let file = world.create(ROOT, "file");
     let early = MetaOp::DropInline { ino: file, size: 1, mtime: Timestamp::default() };
     assert_eq!(world.run(early).unwrap_err(), Errno::EINVAL);
-    let write = MetaOp::WriteInline { ino: file, offset: 0, data: bytes("head"), kill_suid_sgid: false };
+    let write = MetaOp::WriteInline {
+        ino: file,
+        offset: 0,
+        data: bytes("head"),
+        kill_suid_sgid: false,
+        at_end: false,
+    };
     world.run(write.clone()).unwrap();
     let info = world.file(MetaOp::BeginWrite { ino: file }).unwrap();
     assert_eq!(info.inline, Some(bytes("head")));
@@ -61,6 +67,37 @@ fn content_moves_from_inline_to_chunks() {
     assert!(info.inline.is_none() && info.layout.is_some());
     assert!(!world.holds(keys::inline(file)));
     world.check_invariants();
+}
+
+/// The request was on its way from one service to the next when the session followed there, and what it had written was settled.
+#[test]
+fn a_move_to_chunks_that_was_settled_meanwhile_is_not_ended() {
+    let mut world = World::new(Holding::All);
+    let file = world.create(ROOT, "file");
+    let (data, offset) = (bytes("head"), 0);
+    world.run(MetaOp::WriteInline { ino: file, offset, data, kill_suid_sgid: false, at_end: false }).unwrap();
+    world.run(MetaOp::BeginWrite { ino: file }).unwrap();
+    end_write(&mut world, file, 4);
+    let late = MetaOp::DropInline { ino: file, size: 4, mtime: Timestamp::new(77, 5) };
+    assert_eq!(world.run(late.clone()).unwrap_err(), Errno::EKEYEXPIRED);
+    assert_eq!(world.file(MetaOp::Open { ino: file, wish: None }).unwrap().inline, Some(bytes("head")));
+    // Begun anew, it is.
+    world.run(MetaOp::BeginWrite { ino: file }).unwrap();
+    world.run(late).unwrap();
+    assert_eq!(world.file(MetaOp::Open { ino: file, wish: None }).unwrap().inline, None);
+}
+
+#[test]
+fn a_late_report_makes_no_file_longer() {
+    let mut world = World::new(Holding::All);
+    let file = chunked_file(&mut world);
+    let writer = world.session;
+    world.session = SessionId(2);
+    truncate(&mut world, file, 30);
+    world.run(MetaOp::TruncateDone { ino: file }).unwrap();
+    world.session = writer;
+    end_write(&mut world, file, 100);
+    assert_eq!(world.getattr(file).unwrap().size, 30);
 }
 
 #[test]

@@ -10,7 +10,8 @@ const LIMIT: u64 = 4096;
 
 fn write(world: &mut World, ino: InodeId, offset: u64, data: &[u8]) -> Result<u64, Errno> {
     let data = Bytes::copy_from_slice(data);
-    let attr = world.attr_of(MetaOp::WriteInline { ino, offset, data, kill_suid_sgid: false })?;
+    let attr =
+        world.attr_of(MetaOp::WriteInline { ino, offset, data, kill_suid_sgid: false, at_end: false })?;
     Ok(attr.size)
 }
 
@@ -20,6 +21,22 @@ fn truncate(world: &mut World, ino: InodeId, size: u64) -> FileInfo {
 
 fn content(world: &mut World, ino: InodeId) -> Vec<u8> {
     world.file(MetaOp::Open { ino, wish: None }).unwrap().inline.unwrap().to_vec()
+}
+
+#[test]
+fn what_is_to_be_appended_goes_to_the_end_or_nowhere() {
+    let mut world = World::new(Holding::All);
+    let ino = world.create(ROOT, "file");
+    let append = |offset: u64, data: &'static str| {
+        let data = bytes(data);
+        MetaOp::WriteInline { ino, offset, data, kill_suid_sgid: false, at_end: true }
+    };
+    world.run(append(0, "one")).unwrap();
+    // Somebody else has appended meanwhile.
+    assert_eq!(world.run(append(0, "two")).unwrap_err(), Errno::EKEYEXPIRED);
+    assert_eq!(world.run(append(9, "two")).unwrap_err(), Errno::EKEYEXPIRED);
+    world.run(append(3, "two")).unwrap();
+    assert_eq!(content(&mut world, ino), b"onetwo");
 }
 
 #[test]

@@ -21,8 +21,13 @@ fn an_unlinked_file_lives_until_it_is_reclaimed() {
     world.session = SessionId(5);
     assert_eq!(world.unlink(ROOT, "file").unwrap().nlink, 0);
     assert_eq!(all_orphans(&world), [(file, SessionId(5))]);
-    let write =
-        MetaOp::WriteInline { ino: file, offset: 0, data: bytes("still here"), kill_suid_sgid: false };
+    let write = MetaOp::WriteInline {
+        ino: file,
+        offset: 0,
+        data: bytes("still here"),
+        kill_suid_sgid: false,
+        at_end: false,
+    };
     assert_eq!(world.attr_of(write).unwrap().size, 10);
     world.check_invariants();
     world.reclaim(file);

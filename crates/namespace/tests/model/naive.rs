@@ -140,6 +140,7 @@ impl Model {
                 offset: *offset as u64,
                 data: data.clone().into(),
                 kill_suid_sgid: *kill,
+                at_end: false,
             },
             &Action::Truncate { of, size } => {
                 MetaOp::Truncate { ino: ino(of), size: size as u64, kill_suid_sgid: false }

@@ -49,6 +49,11 @@ pub(crate) use socket::{SimListener, SimSocket};
 
 use std::fmt;
 
+/// Where and when the code that asks is running: the name of its host, and nanoseconds since its world was made. `None` outside of a world.
+pub fn whereabouts() -> Option<(String, u64)> {
+    crate::context::with_sim(|world| (world.name_of_current(), world.clock_ns()))
+}
+
 /// A host of a [`World`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostId(usize);

@@ -146,6 +146,11 @@ impl Simulation {
         self.current.get()
     }
 
+    /// The name of the host whose code runs.
+    pub(super) fn name_of_current(&self) -> String {
+        self.state.borrow().hosts[self.current().0].name.clone()
+    }
+
     /// What the running host's monotonic clock shows.
     pub(crate) fn monotonic_ns(&self) -> u64 {
         let state = self.state.borrow();

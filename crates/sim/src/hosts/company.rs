@@ -11,9 +11,9 @@ use mgmt::{FirstNode, Gate, Management, Superblock};
 use net::{Channel, ClientIdentity, Handler, MetaChannels, Router};
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use storage::ServingLease;
 use types::{ClusterMap, Epoch, Errno, Error, InodeId, MapHandle, Node, NodeId, Result, Role, Timestamp};
 use wire::mgmt::{Heartbeat, Join, Register};
 use wire::{MetaRequest, MetaResponse, MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
@@ -69,7 +69,7 @@ struct Member {
     management: MgmtChannel,
     map: MapHandle,
     /// Until when management counts on it.
-    lease_ns: AtomicU64,
+    lease: ServingLease,
 }
 
 impl Site {
@@ -118,7 +118,7 @@ impl Site {
         let way = identity.clone();
         let company = Company {
             connect: Box::new(move |to: &Node| Channel::remote(peer(to.name.clone(), address_of(to), &way))),
-            serves: Box::new(move || rt::monotonic_ns() < me.lease_ns.load(Ordering::Relaxed)),
+            term: Box::new(move || me.lease.term(rt::monotonic_ns())),
         };
         let meta = MetaService::in_company(store, options, map, self.storage_channels(&identity), company);
         meta.sign_with(ring(true));
@@ -182,7 +182,7 @@ impl Site {
             address,
             management: management.clone(),
             map: handle(&map),
-            lease_ns: AtomicU64::new(0),
+            lease: ServingLease::ended(),
         });
         member.register().await?;
         rt::spawn(follow_map(management, member.map.clone()));
@@ -232,7 +232,7 @@ impl Member {
     }
 
     fn renew(&self, sent_ns: u64, lease_ms: u64) {
-        self.lease_ns.fetch_max(sent_ns + lease_ms * 1_000_000, Ordering::Relaxed);
+        self.lease.renew(sent_ns, rt::monotonic_ns(), Duration::from_millis(lease_ms));
     }
 
     /// Says that it lives, for as long as it does.

@@ -173,11 +173,13 @@ impl Program {
         let (client, thread) = (self.host, self.number);
         let record = Record { client, thread, object, called_ns: journal.tick(), returned_ns: None, event };
         let index = journal.records.borrow().len();
+        tracing::debug!(number = index, program = thread, object = record.object, event = ?record.event, "called");
         journal.records.borrow_mut().push(record);
         let began = rt::monotonic_ns();
         let seen = operation.await;
         journal.longest_ns.set(journal.longest_ns.get().max(rt::monotonic_ns() - began));
         journal.returned.set(journal.returned.get() + 1);
+        tracing::debug!(number = index, program = thread, ?seen, "returned");
         if let Some(event) = seen {
             let record = &mut journal.records.borrow_mut()[index];
             record.returned_ns = Some(journal.tick());

@@ -357,6 +357,19 @@ impl Run {
         metas.chain(self.metas.iter().skip(1)).chain(&self.store).copied().collect()
     }
 
+    fn tell(&self, what: &str, host: HostId) {
+        tracing::info!(clock_s = self.clock_s(), host = self.world.name(host), "{what}");
+    }
+
+    fn tell_of_two(&self, what: &str, a: HostId, b: HostId) {
+        let (one, other) = (self.world.name(a), self.world.name(b));
+        tracing::info!(clock_s = self.clock_s(), one, other, "{what}");
+    }
+
+    fn clock_s(&self) -> f64 {
+        self.world.clock_ns() as f64 / 1e9
+    }
+
     /// Something goes wrong, or is repaired.
     fn disturb(&mut self) {
         let hosts = self.all_hosts();
@@ -369,14 +382,29 @@ impl Run {
         match self.below(kinds) {
             10 | 11 => self.kill_store(),
             12 => self.slow_down(),
-            13 => set_askew(&mut self.world, a),
+            13 => {
+                self.tell("its clock goes wrong", a);
+                set_askew(&mut self.world, a);
+            }
             0 | 1 => self.kill_storage(),
             2 if self.options.meta_dies => self.kill_meta(),
             3 if self.options.clients_die => self.kill_client(),
-            4 => self.world.cut(a, b),
-            5 => self.world.cut_one_way(a, b),
-            6 => self.world.reset_connections(a, b),
-            7 => self.world.stop(a),
+            4 => {
+                self.tell_of_two("no way between them", a, b);
+                self.world.cut(a, b);
+            }
+            5 => {
+                self.tell_of_two("no way from one to the other", a, b);
+                self.world.cut_one_way(a, b);
+            }
+            6 => {
+                self.tell_of_two("connections between them break", a, b);
+                self.world.reset_connections(a, b);
+            }
+            7 => {
+                self.tell("stopped", a);
+                self.world.stop(a);
+            }
             _ => return self.repair(),
         }
         self.summary.cuts += 1;
@@ -390,18 +418,21 @@ impl Run {
 
     fn kill_storage(&mut self) {
         let index = self.below(self.storages.len() as u64) as usize;
+        self.tell("killed", self.storages[index]);
         match self.options.power_cuts {
             true => self.world.crash(self.storages[index]),
             false => self.world.kill(self.storages[index]),
         }
         self.summary.kills += 1;
         self.let_pass(MAX_DEAD_MS);
+        self.tell("started", self.storages[index]);
         self.start_storage(index);
     }
 
     fn kill_meta(&mut self) {
         self.summary.kills += 1;
         if self.metas.len() == 1 {
+            self.tell("killed", self.metas[0]);
             self.world.kill(self.metas[0]);
             self.site.engine.kill();
             self.let_pass(MAX_DEAD_MS);
@@ -409,39 +440,47 @@ impl Run {
         }
         let index = self.below(self.metas.len() as u64) as usize;
         let limit = [MAX_DEAD_MS, MAX_LONG_MS][self.below(2) as usize];
+        self.tell("killed", self.metas[index]);
         self.world.kill(self.metas[index]);
         self.journal.calm.set(limit == MAX_LONG_MS);
         self.let_pass(limit);
         self.journal.calm.set(false);
+        self.tell("started", self.metas[index]);
         self.start_meta(index);
     }
 
     /// Kills the process that has the store, which may be management's.
     fn kill_store(&mut self) {
         let Some(host) = self.store else { return };
+        self.tell("killed", host);
         self.world.kill(host);
         self.site.engine.kill();
         self.summary.kills += 1;
         self.let_pass(MAX_DEAD_MS);
+        self.tell("started", host);
         self.start_store();
         self.start_management();
     }
 
     /// Much is late from now on, and connections break over it.
     fn slow_down(&mut self) {
+        tracing::info!(clock_s = self.clock_s(), "the network is slow");
         let (slow_per_million, slow_ns) = (BAD_SLOW_PER_MILLION, BAD_SLOW_NS);
         self.world.set_network(NetworkOptions { slow_per_million, slow_ns, ..usual_network() });
     }
 
     fn kill_client(&mut self) {
         let index = self.below(self.clients.len() as u64) as usize;
+        self.tell("killed", self.clients[index]);
         self.world.kill(self.clients[index]);
         self.summary.kills += 1;
         self.let_pass(MAX_DEAD_MS);
+        self.tell("started", self.clients[index]);
         self.start_client(index);
     }
 
     fn repair(&mut self) {
+        tracing::info!(clock_s = self.clock_s(), "repaired");
         self.world.set_network(usual_network());
         let hosts = self.all_hosts();
         for (index, &a) in hosts.iter().enumerate() {

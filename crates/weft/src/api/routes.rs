@@ -79,7 +79,7 @@ pub(super) const ROUTES: &[Route] = routes! {
     "GET" "/v1/sessions" "All sessions of clients" None => Some("[Session]"), |c| {
         c.list(MgmtRequest::ListSessions, "sessions")
     };
-    "DELETE" "/v1/sessions/{session}" "End a session by force: its client must mount again" None => None, |c| {
+    "DELETE" "/v1/sessions/{session}" "End a session by force: its client comes back with another one, and loses its open files and locks" None => None, |c| {
         let session = c.name.parse().map(SessionId).map_err(|_| c.no_such("session"))?;
         c.change(MgmtRequest::EvictSession { session })
     };

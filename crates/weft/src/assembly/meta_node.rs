@@ -55,7 +55,7 @@ pub fn service(store: Store, parts: MetaParts<'_>) -> Arc<MetaService> {
     let options = MetaOptions { node, hash_key: superblock.hash_key, partitions: superblock.partitions };
     let company = Company {
         connect: Box::new(move |other| peers.partitions(other)),
-        serves: Box::new(move || lease.holds(rt::monotonic_ns())),
+        term: Box::new(move || lease.term(rt::monotonic_ns())),
     };
     MetaService::in_company(store, options, map, storage, company)
 }

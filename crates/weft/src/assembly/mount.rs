@@ -8,14 +8,15 @@ use super::prepare_process;
 use super::stop::{Stop, Stops};
 use crate::cli::{MountArgs, fuse_transport};
 use crate::node_config::ClusterFile;
-use client::{Client, ClientOptions};
+use client::{Client, ClientOptions, Succession};
 use fuse::{MountOptions, Session};
 use identity::Credentials;
 use identity::tls::Strangers;
 use net::{MetaChannels, Networks, SameHost, StorageChannels, WhenOffline};
+use std::pin::Pin;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
-use types::{Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId};
+use types::{ClusterMap, Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId};
 use wire::{MgmtReply, MgmtRequest};
 
 /// How long the end of a session may take beyond the time-out of one request: what was asked of servers that answer is through by then.
@@ -32,13 +33,58 @@ pub struct MountPlan {
 
 /// Everything that a client runs.
 pub struct ClientServices {
-    client: Arc<Client>,
+    client: Arc<Succession>,
     management: MgmtChannel,
     map: MapHandle,
     peers: Arc<Peers>,
     timeout: Duration,
     /// What held for this client when it was mounted.
     export: Export,
+}
+
+/// What sessions of a mount have in common.
+struct Sessions {
+    peers: Arc<Peers>,
+    map: MapHandle,
+    server_cache: bool,
+    timeout: Duration,
+}
+
+impl Sessions {
+    /// Begins another one.
+    async fn begin(&self) -> Result<Arc<Client>> {
+        let to = self.peers.clone();
+        let connect = Box::new(move |node: &types::Node| to.metadata(node));
+        let meta = MetaChannels::mapped(self.map.clone(), connect);
+        let to = self.peers.clone();
+        // A node that is down may come back within the time-out.
+        let connect = Box::new(move |node: &types::Node| to.storage(node));
+        let storage = StorageChannels::mapped(self.map.clone(), WhenOffline::Try, connect);
+        let client = Client::new(ClientOptions {
+            session: SessionId(rt::random_u64()),
+            meta,
+            storage,
+            map: self.map.clone(),
+            server_cache: self.server_cache,
+            alone: false,
+        });
+        client.set_patience(self.timeout);
+        client.register().await?;
+        Ok(client)
+    }
+}
+
+/// Asks management whether this client may use the cluster, and how.
+async fn attach(management: &MgmtChannel, cluster: &str) -> Result<(Arc<ClusterMap>, Export)> {
+    let attach = MgmtRequest::Attach {
+        cluster: cluster.into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        clock_s: rt::now().secs,
+    };
+    match management.call(attach, None).await? {
+        MgmtReply::Welcome { map, export, .. } => Ok((map, export)),
+        other => Err(out_of_turn(&other)),
+    }
 }
 
 impl MountPlan {
@@ -69,38 +115,28 @@ impl Served for ClientServices {
     async fn open(plan: &MountPlan) -> Result<ClientServices> {
         let peers = Peers::new(plan.oneself()?, &plan.file.management, plan.timeout)?;
         let management = peers.management();
-        let attach = MgmtRequest::Attach {
-            cluster: plan.file.cluster.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            clock_s: rt::now().secs,
-        };
-        let (map, export) = match management.call(attach, None).await? {
-            MgmtReply::Welcome { map, export, .. } => (map, export),
-            other => return Err(out_of_turn(&other)),
-        };
+        let cluster = plan.file.cluster.clone();
+        let (map, export) = attach(&management, &cluster).await?;
         let map: MapHandle = Arc::new(RwLock::new(map));
-        let to = peers.clone();
-        let meta = MetaChannels::mapped(map.clone(), Box::new(move |node: &types::Node| to.metadata(node)));
-        let to = peers.clone();
-        // A node that is down may come back within the time-out.
-        let connect = Box::new(move |node: &types::Node| to.storage(node));
-        let storage = StorageChannels::mapped(map.clone(), WhenOffline::Try, connect);
-        let client = Client::new(ClientOptions {
-            session: SessionId(rt::random_u64()),
-            meta,
-            storage,
-            map: map.clone(),
-            server_cache: plan.server_cache,
-            alone: false,
-        });
-        client.set_patience(plan.timeout);
-        client.register().await?;
-        Ok(ClientServices { client, management, map, peers, timeout: plan.timeout, export })
+        let (server_cache, timeout) = (plan.server_cache, plan.timeout);
+        let session = Sessions { peers: peers.clone(), map: map.clone(), server_cache, timeout };
+        let first = session.begin().await?;
+        let (session, at) = (Arc::new(session), management.clone());
+        let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
+            let (session, at, cluster) = (session.clone(), at.clone(), cluster.clone());
+            Box::pin(async move {
+                // The rules may have changed, and the cluster's version.
+                attach(&at, &cluster).await?;
+                session.begin().await
+            })
+        };
+        let client = Succession::new(first, Box::new(begin));
+        Ok(ClientServices { client, management, map, peers, timeout, export })
     }
 
     fn spawn_background(self: &Arc<Self>) {
         rt::spawn(follow_map(self.management.clone(), self.map.clone(), self.peers.clone()));
-        rt::spawn(self.client.clone().background());
+        rt::spawn(self.client.clone().run());
     }
 
     async fn close(&self) -> Result<()> {
@@ -144,7 +180,7 @@ impl MountProcess {
             read_only: args.read_only || core.services().export.access == ExportAccess::Ro,
             ..MountOptions::at(&args.mountpoint)
         };
-        let session = match Session::mount(core.services().client.clone(), options) {
+        let session = match Session::mount_sessions(core.services().client.clone(), options) {
             Ok(session) => Arc::new(session),
             Err(error) => {
                 core.shut_down()?;
@@ -152,7 +188,9 @@ impl MountProcess {
             }
         };
         stops.watch(session.clone())?;
-        let control = MountView::open(&args.mountpoint, core.services().peers.clone(), stops.sender());
+        let services = core.services();
+        let view = MountView::new(services.peers.clone(), services.client.clone(), stops.sender());
+        let control = view.open(&args.mountpoint);
         tracing::info!("mounted at {}", args.mountpoint.display());
         Ok(MountProcess { session, core, stops, control })
     }

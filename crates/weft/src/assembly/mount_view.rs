@@ -2,8 +2,10 @@
 
 use super::peers::Peers;
 use super::stop::Stop;
-use crate::control::{self, Request, Service, mount_sockets};
+use crate::control::{self, MountSession, ReplacedInfo, Request, Service, mount_sockets};
 use crate::output::os_error;
+use client::{Lineage, Succession};
+use serde::Serialize;
 use serde_json::Value;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -16,6 +18,7 @@ use types::{Errno, Error, Result};
 /// Answers the commands of a mount's control socket.
 pub struct MountView {
     peers: Arc<Peers>,
+    sessions: Arc<Succession>,
     stops: Sender<Stop>,
 }
 
@@ -23,9 +26,15 @@ pub struct MountView {
 pub struct MountSocket(PathBuf);
 
 impl MountView {
-    /// Opens the control socket. A mount without one is as good as any but for `weft net show`, so a failure is only told to the log.
-    pub fn open(mountpoint: &Path, peers: Arc<Peers>, stops: Sender<Stop>) -> Option<MountSocket> {
-        let view = Arc::new(MountView { peers, stops });
+    /// What a mount with these connections and sessions answers.
+    pub fn new(peers: Arc<Peers>, sessions: Arc<Succession>, stops: Sender<Stop>) -> MountView {
+        MountView { peers, sessions, stops }
+    }
+
+    /// Opens the control socket. A mount without one is as good as any but for `weft net show` and `weft session show`, so a failure is only told
+    /// to the log.
+    pub fn open(self, mountpoint: &Path) -> Option<MountSocket> {
+        let view = Arc::new(self);
         let mut failure = None;
         for socket in mount_sockets(mountpoint) {
             match open_at(&socket, view.clone()) {
@@ -50,9 +59,9 @@ fn open_at(socket: &Path, view: Arc<MountView>) -> Result<()> {
 impl Service for MountView {
     fn answer(&self, request: Request) -> Result<Value> {
         match request {
-            Request::Net => serde_json::to_value(self.peers.infos())
-                .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}"))),
-            _ => Err(Error::new(Errno::EOPNOTSUPP, "a mount tells of its connections only")
+            Request::Net => written(&self.peers.infos()),
+            Request::Session => written(&session_info(&self.sessions.lineage())),
+            _ => Err(Error::new(Errno::EOPNOTSUPP, "a mount tells of its connections and sessions only")
                 .hint("ask a node of the cluster")),
         }
     }
@@ -60,6 +69,27 @@ impl Service for MountView {
     fn stop(&self, connection: UnixStream) {
         // Nobody listens once the end has begun; then the process ends anyhow, and the connection with it.
         let _ = self.stops.send(Stop::Command(connection));
+    }
+}
+
+fn written(answer: &impl Serialize) -> Result<Value> {
+    serde_json::to_value(answer)
+        .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
+}
+
+fn session_info(lineage: &Lineage) -> MountSession {
+    let replaced = lineage.last.as_ref().map(|last| ReplacedInfo {
+        session: last.session.0,
+        at_s: last.at.secs,
+        cause: last.cause.clone(),
+        files: last.files,
+    });
+    MountSession {
+        session: lineage.session.0,
+        missing: lineage.missing.clone(),
+        replacements: lineage.replacements,
+        replaced,
+        files_of_before: lineage.files_of_before,
     }
 }
 

@@ -194,6 +194,8 @@ impl Service for NodeView {
             Request::Manage { request } => self.manage(request),
             Request::AddTarget { target } => self.add_target(target),
             Request::Check => self.check(),
+            Request::Session => Err(Error::new(Errno::EOPNOTSUPP, "a node has no session")
+                .hint("weft session show MOUNTPOINT asks a mount, weft session list shows all")),
             Request::Stop => Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
         }
     }

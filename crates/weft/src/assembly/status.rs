@@ -170,7 +170,7 @@ impl Service for View {
             Request::Df => serde_json::to_value(self.df()),
             Request::Manage { request } => return self.manage(request),
             Request::Check => serde_json::to_value(self.check()?),
-            Request::Net | Request::AddTarget { .. } => return Err(one_process()),
+            Request::Net | Request::Session | Request::AddTarget { .. } => return Err(one_process()),
             Request::Stop => return Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
         };
         value.map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))

@@ -163,7 +163,7 @@ impl StorageNode {
         match self.management.call(register, None).await? {
             MgmtReply::Registered(registered) => {
                 self.epoch.store(registered.map.epoch.0, Ordering::Relaxed);
-                self.lease.renew(sent_ns, Duration::from_millis(registered.lease_ms));
+                self.lease.renew(sent_ns, rt::monotonic_ns(), Duration::from_millis(registered.lease_ms));
                 self.take_keys(&registered.keys)
             }
             other => Err(out_of_turn(&other)),
@@ -252,7 +252,7 @@ impl StorageNode {
         });
         match self.management.call(beat, None).await {
             Ok(MgmtReply::Alive(alive)) => {
-                self.lease.renew(sent_ns, Duration::from_millis(alive.lease_ms));
+                self.lease.renew(sent_ns, rt::monotonic_ns(), Duration::from_millis(alive.lease_ms));
                 if let Some(map) = alive.map {
                     self.epoch.fetch_max(map.epoch.0, Ordering::Relaxed);
                 }

@@ -301,8 +301,12 @@ pub struct PoolSetArgs {
 pub enum SessionCommand {
     /// Show all
     List(QueryArgs),
-    /// End one by force: its client must mount again
+    /// End one by force: its client comes back with another one, and loses its open files and locks
+    ///
+    /// To keep a client out: weft export set NETWORK --access none
     Evict(SessionArgs),
+    /// Show the session of a mount here, and what became of those before
+    Show(SessionShowArgs),
 }
 
 /// A session and where to ask.
@@ -312,6 +316,16 @@ pub struct SessionArgs {
     pub session: u64,
     #[command(flatten)]
     pub query: QueryArgs,
+}
+
+/// A mount whose session to show.
+#[derive(Args, Debug)]
+pub struct SessionShowArgs {
+    /// Where it is mounted
+    pub mountpoint: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `weft export`.

@@ -253,6 +253,7 @@ pub fn session(command: SessionCommand) -> Result<()> {
             };
             show(query.json, &sessions, || sessions_table(&sessions))
         }
+        SessionCommand::Show(args) => super::session_show::run(&args),
         SessionCommand::Evict(args) => {
             change(&args.query, MgmtRequest::EvictSession { session: SessionId(args.session) })
         }

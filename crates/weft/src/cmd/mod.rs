@@ -14,6 +14,7 @@ mod mount_helper;
 mod net;
 mod pool_list;
 mod serve;
+mod session_show;
 mod status;
 mod target_add;
 mod target_drain;

@@ -1,27 +1,36 @@
 //! `weft net show`: over which addresses a process reaches the others, and over which it can't.
 
+use super::session_show::screen_of;
 use crate::cli::NetCommand;
 use crate::control::{Control, PeerInfo, Request};
 use crate::mountpoint;
 use crate::output::{Align, show, table};
 use crate::size::format_size;
+use serde::de::DeserializeOwned;
 use std::path::Path;
 use types::{Errno, Error, Result};
 
 /// Asks the node in a directory, or the mount at a path.
 pub fn run(command: NetCommand) -> Result<()> {
     let NetCommand::Show(args) = command;
-    let peers: Vec<PeerInfo> = match &args.mountpoint {
-        Some(mountpoint) => of_mount(mountpoint)?,
-        None => Control::ask(&args.query.dir, Request::Net)?,
+    let Some(mountpoint) = &args.mountpoint else {
+        let peers: Vec<PeerInfo> = Control::ask(&args.query.dir, Request::Net)?;
+        return show(args.query.json, &peers, || screen(&peers));
     };
-    show(args.query.json, &peers, || screen(&peers))
+    let peers: Vec<PeerInfo> = of_mount(mountpoint, Request::Net)?;
+    if args.query.json {
+        return show(true, &peers, String::new);
+    }
+    // A mount that an older program serves knows no such question.
+    let session = of_mount(mountpoint, Request::Session).map(|info| format!("\n{}", screen_of(&info)));
+    show(false, &peers, || screen(&peers) + &session.unwrap_or_default())
 }
 
-fn of_mount(path: &Path) -> Result<Vec<PeerInfo>> {
+/// What the process of a mount answers.
+pub fn of_mount<T: DeserializeOwned>(path: &Path, request: Request) -> Result<T> {
     let path = mountpoint::resolve(path)?;
     if let Some(mut control) = Control::of_mount(&path)? {
-        return control.exchange(Request::Net);
+        return control.exchange(request);
     }
     let shown = path.display();
     let error = Error::new(Errno::ENOTCONN, format!("no mount of a cluster answers at {shown}"));

@@ -19,6 +19,8 @@ pub enum Request {
     Df,
     /// A list of [`PeerInfo`]: the connections of a node or a mount.
     Net,
+    /// [`MountSession`], of a mount.
+    Session,
     /// What management answers to this.
     Manage { request: wire::MgmtRequest },
     /// A directory of this node becomes a target: its id.
@@ -168,6 +170,35 @@ pub struct LinkInfo {
     pub requests: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
+}
+
+/// The session of a mount, and what became of those before. Times are seconds since 1970.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct MountSession {
+    /// The one in use, or the one that was ended last.
+    pub session: u64,
+    /// Why there is none at the moment.
+    pub missing: Option<String>,
+    /// How often another session took the place of one that the cluster had ended.
+    pub replacements: u64,
+    /// The last time.
+    pub replaced: Option<ReplacedInfo>,
+    /// Files of sessions that have ended, which their programs have yet to close.
+    pub files_of_before: u64,
+}
+
+/// A session that the cluster has ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct ReplacedInfo {
+    pub session: u64,
+    /// When another one took its place.
+    pub at_s: i64,
+    /// Why it was ended.
+    pub cause: String,
+    /// Files that were open then.
+    pub files: u64,
 }
 
 /// The process has begun to stop.

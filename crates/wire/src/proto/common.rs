@@ -78,9 +78,19 @@ macro_rules! numbered {
 }
 pub(crate) use numbered;
 
+// Without `Permissions`, which has fields of its own.
+impl Numbered for LeaseMode {
+    const TABLE: (&'static str, &'static [(Self, u32)]) =
+        ("mode of a lease", &[(LeaseMode::Read, 1), (LeaseMode::Shared, 2), (LeaseMode::Write, 3)]);
+
+    fn number(self) -> u32 {
+        let known = Self::TABLE.1.iter().find(|(mode, _)| *mode == self);
+        known.map_or(0, |(_, number)| *number)
+    }
+}
+
 // Numbers are fixed for ever.
 numbered! {
-    LeaseMode, "mode of a lease": Read = 1, Shared = 2, Write = 3;
     LockKind, "kind of lock": Shared = 1, Exclusive = 2;
     LockSpace, "space of locks": Posix = 1, Flock = 2;
     RenameMode, "mode of renaming": Replace = 1, NoReplace = 2, Exchange = 3;

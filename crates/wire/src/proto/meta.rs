@@ -25,7 +25,7 @@ struct RequestFields {
     credentials: Option<CredentialsFields>,
     #[prost(
         oneof = "OpFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 48, 50, 51, 52, 53"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 48, 50, 51, 52, 53, 54"
     )]
     op: Option<OpFields>,
 }
@@ -40,6 +40,9 @@ struct ResponseFields {
     capability: Option<CapabilityFields>,
     #[prost(message, optional, tag = "4")]
     directories: Option<List<DirectoryFields, MAX_LIST_ITEMS>>,
+    // Grants of `Permissions`: who doesn't know that mode passes over them.
+    #[prost(message, optional, tag = "5")]
+    permissions: Option<List<PermissionsFields, MAX_LIST_ITEMS>>,
     #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 25")]
     reply: Option<ReplyFields>,
 }
@@ -50,6 +53,12 @@ struct GrantFields {
     ino: u64,
     #[prost(uint32, tag = "2")]
     mode: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PermissionsFields {
+    #[prost(uint64, tag = "1")]
+    ino: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -100,8 +109,11 @@ impl Message for MetaResponse {
         let grant = |grant: &Grant| GrantFields { ino: grant.ino.0, mode: grant.mode.number() };
         let directory =
             |state: &DirectoryState| DirectoryFields { attr: Some((&state.attr).into()), order: state.order };
+        let (permissions, grants): (Vec<&Grant>, Vec<&Grant>) =
+            grants.iter().partition(|grant| grant.mode == LeaseMode::Permissions);
         ResponseFields {
-            grants: List::of(grants, grant),
+            grants: List::of(&grants, |of| grant(of)),
+            permissions: List::of(&permissions, |grant| PermissionsFields { ino: grant.ino.0 }),
             recalls: *recalls,
             capability: capability.as_ref().map(CapabilityFields::from),
             directories: List::of(directories, directory),
@@ -111,18 +123,23 @@ impl Message for MetaResponse {
     }
 
     fn decode(bytes: &[u8]) -> Result<MetaResponse, Malformed> {
-        let ResponseFields { grants, recalls, capability, directories, reply } = match bytes.len() {
-            0..SHARED_FROM_BYTES => fields(bytes)?,
-            _ => fields(Bytes::copy_from_slice(bytes))?,
-        };
+        let ResponseFields { grants, permissions, recalls, capability, directories, reply } =
+            match bytes.len() {
+                0..SHARED_FROM_BYTES => fields(bytes)?,
+                _ => fields(Bytes::copy_from_slice(bytes))?,
+            };
         let grant = |f: GrantFields| Ok(Grant { ino: InodeId(f.ino), mode: LeaseMode::take(f.mode)? });
         let directory = |f: DirectoryFields| {
             let attr = need(f.attr, "attributes of a directory")?.try_into()?;
             Ok(DirectoryState { attr, order: f.order })
         };
+        let mut grants = List::take(grants, grant)?;
+        let permission =
+            |f: PermissionsFields| Ok(Grant { ino: InodeId(f.ino), mode: LeaseMode::Permissions });
+        grants.extend(List::take(permissions, permission)?);
         Ok(MetaResponse {
             reply: need(reply, "metadata answer that is known here")?.try_into()?,
-            grants: List::take(grants, grant)?,
+            grants,
             recalls,
             capability: capability.as_ref().map(Capability::from),
             directories: List::take(directories, directory)?,

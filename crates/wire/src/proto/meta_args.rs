@@ -172,6 +172,14 @@ pub(crate) struct OpenFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ReopenFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(fixed64, tag = "2")]
+    pub past: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct MayOpenFields {
     #[prost(uint64, tag = "1")]
     pub ino: u64,
@@ -189,6 +197,8 @@ pub(crate) struct WriteInlineFields {
     pub data: Bytes,
     #[prost(bool, tag = "4")]
     pub kill_suid_sgid: bool,
+    #[prost(bool, tag = "5")]
+    pub at_end: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

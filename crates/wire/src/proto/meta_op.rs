@@ -92,6 +92,8 @@ pub(crate) enum OpFields {
     Introduce(IntroduceFields),
     #[prost(message, tag = "53")]
     MayOpen(MayOpenFields),
+    #[prost(message, tag = "54")]
+    Reopen(ReopenFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -139,9 +141,9 @@ impl From<&MetaOp> for OpFields {
             &MetaOp::Open { ino, wish } => {
                 OpFields::Open(OpenFields { ino: ino.0, wish: wish.map(Numbered::number) })
             }
-            &MetaOp::WriteInline { ino, offset, ref data, kill_suid_sgid } => {
-                let data = data.clone();
-                OpFields::WriteInline(WriteInlineFields { ino: ino.0, offset, data, kill_suid_sgid })
+            &MetaOp::WriteInline { ino, offset, ref data, kill_suid_sgid, at_end } => {
+                let (ino, data) = (ino.0, data.clone());
+                OpFields::WriteInline(WriteInlineFields { ino, offset, data, kill_suid_sgid, at_end })
             }
             MetaOp::BeginWrite { ino } => OpFields::BeginWrite(InodeFields::of(ino)),
             &MetaOp::DropInline { ino, size, mtime } => {
@@ -191,6 +193,7 @@ impl From<&MetaOp> for OpFields {
             MetaOp::ReclaimLocks { locks } => {
                 OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
             }
+            &MetaOp::Reopen { ino, past } => OpFields::Reopen(ReopenFields { ino: ino.0, past }),
             &MetaOp::MayOpen { ino, wanted } => OpFields::MayOpen(MayOpenFields { ino: ino.0, wanted }),
             &MetaOp::Introduce { ino, ref groups, privileged } => {
                 OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone(), privileged })
@@ -263,8 +266,8 @@ impl TryFrom<OpFields> for MetaOp {
                 MetaOp::Open { ino: InodeId(f.ino), wish: f.wish.map(LeaseMode::take).transpose()? }
             }
             OpFields::WriteInline(f) => {
-                let (offset, data, kill_suid_sgid) = (f.offset, f.data, f.kill_suid_sgid);
-                MetaOp::WriteInline { ino: InodeId(f.ino), offset, data, kill_suid_sgid }
+                let (offset, data, kill_suid_sgid, at_end) = (f.offset, f.data, f.kill_suid_sgid, f.at_end);
+                MetaOp::WriteInline { ino: InodeId(f.ino), offset, data, kill_suid_sgid, at_end }
             }
             OpFields::BeginWrite(f) => MetaOp::BeginWrite { ino: InodeId(f.ino) },
             OpFields::DropInline(f) => {
@@ -320,6 +323,7 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::ReclaimLocks(list) => {
                 MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
             }
+            OpFields::Reopen(f) => MetaOp::Reopen { ino: InodeId(f.ino), past: f.past },
             OpFields::MayOpen(f) => MetaOp::MayOpen { ino: InodeId(f.ino), wanted: f.wanted },
             OpFields::Introduce(f) => {
                 let (groups, privileged) = (bounded(f.groups, "groups")?, f.privileged);

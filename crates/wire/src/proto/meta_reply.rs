@@ -93,6 +93,8 @@ pub(crate) struct FileFields {
     inline: Option<Bytes>,
     #[prost(uint32, tag = "4")]
     inline_limit: u32,
+    #[prost(fixed64, tag = "5")]
+    epoch: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -119,6 +121,9 @@ pub(crate) struct RecallFields {
     ino: u64,
     #[prost(uint32, optional, tag = "3")]
     keep: Option<u32>,
+    // `keep` of `Permissions`: who doesn't know that mode keeps nothing.
+    #[prost(bool, tag = "4")]
+    keep_permissions: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -261,6 +266,7 @@ impl From<&FileInfo> for FileFields {
             layout: file.layout.as_ref().map(LayoutFields::from),
             inline: file.inline.clone(),
             inline_limit: file.inline_limit,
+            epoch: file.epoch,
         }
     }
 }
@@ -271,14 +277,16 @@ impl TryFrom<FileFields> for FileInfo {
     fn try_from(f: FileFields) -> Result<FileInfo, Malformed> {
         let layout = f.layout.map(TryInto::try_into).transpose()?;
         let attr = need(f.attr, "attributes")?.try_into()?;
-        Ok(FileInfo { attr, layout, inline: f.inline, inline_limit: f.inline_limit })
+        Ok(FileInfo { attr, layout, inline: f.inline, inline_limit: f.inline_limit, epoch: f.epoch })
     }
 }
 
 impl From<&Recall> for RecallFields {
     fn from(recall: &Recall) -> RecallFields {
         let &Recall { number, ino, keep } = recall;
-        RecallFields { number, ino: ino.0, keep: keep.map(Numbered::number) }
+        let keep_permissions = keep == Some(LeaseMode::Permissions);
+        let keep = keep.filter(|_| !keep_permissions).map(Numbered::number);
+        RecallFields { number, ino: ino.0, keep, keep_permissions }
     }
 }
 
@@ -286,7 +294,10 @@ impl TryFrom<RecallFields> for Recall {
     type Error = Malformed;
 
     fn try_from(f: RecallFields) -> Result<Recall, Malformed> {
-        let keep = f.keep.map(LeaseMode::take).transpose()?;
+        let keep = match f.keep {
+            Some(mode) => Some(LeaseMode::take(mode)?),
+            None => f.keep_permissions.then_some(LeaseMode::Permissions),
+        };
         Ok(Recall { number: f.number, ino: InodeId(f.ino), keep })
     }
 }

@@ -29,6 +29,8 @@ struct RequestFields {
     number: u64,
     #[prost(message, optional, tag = "5")]
     capability: Option<CapabilityFields>,
+    #[prost(fixed64, tag = "6")]
+    epoch: u64,
     #[prost(oneof = "OpFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23")]
     op: Option<OpFields>,
 }
@@ -204,24 +206,26 @@ pub(super) struct CapabilityFields {
     f: u64,
     #[prost(fixed64, tag = "7")]
     g: u64,
+    #[prost(fixed64, tag = "8")]
+    h: u64,
 }
 
 impl From<&Capability> for CapabilityFields {
     fn from(Capability(bytes): &Capability) -> CapabilityFields {
         let word = |at: usize| {
             let bytes = bytes[8 * at..8 * at + 8].try_into();
-            u64::from_le_bytes(bytes.expect("seven words make a capability"))
+            u64::from_le_bytes(bytes.expect("eight words make a capability"))
         };
-        let [a, b, c, d, e, f, g] = [0, 1, 2, 3, 4, 5, 6].map(word);
-        CapabilityFields { a, b, c, d, e, f, g }
+        let [a, b, c, d, e, f, g, h] = [0, 1, 2, 3, 4, 5, 6, 7].map(word);
+        CapabilityFields { a, b, c, d, e, f, g, h }
     }
 }
 
 impl From<&CapabilityFields> for Capability {
     fn from(fields: &CapabilityFields) -> Capability {
-        let CapabilityFields { a, b, c, d, e, f, g } = *fields;
+        let CapabilityFields { a, b, c, d, e, f, g, h } = *fields;
         let mut bytes = [0; CAPABILITY_BYTES];
-        for (place, word) in bytes.chunks_exact_mut(8).zip([a, b, c, d, e, f, g]) {
+        for (place, word) in bytes.chunks_exact_mut(8).zip([a, b, c, d, e, f, g, h]) {
             place.copy_from_slice(&word.to_le_bytes());
         }
         Capability(bytes)
@@ -285,21 +289,22 @@ impl TryFrom<OpFields> for StorageOp {
 
 impl Message for StorageRequest {
     fn encode(&self, out: &mut Vec<u8>) {
-        let StorageRequest { session, target, ino, number, capability, op } = self;
+        let StorageRequest { session, target, ino, number, capability, epoch, op } = self;
         let (number, op) = (number.map_or(0, packed), Some(op.into()));
         let capability = capability.as_ref().map(CapabilityFields::from);
-        RequestFields { session: session.0, target: target.0, ino: ino.0, number, capability, op }
-            .encode_raw(out);
+        let (session, target, ino, epoch) = (session.0, target.0, ino.0, *epoch);
+        RequestFields { session, target, ino, number, capability, epoch, op }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<StorageRequest, Malformed> {
-        let RequestFields { session, target, ino, number, capability, op } = fields(bytes)?;
+        let RequestFields { session, target, ino, number, capability, epoch, op } = fields(bytes)?;
         Ok(StorageRequest {
             session: SessionId(session),
             target: TargetId(target),
             ino: InodeId(ino),
             number: unpacked(number),
             capability: capability.as_ref().map(Capability::from),
+            epoch,
             op: need(op, "storage operation that is known here")?.try_into()?,
         })
     }

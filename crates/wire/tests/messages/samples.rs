@@ -34,6 +34,12 @@ pub fn samples() -> Vec<Sample> {
     let directories = vec![DirectoryState { attr: attr(), order: 77 }];
     let changed = MetaResponse { directories, ..MetaResponse::from(MetaReply::Unit) };
     samples.push(sample("meta_response-directories".to_string(), changed));
+    let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
+    let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
+    samples.push(sample("meta_response-permissions".to_string(), permissions));
+    let kept = Recall { number: 3, ino: DIR, keep: Some(LeaseMode::Permissions) };
+    let kept = MetaResponse::from(MetaReply::Recalls(vec![kept]));
+    samples.push(sample("meta_response-kept".to_string(), kept));
     let least = MetaResponse::from(MetaReply::Lock(None));
     samples.push(sample("meta_response-least".to_string(), least));
     samples.extend(storage_ops().into_iter().map(|op| {
@@ -44,7 +50,13 @@ pub fn samples() -> Vec<Sample> {
     let (number, capability) = (Some(Number { lane: 3, sequence: 258 }), Some(capability()));
     let least = StorageRequest::new(SessionId(7), TargetId(12), INO, op);
     let full = StorageRequest { number, capability, ..least };
-    samples.push(sample("storage_request-full".to_string(), full));
+    samples.push(sample("storage_request-full".to_string(), full.clone()));
+    let capability = Some(Capability(std::array::from_fn(|at| at as u8 + 1)));
+    let fenced = StorageRequest { epoch: 3 << 44 | 258, capability, ..full.clone() };
+    samples.push(sample("storage_request-fenced".to_string(), fenced));
+    let fenced = FileInfo { attr: attr(), layout: None, inline: None, inline_limit: 0, epoch: 3 << 44 | 258 };
+    samples.push(sample("meta_response-epoch".to_string(), MetaResponse::from(MetaReply::File(fenced))));
+    let capability = full.capability;
     let capable = MetaResponse { capability, ..MetaReply::Unit.into() };
     samples.push(sample("meta_response-capability".to_string(), capable));
     let replies = storage_replies().into_iter();
@@ -74,7 +86,7 @@ fn sample<M: Message + PartialEq + 'static>(name: String, message: M) -> Sample 
 }
 
 fn capability() -> Capability {
-    Capability(std::array::from_fn(|at| at as u8 + 1))
+    Capability(std::array::from_fn(|at| if at < 56 { at as u8 + 1 } else { 0 }))
 }
 
 /// The word that a value's debug form starts with.
@@ -191,7 +203,7 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::ListXattr { ino },
         MetaOp::RemoveXattr { ino, name },
         MetaOp::Open { ino, wish: Some(LeaseMode::Write) },
-        MetaOp::WriteInline { ino, offset: 512, data: value, kill_suid_sgid: true },
+        MetaOp::WriteInline { ino, offset: 512, data: value, kill_suid_sgid: true, at_end: false },
         MetaOp::BeginWrite { ino },
         MetaOp::DropInline { ino, size: 4097, mtime: TIME },
         MetaOp::EndWrite {
@@ -219,6 +231,7 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::StillYielding { seen: 41 },
         MetaOp::Follow { partitions: vec![PartitionId(0), PartitionId(63)], in_use: vec![ino, InodeId(9)] },
         MetaOp::MayOpen { ino, wanted: 6 },
+        MetaOp::Reopen { ino, past: 3 << 44 | 257 },
         MetaOp::Introduce { ino, groups: vec![100, 27], privileged: true },
     ]
 }
@@ -272,6 +285,7 @@ fn meta_replies() -> Vec<MetaReply> {
             layout: Some(layout),
             inline: Some(Bytes::new()),
             inline_limit: 4096,
+            epoch: 0,
         }),
         MetaReply::Lock(Some((LockKind::Exclusive, RANGE, 4711))),
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),

@@ -20,6 +20,9 @@ pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
 
 pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
     let grants = vec_of((ino(), mode()).prop_map(|(ino, mode)| Grant { ino, mode }));
+    // They travel after the others.
+    let permissions = vec_of(ino().prop_map(|ino| Grant { ino, mode: LeaseMode::Permissions }));
+    let grants = (grants, permissions).prop_map(|(grants, permissions)| [grants, permissions].concat());
     let directories = vec_of((attr(), any::<u64>()).prop_map(|(attr, order)| DirectoryState { attr, order }));
     let reply = select(meta_replies()).prop_flat_map(|reply| reply);
     (reply, grants, any::<u64>(), of(capability()), directories).prop_map(
@@ -35,21 +38,21 @@ pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
     let number = (any::<u32>(), 1..=u32::MAX).prop_map(|(lane, sequence)| Number { lane, sequence });
-    let head = (any::<u64>(), any::<u32>(), ino(), of(number), of(capability()));
+    let head = (any::<u64>(), any::<u32>(), ino(), of(number), of(capability()), any::<u64>());
     (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(
-        |((session, target, ino, number, capability), op)| {
+        |((session, target, ino, number, capability, epoch), op)| {
             let (session, target) = (SessionId(session), TargetId(target));
-            StorageRequest { session, target, ino, number, capability, op }
+            StorageRequest { session, target, ino, number, capability, epoch, op }
         },
     )
 }
 
 fn capability() -> impl Strategy<Value = Capability> {
     // In halves, since arrays of strategies end at 32.
-    any::<([u8; 28], [u8; 28])>().prop_map(|(first, second)| {
+    any::<([u8; 32], [u8; 32])>().prop_map(|(first, second)| {
         let mut bytes = [0; CAPABILITY_BYTES];
-        bytes[..28].copy_from_slice(&first);
-        bytes[28..].copy_from_slice(&second);
+        bytes[..32].copy_from_slice(&first);
+        bytes[32..].copy_from_slice(&second);
         Capability(bytes)
     })
 }
@@ -130,7 +133,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         ListXattr { ino: ino() },
         RemoveXattr { ino: ino(), name: name() },
         Open { ino: ino(), wish: of(mode()) },
-        WriteInline { ino: ino(), offset: u64s(), data: name(), kill_suid_sgid: flag() },
+        WriteInline { ino: ino(), offset: u64s(), data: name(), kill_suid_sgid: flag(), at_end: flag() },
         BeginWrite { ino: ino() },
         DropInline { ino: ino(), size: u64s(), mtime: time() },
         EndWrite {
@@ -156,6 +159,7 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         ReclaimLocks { locks: vec_of(held_lock()) },
         StillYielding { seen: u64s() },
         MayOpen { ino: ino(), wanted: u32s() },
+        Reopen { ino: ino(), past: u64s() },
         Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
     ]
 }
@@ -290,6 +294,10 @@ fn time() -> impl Strategy<Value = Timestamp> {
     (any::<i64>(), 0..1_000_000_000u32).prop_map(|(secs, nanos)| Timestamp { secs, nanos })
 }
 
+fn kept() -> impl Strategy<Value = LeaseMode> {
+    prop_oneof![mode(), Just(LeaseMode::Permissions)]
+}
+
 fn mode() -> impl Strategy<Value = LeaseMode> {
     select(vec![LeaseMode::Read, LeaseMode::Shared, LeaseMode::Write])
 }
@@ -402,12 +410,13 @@ fn dir_entry() -> impl Strategy<Value = DirEntry> {
 }
 
 fn file() -> impl Strategy<Value = FileInfo> {
-    (attr(), of(layout()), of(name()), any::<u32>())
-        .prop_map(|(attr, layout, inline, inline_limit)| FileInfo { attr, layout, inline, inline_limit })
+    (attr(), of(layout()), of(name()), any::<u32>(), any::<u64>()).prop_map(
+        |(attr, layout, inline, inline_limit, epoch)| FileInfo { attr, layout, inline, inline_limit, epoch },
+    )
 }
 
 fn recall() -> impl Strategy<Value = Recall> {
-    (any::<u64>(), ino(), of(mode())).prop_map(|(number, ino, keep)| Recall { number, ino, keep })
+    (any::<u64>(), ino(), of(kept())).prop_map(|(number, ino, keep)| Recall { number, ino, keep })
 }
 
 fn description() -> impl Strategy<Value = Description> {

@@ -111,8 +111,10 @@ fn rules_for_networks(stage: &Stage) -> TestResult {
     cluster.export(&["remove", &cluster.address(squashed)])?;
     let is_root_again = || fs::read_to_string(dirs[squashed].join("secret")).is_ok();
     ensure!(process::eventually(SOON, is_root_again), "root stays squashed without a rule");
-    // The refused client's session has been ended; it is no part of an orderly stop.
-    Ok(())
+    // The refused client's session has been ended; it gets another one by itself.
+    cluster.wait_until_replaced(refused, 0)?;
+    fs::write(dirs[refused].join("x"), "").at("a write of a client that may mount again")?;
+    cluster.stop()
 }
 
 fn squashed_root(dir: &std::path::Path) -> TestResult {

@@ -349,7 +349,7 @@ fn killed_client(stage: &Stage) -> TestResult {
     let mut cluster = Cluster::build(stage, "killed-client", shape)?;
     let dirs: Vec<PathBuf> =
         cluster.shared_folder("killed")?.iter().map(|folder| folder.join("ground")).collect();
-    for round in 0..if stage.full { 10 } else { 1 } {
+    for round in stage.rounds((1, 10)) {
         let round = format!("round {round}");
         kill_waiting_client(&mut cluster, &dirs[0]).map_err(|failure| told(failure, &round, &cluster))?;
         kill_forgetting_client(&mut cluster, &dirs).map_err(|failure| told(failure, &round, &cluster))?;

@@ -1,11 +1,13 @@
 //! A cluster on machines of its own, as far as the network goes: management with metadata, storage nodes, mounts, each in a namespace.
 
 mod commands;
+mod evicted;
 mod exports;
 mod faults;
 mod fsck;
 mod hang;
 mod kills;
+mod load;
 mod tests;
 mod twice;
 
@@ -22,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+pub(super) use evicted::TESTS as EVICTION_TESTS;
 pub(super) use exports::TESTS as EXPORT_TESTS;
 pub(super) use fsck::TESTS as FSCK_TESTS;
 pub(super) use hang::TESTS as HANG_TESTS;

@@ -1,12 +1,11 @@
 //! Several mounts of one cluster are one file system, also while parts of it are out of order.
 
-use super::super::coherence::{Load, LoadPlan, ensure_coherent};
-use super::super::outcome::{TestResult, ensure, ensure_eq, skip};
+use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
 use super::super::{Scope, TestCase, suites};
-use super::Cluster;
-use crate::history::{Mix, Outcome};
-use ::history::Limits;
+use super::load::{ensure_no_errors, plan, under_load};
+use super::{Cluster, Role};
+use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -19,45 +18,28 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     TestCase { name: "frozen_client_is_fenced", scope: Scope::Own, minutes: 5, run: frozen_client },
 ];
 
-/// Seconds of load of the short and of the long form.
-const SECONDS: (u64, u64) = (15, 300);
+/// Seconds of load on a healthy cluster.
+const SECONDS: u64 = 15;
 
-/// Seconds of load around one fault, in the short and in the long form.
-const FAULT_SECONDS: (u64, u64) = (6, 40);
+/// Seconds of load around one fault.
+const FAULT_SECONDS: u64 = 6;
+
+/// Seeds in the short and in the long form.
+const SEEDS: (u64, u64) = (1, 10);
+
+/// Threads on each mount.
+const THREADS: u32 = 3;
 
 /// How long a fault lasts: less than the 5 s after which a connection is asked whether it lives, and the 60 s after which a call fails.
 const FAULT: Duration = Duration::from_secs(2);
 
-fn plan(stage: &Stage, seconds: (u64, u64)) -> LoadPlan {
-    let seconds = if stage.full { seconds.1 } else { seconds.0 };
-    LoadPlan { threads: 3, seconds, seed: u64::from(std::process::id()), mix: Mix::All }
-}
-
-/// Runs a load on all mounts, and something beside it.
-fn under_load(
-    stage: &Stage,
-    cluster: &mut Cluster,
-    plan: LoadPlan,
-    beside: impl FnOnce(&mut Cluster) -> TestResult,
-) -> TestResult<Outcome> {
-    let folders = cluster.shared_folder("history")?;
-    let load = Load::start(&folders, &stage.scratch("histories")?, plan)?;
-    beside(cluster)?;
-    let (outcome, report) = load.finish(Limits::default())?;
-    ensure_coherent(&report)?;
-    ensure_eq!(outcome.stuck, 0, "calls of {plan:?} that never returned: {outcome:?}");
-    Ok(outcome)
-}
-
-fn ensure_no_errors(outcome: &Outcome, when: &str) -> TestResult {
-    ensure!(outcome.errors.is_empty(), "errors {when}: {:?}", outcome.errors);
-    Ok(())
-}
-
 fn history_of_two_mounts(stage: &Stage) -> TestResult {
     let mut cluster = Cluster::start(stage, "history", 2, 2)?;
-    let outcome = under_load(stage, &mut cluster, plan(stage, SECONDS), |_| Ok(()))?;
-    ensure_no_errors(&outcome, "on a healthy cluster")?;
+    for seed in stage.rounds(SEEDS) {
+        let plan = plan(THREADS, SECONDS, seed);
+        let outcome = under_load(stage, &mut cluster, &format!("seed-{seed}"), plan, |_| Ok(()))?;
+        ensure_no_errors(&outcome, "on a healthy cluster", &cluster)?;
+    }
     cluster.stop()
 }
 
@@ -70,34 +52,36 @@ fn fio_across_mounts(stage: &Stage) -> TestResult {
 }
 
 fn storage_killed(stage: &Stage) -> TestResult {
-    if !stage.full {
-        return skip(
-            "--full only: once in many runs on a busy machine an error reaches a program, which isn't understood yet",
-        );
-    }
     let mut cluster = Cluster::start(stage, "storage-killed", 2, 2)?;
-    let outcome = under_load(stage, &mut cluster, plan(stage, FAULT_SECONDS), |cluster| {
-        thread::sleep(FAULT);
-        cluster.kill_storage(0);
-        thread::sleep(FAULT / 2);
-        cluster.restart_storage(0)
-    })?;
-    ensure_no_errors(&outcome, &format!("although the storage node came back in time\n{}", cluster.log()))?;
+    for seed in stage.rounds(SEEDS) {
+        let storage = seed as usize % 2;
+        let plan = plan(THREADS, FAULT_SECONDS, seed);
+        let outcome = under_load(stage, &mut cluster, &format!("seed-{seed}"), plan, |cluster| {
+            thread::sleep(FAULT);
+            cluster.kill_storage(storage);
+            thread::sleep(FAULT / 2);
+            cluster.restart_storage(storage)
+        })?;
+        ensure_no_errors(&outcome, "although the storage node came back in time", &cluster)?;
+        cluster.wait_until_healthy()?;
+    }
     cluster.stop()
 }
 
 fn client_cut(stage: &Stage) -> TestResult {
-    use super::Role;
     let mut cluster = Cluster::start(stage, "client-cut", 2, 2)?;
-    let outcome = under_load(stage, &mut cluster, plan(stage, FAULT_SECONDS), |cluster| {
-        thread::sleep(FAULT / 2);
-        let network = &cluster.network;
-        let (client, storage) = (network.node(Role::Client, 0), network.node(Role::Storage, 1));
-        network.cut(client, storage)?;
-        thread::sleep(FAULT);
-        network.heal()
-    })?;
-    ensure_no_errors(&outcome, "although the network was healed in time")?;
+    for seed in stage.rounds(SEEDS) {
+        let plan = plan(THREADS, FAULT_SECONDS, seed);
+        let outcome = under_load(stage, &mut cluster, &format!("seed-{seed}"), plan, |cluster| {
+            thread::sleep(FAULT / 2);
+            let network = &cluster.network;
+            let (client, storage) = (network.node(Role::Client, 0), network.node(Role::Storage, 1));
+            network.cut(client, storage)?;
+            thread::sleep(FAULT);
+            network.heal()
+        })?;
+        ensure_no_errors(&outcome, "although the network was healed in time", &cluster)?;
+    }
     cluster.stop()
 }
 
@@ -105,14 +89,22 @@ fn client_cut(stage: &Stage) -> TestResult {
 fn frozen_client(stage: &Stage) -> TestResult {
     /// Longer than a client that isn't heard of keeps others waiting.
     const FROZEN: Duration = Duration::from_secs(20);
-    let mut cluster = Cluster::start(stage, "frozen", 2, 2)?;
-    let plan = LoadPlan { seconds: FROZEN.as_secs() + 6, ..plan(stage, FAULT_SECONDS) };
-    let outcome = under_load(stage, &mut cluster, plan, |cluster| {
-        thread::sleep(FAULT);
-        cluster.client(0).freeze()?;
-        thread::sleep(FROZEN);
-        cluster.client(0).thaw()
-    })?;
-    ensure!(outcome.calls > 1000, "the other client didn't go on: {outcome:?}");
+    for seed in stage.rounds(SEEDS) {
+        let mut cluster = Cluster::start(stage, "frozen", 2, 2)?;
+        let plan = plan(THREADS, FROZEN.as_secs() + FAULT_SECONDS, seed);
+        let outcome = under_load(stage, &mut cluster, "frozen", plan, |cluster| {
+            thread::sleep(FAULT);
+            cluster.client(0).freeze()?;
+            thread::sleep(FROZEN);
+            cluster.client(0).thaw()
+        })?;
+        ensure!(outcome.calls > 1000, "the other client didn't go on: {outcome:?}");
+        // It goes on as well, under another session.
+        cluster.wait_until_replaced(0, 0)?;
+        fs::write(cluster.mount(0).join("thawed"), "content").at("a write of the client that was frozen")?;
+        let seen = fs::read_to_string(cluster.mount(1).join("thawed")).at("thawed")?;
+        ensure_eq!(seen, "content", "what the other client sees of it");
+        cluster.stop()?;
+    }
     Ok(())
 }

@@ -10,6 +10,7 @@ use crate::process;
 use crate::sys;
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
@@ -100,7 +101,8 @@ struct Seen {
     born: Option<(i64, u32)>,
     attributes: Vec<(String, Vec<u8>)>,
     target: Option<PathBuf>,
-    content: Option<Vec<u8>>,
+    /// Its length as far as it is compared, and a hash of that.
+    content: Option<(usize, u64)>,
 }
 
 /// Everything below a folder, the folder, too.
@@ -133,7 +135,10 @@ fn see(path: &Path, meta: &Metadata) -> io::Result<Seen> {
     let value = |name: String| sys::get_xattr(path, &name).map(|value| (name, value));
     let content = |path| {
         let mut bytes = Vec::new();
-        File::open(path)?.take(COMPARED_BYTES).read_to_end(&mut bytes).map(|_| bytes)
+        File::open(path)?.take(COMPARED_BYTES).read_to_end(&mut bytes)?;
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        io::Result::Ok((bytes.len(), hasher.finish()))
     };
     Ok(Seen {
         inode: meta.ino(),
@@ -224,14 +229,13 @@ fn pjdfstest(stage: &Stage) -> TestResult {
 fn fsx(stage: &Stage) -> TestResult {
     let cluster = Cluster::start(stage, "fsx", 2, 2)?;
     let folders = cluster.shared_folder("fsx")?;
-    let rounds = if stage.full { 8 } else { 1 };
     let operations = if stage.full { 100_000 } else { 2_000 };
-    for round in 0..rounds {
+    for round in stage.rounds((1, suites::FSX_SEEDS.len() as u64)) {
         let running: Vec<_> = folders
             .iter()
             .enumerate()
             .map(|(mount, folder)| {
-                let seed = suites::FSX_SEEDS[(round + mount) % suites::FSX_SEEDS.len()];
+                let seed = suites::FSX_SEEDS[(round as usize + mount) % suites::FSX_SEEDS.len()];
                 suites::fsx_command(stage, &folder.join(format!("file-{round}-{mount}")), seed, operations)
             })
             .collect::<TestResult<Vec<_>>>()?

@@ -75,7 +75,11 @@ impl Model {
         assert_eq!((held, in_use, recalls), (self.held.clone(), self.in_use.clone(), self.recalls.clone()));
         for (&key, &mode) in &self.held {
             for other in self.others(key) {
-                assert!(mode == other && mode != Write, "{key:?} has {mode:?} beside {other:?}");
+                let read = |mode| matches!(mode, Read | Permissions);
+                assert!(
+                    read(mode) && read(other) || mode == Shared && other == Shared,
+                    "{key:?} has {mode:?} beside {other:?}"
+                );
             }
         }
         let all: BTreeSet<Key> = self.held.keys().chain(&self.in_use).copied().collect();
@@ -117,7 +121,9 @@ impl History {
             *number += 1;
             let replaced = model.recalls.insert((ino, other), (*number, keep));
             if let Some((_, before)) = replaced {
-                assert!(before.is_some() && keep.is_none());
+                assert!(
+                    before.is_some() && keep.is_none_or(|keep| keep == Permissions && before == Some(Read))
+                );
             }
             *number
         };
@@ -167,14 +173,40 @@ impl History {
         assert_eq!(waits, self.model.others(key).iter().any(in_the_way));
     }
 
+    fn make_way_for_names(&mut self) {
+        let key = self.key();
+        let mut waits = false;
+        self.with_send(key, |table, asker, send, due| {
+            table.make_way_for_names(asker, key.0, send, due);
+            waits = !due.is_empty();
+            None
+        });
+        assert_eq!(waits, self.model.others(key).iter().any(|mode| *mode != Permissions));
+        // Who has permissions alone is never asked for them by such a command.
+        let asked = |session| self.model.recalls.get(&(key.0, session)).copied();
+        for (&(ino, session), &mode) in &self.model.held {
+            if ino == key.0 && session != key.1 && mode == Read {
+                assert!(asked(session).is_some_and(|(_, keep)| keep.is_none_or(|keep| keep == Permissions)));
+            }
+        }
+    }
+
     fn offer(&mut self) {
         let key = self.key();
-        let granted = self.table.offer(self.asker(key.1), key.0);
+        let is_directory = self.random.below(2) == 0;
+        let asker = self.asker(key.1);
+        let granted = match is_directory {
+            true => self.table.offer_directory(asker, key.0),
+            false => self.table.offer(asker, key.0),
+        };
         let Some(mode) = granted else { return };
         assert!(!self.model.recalls.keys().any(|other| other.0 == key.0));
         let before = self.model.held.insert(key, mode);
-        assert_eq!(mode, before.unwrap_or(Read));
-        assert_ne!(mode, Shared);
+        match before {
+            Some(before @ (Read | Write)) => assert_eq!(mode, before),
+            _ => assert!(mode == Read || is_directory && mode == Permissions),
+        }
+        assert_ne!(before, Some(Shared));
         self.model.granted_at.insert(key, self.asker(key.1).recalls);
     }
 
@@ -248,7 +280,8 @@ impl History {
         self.now_ns += self.random.below(COOL_DOWN_NS / 8);
         match self.random.below(100) {
             0..25 => self.acquire(),
-            25..40 => self.make_way(),
+            25..33 => self.make_way(),
+            33..40 => self.make_way_for_names(),
             40..60 => self.offer(),
             60..85 => self.give_up(),
             85..90 => self.release(),

@@ -1,0 +1,114 @@
+//! The epochs of leases, by which targets know what comes too late.
+//!
+//! Whatever is asked of a file's chunks carries the epoch of the lease under which it is asked. A target that has seen a later one refuses it with
+//! `EKEYREVOKED`: then the metadata service is asked for the epoch as it is now, which it tells only who still has the lease, and the request is sent again.
+//!
+//! A change that was given up, or failed, may still be on its way. What this session does to the file afterwards could be undone by it, as much as
+//! what others do. So its epoch is *spent*: before the file is used again, or its lease is given up, the service is asked for another one.
+
+use crate::access::ended_lease;
+use crate::inode::OpenInode;
+use crate::{Client, file_info};
+use types::{Errno, InodeId, Result};
+use wire::MetaOp;
+
+/// How often a request is sent in another epoch before its operation begins anew.
+pub(crate) const MAX_RENEWALS: u32 = 8;
+
+/// A file whose chunks are used, and the lease for it: the era for which it is known to be held, and its epoch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Under {
+    pub(crate) ino: InodeId,
+    pub(crate) era: u64,
+    pub(crate) epoch: u64,
+}
+
+impl Under {
+    /// Of a file whose chunks are asked for something that may as well come late.
+    pub(crate) fn no_lease(ino: InodeId) -> Under {
+        Under { ino, era: 0, epoch: 0 }
+    }
+}
+
+impl Client {
+    /// An epoch above one that is over, if the lease is still the one of then. May be asked with the gate held: nobody has to give anything up for it.
+    ///
+    /// # Errors
+    /// `EKEYEXPIRED`: what was begun under the lease has to begin anew.
+    pub(crate) async fn renew_epoch(&self, under: Under, past: u64) -> Result<u64> {
+        let Under { ino, era, .. } = under;
+        let inode = self.inodes.open(ino).ok_or_else(|| ended_lease(ino))?;
+        {
+            let content = inode.content.lock();
+            content.still(ino, era)?;
+            if content.epoch > past {
+                return Ok(content.epoch);
+            }
+        }
+        let info = file_info(self.ask(MetaOp::Reopen { ino, past }).await?.reply)?;
+        self.leases.mark(ino);
+        let mut content = inode.content.lock();
+        content.still(ino, era)?;
+        // A service that has none now was replaced by one of an earlier version.
+        content.epoch = if info.epoch == 0 { 0 } else { content.epoch.max(info.epoch) };
+        match content.epoch {
+            epoch if epoch == 0 || epoch > past => Ok(epoch),
+            _ => Err(ended_lease(ino)),
+        }
+    }
+
+    /// Gets another epoch for a file whose epoch is spent. The gate is held.
+    ///
+    /// # Errors
+    /// `EKEYEXPIRED` when the lease has ended meanwhile.
+    pub(crate) async fn leave_spent_epoch(&self, inode: &OpenInode) -> Result<()> {
+        let under = {
+            let content = inode.content.lock();
+            if !content.is_spent() {
+                return Ok(());
+            }
+            content.under(inode.ino)
+        };
+        self.renew_epoch(under, under.epoch).await.map(drop)
+    }
+
+    /// The same; false when the lease has ended meanwhile.
+    pub(crate) async fn has_left_spent_epoch(&self, inode: &OpenInode) -> Result<bool> {
+        match self.leave_spent_epoch(inode).await {
+            Err(error) if error.errno == Errno::EKEYEXPIRED => Ok(false),
+            left => left.map(|()| true),
+        }
+    }
+}
+
+/// A change on its way: unless it is known to have been made, its epoch is spent when this is dropped.
+pub(crate) struct Unanswered<'a> {
+    inode: &'a OpenInode,
+    era: u64,
+    is_done: bool,
+}
+
+impl<'a> Unanswered<'a> {
+    /// One that begins, under the lease of an era.
+    pub(crate) fn new(inode: &'a OpenInode, era: u64) -> Unanswered<'a> {
+        Unanswered { inode, era, is_done: false }
+    }
+
+    /// It has been made.
+    pub(crate) fn end(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        let mut content = self.inode.content.lock();
+        // In another era there is another epoch.
+        if content.era == self.era {
+            content.spent = content.epoch;
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! An open file and the session that it belongs to.
+
+use crate::file::Caching;
+use crate::{Cancel, Client, Handle, Known, ReadHow, WriteHow};
+use rt::IoBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use types::{ByteRange, Credentials, Errno, Error, InodeId, Result, SetAttr};
+use wire::{LockKind, LockOwner, LockRange, LockSpace};
+
+/// An open file. When the cluster has ended its session, everything fails with `EIO` until it is closed.
+pub struct File {
+    client: Arc<Client>,
+    handle: Arc<Handle>,
+    /// Something was written since the last sync that succeeded.
+    unsynced: AtomicBool,
+}
+
+impl File {
+    pub(crate) fn new(client: Arc<Client>, handle: Arc<Handle>) -> File {
+        File { client, handle, unsynced: AtomicBool::new(false) }
+    }
+
+    /// The inode that is open.
+    pub fn ino(&self) -> InodeId {
+        self.handle.ino()
+    }
+
+    /// How its content may be cached where there are other sessions.
+    pub fn caching(&self) -> Caching {
+        self.handle.caching()
+    }
+
+    /// Whether its session has ended.
+    pub fn is_lost(&self) -> bool {
+        self.client.is_over()
+    }
+
+    /// [`Client::read`].
+    pub async fn read(&self, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
+        self.judge(self.client.read(&self.handle, offset, buf, how).await)
+    }
+
+    /// [`Client::write`].
+    pub async fn write(&self, offset: u64, buf: IoBuf, how: WriteHow) -> Result<usize> {
+        self.changing();
+        self.judge(self.client.write(&self.handle, offset, buf, how).await)
+    }
+
+    /// [`Client::fsync`].
+    pub async fn fsync(&self, data_only: bool) -> Result<()> {
+        // Before, so that a write beside it counts as one that came later.
+        let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
+        let synced = self.judge(self.client.fsync(&self.handle, data_only).await);
+        if synced.is_err() && unsynced {
+            self.unsynced.store(true, Ordering::Release);
+        }
+        synced
+    }
+
+    /// A descriptor is closed. Programs that don't sync learn here, once, that what they wrote may not all be there.
+    pub async fn flush(&self) -> Result<()> {
+        if let Some(ended) = self.client.over() {
+            let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
+            return if unsynced { Err(self.lost(&ended)) } else { Ok(()) };
+        }
+        self.client.flush(&self.handle).await
+    }
+
+    /// The last descriptor is gone.
+    pub async fn release(&self) {
+        self.client.release(self.handle.clone()).await;
+    }
+
+    /// [`Client::fallocate`].
+    pub async fn fallocate(&self, mode: u32, range: ByteRange) -> Result<()> {
+        self.changing();
+        self.judge(self.client.fallocate(&self.handle, mode, range).await)
+    }
+
+    /// [`Client::lseek`].
+    pub async fn lseek(&self, offset: u64, whence: u32) -> Result<u64> {
+        self.judge(self.client.lseek(&self.handle, offset, whence).await)
+    }
+
+    /// [`Client::copy_file_range`].
+    pub async fn copy_file_range(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+        if !Arc::ptr_eq(&self.client, &to.client) {
+            // One of the sessions has ended, or both.
+            self.check().and(to.check())?;
+        }
+        to.changing();
+        self.judge(self.client.copy_file_range(&self.handle, offset, &to.handle, to_offset, len).await)
+    }
+
+    /// [`Client::setattr`] of an open file.
+    pub async fn setattr(&self, credentials: Credentials, set: SetAttr, size: Option<u64>) -> Result<Known> {
+        self.judge(self.client.setattr(credentials, self.ino(), set, size).await)
+    }
+
+    /// [`Client::lock`].
+    #[allow(clippy::too_many_arguments, reason = "the fields of one lock request")]
+    pub async fn lock(
+        &self,
+        space: LockSpace,
+        owner: LockOwner,
+        pid: u32,
+        kind: LockKind,
+        range: LockRange,
+        wait: bool,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        self.judge(self.client.lock(self.ino(), space, owner, pid, kind, range, wait, cancel).await)
+    }
+
+    /// [`Client::unlock`]. That a lock is lost is an error here, too.
+    pub async fn unlock(&self, space: LockSpace, owner: LockOwner, range: LockRange) -> Result<()> {
+        self.judge(self.client.unlock(self.ino(), space, owner, range).await)
+    }
+
+    /// The same at the end of a descriptor: what is lost is given back already.
+    pub async fn drop_locks(&self, space: LockSpace, owner: LockOwner, range: LockRange) -> Result<()> {
+        if self.is_lost() {
+            return Ok(());
+        }
+        let dropped = self.client.unlock(self.ino(), space, owner, range).await;
+        if self.is_lost() { Ok(()) } else { dropped }
+    }
+
+    /// [`Client::test_lock`].
+    pub async fn test_lock(
+        &self,
+        owner: LockOwner,
+        kind: LockKind,
+        range: LockRange,
+    ) -> Result<Option<(LockKind, LockRange, u32)>> {
+        self.judge(self.client.test_lock(self.ino(), owner, kind, range).await)
+    }
+
+    /// Something may be written from now on, unless the session has ended already.
+    fn changing(&self) {
+        if !self.unsynced.load(Ordering::Relaxed) && !self.is_lost() {
+            self.unsynced.store(true, Ordering::Release);
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.client.over().map_or(Ok(()), |ended| Err(self.lost(&ended)))
+    }
+
+    /// What an outcome means for a file whose session may have ended.
+    fn judge<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|error| self.client.over().map_or(error, |ended| self.lost(&ended)))
+    }
+
+    fn lost(&self, ended: &Error) -> Error {
+        let message = format!(
+            "inode {} was opened in session {}, and is lost with it: {}",
+            self.ino(),
+            self.client.session,
+            ended.message
+        );
+        Error::new(Errno::EIO, message).hint("close the file and open it again")
+    }
+}

@@ -1,0 +1,315 @@
+//! One session after the other: what a mount uses.
+//!
+//! The cluster ends a session that it hasn't heard of for too long, or when an administrator asks for it. The mount goes on under another one:
+//!
+//! 1. Nothing of the old session works any more: its requests fail, its leases are gone. What it had told the kernel is forgotten, which also takes
+//!    the last of what the kernel had yet to write of mapped pages: that is sent through files of the old session, which refuse it.
+//! 2. Another session is begun, with an id, capabilities, numbers, leases and locks of its own. Nothing is taken over but the kernel's references to
+//!    inodes, which are numbers: working directories stay what they were.
+//! 3. Requests about inodes and names go to it. Those that waited or were on their way are repeated if nothing can have come of them; a change
+//!    that was sent and not answered may have been made or not, and fails with `EIO`.
+//!
+//! What was open stays with the old session, and each use of it fails with `EIO` until it is closed: its locks are lost, and others may have
+//! written the file. `EIO` is what Linux tells programs in this case: NFS version 4 when the server has revoked an open file's state, CephFS on files
+//! with locks of a blocklisted session, Lustre for what was under way at an eviction. `ESTALE` would say that the file is gone, and makes the
+//! kernel look paths up again.
+
+mod file;
+mod operations;
+
+pub use file::File;
+
+use crate::Client;
+use crate::recall::within;
+use parking_lot::{Mutex, RwLock};
+use rt::sync::Event;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use types::{Errno, Error, InodeId, Result, SessionId, Timestamp};
+
+/// Rest before another session is asked for that was refused or couldn't be had, at first; it doubles up to `MAX_REST`.
+const MIN_REST: Duration = Duration::from_millis(500);
+/// The longest such rest: who is let in again by a change of the rules doesn't wait for long, and thousands of clients that are refused are no load.
+const MAX_REST: Duration = Duration::from_secs(30);
+/// How long a request waits for a session that has been missing for longer than a request may wait: the cluster may just be back.
+const LAST_CHANCE: Duration = Duration::from_secs(2);
+
+/// Begins a session: makes a client that is registered.
+pub type Begin = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> + Send + Sync>;
+
+/// A session, and those that took its place when it was ended.
+pub struct Succession {
+    /// The only one there will be.
+    only: Option<Arc<Client>>,
+    current: RwLock<Arc<Client>>,
+    begin: Option<Begin>,
+    state: Mutex<State>,
+    /// There is another session, or news of why there is none.
+    changed: Event,
+    closing: AtomicBool,
+    closed: Event,
+    /// There are files of sessions that have ended.
+    has_past: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    replacements: u64,
+    last: Option<Replaced>,
+    /// Sessions that ended and had files open.
+    past: Vec<Weak<Client>>,
+    /// Since when there is no session, on the monotonic clock.
+    missing_since_ns: Option<u64>,
+    /// Why the last try to begin one failed.
+    failure: Option<Error>,
+}
+
+/// A session that was ended by the cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replaced {
+    /// Its id.
+    pub session: SessionId,
+    /// When another one took its place.
+    pub at: Timestamp,
+    /// Why it was ended.
+    pub cause: String,
+    /// Files that were open then.
+    pub files: u64,
+}
+
+/// What became of a mount's sessions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lineage {
+    /// The session in use, or the one that was ended last.
+    pub session: SessionId,
+    /// Why there is none at the moment, if so.
+    pub missing: Option<String>,
+    /// How often another session took the place of one.
+    pub replacements: u64,
+    /// The last time.
+    pub last: Option<Replaced>,
+    /// Files of sessions that have ended, which their programs have yet to close.
+    pub files_of_before: u64,
+}
+
+impl Succession {
+    /// One that ends with its first session.
+    pub fn of_one(client: Arc<Client>) -> Arc<Succession> {
+        Arc::new(Succession { only: Some(client.clone()), ..Succession::with(client, None) })
+    }
+
+    /// One that begins another session whenever the cluster has ended the last one. [`Succession::run`] does it.
+    pub fn new(first: Arc<Client>, begin: Begin) -> Arc<Succession> {
+        Arc::new(Succession::with(first, Some(begin)))
+    }
+
+    fn with(first: Arc<Client>, begin: Option<Begin>) -> Succession {
+        Succession {
+            only: None,
+            current: RwLock::new(first),
+            begin,
+            state: Mutex::default(),
+            changed: Event::new(),
+            closing: AtomicBool::new(false),
+            closed: Event::new(),
+            has_past: AtomicBool::new(false),
+        }
+    }
+
+    /// The session in use, or the one that was ended last.
+    pub fn current(&self) -> Arc<Client> {
+        self.current.read().clone()
+    }
+
+    /// What has become of its sessions.
+    pub fn lineage(&self) -> Lineage {
+        let current = self.current();
+        let state = self.state.lock();
+        let missing = current.over().map(|ended| match &state.failure {
+            Some(failure) => format!("{}; another one can't be had: {}", ended.message, failure.message),
+            None => ended.message.to_string(),
+        });
+        let before = state.past.iter().filter_map(Weak::upgrade);
+        Lineage {
+            session: current.session,
+            files_of_before: before.map(|past| past.inodes.uses()).sum(),
+            missing,
+            replacements: state.replacements,
+            last: state.last.clone(),
+        }
+    }
+
+    /// Whether a file of it is open that belongs to a session that has ended.
+    pub fn is_open_from_before(&self, ino: InodeId) -> bool {
+        if !self.has_past.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        state.past.retain(|past| past.strong_count() > 0);
+        self.has_past.store(!state.past.is_empty(), Ordering::Release);
+        state.past.iter().filter_map(Weak::upgrade).any(|past| past.inodes.open(ino).is_some())
+    }
+
+    /// Does the background work of its sessions, and begins another one when the cluster has ended the last. Runs until the end.
+    pub async fn run(self: Arc<Self>) {
+        loop {
+            let current = self.current();
+            rt::spawn(current.clone().background());
+            if self.begin.is_none() {
+                return;
+            }
+            let cause = current.lost().await;
+            if !self.succeed(&current, &cause).await {
+                return;
+            }
+        }
+    }
+
+    /// Puts another session in the place of one that the cluster has ended. False when none is wanted any more.
+    async fn succeed(&self, old: &Arc<Client>, cause: &Error) -> bool {
+        let files = old.inodes.uses();
+        tracing::warn!(
+            session = old.session.0,
+            files,
+            hint = "files that were open fail with EIO until they are closed",
+            "the cluster has ended the session of this mount, which begins another one: {}",
+            cause.message
+        );
+        self.state.lock().missing_since_ns = Some(rt::monotonic_ns());
+        let Some(next) = self.begin_another(old).await else { return false };
+        if let Some(face) = old.face() {
+            face.lost_locks();
+        }
+        old.inodes.bequeath(&next.inodes);
+        *self.current.write() = next.clone();
+        {
+            let mut state = self.state.lock();
+            state.past.retain(|past| past.strong_count() > 0);
+            if files > 0 {
+                state.past.push(Arc::downgrade(old));
+            }
+            self.has_past.store(!state.past.is_empty(), Ordering::Release);
+            state.replacements += 1;
+            (state.missing_since_ns, state.failure) = (None, None);
+            let cause = cause.message.to_string();
+            state.last = Some(Replaced { session: old.session, at: rt::now(), cause, files });
+        }
+        tracing::warn!(
+            session = next.session.0,
+            replaced = old.session.0,
+            files,
+            "the mount goes on under another session"
+        );
+        self.tell();
+        true
+    }
+
+    async fn begin_another(&self, old: &Client) -> Option<Arc<Client>> {
+        let begin = self.begin.as_ref()?;
+        let mut rest = MIN_REST;
+        while !self.closing.load(Ordering::Acquire) {
+            match begin().await {
+                Ok(next) if self.closing.load(Ordering::Acquire) => {
+                    if let Err(error) = next.shutdown().await {
+                        tracing::debug!(%error, "a session that isn't needed any more");
+                    }
+                    return None;
+                }
+                Ok(next) => {
+                    next.set_patience(old.patience.get());
+                    next.take_face_of(old);
+                    return Some(next);
+                }
+                Err(error) => self.note_failure(error),
+            }
+            within(rest, pin!(self.closed.wait())).await;
+            rest = (rest * 2).min(MAX_REST);
+        }
+        None
+    }
+
+    fn note_failure(&self, error: Error) {
+        let last = self.state.lock().failure.replace(error.clone());
+        // A refusal that lasts is told once.
+        if last.is_none_or(|last| last.message != error.message) {
+            tracing::error!(
+                hint = &*error.hint,
+                "the mount gets no other session, and goes on trying: {error}"
+            );
+        }
+        self.tell();
+    }
+
+    fn tell(&self) {
+        self.changed.set();
+        self.changed.clear();
+    }
+
+    /// A session that hasn't ended, as far as is known.
+    ///
+    /// # Errors
+    /// The refusal, when the cluster lets this client have none; `ETIMEDOUT` when there has been none for as long as a request may wait.
+    async fn living(&self) -> Result<Arc<Client>> {
+        let last_chance_ns = rt::monotonic_ns() + LAST_CHANCE.as_nanos() as u64;
+        loop {
+            let mut changed = pin!(self.changed.wait());
+            let client = self.current();
+            let Some(ended) = client.over() else { return Ok(client) };
+            if self.closing.load(Ordering::Acquire) {
+                return Err(ended);
+            }
+            let (since_ns, failure) = {
+                let state = self.state.lock();
+                (state.missing_since_ns, state.failure.clone())
+            };
+            if let Some(refusal) = failure.clone().filter(is_refusal) {
+                return Err(refusal);
+            }
+            let patience = client.patience.get();
+            let since_ns = since_ns.unwrap_or_else(rt::monotonic_ns);
+            let until_ns = since_ns.saturating_add(patience.as_nanos() as u64).max(last_chance_ns);
+            let left_ns = until_ns.saturating_sub(rt::monotonic_ns());
+            if left_ns == 0 {
+                let why =
+                    failure.map_or_else(|| "the kernel hasn't let go of the last one".into(), |e| e.message);
+                let message = format!("the mount has had no session for {patience:?}: {why}");
+                return Err(Error::new(Errno::ETIMEDOUT, message)
+                    .hint("weft health on the management node tells what doesn't answer"));
+            }
+            within(Duration::from_nanos(left_ns).min(LAST_CHANCE), changed.as_mut()).await;
+        }
+    }
+
+    /// Ends the last session in good order.
+    pub async fn shutdown(&self) -> Result<()> {
+        self.closing.store(true, Ordering::Release);
+        self.closed.set();
+        self.tell();
+        let last = self.current();
+        if self.begin.is_some() && last.is_over() {
+            return Ok(());
+        }
+        last.shutdown().await
+    }
+}
+
+/// Whether the cluster has said that this client gets no session, other than that it can't be reached.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.errno, Errno::EACCES | Errno::EPERM)
+}
+
+/// Whether an error says that the session of a request has ended.
+fn tells_of_the_end(client: &Client, error: &Error) -> bool {
+    client.is_over() && matches!(error.errno, Errno::ESTALE | Errno::ESHUTDOWN)
+}
+
+impl Client {
+    /// The kernel is told by the same face.
+    fn take_face_of(&self, other: &Client) {
+        let face = other.face.lock().clone();
+        *self.face.lock() = face;
+    }
+}

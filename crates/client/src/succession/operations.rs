@@ -1,0 +1,179 @@
+//! What is asked about inodes and names, in whichever session there is.
+
+use super::{File, Succession, tells_of_the_end};
+use crate::{Client, Found, Known, Listing, StatFs};
+use bytes::Bytes;
+use std::sync::Arc;
+use types::{Credentials, Errno, Error, InodeId, Result, SetAttr};
+use wire::{LockOwner, LockRange, LockSpace, RenameMode, XattrMode};
+
+/// Passes operations on to the session. `look` for those that change nothing, and may be repeated in the next one; `change` for those
+/// that are one change, and are repeated if it surely wasn't made; `once` for those that are several, which aren't.
+macro_rules! operations {
+    ($($how:ident $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        impl Succession {
+            $(
+                #[doc = concat!("[`Client::", stringify!($name), "`] in the session that there is.")]
+                pub async fn $name(&self, $($argument: $type),*) -> Result<$result> {
+                    self.$how(async |client: &Arc<Client>| client.$name($($argument),*).await).await
+                }
+            )*
+        }
+    };
+}
+
+operations! {
+    look find(credentials: Credentials, parent: InodeId, name: &[u8]) -> Found;
+    look lookup(credentials: Credentials, parent: InodeId, name: &[u8]) -> Known;
+    look getattr(ino: InodeId) -> Known;
+    look readlink(ino: InodeId) -> Bytes;
+    look readdir_for(credentials: Credentials, dir: InodeId, cookie: u64, limit: u32, attributes: bool) -> Listing;
+    look fsyncdir(ino: InodeId) -> ();
+    look getxattr(credentials: Credentials, ino: InodeId, name: &[u8]) -> Bytes;
+    look listxattr(ino: InodeId) -> Vec<Bytes>;
+    look statfs() -> StatFs;
+    look syncfs() -> ();
+    change mknod(credentials: Credentials, parent: InodeId, name: &[u8], mode: u32, umask: u32, rdev: u32) -> Known;
+    change mkdir(credentials: Credentials, parent: InodeId, name: &[u8], mode: u32, umask: u32) -> Known;
+    change symlink(credentials: Credentials, parent: InodeId, name: &[u8], target: &[u8]) -> Known;
+    change link(credentials: Credentials, ino: InodeId, parent: InodeId, name: &[u8]) -> Known;
+    change unlink(credentials: Credentials, parent: InodeId, name: &[u8]) -> ();
+    change rmdir(credentials: Credentials, parent: InodeId, name: &[u8]) -> ();
+    change rename(credentials: Credentials, parent: InodeId, name: &[u8], new_parent: InodeId, new_name: &[u8], mode: RenameMode) -> ();
+    once setattr(credentials: Credentials, ino: InodeId, set: SetAttr, size: Option<u64>) -> Known;
+    change setxattr(credentials: Credentials, ino: InodeId, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> ();
+    change removexattr(credentials: Credentials, ino: InodeId, name: &[u8]) -> ();
+}
+
+impl Succession {
+    /// [`Client::permissions`] in the session that there is.
+    pub fn permissions(&self, ino: InodeId) -> Option<Known> {
+        self.current().permissions(ino)
+    }
+
+    /// [`Client::note_missed`] in the session that there is.
+    pub fn note_missed(&self, credentials: Credentials) {
+        self.current().note_missed(credentials);
+    }
+
+    /// Opens an inode in the session that there is.
+    pub async fn open(&self, credentials: Credentials, ino: InodeId, flags: u32) -> Result<File> {
+        self.look(async |client: &Arc<Client>| {
+            let handle = client.open(credentials, ino, flags).await?;
+            match client.over() {
+                Some(ended) if self.only.is_none() => {
+                    client.release(handle).await;
+                    Err(ended)
+                }
+                _ => Ok(File::new(client.clone(), handle)),
+            }
+        })
+        .await
+    }
+
+    /// [`Client::create`] in the session that there is.
+    pub async fn create(
+        &self,
+        credentials: Credentials,
+        parent: InodeId,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        flags: u32,
+    ) -> Result<(Known, File)> {
+        self.change(async |client: &Arc<Client>| {
+            let (known, handle) = client.create(credentials, parent, name, mode, umask, flags).await?;
+            Ok((known, File::new(client.clone(), handle)))
+        })
+        .await
+    }
+
+    /// [`Client::tmpfile`] in the session that there is.
+    pub async fn tmpfile(
+        &self,
+        credentials: Credentials,
+        parent: InodeId,
+        mode: u32,
+        umask: u32,
+        flags: u32,
+    ) -> Result<(Known, File)> {
+        self.change(async |client: &Arc<Client>| {
+            let (known, handle) = client.tmpfile(credentials, parent, mode, umask, flags).await?;
+            Ok((known, File::new(client.clone(), handle)))
+        })
+        .await
+    }
+
+    /// Gives back the byte-range locks that an owner has on a file, in the session that there is: those of sessions before are gone.
+    pub async fn drop_locks(&self, ino: InodeId, owner: LockOwner, range: LockRange) -> Result<()> {
+        let client = self.current();
+        let dropped = client.unlock(ino, LockSpace::Posix, owner, range).await;
+        if client.is_over() && self.only.is_none() { Ok(()) } else { dropped }
+    }
+
+    /// Drops kernel references. Any thread may call it; it doesn't wait.
+    pub fn forget(&self, ino: InodeId, count: u64) {
+        self.current.read().forget(ino, count);
+    }
+
+    /// Adds one kernel reference.
+    pub fn remember(&self, ino: InodeId) {
+        self.current.read().remember(ino);
+    }
+
+    /// Does what may be repeated.
+    async fn look<T>(&self, operation: impl AsyncFn(&Arc<Client>) -> Result<T>) -> Result<T> {
+        if let Some(only) = &self.only {
+            return operation(only).await;
+        }
+        loop {
+            let client = self.living().await?;
+            match operation(&client).await {
+                Err(error) if tells_of_the_end(&client, &error) && !self.is_closing() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Does one change, and again if it surely wasn't made because the session ended.
+    async fn change<T>(&self, operation: impl AsyncFn(&Arc<Client>) -> Result<T>) -> Result<T> {
+        if let Some(only) = &self.only {
+            return operation(only).await;
+        }
+        loop {
+            let client = self.living().await?;
+            match operation(&client).await {
+                Err(error) if tells_of_the_end(&client, &error) && !self.is_closing() => {
+                    if error.errno != Errno::ESHUTDOWN {
+                        return Err(unknown_outcome(&client, &error));
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Does several changes; what became of them isn't known when the session ends meanwhile.
+    async fn once<T>(&self, operation: impl AsyncFn(&Arc<Client>) -> Result<T>) -> Result<T> {
+        if let Some(only) = &self.only {
+            return operation(only).await;
+        }
+        let client = self.living().await?;
+        match operation(&client).await {
+            Err(error) if tells_of_the_end(&client, &error) => Err(unknown_outcome(&client, &error)),
+            done => done,
+        }
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(std::sync::atomic::Ordering::Acquire)
+    }
+}
+
+fn unknown_outcome(client: &Client, error: &Error) -> Error {
+    let message = format!(
+        "session {} was ended before the change was answered, which may have been made or not: {}",
+        client.session, error.message
+    );
+    Error::new(Errno::EIO, message).hint("look whether it was made, and repeat it if not")
+}

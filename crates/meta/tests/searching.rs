@@ -1,0 +1,143 @@
+//! Looking for a name while others change the directory.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use bytes::Bytes;
+use kv::{Batch, Durability, Engine, KvError, Memory, Outcome, Pair, Writer};
+use meta::MetaService;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use support::{Client, errno, open};
+use types::{Errno, InodeId, Result, SetAttr};
+use wire::{MetaOp, MetaReply};
+
+/// A store in which commits can be held up.
+#[derive(Default)]
+struct Gate {
+    memory: Memory,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    shut: bool,
+    waiting: bool,
+}
+
+impl Gate {
+    fn set(&self, shut: bool) {
+        self.state.lock().shut = shut;
+        self.changed.notify_all();
+    }
+
+    fn wait_for_a_commit(&self) {
+        let mut state = self.state.lock();
+        while !state.waiting {
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
+impl Engine for Gate {
+    fn get(&self, key: &[u8]) -> std::result::Result<Option<Bytes>, KvError> {
+        self.memory.get(key)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> std::result::Result<Vec<Pair>, KvError> {
+        self.memory.scan(from, to, limit)
+    }
+
+    fn apply(&self, batches: &[Batch]) -> std::result::Result<Vec<Outcome>, KvError> {
+        let mut state = self.state.lock();
+        while state.shut {
+            state.waiting = true;
+            self.changed.notify_all();
+            self.changed.wait(&mut state);
+        }
+        state.waiting = false;
+        drop(state);
+        self.memory.apply(batches)
+    }
+
+    fn persist(&self) -> std::result::Result<(), KvError> {
+        self.memory.persist()
+    }
+}
+
+/// A service with a file in the root directory, of which it knows what is committed.
+fn serve() -> (Arc<Gate>, Arc<MetaService>) {
+    let gate = Arc::new(Gate::default());
+    let writer = Arc::new(Writer::new(gate.clone(), Durability::Process));
+    let meta = rt::block_on(open(writer)).unwrap();
+    let client = Client::new(&meta, 1);
+    rt::block_on(async move {
+        client.create(InodeId::ROOT, "first").await.unwrap();
+        client.lookup(InodeId::ROOT, "first").await.unwrap();
+    })
+    .unwrap();
+    (gate, meta)
+}
+
+/// A request of a session of its own, on a thread of its own: who commits may be held up.
+fn asked<T: Send + 'static>(
+    meta: &Arc<MetaService>,
+    session: u64,
+    ask: impl AsyncFnOnce(Client) -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let meta = meta.clone();
+    thread::spawn(move || rt::block_on(async move { ask(Client::new(&meta, session)).await }).unwrap())
+}
+
+/// The answer, for which no commit is waited.
+fn soon<T>(asked: JoinHandle<T>) -> T {
+    for _ in 0..6000 {
+        if asked.is_finished() {
+            return asked.join().unwrap();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it waits for a commit of others");
+}
+
+#[test]
+fn a_name_that_is_absent_is_so_whatever_others_are_about_to_add() {
+    let (gate, meta) = serve();
+    gate.set(true);
+    let maker = asked(&meta, 2, async |client| client.create(InodeId::ROOT, "held").await);
+    gate.wait_for_a_commit();
+    let looked = asked(&meta, 3, async |client| errno(client.lookup(InodeId::ROOT, "other").await));
+    assert_eq!(soon(looked), Errno::ENOENT);
+    let first = asked(&meta, 3, async |client| client.lookup(InodeId::ROOT, "first").await);
+    assert!(soon(first).is_ok());
+    // Not so the one that is being made, and attributes of the directory.
+    let held = asked(&meta, 4, async |client| client.lookup(InodeId::ROOT, "held").await);
+    let attr = asked(&meta, 5, async |client| client.getattr(InodeId::ROOT).await);
+    thread::sleep(Duration::from_millis(50));
+    assert!(!held.is_finished() && !attr.is_finished() && !maker.is_finished());
+    gate.set(false);
+    let made = maker.join().unwrap().unwrap();
+    assert_eq!(held.join().unwrap().unwrap().ino, made.ino);
+    assert!(attr.join().unwrap().unwrap().mtime >= made.mtime);
+}
+
+#[test]
+fn who_may_search_is_waited_for() {
+    let (gate, meta) = serve();
+    gate.set(true);
+    let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    let setter = asked(&meta, 2, async move |client| -> Result<MetaReply> {
+        client.call(MetaOp::Setattr { ino: InodeId::ROOT, set }).await
+    });
+    gate.wait_for_a_commit();
+    let looked = asked(&meta, 3, async |client| errno(client.lookup(InodeId::ROOT, "other").await));
+    thread::sleep(Duration::from_millis(50));
+    assert!(!looked.is_finished());
+    gate.set(false);
+    assert!(setter.join().unwrap().is_ok());
+    assert_eq!(looked.join().unwrap(), Errno::ENOENT);
+}

@@ -1,0 +1,70 @@
+//! A metadata service whose host stands still for a while, and is not to blame others for what it didn't hear meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+use support::create;
+use support::world::{Call, ROOT, SECOND, World, getattr, give_up, recalls, wish};
+use wire::LeaseMode::Write;
+
+/// How long the host stands still: longer than a silent session is waited for.
+const STANDSTILL: Duration = Duration::from_secs(30);
+
+/// Runs a test on a host that stands still from its first second on, for [`STANDSTILL`].
+fn with_a_standstill<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 'static) {
+    let mut hosts = rt::sim::World::new(1);
+    let host = hosts.add_host("metadata");
+    let ended = Rc::new(Cell::new(false));
+    let has_ended = ended.clone();
+    hosts.spawn(host, async move {
+        let world = World::new().await;
+        let meta = world.meta.clone();
+        test(world).await;
+        meta.stop();
+        has_ended.set(true);
+    });
+    hosts.advance(SECOND);
+    hosts.stop(host);
+    hosts.advance(STANDSTILL);
+    hosts.resume(host);
+    hosts.advance(4 * STANDSTILL);
+    assert!(ended.get(), "the test was not over in time");
+}
+
+#[test]
+fn a_session_gets_its_time_after_a_standstill_of_the_service_that_waits_for_it() {
+    with_a_standstill(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        let ino = one.create(ROOT, "a").await.unwrap().ino;
+        assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
+        let waits = Call::call(&two, wish(ino, Write)).await;
+        // Ends right after the standstill, when the service has long looked whom it waits for.
+        rt::sleep(STANDSTILL).await;
+        rt::sleep(2 * SECOND).await;
+        assert!(!waits.is_done());
+        let recall = recalls(&one, 0).await[0];
+        give_up(&one, &recall, false).await;
+        waits.wait().await.unwrap();
+        one.call(getattr(ROOT)).await.unwrap();
+        assert!(world.chunks.fenced.lock().is_empty());
+    });
+}
+
+/// It is no reason to wait for ever.
+#[test]
+fn a_session_that_stays_silent_after_a_standstill_is_ended() {
+    with_a_standstill(|world| async move {
+        let (one, two) = (world.client(1).await, world.client(2).await);
+        let ino = one.create(ROOT, "a").await.unwrap().ino;
+        assert_eq!(one.grants(wish(ino, Write)).await, [(ino, Write)]);
+        let waits = Call::call(&two, wish(ino, Write)).await;
+        two.call(create(ROOT, "b")).await.unwrap();
+        waits.wait().await.unwrap();
+        assert!(!world.chunks.fenced.lock().is_empty());
+    });
+}

@@ -1,0 +1,195 @@
+//! What a member does.
+
+use crate::state::{MAX_MEMBERS, Member, Message, Operation, Record, Safeguards, State};
+
+impl Member {
+    pub(crate) fn new(view: Record) -> Member {
+        Member {
+            alive: true,
+            registered: true,
+            lease: true,
+            view,
+            value: 0,
+            on_disk: 0,
+            noted: false,
+            open: false,
+            ready: true,
+            operation: None,
+            intact: true,
+            lost_power: false,
+        }
+    }
+
+    /// The process is gone, with everything that only it knew.
+    pub(crate) fn die(&mut self) {
+        self.alive = false;
+        self.registered = false;
+        self.lease = false;
+        self.open = false;
+        self.ready = false;
+        self.operation = None;
+        self.intact = false;
+    }
+
+    pub(crate) fn lose_power(&mut self) {
+        self.die();
+        self.lost_power = true;
+        self.value = self.on_disk;
+    }
+
+    fn note(&mut self, safeguards: &Safeguards) {
+        self.noted |= safeguards.intent_notes;
+    }
+}
+
+impl State {
+    /// A member learns the record as it is now.
+    pub(crate) fn learn(&mut self, me: usize, record: Record, safeguards: &Safeguards, size: usize) {
+        let member = &mut self.members[me];
+        if member.view == record {
+            return;
+        }
+        let was_primary = member.view.primary == me;
+        member.view = record;
+        if record.primary != me {
+            member.operation = None;
+            member.ready = false;
+            return;
+        }
+        if !was_primary || !member.ready {
+            // What an earlier primary has begun may be on some members only. The notes say where.
+            member.ready = !(safeguards.reconciliation && member.noted);
+        }
+        let (operation, value, is_ready) = (member.operation, member.value, member.ready);
+        match operation {
+            // To all members of the new version, once more.
+            Some(operation) => self.begin(me, operation.value, operation.is_write, safeguards, size),
+            None if !is_ready => self.begin(me, value, false, safeguards, size),
+            None => {}
+        }
+    }
+
+    /// The primary begins to bring a value to all who get writes.
+    pub(crate) fn begin(
+        &mut self,
+        me: usize,
+        value: u8,
+        is_write: bool,
+        safeguards: &Safeguards,
+        size: usize,
+    ) {
+        let member = &mut self.members[me];
+        member.note(safeguards);
+        member.open = true;
+        member.operation =
+            Some(Operation { value, is_write, applied: member.value == value, has: [false; MAX_MEMBERS] });
+        let (view, version) = (member.view, member.view.version);
+        for to in (0..size).filter(|&to| to != me && view.gets_writes(to)) {
+            self.send(Message::Replicate { to, version, value });
+        }
+    }
+
+    pub(crate) fn send(&mut self, message: Message) {
+        if self.members[message.to()].alive {
+            self.messages.insert(message);
+        }
+    }
+
+    /// Leaves out what makes no difference any more, so that there are fewer states.
+    pub(crate) fn normalized(mut self, safeguards: &Safeguards) -> State {
+        if self.faults.power_cuts == 0 && !self.members.iter().any(|member| member.lost_power) {
+            self.members.iter_mut().for_each(|member| member.on_disk = member.value);
+            self.synced = self.acknowledged;
+        }
+        if safeguards.versions {
+            let members = &self.members;
+            self.messages.retain(|message| {
+                let member = &members[message.to()];
+                let is_late = message.version() < member.view.version;
+                let is_moot = match *message {
+                    Message::Committed { version, value, .. } => {
+                        version == member.view.version && (member.value != value || !member.open)
+                    }
+                    _ => false,
+                };
+                !(is_late || is_moot)
+            });
+        }
+        self
+    }
+
+    /// A member takes a message; `None` when it leaves it waiting.
+    pub(crate) fn receive(&self, message: Message, safeguards: &Safeguards, size: usize) -> Option<State> {
+        let mut next = self.clone();
+        next.messages.remove(&message);
+        let me = message.to();
+        let member = self.members[me];
+        let (version, mine) = (message.version(), member.view.version);
+        if safeguards.versions && version != mine {
+            // Of a later version it learns from management first.
+            return (version < mine).then_some(next);
+        }
+        match message {
+            Message::Write { value, .. } => {
+                if member.view.primary != me || !member.lease {
+                    return Some(next);
+                }
+                if !member.ready || member.operation.is_some() {
+                    return None;
+                }
+                // An old copy of a write is known by its number.
+                if value >= member.value {
+                    next.begin(me, value, true, safeguards, size);
+                }
+            }
+            Message::Replicate { value, .. } => {
+                if !member.view.gets_writes(me) || member.view.primary == me {
+                    return Some(next);
+                }
+                let from = member.view.primary;
+                let member = &mut next.members[me];
+                member.note(safeguards);
+                member.value = member.value.max(value);
+                member.open = true;
+                next.send(Message::Has { from: me, to: from, version, value });
+            }
+            Message::Has { from, value, .. } => {
+                if let Some(operation) = &mut next.members[me].operation
+                    && operation.value == value
+                {
+                    operation.has[from] = true;
+                }
+            }
+            Message::Committed { value, .. } => {
+                let member = &mut next.members[me];
+                if member.value == value {
+                    member.open = false;
+                }
+            }
+        }
+        Some(next)
+    }
+
+    /// The primary ends what it does when all have it.
+    pub(crate) fn finish(&self, me: usize, size: usize) -> Option<State> {
+        let member = self.members[me];
+        let operation = member.operation?;
+        let (view, version, value) = (member.view, member.view.version, operation.value);
+        let mut others = (0..size).filter(|&other| other != me && view.gets_writes(other));
+        if !operation.applied || !member.lease || !others.all(|other| operation.has[other]) {
+            return None;
+        }
+        let mut next = self.clone();
+        let member = &mut next.members[me];
+        (member.operation, member.open, member.ready) = (None, false, true);
+        for to in (0..size).filter(|&to| to != me && view.gets_writes(to)) {
+            next.send(Message::Committed { to, version, value });
+        }
+        if operation.is_write {
+            // A client that doesn't hear it sends the write again, which changes nothing.
+            next.acknowledged = next.acknowledged.max(value);
+            next.floor = next.floor.max(value);
+        }
+        Some(next)
+    }
+}

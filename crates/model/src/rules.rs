@@ -1,0 +1,362 @@
+//! What may happen next, and what must hold whatever happens.
+
+use crate::state::{Consistency, Faults, MAX_MEMBERS, Member, Message, Record, Safeguards, State};
+use stateright::{Model, Property};
+use std::collections::BTreeSet;
+
+/// A group, and what may happen to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Protocol {
+    /// Members, 2 or 3.
+    pub size: usize,
+    /// Values that the client writes.
+    pub writes: u8,
+    /// What may go wrong in all.
+    pub faults: Faults,
+    /// What keeps it safe.
+    pub safeguards: Safeguards,
+}
+
+/// A step. Numbers are members.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Action {
+    /// The client sends its write, for the first time or again, to the primary of a version.
+    SendWrite,
+    Deliver(Message),
+    /// The primary's own part of its operation.
+    Apply(usize),
+    Finish(usize),
+    Read(usize),
+    /// Everything acknowledged is on disk on all members, and the client is told.
+    Sync,
+    /// A member writes back what it has.
+    WriteBack(usize),
+    /// A member forgets that a region may differ.
+    ClearNote(usize),
+    /// The member hears management's record, and may serve.
+    Renew(usize),
+    /// Management takes a member out of sync.
+    TakeOut(usize),
+    Register(usize),
+    StartResync(usize),
+    EndResync(usize),
+    Start(usize),
+    Kill(usize),
+    CutPower(usize),
+    EndLease(usize),
+}
+
+impl Protocol {
+    fn with_record(&self, state: &State, change: impl FnOnce(&mut Record)) -> State {
+        let mut next = state.clone();
+        change(&mut next.record);
+        next.record.version += 1;
+        if !next.record.is_good(next.record.primary) {
+            let good = (0..self.size).find(|&member| next.record.is_good(member));
+            next.record.primary = good.expect("the last good member stays good");
+        }
+        next
+    }
+
+    fn is_last_good(&self, state: &State, me: usize) -> bool {
+        !(0..self.size).any(|other| other != me && state.record.is_good(other))
+    }
+
+    /// Whether a member reads and writes under the record as it is now.
+    fn is_current(state: &State, me: usize) -> bool {
+        let member = &state.members[me];
+        member.alive && member.lease && member.view == state.record
+    }
+
+    fn read(&self, state: &State, me: usize) -> Option<State> {
+        let member = &state.members[me];
+        let is_primary = member.view.primary == me;
+        let is_quiet = match is_primary {
+            true => member.ready && member.operation.is_none(),
+            false => !(member.open && self.safeguards.open_writes),
+        };
+        if !(member.alive && member.lease && member.view.is_good(me) && is_quiet) {
+            return None;
+        }
+        let mut next = state.clone();
+        next.misread |= member.value < state.floor || member.value > state.begun;
+        next.floor = state.floor.max(member.value);
+        Some(next)
+    }
+
+    /// Takes out of sync who may have missed something; nobody is told but, where it lives, the member itself.
+    fn take_out(&self, state: &State, me: usize) -> Option<State> {
+        let member = &state.members[me];
+        // Somebody in sync has to be heard of: of those that all are silent, nobody can tell which one has less.
+        let is_heard = |other: usize| state.record.is_good(other) && state.members[other].lease;
+        let mut others = (0..self.size).filter(|&other| other != me);
+        if state.record.states[me] == Consistency::NeedsResync || !others.any(is_heard) {
+            return None;
+        }
+        let is_reached = member.alive && member.lease;
+        if is_reached && state.faults.cuts == 0 {
+            return None;
+        }
+        let mut next = self.with_record(state, |record| record.states[me] = Consistency::NeedsResync);
+        if is_reached {
+            next.faults.cuts -= 1;
+            if self.safeguards.leases {
+                // It is asked first, and says that it knows.
+                let record = next.record;
+                next.learn(me, record, &self.safeguards, self.size);
+            }
+        }
+        Some(next)
+    }
+
+    fn register(&self, state: &State, me: usize) -> State {
+        let missed = state.record.is_good(me) && !self.is_last_good(state, me)
+            || state.record.states[me] == Consistency::Resyncing;
+        // A version of its own even if nothing else changes: what was sent to its earlier run counts no more.
+        let mut next = self.with_record(state, |record| {
+            if missed {
+                record.states[me] = Consistency::NeedsResync;
+            }
+        });
+        let record = next.record;
+        let member = &mut next.members[me];
+        (member.registered, member.lease) = (true, true);
+        // Nothing that it knew of the group counts.
+        member.view = Record { version: 0, primary: MAX_MEMBERS, ..record };
+        next.learn(me, record, &self.safeguards, self.size);
+        next
+    }
+
+    fn end_resync(&self, state: &State, me: usize) -> Option<State> {
+        let primary = state.record.primary;
+        let source = &state.members[primary];
+        let is_settled = source.ready && source.operation.is_none() && Protocol::is_current(state, primary);
+        if state.record.states[me] != Consistency::Resyncing
+            || !is_settled
+            || !Protocol::is_current(state, me)
+        {
+            return None;
+        }
+        let mut next = state.clone();
+        if source.noted || state.members[me].noted {
+            // The region is copied while no write is under way there.
+            let (value, target) = (source.value, &mut next.members[me]);
+            (target.value, target.noted, target.open) = (value, self.safeguards.intent_notes, false);
+        }
+        let mut next = self.with_record(&next, |record| record.states[me] = Consistency::Good);
+        (next.members[me].intact, next.members[me].lost_power) = (true, false);
+        Some(next)
+    }
+
+    fn crash(&self, state: &State, me: usize, power: bool) -> Option<State> {
+        let faults = &state.faults;
+        let left = if power { faults.power_cuts } else { faults.kills };
+        if left == 0 || !state.members[me].alive {
+            return None;
+        }
+        let mut next = state.clone();
+        next.messages.retain(|message| message.to() != me);
+        if power {
+            next.faults.power_cuts -= 1;
+            next.members[me].lose_power();
+        } else {
+            next.faults.kills -= 1;
+            next.members[me].die();
+        }
+        // What wasn't synced may be gone when all have crashed, and one of them by power.
+        let mut good = (0..self.size).filter(|&member| state.record.is_good(member));
+        if good.clone().any(|member| next.members[member].lost_power)
+            && good.all(|member| !next.members[member].intact)
+        {
+            next.floor = next.floor.min(next.synced);
+            next.acknowledged = next.acknowledged.min(next.synced);
+        }
+        Some(next)
+    }
+
+    fn sync(&self, state: &State) -> Option<State> {
+        let primary = state.record.primary;
+        let is_settled = |member: &Member| {
+            member.ready && member.operation.is_none() && member.value == state.acknowledged
+        };
+        let is_on_disk = |me: usize| {
+            let member = &state.members[me];
+            Protocol::is_current(state, me) && member.on_disk == member.value
+        };
+        let mut good = (0..self.size).filter(|&me| state.record.is_good(me));
+        let ends =
+            state.synced < state.acknowledged && is_settled(&state.members[primary]) && good.all(is_on_disk);
+        ends.then(|| State { synced: state.acknowledged, ..state.clone() })
+    }
+
+    fn clear_note(&self, state: &State, me: usize) -> Option<State> {
+        let member = &state.members[me];
+        let all_good = (0..self.size).all(|other| member.view.is_good(other));
+        let is_safe = !member.open && member.operation.is_none() && member.value == member.on_disk;
+        if !(member.alive && member.lease && member.noted && all_good && is_safe) {
+            return None;
+        }
+        let mut next = state.clone();
+        next.members[me].noted = false;
+        Some(next)
+    }
+
+    fn step(&self, state: &State, action: Action) -> Option<State> {
+        match action {
+            Action::SendWrite => {
+                let is_waiting = state.begun > state.acknowledged;
+                if !is_waiting && state.begun == self.writes {
+                    return None;
+                }
+                let mut next = state.clone();
+                next.begun = if is_waiting { state.begun } else { state.begun + 1 };
+                let Record { version, primary: to, .. } = state.record;
+                next.send(Message::Write { to, version, value: next.begun });
+                (next != *state).then_some(next)
+            }
+            Action::Deliver(message) => state.receive(message, &self.safeguards, self.size),
+            Action::Finish(me) => state.finish(me, self.size),
+            Action::Read(me) => self.read(state, me).filter(|next| next != state),
+            Action::Sync => self.sync(state),
+            Action::ClearNote(me) => self.clear_note(state, me),
+            Action::TakeOut(me) => self.take_out(state, me),
+            Action::Register(me) => {
+                let member = &state.members[me];
+                (member.alive && !member.registered).then(|| self.register(state, me))
+            }
+            Action::StartResync(me) => {
+                let is_ready = state.members[me].registered && state.members[me].lease;
+                let needs = state.record.states[me] == Consistency::NeedsResync;
+                (needs && is_ready)
+                    .then(|| self.with_record(state, |record| record.states[me] = Consistency::Resyncing))
+            }
+            Action::EndResync(me) => self.end_resync(state, me),
+            Action::Kill(me) => self.crash(state, me, false),
+            Action::CutPower(me) => self.crash(state, me, true),
+            _ => self.of_member(state, action),
+        }
+    }
+
+    fn of_member(&self, state: &State, action: Action) -> Option<State> {
+        let mut next = state.clone();
+        match action {
+            Action::Apply(me) => {
+                let member = &mut next.members[me];
+                let operation = member.operation.as_mut().filter(|operation| !operation.applied)?;
+                operation.applied = true;
+                member.value = member.value.max(operation.value);
+            }
+            Action::WriteBack(me) => {
+                let member = &mut next.members[me];
+                if !member.alive || member.on_disk == member.value {
+                    return None;
+                }
+                member.on_disk = member.value;
+            }
+            Action::Renew(me) => {
+                let member = &mut next.members[me];
+                if !member.registered || (member.lease && member.view == state.record) {
+                    return None;
+                }
+                member.lease = true;
+                next.learn(me, state.record, &self.safeguards, self.size);
+            }
+            Action::Start(me) => {
+                let member = &mut next.members[me];
+                if member.alive {
+                    return None;
+                }
+                member.alive = true;
+            }
+            Action::EndLease(me) => {
+                let member = &mut next.members[me];
+                if !member.lease || state.faults.cuts == 0 {
+                    return None;
+                }
+                member.lease = false;
+                next.faults.cuts -= 1;
+            }
+            _ => return None,
+        }
+        Some(next)
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let record = Record { version: 1, primary: 0, states: [Consistency::Good; MAX_MEMBERS] };
+        vec![State {
+            record,
+            members: [Member::new(record); MAX_MEMBERS],
+            messages: BTreeSet::new(),
+            begun: 0,
+            acknowledged: 0,
+            synced: 0,
+            floor: 0,
+            misread: false,
+            faults: self.faults,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        actions.extend([Action::SendWrite, Action::Sync]);
+        actions.extend(state.messages.iter().map(|message| Action::Deliver(*message)));
+        for me in 0..self.size {
+            actions.extend([
+                Action::Apply(me),
+                Action::Finish(me),
+                Action::Read(me),
+                Action::WriteBack(me),
+                Action::ClearNote(me),
+                Action::Renew(me),
+                Action::TakeOut(me),
+                Action::Register(me),
+                Action::StartResync(me),
+                Action::EndResync(me),
+                Action::Start(me),
+                Action::Kill(me),
+                Action::CutPower(me),
+                Action::EndLease(me),
+            ]);
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        self.step(state, action).map(|next| next.normalized(&self.safeguards))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("nobody reads less than he may", |_, state: &State| !state.misread),
+            Property::always(
+                "copies agree when nothing is under way",
+                |protocol: &Protocol, state: &State| {
+                    let is_quiet = state.messages.is_empty()
+                        && (0..protocol.size).all(|me| {
+                            let member = &state.members[me];
+                            state.record.is_good(me)
+                                && Protocol::is_current(state, me)
+                                && member.operation.is_none()
+                                && !member.open
+                                && (member.ready || state.record.primary != me)
+                        });
+                    !is_quiet
+                        || (1..protocol.size).all(|me| state.members[me].value == state.members[0].value)
+                },
+            ),
+            Property::sometimes(
+                "everything is written and all are good after all faults",
+                |protocol: &Protocol, state: &State| {
+                    let Faults { kills, power_cuts, cuts } = state.faults;
+                    state.acknowledged == protocol.writes
+                        && kills + power_cuts + cuts == 0
+                        && (0..protocol.size).all(|me| state.record.is_good(me) && state.members[me].alive)
+                },
+            ),
+        ]
+    }
+}

@@ -1,0 +1,52 @@
+//! Every state that a small group can get into.
+
+use model::{Faults, Protocol, Safeguards};
+use stateright::{Checker, HasDiscoveries, Model};
+
+const NONE: Faults = Faults { kills: 0, power_cuts: 0, cuts: 0 };
+
+fn check(size: usize, writes: u8, faults: Faults) {
+    let protocol = Protocol { size, writes, faults, safeguards: Safeguards::ALL };
+    let checker = protocol.checker().spawn_bfs().join();
+    println!("{size} members, {writes} writes, {faults:?}: {} states", checker.unique_state_count());
+    checker.assert_properties();
+}
+
+/// Without one of its safeguards the protocol goes wrong, and the checker finds how.
+fn check_fails(size: usize, faults: Faults, safeguards: Safeguards) {
+    let protocol = Protocol { size, writes: 2, faults, safeguards };
+    let checker = protocol.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let found: Vec<&str> = checker.discoveries().into_keys().collect();
+    let is_violation = |name: &&str| {
+        ["nobody reads less than he may", "copies agree when nothing is under way"].contains(name)
+    };
+    println!("{size} members, {faults:?}, {safeguards:?}: {found:?}");
+    assert!(found.iter().any(is_violation), "not needed: {safeguards:?}");
+}
+
+#[test]
+fn two_members() {
+    check(2, 2, NONE);
+    check(2, 2, Faults { kills: 2, ..NONE });
+    check(2, 1, Faults { power_cuts: 2, ..NONE });
+    check(2, 2, Faults { cuts: 2, ..NONE });
+    check(2, 1, Faults { kills: 1, power_cuts: 1, ..NONE });
+    check(2, 2, Faults { kills: 1, cuts: 1, ..NONE });
+}
+
+#[test]
+fn three_members() {
+    check(3, 1, Faults { kills: 1, ..NONE });
+    check(3, 1, Faults { power_cuts: 1, ..NONE });
+    check(3, 1, Faults { cuts: 1, ..NONE });
+}
+
+#[test]
+fn every_safeguard_is_needed() {
+    let all = Safeguards::ALL;
+    check_fails(2, Faults { kills: 2, ..NONE }, Safeguards { intent_notes: false, ..all });
+    check_fails(2, Faults { cuts: 2, ..NONE }, Safeguards { leases: false, ..all });
+    check_fails(3, NONE, Safeguards { open_writes: false, ..all });
+    check_fails(3, Faults { kills: 1, ..NONE }, Safeguards { reconciliation: false, ..all });
+    check_fails(2, Faults { power_cuts: 1, cuts: 1, ..NONE }, Safeguards { versions: false, ..all });
+}

@@ -1,0 +1,312 @@
+//! Lease epochs: what was sent under a lease that is over is not done any more.
+//!
+//! A request can be held up on its way, by the network or by a service that stands still, until the lease under which it was sent is somebody
+//! else's. So requests for a chunk file carry the epoch of the lease ([`wire::FileInfo::epoch`]). A target keeps the highest that it has seen of each
+//! chunk file and refuses lower ones. A request with a higher one begins when the changes of lower ones that still run have ended, so that what
+//! comes late takes place before the first request of an epoch, or not at all.
+//!
+//! What is remembered is bounded: of chunk files that nobody has used for a long time all that is left is a *floor* for each partition, the highest
+//! epoch that was forgotten. A request at or below it, for a chunk file that isn't remembered, is refused like an outdated one; who still has the
+//! lease gets a new epoch from the metadata service, which is above the floor.
+//!
+//! A start forgets all of it, and what was on its way to the process before can't reach this one.
+
+use parking_lot::Mutex;
+use rt::sync::Event;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+use types::{Errno, Error, InodeId, PartitionId, Result};
+
+/// Parts of the table with a lock each, so that cores seldom meet.
+const SHARDS: usize = 64;
+
+/// Chunk files of a part that were used lately; as many of those before them are remembered, too: a quarter of a million of a target, some 10 MiB.
+const YOUNG_PER_SHARD: usize = 2048;
+
+/// How often who waits for older changes looks again; as a rule it is woken.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The epochs of one target.
+pub(crate) struct Epochs {
+    shards: Vec<Mutex<Shard>>,
+    /// Set and taken back when the last older change of a chunk file has ended.
+    ended: Event,
+}
+
+impl Default for Epochs {
+    fn default() -> Epochs {
+        Epochs { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), ended: Event::new() }
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    young: HashMap<InodeId, Seen>,
+    /// Those that were young before these.
+    old: HashMap<InodeId, Seen>,
+    /// The highest epoch that was forgotten.
+    floors: BTreeMap<PartitionId, u64>,
+}
+
+/// What is known of a chunk file.
+#[derive(Clone, Copy)]
+struct Seen {
+    epoch: u64,
+    /// Changes of this epoch that run, and of those before it.
+    running: u32,
+    older: u32,
+}
+
+/// A request that was let in; it counts as running until this is dropped.
+pub(crate) struct Entered<'a> {
+    epochs: &'a Epochs,
+    name: InodeId,
+    epoch: u64,
+    is_change: bool,
+}
+
+/// What becomes of a request.
+enum Admission {
+    Now,
+    /// When older changes have ended.
+    Later,
+    Refused,
+}
+
+impl Epochs {
+    /// Begins a request for a chunk file, as soon as no change of a lower epoch runs.
+    ///
+    /// # Errors
+    /// `EKEYREVOKED` for one of an epoch that is over.
+    pub(crate) async fn enter(&self, name: InodeId, epoch: u64, is_change: bool) -> Result<Entered<'_>> {
+        if epoch > 0 {
+            while !self.begin(name, epoch, is_change)? {
+                self.older_ended(name).await;
+            }
+        }
+        Ok(Entered { epochs: self, name, epoch, is_change })
+    }
+
+    /// True when it has begun, false when it has to wait.
+    fn begin(&self, name: InodeId, epoch: u64, is_change: bool) -> Result<bool> {
+        match self.shard(name).lock().admit(name, epoch, is_change) {
+            Admission::Now => Ok(true),
+            Admission::Later => Ok(false),
+            Admission::Refused => Err(revoked(name)),
+        }
+    }
+
+    /// Waits until it is worthwhile to look again.
+    #[cold]
+    async fn older_ended(&self, name: InodeId) {
+        let ended = {
+            // Under the lock under which changes end.
+            let mut shard = self.shard(name).lock();
+            if shard.find(name).is_none_or(|seen| seen.older == 0) {
+                return;
+            }
+            self.ended.clear();
+            self.ended.wait()
+        };
+        // Another waiter may have taken the event back.
+        rt::timeout(LOOK_INTERVAL, ended).await;
+    }
+
+    fn shard(&self, name: InodeId) -> &Mutex<Shard> {
+        &self.shards[name.0 as usize % SHARDS]
+    }
+}
+
+impl Shard {
+    fn admit(&mut self, name: InodeId, epoch: u64, is_change: bool) -> Admission {
+        let Some(seen) = self.find(name) else {
+            if self.floors.get(&partition(name)).is_some_and(|floor| epoch <= *floor) {
+                return Admission::Refused;
+            }
+            self.remember(name, Seen { epoch, running: u32::from(is_change), older: 0 });
+            return Admission::Now;
+        };
+        if epoch < seen.epoch {
+            return Admission::Refused;
+        }
+        if epoch > seen.epoch {
+            *seen = Seen { epoch, running: 0, older: seen.older + seen.running };
+        }
+        if seen.older > 0 {
+            return Admission::Later;
+        }
+        seen.running += u32::from(is_change);
+        Admission::Now
+    }
+
+    /// Finds what is known of a chunk file. What is used doesn't grow old.
+    fn find(&mut self, name: InodeId) -> Option<&mut Seen> {
+        if !self.young.contains_key(&name) {
+            let seen = self.old.remove(&name)?;
+            self.remember(name, seen);
+        }
+        self.young.get_mut(&name)
+    }
+
+    fn remember(&mut self, name: InodeId, seen: Seen) {
+        if self.young.len() >= YOUNG_PER_SHARD {
+            self.grow_old();
+        }
+        self.young.insert(name, seen);
+    }
+
+    /// The old ones are forgotten, but for what runs, and the young ones are old.
+    fn grow_old(&mut self) {
+        let forgotten = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
+        for (name, seen) in forgotten {
+            if seen.running + seen.older > 0 {
+                self.young.insert(name, seen);
+            } else {
+                let floor = self.floors.entry(partition(name)).or_default();
+                *floor = seen.epoch.max(*floor);
+            }
+        }
+    }
+}
+
+impl Entered<'_> {
+    /// To be called when a request that changes nothing has been carried out: what it found may have been somebody else's by then.
+    ///
+    /// # Errors
+    /// `EKEYREVOKED` when its epoch is over.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.epoch == 0 || self.is_change {
+            return Ok(());
+        }
+        let mut shard = self.epochs.shard(self.name).lock();
+        let is_over = match shard.find(self.name) {
+            Some(seen) => seen.epoch > self.epoch,
+            None => shard.floors.get(&partition(self.name)).is_some_and(|floor| *floor > self.epoch),
+        };
+        if is_over { Err(revoked(self.name)) } else { Ok(()) }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if self.epoch == 0 || !self.is_change {
+            return;
+        }
+        let mut shard = self.epochs.shard(self.name).lock();
+        // What runs isn't forgotten.
+        let Some(seen) = shard.find(self.name) else { return };
+        if seen.epoch == self.epoch {
+            seen.running -= 1;
+        } else {
+            seen.older -= 1;
+            if seen.older == 0 {
+                self.epochs.ended.set();
+            }
+        }
+    }
+}
+
+fn partition(name: InodeId) -> PartitionId {
+    name.of_chunk_file().partition()
+}
+
+fn revoked(name: InodeId) -> Error {
+    let message = format!("the lease under which chunk file {:016x} was asked for has passed on", name.0);
+    Error::new(Errno::EKEYREVOKED, message).hint("repeat the operation")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    const NAME: InodeId = InodeId(5);
+
+    fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    fn now<T>(future: impl Future<Output = T>) -> T {
+        poll(pin!(future)).expect("nothing is in the way")
+    }
+
+    fn is_revoked<T>(result: Result<T>) -> bool {
+        result.is_err_and(|error| error.errno == Errno::EKEYREVOKED)
+    }
+
+    #[test]
+    fn what_comes_late_is_refused_and_what_has_no_epoch_is_not() {
+        let epochs = Epochs::default();
+        drop(now(epochs.enter(NAME, 7, true)).unwrap());
+        drop(now(epochs.enter(NAME, 7, true)).unwrap());
+        // Whoever only reads has the later one, too.
+        drop(now(epochs.enter(NAME, 8, false)).unwrap());
+        assert!(
+            is_revoked(now(epochs.enter(NAME, 7, true))) && is_revoked(now(epochs.enter(NAME, 7, false)))
+        );
+        assert!(now(epochs.enter(NAME, 0, true)).is_ok(), "an older client sends none");
+        assert!(now(epochs.enter(InodeId(6), 7, true)).is_ok(), "another chunk file");
+    }
+
+    #[test]
+    fn what_was_begun_before_ends_first() {
+        rt::block_on(async {
+            let epochs = Epochs::default();
+            let older =
+                [now(epochs.enter(NAME, 1, true)).unwrap(), now(epochs.enter(NAME, 1, true)).unwrap()];
+            let mut newer = pin!(epochs.enter(NAME, 2, false));
+            assert!(poll(newer.as_mut()).is_none());
+            assert!(is_revoked(now(epochs.enter(NAME, 1, true))), "but no more of them");
+            let [first, second] = older;
+            drop(first);
+            assert!(poll(newer.as_mut()).is_none());
+            let mut newest = pin!(epochs.enter(NAME, 3, true));
+            assert!(poll(newest.as_mut()).is_none());
+            drop(second);
+            assert!(is_revoked(newer.await), "it was overtaken while it waited");
+            let newest = newest.await.unwrap();
+            assert!(poll(pin!(epochs.enter(NAME, 4, false))).is_none(), "its own changes count");
+            drop(newest);
+            assert!(now(epochs.enter(NAME, 4, true)).is_ok());
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_read_that_was_overtaken_fails() {
+        let epochs = Epochs::default();
+        let read = now(epochs.enter(NAME, 1, false)).unwrap();
+        assert!(read.check().is_ok());
+        // Reads are not waited for.
+        let change = now(epochs.enter(NAME, 2, true)).unwrap();
+        assert!(is_revoked(read.check()) && change.check().is_ok());
+    }
+
+    #[test]
+    fn what_is_forgotten_leaves_a_floor_and_what_is_used_or_runs_is_kept() {
+        let epochs = Epochs::default();
+        let of_shard = |n: u64| InodeId(NAME.0 + n * SHARDS as u64);
+        let running = now(epochs.enter(of_shard(1), 11, true)).unwrap();
+        drop(now(epochs.enter(of_shard(2), 12, true)).unwrap());
+        drop(now(epochs.enter(of_shard(3), 13, true)).unwrap());
+        let elsewhere = InodeId(of_shard(4).0 | 1 << 40);
+        assert_ne!(elsewhere.partition(), NAME.partition());
+        for n in 10..10 + 3 * YOUNG_PER_SHARD as u64 {
+            drop(now(epochs.enter(of_shard(n), 20 + n, true)).unwrap());
+            drop(now(epochs.enter(of_shard(3), 13, true)).unwrap());
+        }
+        assert!(is_revoked(now(epochs.enter(of_shard(2), 12, true))), "it was forgotten");
+        assert!(is_revoked(now(epochs.enter(of_shard(5), 20, true))), "it might have been");
+        assert!(now(epochs.enter(of_shard(2), 1 << 20, true)).is_ok());
+        assert!(now(epochs.enter(of_shard(1), 11, true)).is_ok(), "it runs");
+        assert!(now(epochs.enter(elsewhere, 1, true)).is_ok(), "another partition counts for itself");
+        drop(running);
+        let shard = epochs.shard(NAME).lock();
+        assert!(shard.young.len() <= YOUNG_PER_SHARD && shard.old.len() <= YOUNG_PER_SHARD);
+    }
+}

@@ -1,0 +1,127 @@
+//! Requests of leases that are over.
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
+use chunkstore::{Identity, Options, Store};
+use net::{Channel, Handler};
+use rt::IoBuf;
+use std::path::Path;
+use std::sync::Arc;
+use storage::StorageService;
+use types::{ByteRange, Errno, InodeId, Result, SessionId, TargetId};
+use wire::{Allocate, Number, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
+
+const TARGET: TargetId = TargetId(1);
+const INO: InodeId = InodeId(9);
+const WRITE: StorageOp = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
+const READ: StorageOp = StorageOp::Read { offset: 0, path: Way::Cached };
+
+async fn serve(dir: &Path) -> Arc<StorageService> {
+    let identity = Identity { cluster: "test".to_string(), target: TARGET };
+    Store::format_with_log(dir, &identity, 0).await.unwrap();
+    let store = Store::open(dir, &identity, Options::default()).await.unwrap().0;
+    Arc::new(StorageService::new([store]))
+}
+
+fn with_service<F: Future<Output = ()>>(test: impl FnOnce(Arc<StorageService>) -> F + 'static) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    rt::block_on(async move { test(serve(&path).await).await }).unwrap();
+}
+
+async fn ask(
+    service: &Arc<StorageService>,
+    request: StorageRequest,
+    payload: Option<IoBuf>,
+) -> Result<StorageReply> {
+    let service: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
+    Channel::in_process(service).call(request, payload).await
+}
+
+async fn under(service: &Arc<StorageService>, epoch: u64, op: StorageOp) -> Result<StorageReply> {
+    let payload = matches!(op, READ | WRITE).then(|| IoBuf::from_slice(&[epoch as u8; 4096]));
+    let request = StorageRequest { epoch, ..StorageRequest::new(SessionId(5), TARGET, INO, op) };
+    ask(service, request, payload).await
+}
+
+async fn first_byte(service: &Arc<StorageService>) -> u8 {
+    let buf = IoBuf::alloc(4096);
+    let request = StorageRequest::new(SessionId(0), TARGET, INO, READ);
+    ask(service, request, Some(buf.clone())).await.unwrap();
+    buf.as_slice()[0]
+}
+
+fn is_revoked(answer: Result<StorageReply>) -> bool {
+    answer.is_err_and(|error| error.errno == Errno::EKEYREVOKED)
+}
+
+#[test]
+fn every_kind_of_late_request_is_refused_and_changes_nothing() {
+    with_service(|service| async move {
+        let late = [
+            WRITE,
+            READ,
+            StorageOp::Truncate { len: 0 },
+            StorageOp::Allocate { range: ByteRange::new(0, 4096), how: Allocate::Punch },
+            StorageOp::Delete,
+            StorageOp::Stat,
+            StorageOp::Seek { from: 0, what: Seek::Data },
+        ];
+        under(&service, 7, WRITE).await.unwrap();
+        for op in late.clone() {
+            assert!(under(&service, 7, op.clone()).await.is_ok(), "{op:?}");
+        }
+        under(&service, 8, WRITE).await.unwrap();
+        for op in late {
+            assert!(is_revoked(under(&service, 7, op.clone()).await), "{op:?}");
+            assert_eq!(first_byte(&service).await, 8, "{op:?}");
+        }
+    });
+}
+
+/// Whoever reads, or asks for the length, has begun another epoch just as well.
+#[test]
+fn what_was_read_is_not_changed_by_what_comes_late() {
+    for op in [READ, StorageOp::Stat, StorageOp::Seek { from: 0, what: Seek::Hole }] {
+        with_service(move |service| async move {
+            under(&service, 1, WRITE).await.unwrap();
+            under(&service, 2, op).await.unwrap();
+            assert!(is_revoked(under(&service, 1, WRITE).await));
+            assert_eq!(first_byte(&service).await, 1);
+        });
+    }
+}
+
+/// The chunk file was somebody's who is gone, and is deleted: nothing makes it again.
+#[test]
+fn a_late_write_does_not_bring_a_deleted_chunk_file_back() {
+    with_service(|service| async move {
+        under(&service, 1, WRITE).await.unwrap();
+        under(&service, 2, StorageOp::Delete).await.unwrap();
+        assert!(is_revoked(under(&service, 1, WRITE).await));
+        let Ok(StorageReply::Stat { blocks: 0, len: 0, .. }) = under(&service, 2, StorageOp::Stat).await
+        else {
+            panic!("there is no chunk file")
+        };
+    });
+}
+
+#[test]
+fn a_numbered_write_that_was_done_is_answered_so_in_any_epoch() {
+    with_service(|service| async move {
+        let write = async |epoch, sequence, byte| {
+            let number = Some(Number { lane: 0, sequence });
+            let request =
+                StorageRequest { epoch, number, ..StorageRequest::new(SessionId(5), TARGET, INO, WRITE) };
+            ask(&service, request, Some(IoBuf::from_slice(&[byte; 4096]))).await
+        };
+        write(1, 1, 1).await.unwrap();
+        under(&service, 2, WRITE).await.unwrap();
+        // Its answer was lost; it is sent as it was, and in the epoch of now.
+        assert_eq!(write(1, 1, 1).await, Ok(StorageReply::Unit));
+        assert_eq!(write(3, 1, 1).await, Ok(StorageReply::Unit));
+        assert_eq!(first_byte(&service).await, 2);
+        assert!(is_revoked(write(1, 2, 9).await), "one that wasn't done isn't done any more");
+        assert_eq!(write(3, 2, 3).await, Ok(StorageReply::Unit), "until its sender has another epoch");
+        assert_eq!(first_byte(&service).await, 3);
+    });
+}

@@ -1,0 +1,70 @@
+//! `weft session show`: the session of a mount, and what became of those before.
+
+use super::net::of_mount;
+use crate::cli::SessionShowArgs;
+use crate::control::{MountSession, Request};
+use crate::output::show;
+use types::Result;
+
+/// Asks the mount at a path.
+pub fn run(args: &SessionShowArgs) -> Result<()> {
+    let info: MountSession = of_mount(&args.mountpoint, Request::Session)?;
+    show(args.json, &info, || screen_of(&info))
+}
+
+/// The answer as sentences.
+pub fn screen_of(info: &MountSession) -> String {
+    let now_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    screen_at(info, now_s.map_or(0, |now| now.as_secs() as i64))
+}
+
+fn screen_at(info: &MountSession, now_s: i64) -> String {
+    let mut text = match &info.missing {
+        Some(why) => format!("no session: {why}\n"),
+        None => format!("session {}\n", info.session),
+    };
+    if let Some(last) = &info.replaced {
+        let times = match info.replacements {
+            1 => String::new(),
+            times => format!(" (the last of {times} that were ended)"),
+        };
+        text += &format!(
+            "it replaced session {}{times} {} s ago: {}\n{} files were open then; of all that were lost, {} are still to be closed\n",
+            last.session,
+            (now_s - last.at_s).max(0),
+            last.cause,
+            last.files,
+            info.files_of_before,
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::ReplacedInfo;
+
+    #[test]
+    fn what_became_of_sessions_is_told() {
+        let first =
+            MountSession { session: 7, missing: None, replacements: 0, replaced: None, files_of_before: 0 };
+        assert_eq!(screen_at(&first, 100), "session 7\n");
+        let replaced = ReplacedInfo { session: 7, at_s: 60, cause: "it was not heard of".into(), files: 3 };
+        let second = MountSession {
+            session: 9,
+            replacements: 1,
+            replaced: Some(replaced),
+            files_of_before: 2,
+            ..first.clone()
+        };
+        let text = screen_at(&second, 100);
+        for part in
+            ["session 9\n", "replaced session 7 40 s ago: it was not heard of", "3 files", "2 are still"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let missing = MountSession { missing: Some("refused".into()), ..second };
+        assert!(screen_at(&missing, 100).starts_with("no session: refused\n"));
+    }
+}
