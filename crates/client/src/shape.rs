@@ -62,11 +62,13 @@ impl Client {
             inode.content.lock().cut_pending = true;
             self.finish_cut(inode).await?;
             let (ino, blocks) = (inode.ino, self.allocated(inode.ino, &layout).await?);
+            // The cut is younger than the time that the service gave the change, and who looks at a file that is open for writing elsewhere
+            // takes the targets' times for those of writes that nobody has told of.
             self.report(MetaOp::EndWrite {
                 ino,
                 size,
                 blocks,
-                mtime: None,
+                mtime: Some(rt::now()),
                 done: false,
                 kill_suid_sgid: false,
             })
@@ -256,9 +258,8 @@ impl Client {
         }
         content.unreported = true;
         content.changes += 1;
-        if how != Allocate::Reserve {
-            content.mtime = Some(rt::now());
-        }
+        // Reserving, too: the targets' local file systems count it as a change of the chunks.
+        content.mtime = Some(rt::now());
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Sizes and times of a file that several clients use.
 
 use crate::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster};
-use types::{SetAttr, SetTime, Timestamp};
+use types::{ByteRange, SetAttr, SetTime, Timestamp};
 
 #[test]
 fn an_extension_is_seen_at_once_while_the_writer_has_the_file_open() {
@@ -56,5 +56,31 @@ fn a_time_that_one_sets_is_seen_by_the_other() {
         assert_eq!(two.getattr(file.ino()).await.unwrap().mtime, then);
         one.release(file.clone()).await;
         assert_eq!(two.getattr(file.ino()).await.unwrap().mtime, then);
+    });
+}
+
+#[test]
+fn the_times_of_a_change_of_shape_are_the_same_for_all_who_look() {
+    const KEEP_SIZE: u32 = 1;
+    const PUNCH_HOLE: u32 = 2;
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let file = one.make("f").await;
+        one.put(&file, 0, 4 * CHUNK, b'x').await;
+        for step in ["cut", "reserve", "punch", "cut to nothing"] {
+            let range = ByteRange::new(0, CHUNK as u64 / 2);
+            match step {
+                "cut" => one.set_size(file.ino(), CHUNK + 5).await,
+                "reserve" => one.fallocate(&file, 0, range).await.unwrap(),
+                "punch" => one.fallocate(&file, PUNCH_HOLE | KEEP_SIZE, range).await.unwrap(),
+                _ => one.set_size(file.ino(), 0).await,
+            }
+            let before = one.getattr(file.ino()).await.unwrap();
+            // The file is open for writing over there: who looks from here asks the targets, too, which have times of their own.
+            let seen = two.getattr(file.ino()).await.unwrap();
+            assert_eq!((seen.mtime, seen.ctime), (before.mtime, before.ctime), "{step}, by the other");
+            let after = one.getattr(file.ino()).await.unwrap();
+            assert_eq!((after.mtime, after.ctime), (before.mtime, before.ctime), "{step}, later");
+        }
     });
 }
