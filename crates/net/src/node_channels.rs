@@ -1,7 +1,7 @@
 //! Ways to the services of nodes, made when they are first needed.
 
 use crate::Channel;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 use types::{ClusterMap, Node, NodeId};
 
@@ -11,7 +11,8 @@ pub type Connect<Req, Rep> = Box<dyn Fn(&Node) -> Channel<Req, Rep> + Send + Syn
 /// A way for each node that was asked for; as many as the map has nodes. A node that moves to another address gets a new one.
 pub(crate) struct NodeChannels<Req, Rep> {
     connect: Connect<Req, Rep>,
-    ways: RwLock<HashMap<NodeId, Way<Req, Rep>>>,
+    /// In an order, so that a simulation lets go of them in the same one each time.
+    ways: RwLock<BTreeMap<NodeId, Way<Req, Rep>>>,
 }
 
 struct Way<Req, Rep> {

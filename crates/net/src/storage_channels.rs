@@ -3,7 +3,7 @@
 use crate::Channel;
 use crate::node_channels::{Connect, NodeChannels};
 use rt::IoBuf;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
 use types::{ClusterMap, Errno, Error, MapHandle, Result, TargetId, TargetState};
 use wire::{StorageReply, StorageRequest};
@@ -24,7 +24,8 @@ pub enum WhenOffline {
 }
 
 enum Ways {
-    Fixed(HashMap<TargetId, StorageChannel>),
+    /// In an order, so that a simulation lets go of them in the same one each time.
+    Fixed(BTreeMap<TargetId, StorageChannel>),
     Mapped(Mapped),
 }
 
@@ -72,13 +73,13 @@ impl StorageChannels {
 
 impl From<HashMap<TargetId, StorageChannel>> for StorageChannels {
     fn from(channels: HashMap<TargetId, StorageChannel>) -> StorageChannels {
-        StorageChannels(Ways::Fixed(channels))
+        channels.into_iter().collect()
     }
 }
 
 impl FromIterator<(TargetId, StorageChannel)> for StorageChannels {
     fn from_iter<T: IntoIterator<Item = (TargetId, StorageChannel)>>(ways: T) -> StorageChannels {
-        StorageChannels::from(HashMap::from_iter(ways))
+        StorageChannels(Ways::Fixed(BTreeMap::from_iter(ways)))
     }
 }
 

@@ -123,9 +123,9 @@ fn below(limit: u64) -> u64 {
 }
 
 /// Whether a change that failed so may have happened. `ESTALE`: the session was ended, as that of a client is that was stopped or cut off
-/// for long.
+/// for long. `ESHUTDOWN`: it had been ended before a request was sent, but others of the same change may have been.
 fn is_open(error: &Error) -> bool {
-    matches!(error.errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ESTALE)
+    matches!(error.errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ESTALE | Errno::ESHUTDOWN)
 }
 
 fn refused(what: &str, error: &Error) -> Event {
