@@ -1,8 +1,8 @@
 //! The client core: a mounted file system's semantics without its kernel protocol.
 //!
-//! A [`Client`] is one session; a [`Succession`] is what a mount uses, which begins another session when the cluster has ended one. A client knows which inodes its user refers to, holds what is open, computes where a byte lives
-//! and moves data straight between the caller's buffer and the storage targets; names and attributes it asks of the
-//! metadata service. FUSE is one face of it, programming interfaces and gateways are others.
+//! A [`Client`] is one session; a [`Succession`] is what a mount uses, which begins another session when the cluster has ended one. A client
+//! knows which inodes its user refers to, holds what is open, computes where a byte lives and moves data straight between the caller's buffer and
+//! the storage targets; names and attributes it asks of the metadata service. FUSE is one face of it, programming interfaces and gateways are others.
 //!
 //! Invariants:
 //! - Nothing is buffered here: when a write returns, its bytes are with the storage service, so the death of the process loses none.

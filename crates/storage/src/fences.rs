@@ -49,7 +49,7 @@ impl Fences {
         let mut state = place.state.lock();
         if !state.fenced.is_empty() && state.fenced.contains(&session) {
             let message = format!("session {session} has been ended");
-            return Err(Error::new(Errno::ESTALE, message).hint("mount again"));
+            return Err(Error::new(Errno::ESTALE, message).hint("its client begins another one by itself"));
         }
         match state.running.iter_mut().find(|(other, _)| *other == session) {
             Some((_, count)) => *count += 1,
