@@ -100,6 +100,7 @@ fn parse_change(json: &[u8]) -> Result<PatternChange> {
         let number = || value.as_u64().ok_or_else(|| bad(format!("{key} must be a number of 0 or more")));
         match key.as_str() {
             "pool" => change.pool = value.as_str().map(str::to_owned),
+            "scheme" => change.scheme = value.as_str().map(str::to_owned),
             "chunk_size" => change.chunk_size = Some(number()?),
             "stripe_count" => change.stripe_count = Some(number()?),
             "inline_limit" => change.inline_limit = Some(number()?),

@@ -52,6 +52,8 @@ pub struct PatternChange {
     pub stripe_count: Option<u64>,
     pub inline_limit: Option<u64>,
     pub chooser: Option<Chooser>,
+    /// In words, so that those of later versions are refused with their name.
+    pub scheme: Option<String>,
 }
 
 /// What is asked of a metadata service. Names are single path components without `/` or NUL.

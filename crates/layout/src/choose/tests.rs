@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use types::{NodeId, PartitionId, Pool, PoolId, Scheme, Target, TargetId};
+use types::{NodeId, PartitionId, Pool, PoolId, Target, TargetId};
 
 const GIB: u64 = 1 << 30;
 
@@ -22,12 +22,7 @@ pub(crate) fn target(id: u32) -> Target {
 
 /// Targets 1 to `count`, target `i` in single group `10 + i`.
 pub(crate) fn map(count: u32) -> ClusterMap {
-    let group = |i: u32| Group {
-        id: GroupId(10 + i),
-        pool: PoolId(1),
-        scheme: Scheme::Single,
-        members: vec![TargetId(i)],
-    };
+    let group = |i: u32| Group::single(GroupId(10 + i), PoolId(1), TargetId(i));
     ClusterMap {
         targets: (1..=count).map(target).collect(),
         pools: vec![Pool { id: PoolId(1), name: "nvme".into() }],

@@ -159,6 +159,7 @@ impl StorageNode {
             version: env!("CARGO_PKG_VERSION").into(),
             clock_s: rt::now().secs,
             targets: self.reports(),
+            again: self.epoch.load(Ordering::Relaxed) > 0,
         });
         match self.management.call(register, None).await? {
             MgmtReply::Registered(registered) => {
@@ -249,6 +250,7 @@ impl StorageNode {
             epoch: types::Epoch(self.epoch.load(Ordering::Relaxed)),
             clock_s: rt::now().secs,
             targets: self.reports(),
+            resyncs: Vec::new(),
         });
         match self.management.call(beat, None).await {
             Ok(MgmtReply::Alive(alive)) => {
