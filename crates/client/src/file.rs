@@ -672,7 +672,13 @@ impl Client {
             None => 0,
         };
         let op = MetaOp::EndWrite { ino: inode.ino, size, blocks, mtime, done, kill_suid_sgid: false };
-        self.report(op).await?;
+        let known = self.tell_end(inode, era, op.clone()).await?;
+        if known < size && inode.content.lock().still(inode.ino, era).is_ok() {
+            // An earlier report took this session off the record, and its answer was lost: what was written since isn't known yet.
+            self.report(MetaOp::BeginWrite { ino: inode.ino }).await?;
+            inode.content.lock().end_in_doubt = false;
+            self.tell_end(inode, era, op).await?;
+        }
         self.inodes.reported(inode.ino);
         let mut content = inode.content.lock();
         if content.era != era {
@@ -682,7 +688,20 @@ impl Client {
         content.unreported = false;
         content.mtime = None;
         content.writing = !done;
+        // A report that ends nothing leaves it open whether an earlier one did.
+        content.end_in_doubt &= !done;
         Ok(())
+    }
+
+    /// Sends a report of the end; the size that the service knows then.
+    async fn tell_end(&self, inode: &OpenInode, era: u64, op: MetaOp) -> Result<u64> {
+        let ends = matches!(op, MetaOp::EndWrite { done: true, .. });
+        let told = self.report(op).await;
+        if ends && told.is_err() {
+            let mut content = inode.content.lock();
+            content.end_in_doubt |= content.still(inode.ino, era).is_ok();
+        }
+        Ok(entry(told?)?.size)
     }
 }
 
@@ -744,7 +763,7 @@ impl Content {
 fn prepare(content: &Content, write: &Pending<'_>) -> Prepared {
     let ready = content.loaded
         && content.lease != LeaseMode::Read
-        && content.writing
+        && content.is_on_record()
         && !content.cut_pending
         && !content.is_spent()
         && !write.how.append

@@ -83,6 +83,8 @@ pub(crate) struct Content {
     pub(crate) privileged: bool,
     /// `BeginWrite` was granted and `EndWrite` has yet to end it.
     pub(crate) writing: bool,
+    /// An `EndWrite` that was to end it wasn't answered: the service may not count on changes by this session any more.
+    pub(crate) end_in_doubt: bool,
     /// Size or mtime differ from what the metadata service knows.
     pub(crate) unreported: bool,
     /// Changes of chunks so far, and how many of them a sync is known to cover.
@@ -107,6 +109,7 @@ impl Default for Content {
             cut_pending: false,
             privileged: false,
             writing: false,
+            end_in_doubt: false,
             unreported: false,
             changes: 0,
             synced: 0,
@@ -118,6 +121,11 @@ impl Content {
     /// Nothing more is to be asked in its epoch: what is still on its way could come over it.
     pub(crate) fn is_spent(&self) -> bool {
         self.epoch > 0 && self.spent >= self.epoch
+    }
+
+    /// The service counts on changes of chunks by this session.
+    pub(crate) fn is_on_record(&self) -> bool {
+        self.writing && !self.end_in_doubt
     }
 
     /// As what its chunks are asked for.

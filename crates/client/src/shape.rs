@@ -113,7 +113,7 @@ impl Client {
         let begun_before = {
             let content = inode.content.lock();
             content.still(inode.ino, era)?;
-            if let (Some(layout), None, true) = (&content.layout, &content.inline, content.writing) {
+            if let (Some(layout), None, true) = (&content.layout, &content.inline, content.is_on_record()) {
                 return Ok(layout.clone());
             }
             content.layout.is_some() && content.inline.is_some()
@@ -126,7 +126,7 @@ impl Client {
             let mut content = inode.content.lock();
             content.still(inode.ino, era)?;
             content.layout = Some(layout.clone());
-            content.writing = true;
+            (content.writing, content.end_in_doubt) = (true, false);
             content.epoch = content.epoch.max(info.epoch);
             content.under(inode.ino)
         };
