@@ -318,7 +318,7 @@ impl Client {
     ) -> Result<usize> {
         self.while_silent(inode.ino).await?;
         let _shared = self.share(inode).await?;
-        if inode.content.lock().loaded {
+        if inode.content.lock().is_known() {
             return self.read_loaded(inode, offset, buf, how).await;
         }
         let mut once = Content::default();
@@ -566,8 +566,10 @@ impl Client {
         let (ino, data) = (inode.ino, Bytes::copy_from_slice(write.buf.as_slice()));
         // Another service may carry it out than the one that granted the lease, and others may have appended before.
         let op = MetaOp::WriteInline { ino, offset, data: data.clone(), kill_suid_sgid, at_end };
-        let attr = entry(self.report(op).await?)?;
+        let written = self.report(op).await;
         let mut content = inode.content.lock();
+        content.doubt_unless_answered(ino, start.under.era, &written);
+        let attr = entry(written?)?;
         if content.still(ino, start.under.era).is_err() {
             // It is done, and what is known now is of after it, or will be asked for.
             return Ok(());
@@ -692,17 +694,6 @@ impl Client {
         content.end_in_doubt &= !done;
         Ok(())
     }
-
-    /// Sends a report of the end; the size that the service knows then.
-    async fn tell_end(&self, inode: &OpenInode, era: u64, op: MetaOp) -> Result<u64> {
-        let ends = matches!(op, MetaOp::EndWrite { done: true, .. });
-        let told = self.report(op).await;
-        if ends && told.is_err() {
-            let mut content = inode.content.lock();
-            content.end_in_doubt |= content.still(inode.ino, era).is_ok();
-        }
-        Ok(entry(told?)?.size)
-    }
 }
 
 /// How well the space that a file occupies has to be known when its end is reported.
@@ -750,7 +741,7 @@ impl Content {
 
     /// Takes over what the metadata service knows.
     pub(crate) fn take(&mut self, info: FileInfo) {
-        self.loaded = true;
+        (self.loaded, self.doubted) = (true, false);
         self.size = info.attr.size;
         self.layout = info.layout.map(Arc::new);
         self.inline = info.inline;

@@ -81,6 +81,8 @@ pub(crate) struct Content {
     pub(crate) cut_pending: bool,
     /// It has setuid or setgid, which a write may have to clear.
     pub(crate) privileged: bool,
+    /// A change of size or inline content was sent to the service and not answered: what is known is asked for again before it is used.
+    pub(crate) doubted: bool,
     /// `BeginWrite` was granted and `EndWrite` has yet to end it.
     pub(crate) writing: bool,
     /// An `EndWrite` that was to end it wasn't answered: the service may not count on changes by this session any more.
@@ -108,6 +110,7 @@ impl Default for Content {
             bare: false,
             cut_pending: false,
             privileged: false,
+            doubted: false,
             writing: false,
             end_in_doubt: false,
             unreported: false,
@@ -121,11 +124,6 @@ impl Content {
     /// Nothing more is to be asked in its epoch: what is still on its way could come over it.
     pub(crate) fn is_spent(&self) -> bool {
         self.epoch > 0 && self.spent >= self.epoch
-    }
-
-    /// The service counts on changes of chunks by this session.
-    pub(crate) fn is_on_record(&self) -> bool {
-        self.writing && !self.end_in_doubt
     }
 
     /// As what its chunks are asked for.

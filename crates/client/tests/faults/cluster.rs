@@ -156,6 +156,12 @@ impl Cluster {
         self.client.write(file, offset as u64, data, WriteHow::default()).await
     }
 
+    /// The same at the end of the file.
+    pub(crate) async fn append(&self, file: &Arc<Handle>, len: usize, byte: u8) -> Result<usize> {
+        let how = WriteHow { append: true, ..WriteHow::default() };
+        self.client.write(file, 0, IoBuf::from_slice(&vec![byte; len]).slice(0..len), how).await
+    }
+
     pub(crate) async fn set_size(&self, ino: InodeId, size: usize) -> Result<Known> {
         let root = Credentials::default();
         self.client.setattr(root, ino, SetAttr::default(), Some(size as u64)).await
