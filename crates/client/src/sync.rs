@@ -7,7 +7,6 @@
 use crate::Client;
 use crate::data::Keeper;
 use crate::epoch::Under;
-use net::ToGroup;
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,12 +17,9 @@ use types::{
 };
 use wire::{MetaOp, StorageOp, StorageRequest};
 
-/// How long a target of mirrored groups may take before it is asked through them whether it is there: a disk is slow to put much on it, and the
-/// question costs little.
+/// How long a target of mirrored groups may take before they are asked instead: long enough for a disk to put much on it, and short beside a
+/// client's patience.
 const PATIENCE_WITH_MEMBERS: Duration = Duration::from_secs(3);
-
-/// Rest before a target is asked again that its groups count on, but that hasn't answered.
-const REST: Duration = Duration::from_millis(200);
 
 /// Targets that are the only ones to have what this session has changed. Never fewer than there are: files move away.
 #[derive(Default)]
@@ -59,27 +55,16 @@ impl Client {
                 .await
                 .map(drop);
         }
-        let end_ns = rt::monotonic_ns() + self.patience.get().as_nanos() as u64;
-        loop {
-            let map = self.current_map();
-            let relying = relying_on(&map, target);
-            if relying.is_empty() {
-                return Ok(());
-            }
-            let state = map.target(target).map(|target| target.state);
-            let answer = match state {
-                Some(TargetState::Online) => self.sync_member(target).await,
-                _ => None,
-            };
-            match answer {
-                Some(Ok(())) => return Ok(()),
-                Some(Err(error)) if self.is_over() || rt::monotonic_ns() >= end_ns => return Err(error),
-                _ => {}
-            }
-            let probes = relying.into_iter().map(|group| self.probe(group));
-            rt::join_all(probes.collect()).await.into_iter().collect::<Result<()>>()?;
-            rt::sleep(REST).await;
+        let state = self.current_map().target(target).map(|target| target.state);
+        if state == Some(TargetState::Online)
+            && let Some(Ok(())) = self.sync_member(target).await
+        {
+            return Ok(());
         }
+        // Either it has done that when its groups say so, or they don't rely on it any more.
+        let relying = relying_on(&self.current_map(), target);
+        let synced = relying.into_iter().map(|group| self.sync_group(group));
+        rt::join_all(synced.collect()).await.into_iter().collect()
     }
 
     /// `None` when it hasn't answered for a while.
@@ -90,11 +75,10 @@ impl Client {
         answer.map(|answer| answer.map(drop))
     }
 
-    /// Asks a group for something that changes nothing and that all its members have to do: those that don't are out of it then.
-    async fn probe(&self, group: GroupId) -> Result<()> {
-        let request = StorageRequest::new(self.session, TargetId(0), InodeId::ROOT, StorageOp::Sync);
-        let to = ToGroup { map: &self.map, group, patience: self.patience.get() };
-        self.storage.call_group(to, request, None).await.map(drop)
+    /// Has all good members put on disk what the group has.
+    async fn sync_group(&self, group: GroupId) -> Result<()> {
+        let place = (Keeper::Mirror(group), InodeId::ROOT);
+        self.store(Under::no_lease(InodeId::ROOT), place, StorageOp::SyncTarget, None).await.map(drop)
     }
 
     fn current_map(&self) -> Arc<ClusterMap> {
