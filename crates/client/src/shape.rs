@@ -125,6 +125,7 @@ impl Client {
         let layout = Arc::new(info.layout.ok_or_else(|| {
             Error::new(Errno::EIO, format!("inode {} got no layout to write to", inode.ino))
         })?);
+        self.note_singles(&layout)?;
         let under = {
             let mut content = inode.content.lock();
             content.still(inode.ino, era)?;

@@ -133,6 +133,10 @@ pub(crate) const ASSIGNMENT_POLL: Duration = Duration::from_millis(50);
 /// Rest before work is tried again that the store or a target has refused.
 pub(crate) const RETRY_TIME: Duration = Duration::from_secs(1);
 
+/// How long a mirrored group may be without a primary that answers before work on its files is put off: longer than it takes to replace one that
+/// has died, as long as a call to a node may take.
+pub(crate) const GROUP_PATIENCE: Duration = Duration::from_secs(20);
+
 /// Files that are settled at a time, at most; those of one remainder wait for each other.
 pub(crate) const SETTLE_TURNS: usize = 64;
 
