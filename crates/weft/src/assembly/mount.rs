@@ -61,7 +61,7 @@ impl Sessions {
         let connect = Box::new(move |node: &types::Node| to.storage(node));
         let storage = StorageChannels::mapped(self.map.clone(), WhenOffline::Try, connect);
         let client = Client::new(ClientOptions {
-            session: SessionId(rt::random_u64()),
+            session: SessionId::drawn(rt::random_u64()),
             meta,
             storage,
             map: self.map.clone(),
