@@ -6,7 +6,9 @@
 
 mod boot;
 mod check;
+mod copies;
 mod core;
+mod engine;
 mod follow;
 mod gate;
 mod guard;
@@ -28,6 +30,8 @@ mod storage_node;
 mod stores;
 
 pub use self::check::check;
+pub use self::copies::{Copies, DEFAULT_KEPT};
+pub use self::engine::open_engine;
 pub use self::gate::{Gate, hex_text};
 pub use self::mount::{MountProcess, unreachable};
 pub use self::node::NodeProcess;
@@ -71,6 +75,7 @@ impl Cluster {
             }
         };
         stops.watch(session.clone())?;
+        engine::watch(core.services().engine(), &state.paths, &state.superblock, stops.sender())?;
         let view =
             Arc::new(View::new(&state, args, core.services().clone(), session.clone(), stops.sender()));
         let cluster = Cluster { view, session, core, stops, state };
@@ -114,7 +119,11 @@ impl Cluster {
             Stop::Unmounted(outcome) => std::mem::replace(outcome, Ok(())),
             _ => self.session.unmount(),
         };
-        let ended = self.core.shut_down().and(unmounted);
+        let reason = match &mut stop {
+            Stop::Outcast(error) => Err(error.clone()),
+            _ => Ok(()),
+        };
+        let ended = reason.and(self.core.shut_down().and(unmounted));
         forget(&self.state.paths);
         match &ended {
             Ok(()) => tracing::info!("stopped"),
