@@ -241,3 +241,68 @@ fn a_copy_is_not_written_over_another() {
     assert!(matches!(refused, Err(Error::Exists { .. })));
     assert_eq!(fs::read(&first).unwrap(), kept);
 }
+
+/// Pairs of keys that are always changed together, by one who counts.
+#[test]
+fn a_copy_shows_one_moment_while_others_write() {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Embedded::open(&dir.path().join("meta")).unwrap();
+    let put = |count: u64| {
+        // Far apart in the order of keys, with thousands of others between.
+        let number = (count % 3000).to_be_bytes();
+        let value: Bytes = count.to_be_bytes().to_vec().into();
+        let write = |side: u8| ([&[side][..], &number].concat(), Some(value.clone()));
+        let writes = vec![write(0), write(9), (b"\x05count".to_vec(), Some(value.clone()))];
+        engine.apply(&[Batch { writes, ..Batch::default() }]).unwrap();
+    };
+    (0..3000).for_each(put);
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(3000));
+    let copies = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                put(written.load(SeqCst));
+                written.fetch_add(1, SeqCst);
+            }
+        });
+        let mut copies: Vec<(PathBuf, u64, u64)> = Vec::new();
+        for number in 0..5u32 {
+            while written.load(SeqCst) < 3000 + 500 * u64::from(number) {
+                std::thread::yield_now();
+            }
+            let path = dir.path().join(format!("{number}.weftcopy"));
+            let plan = Plan {
+                path: path.clone(),
+                id: format!("{number:032}"),
+                cluster: "cluster".into(),
+                name: "name".into(),
+                partitions: 4,
+                created_s: number.into(),
+                version: "1".into(),
+                base: copies.last().map(|(last, ..)| Chain::find(last).unwrap()),
+                files: vec![],
+            };
+            let from = written.load(SeqCst);
+            let snapshot = engine.snapshot().unwrap();
+            let to = written.load(SeqCst);
+            copy(&*snapshot, &plan, &Progress::default()).unwrap();
+            copies.push((path, from, to));
+        }
+        stop.store(true, SeqCst);
+        copies
+    });
+    for (copy, from, to) in copies {
+        let at = dir.path().join("restored");
+        restored(&copy, &at).unwrap();
+        let all = all(&at);
+        let side = |side: u8| {
+            all.iter().filter(|(key, _)| key[0] == side).map(|(_, value)| value.clone()).collect::<Vec<_>>()
+        };
+        assert!(side(0).len() == 3000 && side(0) == side(9));
+        let count = u64::from_be_bytes(all[&b"\x05count"[..]].clone().try_into().unwrap());
+        // What was written before is in it, what came after isn't; one may have been on its way.
+        assert!((from - 1..=to).contains(&count), "{count} of {from} to {to}");
+        let newest = side(0).into_iter().map(|value| u64::from_be_bytes(value.try_into().unwrap())).max();
+        assert_eq!(newest, Some(count));
+    }
+}

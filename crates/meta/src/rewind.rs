@@ -148,7 +148,8 @@ impl Rewind {
                 "partition {partition} has no inode numbers left to leave out: it is at {from}, and {} may have been given away since",
                 self.skipped
             );
-            return Err(Error::new(Errno::EOVERFLOW, message).hint("use a newer copy; check the clock of this machine"));
+            return Err(Error::new(Errno::EOVERFLOW, message)
+                .hint("use a newer copy; check the clock of this machine"));
         }
         self.rewound.gaps.push(Gap { partition: partition.0.into(), from, to });
         Ok(Next { sequence: to }.encode_to_vec().into())
@@ -158,8 +159,11 @@ impl Rewind {
 fn later_owner(partition: PartitionId, owner: Owner) -> Result<Bytes> {
     let epoch = owner.epoch + SPARE_EPOCHS;
     if epoch > LAST_EPOCH {
-        let message = format!("partition {partition} has had {} owners, and can't be restored any more", owner.epoch);
-        return Err(Error::new(Errno::EOVERFLOW, message).hint("make a new cluster, and copy the files to it"));
+        let message =
+            format!("partition {partition} has had {} owners, and can't be restored any more", owner.epoch);
+        return Err(
+            Error::new(Errno::EOVERFLOW, message).hint("make a new cluster, and copy the files to it")
+        );
     }
     Ok(Owner { epoch, released: true, ..owner }.encode_to_vec().into())
 }
@@ -216,7 +220,8 @@ mod tests {
     #[test]
     fn nobody_of_before_goes_on() {
         let mut rewind = Rewind::new(2, 1000, 2000);
-        let owner = after(&mut rewind, &keys::owner(P), Owner { node: 3, epoch: 7, released: false }).unwrap();
+        let owner =
+            after(&mut rewind, &keys::owner(P), Owner { node: 3, epoch: 7, released: false }).unwrap();
         assert_eq!(Owner::decode(owner).unwrap(), Owner { node: 3, epoch: 4103, released: true });
         let session = SessionId(9);
         let living = after(&mut rewind, &keys::session(session), StoredSession::LIVING).unwrap();
@@ -237,7 +242,11 @@ mod tests {
     fn files_stay_as_they_are() {
         let mut rewind = Rewind::new(2, 0, 0);
         let anything = Bytes::from_static(b"anything");
-        for key in [keys::inode(InodeId::ROOT).to_vec(), keys::doomed(InodeId::ROOT).to_vec(), b"\xff\xffmap".to_vec()] {
+        for key in [
+            keys::inode(InodeId::ROOT).to_vec(),
+            keys::doomed(InodeId::ROOT).to_vec(),
+            b"\xff\xffmap".to_vec(),
+        ] {
             assert_eq!(rewind.record(&key, anything.clone()).unwrap(), Some(anything.clone()));
         }
     }

@@ -47,7 +47,8 @@ pub fn with_copies(mut health: Health, copies: CopiesInfo) -> Health {
         let what = format!("the last daily copy of the metadata failed: {failure}");
         health.findings.push(found(Verdict::Warning, what, remedy()));
     } else if let Some(age_s) = copies.age_s.filter(|age_s| copies.kept > 0 && *age_s > OLD_COPY_S) {
-        let what = format!("the newest copy of the metadata in {} is {} hours old", copies.folder, hours(age_s));
+        let what =
+            format!("the newest copy of the metadata in {} is {} hours old", copies.folder, hours(age_s));
         health.findings.push(found(Verdict::Warning, what, remedy()));
     }
     health.findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));

@@ -27,7 +27,8 @@ pub fn rewound(key: &[u8], value: &[u8]) -> Option<Result<Vec<u8>>> {
 }
 
 fn rewound_map(value: &[u8]) -> Result<Vec<u8>> {
-    let mut map: ClusterMap = serde_json::from_slice(value).map_err(|error| unreadable("cluster map", &error))?;
+    let mut map: ClusterMap =
+        serde_json::from_slice(value).map_err(|error| unreadable("cluster map", &error))?;
     map.epoch = Epoch(map.epoch.0.saturating_add(SPARE_EPOCHS));
     Ok(serde_json::to_vec(&map).expect("a map has string keys only"))
 }

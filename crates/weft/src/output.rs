@@ -105,7 +105,9 @@ mod tests {
 
     #[test]
     fn ages_are_round() {
-        for (seconds, text) in [(-5, "0 seconds"), (1, "1 second"), (150, "2 minutes"), (7200, "2 hours"), (172_800, "2 days")] {
+        for (seconds, text) in
+            [(-5, "0 seconds"), (1, "1 second"), (150, "2 minutes"), (7200, "2 hours"), (172_800, "2 days")]
+        {
             assert_eq!(age(seconds), text);
         }
     }

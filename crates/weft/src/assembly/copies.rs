@@ -54,7 +54,12 @@ struct State {
 
 impl Copies {
     /// Over an engine. `kept`: how many daily copies are kept; 0: none are made.
-    pub fn new(engine: Arc<dyn Engine>, superblock: &Superblock, paths: &StatePaths, kept: u32) -> Arc<Copies> {
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        superblock: &Superblock,
+        paths: &StatePaths,
+        kept: u32,
+    ) -> Arc<Copies> {
         Arc::new(Copies {
             engine,
             superblock: superblock.clone(),
@@ -77,8 +82,11 @@ impl Copies {
             Ok(alone) => alone,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                return Err(Error::new(Errno::EBUSY, "another copy of the metadata is being made at this moment")
-                    .hint("try again when it is done"));
+                return Err(Error::new(
+                    Errno::EBUSY,
+                    "another copy of the metadata is being made at this moment",
+                )
+                .hint("try again when it is done"));
             }
         };
         let (folder, file) = self.folder_of(place)?;
@@ -145,7 +153,8 @@ impl Copies {
                 .hint("make it, or name another place"));
         }
         if !place.to_string_lossy().ends_with(backup::SUFFIX) {
-            let message = format!("{} doesn't end in {}, and isn't a folder", place.display(), backup::SUFFIX);
+            let message =
+                format!("{} doesn't end in {}, and isn't a folder", place.display(), backup::SUFFIX);
             return Err(Error::new(Errno::EINVAL, message)
                 .hint("such copies are found by their names: name the file so, or make the folder"));
         }
@@ -222,7 +231,12 @@ impl Copies {
         let mut state = self.state();
         match made {
             Ok(made) => {
-                tracing::info!(file = made.file, keys = made.keys, bytes = made.bytes, "the daily copy of the metadata is made");
+                tracing::info!(
+                    file = made.file,
+                    keys = made.keys,
+                    bytes = made.bytes,
+                    "the daily copy of the metadata is made"
+                );
                 state.failure = None;
             }
             Err(error) => {

@@ -59,9 +59,14 @@ fn restore_hint(paths: &StatePaths, superblock: &Superblock) -> String {
             let age_s = rt::now().secs.saturating_sub(created_s);
             let age = crate::output::age(age_s);
             let path = path.display();
-            format!("weft meta restore {path} --dir {dir} puts the copy of {age} ago in its place, and keeps what is there beside")
+            format!(
+                "weft meta restore {path} --dir {dir} puts the copy of {age} ago in its place, and keeps what is there beside"
+            )
         }
-        None => format!("there is no copy in {}; weft meta restore FILE --dir {dir} takes one from elsewhere", paths.backups().display()),
+        None => format!(
+            "there is no copy in {}; weft meta restore FILE --dir {dir} takes one from elsewhere",
+            paths.backups().display()
+        ),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Commands that ask management: through the process of any node, whose directory is named.
 
 use crate::cli::{
-    BackupsCommand, MetaCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, QueryArgs, SessionCommand, Switch, TargetArgs,
-    TargetCommand, TargetSetArgs,
+    BackupsCommand, MetaCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, QueryArgs, SessionCommand,
+    Switch, TargetArgs, TargetCommand, TargetSetArgs,
 };
 use crate::control::{Control, Request};
 use crate::output::{Align, age, list, print, print_json, show, table};

@@ -48,7 +48,8 @@ fn listed(entry: backup::Entry, now_s: i64, verify: bool) -> Listed {
     let (head, fault) = match entry.head {
         Ok(head) => {
             let chain = Chain::find(&entry.path);
-            let checked = if verify { chain.and_then(|chain| chain.verify().map(drop)) } else { chain.map(drop) };
+            let checked =
+                if verify { chain.and_then(|chain| chain.verify().map(drop)) } else { chain.map(drop) };
             (Some(head), checked.err())
         }
         Err(error) => (None, Some(error)),

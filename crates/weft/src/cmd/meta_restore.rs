@@ -165,7 +165,9 @@ fn screen(outcome: &Outcome, dir: &Path) -> String {
         return format!("{} can be restored: {what}\n", outcome.file);
     }
     let before = match &outcome.before {
-        Some(before) => format!("What was there before is in {}; remove it when all is well.\n", before.display()),
+        Some(before) => {
+            format!("What was there before is in {}; remove it when all is well.\n", before.display())
+        }
         None => String::new(),
     };
     format!(
