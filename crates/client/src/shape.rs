@@ -48,18 +48,23 @@ impl Client {
             content.still(inode.ino, era)?;
             content.size
         };
-        let info = file_info(self.report(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await?)?;
+        let truncated = self.report(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await;
+        if truncated.as_ref().is_err_and(|error| error.errno == Errno::ETIMEDOUT) {
+            // It may have been done, or may be yet: what is known of the file may not be so any more.
+            inode.content.lock().unload();
+        }
+        let info = file_info(truncated?)?;
         let layout = {
             let mut content = inode.content.lock();
+            // When this has to begin anew, the service says of the file that it is still to be cut.
             content.still(inode.ino, era)?;
             content.take(info);
             content.mtime = None;
-            content.layout.clone().filter(|_| content.inline.is_none())
+            let in_chunks = content.layout.clone().filter(|_| content.inline.is_none());
+            content.cut_pending |= in_chunks.is_some() && size < old_size;
+            in_chunks.filter(|_| content.cut_pending)
         };
-        if let Some(layout) = layout
-            && size < old_size
-        {
-            inode.content.lock().cut_pending = true;
+        if let Some(layout) = layout {
             self.finish_cut(inode).await?;
             let (ino, blocks) = (inode.ino, self.allocated(inode.ino, &layout).await?);
             // The cut is younger than the time that the service gave the change, and who looks at a file that is open for writing elsewhere

@@ -54,8 +54,10 @@ pub fn samples() -> Vec<Sample> {
     let capability = Some(Capability(std::array::from_fn(|at| at as u8 + 1)));
     let fenced = StorageRequest { epoch: 3 << 44 | 258, capability, ..full.clone() };
     samples.push(sample("storage_request-fenced".to_string(), fenced));
-    let fenced = FileInfo { attr: attr(), layout: None, inline: None, inline_limit: 0, epoch: 3 << 44 | 258 };
+    let file = FileInfo { attr: attr(), layout: None, inline: None, inline_limit: 0, epoch: 0, uncut: true };
+    let fenced = FileInfo { epoch: 3 << 44 | 258, uncut: false, ..file.clone() };
     samples.push(sample("meta_response-epoch".to_string(), MetaResponse::from(MetaReply::File(fenced))));
+    samples.push(sample("meta_response-uncut".to_string(), MetaResponse::from(MetaReply::File(file))));
     let capability = full.capability;
     let capable = MetaResponse { capability, ..MetaReply::Unit.into() };
     samples.push(sample("meta_response-capability".to_string(), capable));
@@ -286,6 +288,7 @@ fn meta_replies() -> Vec<MetaReply> {
             inline: Some(Bytes::new()),
             inline_limit: 4096,
             epoch: 0,
+            uncut: false,
         }),
         MetaReply::Lock(Some((LockKind::Exclusive, RANGE, 4711))),
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),
