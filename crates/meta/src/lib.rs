@@ -32,6 +32,7 @@ mod callers;
 mod capable;
 mod chunks;
 mod coherence;
+mod cuts;
 mod drain;
 mod errand;
 mod eviction;

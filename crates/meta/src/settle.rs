@@ -148,6 +148,7 @@ impl MetaService {
         }
         tell_of(recovery);
         self.leases.end_session(session);
+        self.cuts.forget_session(session);
         self.forget_replies(session).await?;
         Ok(recovery)
     }
