@@ -22,6 +22,7 @@ mod data;
 mod describe;
 mod dir;
 mod directories;
+mod doubt;
 mod epoch;
 mod file;
 mod fill;

@@ -48,7 +48,9 @@ impl Client {
             content.still(inode.ino, era)?;
             content.size
         };
-        let info = file_info(self.report(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await?)?;
+        let truncated = self.report(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await;
+        inode.content.lock().doubt_unless_answered(inode.ino, era, &truncated);
+        let info = file_info(truncated?)?;
         let layout = {
             let mut content = inode.content.lock();
             content.still(inode.ino, era)?;
@@ -84,6 +86,7 @@ impl Client {
         }
         // What is cut must not come back.
         self.leave_spent_epoch(inode).await?;
+        self.leave_doubt(inode).await?;
         let (pending, size, layout, under) = {
             let content = inode.content.lock();
             (content.cut_pending, content.size, content.layout.clone(), content.under(inode.ino))
@@ -113,7 +116,7 @@ impl Client {
         let begun_before = {
             let content = inode.content.lock();
             content.still(inode.ino, era)?;
-            if let (Some(layout), None, true) = (&content.layout, &content.inline, content.writing) {
+            if let (Some(layout), None, true) = (&content.layout, &content.inline, content.is_on_record()) {
                 return Ok(layout.clone());
             }
             content.layout.is_some() && content.inline.is_some()
@@ -127,7 +130,7 @@ impl Client {
             let mut content = inode.content.lock();
             content.still(inode.ino, era)?;
             content.layout = Some(layout.clone());
-            content.writing = true;
+            (content.writing, content.end_in_doubt) = (true, false);
             content.epoch = content.epoch.max(info.epoch);
             content.under(inode.ino)
         };
@@ -226,7 +229,9 @@ impl Client {
             kill_suid_sgid: false,
             at_end: false,
         };
-        self.report(op).await?;
+        let zeroed = self.report(op).await;
+        inode.content.lock().doubt_unless_answered(inode.ino, era, &zeroed);
+        zeroed?;
         // What is inline now is asked for again.
         let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?.reply)?;
         let mut content = inode.content.lock();

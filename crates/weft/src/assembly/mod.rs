@@ -6,6 +6,7 @@
 
 mod boot;
 mod check;
+mod commands;
 mod core;
 mod follow;
 mod gate;
@@ -34,6 +35,7 @@ pub use self::node::NodeProcess;
 pub use self::peers::{Oneself, Peers, joining};
 pub use self::status::View;
 
+use self::commands::CommandCore;
 use self::core::BackgroundCore;
 use self::services::{Plan, Services};
 use self::stop::{Stop, Stops};
@@ -62,6 +64,7 @@ impl Cluster {
     pub fn assemble(state: StateDir, args: &UpArgs) -> Result<Cluster> {
         prepare_process()?;
         let stops = Stops::listen()?;
+        let commands = CommandCore::start()?;
         let core = BackgroundCore::<Services>::start(Plan::new(&state, args)?)?;
         let session = match Session::mount(core.services().client.clone(), mount_options(args)) {
             Ok(session) => Arc::new(session),
@@ -71,8 +74,9 @@ impl Cluster {
             }
         };
         stops.watch(session.clone())?;
+        let services = core.services().clone();
         let view =
-            Arc::new(View::new(&state, args, core.services().clone(), session.clone(), stops.sender()));
+            Arc::new(View::new(&state, args, (services, commands), session.clone(), stops.sender()));
         let cluster = Cluster { view, session, core, stops, state };
         match cluster.announce() {
             Ok(()) => Ok(cluster),

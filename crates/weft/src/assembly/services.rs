@@ -158,7 +158,7 @@ impl Served for Services {
         for (&target, store) in &stores {
             meta.tidy(target, &store.take_touched()).await?;
         }
-        let session = SessionId(rt::random_u64());
+        let session = SessionId::drawn(rt::random_u64());
         meta.register_session(session, SessionKind::Local).await?;
         let client = Client::new(ClientOptions {
             session,
