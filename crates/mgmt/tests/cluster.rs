@@ -129,6 +129,7 @@ impl Cluster {
             version: VERSION.into(),
             clock_s: rt::now().secs,
             targets: targets.iter().map(|id| self.report(*id)).collect(),
+            again: false,
         }
     }
 
@@ -144,6 +145,7 @@ impl Cluster {
             epoch: self.map().epoch,
             clock_s: rt::now().secs,
             targets: targets.iter().map(|id| self.report(*id)).collect(),
+            resyncs: vec![],
         })
     }
 

@@ -271,13 +271,18 @@ pub struct Layout {
 fn scheme_number(scheme: Scheme) -> u32 {
     match scheme {
         Scheme::Single => 0,
+        Scheme::Mirror(copies) => copies.into(),
     }
 }
 
 fn scheme_of(number: u32) -> Result<Scheme, Error> {
     match number {
         0 => Ok(Scheme::Single),
-        _ => Err(unknown("redundancy scheme", number)),
+        _ => u8::try_from(number)
+            .ok()
+            .and_then(Scheme::of_copies)
+            .filter(|scheme| scheme.is_mirrored())
+            .ok_or_else(|| unknown("redundancy scheme", number)),
     }
 }
 

@@ -113,6 +113,11 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         | StorageOp::Watch { .. }
         | StorageOp::Changed { .. }
         | StorageOp::Unwatch { .. } => Some(Rights::WRITE),
-        StorageOp::SyncTarget | StorageOp::Space | StorageOp::Fence { .. } => None,
+        StorageOp::SyncTarget
+        | StorageOp::Space
+        | StorageOp::Fence { .. }
+        // Asked by nodes, between themselves.
+        | StorageOp::Settled
+        | StorageOp::Regions { .. } => None,
     }
 }

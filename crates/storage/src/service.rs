@@ -212,6 +212,9 @@ impl StorageService {
             None => self.await_target(request.target).await?,
         };
         served.requests.fetch_add(1, Ordering::Relaxed);
+        if request.group.is_some() || matches!(request.op, StorageOp::Settled | StorageOp::Regions { .. }) {
+            return Err(Error::new(Errno::EOPNOTSUPP, "mirrored groups are not served by this version"));
+        }
         if let StorageOp::Fence { session } = request.op {
             return self.fence(served, session).await;
         }
@@ -373,7 +376,9 @@ async fn perform(
         StorageOp::Fence { .. }
         | StorageOp::Watch { .. }
         | StorageOp::Changed { .. }
-        | StorageOp::Unwatch { .. } => {}
+        | StorageOp::Unwatch { .. }
+        | StorageOp::Settled
+        | StorageOp::Regions { .. } => {}
         StorageOp::SyncTarget => store.sync_all().await?,
         StorageOp::Stat => {
             let stat = store.stat(ino).await?;

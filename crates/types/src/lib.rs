@@ -14,12 +14,13 @@ mod subnet;
 mod time;
 
 pub use attr::{Attr, Credentials, FileKind, SetAttr, SetTime, mode};
-pub use checksum::{BLOCK_SIZE, BlockSum, block_sum, crc32c};
+pub use checksum::{BLOCK_SIZE, BlockSum, Crc32c, block_sum, crc32c};
 pub use error::{Errno, Error, Result};
 pub use export::{Export, ExportAccess, ExportClients, ExportRule, NOBODY, Squash, export_for};
 pub use id::{ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, SessionId, TargetId};
 pub use map::{
-    CapacityClass, ClusterMap, Group, MapHandle, Node, NodeState, Pool, Role, Target, TargetState,
+    CapacityClass, ClusterMap, Group, MapHandle, MemberState, Node, NodeState, Pool, Role, Target,
+    TargetState,
 };
 pub use pattern::{Chooser, Layout, MAX_INLINE_LIMIT, Scheme, StripePattern};
 pub use range::ByteRange;

@@ -107,6 +107,41 @@ pub struct Pool {
     pub name: String,
 }
 
+/// Consistency of a member of a mirrored group: what it has of the group's data.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemberState {
+    /// Everything that was acknowledged.
+    #[default]
+    Good,
+    /// It has missed what the others have noted.
+    NeedsResync,
+    /// It gets what it has missed, and every write that comes meanwhile.
+    Resyncing,
+    /// Nobody knows what it has missed: it needs everything.
+    Bad,
+    /// It gets everything, and every write that comes meanwhile.
+    Rebuilding,
+}
+
+impl MemberState {
+    /// The word for it in what people read.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemberState::Good => "good",
+            MemberState::NeedsResync => "needs-resync",
+            MemberState::Resyncing => "resyncing",
+            MemberState::Bad => "bad",
+            MemberState::Rebuilding => "rebuilding",
+        }
+    }
+
+    /// Whether it is sent every write.
+    pub fn gets_writes(self) -> bool {
+        matches!(self, MemberState::Good | MemberState::Resyncing | MemberState::Rebuilding)
+    }
+}
+
 /// A redundancy group.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Group {
@@ -116,8 +151,46 @@ pub struct Group {
     pub pool: PoolId,
     /// How it keeps data.
     pub scheme: Scheme,
-    /// Ordered members.
+    /// Ordered members. The first good one is the primary.
     pub members: Vec<TargetId>,
+    /// Of each member of a mirrored group; empty while all are good.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<MemberState>,
+    /// The epoch of the map that changed members or states last: requests carry it, and no member acts by another one. Zero in a `single` group.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub since: Epoch,
+}
+
+fn is_zero(epoch: &Epoch) -> bool {
+    *epoch == Epoch(0)
+}
+
+impl Group {
+    /// A group of one target.
+    pub fn single(id: GroupId, pool: PoolId, target: TargetId) -> Group {
+        Group { id, pool, scheme: Scheme::Single, members: vec![target], states: Vec::new(), since: Epoch(0) }
+    }
+
+    /// Members with their states, in order.
+    pub fn with_states(&self) -> impl Iterator<Item = (TargetId, MemberState)> + '_ {
+        let state = |at| self.states.get(at).copied().unwrap_or_default();
+        self.members.iter().enumerate().map(move |(at, target)| (*target, state(at)))
+    }
+
+    /// The state of a member; `None` when the target is none.
+    pub fn state_of(&self, target: TargetId) -> Option<MemberState> {
+        self.with_states().find(|(member, _)| *member == target).map(|(_, state)| state)
+    }
+
+    /// Who orders writes: the first good member. `None` when none is good.
+    pub fn primary(&self) -> Option<TargetId> {
+        self.with_states().find(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
+    }
+
+    /// Whether a member isn't good.
+    pub fn is_degraded(&self) -> bool {
+        self.with_states().any(|(_, state)| state != MemberState::Good)
+    }
 }
 
 /// Everything that places data, at one version.

@@ -2,17 +2,86 @@
 
 use crate::{GroupId, InodeId, PoolId};
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
 
 /// The largest inline limit, in bytes.
 pub const MAX_INLINE_LIMIT: u32 = 64 * 1024;
 
-/// How a group keeps its data safe.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// How a group keeps its data safe. In text `single` or `mirror:2`, `mirror:3`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum Scheme {
     /// One target, no copy.
     #[default]
     Single,
+    /// So many targets that have the same, [`Scheme::MIN_COPIES`] to [`Scheme::MAX_COPIES`].
+    Mirror(u8),
+}
+
+impl Scheme {
+    /// The fewest members of a mirrored group.
+    pub const MIN_COPIES: u8 = 2;
+    /// The most members of a mirrored group: each write goes to all of them.
+    pub const MAX_COPIES: u8 = 3;
+
+    /// Targets that a group of it has.
+    pub fn members(self) -> usize {
+        match self {
+            Scheme::Single => 1,
+            Scheme::Mirror(copies) => copies.into(),
+        }
+    }
+
+    /// The scheme by which every byte is kept so many times; `None` when there is no such scheme.
+    pub fn of_copies(copies: u8) -> Option<Scheme> {
+        match copies {
+            1 => Some(Scheme::Single),
+            Scheme::MIN_COPIES..=Scheme::MAX_COPIES => Some(Scheme::Mirror(copies)),
+            _ => None,
+        }
+    }
+
+    /// Whether its groups have more than one member, that are to be kept the same.
+    pub fn is_mirrored(self) -> bool {
+        self != Scheme::Single
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scheme::Single => f.write_str("single"),
+            Scheme::Mirror(copies) => write!(f, "mirror:{copies}"),
+        }
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Scheme, String> {
+        let copies = text.strip_prefix("mirror:").and_then(|copies| copies.parse().ok());
+        match copies.filter(|copies| *copies > 1).and_then(Scheme::of_copies) {
+            Some(scheme) => Ok(scheme),
+            None if text == "single" => Ok(Scheme::Single),
+            None => Err(format!("{text:?} is no redundancy scheme: there are single, mirror:2 and mirror:3")),
+        }
+    }
+}
+
+impl From<Scheme> for String {
+    fn from(scheme: Scheme) -> String {
+        scheme.to_string()
+    }
+}
+
+impl TryFrom<String> for Scheme {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Scheme, String> {
+        text.parse()
+    }
 }
 
 /// How the groups of a new file are chosen.
@@ -108,5 +177,32 @@ impl Layout {
             moved.slots.clear();
         }
         moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_have_one_text_each() {
+        for scheme in [Scheme::Single, Scheme::Mirror(2), Scheme::Mirror(3)] {
+            assert_eq!(scheme.to_string().parse(), Ok(scheme));
+            assert_eq!(Scheme::of_copies(scheme.members() as u8), Some(scheme));
+        }
+        for text in [
+            "",
+            "mirror",
+            "mirror:",
+            "mirror:1",
+            "mirror:4",
+            "mirror:-2",
+            "mirror:256",
+            "Single",
+            "mirror: 2",
+        ] {
+            assert!(text.parse::<Scheme>().is_err(), "{text:?}");
+        }
+        assert_eq!((Scheme::of_copies(0), Scheme::of_copies(4)), (None, None));
     }
 }

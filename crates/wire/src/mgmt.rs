@@ -7,8 +7,8 @@ use crate::{Answer, Malformed, Message, Request, Service};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use types::{
-    ClusterMap, Epoch, Export, ExportClients, ExportRule, InodeId, Node, NodeId, PartitionId, PoolId, Role,
-    SessionId, Target, TargetId,
+    ClusterMap, Epoch, Export, ExportClients, ExportRule, Group, GroupId, InodeId, MemberState, Node, NodeId,
+    PartitionId, PoolId, Role, Scheme, SessionId, Target, TargetId,
 };
 
 /// Files that one [`MgmtRequest::Tidy`] may name.
@@ -73,6 +73,13 @@ pub enum MgmtRequest {
     RemoveExport { clients: ExportClients },
     /// `Health`.
     Health,
+    /// `Groups`.
+    ListGroups,
+    /// The groups of a scheme that a pool should have are made, as far as they aren't there: `Groups` of that pool and scheme.
+    MakeGroups { pool: String, scheme: Scheme },
+    /// A member of a mirrored group has changed, says the primary: `Map` when that holds for everybody who counts. `since`: the version of the group that the
+    /// primary goes by; where there is another, `Map` is all the answer.
+    SetMember { group: GroupId, since: Epoch, target: TargetId, state: MemberState, reason: String },
     /// A new token, for a node or for clients: `Token`.
     NewToken { client: bool },
 }
@@ -116,6 +123,9 @@ pub struct Register {
     pub clock_s: i64,
     /// What it serves.
     pub targets: Vec<TargetReport>,
+    /// This process has registered before: it is management that has been started anew.
+    #[serde(default)]
+    pub again: bool,
 }
 
 /// A target as its node sees it.
@@ -154,6 +164,29 @@ pub struct Heartbeat {
     pub clock_s: i64,
     /// Its targets now.
     pub targets: Vec<TargetReport>,
+    /// Copies that it is bringing in step now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resyncs: Vec<ResyncProgress>,
+}
+
+/// How far a member of a mirrored group is brought in step, as the primary sees it. Sizes are bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ResyncProgress {
+    /// The group.
+    pub group: GroupId,
+    /// The member.
+    pub target: TargetId,
+    /// Files that have to be looked at yet; `None` while they are counted.
+    pub files_left: Option<u64>,
+    /// What is left of them, at most; `None` while it is counted.
+    pub bytes_left: Option<u64>,
+    /// What was sent.
+    pub bytes_moved: u64,
+    /// Bytes a second, lately.
+    pub rate: u64,
+    /// Why it stands still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hindrance: Option<String>,
 }
 
 /// The answers; which one belongs to which request is said there.
@@ -195,6 +228,9 @@ pub enum MgmtReply {
     },
     Exports {
         exports: Vec<ExportRule>,
+    },
+    Groups {
+        groups: Vec<GroupInfo>,
     },
     Health(Health),
     Token {
@@ -335,6 +371,21 @@ pub struct PoolInfo {
     pub free: u64,
 }
 
+/// A redundancy group for people.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GroupInfo {
+    /// What the map says.
+    #[serde(flatten)]
+    pub group: Group,
+    /// Name of its pool.
+    pub pool_name: String,
+    /// The member that orders writes; `None` when none is good.
+    pub primary: Option<TargetId>,
+    /// Members that are being brought in step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resyncs: Vec<ResyncProgress>,
+}
+
 /// A metadata service for people.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct MetaInfo {
@@ -388,6 +439,24 @@ pub enum Verdict {
 pub struct Health {
     pub verdict: Verdict,
     pub findings: Vec<HealthFinding>,
+    /// The daily copies of the metadata; absent where nobody makes any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<CopiesInfo>,
+}
+
+/// The daily copies of the metadata.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopiesInfo {
+    /// Where they are, on the machine of management.
+    pub folder: String,
+    /// How many are kept; 0: none are made.
+    pub kept: u32,
+    /// The newest one's file.
+    pub newest: Option<String>,
+    /// How old it is.
+    pub age_s: Option<u64>,
+    /// Why the last attempt to make one failed, if it did.
+    pub failure: Option<String>,
 }
 
 /// Something that isn't as it should be.
@@ -426,7 +495,9 @@ impl Request for MgmtRequest {
 
     fn answer_payload(&self) -> Answer {
         match self {
-            MgmtRequest::WatchMap { .. } | MgmtRequest::Tidy { .. } => Answer::Waits,
+            MgmtRequest::WatchMap { .. } | MgmtRequest::Tidy { .. } | MgmtRequest::SetMember { .. } => {
+                Answer::Waits
+            }
             _ => Answer::Plain,
         }
     }

@@ -1,6 +1,6 @@
 //! Requests to a storage service. Offsets are offsets in the chunk file, not in the file.
 
-use types::{ByteRange, InodeId, SessionId, TargetId, Timestamp};
+use types::{ByteRange, Epoch, GroupId, InodeId, SessionId, TargetId, Timestamp};
 
 /// A request with what every request carries. A read's or write's data is the payload beside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,14 +18,39 @@ pub struct StorageRequest {
     /// The lease epoch of the file under which it is asked ([`crate::FileInfo::epoch`]); 0: none. A target that has seen a higher one refuses it
     /// with `EKEYREVOKED`, and doesn't do it any more.
     pub epoch: u64,
+    /// The mirrored group that it is about; `None` for what lies on one target only, and for what is about the target as a whole.
+    pub group: Option<InGroup>,
     /// What is asked.
     pub op: StorageOp,
+}
+
+/// A mirrored group as the sender of a request knows it. Who knows another version refuses with `EREMCHG`: the sender looks at the map again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InGroup {
+    /// The group.
+    pub group: GroupId,
+    /// Its version ([`types::Group::since`]).
+    pub since: Epoch,
+    /// As whom the receiver is asked.
+    pub part: Part,
+}
+
+/// As whom a member of a mirrored group is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// As the primary, which sees to it that all members do it, by who uses the file. What changes nothing may be asked of any good member.
+    Primary,
+    /// As a member, by the primary, which does the same itself. Changes are numbered by `sequence`, from 1 in each version of the group; all
+    /// below `settled` are on all copies.
+    Member { sequence: u64, settled: u64 },
+    /// As one whose copy is brought in step, by the primary, which lets nobody change the range meanwhile.
+    Resync,
 }
 
 impl StorageRequest {
     /// A request that may be repeated without harm, by whom nobody asks for a capability.
     pub fn new(session: SessionId, target: TargetId, ino: InodeId, op: StorageOp) -> StorageRequest {
-        StorageRequest { session, target, ino, number: None, capability: None, epoch: 0, op }
+        StorageRequest { session, target, ino, number: None, capability: None, epoch: 0, group: None, op }
     }
 }
 
@@ -116,7 +141,8 @@ pub enum StorageOp {
     Delete,
     /// Everything acknowledged of this chunk file is on disk when this answers: `Unit`.
     Sync,
-    /// Everything acknowledged of the target is on disk when this answers: `Unit`.
+    /// Everything acknowledged of the target is on disk when this answers; asked of a mirrored group, everything of the group, on all its good
+    /// members: `Unit`.
     SyncTarget,
     /// `Stat`; an absent chunk file has zeros.
     Stat,
@@ -134,13 +160,29 @@ pub enum StorageOp {
     Changed { token: u64, round: u64, from: u64 },
     /// Ends a watch: `Unit`.
     Unwatch { token: u64 },
+    /// Tells a member of a mirrored group which changes are on all copies, by [`Part::Member`]: `Unit`.
+    Settled,
+    /// `Regions` of the group's chunk files here, from the file `from` on and in their order; at most [`MAX_REGIONS`] of them, and whole files only.
+    Regions { from: InodeId, which: Regions },
 }
+
+/// What of a mirrored group's chunk files is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Regions {
+    /// What may differ from the other copies: what has been noted, of files that are gone, too.
+    Noted,
+    /// All files, each from its first byte to its last.
+    All,
+}
+
+/// Items of one [`StorageReply::Regions`], unless the first file has more.
+pub const MAX_REGIONS: usize = 4096;
 
 /// Bytes of what [`StorageOp::Changed`] tells apart.
 pub const WATCHED_REGION: u64 = 1 << 20;
 
 /// Answers; which one belongs to which request is said there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum StorageReply {
     Unit,
@@ -155,5 +197,10 @@ pub enum StorageReply {
     Space {
         capacity: u64,
         free: u64,
+    },
+    /// By file and start; `next`: where to go on asking, `None` at the end.
+    Regions {
+        regions: Vec<(InodeId, ByteRange)>,
+        next: Option<InodeId>,
     },
 }

@@ -17,7 +17,7 @@ use std::future::Future;
 use std::sync::Arc;
 use types::{
     Attr, ClusterMap, Credentials, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, NodeId,
-    PartitionId, Pool, PoolId, Result, Scheme, SessionId, Target, TargetId, TargetState, Timestamp,
+    PartitionId, Pool, PoolId, Result, SessionId, Target, TargetId, TargetState, Timestamp,
 };
 use wire::{
     LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, RenameMode, StorageOp, StorageReply,
@@ -79,7 +79,7 @@ pub fn map() -> MapHandle {
         class: types::CapacityClass::Normal,
         drain: false,
     };
-    let group = |id| Group { id: GroupId(id), pool, scheme: Scheme::Single, members: vec![TargetId(id)] };
+    let group = |id| Group::single(GroupId(id), pool, TargetId(id));
     let map = ClusterMap {
         nodes: vec![],
         epoch: Epoch(1),

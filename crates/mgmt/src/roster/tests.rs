@@ -58,6 +58,7 @@ fn register(node: u32, instance: u64, address: &str, targets: &[u32]) -> Registe
         version: "0.4.0".into(),
         clock_s: NOW_S,
         targets: targets.iter().map(report).collect(),
+        again: false,
     }
 }
 

@@ -39,6 +39,9 @@ fn changed(old: &StripePattern, change: &PatternChange, map: &ClusterMap) -> Res
     if let Some(chooser) = change.chooser {
         pattern.chooser = chooser;
     }
+    if let Some(scheme) = &change.scheme {
+        pattern.scheme = scheme.parse().map_err(|cause: String| Error::new(Errno::EINVAL, cause))?;
+    }
     Ok(pattern)
 }
 

@@ -30,6 +30,7 @@ fn what_is_made_in_a_directory_takes_its_pattern_and_keeps_it() {
         stripe_count: Some(2),
         inline_limit: Some(100),
         chooser: Some(Chooser::Random),
+        scheme: Some("single".into()),
     };
     let expected = StripePattern {
         pool: PoolId(1),
@@ -62,6 +63,7 @@ fn what_is_out_of_bounds_changes_nothing() {
         PatternChange { stripe_count: Some(0), ..none.clone() },
         PatternChange { stripe_count: Some(65536), ..none.clone() },
         PatternChange { inline_limit: Some(65537), ..none.clone() },
+        PatternChange { scheme: Some("mirror:4".into()), ..none.clone() },
     ];
     for set in refused {
         assert_eq!(change(&mut world, ROOT, set).unwrap_err(), Errno::EINVAL);

@@ -9,7 +9,7 @@ use namespace::{keys, partition_of_key};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{
     Attr, CapacityClass, ClusterMap, Credentials, Epoch, Errno, Group, GroupId, InodeId, NodeId, PartitionId,
-    Pool, PoolId, Scheme, SessionId, Target, TargetId, TargetState, Timestamp,
+    Pool, PoolId, SessionId, Target, TargetId, TargetState, Timestamp,
 };
 use wire::{DirEntry, FileInfo, MetaOp, MetaReply, RenameMode};
 
@@ -294,8 +294,7 @@ fn cluster_map() -> ClusterMap {
         class: CapacityClass::Normal,
         drain: false,
     };
-    let group =
-        |id| Group { id: GroupId(id), pool: PoolId(1), scheme: Scheme::Single, members: vec![TargetId(id)] };
+    let group = |id| Group::single(GroupId(id), PoolId(1), TargetId(id));
     ClusterMap {
         nodes: vec![],
         epoch: Epoch(1),

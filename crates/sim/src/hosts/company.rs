@@ -220,6 +220,7 @@ impl Member {
             version: VERSION.into(),
             clock_s: rt::now().secs,
             targets: vec![],
+            again: false,
         };
         match self.management.call(MgmtRequest::Register(register), None).await? {
             MgmtReply::Registered(registered) => {
@@ -242,7 +243,7 @@ impl Member {
             let sent_ns = rt::monotonic_ns();
             let epoch = self.map.read().unwrap_or_else(PoisonError::into_inner).epoch;
             let (node, instance, clock_s) = (self.node, self.instance, rt::now().secs);
-            let beat = Heartbeat { node, instance, epoch, clock_s, targets: vec![] };
+            let beat = Heartbeat { node, instance, epoch, clock_s, targets: vec![], resyncs: vec![] };
             match self.management.call(MgmtRequest::Heartbeat(beat), None).await {
                 Ok(MgmtReply::Alive(alive)) => {
                     alive.map.iter().for_each(|map| take_over(&self.map, map));

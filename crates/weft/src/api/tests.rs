@@ -138,6 +138,7 @@ fn cluster() -> (Arc<Node>, SocketAddr) {
             version: version.clone(),
             clock_s,
             targets,
+            again: false,
         })
     };
     node.ask(register(vec![])).unwrap();

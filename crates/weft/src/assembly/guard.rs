@@ -6,7 +6,7 @@ use rt::sync::Event;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, Error, Result, SessionId};
-use wire::{KvRequest, MetaOp, MetaRequest, StorageOp, StorageRequest};
+use wire::{KvRequest, MetaOp, MetaRequest, Part, StorageOp, StorageRequest};
 
 /// How long a request waits until its service has started: less than a client's usual patience, so that the client learns the reason.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -33,7 +33,10 @@ pub trait Guard {
 
 impl Guard for StorageRequest {
     fn is_internal(&self) -> bool {
-        self.session == SessionId(0) || matches!(self.op, StorageOp::Fence { .. })
+        let between_members = self.group.is_some_and(|group| group.part != Part::Primary);
+        let is_nodes =
+            matches!(self.op, StorageOp::Fence { .. } | StorageOp::Settled | StorageOp::Regions { .. });
+        self.session == SessionId(0) || between_members || is_nodes
     }
 }
 

@@ -96,7 +96,16 @@ numbered! {
     RenameMode, "mode of renaming": Replace = 1, NoReplace = 2, Exchange = 3;
     XattrMode, "mode of setting an attribute": Any = 1, Create = 2, Replace = 3;
     Chooser, "chooser": RoundRobin = 1, Random = 2, CapacityWeighted = 3;
-    Scheme, "redundancy scheme": Single = 1;
+}
+
+/// The number of a scheme is that of its copies.
+impl Numbered for Scheme {
+    const TABLE: (&'static str, &'static [(Self, u32)]) =
+        ("redundancy scheme", &[(Scheme::Single, 1), (Scheme::Mirror(2), 2), (Scheme::Mirror(3), 3)]);
+
+    fn number(self) -> u32 {
+        self.members() as u32
+    }
 }
 
 /// Items in field 1, at most `MAX` of them. More are counted and not kept, so that a few bytes each can't claim the memory of a

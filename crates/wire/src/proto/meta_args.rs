@@ -361,6 +361,8 @@ pub(crate) struct ChangeFields {
     pub inline_limit: Option<u64>,
     #[prost(uint32, optional, tag = "5")]
     pub chooser: Option<u32>,
+    #[prost(string, optional, tag = "6")]
+    pub scheme: Option<String>,
 }
 
 impl InodeFields {
@@ -484,9 +486,9 @@ impl From<YieldFields> for Yield {
 
 impl SetPatternFields {
     pub fn of(dir: &InodeId, change: &PatternChange) -> SetPatternFields {
-        let PatternChange { pool, chunk_size, stripe_count, inline_limit, chooser } = change.clone();
+        let PatternChange { pool, chunk_size, stripe_count, inline_limit, chooser, scheme } = change.clone();
         let chooser = chooser.map(Numbered::number);
-        let change = ChangeFields { pool, chunk_size, stripe_count, inline_limit, chooser };
+        let change = ChangeFields { pool, chunk_size, stripe_count, inline_limit, chooser, scheme };
         SetPatternFields { dir: dir.0, change: Some(change) }
     }
 }
@@ -495,9 +497,11 @@ impl TryFrom<SetPatternFields> for MetaOp {
     type Error = Malformed;
 
     fn try_from(SetPatternFields { dir, change }: SetPatternFields) -> Result<MetaOp, Malformed> {
-        let ChangeFields { pool, chunk_size, stripe_count, inline_limit, chooser } = need(change, "change")?;
+        let ChangeFields { pool, chunk_size, stripe_count, inline_limit, chooser, scheme } =
+            need(change, "change")?;
         let (pool, chooser) = (pool.map(name).transpose()?, chooser.map(Chooser::take).transpose()?);
-        let change = PatternChange { pool, chunk_size, stripe_count, inline_limit, chooser };
+        let scheme = scheme.map(name).transpose()?;
+        let change = PatternChange { pool, chunk_size, stripe_count, inline_limit, chooser, scheme };
         Ok(MetaOp::SetPattern { dir: InodeId(dir), change })
     }
 }

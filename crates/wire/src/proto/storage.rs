@@ -1,19 +1,21 @@
 //! Requests to a storage service and their answers. Nothing here holds memory of its own.
 
-use super::common::{Numbered, RangeFields, TimeFields, need, numbered, time};
+use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, time};
 use super::fields;
 use crate::{
-    Allocate, Answer, CAPABILITY_BYTES, Capability, Malformed, Message, Number, Path, Request, Seek, Service,
+    Allocate, Answer, CAPABILITY_BYTES, Capability, InGroup, MAX_LIST_ITEMS, Malformed, Message, Number,
+    Part, Path, Regions, Request, Seek, Service,
 };
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
-use types::{InodeId, SessionId, TargetId};
+use types::{ByteRange, Epoch, GroupId, InodeId, SessionId, TargetId};
 
 // Numbers are fixed for ever.
 numbered! {
     Path, "way of data": Direct = 1, Cached = 2;
     Allocate, "kind of allocation": Reserve = 1, Punch = 2, Zero = 3;
     Seek, "aim of a seek": Data = 1, Hole = 2;
+    Regions, "kind of regions": Noted = 1, All = 2;
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -31,7 +33,9 @@ struct RequestFields {
     capability: Option<CapabilityFields>,
     #[prost(fixed64, tag = "6")]
     epoch: u64,
-    #[prost(oneof = "OpFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23")]
+    #[prost(message, optional, tag = "7")]
+    group: Option<GroupFields>,
+    #[prost(oneof = "OpFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25")]
     op: Option<OpFields>,
 }
 
@@ -65,6 +69,33 @@ enum OpFields {
     Changed(ChangedFields),
     #[prost(message, tag = "23")]
     Unwatch(UnwatchFields),
+    #[prost(message, tag = "24")]
+    Settled(()),
+    #[prost(message, tag = "25")]
+    Regions(RegionsFields),
+}
+
+/// The parts are told apart by numbers of their own, since two of them have no fields.
+#[derive(Clone, PartialEq, prost::Message)]
+struct GroupFields {
+    #[prost(uint32, tag = "1")]
+    group: u32,
+    #[prost(uint64, tag = "2")]
+    since: u64,
+    #[prost(uint32, tag = "3")]
+    part: u32,
+    #[prost(uint64, tag = "4")]
+    sequence: u64,
+    #[prost(uint64, tag = "5")]
+    settled: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RegionsFields {
+    #[prost(uint64, tag = "1")]
+    from: u64,
+    #[prost(uint32, tag = "2")]
+    which: u32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -139,7 +170,7 @@ struct UnwatchFields {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct ReplyFields {
-    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13")]
+    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14")]
     answer: Option<AnswerFields>,
 }
 
@@ -153,6 +184,24 @@ enum AnswerFields {
     Offset(OffsetFields),
     #[prost(message, tag = "13")]
     Space(SpaceFields),
+    #[prost(message, tag = "14")]
+    Regions(FoundFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct FoundFields {
+    #[prost(message, optional, tag = "1")]
+    regions: Option<List<FoundRegion, MAX_LIST_ITEMS>>,
+    #[prost(uint64, optional, tag = "2")]
+    next: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct FoundRegion {
+    #[prost(uint64, tag = "1")]
+    ino: u64,
+    #[prost(message, optional, tag = "2")]
+    range: Option<RangeFields>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -255,6 +304,10 @@ impl From<&StorageOp> for OpFields {
                 OpFields::Changed(ChangedFields { token, round, from })
             }
             StorageOp::Unwatch { token } => OpFields::Unwatch(UnwatchFields { token }),
+            StorageOp::Settled => OpFields::Settled(()),
+            StorageOp::Regions { from, which } => {
+                OpFields::Regions(RegionsFields { from: from.0, which: which.number() })
+            }
         }
     }
 }
@@ -283,21 +336,52 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Watch(f) => StorageOp::Watch { token: f.token, round: f.round },
             OpFields::Changed(f) => StorageOp::Changed { token: f.token, round: f.round, from: f.from },
             OpFields::Unwatch(f) => StorageOp::Unwatch { token: f.token },
+            OpFields::Settled(()) => StorageOp::Settled,
+            OpFields::Regions(f) => {
+                StorageOp::Regions { from: InodeId(f.from), which: Regions::take(f.which)? }
+            }
         })
+    }
+}
+
+impl From<InGroup> for GroupFields {
+    fn from(InGroup { group, since, part }: InGroup) -> GroupFields {
+        let (part, sequence, settled) = match part {
+            Part::Primary => (1, 0, 0),
+            Part::Member { sequence, settled } => (2, sequence, settled),
+            Part::Resync => (3, 0, 0),
+        };
+        GroupFields { group: group.0, since: since.0, part, sequence, settled }
+    }
+}
+
+impl TryFrom<GroupFields> for InGroup {
+    type Error = Malformed;
+
+    fn try_from(fields: GroupFields) -> Result<InGroup, Malformed> {
+        let GroupFields { group, since, part, sequence, settled } = fields;
+        let part = match part {
+            1 => Part::Primary,
+            2 => Part::Member { sequence, settled },
+            3 => Part::Resync,
+            other => return Err(Malformed::new(format!("unknown part of a member {other}"))),
+        };
+        Ok(InGroup { group: GroupId(group), since: Epoch(since), part })
     }
 }
 
 impl Message for StorageRequest {
     fn encode(&self, out: &mut Vec<u8>) {
-        let StorageRequest { session, target, ino, number, capability, epoch, op } = self;
+        let StorageRequest { session, target, ino, number, capability, epoch, group, op } = self;
         let (number, op) = (number.map_or(0, packed), Some(op.into()));
+        let group = group.map(GroupFields::from);
         let capability = capability.as_ref().map(CapabilityFields::from);
         let (session, target, ino, epoch) = (session.0, target.0, ino.0, *epoch);
-        RequestFields { session, target, ino, number, capability, epoch, op }.encode_raw(out);
+        RequestFields { session, target, ino, number, capability, epoch, group, op }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<StorageRequest, Malformed> {
-        let RequestFields { session, target, ino, number, capability, epoch, op } = fields(bytes)?;
+        let RequestFields { session, target, ino, number, capability, epoch, group, op } = fields(bytes)?;
         Ok(StorageRequest {
             session: SessionId(session),
             target: TargetId(target),
@@ -305,6 +389,7 @@ impl Message for StorageRequest {
             number: unpacked(number),
             capability: capability.as_ref().map(Capability::from),
             epoch,
+            group: group.map(InGroup::try_from).transpose()?,
             op: need(op, "storage operation that is known here")?.try_into()?,
         })
     }
@@ -323,13 +408,23 @@ impl Request for StorageRequest {
 
 impl Message for StorageReply {
     fn encode(&self, out: &mut Vec<u8>) {
-        let answer = match *self {
+        let answer = match self {
             StorageReply::Unit => AnswerFields::Unit(()),
-            StorageReply::Stat { len, blocks, mtime } => {
+            &StorageReply::Stat { len, blocks, mtime } => {
                 AnswerFields::Stat(StatFields { len, blocks, mtime: Some(mtime.into()) })
             }
-            StorageReply::Offset(offset) => AnswerFields::Offset(OffsetFields { offset }),
-            StorageReply::Space { capacity, free } => AnswerFields::Space(SpaceFields { capacity, free }),
+            &StorageReply::Offset(offset) => AnswerFields::Offset(OffsetFields { offset }),
+            &StorageReply::Space { capacity, free } => AnswerFields::Space(SpaceFields { capacity, free }),
+            StorageReply::Regions { regions, next } => {
+                let region = |(ino, range): &(InodeId, ByteRange)| FoundRegion {
+                    ino: ino.0,
+                    range: Some((*range).into()),
+                };
+                AnswerFields::Regions(FoundFields {
+                    regions: List::of(regions, region),
+                    next: next.map(|next| next.0),
+                })
+            }
         };
         ReplyFields { answer: Some(answer) }.encode_raw(out);
     }
@@ -343,6 +438,10 @@ impl Message for StorageReply {
             }
             AnswerFields::Offset(f) => StorageReply::Offset(f.offset),
             AnswerFields::Space(f) => StorageReply::Space { capacity: f.capacity, free: f.free },
+            AnswerFields::Regions(f) => {
+                let region = |f: FoundRegion| Ok((InodeId(f.ino), need(f.range, "region")?.try_into()?));
+                StorageReply::Regions { regions: List::take(f.regions, region)?, next: f.next.map(InodeId) }
+            }
         })
     }
 }

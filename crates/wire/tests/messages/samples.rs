@@ -34,6 +34,11 @@ pub fn samples() -> Vec<Sample> {
     let directories = vec![DirectoryState { attr: attr(), order: 77 }];
     let changed = MetaResponse { directories, ..MetaResponse::from(MetaReply::Unit) };
     samples.push(sample("meta_response-directories".to_string(), changed));
+    let change = PatternChange { scheme: Some("mirror:2".to_string()), ..PatternChange::default() };
+    let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
+    let op = MetaOp::SetPattern { dir: DIR, change };
+    let mirrored = MetaRequest { session: SessionId(7), sequence: 300, credentials, op };
+    samples.push(sample("meta_request-set_scheme".to_string(), mirrored));
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
     samples.push(sample("meta_response-permissions".to_string(), permissions));
@@ -48,14 +53,26 @@ pub fn samples() -> Vec<Sample> {
     }));
     let op = StorageOp::Write { offset: 4096, path: Path::Cached, durable: false };
     let (number, capability) = (Some(Number { lane: 3, sequence: 258 }), Some(capability()));
-    let least = StorageRequest::new(SessionId(7), TargetId(12), INO, op);
+    let least = StorageRequest::new(SessionId(7), TargetId(12), INO, op.clone());
     let full = StorageRequest { number, capability, ..least };
     samples.push(sample("storage_request-full".to_string(), full.clone()));
     let capability = Some(Capability(std::array::from_fn(|at| at as u8 + 1)));
     let fenced = StorageRequest { epoch: 3 << 44 | 258, capability, ..full.clone() };
     samples.push(sample("storage_request-fenced".to_string(), fenced));
-    let fenced = FileInfo { attr: attr(), layout: None, inline: None, inline_limit: 0, epoch: 3 << 44 | 258 };
+    for (name, part) in [
+        ("primary", Part::Primary),
+        ("member", Part::Member { sequence: 1 << 33, settled: 258 }),
+        ("resync", Part::Resync),
+    ] {
+        let group = Some(InGroup { group: GroupId(300), since: Epoch(70_000), part });
+        let request =
+            StorageRequest { group, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op.clone()) };
+        samples.push(sample(format!("storage_request-in_group-{name}"), request));
+    }
+    let file = FileInfo { attr: attr(), layout: None, inline: None, inline_limit: 0, epoch: 0, uncut: true };
+    let fenced = FileInfo { epoch: 3 << 44 | 258, uncut: false, ..file.clone() };
     samples.push(sample("meta_response-epoch".to_string(), MetaResponse::from(MetaReply::File(fenced))));
+    samples.push(sample("meta_response-uncut".to_string(), MetaResponse::from(MetaReply::File(file))));
     let capability = full.capability;
     let capable = MetaResponse { capability, ..MetaReply::Unit.into() };
     samples.push(sample("meta_response-capability".to_string(), capable));
@@ -162,6 +179,7 @@ fn meta_ops() -> Vec<MetaOp> {
         stripe_count: Some(4),
         inline_limit: Some(0),
         chooser: Some(Chooser::CapacityWeighted),
+        scheme: None,
     };
     let (space, owner, kind, range) = (LockSpace::Flock, OWNER, LockKind::Exclusive, RANGE);
     vec![
@@ -286,6 +304,7 @@ fn meta_replies() -> Vec<MetaReply> {
             inline: Some(Bytes::new()),
             inline_limit: 4096,
             epoch: 0,
+            uncut: false,
         }),
         MetaReply::Lock(Some((LockKind::Exclusive, RANGE, 4711))),
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),
@@ -311,6 +330,8 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Watch { token: 1 << 60, round: 2 },
         StorageOp::Changed { token: 1 << 60, round: 2, from: 1 << 20 },
         StorageOp::Unwatch { token: 1 << 60 },
+        StorageOp::Settled,
+        StorageOp::Regions { from: INO, which: Regions::Noted },
     ]
 }
 
@@ -345,6 +366,10 @@ fn storage_replies() -> Vec<StorageReply> {
         StorageReply::Stat { len: 100, blocks: 8, mtime: TIME },
         StorageReply::Offset(Some(0)),
         StorageReply::Space { capacity: 1 << 40, free: 1 << 39 },
+        StorageReply::Regions {
+            regions: vec![(INO, ByteRange::new(0, 1 << 20)), (DIR, ByteRange::new(1 << 20, 3 << 20))],
+            next: Some(DIR),
+        },
     ]
 }
 

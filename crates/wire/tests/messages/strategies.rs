@@ -38,13 +38,27 @@ pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
     let number = (any::<u32>(), 1..=u32::MAX).prop_map(|(lane, sequence)| Number { lane, sequence });
-    let head = (any::<u64>(), any::<u32>(), ino(), of(number), of(capability()), any::<u64>());
+    let head =
+        (any::<u64>(), any::<u32>(), ino(), of(number), of(capability()), any::<u64>(), of(in_group()));
     (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(
-        |((session, target, ino, number, capability, epoch), op)| {
+        |((session, target, ino, number, capability, epoch, group), op)| {
             let (session, target) = (SessionId(session), TargetId(target));
-            StorageRequest { session, target, ino, number, capability, epoch, op }
+            StorageRequest { session, target, ino, number, capability, epoch, group, op }
         },
     )
+}
+
+fn in_group() -> impl Strategy<Value = InGroup> {
+    let part = prop_oneof![
+        Just(Part::Primary),
+        any::<(u64, u64)>().prop_map(|(sequence, settled)| Part::Member { sequence, settled }),
+        Just(Part::Resync),
+    ];
+    (any::<u32>(), any::<u64>(), part).prop_map(|(group, since, part)| InGroup {
+        group: GroupId(group),
+        since: Epoch(since),
+        part,
+    })
 }
 
 fn capability() -> impl Strategy<Value = Capability> {
@@ -67,6 +81,8 @@ pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
         }),
         any::<Option<u64>>().prop_map(StorageReply::Offset),
         any::<(u64, u64)>().prop_map(|(capacity, free)| StorageReply::Space { capacity, free }),
+        (vec_of((ino(), range())), of(ino()))
+            .prop_map(|(regions, next)| StorageReply::Regions { regions, next }),
     ]
 }
 
@@ -187,6 +203,10 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
     replies
 }
 
+fn range() -> impl Strategy<Value = ByteRange> {
+    any::<[u64; 2]>().prop_map(|[a, b]| ByteRange { start: a.min(b), end: a.max(b) })
+}
+
 pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
     let path = || select(vec![Path::Direct, Path::Cached]);
     kinds![StorageOp:
@@ -194,7 +214,7 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Write { offset: any::<u64>(), path: path(), durable: any::<bool>() },
         Truncate { len: any::<u64>() },
         Allocate {
-            range: any::<[u64; 2]>().prop_map(|[a, b]| ByteRange { start: a.min(b), end: a.max(b) }),
+            range: range(),
             how: select(vec![Allocate::Reserve, Allocate::Punch, Allocate::Zero]),
         },
         Delete,
@@ -207,6 +227,8 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Watch { token: any::<u64>(), round: any::<u64>() },
         Changed { token: any::<u64>(), round: any::<u64>(), from: any::<u64>() },
         Unwatch { token: any::<u64>() },
+        Settled,
+        Regions { from: ino(), which: select(vec![Regions::Noted, Regions::All]) },
     ]
 }
 
@@ -355,13 +377,14 @@ fn set_attr() -> impl Strategy<Value = SetAttr> {
 }
 
 fn pattern_change() -> impl Strategy<Value = PatternChange> {
-    (of(".{0,20}"), any::<[Option<u64>; 3]>(), of(chooser())).prop_map(
-        |(pool, [chunk_size, stripe_count, inline_limit], chooser)| PatternChange {
+    (of(".{0,20}"), any::<[Option<u64>; 3]>(), of(chooser()), of(".{0,9}")).prop_map(
+        |(pool, [chunk_size, stripe_count, inline_limit], chooser, scheme)| PatternChange {
             pool,
             chunk_size,
             stripe_count,
             inline_limit,
             chooser,
+            scheme,
         },
     )
 }
@@ -382,20 +405,26 @@ fn chunk_size() -> impl Strategy<Value = u32> {
     (16..=26u32).prop_map(|bits| 1 << bits)
 }
 
+fn scheme() -> impl Strategy<Value = Scheme> {
+    select(vec![Scheme::Single, Scheme::Mirror(2), Scheme::Mirror(3)])
+}
+
 fn layout() -> impl Strategy<Value = Layout> {
     let groups = prop::collection::vec(any::<u32>().prop_map(GroupId), 1..6);
     let slots = prop::collection::vec(any::<u8>(), 0..6);
-    (chunk_size(), any::<u16>(), groups, slots).prop_map(|(chunk_size, pool, groups, mut slots)| {
-        slots.truncate(groups.len());
-        Layout { chunk_size, pool: PoolId(pool), scheme: Scheme::Single, groups, slots }
-    })
+    (chunk_size(), any::<u16>(), scheme(), groups, slots).prop_map(
+        |(chunk_size, pool, scheme, groups, mut slots)| {
+            slots.truncate(groups.len());
+            Layout { chunk_size, pool: PoolId(pool), scheme, groups, slots }
+        },
+    )
 }
 
 fn pattern() -> impl Strategy<Value = StripePattern> {
-    (any::<u16>(), chunk_size(), 1..=u16::MAX, any::<u32>(), chooser()).prop_map(
-        |(pool, chunk_size, stripe_count, inline_limit, chooser)| StripePattern {
+    (any::<u16>(), scheme(), chunk_size(), 1..=u16::MAX, any::<u32>(), chooser()).prop_map(
+        |(pool, scheme, chunk_size, stripe_count, inline_limit, chooser)| StripePattern {
             pool: PoolId(pool),
-            scheme: Scheme::Single,
+            scheme,
             chunk_size,
             stripe_count,
             inline_limit,
@@ -410,8 +439,15 @@ fn dir_entry() -> impl Strategy<Value = DirEntry> {
 }
 
 fn file() -> impl Strategy<Value = FileInfo> {
-    (attr(), of(layout()), of(name()), any::<u32>(), any::<u64>()).prop_map(
-        |(attr, layout, inline, inline_limit, epoch)| FileInfo { attr, layout, inline, inline_limit, epoch },
+    (attr(), of(layout()), of(name()), any::<u32>(), any::<u64>(), any::<bool>()).prop_map(
+        |(attr, layout, inline, inline_limit, epoch, uncut)| FileInfo {
+            attr,
+            layout,
+            inline,
+            inline_limit,
+            epoch,
+            uncut,
+        },
     )
 }
 

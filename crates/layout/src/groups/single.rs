@@ -1,4 +1,4 @@
-//! The making of redundancy groups.
+//! Groups of one target.
 
 use std::collections::BTreeSet;
 use types::{ClusterMap, Group, GroupId, Scheme, TargetId};
@@ -28,7 +28,7 @@ pub fn single_groups(map: &ClusterMap) -> Vec<Group> {
         } else {
             own
         };
-        groups.push(Group { id, pool: target.pool, scheme: Scheme::Single, members: vec![target.id] });
+        groups.push(Group::single(id, target.pool, target.id));
     }
     groups.sort_by_key(|g| g.id);
     groups
@@ -40,12 +40,7 @@ mod tests {
     use crate::choose::tests::target;
 
     fn single(id: u32, target: u32) -> Group {
-        Group {
-            id: GroupId(id),
-            pool: types::PoolId(1),
-            scheme: Scheme::Single,
-            members: vec![TargetId(target)],
-        }
+        Group::single(GroupId(id), types::PoolId(1), TargetId(target))
     }
 
     fn map(targets: &[u32], groups: Vec<Group>) -> ClusterMap {
