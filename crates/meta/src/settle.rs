@@ -94,7 +94,9 @@ impl MetaService {
                 // Of a file that was made after the moment that the store was taken back to: whoever goes forward again may still need it.
                 Chunks::None if rewound.leaves_out(ino) => continue,
                 Chunks::None => None,
-                Chunks::Settled { layout, size } => {
+                // The same holds for what it had more of then.
+                Chunks::Settled { changed, .. } if rewound.is_of_before(ino, changed) => continue,
+                Chunks::Settled { layout, size, .. } => {
                     let stripe = self.chunks.stripe_in(&layout, name.slot(), place)?;
                     stripe.map(|stripe| layout::local_len(&layout, stripe, size))
                 }
