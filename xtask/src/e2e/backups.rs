@@ -112,6 +112,7 @@ fn goes_back(stage: &Stage) -> TestResult {
     );
     // As a crash leaves it: what was changing then is tidied at the next start.
     rig.kill();
+    rig.unmount()?;
     let restored = rig.json(&["meta", "restore", &file, "--dir", &dir])?;
     let before = restored["before"].as_str().unwrap_or_default();
     ensure!(Path::new(before).join("version").exists(), "the metadata of before is not beside: {restored}");
