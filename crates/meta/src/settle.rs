@@ -283,7 +283,9 @@ impl MetaService {
                 }
                 let chunks = self.chunks.measure(under, layout).await?;
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));
-                report.blocks = chunks.blocks;
+                // After a restore all of it may be gone. The file must not look as if it had a hole there: the file check tells by this.
+                let is_gone = chunks.blocks == 0 && self.rewound().await?.restored_s > 0;
+                report.blocks = if is_gone { file.attr.blocks } else { chunks.blocks };
                 report.mtime = Some(file.attr.mtime.max(chunks.mtime));
             }
             None => {}
