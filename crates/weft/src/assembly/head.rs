@@ -64,6 +64,7 @@ impl Head {
             partitions: superblock.partitions,
             hash_key: superblock.hash_key,
             storage: StorageChannels::mapped(management.map(), WhenOffline::Refuse, Box::new(connect)),
+            map: management.map(),
         };
         let (map, partitions) = (management.map(), superblock.partitions);
         management.set_metadata(Arc::new(Metadata { node, service, map, peers, partitions }));
