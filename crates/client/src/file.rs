@@ -734,7 +734,8 @@ impl Content {
     /// Starts with a file that was made just now and that nobody else has seen yet, without asking for what is known.
     fn begin(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode) {
         let inline = (fresh.inline_limit > 0).then(Bytes::new);
-        self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit: fresh.inline_limit, epoch: 0 });
+        let inline_limit = fresh.inline_limit;
+        self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit, epoch: 0, uncut: false });
         self.bare = fresh.bare;
         self.lease = lease;
     }
@@ -747,6 +748,7 @@ impl Content {
         self.inline = info.inline;
         self.inline_limit = info.inline_limit;
         self.epoch = self.epoch.max(info.epoch);
+        self.cut_pending |= info.uncut;
         self.note_mode(info.attr.mode);
     }
 }

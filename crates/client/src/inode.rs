@@ -77,7 +77,8 @@ pub(crate) struct Content {
     pub(crate) inline_limit: u32,
     /// It surely has no extended attributes: it was made while open here, and got none since.
     pub(crate) bare: bool,
-    /// Chunks may reach beyond `size`, because cutting them or a write failed half-way. They are cut before anything is written again.
+    /// Chunks may reach beyond `size`, because cutting them or a write failed half-way, or an answer came too late. They are cut before anything
+    /// is written again.
     pub(crate) cut_pending: bool,
     /// It has setuid or setgid, which a write may have to clear.
     pub(crate) privileged: bool,

@@ -53,15 +53,15 @@ impl Client {
         let info = file_info(truncated?)?;
         let layout = {
             let mut content = inode.content.lock();
+            // When this has to begin anew, the service says of the file that it is still to be cut.
             content.still(inode.ino, era)?;
             content.take(info);
             content.mtime = None;
-            content.layout.clone().filter(|_| content.inline.is_none())
+            let in_chunks = content.layout.clone().filter(|_| content.inline.is_none());
+            content.cut_pending |= in_chunks.is_some() && size < old_size;
+            in_chunks.filter(|_| content.cut_pending)
         };
-        if let Some(layout) = layout
-            && size < old_size
-        {
-            inode.content.lock().cut_pending = true;
+        if let Some(layout) = layout {
             self.finish_cut(inode).await?;
             let (ino, blocks) = (inode.ino, self.allocated(inode.ino, &layout).await?);
             // The cut is younger than the time that the service gave the change, and who looks at a file that is open for writing elsewhere

@@ -43,7 +43,7 @@ pub(crate) const REAP_RETRY: Duration = Duration::from_secs(10);
 /// Parts of the lease table with a lock each, so that cores seldom meet.
 pub(crate) const LEASE_SHARDS: usize = 64;
 
-/// Leases and marks of use in a part: two million in all, some 400 MiB.
+/// Leases and marks of use in a part: two million in all, some 450 MiB.
 pub(crate) const LEASES_PER_SHARD: usize = (2 << 20) / LEASE_SHARDS;
 
 /// Those of one session in a part: a quarter of all.

@@ -4,6 +4,7 @@
 use crate::chunks::{Place, Under};
 use crate::executor::Pass;
 use crate::limits::{BACKGROUND_BATCH, RETRY_TIME};
+use crate::rewind::Rewound;
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
 use crate::view::store_error;
@@ -76,6 +77,7 @@ impl MetaService {
         }
         // A power cut now must not bring back a file whose chunks are deleted here.
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
+        let rewound = self.rewound().await?;
         for &name in files.iter().filter(|ino| self.has_partition(ino.partition())) {
             // What a move fills is no file's yet, and the move notices that the target was started anew. Nothing moves into mirrored groups.
             let claim = match place {
@@ -89,8 +91,12 @@ impl MetaService {
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let owned = match known {
                 Chunks::Unsettled => continue,
+                // Of a file that was made after the moment that the store was taken back to: whoever goes forward again may still need it.
+                Chunks::None if rewound.leaves_out(ino) => continue,
                 Chunks::None => None,
-                Chunks::Settled { layout, size } => {
+                // The same holds for what it had more of then.
+                Chunks::Settled { changed, .. } if rewound.is_of_before(ino, changed) => continue,
+                Chunks::Settled { layout, size, .. } => {
                     let stripe = self.chunks.stripe_in(&layout, name.slot(), place)?;
                     stripe.map(|stripe| layout::local_len(&layout, stripe, size))
                 }
@@ -102,6 +108,11 @@ impl MetaService {
             self.chunks.at(place, Under { ino: name, epoch }, change).await?;
         }
         self.chunks.at(place, Under::TARGET, StorageOp::SyncTarget).await.map(drop)
+    }
+
+    async fn rewound(&self) -> Result<Rewound> {
+        let stored = self.executors.store.get(Rewound::KEY).await.map_err(|error| store_error(&error))?;
+        stored.map_or(Ok(Rewound::default()), |value| namespace::record::decode(Rewound::KEY, value))
     }
 
     /// Ends a session: gives up its locks, reclaims the files without a name that it held, and settles those that it
@@ -139,6 +150,7 @@ impl MetaService {
         }
         tell_of(recovery);
         self.leases.end_session(session);
+        self.cuts.forget_session(session);
         self.forget_replies(session).await?;
         Ok(recovery)
     }

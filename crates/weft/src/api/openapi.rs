@@ -110,6 +110,8 @@ fn schemas() -> Value {
         "Session": object(json!({ "session": number, "client": text, "address": text, "idle_s": maybe_number, "leases": maybe_number, "in_use": maybe_number })),
         "Health": object(json!({ "verdict": verdict, "findings": { "type": "array", "items": object(json!({
             "verdict": verdict, "what": text, "hint": text,
-        })) } })),
+        })) }, "copies?": object(json!({
+            "folder": text, "kept": number, "newest": { "type": ["string", "null"] }, "age_s": maybe_number, "failure": { "type": ["string", "null"] },
+        })) })),
     })
 }

@@ -7,7 +7,9 @@
 mod boot;
 mod check;
 mod commands;
+mod copies;
 mod core;
+mod engine;
 mod follow;
 mod gate;
 mod guard;
@@ -29,6 +31,8 @@ mod storage_node;
 mod stores;
 
 pub use self::check::check;
+pub use self::copies::{Copies, DEFAULT_KEPT};
+pub use self::engine::open_engine;
 pub use self::gate::{Gate, hex_text};
 pub use self::mount::{MountProcess, unreachable};
 pub use self::node::NodeProcess;
@@ -75,6 +79,7 @@ impl Cluster {
         };
         stops.watch(session.clone())?;
         let services = core.services().clone();
+        engine::watch(core.services().engine(), &state.paths, &state.superblock, stops.sender())?;
         let view = Arc::new(View::new(&state, args, (services, commands), session.clone(), stops.sender()));
         let cluster = Cluster { view, session, core, stops, state };
         match cluster.announce() {
@@ -117,7 +122,11 @@ impl Cluster {
             Stop::Unmounted(outcome) => std::mem::replace(outcome, Ok(())),
             _ => self.session.unmount(),
         };
-        let ended = self.core.shut_down().and(unmounted);
+        let reason = match &mut stop {
+            Stop::Outcast(error) => Err(error.clone()),
+            _ => Ok(()),
+        };
+        let ended = reason.and(self.core.shut_down().and(unmounted));
         forget(&self.state.paths);
         match &ended {
             Ok(()) => tracing::info!("stopped"),

@@ -2,7 +2,9 @@
 
 use super::boot::boot_number;
 use super::commands::CommandCore;
+use super::copies::{Copies, DEFAULT_KEPT};
 use super::core::{BackgroundCore, Served};
+use super::engine;
 use super::follow::current_map;
 use super::guard::Guarded;
 use super::head::{Head, open_management};
@@ -177,10 +179,13 @@ impl Served for NodeServices {
                 let store = Arc::new(KvService::new(writer.clone(), boot_number()?));
                 router = router.with(Guarded::new(store, open)).with(management.clone());
                 let own = (plan.config.node, meta.clone());
+                let kept = plan.config.backups.unwrap_or(DEFAULT_KEPT);
+                let copies = Copies::new(writer.engine().clone(), &plan.superblock, &plan.paths, kept);
                 Some(Head::new(
                     writer,
                     management,
                     &plan.superblock,
+                    copies,
                     own,
                     peers.clone(),
                     storage.service.clone(),
@@ -261,6 +266,14 @@ impl NodeServices {
         }
     }
 
+    /// What makes copies of the metadata.
+    pub fn copies(&self) -> Result<&Arc<Copies>> {
+        self.head.as_ref().map(|head| &head.copies).ok_or_else(|| {
+            Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
+                .hint("run weft meta backup on the management node")
+        })
+    }
+
     /// Takes no more requests, and waits for those that run. Blocks the calling thread.
     fn stop_serving(&self) {
         self.server.stop();
@@ -296,6 +309,9 @@ impl NodeProcess {
                 let _ = stop.send(Stop::Outcast(error));
             }
         };
+        if let Some(head) = &core.services().head {
+            engine::watch(head.engine(), &state.paths, &state.superblock, stops.sender())?;
+        }
         let watching = std::thread::Builder::new().name("weft-outcast".into()).spawn(forward);
         watching.map_err(|e| os_error("can't start a thread", &e))?;
         let services = (core.services().clone(), commands);

@@ -197,6 +197,10 @@ impl Service for NodeView {
             Request::Manage { request } => self.manage(request),
             Request::AddTarget { target } => self.add_target(target),
             Request::Check => self.check(),
+            Request::Backup { place, changes_only } => {
+                json(&self.services.copies()?.make(place.as_deref(), changes_only)?)
+            }
+            Request::BackupProgress => json(&self.services.copies()?.progress()),
             Request::Session => Err(Error::new(Errno::EOPNOTSUPP, "a node has no session")
                 .hint("weft session show MOUNTPOINT asks a mount, weft session list shows all")),
             Request::Stop => Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),

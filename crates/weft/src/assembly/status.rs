@@ -173,6 +173,10 @@ impl Service for View {
             Request::Df => serde_json::to_value(self.df()),
             Request::Manage { request } => return self.manage(request),
             Request::Check => serde_json::to_value(self.check()?),
+            Request::Backup { place, changes_only } => {
+                serde_json::to_value(self.services.copies.make(place.as_deref(), changes_only)?)
+            }
+            Request::BackupProgress => serde_json::to_value(self.services.copies.progress()),
             Request::Net | Request::Session | Request::AddTarget { .. } => return Err(one_process()),
             Request::Stop => return Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
         };
