@@ -12,7 +12,7 @@ use types::{ByteRange, GroupId, InodeId, MemberState, TargetId};
 const CHUNK: usize = 1024 * 1024;
 
 /// A file of two stripes, one in each group, which is the same on all copies.
-async fn mirrored(fs: &Fs) -> InodeId {
+async fn mirrored(fs: &mut Fs) -> InodeId {
     let dir = fs.mkdir(InodeId::ROOT, "d");
     let change = wire::PatternChange { scheme: Some("mirror:2".into()), ..Default::default() };
     fs.run(wire::MetaOp::SetPattern { dir, change });
@@ -34,8 +34,8 @@ fn copy(fs: &Fs, ino: InodeId, which: usize) -> &Arc<Store> {
 
 #[test]
 fn equal_copies_are_in_order() {
-    on_a_core(async |fs| {
-        let ino = mirrored(&fs).await;
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
         let report = fs.check(false).await;
         assert_eq!((report.verdict(), report.pending), (Verdict::Clean, 0), "{:?}", report.findings);
         assert!(report.unjudged.is_empty());
@@ -49,8 +49,8 @@ fn equal_copies_are_in_order() {
 
 #[test]
 fn copies_that_differ_are_found_with_path_range_and_targets() {
-    on_a_core(async |fs| {
-        let ino = mirrored(&fs).await;
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
         put(copy(&fs, ino, 1), ino, 8192, 0xee).await;
         fs.settle().await;
         let finding = fs.finds_and_leaves(Kind::CopiesDiffer).await;
@@ -62,8 +62,8 @@ fn copies_that_differ_are_found_with_path_range_and_targets() {
 
 #[test]
 fn what_is_noted_is_left_to_the_restart() {
-    on_a_core(async |fs| {
-        let ino = mirrored(&fs).await;
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
         let store = copy(&fs, ino, 1);
         let hold = store.hold_notes();
         put(store, ino, 8192, 0xee).await;
@@ -75,8 +75,8 @@ fn what_is_noted_is_left_to_the_restart() {
 
 #[test]
 fn copies_of_different_lengths_are_found() {
-    on_a_core(async |fs| {
-        let ino = mirrored(&fs).await;
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
         copy(&fs, ino, 0).truncate(ino, 5000).await.unwrap();
         fs.settle().await;
         let finding = fs.finds_and_leaves(Kind::CopiesDiffer).await;
@@ -86,8 +86,8 @@ fn copies_of_different_lengths_are_found() {
 
 #[test]
 fn a_copy_that_is_gone_is_missed() {
-    on_a_core(async |fs| {
-        let ino = mirrored(&fs).await;
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
         copy(&fs, ino, 1).delete(ino).await.unwrap();
         fs.settle().await;
         let finding = fs.finds_and_leaves(Kind::MissingChunkFile).await;
@@ -98,8 +98,8 @@ fn a_copy_that_is_gone_is_missed() {
 
 #[test]
 fn damage_of_one_copy_is_told_of_that_copy() {
-    on_a_core(async |fs| {
-        let ino = mirrored(&fs).await;
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
         let store = copy(&fs, ino, 1);
         let file = OpenOptions::new().write(true).open(Store::chunk_file_path(store.dir(), ino)).unwrap();
         file.write_all_at(b"flipped", 8192 + 10).unwrap();
@@ -111,8 +111,8 @@ fn damage_of_one_copy_is_told_of_that_copy() {
 
 #[test]
 fn strays_of_groups_and_of_targets_are_told_apart() {
-    on_a_core(async |fs| {
-        let ino = mirrored(&fs).await;
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
         // The target has a file of its own by the name of one that is in its group.
         put(&fs.stores[&copy(&fs, ino, 0).target()], ino, 0, 1).await;
         // The group has a file that nobody has.
@@ -127,7 +127,7 @@ fn strays_of_groups_and_of_targets_are_told_apart() {
 #[test]
 fn a_copy_that_is_behind_is_no_damage_but_said() {
     on_a_core(async |mut fs| {
-        let ino = mirrored(&fs).await;
+        let ino = mirrored(&mut fs).await;
         let layout = fs.layout(ino);
         copy(&fs, ino, 1).delete(ino).await.unwrap();
         fs.settle().await;
