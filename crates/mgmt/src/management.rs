@@ -14,16 +14,16 @@ use net::LocalFuture;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use types::{
-    CapacityClass, ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Pool, PoolId,
-    Role, SessionId, Target, TargetId, TargetState,
+    CapacityClass, ClusterMap, Epoch, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
+    Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
 };
-use wire::mgmt::{DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo};
+use wire::mgmt::{CopiesInfo, DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo};
 
 /// Where the map is in the metadata store: above all partitions, among the global keys.
-const MAP_KEY: &[u8] = b"\xff\xffmap";
+pub(crate) const MAP_KEY: &[u8] = b"\xff\xffmap";
 
 /// Where the next numbers are, beside it.
-const NUMBERS_KEY: &[u8] = b"\xff\xffnumbers";
+pub(crate) const NUMBERS_KEY: &[u8] = b"\xff\xffnumbers";
 
 /// The pool that every cluster starts with.
 pub const DEFAULT_POOL: (PoolId, &str) = (PoolId(1), "default");
@@ -44,7 +44,11 @@ pub struct Management {
     scope: Scope,
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
     pub(crate) metadata: OnceLock<Arc<dyn Metadata>>,
+    pub(crate) copies: OnceLock<Copies>,
 }
+
+/// Tells how the daily copies of the metadata stand.
+pub type Copies = Arc<dyn Fn() -> CopiesInfo + Send + Sync>;
 
 /// What management manages.
 enum Scope {
@@ -70,6 +74,8 @@ pub trait Gate: Send + Sync {
 pub trait Metadata: Send + Sync {
     /// Makes a target that crashed agree with the metadata on these files.
     fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
+    /// The same of a mirrored group.
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if there is one.
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
     /// An inode whose new files, or that itself, are to live in the pool, if there is one.
@@ -155,6 +161,7 @@ impl Management {
             scope,
             gate: OnceLock::new(),
             metadata: OnceLock::new(),
+            copies: OnceLock::new(),
         })
     }
 
@@ -166,6 +173,11 @@ impl Management {
     /// Lets management ask the metadata service. Only the first call counts.
     pub fn set_metadata(&self, metadata: Arc<dyn Metadata>) {
         let _ = self.metadata.set(metadata);
+    }
+
+    /// Lets management tell of the daily copies of the metadata. Only the first call counts.
+    pub fn set_copies(&self, copies: Copies) {
+        let _ = self.copies.set(copies);
     }
 
     /// The handle through which the services of this process see the map.
