@@ -144,6 +144,16 @@ impl Mirrors {
         None
     }
 
+    /// Has a member taken out whose copy differs, however long it takes to reach management. Ends, too, when somebody else is the primary.
+    async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
+        while let Ok(view) = self.primary_view(replica)
+            && let Ok(group) = view.group()
+            && group.state_of(target).is_some_and(MemberState::gets_writes)
+        {
+            self.decide(replica, group.since, target, state, reason).await;
+        }
+    }
+
     /// Waits for a newer version of a group than this one; false when none comes for a while.
     async fn await_newer(&self, replica: &Replica, since: Epoch) -> bool {
         let began_ns = rt::monotonic_ns();
@@ -321,13 +331,16 @@ impl Change<'_> {
         }
     }
 
-    /// A member that didn't do it is taken out, unless it only goes by another version of the group.
+    /// A member that didn't do it is taken out, unless it only goes by another version of the group. It isn't sent anything twice under one version:
+    /// what hasn't been answered may come to it late, over what others have written by then, and is refused under the next.
     async fn lose(&self, group: &Group, target: TargetId, state: MemberState, error: &Error) {
         if error.errno == Errno::EREMCHG && self.mirrors.await_newer(self.replica, group.since).await {
             return;
         }
         let state = fallen(state);
-        self.mirrors.decide(self.replica, group.since, target, state, &error.message).await;
+        while self.mirrors.since(group.id) == group.since {
+            self.mirrors.decide(self.replica, group.since, target, state, &error.message).await;
+        }
     }
 
     /// It failed on the primary's own disk. Copies must not differ unknown to anybody: where another good member has it, this one goes; where none has
@@ -342,27 +355,20 @@ impl Change<'_> {
         let (mirrors, replica) = (self.mirrors, self.replica);
         let refusal = replica.failed(&error);
         if have.iter().any(|target| group.state_of(*target) == Some(MemberState::Good)) {
-            let state = MemberState::NeedsResync;
-            mirrors.decide(replica, group.since, replica.target, state, error.message()).await;
-            // Without it, it was the last good one after all, or management isn't there.
-            return match mirrors.primary_view(replica) {
-                Ok(_) => Err(refusal),
-                Err(another) => Err(another),
-            };
+            mirrors.expel(replica, replica.target, MemberState::NeedsResync, error.message()).await;
+            return Err(turns::another_version(replica.group));
         }
         let nothing_was_done =
             matches!(error.kind(), Kind::NoSpace | Kind::TooLarge | Kind::Corrupt { .. } | Kind::Closed);
         for (target, state, error) in failures {
             let is_same = nothing_was_done && matches!(error.errno, Errno::ENOSPC | Errno::EFBIG);
             if !is_same {
-                let since = mirrors.since(replica.group);
-                mirrors.decide(replica, since, target, fallen(state), &error.message).await;
+                mirrors.expel(replica, target, fallen(state), &error.message).await;
             }
         }
         for target in have {
-            let since = mirrors.since(replica.group);
             let state = fallen(group.state_of(*target).unwrap_or(MemberState::Bad));
-            mirrors.decide(replica, since, *target, state, error.message()).await;
+            mirrors.expel(replica, *target, state, error.message()).await;
         }
         Err(refusal)
     }

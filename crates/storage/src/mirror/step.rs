@@ -55,12 +55,16 @@ pub(super) async fn run(mirrors: &Arc<Mirrors>, replica: &Replica, member: Targe
         MemberState::NeedsResync | MemberState::Resyncing => MemberState::Resyncing,
         MemberState::Bad | MemberState::Rebuilding => MemberState::Rebuilding,
     };
-    if state != to {
-        mirrors.decide(replica, before.group()?.since, member, to, "its primary brings it in step").await;
+    let mut since = before.group()?.since;
+    if state == to {
+        // An attempt was given up. What it sent may come late yet: only under another version it is refused.
+        mirrors.decide(replica, since, member, fallen(to), "bringing it in step was cut short").await;
+        since = mirrors.since(replica.group);
     }
+    mirrors.decide(replica, since, member, to, "its primary brings it in step").await;
     let view = mirrors.primary_view(replica)?;
     let group = view.group()?;
-    if group.state_of(member) != Some(to) {
+    if group.since <= before.group()?.since || group.state_of(member) != Some(to) {
         return Err(turns::another_version(replica.group));
     }
     let now_ns = rt::monotonic_ns();

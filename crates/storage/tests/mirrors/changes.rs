@@ -118,6 +118,30 @@ fn a_member_that_hangs_does_not_hold_a_client_for_long() {
     });
 }
 
+/// What hasn't been answered isn't sent again under the same version: else it could come late, over what was written since.
+#[test]
+fn what_comes_late_does_not_undo_what_was_written_since() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        cluster.set_road(2, Road::Late);
+        cluster.management.is_away.store(true, Ordering::SeqCst);
+        let answer = begin(&cluster, 2);
+        rt::sleep(Duration::from_millis(5500)).await;
+        cluster.set_road(2, Road::Open);
+        rt::sleep(Duration::from_millis(1500)).await;
+        assert!(answer.borrow().is_none(), "one is on its way yet");
+        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.drive();
+        cluster.until("the write is answered", || answer.borrow().is_some()).await;
+        cluster.write(INO, 3, 0, &[3; 4096]).await;
+        cluster.in_step().await;
+        cluster.link(2).late.set();
+        rt::sleep(Duration::from_millis(300)).await;
+        cluster.require_equal();
+        assert_eq!(cluster.on_disk(2)[&INO], [3; 4096]);
+    });
+}
+
 #[test]
 fn who_goes_by_another_version_is_refused_or_waits() {
     with_members(2, |cluster| async move {

@@ -137,6 +137,8 @@ pub enum Road {
     Closed,
     /// Nobody answers.
     Silent,
+    /// What is sent arrives when [`Link::late`] is set.
+    Late,
 }
 
 /// The way to a node, and what went by.
@@ -146,6 +148,7 @@ pub struct Link {
     pub road: Mutex<Road>,
     /// Every other request waits for a moment, so that requests overtake each other.
     pub jitter: AtomicBool,
+    pub late: rt::sync::Event,
     passed: AtomicU64,
     /// Data that brought it in step, bytes.
     pub resynced: AtomicU64,
@@ -167,6 +170,7 @@ impl Handler<StorageRequest, StorageReply> for Link {
                 Road::Open => {}
                 Road::Closed => return Err(Error::new(Errno::EHOSTDOWN, "the node is down")),
                 Road::Silent => std::future::pending().await,
+                Road::Late => self.late.wait().await,
             }
             if request.group.is_some_and(|group| group.part == Part::Resync) {
                 let len = payload.as_ref().map_or(0, IoBuf::len);
