@@ -1,7 +1,7 @@
 //! The services of a cluster, opened from the bottom up and closed from the top down.
 
 use super::core::Served;
-use super::metadata::OnlyMetadata;
+use super::metadata::{AskManagement, OnlyMetadata};
 use super::online_check::OnlineCheck;
 use super::stores::{make_target, open_target, refusal};
 use crate::cli::{self, UpArgs};
@@ -154,6 +154,7 @@ impl Served for Services {
         meta.recover().await?;
         let recovered = Arc::new(rt::sync::Event::new());
         recovered.set();
+        meta.set_group_maker(Arc::new(AskManagement(Channel::in_process(management.clone()))));
         management.set_metadata(Arc::new(OnlyMetadata { service: meta.clone(), recovered }));
         for (&target, store) in &stores {
             meta.tidy(target, &store.take_touched()).await?;
