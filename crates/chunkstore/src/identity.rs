@@ -1,17 +1,19 @@
 //! `target.toml`: whose data a directory holds.
 
 use crate::error::{Kind, Result, StoreError};
-use crate::place::{CHUNKS, SUPERBLOCK};
+use crate::place::{CHUNKS, GROUP_SUPERBLOCK, SUPERBLOCK};
 use rt::{File, IoBuf, OpenOptions};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
-use types::{BLOCK_SIZE, TargetId, block_sum};
+use types::{BLOCK_SIZE, GroupId, TargetId, block_sum};
 
 /// The format that this version writes, and the newest that it reads.
 pub const FORMAT_VERSION: u64 = 1;
 /// What a superblock says it is.
 const MAGIC: &str = "weft target";
+/// What the superblock of a group's store on a target says it is.
+const GROUP_MAGIC: &str = "weft group";
 /// Name of the last line's key.
 const CHECKSUM_KEY: &str = "checksum";
 
@@ -22,6 +24,27 @@ pub struct Identity {
     pub cluster: String,
     /// The target's id within the cluster.
     pub target: TargetId,
+}
+
+/// Whose store a directory is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Owner {
+    pub(crate) identity: Identity,
+    /// What the store has of this group; `None`: what isn't any mirrored group's.
+    pub(crate) group: Option<GroupId>,
+}
+
+impl Owner {
+    fn superblock(&self) -> &'static str {
+        if self.group.is_some() { GROUP_SUPERBLOCK } else { SUPERBLOCK }
+    }
+
+    /// For messages.
+    fn described(&self) -> String {
+        let Identity { cluster, target } = &self.identity;
+        let group = self.group.map_or(String::new(), |group| format!("group {group} on "));
+        format!("{group}target {target} of cluster {cluster}")
+    }
 }
 
 /// The part of the superblock that every version has.
@@ -37,6 +60,8 @@ struct Body {
     format: u64,
     cluster: String,
     target: TargetId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    group: Option<GroupId>,
 }
 
 fn checksum(body: &str) -> String {
@@ -47,15 +72,20 @@ fn checksum(body: &str) -> String {
     format!("{:08x}", block_sum(&block).0)
 }
 
-fn render(identity: &Identity) -> String {
+fn render(Owner { identity, group }: &Owner) -> String {
+    let (magic, what) = match group {
+        None => (MAGIC, "weft storage target"),
+        Some(_) => (GROUP_MAGIC, "weft group's store on a target"),
+    };
     let body = Body {
-        magic: MAGIC.to_string(),
+        magic: magic.to_string(),
         format: FORMAT_VERSION,
         cluster: identity.cluster.clone(),
         target: identity.target,
+        group: *group,
     };
     let body = toml::to_string(&body).expect("strings and numbers always serialize");
-    let body = format!("# Superblock of a weft storage target. Nothing in it may be changed.\n{body}");
+    let body = format!("# Superblock of a {what}. Nothing in it may be changed.\n{body}");
     let sum = checksum(&body);
     format!("{body}{CHECKSUM_KEY} = \"{sum}\"\n")
 }
@@ -63,7 +93,7 @@ fn render(identity: &Identity) -> String {
 /// What a superblock's text says.
 #[derive(PartialEq, Eq, Debug)]
 enum Parsed {
-    Ours(Identity),
+    Ours(Owner),
     /// Written by a version that this one doesn't know.
     Newer(u64),
     Damaged(String),
@@ -75,8 +105,8 @@ fn parse(text: &str) -> Parsed {
         Ok(stem) => stem,
         Err(e) => return unreadable(e),
     };
-    if stem.magic != MAGIC {
-        return Parsed::Damaged("it is not a target's".to_string());
+    if stem.magic != MAGIC && stem.magic != GROUP_MAGIC {
+        return Parsed::Damaged("it is not weft's".to_string());
     }
     if stem.format > FORMAT_VERSION {
         return Parsed::Newer(stem.format);
@@ -86,16 +116,22 @@ fn parse(text: &str) -> Parsed {
         return Parsed::Damaged("its checksum doesn't match".to_string());
     }
     match toml::from_str::<Body>(body) {
-        Ok(body) => Parsed::Ours(Identity { cluster: body.cluster, target: body.target }),
+        Ok(Body { magic, group, .. }) if (magic == GROUP_MAGIC) != group.is_some() => {
+            Parsed::Damaged(format!("a {magic} has no such content"))
+        }
+        Ok(Body { cluster, target, group, .. }) => {
+            Parsed::Ours(Owner { identity: Identity { cluster, target }, group })
+        }
         Err(e) => unreadable(e),
     }
 }
 
-/// Writes the superblock of a new target so that it is there entirely, and durably, or not at all.
-pub(crate) async fn write(dir: &Path, identity: &Identity) -> Result<()> {
-    let path = dir.join(SUPERBLOCK);
-    let draft = dir.join(format!("{SUPERBLOCK}.new"));
-    let text = render(identity);
+/// Writes the superblock of a new store so that it is there entirely, and durably, or not at all.
+pub(crate) async fn write(dir: &Path, owner: &Owner) -> Result<()> {
+    let name = owner.superblock();
+    let path = dir.join(name);
+    let draft = dir.join(format!("{name}.new"));
+    let text = render(owner);
     let write = async {
         let options = OpenOptions { write: true, create: true, truncate: true, ..Default::default() };
         let file = File::open(&draft, options).await?;
@@ -106,7 +142,7 @@ pub(crate) async fn write(dir: &Path, identity: &Identity) -> Result<()> {
         rt::rename(&draft, &path).await?;
         rt::sync_dir(dir).await
     };
-    write.await.map_err(|e| StoreError::io(identity.target, "write", &path, e))
+    write.await.map_err(|e| StoreError::io(owner.identity.target, "write", &path, e))
 }
 
 /// Refuses to make a target where something is already.
@@ -125,10 +161,23 @@ pub(crate) async fn refuse_occupied(dir: &Path, identity: &Identity) -> Result<(
     Ok(())
 }
 
-/// What a directory says of itself; `None` when it has no superblock. `target` stands for it in messages.
+/// What a directory says of itself; `None` when it has no target's superblock. `target` stands for it in messages.
 pub(crate) async fn find(dir: &Path, target: TargetId) -> Result<Option<Identity>> {
-    let path = dir.join(SUPERBLOCK);
-    let Some(text) = read(&path, target).await? else { return Ok(None) };
+    Ok(find_owner(&dir.join(SUPERBLOCK), target).await?.map(|owner| owner.identity))
+}
+
+/// Whether a directory holds the store that is expected, or none; refused when it is another's. Changes nothing.
+pub(crate) async fn is_there(dir: &Path, expected: &Owner) -> Result<bool> {
+    let path = dir.join(expected.superblock());
+    match find_owner(&path, expected.identity.target).await? {
+        None => Ok(false),
+        Some(found) if found == *expected => Ok(true),
+        Some(found) => Err(another(dir, &found, expected)),
+    }
+}
+
+async fn find_owner(path: &Path, target: TargetId) -> Result<Option<Owner>> {
+    let Some(text) = read(path, target).await? else { return Ok(None) };
     let damaged = |why: String| {
         StoreError::new(
             Kind::Damaged,
@@ -143,8 +192,8 @@ pub(crate) async fn find(dir: &Path, target: TargetId) -> Result<Option<Identity
         Parsed::Newer(version) => Err(StoreError::new(
             Kind::NewerVersion,
             format!(
-                "target {target} in {} has format {version}; this weft reads up to {FORMAT_VERSION}",
-                dir.display()
+                "target {target}: {} has format {version}; this weft reads up to {FORMAT_VERSION}",
+                path.display()
             ),
             "use the version of weft that wrote it, or a newer one",
         )),
@@ -153,28 +202,23 @@ pub(crate) async fn find(dir: &Path, target: TargetId) -> Result<Option<Identity
 
 /// Checks that a directory is the target that is expected. Changes nothing.
 pub(crate) async fn check(dir: &Path, expected: &Identity) -> Result<()> {
-    let Some(found) = find(dir, expected.target).await? else {
-        return Err(StoreError::new(
-            Kind::NotATarget,
-            format!("{} is not a weft target: it has no {SUPERBLOCK}", dir.display()),
-            "check that its file system is mounted, and that the path is right",
-        ));
-    };
-    if found == *expected {
+    if is_there(dir, &Owner { identity: expected.clone(), group: None }).await? {
         return Ok(());
     }
     Err(StoreError::new(
-        Kind::WrongIdentity,
-        format!(
-            "{} holds target {} of cluster {}, where target {} of cluster {} should be",
-            dir.display(),
-            found.target,
-            found.cluster,
-            expected.target,
-            expected.cluster
-        ),
-        "was the target's folder swapped with another's? put each disk back in its place, or correct the path",
+        Kind::NotATarget,
+        format!("{} is not a weft target: it has no {SUPERBLOCK}", dir.display()),
+        "check that its file system is mounted, and that the path is right",
     ))
+}
+
+fn another(dir: &Path, found: &Owner, expected: &Owner) -> StoreError {
+    let (dir, found, expected) = (dir.display(), found.described(), expected.described());
+    StoreError::new(
+        Kind::WrongIdentity,
+        format!("{dir} holds {found}, where {expected} should be"),
+        "was the target's folder swapped with another's? put each disk back in its place, or correct the path",
+    )
 }
 
 /// The superblock's bytes; `None` when there is none.
@@ -192,26 +236,33 @@ async fn read(path: &Path, target: TargetId) -> Result<Option<Vec<u8>>> {
 mod tests {
     use super::*;
 
-    fn identity() -> Identity {
-        Identity { cluster: "8f1c0f5e-0000-4000-8000-000000000001".to_string(), target: TargetId(12) }
+    fn owner(group: Option<GroupId>) -> Owner {
+        let cluster = "8f1c0f5e-0000-4000-8000-000000000001".to_string();
+        Owner { identity: Identity { cluster, target: TargetId(12) }, group }
     }
 
     #[test]
     fn the_format_is_frozen() {
         let text = "# Superblock of a weft storage target. Nothing in it may be changed.\n\
              magic = \"weft target\"\nformat = 1\ncluster = \"8f1c0f5e-0000-4000-8000-000000000001\"\ntarget = 12\n";
-        assert_eq!(render(&identity()), format!("{text}checksum = \"{}\"\n", checksum(text)));
+        assert_eq!(render(&owner(None)), format!("{text}checksum = \"{}\"\n", checksum(text)));
+        let text = "# Superblock of a weft group's store on a target. Nothing in it may be changed.\n\
+             magic = \"weft group\"\nformat = 1\ncluster = \"8f1c0f5e-0000-4000-8000-000000000001\"\ntarget = 12\ngroup = 7\n";
+        let group = owner(Some(GroupId(7)));
+        assert_eq!(render(&group), format!("{text}checksum = \"{}\"\n", checksum(text)));
     }
 
     #[test]
     fn any_changed_byte_is_noticed() {
-        let text = render(&identity());
-        assert_eq!(parse(&text), Parsed::Ours(identity()));
-        for at in 0..text.len() {
-            let mut bytes = text.clone().into_bytes();
-            bytes[at] ^= 1;
-            let changed = String::from_utf8(bytes).expect("flipping the lowest bit keeps ASCII");
-            assert_ne!(parse(&changed), Parsed::Ours(identity()), "byte {at}");
+        for owner in [owner(None), owner(Some(GroupId(7)))] {
+            let text = render(&owner);
+            assert_eq!(parse(&text), Parsed::Ours(owner.clone()));
+            for at in 0..text.len() {
+                let mut bytes = text.clone().into_bytes();
+                bytes[at] ^= 1;
+                let changed = String::from_utf8(bytes).expect("flipping the lowest bit keeps ASCII");
+                assert_ne!(parse(&changed), Parsed::Ours(owner.clone()), "byte {at}");
+            }
         }
     }
 

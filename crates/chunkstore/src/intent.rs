@@ -7,6 +7,7 @@
 //! that come next in the partition. A recovery looks for each of them; [`MAX_SPANS`] bounds how many that are.
 
 mod format;
+mod holds;
 mod notes;
 mod spans;
 
@@ -14,6 +15,7 @@ use crate::error::{Kind, Result, StoreError};
 use crate::place::INTENT_FILES;
 use crate::statistics::Statistics;
 use format::{Block, Header, NOTES_PER_BLOCK};
+use holds::Holds;
 use notes::NoteTable;
 use parking_lot::Mutex;
 use rt::{File, IoBuf, OpenOptions};
@@ -22,10 +24,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use types::{BLOCK_SIZE, ByteRange, Errno, InodeId, TargetId};
 
 pub(crate) use format::{LogState, Note, Records, Span, merged};
+pub use holds::NoteHold;
 pub(crate) use spans::MAX_SPANS;
 
 /// What a note speaks of: this many bytes of a chunk file, aligned.
@@ -116,8 +119,8 @@ pub(crate) struct IntentLog {
     writer: rt::sync::RwLock,
     tail: Mutex<Tail>,
     pending: Mutex<Pending>,
-    /// Number of the maintenance pass, the log's clock.
-    pass: AtomicU64,
+    /// The log's clock, too.
+    holds: Arc<Holds>,
 }
 
 fn paths(dir: &Path) -> [PathBuf; 2] {
@@ -216,7 +219,7 @@ impl IntentLog {
             writer: rt::sync::RwLock::new(),
             tail: Mutex::new(tail),
             pending: Mutex::default(),
-            pass: AtomicU64::new(0),
+            holds: Arc::default(),
         };
         let past = match header.state {
             LogState::Clean => Past::Clean,
@@ -260,9 +263,9 @@ impl IntentLog {
         let _writer = self.writer.write().await;
         let Inherited { records, in_spans } = inherited;
         self.switch(records, LogState::InUse).await?;
-        let pass = self.pass.load(Ordering::Relaxed);
+        let pass = self.holds.pass();
         self.table.activate(&records.notes, pass);
-        self.table.spans().activate(&records.spans, pass);
+        self.table.spans().inherit(&records.spans, pass);
         for ino in in_spans {
             let lacking = self.table.lacking(*ino, NEW_FILE, pass);
             debug_assert_eq!(lacking, None, "the span covers it");
@@ -279,7 +282,9 @@ impl IntentLog {
     /// Rewrites the log when most of what a recovery would find in it has retired.
     pub(crate) async fn tidy(&self, statistics: &Statistics) -> Result<()> {
         let _writer = self.writer.write().await;
-        self.table.spans().drop_unused();
+        if !self.holds.keeps_everything() {
+            self.table.spans().drop_unused();
+        }
         let kept = self.table.all().merged();
         let retired = self.tail.lock().recorded.saturating_sub(weight(&kept));
         if retired == 0 || (!kept.is_empty() && retired < TIDY_RETIRED_NOTES + kept.len()) {
@@ -307,6 +312,32 @@ impl IntentLog {
     /// Spans in force.
     pub(crate) fn span_count(&self) -> usize {
         self.table.spans().len()
+    }
+
+    /// What keeps notes from retiring.
+    pub(crate) fn holds(&self) -> &Arc<Holds> {
+        &self.holds
+    }
+
+    /// Whether nothing is noted that anybody has to know at the next start.
+    pub(crate) fn has_settled(&self) -> bool {
+        self.table.len() == 0 && !(self.holds.keeps_everything() && self.table.spans().has_inherited())
+    }
+
+    /// What is noted of files from `from` on, by file and region: of whole files, as many as have about `max` notes, and where to go on.
+    /// Of a span that an earlier life of the store has left, all inodes are named: which files were in it and are gone nobody knows.
+    pub(crate) fn noted(&self, from: InodeId, max: usize) -> (Vec<Note>, Option<InodeId>) {
+        let mut notes = self.table.noted(from);
+        notes.extend(self.table.spans().inherited_from(from, max));
+        let mut notes = merged(notes);
+        let Some(cut) = notes.get(max.max(1)).map(|note| note.ino) else { return (notes, None) };
+        // The file at the cut goes into the next answer, unless it is alone in this one.
+        let first = notes[0].ino;
+        let end = if cut == first { InodeId(first.0.saturating_add(1)) } else { cut };
+        let kept = notes.partition_point(|note| note.ino < end);
+        let is_last = kept == notes.len();
+        notes.truncate(kept);
+        (notes, (!is_last).then_some(end))
     }
 
     /// Takes note of an inode that has a chunk file.
@@ -344,7 +375,7 @@ impl IntentLog {
     }
 
     async fn note_regions(&self, ino: InodeId, wanted: Range<u64>, statistics: &Statistics) -> Result<()> {
-        let Some(note) = self.table.lacking(ino, wanted, self.pass.load(Ordering::Relaxed)) else {
+        let Some(note) = self.table.lacking(ino, wanted, self.holds.pass()) else {
             return Ok(());
         };
         let batch = {
@@ -378,7 +409,7 @@ impl IntentLog {
         }
         statistics.intent_writes.add(1);
         statistics.intents.add(records.len() as u64);
-        let pass = self.pass.load(Ordering::Relaxed);
+        let pass = self.holds.pass();
         self.table.activate(&records.notes, pass);
         self.table.spans().activate(&records.spans, pass);
         let mut pending = self.pending.lock();
@@ -443,10 +474,13 @@ impl IntentLog {
         written.map(|_| ()).map_err(|e| StoreError::io(self.target, "write", &self.paths[file], e))
     }
 
-    /// Starts a maintenance pass: notes that were idle for `idle_passes` whole passes begin to retire, and spans close.
+    /// Starts a maintenance pass: notes that were idle for `idle_passes` whole passes and that nobody holds begin to retire, and spans close.
     pub(crate) fn begin_retiring(&self, idle_passes: u64) -> BTreeMap<InodeId, Vec<Note>> {
-        let pass = self.pass.fetch_add(1, Ordering::Relaxed) + 1;
-        self.table.begin_retiring(pass, idle_passes)
+        let (pass, before) = self.holds.next_pass(idle_passes);
+        if !self.holds.keeps_everything() {
+            self.table.spans().close(pass, idle_passes);
+        }
+        self.table.begin_retiring(before)
     }
 
     /// See [`NoteTable::retire`].
@@ -456,7 +490,7 @@ impl IntentLog {
 
     /// See [`NoteTable::reactivate`].
     pub(crate) fn reactivate(&self, ino: InodeId) {
-        self.table.reactivate(ino, self.pass.load(Ordering::Relaxed));
+        self.table.reactivate(ino, self.holds.pass());
     }
 }
 

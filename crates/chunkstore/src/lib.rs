@@ -4,7 +4,8 @@
 //! a second file beside it. Allocation, journalling and recovery of files are the local file system's job; this crate's is that data
 //! read is data written.
 //!
-//! It isn't a file system: no names, no sizes of files, no striping, no copies. It doesn't know who asks.
+//! It isn't a file system: no names, no sizes of files, no striping, no copies. It doesn't know who asks. Of what a mirrored group has here it
+//! can say in which places it may differ from other copies; making them equal is for others.
 //!
 //! ```text
 //! DIR/target.toml               whose data this is
@@ -13,6 +14,7 @@
 //! DIR/fences                    sessions that were ended
 //! DIR/chunks/hh/hh/<inode>      a chunk file
 //! DIR/chunks/hh/hh/<inode>.sum  its checksums
+//! DIR/groups/<group>/           the same for what the target has of a mirrored group: a store of its own
 //! ```
 //!
 //! Invariants:
@@ -30,7 +32,9 @@
 
 mod cache;
 mod chunk_file;
+mod differences;
 mod error;
+mod group;
 mod identity;
 mod intent;
 mod maintain;
@@ -48,7 +52,9 @@ mod sums;
 mod write;
 
 pub use error::{Kind, Result, StoreError};
+pub use group::DEFAULT_GROUP_LOG_BYTES;
 pub use identity::{FORMAT_VERSION, Identity};
+pub use intent::NoteHold;
 pub use recover::RecoveryReport;
 pub use rows::{ROW_BYTES, Row, Rows};
 pub use statistics::{Counter, Statistics};

@@ -27,6 +27,10 @@ const EAGER_IDLE_PASSES: u64 = 4;
 const EAGER_NOTES: usize = 16 * 1024;
 /// The same for spans, since beyond [`MAX_SPANS`] new files are noted one by one.
 const EAGER_SPANS: usize = MAX_SPANS / 2;
+/// Notes that may be kept for other copies to learn what they have missed, those that a span stands for included: some 64 MiB of memory.
+const MAX_KEPT_NOTES: usize = 128 * 1024;
+/// How many times the notes that may take room in the log may be held: half of the log.
+const HELD_NOTE_LIMITS: usize = 2;
 /// Passes that a shutdown makes until nothing is left to do.
 const CLOSING_PASSES: usize = 4;
 /// Failures that are remembered for the syncs that have to report them.
@@ -102,10 +106,17 @@ impl Store {
 
     /// Lets old notes retire when the intent log has too many. Called without any range held, since it waits for changes to end.
     pub(crate) async fn make_room_for_notes(&self) -> Result<()> {
-        match &self.intents {
-            Some(log) if log.logged_count() > log.note_limit() => self.maintain(0).await,
-            _ => Ok(()),
+        let Some(log) = &self.intents else { return Ok(()) };
+        let keeps_everything = log.holds().keeps_everything();
+        if log.logged_count() <= log.note_limit() && !(keeps_everything && log.note_count() > MAX_KEPT_NOTES)
+        {
+            return Ok(());
         }
+        let are_held = self.group.is_some() && log.logged_count() > HELD_NOTE_LIMITS * log.note_limit();
+        if keeps_everything || are_held {
+            Box::pin(self.mark_overflow(are_held)).await?;
+        }
+        self.maintain(0).await
     }
 
     /// Makes everything durable and every note unnecessary; changes don't come any more.

@@ -13,6 +13,12 @@ pub(crate) const RECENT: &str = "recent";
 pub(crate) const FENCES: &str = "fences";
 /// The root of the hashed folders.
 pub(crate) const CHUNKS: &str = "chunks";
+/// The stores of mirrored groups, each in a folder named by the group's number.
+pub(crate) const GROUPS: &str = "groups";
+/// The superblock of a group's store.
+pub(crate) const GROUP_SUPERBLOCK: &str = "group.toml";
+/// There while a group's store counts everything as noted.
+pub(crate) const OVERFLOW: &str = "overflow";
 /// What the name of a checksum file ends with.
 const SUM_SUFFIX: &str = ".sum";
 

@@ -48,6 +48,31 @@ impl Store {
         Ok(())
     }
 
+    /// Makes a chunk file exactly `len` bytes long, and makes it if there is none: what another copy has.
+    ///
+    /// # Errors
+    /// [`Kind::TooLarge`](crate::Kind::TooLarge).
+    pub async fn set_len(&self, ino: InodeId, len: u64) -> Result<()> {
+        self.end_of(ino, len, 0)?;
+        self.truncate(ino, len).await?;
+        self.make_room_for_notes().await?;
+        let _in_progress = self.begin_change()?;
+        let file = self.find_or_create(ino).await?;
+        let failed = |e| self.failed("extend", &file.path, e);
+        // All of it: a write beyond `len` would be cut.
+        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
+        let end = file.cached.stat().await.map_err(failed)?.len;
+        if end >= len {
+            return Ok(());
+        }
+        // What is added is a hole, and its checksums are those of one; the rest of the last block has always read as zeros.
+        self.note(&file, ByteRange::new(end, len)).await?;
+        self.mark_unsynced(&file);
+        file.cached.set_len(len).await.map_err(failed)?;
+        self.mark_unsynced(&file);
+        Ok(())
+    }
+
     /// Reserves, frees or zeroes a range; an absent chunk file is made where space is reserved.
     ///
     /// # Errors
@@ -82,8 +107,14 @@ impl Store {
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
         if let Some(file) = self.find(ino).await? {
-            // A crash may bring it back: the note tells then to look.
-            self.note(&file, ByteRange::new(0, 1)).await?;
+            // A crash may bring it back: the note tells then to look. Another copy still has all of it.
+            let end = match self.group {
+                Some(_) => {
+                    file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len.max(1)
+                }
+                None => 1,
+            };
+            self.note(&file, ByteRange::new(0, end)).await?;
         }
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;

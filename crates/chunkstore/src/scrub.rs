@@ -2,7 +2,7 @@
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result};
-use crate::place::{self, CHUNKS, inode_of};
+use crate::place::CHUNKS;
 use crate::read::BLOCK;
 use crate::store::{IoPath, Store};
 use crate::sums::PAGE_SUMS;
@@ -25,18 +25,14 @@ impl Store {
         for outer in self.names(&root).await? {
             let outer = root.join(outer);
             for inner in self.names(&outer).await? {
-                let folder = outer.join(inner);
-                let names = self.names(&folder).await?;
-                // A name that is in another folder than its own is a stranger's: nobody would ever look for it there.
-                let at_home = |ino: &InodeId| place::folder(&self.dir, *ino) == folder;
-                inodes.extend(names.iter().filter_map(|name| inode_of(name)).filter(at_home));
+                inodes.extend(self.inodes_in(&outer.join(inner)).await?);
             }
         }
         inodes.sort_unstable();
         Ok(inodes)
     }
 
-    async fn names(&self, dir: &Path) -> Result<Vec<String>> {
+    pub(crate) async fn names(&self, dir: &Path) -> Result<Vec<String>> {
         match rt::read_dir(dir).await {
             Ok(names) => Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect()),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {

@@ -3,9 +3,10 @@
 use crate::cache::{self, FileCache};
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result, StoreError};
-use crate::identity::{self, Identity};
+use crate::group::{self, DEFAULT_GROUP_LOG_BYTES};
+use crate::identity::{self, Identity, Owner};
 use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, LogState, Past};
-use crate::place::{self, CHUNKS, FENCES, RECENT};
+use crate::place::{self, CHUNKS, FENCES, OVERFLOW, RECENT};
 use crate::recover::RecoveryReport;
 use crate::room::Room;
 use crate::rows::Rows;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use types::{BLOCK_SIZE, ByteRange, InodeId, TargetId, Timestamp};
+use types::{BLOCK_SIZE, ByteRange, GroupId, InodeId, TargetId, Timestamp};
 
 /// Chunk files kept open by default. Each takes up to three descriptors: cached, direct and checksums.
 pub const DEFAULT_MAX_OPEN_FILES: usize = 4096;
@@ -42,6 +43,8 @@ pub struct Options {
     pub sum_cache_bytes: usize,
     /// Without it, a crash leaves checksums that don't match: only for showing that it is needed.
     pub intent_log: bool,
+    /// Length of each intent log file of a group's store that is made, bytes.
+    pub group_log_bytes: u64,
 }
 
 impl Default for Options {
@@ -50,6 +53,7 @@ impl Default for Options {
             max_open_files: DEFAULT_MAX_OPEN_FILES,
             sum_cache_bytes: DEFAULT_SUM_CACHE_BYTES,
             intent_log: true,
+            group_log_bytes: DEFAULT_GROUP_LOG_BYTES,
         }
     }
 }
@@ -108,12 +112,18 @@ pub struct Space {
 pub struct Store {
     pub(crate) dir: PathBuf,
     pub(crate) identity: Identity,
-    pub(crate) statistics: Statistics,
+    pub(crate) group: Option<GroupId>,
+    pub(crate) options: Options,
+    pub(crate) statistics: Arc<Statistics>,
     /// `None`: switched off.
     pub(crate) intents: Option<IntentLog>,
     pub(crate) cache: FileCache,
     pub(crate) budget: Arc<SumBudget>,
-    pub(crate) room: Room,
+    pub(crate) room: Arc<Room>,
+    /// More was noted than the log takes while everything was kept: see [`Store::notes_overflowed`].
+    pub(crate) overflowed: AtomicBool,
+    /// Held by who marks on disk that notes overflowed, or takes the mark away.
+    pub(crate) marking: rt::sync::RwLock,
     /// Held by the maintenance pass in progress.
     pub(crate) maintenance: rt::sync::RwLock,
     /// Files changed since they were last synced. Bounded by what a maintenance period can change.
@@ -129,6 +139,13 @@ pub struct Store {
     fences: Rows,
     pub(crate) closed: AtomicBool,
     changes_in_progress: AtomicUsize,
+}
+
+/// What the stores of a target have in common.
+pub(crate) struct Shared {
+    pub(crate) statistics: Arc<Statistics>,
+    pub(crate) budget: Arc<SumBudget>,
+    pub(crate) room: Arc<Room>,
 }
 
 /// A change in progress; a shutdown waits for it.
@@ -153,7 +170,7 @@ impl Store {
         rt::create_dir_all(&dir.join(CHUNKS)).await.map_err(failed)?;
         IntentLog::format(identity.target, dir, log_bytes).await?;
         // Last, since it is what makes the directory a target.
-        identity::write(dir, identity).await
+        identity::write(dir, &Owner { identity: identity.clone(), group: None }).await
     }
 
     /// Refuses a directory that [`Store::open`] would refuse for what it is. Changes nothing.
@@ -183,6 +200,24 @@ impl Store {
         options: Options,
     ) -> Result<(Arc<Store>, RecoveryReport)> {
         identity::check(dir, expected).await?;
+        let shared = Shared {
+            statistics: Arc::default(),
+            budget: Arc::new(SumBudget::new(options.sum_cache_bytes)),
+            room: Arc::default(),
+        };
+        let owner = Owner { identity: expected.clone(), group: None };
+        Store::open_checked(dir, owner, options, shared, DEFAULT_LOG_BYTES).await
+    }
+
+    /// As [`Store::open`], of a directory that holds what it should.
+    pub(crate) async fn open_checked(
+        dir: &Path,
+        Owner { identity, group }: Owner,
+        options: Options,
+        shared: Shared,
+        log_bytes: u64,
+    ) -> Result<(Arc<Store>, RecoveryReport)> {
+        let expected = &identity;
         let (log, past) = match IntentLog::open(expected.target, dir).await? {
             Some(found) => (Some(found.log), found.past),
             None => (None, Past::Unknown),
@@ -190,14 +225,19 @@ impl Store {
         let recent = Rows::open(expected.target, dir.join(RECENT)).await?;
         let fences = Rows::open(expected.target, dir.join(FENCES)).await?;
         rt::sync_dir(dir).await.map_err(|e| StoreError::io(expected.target, "sync", dir, e))?;
+        let overflowed = group::has_mark(expected.target, &dir.join(OVERFLOW)).await?;
         let mut store = Store {
             dir: dir.to_path_buf(),
             identity: expected.clone(),
-            statistics: Statistics::default(),
+            group,
+            statistics: shared.statistics,
             intents: None,
             cache: FileCache::new(options.max_open_files),
-            budget: Arc::new(SumBudget::new(options.sum_cache_bytes)),
-            room: Room::default(),
+            options: options.clone(),
+            budget: shared.budget,
+            room: shared.room,
+            overflowed: AtomicBool::new(overflowed),
+            marking: rt::sync::RwLock::new(),
             maintenance: rt::sync::RwLock::new(),
             unsynced: Mutex::default(),
             sync_failures: Mutex::default(),
@@ -208,14 +248,20 @@ impl Store {
             closed: AtomicBool::new(false),
             changes_in_progress: AtomicUsize::new(0),
         };
+        if group.is_some() && matches!(past, Past::Unknown) {
+            store.mark_overflow(false).await?;
+        }
+        let was_clean = matches!(past, Past::Clean);
         let (report, inherited) =
             if options.intent_log { store.recover(past).await? } else { Default::default() };
         // A lost log is replaced only now, so that a crash before leaves the loss visible.
         let log = match log {
             Some(log) => log,
-            None => IntentLog::replace(expected.target, dir, DEFAULT_LOG_BYTES).await?,
+            None => IntentLog::replace(expected.target, dir, log_bytes).await?,
         };
         log.resume(&inherited).await?;
+        log.holds().let_go(store.overflowed.load(Ordering::SeqCst));
+        log.holds().keep_everything(group.is_some() && !was_clean);
         store.intents = options.intent_log.then_some(log);
         Ok((Arc::new(store), report))
     }
@@ -295,7 +341,7 @@ impl Store {
         }
         self.settle_everything().await?;
         match &self.intents {
-            Some(log) if log.note_count() == 0 => log.begin(LogState::Clean).await,
+            Some(log) if log.has_settled() => log.begin(LogState::Clean).await,
             _ => Ok(()),
         }
     }

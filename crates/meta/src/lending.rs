@@ -145,7 +145,7 @@ impl MetaService {
         accesses: Vec<(InodeId, Access)>,
         wait: bool,
     ) -> Result<PartitionsReply> {
-        let asker = Asker { session, recalls: 0, now_ns: rt::monotonic_ns() };
+        let asker = Asker { session, recalls: 0, now_ns: rt::monotonic_ns(), answers: false };
         let mut due = Vec::new();
         for (ino, access) in accesses {
             if !self.executors.lock(ino.partition())?.is_owned() {

@@ -2,6 +2,7 @@
 
 use crate::chunks::Chunks;
 use crate::coherence::{Cleared, Granted};
+use crate::cuts::Cuts;
 use crate::drain::{Claims, Drains};
 use crate::eviction::Asks;
 use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
@@ -50,6 +51,7 @@ pub struct MetaService {
     pub(crate) grace: Grace,
     pub(crate) locks: Locks,
     pub(crate) leases: Leases,
+    pub(crate) cuts: Cuts,
     /// Sessions that ended without a target's knowledge. Evictions while it is down bound them.
     pub(crate) owed_fences: Mutex<Vec<(SessionId, TargetId)>>,
     /// Sessions that an administrator wants ended. One for each command.
@@ -133,6 +135,7 @@ impl MetaService {
             grace: Grace::default(),
             locks: Locks::default(),
             leases: Leases::default(),
+            cuts: Cuts::default(),
             owed_fences: Mutex::default(),
             evictions: (Mutex::default(), rt::sync::Event::new()),
             capabilities: OnceLock::new(),
@@ -229,8 +232,8 @@ impl MetaService {
                 .introduce(request.credentials, groups, privileged)
                 .map(|()| MetaReply::Unit)?,
             MetaOp::StillYielding { seen } => session.is_yielding(seen),
-            MetaOp::Yield { yields } => self.take_yields(&session, &yields),
-            MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen),
+            MetaOp::Yield { yields } => self.take_yields(&session, &yields).await,
+            MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen).await,
             MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,
             MetaOp::Sync => {
                 let synced = self.executors.store.sync().await;
@@ -321,6 +324,11 @@ impl MetaService {
         }
     }
 
+    /// Sets how many leases are granted, in each of the tables that inodes are spread over. The default is for some 450 MiB.
+    pub fn limit_leases(&self, limits: namespace::leases::Limits) {
+        self.leases.limit(limits);
+    }
+
     /// Carries out a command of the namespace and returns its answer once that is committed. Waits for leases in its way.
     pub(crate) async fn execute(
         &self,
@@ -388,6 +396,7 @@ impl MetaService {
             self.check_room()?;
         }
         let granted = self.reconcile(&request.op, session, (view, cleared), &mut applied)?;
+        self.note_cut(request, &mut applied)?;
         session.record_durably(request.sequence, &applied.reply, &mut applied.writes);
         let answer = Answered { reply: applied.reply, granted, reads_only };
         Ok(Change { answer, writes: applied.writes })

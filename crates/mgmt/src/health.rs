@@ -5,7 +5,10 @@ mod groups;
 use crate::liveness::Liveness;
 use crate::roster::check_version;
 use types::{CapacityClass, ClusterMap, Node, NodeId, NodeState, Target, TargetId, TargetState};
-use wire::mgmt::{Health, HealthFinding, Verdict};
+use wire::mgmt::{CopiesInfo, Health, HealthFinding, Verdict};
+
+/// Age from which the newest daily copy is too old: two of them are missing.
+const OLD_COPY_S: u64 = 2 * 24 * 3600;
 
 /// Looks at everything that the map and the heartbeats tell; `version` is management's.
 pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
@@ -36,7 +39,25 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
     findings.extend(groups::group_findings(map, liveness));
     findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
     let verdict = findings.first().map_or(Verdict::Healthy, |f| f.verdict);
-    Health { verdict, findings }
+    Health { verdict, findings, copies: None }
+}
+
+/// Adds what there is to be said of the daily copies of the metadata.
+pub fn with_copies(mut health: Health, copies: CopiesInfo) -> Health {
+    let remedy = || "weft meta backup makes one now; look at the log, and at the room in that folder".into();
+    let hours = |seconds: u64| seconds / 3600;
+    if let Some(failure) = copies.failure.as_ref().filter(|_| copies.kept > 0) {
+        let what = format!("the last daily copy of the metadata failed: {failure}");
+        health.findings.push(found(Verdict::Warning, what, remedy()));
+    } else if let Some(age_s) = copies.age_s.filter(|age_s| copies.kept > 0 && *age_s > OLD_COPY_S) {
+        let what =
+            format!("the newest copy of the metadata in {} is {} hours old", copies.folder, hours(age_s));
+        health.findings.push(found(Verdict::Warning, what, remedy()));
+    }
+    health.findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
+    health.verdict = health.findings.first().map_or(Verdict::Healthy, |f| f.verdict);
+    health.copies = Some(copies);
+    health
 }
 
 fn node_findings(
@@ -182,5 +203,33 @@ mod tests {
             liveness.heard(NodeId(1), 1, -45, &[], 1);
         });
         assert_eq!(skewed.0, Verdict::Warning);
+    }
+
+    #[test]
+    fn old_and_failed_copies_are_told_of() {
+        let copies = CopiesInfo {
+            folder: "/b".into(),
+            kept: 7,
+            newest: Some("/b/meta".into()),
+            age_s: Some(3 * 24 * 3600),
+            failure: None,
+        };
+        let healthy = || health(&ClusterMap { targets: cluster().targets, ..cluster() }, &online(), "0.4.1");
+        let told = |copies: CopiesInfo| {
+            let told = with_copies(healthy(), copies);
+            (told.verdict, told.findings.into_iter().map(|f| f.what).collect::<Vec<_>>().join("; "))
+        };
+        let (verdict, what) = told(copies.clone());
+        assert!(verdict == Verdict::Warning && what.contains("in /b is 72 hours old"), "{what}");
+        let (verdict, what) = told(CopiesInfo { failure: Some("no room".into()), ..copies.clone() });
+        assert!(verdict == Verdict::Warning && what.contains("failed: no room"), "{what}");
+        assert_eq!(told(CopiesInfo { age_s: Some(3600), ..copies.clone() }).0, Verdict::Healthy);
+        assert_eq!(told(CopiesInfo { kept: 0, ..copies }).0, Verdict::Healthy);
+    }
+
+    fn online() -> Liveness {
+        let mut liveness = Liveness::new(0);
+        liveness.registered(NodeId(1), 1, 0);
+        liveness
     }
 }

@@ -33,6 +33,7 @@ mod management;
 mod measure;
 mod members;
 mod refusal;
+mod rewind;
 mod roster;
 mod sealed;
 mod service;
@@ -43,7 +44,8 @@ mod target_list;
 
 pub use error::{Error, Result};
 pub use lock::StateLock;
-pub use management::{DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata};
+pub use management::{Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata};
+pub use rewind::rewound;
 pub use roster::{check_address, check_name};
 pub use space::{Space, space_of};
 pub use state_dir::{MIN_FREE_BYTES, StateDir, StatePaths, require_vacant};

@@ -19,13 +19,13 @@ use types::{
     CapacityClass, ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Pool, PoolId,
     Role, SessionId, Target, TargetId, TargetState,
 };
-use wire::mgmt::{DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo};
+use wire::mgmt::{CopiesInfo, DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo};
 
 /// Where the map is in the metadata store: above all partitions, among the global keys.
-const MAP_KEY: &[u8] = b"\xff\xffmap";
+pub(crate) const MAP_KEY: &[u8] = b"\xff\xffmap";
 
 /// Where the next numbers are, beside it.
-const NUMBERS_KEY: &[u8] = b"\xff\xffnumbers";
+pub(crate) const NUMBERS_KEY: &[u8] = b"\xff\xffnumbers";
 
 /// The pool that every cluster starts with.
 pub const DEFAULT_POOL: (PoolId, &str) = (PoolId(1), "default");
@@ -50,7 +50,11 @@ pub struct Management {
     scope: Scope,
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
     pub(crate) metadata: OnceLock<Arc<dyn Metadata>>,
+    pub(crate) copies: OnceLock<Copies>,
 }
+
+/// Tells how the daily copies of the metadata stand.
+pub type Copies = Arc<dyn Fn() -> CopiesInfo + Send + Sync>;
 
 /// What management manages.
 enum Scope {
@@ -168,6 +172,7 @@ impl Management {
             scope,
             gate: OnceLock::new(),
             metadata: OnceLock::new(),
+            copies: OnceLock::new(),
         })
     }
 
@@ -179,6 +184,11 @@ impl Management {
     /// Lets management ask the metadata service. Only the first call counts.
     pub fn set_metadata(&self, metadata: Arc<dyn Metadata>) {
         let _ = self.metadata.set(metadata);
+    }
+
+    /// Lets management tell of the daily copies of the metadata. Only the first call counts.
+    pub fn set_copies(&self, copies: Copies) {
+        let _ = self.copies.set(copies);
     }
 
     /// The handle through which the services of this process see the map.

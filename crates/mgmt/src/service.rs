@@ -1,7 +1,7 @@
 //! The service: a request in, a checked change or a view of the map out.
 
 use crate::consistency::{self, Word};
-use crate::health::health;
+use crate::health::{health, with_copies};
 use crate::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE, WATCH_INTERVAL};
 use crate::management::{Gate, Management, Metadata};
 use crate::refusal;
@@ -451,7 +451,11 @@ impl Management {
 
     fn verdict(&self) -> MgmtReply {
         let version = self.cluster().map_or(env!("CARGO_PKG_VERSION"), |(_, host)| &host.version);
-        MgmtReply::Health(health(&self.current(), &self.liveness(), version))
+        let health = health(&self.current(), &self.liveness(), version);
+        MgmtReply::Health(match self.copies.get() {
+            Some(copies) => with_copies(health, copies()),
+            None => health,
+        })
     }
 
     fn require_cluster(&self) -> Result<(&Superblock, &Host)> {

@@ -64,7 +64,7 @@ pub use background::{Chunks, OrphanInode, Unsettled, children, chunks, doomed, i
 pub use keys::{Key, decode_key, partition_of_key};
 pub use ops::pattern::missing_groups;
 pub use relocate::{Move, Step, begin_move, doomed_in, doomed_layout, finish_move, forget_doomed, layout_of};
-pub use tx::MAX_NAME;
+pub use tx::{FIRST_SEQUENCE, MAX_NAME};
 
 use bytes::Bytes;
 use types::{ClusterMap, Error, InodeId, PartitionId, SessionId, StripePattern, Timestamp, mode};

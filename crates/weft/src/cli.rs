@@ -114,6 +114,9 @@ pub struct UpArgs {
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
+    /// Daily copies of the metadata that are kept; 0: none are made
+    #[arg(long, value_name = "N", default_value_t = crate::assembly::DEFAULT_KEPT)]
+    pub backups: u32,
     /// The background half of --detach
     #[arg(long, hide = true)]
     pub detached: bool,
@@ -169,6 +172,7 @@ impl UpArgs {
         }
         option("--transport", value_name(self.transport).into());
         option("--durability", value_name(self.durability).into());
+        option("--backups", self.backups.to_string().into());
         let flags = [
             ("--detach", self.detach),
             ("--no-server-cache", self.no_server_cache),
@@ -347,7 +351,7 @@ mod tests {
     #[test]
     fn the_definition_is_sound_and_its_help_fits_a_screen() {
         Cli::command().debug_assert();
-        for name in ["", "up", "entry", "cluster", "node", "target", "mount", "serve"] {
+        for name in ["", "up", "entry", "cluster", "node", "target", "mount", "serve", "meta"] {
             let mut command = Cli::command();
             let command = match name {
                 "" => &mut command,
@@ -370,7 +374,7 @@ mod tests {
     #[test]
     fn up_is_written_as_it_was_read() {
         for line in [
-            "weft up --dir d --mount m --targets 7 --detach --transport uring --durability strict --read-only",
+            "weft up --dir d --mount m --targets 7 --detach --transport uring --durability strict --read-only --backups 2",
             "weft up --dir d --mount m --target-dir /a --target-dir /b --transport dev --detached",
         ] {
             let args = up(line);

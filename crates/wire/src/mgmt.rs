@@ -439,6 +439,24 @@ pub enum Verdict {
 pub struct Health {
     pub verdict: Verdict,
     pub findings: Vec<HealthFinding>,
+    /// The daily copies of the metadata; absent where nobody makes any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<CopiesInfo>,
+}
+
+/// The daily copies of the metadata.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopiesInfo {
+    /// Where they are, on the machine of management.
+    pub folder: String,
+    /// How many are kept; 0: none are made.
+    pub kept: u32,
+    /// The newest one's file.
+    pub newest: Option<String>,
+    /// How old it is.
+    pub age_s: Option<u64>,
+    /// Why the last attempt to make one failed, if it did.
+    pub failure: Option<String>,
 }
 
 /// Something that isn't as it should be.

@@ -180,11 +180,22 @@ impl NoteTable {
         Records { notes, spans: self.spans.all() }
     }
 
-    /// In maintenance pass `pass`, starts retiring the notes that no change has relied on for `idle_passes`, and closes the spans that
-    /// no file has. Changes that begin from here on note anew.
-    pub(crate) fn begin_retiring(&self, pass: u64, idle_passes: u64) -> BTreeMap<InodeId, Vec<Note>> {
-        let before = pass.saturating_sub(idle_passes);
-        self.spans.close(pass, idle_passes);
+    /// All notes of files from `from` on, those that a span stands for included, in no order.
+    pub(crate) fn noted(&self, from: InodeId) -> Vec<Note> {
+        let mut notes = Vec::new();
+        for shard in &self.shards {
+            for (ino, file) in shard.lock().iter().filter(|(ino, _)| **ino >= from) {
+                let active = file.active.iter();
+                notes.extend(active.map(|(first, note)| Note { ino: *ino, first: *first, end: note.end }));
+                notes.extend(file.retiring.iter().map(|retiring| retiring.note));
+            }
+        }
+        notes
+    }
+
+    /// Starts retiring the notes that no change has relied on in maintenance pass `before` or later. Changes that begin from here on note
+    /// anew.
+    pub(crate) fn begin_retiring(&self, before: u64) -> BTreeMap<InodeId, Vec<Note>> {
         let mut retiring = BTreeMap::new();
         for shard in &self.shards {
             for (ino, file) in shard.lock().iter_mut() {
@@ -253,7 +264,7 @@ mod tests {
         let table = NoteTable::default();
         table.activate(&[note(0, 64), note(100, 101)], 0);
         assert_eq!(table.lacking(INO, 0..1, 5), None);
-        assert_eq!(table.begin_retiring(5, 0), BTreeMap::from([(INO, vec![note(100, 101)])]));
+        assert_eq!(table.begin_retiring(5), BTreeMap::from([(INO, vec![note(100, 101)])]));
         assert_eq!(table.lacking(INO, 100..101, 5), Some(note(100, 101)));
         assert_eq!(table.all().notes, [note(0, 64), note(100, 101)]);
         table.retire(INO);
@@ -265,7 +276,7 @@ mod tests {
     fn a_failed_retirement_changes_nothing() {
         let table = NoteTable::default();
         table.activate(&[note(3, 4)], 0);
-        table.begin_retiring(1, 0);
+        table.begin_retiring(1);
         table.reactivate(INO, 1);
         assert_eq!(table.lacking(INO, 3..4, 1), None);
         assert_eq!(table.len(), 1);

@@ -6,7 +6,7 @@
 //!
 //! A span is *open* while further files may rely on it, then *closed*, and in force until nobody holds it any more.
 
-use super::format::Span;
+use super::format::{Note, Span};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,9 +22,19 @@ pub(crate) const MAX_SPANS: usize = 256;
 /// Passes after which a span closes though it is used: what retired since then is examined after a crash for nothing.
 const MAX_OPEN_PASSES: u64 = 64;
 
+/// Where a span comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    /// Noted since the store was opened: who has relied on it is known.
+    Noted,
+    /// Found in the log: who had relied on it and has no chunk file any more isn't known.
+    Inherited,
+}
+
 /// A span that is noted durably.
 pub(crate) struct SpanInForce {
     span: Span,
+    origin: Origin,
     since_pass: u64,
     /// The maintenance pass during which a file last began to rely on it.
     last_pass: AtomicU64,
@@ -90,9 +100,19 @@ impl Spans {
 
     /// Adds spans that are durable now.
     pub(crate) fn activate(&self, spans: &[Span], pass: u64) {
+        self.add(spans, Origin::Noted, pass);
+    }
+
+    /// Adds spans that the log had when the store was opened.
+    pub(crate) fn inherit(&self, spans: &[Span], pass: u64) {
+        self.add(spans, Origin::Inherited, pass);
+    }
+
+    fn add(&self, spans: &[Span], origin: Origin, pass: u64) {
         let in_force = |span: &Span| {
             Arc::new(SpanInForce {
                 span: *span,
+                origin,
                 since_pass: pass,
                 last_pass: AtomicU64::new(pass),
                 open: AtomicBool::new(true),
@@ -129,6 +149,33 @@ impl Spans {
     /// Forgets all of them: the log has been begun anew.
     pub(crate) fn clear(&self) {
         self.0.lock().in_force.clear();
+    }
+
+    pub(crate) fn has_inherited(&self) -> bool {
+        self.0.lock().in_force.iter().any(|known| known.origin == Origin::Inherited)
+    }
+
+    /// Region 0 of the inodes of inherited spans from `from` on, in order: one more than `max` of them if there are so many.
+    pub(crate) fn inherited_from(&self, from: InodeId, max: usize) -> Vec<Note> {
+        let state = self.0.lock();
+        let mut spans: Vec<Span> = state
+            .in_force
+            .iter()
+            .filter(|known| known.origin == Origin::Inherited && known.span.end > from)
+            .map(|known| known.span)
+            .collect();
+        drop(state);
+        spans.sort_unstable();
+        // Spans may overlap: each inode is named once.
+        let mut found: Vec<Note> = Vec::new();
+        let mut next = from;
+        for span in spans {
+            let inodes = span.first.max(next).0..span.end.0;
+            let room = (max + 1).saturating_sub(found.len());
+            found.extend(inodes.take(room).map(|ino| Note { ino: InodeId(ino), first: 0, end: 1 }));
+            next = next.max(span.end);
+        }
+        found
     }
 
     pub(crate) fn all(&self) -> Vec<Span> {

@@ -6,6 +6,7 @@ mod concurrency;
 mod crash;
 mod damage;
 mod full;
+mod groups;
 mod identity;
 mod model;
 mod new_files;

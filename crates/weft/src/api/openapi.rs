@@ -3,6 +3,9 @@
 use super::routes::{ROUTES, Route};
 use serde_json::{Map, Value, json};
 
+/// What holds for all answers. docs/reference/json.md says the same for `--json`.
+const DESCRIPTION: &str = "Sizes are bytes. Ids are numbers below 2^53, which readers that keep numbers as doubles (JavaScript, jq) don't round.";
+
 /// The whole description, OpenAPI 3.1.
 pub(super) fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
@@ -12,7 +15,7 @@ pub(super) fn document() -> Value {
     }
     json!({
         "openapi": "3.1.0",
-        "info": { "title": "weft management", "version": "1", "description": "Sizes are bytes." },
+        "info": { "title": "weft management", "version": "1", "description": DESCRIPTION },
         "security": [{ "token": [] }],
         "paths": paths,
         "components": {
@@ -119,6 +122,8 @@ fn schemas() -> Value {
         "Session": object(json!({ "session": number, "client": text, "address": text, "idle_s": maybe_number, "leases": maybe_number, "in_use": maybe_number })),
         "Health": object(json!({ "verdict": verdict, "findings": { "type": "array", "items": object(json!({
             "verdict": verdict, "what": text, "hint": text,
-        })) } })),
+        })) }, "copies?": object(json!({
+            "folder": text, "kept": number, "newest": { "type": ["string", "null"] }, "age_s": maybe_number, "failure": { "type": ["string", "null"] },
+        })) })),
     })
 }

@@ -38,9 +38,8 @@ pub fn describe(path: &Path) -> Result<Value> {
 }
 
 /// Puts the path of every chunk file where the mount, which doesn't know how targets name their files, says
-/// only whose it is.
+/// only whose it is: the digits of the inode and of the slot.
 fn locate_chunk_files(value: &mut Value) {
-    let Some(ino) = value["ino"].as_u64().map(InodeId) else { return };
     let mut directories = HashMap::new();
     for group in value["layout"]["groups"].as_array().into_iter().flatten() {
         for target in group["targets"].as_array().into_iter().flatten() {
@@ -50,8 +49,10 @@ fn locate_chunk_files(value: &mut Value) {
         }
     }
     for chunk in value["chunks"].as_array_mut().into_iter().flatten() {
-        if let Some(directory) = chunk["target"].as_u64().and_then(|id| directories.get(&id)) {
-            chunk["chunk_file"] = json!(Store::chunk_file_path(directory, ino));
+        let name = chunk["chunk_file"].as_str().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let directory = chunk["target"].as_u64().and_then(|id| directories.get(&id));
+        if let (Some(directory), Some(name)) = (directory, name) {
+            chunk["chunk_file"] = json!(Store::chunk_file_path(directory, InodeId(name)));
         }
     }
 }
@@ -247,11 +248,16 @@ mod tests {
         let mut value = json!({
             "ino": 1,
             "layout": {"groups": [{"group": 3, "targets": [{"id": 7, "path": "/d/t7"}]}]},
-            "chunks": [{"target": 7, "chunk_file": "0000000000000001"}, {"target": 8, "chunk_file": "kept"}],
+            "chunks": [
+                {"target": 7, "chunk_file": "0000000000000001"}, {"target": 8, "chunk_file": "kept"},
+                {"target": 7, "chunk_file": "0200000000000001"},
+            ],
         });
         locate_chunk_files(&mut value);
         assert_eq!(value["chunks"][0]["chunk_file"], "/d/t7/chunks/05/e5/0000000000000001");
         assert_eq!(value["chunks"][1]["chunk_file"], "kept");
+        let moved = value["chunks"][2]["chunk_file"].as_str().unwrap();
+        assert!(moved.ends_with("/0200000000000001"), "the chunk file of a slot: {moved}");
     }
 
     #[test]

@@ -439,8 +439,15 @@ fn dir_entry() -> impl Strategy<Value = DirEntry> {
 }
 
 fn file() -> impl Strategy<Value = FileInfo> {
-    (attr(), of(layout()), of(name()), any::<u32>(), any::<u64>()).prop_map(
-        |(attr, layout, inline, inline_limit, epoch)| FileInfo { attr, layout, inline, inline_limit, epoch },
+    (attr(), of(layout()), of(name()), any::<u32>(), any::<u64>(), any::<bool>()).prop_map(
+        |(attr, layout, inline, inline_limit, epoch, uncut)| FileInfo {
+            attr,
+            layout,
+            inline,
+            inline_limit,
+            epoch,
+            uncut,
+        },
     )
 }
 

@@ -1,0 +1,165 @@
+//! What a target has of a mirrored group: a store of its own in a folder of the target's directory.
+//!
+//! So each group has its own notes, rows and recovery, and what is said of one copy is said of nothing else. Memory for checksums, the count
+//! of what was done, and the room on the disk are shared with the target.
+
+use crate::error::{Kind, Result, StoreError};
+use crate::identity::{self, Owner};
+use crate::intent::IntentLog;
+use crate::place::{CHUNKS, GROUPS, OVERFLOW};
+use crate::recover::RecoveryReport;
+use crate::store::{Options, Shared, Store};
+use rt::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use types::{GroupId, TargetId};
+
+/// Length of each intent log file of a group's store by default, bytes: some 43,000 notes, a quarter of them in force. A target has many
+/// groups, each with its share of the target's files.
+pub const DEFAULT_GROUP_LOG_BYTES: u64 = 1 << 20;
+/// The part of the target's open files that a group's store may keep open besides: many groups together take as many as a few targets.
+const OPEN_FILES_DIVISOR: usize = 8;
+
+/// Whether a mark is there.
+pub(crate) async fn has_mark(target: TargetId, path: &Path) -> Result<bool> {
+    match File::open(path, OpenOptions { read: true, ..OpenOptions::default() }).await {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(StoreError::io(target, "open", path, e)),
+    }
+}
+
+impl Store {
+    /// Where a target in `target_dir` keeps what it has of a group.
+    pub fn group_dir(target_dir: &Path, group: GroupId) -> PathBuf {
+        target_dir.join(GROUPS).join(group.to_string())
+    }
+
+    /// The groups that a target in `target_dir` has something of, in order.
+    pub async fn groups_on(target_dir: &Path) -> Result<Vec<GroupId>> {
+        let dir = target_dir.join(GROUPS);
+        let names = match rt::read_dir(&dir).await {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            listed => listed.map_err(|e| StoreError::io(TargetId(0), "list", &dir, e))?,
+        };
+        let number = |name: &str| name.parse().ok().filter(|n: &u32| n.to_string() == name);
+        let mut groups: Vec<GroupId> =
+            names.iter().filter_map(|name| number(name.to_str()?)).map(GroupId).collect();
+        groups.sort_unstable();
+        Ok(groups)
+    }
+
+    /// Opens what a target has of a group, with the recovery that a target has; `None` when there is nothing, unless it is to be made.
+    ///
+    /// Whoever opens makes sure that nobody else has it open, and runs [`Store::background`]. It is closed before the target is.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub async fn open_group(
+        target: &Arc<Store>,
+        group: GroupId,
+        create: bool,
+    ) -> Result<Option<(Arc<Store>, RecoveryReport)>> {
+        let dir = Store::group_dir(target.dir(), group);
+        let owner = Owner { identity: target.identity.clone(), group: Some(group) };
+        if !identity::is_there(&dir, &owner).await? {
+            if !create {
+                return Ok(None);
+            }
+            target.make_group(&dir, &owner).await?;
+        }
+        let options = Options {
+            max_open_files: target.options.max_open_files.div_ceil(OPEN_FILES_DIVISOR),
+            ..target.options.clone()
+        };
+        let shared = Shared {
+            statistics: target.statistics.clone(),
+            budget: target.budget.clone(),
+            room: target.room.clone(),
+        };
+        let log_bytes = options.group_log_bytes;
+        Store::open_checked(&dir, owner, options, shared, log_bytes).await.map(Some)
+    }
+
+    /// The group that this is a store of; `None` for a target itself.
+    pub fn group(&self) -> Option<GroupId> {
+        self.group
+    }
+
+    /// Makes an empty store of a group. One that a crash kept from being finished is made anew.
+    async fn make_group(&self, dir: &Path, owner: &Owner) -> Result<()> {
+        let failed = |e| self.failed("make", dir, e);
+        rt::create_dir_all(dir).await.map_err(failed)?;
+        // Chunks come last, so where there are some there was a superblock.
+        if rt::read_dir(dir).await.map_err(failed)?.iter().any(|name| name == CHUNKS) {
+            return Err(StoreError::new(
+                Kind::Damaged,
+                format!("target {}: the superblock in {} is missing", self.target(), dir.display()),
+                "restore it from a copy, and check the disk",
+            ));
+        }
+        IntentLog::format(self.target(), dir, self.options.group_log_bytes).await?;
+        // Before the superblock, so that what has one is found again.
+        rt::sync_dir(&self.dir.join(GROUPS)).await.map_err(failed)?;
+        rt::sync_dir(&self.dir).await.map_err(failed)?;
+        identity::write(dir, owner).await?;
+        rt::create_dir_all(&dir.join(CHUNKS)).await.map_err(failed)?;
+        rt::sync_dir(dir).await.map_err(failed)
+    }
+
+    /// From here on everything counts as noted; on disk before any note goes.
+    pub(crate) async fn mark_overflow(&self, let_go_of_held: bool) -> Result<()> {
+        let _marking = self.marking.write().await;
+        if !self.overflowed.load(Ordering::SeqCst) {
+            self.write_mark().await?;
+        }
+        if let Some(log) = &self.intents {
+            log.holds().let_go(true);
+            if let_go_of_held {
+                log.holds().break_holds();
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_mark(&self) -> Result<()> {
+        let path = self.dir.join(OVERFLOW);
+        let mark = async {
+            let options = OpenOptions { write: true, create: true, ..OpenOptions::default() };
+            File::open(&path, options).await?.sync_data().await?;
+            rt::sync_dir(&self.dir).await
+        };
+        mark.await.map_err(|e| self.failed("write", &path, e))?;
+        self.overflowed.store(true, Ordering::SeqCst);
+        tracing::warn!(
+            target_id = %self.target(),
+            group_id = %self.group.unwrap_or_default(),
+            "more changed while a copy was missing than the intent log takes, or the log is lost: all of this copy is compared with the others",
+        );
+        Ok(())
+    }
+
+    /// Takes the mark of [`Store::notes_overflowed`] away: all copies are equal, but for what is held and what changes from here on.
+    /// It stays as long as somebody holds notes that were let go; ask again then.
+    pub async fn forget_overflow(&self) -> Result<()> {
+        let _marking = self.marking.write().await;
+        let has_broken = self.intents.as_ref().is_some_and(|log| log.holds().has_broken());
+        if !self.overflowed.load(Ordering::SeqCst) || has_broken {
+            return Ok(());
+        }
+        // First, so that what is noted from here on is kept again.
+        if let Some(log) = &self.intents {
+            log.holds().let_go(false);
+        }
+        let path = self.dir.join(OVERFLOW);
+        let removed = async {
+            crate::chunk_file::absent_is_fine(rt::remove_file(&path).await)?;
+            rt::sync_dir(&self.dir).await
+        };
+        removed.await.map_err(|e| self.failed("remove", &path, e))?;
+        self.overflowed.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+}

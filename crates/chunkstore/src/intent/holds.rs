@@ -1,0 +1,152 @@
+//! Who keeps notes from retiring.
+//!
+//! A hold speaks for the notes that are relied on while it lives. It remembers the maintenance pass in which it began: a note that was relied
+//! on in that pass or later stays. So a hold costs the same whatever it keeps.
+
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The log's clock, with those who hold on to something of its past.
+#[derive(Default)]
+pub(crate) struct Holds {
+    /// Number of the maintenance pass. Changed under the lock of `held`, so that no hold begins in a pass that a retirement has left.
+    pass: AtomicU64,
+    /// How many holds began in which pass.
+    held: Mutex<BTreeMap<u64, usize>>,
+    /// Nothing retires at all.
+    everything: AtomicBool,
+    /// That doesn't count: there were too many.
+    let_go: AtomicBool,
+    /// Holds of this pass and earlier ones don't count: what they held was too much.
+    broken: AtomicU64,
+}
+
+impl Holds {
+    pub(crate) fn pass(&self) -> u64 {
+        self.pass.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn keep_everything(&self, keep: bool) {
+        let _held = self.held.lock();
+        self.everything.store(keep, Ordering::SeqCst);
+    }
+
+    /// While set, notes retire though everything is to be kept. What somebody holds stays.
+    pub(crate) fn let_go(&self, let_go: bool) {
+        let _held = self.held.lock();
+        self.let_go.store(let_go, Ordering::SeqCst);
+    }
+
+    /// The holds that there are don't count any more.
+    pub(crate) fn break_holds(&self) {
+        let _held = self.held.lock();
+        self.broken.store(self.pass() + 1, Ordering::SeqCst);
+    }
+
+    /// Whether somebody relies on a hold that doesn't count any more.
+    pub(crate) fn has_broken(&self) -> bool {
+        let held = self.held.lock();
+        held.first_key_value().is_some_and(|(first, _)| self.is_broken(*first))
+    }
+
+    fn is_broken(&self, pass: u64) -> bool {
+        pass < self.broken.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn keeps_everything(&self) -> bool {
+        self.everything.load(Ordering::SeqCst) && !self.let_go.load(Ordering::SeqCst)
+    }
+
+    /// Begins the next pass; says which it is, and before which one a note has to have been relied on last so that it may retire.
+    pub(crate) fn next_pass(&self, idle_passes: u64) -> (u64, u64) {
+        let held = self.held.lock();
+        let pass = self.pass.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.keeps_everything() {
+            return (pass, 0);
+        }
+        let idle_before = pass.saturating_sub(idle_passes);
+        let first_held = held.keys().find(|first| !self.is_broken(**first));
+        (pass, first_held.map_or(idle_before, |first| idle_before.min(*first)))
+    }
+
+    pub(crate) fn hold(self: &Arc<Holds>) -> NoteHold {
+        let mut held = self.held.lock();
+        let pass = self.pass();
+        *held.entry(pass).or_default() += 1;
+        NoteHold(Some((self.clone(), pass)))
+    }
+}
+
+/// Keeps the notes that are relied on while it lives; see [`Store::hold_notes`](crate::Store::hold_notes).
+#[must_use = "notes are kept only while it lives"]
+pub struct NoteHold(Option<(Arc<Holds>, u64)>);
+
+impl NoteHold {
+    /// Holds nothing: where there are no notes.
+    pub(crate) fn of_nothing() -> NoteHold {
+        NoteHold(None)
+    }
+}
+
+impl Drop for NoteHold {
+    fn drop(&mut self) {
+        let Some((holds, pass)) = &self.0 else { return };
+        let mut held = holds.held.lock();
+        if let Some(count) = held.get_mut(pass) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(pass);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_relied_on_since_the_oldest_hold_stays() {
+        let holds = Arc::new(Holds::default());
+        assert_eq!(holds.next_pass(0), (1, 1));
+        let first = holds.hold();
+        assert_eq!(holds.next_pass(0), (2, 1));
+        let (second, third) = (holds.hold(), holds.hold());
+        drop(first);
+        assert_eq!(holds.next_pass(0), (3, 2));
+        assert_eq!(holds.next_pass(3), (4, 1), "idleness asks for more");
+        drop(second);
+        assert_eq!(holds.next_pass(0), (5, 2));
+        drop(third);
+        assert_eq!(holds.next_pass(0), (6, 6));
+    }
+
+    #[test]
+    fn everything_can_be_kept() {
+        let holds = Holds::default();
+        holds.keep_everything(true);
+        assert_eq!(holds.next_pass(0), (1, 0));
+        holds.let_go(true);
+        assert_eq!(holds.next_pass(0), (2, 2));
+        holds.let_go(false);
+        assert_eq!(holds.next_pass(0), (3, 0));
+        holds.keep_everything(false);
+        assert_eq!(holds.next_pass(0), (4, 4));
+    }
+
+    #[test]
+    fn broken_holds_are_known_as_long_as_they_live() {
+        let holds = Arc::new(Holds::default());
+        let broken = holds.hold();
+        holds.break_holds();
+        assert_eq!(holds.next_pass(0), (1, 1));
+        let later = holds.hold();
+        assert_eq!(holds.next_pass(0), (2, 1));
+        assert!(holds.has_broken());
+        drop(broken);
+        assert!(!holds.has_broken());
+        drop(later);
+    }
+}

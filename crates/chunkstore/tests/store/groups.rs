@@ -1,0 +1,279 @@
+//! What a target has of mirrored groups: stores of their own, and what they note for other copies.
+
+use crate::common::{LOG_BYTES, buf, chunk_files, open, open_with, read, with_target};
+use chunkstore::{Allocate, Durability, IoPath, Kind, Options, Store};
+use std::path::Path;
+use std::sync::Arc;
+use types::{ByteRange, GroupId, InodeId, PartitionId};
+
+const GROUP: GroupId = GroupId(7);
+const MIB: u64 = 1 << 20;
+
+fn ino(sequence: u64) -> InodeId {
+    InodeId::new(PartitionId(1), sequence)
+}
+
+async fn open_group(target: &Arc<Store>) -> Arc<Store> {
+    Store::open_group(target, GROUP, true).await.unwrap().expect("it is made").0
+}
+
+async fn write(store: &Store, ino: InodeId, offset: u64, len: usize) {
+    store.write(ino, offset, &buf(&vec![7; len]), IoPath::Cached, Durability::Later).await.unwrap();
+}
+
+async fn noted(store: &Store) -> Vec<(InodeId, ByteRange)> {
+    let (noted, next) = store.noted(InodeId(0), 10_000).await.unwrap();
+    assert_eq!(next, None);
+    noted
+}
+
+/// Passes of the background in which everything that may retire does.
+async fn settle(store: &Store) {
+    for _ in 0..3 {
+        store.maintain(0).await.unwrap();
+    }
+}
+
+#[test]
+fn a_group_has_files_and_rows_of_its_own() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        assert_eq!(Store::groups_on(&dir).await.unwrap(), []);
+        assert!(Store::open_group(&target, GROUP, false).await.unwrap().is_none());
+        let group = open_group(&target).await;
+        assert_eq!((group.group(), target.group()), (Some(GROUP), None));
+        write(&target, ino(1), 0, 100).await;
+        write(&group, ino(1), 0, 9000).await;
+        group.recent().write(3, &[1; chunkstore::ROW_BYTES]).await.unwrap();
+        assert_eq!(target.stat(ino(1)).await.unwrap().len, 100);
+        assert_eq!(group.stat(ino(1)).await.unwrap().len, 9000);
+        for store in [&group, &target] {
+            store.close().await.unwrap();
+        }
+        drop((group, target));
+
+        assert_eq!(Store::groups_on(&dir).await.unwrap(), [GROUP]);
+        let group_dir = Store::group_dir(&dir, GROUP);
+        assert_eq!((chunk_files(&dir).len(), chunk_files(&group_dir).len()), (1, 1));
+        let (target, _) = open(&dir).await;
+        let (group, report) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        assert!(!report.was_needed);
+        assert_eq!(read(&group, ino(1), 0, 9000, IoPath::Cached).await.unwrap(), [7; 9000]);
+        assert_eq!(group.recent().take_found().len(), 1);
+        assert_eq!(target.recent().take_found().len(), 0);
+    });
+}
+
+#[test]
+fn another_groups_store_is_refused() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        open_group(&target).await.close().await.unwrap();
+        let (here, there) = (Store::group_dir(&dir, GROUP), Store::group_dir(&dir, GroupId(8)));
+        std::fs::rename(&here, &there).unwrap();
+        let refused = Store::open_group(&target, GroupId(8), true).await.err().unwrap();
+        assert_eq!(refused.kind(), Kind::WrongIdentity);
+        assert!(refused.message().contains("group 7 on target 3"), "{refused}");
+        // Chunks without a superblock aren't taken for a new group.
+        std::fs::remove_file(there.join("group.toml")).unwrap();
+        let refused = Store::open_group(&target, GroupId(8), true).await.err().unwrap();
+        assert_eq!(refused.kind(), Kind::Damaged);
+    });
+}
+
+#[test]
+fn notes_stay_while_they_are_held() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        let group = open_group(&target).await;
+        write(&group, ino(1), 5 * MIB, 100).await;
+        settle(&group).await;
+        assert_eq!(noted(&group).await, []);
+        let hold = group.hold_notes();
+        write(&group, ino(2), 9 * MIB + 1, 100).await;
+        settle(&group).await;
+        let left = [(ino(2), ByteRange::new(0, MIB)), (ino(2), ByteRange::new(9 * MIB, 10 * MIB))];
+        assert_eq!(noted(&group).await, left);
+        drop(hold);
+        settle(&group).await;
+        assert_eq!(noted(&group).await, []);
+    });
+}
+
+#[test]
+fn everything_can_be_kept_over_restarts() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        let group = open_group(&target).await;
+        group.keep_all_notes(true);
+        write(&group, ino(1), 0, 100).await;
+        write(&group, ino(1), 3 * MIB, 100).await;
+        settle(&group).await;
+        group.close().await.unwrap();
+        drop(group);
+        let (group, report) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        assert!(report.was_needed, "what is noted has to be found again");
+        settle(&group).await;
+        let known: Vec<ByteRange> =
+            noted(&group).await.iter().filter(|n| n.0 == ino(1)).map(|n| n.1).collect();
+        assert_eq!(known, [ByteRange::new(0, MIB), ByteRange::new(3 * MIB, 4 * MIB)]);
+        group.keep_all_notes(false);
+        settle(&group).await;
+        assert_eq!(noted(&group).await, []);
+        group.close().await.unwrap();
+        drop(group);
+        let (_, report) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        assert!(!report.was_needed);
+    });
+}
+
+#[test]
+fn all_of_a_deleted_file_is_noted() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        let group = open_group(&target).await;
+        write(&group, ino(1), 40 * MIB, 100).await;
+        settle(&group).await;
+        let hold = group.hold_notes();
+        group.delete(ino(1)).await.unwrap();
+        write(&group, ino(1), 50 * MIB, 100).await;
+        settle(&group).await;
+        let noted = noted(&group).await;
+        let (file, range) = noted[0];
+        assert!(file == ino(1) && range.start == 0 && range.end >= 41 * MIB, "{noted:?}");
+        drop(hold);
+    });
+}
+
+#[test]
+fn inodes_of_a_span_are_named_after_a_crash() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        let group = open_group(&target).await;
+        for sequence in 1..=3 {
+            write(&group, ino(sequence), 0, 100).await;
+        }
+        group.delete(ino(2)).await.unwrap();
+        assert_eq!(noted(&group).await.len(), 3, "nothing but what was changed");
+        drop(group);
+        let (group, _) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        let (mut named, mut from) = (Vec::new(), Some(InodeId(0)));
+        while let Some(at) = from {
+            let (part, next) = group.noted(at, 100).await.unwrap();
+            assert!(part.len() <= 101, "{}", part.len());
+            named.extend(part.into_iter().map(|(ino, _)| ino));
+            from = next;
+        }
+        assert_eq!(named, (1..=1024).map(ino).collect::<Vec<_>>());
+        group.keep_all_notes(false);
+        settle(&group).await;
+        assert_eq!(noted(&group).await, []);
+    });
+}
+
+#[test]
+fn too_much_to_keep_is_remembered() {
+    with_target(|dir| async move {
+        let options = Options { group_log_bytes: LOG_BYTES, ..Options::default() };
+        let (target, _) = open_with(&dir, options).await;
+        let group = open_group(&target).await;
+        group.keep_all_notes(true);
+        let mut files = 0;
+        while !group.notes_overflowed() {
+            files += 1;
+            assert!(files < 1000, "the log takes everything");
+            // Regions apart from each other, so that each is a note of its own.
+            let writes = (0..64).map(|i| write(&group, ino(files), (10 + 2 * i) * MIB, 1));
+            rt::join_all(writes.collect()).await;
+        }
+        drop(group);
+        let (group, _) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        assert!(group.notes_overflowed());
+        let whole = ByteRange::new(0, u64::MAX);
+        let noted = noted(&group).await;
+        assert!(noted.len() as u64 == files && noted.iter().all(|(_, range)| *range == whole));
+        group.keep_all_notes(false);
+        group.forget_overflow().await.unwrap();
+        assert!(!group.notes_overflowed());
+        settle(&group).await;
+        assert_eq!(self::noted(&group).await, []);
+        drop(group);
+        let (group, _) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        assert!(!group.notes_overflowed());
+    });
+}
+
+#[test]
+fn a_lost_log_leaves_everything_noted() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        let group = open_group(&target).await;
+        write(&group, ino(1), 0, 100).await;
+        group.close().await.unwrap();
+        drop(group);
+        std::fs::remove_file(Store::group_dir(&dir, GROUP).join("intent.1")).unwrap();
+        let (group, report) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
+        assert!(report.log_was_missing && group.notes_overflowed());
+    });
+}
+
+#[test]
+fn files_are_listed_in_parts() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        let group = open_group(&target).await;
+        for sequence in 1..=100 {
+            write(&group, ino(sequence), 0, 1).await;
+        }
+        for max in [1, 7, 100, 1000] {
+            let (mut listed, mut from) = (Vec::new(), Some(InodeId(0)));
+            while let Some(at) = from {
+                let (part, next) = group.files(at, max).await.unwrap();
+                assert!(part.len() <= max);
+                listed.extend(part);
+                from = next;
+            }
+            listed.sort_unstable();
+            assert_eq!(listed, (1..=100).map(ino).collect::<Vec<_>>(), "{max} at a time");
+        }
+    });
+}
+
+#[test]
+fn a_length_is_set_exactly() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        let group = open_group(&target).await;
+        let len = async |at| group.stat(at).await.unwrap().len;
+        group.set_len(ino(1), 10_000).await.unwrap();
+        assert_eq!(len(ino(1)).await, 10_000);
+        write(&group, ino(2), 0, 5000).await;
+        group.set_len(ino(2), 3 * MIB + 1).await.unwrap();
+        assert_eq!(len(ino(2)).await, 3 * MIB + 1);
+        group.set_len(ino(2), 4500).await.unwrap();
+        assert_eq!(len(ino(2)).await, 4500);
+        group.set_len(ino(2), 8000).await.unwrap();
+        let mut expected = vec![7; 4500];
+        expected.resize(8000, 0);
+        assert_eq!(read(&group, ino(2), 0, 8000, IoPath::Cached).await.unwrap(), expected);
+        for file in [ino(1), ino(2)] {
+            assert_eq!(group.verify(file).await.unwrap(), []);
+        }
+        group.set_len(ino(3), 0).await.unwrap();
+        assert_eq!(group.files(InodeId(0), 10).await.unwrap().0.len(), 3);
+        let refused = group.set_len(ino(1), u64::MAX).await.err().unwrap();
+        assert_eq!(refused.kind(), Kind::TooLarge);
+        group.allocate(ino(2), ByteRange::new(0, 4096), Allocate::Punch).await.unwrap();
+        assert_eq!(group.verify(ino(2)).await.unwrap(), []);
+    });
+}
+
+#[test]
+fn a_target_without_groups_has_no_folder_for_them() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        write(&target, ino(1), 0, 10).await;
+        target.close().await.unwrap();
+        assert!(!Path::new(&dir).join("groups").exists());
+    });
+}
