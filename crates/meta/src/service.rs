@@ -8,6 +8,7 @@ use crate::eviction::Asks;
 use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
 use crate::exports::permit;
 use crate::grace::Grace;
+use crate::groups::GroupMaker;
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::neighbours::{Company, Neighbours};
@@ -64,6 +65,8 @@ pub struct MetaService {
     /// Files that nobody gets at for now.
     pub(crate) shut: Shut,
     pub(crate) drains: Drains,
+    /// Makes groups that somebody wants to use.
+    pub(crate) group_maker: OnceLock<Arc<dyn GroupMaker>>,
     /// There may be chunks to delete.
     pub(crate) doomed: rt::sync::Event,
     pub(crate) stopping: rt::sync::Event,
@@ -141,6 +144,7 @@ impl MetaService {
             claims: Claims::default(),
             shut: Shut::default(),
             drains: Drains::default(),
+            group_maker: OnceLock::new(),
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
             myself: myself.clone(),
@@ -254,7 +258,7 @@ impl MetaService {
         let home = namespace::home_partition(&request.op);
         loop {
             let term = self.require_service()?;
-            match self.execute(Pass::Command, request, session).await {
+            match self.execute_with_groups(request, session).await {
                 Err(error) if error.errno == Errno::EREMOTE && !self.is_owned(home) => {
                     self.await_assignment(home, error).await?;
                 }
