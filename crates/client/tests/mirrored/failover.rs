@@ -67,9 +67,7 @@ async fn resync(cluster: &crate::cluster::Cluster, target: u32) {
             let len = from.stat(name).await.unwrap().len;
             let buf = IoBuf::alloc(len as usize);
             from.read(name, 0, &buf, chunkstore::IoPath::Cached).await.unwrap();
-            to.write(name, 0, &buf, chunkstore::IoPath::Cached, chunkstore::Durability::Later)
-                .await
-                .unwrap();
+            to.write(name, 0, &buf, chunkstore::IoPath::Cached, chunkstore::Durability::Later).await.unwrap();
         }
     }
     cluster.change(|map| {

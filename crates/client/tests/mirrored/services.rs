@@ -115,10 +115,7 @@ fn targets_and_groups_are_put_right_apart() {
                 .unwrap();
             for target in pair(11) {
                 let store = cluster.store(copy(target, GroupId(11)));
-                store
-                    .write(name, 3 * CHUNK as u64, &data, IoPath::Cached, Durability::Later)
-                    .await
-                    .unwrap();
+                store.write(name, 3 * CHUNK as u64, &data, IoPath::Cached, Durability::Later).await.unwrap();
             }
         }
         cluster.meta.tidy(TargetId(1), &[ino, nobodys]).await.unwrap();
