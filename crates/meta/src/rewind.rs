@@ -4,7 +4,7 @@
 //! that have seen epochs, and processes that still believe to own partitions. So that none of it meets the restored store under an old number:
 //!
 //! - Numbers of inodes go on far above all that can have been given away since ([`SEQUENCES_PER_S`], [`SPARE_SEQUENCES`]). The numbers that are left out
-//!   are on record ([`Rewound`]): a chunk file with one of them belongs to a file that the copy doesn't know, and is left to the file check.
+//!   are on record ([`Rewound`]): a chunk file with one of them belongs to a file that the copy doesn't know, and is left to the file check, and so is what targets hold beyond the end of a file that wasn't changed since.
 //! - Every partition has an owner record with a higher epoch ([`SPARE_EPOCHS`]), which is released: who owned it can't commit any more, and epochs of leases, which
 //!   are made of it, are above all that targets have seen.
 //! - Sessions are ended: what their clients have cached and open is of another time. They begin others. Answers to requests of before are forgotten.
@@ -16,7 +16,7 @@ use namespace::record::{Next, Writing};
 use namespace::{Key, decode_key, keys};
 use prost::Message;
 use std::collections::BTreeSet;
-use types::{Errno, Error, InodeId, PartitionId, Result};
+use types::{Errno, Error, InodeId, PartitionId, Result, Timestamp};
 
 /// Inode numbers that a partition gives away in a second at most: several times what one executor makes.
 const SEQUENCES_PER_S: u64 = 200_000;
@@ -39,6 +39,9 @@ pub(crate) struct Rewound {
     /// Inode numbers that were left out, of this and of earlier restores.
     #[prost(message, repeated, tag = "1")]
     pub gaps: Vec<Gap>,
+    /// When the last restore was, seconds since 1970.
+    #[prost(int64, tag = "2")]
+    pub restored_s: i64,
 }
 
 /// Inode numbers of a partition from `from` to below `to`.
@@ -55,6 +58,13 @@ pub(crate) struct Gap {
 impl Rewound {
     /// Where the record is.
     pub const KEY: &'static [u8] = KEY;
+
+    /// Whether a file was there at the moment that the store has gone back to, and wasn't changed since it did: targets may hold more of it.
+    pub fn is_of_before(&self, ino: InodeId, changed: Timestamp) -> bool {
+        let (partition, sequence) = (u32::from(ino.partition().0), ino.sequence());
+        changed.secs < self.restored_s
+            && self.gaps.iter().any(|gap| gap.partition == partition && sequence < gap.from)
+    }
 
     /// Whether an inode's number was left out: if it exists, it was made after the moment that the store has gone back to, and before it did.
     pub fn leaves_out(&self, ino: InodeId) -> bool {
@@ -137,6 +147,7 @@ impl Rewind {
             let nobody = Owner { node: 0, epoch: 0, released: true };
             rest.push((keys::owner(partition).to_vec(), later_owner(partition, nobody)?));
         }
+        self.rewound.restored_s = self.now_s;
         rest.push((KEY.to_vec(), self.rewound.encode_to_vec().into()));
         Ok(rest)
     }
@@ -197,6 +208,12 @@ mod tests {
         let rewound = Rewound::decode(rest[KEY].clone()).unwrap();
         for (sequence, expected) in [(49, false), (50, true), (next - 1, true), (next, false)] {
             assert_eq!(rewound.leaves_out(InodeId::new(P, sequence)), expected, "{sequence}");
+        }
+        let at = |secs| Timestamp::new(secs, 0);
+        for (sequence, changed, expected) in
+            [(49, at(1009), true), (49, at(1010), false), (50, at(1009), false)]
+        {
+            assert_eq!(rewound.is_of_before(InodeId::new(P, sequence), changed), expected, "{sequence}");
         }
         // A second time, with the clock set back.
         let mut again = Rewind::new(2, 1010, 0);

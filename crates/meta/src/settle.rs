@@ -95,7 +95,9 @@ impl MetaService {
                 // Of a file that was made after the moment that the store was taken back to: whoever goes forward again may still need it.
                 Chunks::None if rewound.leaves_out(ino) => continue,
                 Chunks::None => None,
-                Chunks::Settled { layout, size } => {
+                // The same holds for what it had more of then.
+                Chunks::Settled { changed, .. } if rewound.is_of_before(ino, changed) => continue,
+                Chunks::Settled { layout, size, .. } => {
                     let stripe = self.chunks.stripe_in(&layout, name.slot(), place)?;
                     stripe.map(|stripe| layout::local_len(&layout, stripe, size))
                 }
@@ -282,7 +284,9 @@ impl MetaService {
                 }
                 let chunks = self.chunks.measure(under, layout).await?;
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));
-                report.blocks = chunks.blocks;
+                // After a restore all of it may be gone. The file must not look as if it had a hole there: the file check tells by this.
+                let is_gone = chunks.blocks == 0 && self.rewound().await?.restored_s > 0;
+                report.blocks = if is_gone { file.attr.blocks } else { chunks.blocks };
                 report.mtime = Some(file.attr.mtime.max(chunks.mtime));
             }
             None => {}

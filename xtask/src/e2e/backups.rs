@@ -15,6 +15,7 @@ use std::time::Duration;
 pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "metadata_goes_back_in_time", scope: Scope::Own, minutes: 8, run: goes_back },
     TestCase { name: "damaged_metadata_is_refused", scope: Scope::Own, minutes: 8, run: damaged },
+    TestCase { name: "damage_met_in_use_ends_weft", scope: Scope::Own, minutes: 8, run: damaged_in_use },
     TestCase {
         name: "cluster_metadata_goes_back_in_time",
         scope: Scope::Own,
@@ -25,6 +26,9 @@ pub(super) const TESTS: &[TestCase] = &[
 
 /// How long a client may take to find that its session has ended, and to begin another.
 const RETURN_DEADLINE: Duration = Duration::from_secs(120);
+
+/// How long the store may take to write what it has in memory, and a process to end.
+const STORE_DEADLINE: Duration = Duration::from_secs(90);
 
 /// Bytes that nobody else writes, different ones for each seed.
 fn content(seed: u8, length: usize) -> Vec<u8> {
@@ -40,12 +44,13 @@ fn write(path: &Path, content: &[u8]) -> TestResult {
 /// What there is when the copy is made.
 fn work_before(mount: &Path) -> TestResult {
     fs::create_dir(mount.join("dir")).at("mkdir")?;
+    // First, so that nobody has them open any more when the copy is made: the kernel tells of that a moment later.
+    write(&mount.join("grows"), &content(2, 1_000_000))?;
+    write(&mount.join("goes"), &content(3, 2_000_000))?;
     for number in 0..100u8 {
         write(&mount.join(format!("dir/f{number}")), &content(number, 300))?;
     }
-    write(&mount.join("stays"), &content(1, 3_000_000))?;
-    write(&mount.join("grows"), &content(2, 1_000_000))?;
-    write(&mount.join("goes"), &content(3, 2_000_000))
+    write(&mount.join("stays"), &content(1, 3_000_000))
 }
 
 /// What happens afterwards; the largest inode number that was given away.
@@ -107,6 +112,7 @@ fn goes_back(stage: &Stage) -> TestResult {
     );
     // As a crash leaves it: what was changing then is tidied at the next start.
     rig.kill();
+    rig.unmount()?;
     let restored = rig.json(&["meta", "restore", &file, "--dir", &dir])?;
     let before = restored["before"].as_str().unwrap_or_default();
     ensure!(Path::new(before).join("version").exists(), "the metadata of before is not beside: {restored}");
@@ -210,6 +216,47 @@ fn damaged(stage: &Stage) -> TestResult {
     ensure!(!refused.status.success() && refused.stderr.contains("it is missing"), "{}", refused.tail());
     fs::rename(dir.join("away"), dir.join("meta")).at("rename")?;
     rig.up()
+}
+
+/// Damage that is met by reading: nothing is served from then on, and the next start finds the file.
+fn damaged_in_use(stage: &Stage) -> TestResult {
+    let mut rig = stage.start_rig("damaged-in-use", RigOptions::new(stage.transport()?))?;
+    let dir = rig.dir();
+    let state = dir.to_string_lossy().into_owned();
+    work_before(&rig.mount())?;
+    let copy = rig.json(&["meta", "backup", "--dir", &state])?;
+    let copy = copy["file"].as_str().unwrap_or_default().to_string();
+    // As much as memory doesn't keep: it is sorted into tables.
+    for number in 0..6000 {
+        fs::write(rig.mount().join(format!("dir/small{number}")), content(number as u8, 3900))
+            .at("small files")?;
+    }
+    let tables = dir.join("meta/keyspaces/1/tables");
+    let has_tables = || {
+        store_files(&tables)
+            .is_ok_and(|tables| tables.iter().any(|t| t.metadata().is_ok_and(|m| m.len() > 1 << 20)))
+    };
+    ensure!(process::eventually(STORE_DEADLINE, has_tables), "the store has written no table");
+    for table in store_files(&tables)? {
+        let length = table.metadata().at(table.display())?.len();
+        (0..length).step_by(4000).try_for_each(|at| flip(&table, at))?;
+    }
+    let met = rig.weft(&["meta", "backup", "--dir", &state])?;
+    ensure!(!met.status.success() && met.stderr.contains("is damaged"), "{}", met.tail());
+    let ended = process::eventually(STORE_DEADLINE, || !rig.is_alive_process());
+    ensure!(ended, "weft goes on with a damaged store");
+    let said = rig.log();
+    ensure!(
+        said.contains(&format!("weft meta restore {copy}")) && !said.contains("panicked"),
+        "it said: {said}"
+    );
+    rig.kill();
+    let refused = process::run(&mut rig.up_command(), COMMAND_DEADLINE)?;
+    let names_table = refused.stderr.contains(&*tables.to_string_lossy());
+    ensure!(!refused.status.success() && names_table, "{}", refused.tail());
+    rig.json(&["meta", "restore", &copy, "--dir", &state])?;
+    rig.up()?;
+    is_as_before(&rig.mount())
 }
 
 fn cluster_goes_back(stage: &Stage) -> TestResult {

@@ -11,9 +11,11 @@
 //!
 //! Where this errs: a flipped byte in the very batch that content with a sector of zeros is in, at the end of the last journal, is taken for a torn end.
 
-use super::{Examined, corrupt, failed, names, read};
+use super::{Examined, corrupt, failed, names, open};
 use crate::KvError;
+use rustix::fs::SeekFrom;
 use std::fs::OpenOptions;
+use std::io::{Read, Seek};
 use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -60,7 +62,7 @@ pub(super) fn examine(path: &Path, examined: &mut Examined) -> Result<(), KvErro
     let last = journals.len().saturating_sub(1);
     let mut before = None;
     for (index, (_, journal)) in journals.iter().enumerate() {
-        let bytes = read(journal)?;
+        let bytes = used(journal)?;
         let found = walk(&bytes, &mut before).map_err(|cause| corrupt(journal, cause))?;
         let (end, is_torn) = match found {
             End::Clean(end) => (end, false),
@@ -83,6 +85,22 @@ pub(super) fn examine(path: &Path, examined: &mut Examined) -> Result<(), KvErro
         examined.cut += 1;
     }
     Ok(())
+}
+
+/// What is in a journal, but for the hole at its end: it was allocated before, and reads as zeros.
+fn used(journal: &Path) -> Result<Vec<u8>, KvError> {
+    let mut file = open(journal)?;
+    let mut read = || -> std::io::Result<Vec<u8>> {
+        let (mut end, length) = (0, file.metadata()?.len());
+        while end < length {
+            let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(end)) else { break };
+            end = rustix::fs::seek(&file, SeekFrom::Hole(data))?;
+        }
+        file.rewind()?;
+        let mut bytes = Vec::new();
+        (&file).take(end).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    read().map_err(|error| failed(journal, &error))
 }
 
 fn cut(journal: &Path, end: u64) -> Result<(), KvError> {

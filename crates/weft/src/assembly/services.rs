@@ -214,14 +214,21 @@ impl Services {
         progress: fsck::Progress<'_>,
     ) -> Result<fsck::Report> {
         let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
+        let copies = fsck::open_copies(&self.stores).await?;
         let subject = fsck::Subject {
             engine: &**self.writer.engine(),
             partitions: plan.superblock.partitions,
             hash_key: plan.superblock.hash_key,
             map: &map,
             stores: &self.stores,
+            copies: &copies,
         };
-        fsck::check(&subject, repair, progress).await
+        let mut report = fsck::check(&subject, repair, progress).await;
+        for copy in copies.values() {
+            let closed = copy.close().await.map_err(refusal);
+            report = report.and_then(|report| closed.map(|()| report));
+        }
+        report
     }
 
     /// What the file system check finds while all of it is served.
@@ -230,7 +237,8 @@ impl Services {
         let channel: StorageChannel = Channel::in_process(self.storage.clone());
         let storage = self.stores.keys().map(|id| (*id, channel.clone())).collect();
         let (partitions, hash_key) = (superblock.partitions, superblock.hash_key);
-        OnlineCheck { partitions, hash_key, storage }.run(&**self.writer.engine(), &map).await
+        let handle = self.management.map();
+        OnlineCheck { partitions, hash_key, storage, map: handle }.run(&**self.writer.engine(), &map).await
     }
 
     /// The store of metadata.

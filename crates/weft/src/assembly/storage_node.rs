@@ -11,6 +11,7 @@ use mgmt::limits::HEARTBEAT_INTERVAL;
 use mgmt::space_of;
 use rt::sync::Event;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -53,6 +54,8 @@ pub struct StorageNode {
     pub ring: Arc<CapabilityRing>,
     /// The map that this node acts by. Where management is in the same process, others read management's own, which is never older.
     pub map: Arc<MapInForce>,
+    /// Management has been told of this process.
+    has_registered: AtomicBool,
     /// Directories that an administrator wants to become targets, with where to tell how it went.
     wanted: Mutex<Vec<(TargetConfig, SyncSender<Result<TargetId>>)>>,
     some_wanted: Event,
@@ -82,6 +85,7 @@ impl StorageNode {
             lease,
             ring,
             map,
+            has_registered: AtomicBool::new(false),
             wanted: Mutex::default(),
             some_wanted: Event::new(),
             outcast,
@@ -164,10 +168,11 @@ impl StorageNode {
             version: env!("CARGO_PKG_VERSION").into(),
             clock_s: rt::now().secs,
             targets: self.reports(),
-            again: self.epoch.load(Ordering::Relaxed) > 0,
+            again: self.has_registered.load(Ordering::Relaxed),
         });
         match self.management.call(register, None).await? {
             MgmtReply::Registered(registered) => {
+                self.has_registered.store(true, Ordering::Relaxed);
                 self.go_on(sent_ns, registered.lease_ms, Some(registered.map), &registered.keys)
             }
             other => Err(out_of_turn(&other)),
@@ -372,6 +377,7 @@ mod tests {
             api: vec![],
             durability: crate::cli::Durability::Relaxed,
             targets: vec![],
+            backups: None,
         };
         let gate = Gate::load(&paths, &superblock, &config)?;
         let version = env!("CARGO_PKG_VERSION").to_string();
