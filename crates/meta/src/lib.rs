@@ -41,6 +41,7 @@ mod exports;
 mod fetch;
 mod follow;
 mod grace;
+mod groups;
 mod leases;
 mod lending;
 mod limits;
@@ -61,6 +62,7 @@ mod view;
 
 pub use administer::SessionStatus;
 pub use drain::DrainStatus;
+pub use groups::GroupMaker;
 pub use limits::SYNC_INTERVAL;
 pub use neighbours::{Company, PartitionsChannel};
 pub use net::StorageChannel;

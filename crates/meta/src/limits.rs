@@ -167,6 +167,12 @@ pub(crate) const LAST_REGIONS: u64 = 64;
 /// How often the mover asks for the lease of a file that others keep taking.
 pub(crate) const LEASE_TRIES: usize = 100;
 
+/// How long the map of this process is waited for once management has made groups: a push of the map takes a moment.
+pub const GROUPS_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether it has come.
+pub const GROUPS_POLL: Duration = Duration::from_millis(20);
+
 #[cfg(test)]
 mod tests {
     use super::MAX_CACHED_VALUE;

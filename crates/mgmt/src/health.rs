@@ -1,8 +1,10 @@
 //! One word about a cluster, and what it is made of.
 
+mod groups;
+
 use crate::liveness::Liveness;
 use crate::roster::check_version;
-use types::{CapacityClass, ClusterMap, Node, NodeState, Target, TargetState};
+use types::{CapacityClass, ClusterMap, Node, NodeId, NodeState, Target, TargetId, TargetState};
 use wire::mgmt::{CopiesInfo, Health, HealthFinding, Verdict};
 
 /// Age from which the newest daily copy is too old: two of them are missing.
@@ -34,6 +36,7 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
             found(Verdict::Critical, what, format!("weft target add PATH --pool {}", pool.name))
         })
     }));
+    findings.extend(groups::group_findings(map, liveness));
     findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
     let verdict = findings.first().map_or(Verdict::Healthy, |f| f.verdict);
     Health { verdict, findings, copies: None }
@@ -77,7 +80,10 @@ fn node_findings(
                 0 => (Verdict::Warning, format!("{name} is offline")),
                 n => (
                     Verdict::Critical,
-                    format!("{name} is offline; data on its {n} targets can't be reached"),
+                    format!(
+                        "{name} is offline; data on its {n} targets can't be reached{}",
+                        but_copies(map, node.id)
+                    ),
                 ),
             };
             let address = node.addresses.first().map_or("", |a| a.as_str());
@@ -94,6 +100,15 @@ fn node_findings(
     if check_version("", &node.version, version).is_err() {
         let what = format!("{name} runs weft {}, management runs {version}", node.version);
         findings.push(found(Verdict::Warning, what, "install the same version on all machines".into()));
+    }
+}
+
+/// What isn't lost with a node.
+fn but_copies(map: &ClusterMap, node: NodeId) -> &'static str {
+    let has = |id: &TargetId| map.target(*id).is_some_and(|target| target.node == node);
+    match map.groups.iter().any(|group| group.scheme.is_mirrored() && group.members.iter().any(has)) {
+        true => ", but for mirrored files, which others have too",
+        false => "",
     }
 }
 
@@ -129,7 +144,7 @@ fn found(verdict: Verdict, what: String, hint: String) -> HealthFinding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{NodeId, Pool, PoolId, TargetId};
+    use types::{Pool, PoolId};
 
     fn cluster() -> ClusterMap {
         ClusterMap {

@@ -1,8 +1,10 @@
 //! What can be typed.
 
 mod cluster;
+mod group;
 
 pub use cluster::*;
+pub use group::*;
 
 use crate::size::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -57,6 +59,9 @@ pub enum Command {
     /// Pools: named sets of targets
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Redundancy groups: targets that keep the same data
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Metadata services, and the partitions that they execute
     #[command(subcommand)]
     Meta(MetaCommand),
@@ -261,6 +266,9 @@ pub struct PatternArgs {
     /// Pool that new files live in
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
+    /// Redundancy of new files: single, mirror:2 or mirror:3
+    #[arg(long, value_name = "SCHEME")]
+    pub scheme: Option<types::Scheme>,
     /// Consecutive bytes on one target: a power of two from 64K to 64M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub chunk_size: Option<u64>,

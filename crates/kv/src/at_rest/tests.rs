@@ -186,6 +186,25 @@ fn a_missing_file_is_named() {
     assert!(refused.contains(&format!("{} is damaged: it is missing", table.display())), "{refused}");
 }
 
+/// fjall takes a tree without its list of tables for one that was being made, and removes it.
+#[test]
+fn a_tree_that_has_lost_its_list_of_tables_is_not_taken_for_an_empty_one() {
+    let (small, ..) = with_large_batch();
+    for dir in [sample(), small] {
+        let (current, away) = (dir.path().join("keyspaces/1/current"), dir.path().join("away"));
+        fs::rename(&current, &away).unwrap();
+        let refused = Embedded::open(dir.path()).err().unwrap().to_string();
+        assert!(refused.contains(&format!("{} is damaged: it is missing", current.display())), "{refused}");
+        fs::rename(&away, &current).unwrap();
+        assert!(Embedded::open(dir.path()).unwrap().get(&key(3)).unwrap().is_some());
+    }
+    // One that was really being made.
+    let dir = tempfile::tempdir().unwrap();
+    drop(Embedded::open(dir.path()).unwrap());
+    fs::remove_file(dir.path().join("keyspaces/1/current")).unwrap();
+    assert!(Embedded::open(dir.path()).is_ok());
+}
+
 /// An engine with one large batch after others in its journal: where it begins and ends.
 fn with_large_batch() -> (tempfile::TempDir, PathBuf, usize, usize) {
     let dir = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId
 pub const FIRST_MIRRORED: u32 = 100_001;
 
 /// Mirrored groups of a cluster: the map, in which a degraded one takes some 150 bytes, has to fit into a message of a MiB beside its targets.
-pub const MAX_MIRRORED: usize = 3072;
+pub const MAX_MIRRORED: usize = 1536;
 
 /// How many groups have a target first, on the average, in a pool of many: enough that the loss of one is shared by many others, few enough
 /// that the store that each member keeps of each group costs little.
@@ -50,8 +50,8 @@ pub fn mirrored_groups(
             table.count_group(group);
         }
     }
-    for primaries in (1..=MAX_PRIMARIES).rev() {
-        if let Some(new) = table.clone().fill(primaries, room) {
+    for most in (1..=MAX_PRIMARIES * scheme.members()).rev() {
+        if let Some(new) = table.clone().fill(most, room) {
             let numbered = new.into_iter().zip(next.0..).map(|(members, id)| Group {
                 id: GroupId(id),
                 pool,
@@ -128,21 +128,20 @@ impl Table {
         }
     }
 
-    /// Groups that each target should be in, if the average one is first in at most so many: with all those that it may meet it is to share
-    /// as many as a group has members.
-    fn goals(&self, primaries: usize) -> Vec<usize> {
+    /// Groups that each target should be in, at most so many: with all those that it may meet it is to share as many as a group has members.
+    fn goals(&self, most: usize) -> Vec<usize> {
         let mut on_node: BTreeMap<NodeId, usize> = BTreeMap::new();
         self.targets.iter().for_each(|(_, node)| *on_node.entry(*node).or_default() += 1);
         let goal = |(_, node): &(TargetId, NodeId)| {
             let others = self.targets.len() - if self.spread { on_node[node] } else { 1 };
-            others.div_ceil(self.members - 1).min(primaries) * self.members
+            (others.div_ceil(self.members - 1) * self.members).min(most)
         };
         self.targets.iter().map(goal).collect()
     }
 
     /// Makes groups until every target is in as many as it should be; `None` when that takes more than there is room for.
-    fn fill(&mut self, primaries: usize, room: usize) -> Option<Vec<Vec<TargetId>>> {
-        let goals = self.goals(primaries);
+    fn fill(&mut self, most: usize, room: usize) -> Option<Vec<Vec<TargetId>>> {
+        let goals = self.goals(most);
         let missing = |table: &Table, at: usize| goals[at].saturating_sub(table.memberships[at]);
         let all_missing: usize = (0..goals.len()).map(|at| missing(self, at)).sum();
         if all_missing / self.members > room {

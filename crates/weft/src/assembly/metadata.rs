@@ -1,6 +1,7 @@
 //! What management asks of the metadata services of the cluster.
 
-use super::peers::Peers;
+use super::follow::out_of_turn as answered_out_of_turn;
+use super::peers::{MgmtChannel, Peers};
 use meta::{MetaService, PartitionsChannel};
 use net::{Channel, LocalFuture};
 use rt::sync::Event;
@@ -9,10 +10,10 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use types::{
     ClusterMap, Errno, Error, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, PoolId,
-    Result, Role, SessionId, TargetId,
+    Result, Role, Scheme, SessionId, TargetId,
 };
 use wire::mgmt::{DrainProgress, SessionInfo};
-use wire::{PartitionsReply, PartitionsRequest};
+use wire::{MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
 /// How long a service is waited for that is only asked what it has.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -197,6 +198,20 @@ impl mgmt::Metadata for Metadata {
                 }
             }
             refusal
+        })
+    }
+}
+
+/// Management, as metadata services ask it for groups.
+pub struct AskManagement(pub MgmtChannel);
+
+impl meta::GroupMaker for AskManagement {
+    fn make<'a>(&'a self, pool: &'a str, scheme: Scheme) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match self.0.call(MgmtRequest::MakeGroups { pool: pool.into(), scheme }, None).await? {
+                MgmtReply::Groups { .. } => Ok(()),
+                other => Err(answered_out_of_turn(&other)),
+            }
         })
     }
 }

@@ -10,6 +10,7 @@ use super::group_links;
 use super::guard::Guarded;
 use super::head::{Head, open_management};
 use super::meta_node::{self, MetaParts};
+use super::metadata::AskManagement;
 use super::node_view::NodeView;
 use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::stop::{Stop, Stops};
@@ -176,6 +177,7 @@ impl Served for NodeServices {
             };
             let service = meta_node::service(store, parts);
             service.sign_with(storage.ring.clone());
+            service.set_group_maker(Arc::new(AskManagement(management.clone())));
             let clients: Arc<dyn Handler<MetaRequest, MetaResponse>> =
                 Guarded::new(service.clone(), open.clone());
             let services: Arc<dyn Handler<PartitionsRequest, PartitionsReply>> = service.clone();

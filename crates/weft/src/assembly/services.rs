@@ -4,7 +4,7 @@ use super::copies::{Copies, DEFAULT_KEPT};
 use super::core::Served;
 use super::engine::{note_engine, open_engine};
 use super::group_links;
-use super::metadata::OnlyMetadata;
+use super::metadata::{AskManagement, OnlyMetadata};
 use super::online_check::OnlineCheck;
 use super::stores::{make_target, open_target, refusal};
 use crate::cli::{self, UpArgs};
@@ -172,6 +172,7 @@ impl Served for Services {
         meta.recover().await?;
         let recovered = Arc::new(rt::sync::Event::new());
         recovered.set();
+        meta.set_group_maker(Arc::new(AskManagement(Channel::in_process(management.clone()))));
         management.set_metadata(Arc::new(OnlyMetadata { service: meta.clone(), recovered }));
         for (&target, store) in &stores {
             meta.tidy(target, &store.take_touched()).await?;

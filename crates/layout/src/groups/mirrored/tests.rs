@@ -100,10 +100,10 @@ fn too_few_targets_and_too_many_groups_are_said() {
 
     let mut full = map(&[1, 1, 1]);
     let of_other_pool = |id| Group { pool: PoolId(2), ..made(&map(&[1, 1]), TWO)[0].clone().with_id(id) };
-    full.groups = (0..MAX_MIRRORED as u32 - 2).map(|n| of_other_pool(FIRST_MIRRORED + n)).collect();
+    full.groups = (0..MAX_MIRRORED as u32 - 1).map(|n| of_other_pool(FIRST_MIRRORED + n)).collect();
     assert_eq!(make(&full, TWO).map(|groups| groups.len()), Err(Shortage::Groups));
     full.groups.pop();
-    assert_eq!(make(&full, TWO).map(|groups| groups.len()), Ok(3), "fewer than there would be");
+    assert_eq!(make(&full, TWO).map(|groups| groups.len()), Ok(2), "fewer than there would be");
 }
 
 trait WithId {
@@ -172,7 +172,7 @@ proptest! {
         }
         // Every target does a part, and none much more than it must.
         let goal = Table::new(&map.targets.iter().collect::<Vec<_>>(), scheme, true);
-        let goals = goal.goals(MAX_PRIMARIES);
+        let goals = goal.goals(MAX_PRIMARIES * scheme.members());
         for ((target, has), wants) in map.targets.iter().zip(memberships(&map)).zip(goals) {
             let most = 3 * wants.max(MAX_PRIMARIES * scheme.members());
             prop_assert!(has >= wants && has <= most, "{target:?}: {has} of {wants}");
