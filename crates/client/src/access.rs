@@ -222,13 +222,13 @@ pub(crate) fn ended_lease(ino: InodeId) -> Error {
 impl Content {
     /// True when the content is there, under a lease that fits.
     fn is_ready(&self, need: impl Fn(&Content) -> Need) -> bool {
-        self.loaded && need(self).is_met_by(self.lease)
+        self.is_known() && need(self).is_met_by(self.lease)
     }
 
     /// Takes over what the service says, under a lease that has just been looked at. What is loaded already was so all the time, and is
     /// newer; only what others wrote to a shared file is news.
     fn load(&mut self, info: FileInfo, lease: LeaseMode) {
-        if self.loaded {
+        if self.is_known() {
             if self.lease == LeaseMode::Shared && lease != LeaseMode::Shared {
                 self.size = self.size.max(info.attr.size);
             }

@@ -3,7 +3,7 @@
 use crate::Client;
 use crate::epoch::Under;
 use rt::IoBuf;
-use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, TargetId, TargetState};
+use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, Scheme, TargetId, TargetState};
 use wire::{LeaseMode, Path, StorageOp, StorageReply};
 
 /// How chunks are written.
@@ -15,6 +15,15 @@ pub(crate) struct ChunkWrite {
     pub(crate) lease: LeaseMode,
 }
 
+/// Who is asked for a chunk file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Keeper {
+    /// The target that has it.
+    Target(TargetId),
+    /// The mirrored group whose members have it: its primary, whoever that is when it is asked.
+    Mirror(GroupId),
+}
+
 /// How often a transfer may take place.
 #[derive(Clone, Copy)]
 enum Times {
@@ -23,10 +32,14 @@ enum Times {
 }
 
 impl Client {
-    /// The target that serves a group.
-    pub(crate) fn member(&self, group: GroupId) -> Result<TargetId> {
+    /// Who is asked for what a group has.
+    pub(crate) fn keeper(&self, group: GroupId) -> Result<Keeper> {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
-        map.group(group).and_then(|group| group.members.first().copied()).ok_or_else(|| {
+        let keeper = map.group(group).and_then(|group| match group.scheme {
+            Scheme::Single => group.members.first().map(|target| Keeper::Target(*target)),
+            Scheme::Mirror(_) => Some(Keeper::Mirror(group.id)),
+        });
+        keeper.ok_or_else(|| {
             Error::new(Errno::EIO, format!("group {group} is not in the cluster map"))
                 .hint("weft target list shows what is there")
         })
@@ -40,7 +53,7 @@ impl Client {
         buf: IoBuf,
         times: Times,
     ) -> Result<()> {
-        let place = (self.member(group)?, chunk_file);
+        let place = (self.keeper(group)?, chunk_file);
         let reply = match times {
             Times::Any => self.store(under, place, op, Some(buf)).await,
             Times::Once => self.store_once(under, place, op, Some(buf)).await,
@@ -102,7 +115,7 @@ impl Client {
         first_error(rt::join_all(transfers.collect()).await)
     }
 
-    /// The same request to the target of every stripe, side by side.
+    /// The same request about the chunk file of every stripe, side by side.
     pub(crate) async fn on_every_stripe(
         &self,
         under: Under,
@@ -111,7 +124,7 @@ impl Client {
     ) -> Result<Vec<StorageReply>> {
         let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
             let (op, chunk_file) = (op(stripe), layout.chunk_file(under.ino, stripe));
-            async move { self.store(under, (self.member(group)?, chunk_file), op, None).await }
+            async move { self.store(under, (self.keeper(group)?, chunk_file), op, None).await }
         });
         rt::join_all(calls.collect()).await.into_iter().collect()
     }
@@ -131,12 +144,13 @@ impl Client {
     pub(crate) async fn allocated_roughly(&self, ino: InodeId, layout: &Layout, size: u64) -> Result<u64> {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
         let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
-            let state = self.member(group).ok().and_then(|id| map.target(id)).map(|target| target.state);
+            let primary = map.group(group).and_then(|group| group.primary());
+            let state = primary.and_then(|id| map.target(id)).map(|target| target.state);
             async move {
                 let answer = match state {
                     Some(TargetState::Online) => {
                         let name = layout.chunk_file(ino, stripe);
-                        let place = (self.member(group)?, name);
+                        let place = (self.keeper(group)?, name);
                         self.store(Under::no_lease(ino), place, StorageOp::Stat, None).await
                     }
                     _ => Err(Errno::EHOSTDOWN.into()),

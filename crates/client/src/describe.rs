@@ -3,7 +3,9 @@
 use crate::{Client, unexpected};
 use bytes::Bytes;
 use serde_json::{Value, json};
-use types::{ByteRange, Credentials, Errno, Error, FileKind, InodeId, Layout, Result};
+use types::{
+    ByteRange, Credentials, Errno, Error, FileKind, Group, InodeId, Layout, Result, Scheme, TargetId,
+};
 use wire::{Description, MetaOp, MetaReply, PatternChange};
 
 /// Chunks that a description lists; the rest is counted.
@@ -45,12 +47,16 @@ impl Client {
     fn layout_json(&self, layout: &Layout) -> Result<Value> {
         let map = self.map.read().expect("nobody panics while holding the map").clone();
         let groups = layout.groups.iter().map(|&id| {
-            let members = map.group(id).map(|group| group.members.clone()).unwrap_or_default();
+            let group = map.group(id);
+            let members = group.into_iter().flat_map(|group| group.with_states());
             let targets: Vec<Value> = members
-                .iter()
-                .map(|&id| json!({ "id": id, "path": map.target(id).map(|target| target.path.clone()) }))
+                .map(|(id, state)| {
+                    let path = map.target(id).map(|target| target.path.clone());
+                    json!({ "id": id, "path": path, "state": state })
+                })
                 .collect();
-            json!({ "group": id, "targets": targets })
+            let scheme = group.map(|group| group.scheme);
+            json!({ "group": id, "scheme": scheme, "primary": group.and_then(primary), "targets": targets })
         });
         Ok(json!({ "chunk_size": layout.chunk_size, "groups": groups.collect::<Vec<_>>() }))
     }
@@ -58,14 +64,16 @@ impl Client {
     /// The first chunks, and how many there are.
     fn chunks(&self, ino: InodeId, layout: &Layout, size: u64) -> Result<(Vec<Value>, u64)> {
         let chunk = layout.chunk_size as u64;
+        let map = self.map.read().expect("nobody panics while holding the map").clone();
         let total = size.div_ceil(chunk);
         let shown = (0..total).take(CHUNKS_SHOWN).map(|index| {
             let range = ByteRange::new(index * chunk, ((index + 1) * chunk).min(size));
             let piece =
                 layout::pieces(layout, range).next().expect("a chunk before the end of the file has bytes");
+            let group = map.group(piece.group);
             Ok(json!({
                 "index": index, "offset": range.start, "length": range.len(), "group": piece.group,
-                "target": self.member(piece.group)?, "chunk_file": format!("{:016x}", layout.chunk_file(ino, piece.stripe).0),
+                "target": group.and_then(primary), "chunk_file": format!("{:016x}", layout.chunk_file(ino, piece.stripe).0),
                 "chunk_file_offset": piece.local,
             }))
         });
@@ -88,6 +96,14 @@ impl Client {
         }
         let change = parse_change(json)?;
         self.change(credentials, MetaOp::SetPattern { dir, change }).await.map(drop)
+    }
+}
+
+/// Who answers for a group; of a mirrored one that has no good member, nobody.
+fn primary(group: &Group) -> Option<TargetId> {
+    match group.scheme {
+        Scheme::Single => group.members.first().copied(),
+        Scheme::Mirror(_) => group.primary(),
     }
 }
 

@@ -318,7 +318,7 @@ impl Client {
     ) -> Result<usize> {
         self.while_silent(inode.ino).await?;
         let _shared = self.share(inode).await?;
-        if inode.content.lock().loaded {
+        if inode.content.lock().is_known() {
             return self.read_loaded(inode, offset, buf, how).await;
         }
         let mut once = Content::default();
@@ -566,8 +566,10 @@ impl Client {
         let (ino, data) = (inode.ino, Bytes::copy_from_slice(write.buf.as_slice()));
         // Another service may carry it out than the one that granted the lease, and others may have appended before.
         let op = MetaOp::WriteInline { ino, offset, data: data.clone(), kill_suid_sgid, at_end };
-        let attr = entry(self.report(op).await?)?;
+        let written = self.report(op).await;
         let mut content = inode.content.lock();
+        content.doubt_unless_answered(ino, start.under.era, &written);
+        let attr = entry(written?)?;
         if content.still(ino, start.under.era).is_err() {
             // It is done, and what is known now is of after it, or will be asked for.
             return Ok(());
@@ -672,7 +674,13 @@ impl Client {
             None => 0,
         };
         let op = MetaOp::EndWrite { ino: inode.ino, size, blocks, mtime, done, kill_suid_sgid: false };
-        self.report(op).await?;
+        let known = self.tell_end(inode, era, op.clone()).await?;
+        if known < size && inode.content.lock().still(inode.ino, era).is_ok() {
+            // An earlier report took this session off the record, and its answer was lost: what was written since isn't known yet.
+            self.report(MetaOp::BeginWrite { ino: inode.ino }).await?;
+            inode.content.lock().end_in_doubt = false;
+            self.tell_end(inode, era, op).await?;
+        }
         self.inodes.reported(inode.ino);
         let mut content = inode.content.lock();
         if content.era != era {
@@ -682,6 +690,8 @@ impl Client {
         content.unreported = false;
         content.mtime = None;
         content.writing = !done;
+        // A report that ends nothing leaves it open whether an earlier one did.
+        content.end_in_doubt &= !done;
         Ok(())
     }
 }
@@ -724,19 +734,21 @@ impl Content {
     /// Starts with a file that was made just now and that nobody else has seen yet, without asking for what is known.
     fn begin(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode) {
         let inline = (fresh.inline_limit > 0).then(Bytes::new);
-        self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit: fresh.inline_limit, epoch: 0 });
+        let inline_limit = fresh.inline_limit;
+        self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit, epoch: 0, uncut: false });
         self.bare = fresh.bare;
         self.lease = lease;
     }
 
     /// Takes over what the metadata service knows.
     pub(crate) fn take(&mut self, info: FileInfo) {
-        self.loaded = true;
+        (self.loaded, self.doubted) = (true, false);
         self.size = info.attr.size;
         self.layout = info.layout.map(Arc::new);
         self.inline = info.inline;
         self.inline_limit = info.inline_limit;
         self.epoch = self.epoch.max(info.epoch);
+        self.cut_pending |= info.uncut;
         self.note_mode(info.attr.mode);
     }
 }
@@ -744,7 +756,7 @@ impl Content {
 fn prepare(content: &Content, write: &Pending<'_>) -> Prepared {
     let ready = content.loaded
         && content.lease != LeaseMode::Read
-        && content.writing
+        && content.is_on_record()
         && !content.cut_pending
         && !content.is_spent()
         && !write.how.append

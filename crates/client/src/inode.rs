@@ -77,12 +77,17 @@ pub(crate) struct Content {
     pub(crate) inline_limit: u32,
     /// It surely has no extended attributes: it was made while open here, and got none since.
     pub(crate) bare: bool,
-    /// Chunks may reach beyond `size`, because cutting them or a write failed half-way. They are cut before anything is written again.
+    /// Chunks may reach beyond `size`, because cutting them or a write failed half-way, or an answer came too late. They are cut before anything
+    /// is written again.
     pub(crate) cut_pending: bool,
     /// It has setuid or setgid, which a write may have to clear.
     pub(crate) privileged: bool,
+    /// A change of size or inline content was sent to the service and not answered: what is known is asked for again before it is used.
+    pub(crate) doubted: bool,
     /// `BeginWrite` was granted and `EndWrite` has yet to end it.
     pub(crate) writing: bool,
+    /// An `EndWrite` that was to end it wasn't answered: the service may not count on changes by this session any more.
+    pub(crate) end_in_doubt: bool,
     /// Size or mtime differ from what the metadata service knows.
     pub(crate) unreported: bool,
     /// Changes of chunks so far, and how many of them a sync is known to cover.
@@ -106,7 +111,9 @@ impl Default for Content {
             bare: false,
             cut_pending: false,
             privileged: false,
+            doubted: false,
             writing: false,
+            end_in_doubt: false,
             unreported: false,
             changes: 0,
             synced: 0,

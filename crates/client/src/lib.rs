@@ -22,6 +22,7 @@ mod data;
 mod describe;
 mod dir;
 mod directories;
+mod doubt;
 mod epoch;
 mod file;
 mod fill;
@@ -41,6 +42,7 @@ mod services;
 mod shape;
 mod silence;
 mod succession;
+mod sync;
 mod xattr;
 
 pub use cancel::Cancel;
@@ -51,11 +53,12 @@ pub use recall::{Invalidate, Standing};
 pub use succession::{Begin, File, Lineage, Replaced, Succession};
 
 use complete::CompleteDirectories;
+use data::Keeper;
 use directories::Directories;
 use epoch::{MAX_RENEWALS, Under};
 use inode::InodeTable;
 use lease::{Answer, Leases};
-use net::StorageChannels;
+use net::{StorageChannels, ToGroup};
 use parking_lot::Mutex;
 use patience::Patience;
 use recall::{Recalls, within};
@@ -66,7 +69,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, PartitionId, Result, SessionId, TargetId};
+use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
 use wire::{FileInfo, MetaOp, MetaReply, StorageOp, StorageReply, StorageRequest};
 
 /// How long a service that executes no partition has to say goodbye.
@@ -120,6 +123,8 @@ pub struct Client {
     capabilities: capabilities::Capabilities,
     /// Itself, for work beside a request.
     myself: Weak<Client>,
+    /// Targets whose own data it may have changed.
+    singles: sync::Singles,
     /// Writes beside other sessions.
     numbers: numbers::Numbers,
     storage: StorageChannels,
@@ -155,6 +160,7 @@ impl Client {
             session: options.session,
             sequence: AtomicU64::new(1),
             services: Services::new(options.meta),
+            singles: sync::Singles::default(),
             numbers: numbers::Numbers::default(),
             storage: options.storage,
             map: options.map,
@@ -260,25 +266,25 @@ impl Client {
     async fn store(
         &self,
         under: Under,
-        (target, name): (TargetId, InodeId),
+        (keeper, name): (Keeper, InodeId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        self.send_to_storage(under, StorageRequest::new(self.session, target, name, op), payload).await
+        self.send_to_storage(under, keeper, self.storage_request(keeper, name, op), payload).await
     }
 
     /// The same for a write that others may see and overwrite as soon as it is done: it must not be done twice.
     async fn store_once(
         &self,
         under: Under,
-        (target, name): (TargetId, InodeId),
+        (keeper, name): (Keeper, InodeId),
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let numbered = self.numbers.next();
         let number = Some(numbered.number);
-        let request = StorageRequest { number, ..StorageRequest::new(self.session, target, name, op) };
-        let answer = self.send_to_storage(under, request, payload).await;
+        let request = StorageRequest { number, ..self.storage_request(keeper, name, op) };
+        let answer = self.send_to_storage(under, keeper, request, payload).await;
         // After a time-out the request may still be on its way.
         if !matches!(&answer, Err(error) if error.errno == Errno::ETIMEDOUT) {
             numbered.answered();
@@ -286,9 +292,16 @@ impl Client {
         answer
     }
 
+    /// To a group, the request is addressed when it is sent.
+    fn storage_request(&self, keeper: Keeper, name: InodeId, op: StorageOp) -> StorageRequest {
+        let target = if let Keeper::Target(target) = keeper { target } else { TargetId(0) };
+        StorageRequest::new(self.session, target, name, op)
+    }
+
     async fn send_to_storage(
         &self,
         under: Under,
+        keeper: Keeper,
         mut request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
@@ -299,7 +312,15 @@ impl Client {
                 return Err(error);
             }
             request.capability = self.capability(request.ino, &request.op).await?;
-            match self.storage.call(request.clone(), payload.clone()).await {
+            let answer = match keeper {
+                Keeper::Target(_) => self.storage.call(request.clone(), payload.clone()).await,
+                Keeper::Mirror(group) => {
+                    let to = ToGroup { map: &self.map, group, patience: self.patience.get() };
+                    // Apart, so that requests to single targets don't carry its state along.
+                    Box::pin(self.storage.call_group(to, request.clone(), payload.clone())).await
+                }
+            };
+            match answer {
                 Err(error) if is_first && self.is_stale_capability(request.ino, &error) => is_first = false,
                 Err(error) if error.errno == Errno::EKEYREVOKED => {
                     renewals += 1;
@@ -347,32 +368,9 @@ impl Client {
         })
     }
 
-    /// Everything that returned before is on disk when this returns.
-    pub async fn syncfs(&self) -> Result<()> {
-        let asked = self.storage.targets().into_iter().map(|target| {
-            self.store(Under::no_lease(InodeId::ROOT), (target, InodeId::ROOT), StorageOp::SyncTarget, None)
-        });
-        let replies = rt::join_all(asked.collect()).await;
-        let outcome = replies.into_iter().try_for_each(|reply| reply.map(drop));
-        let outcome = outcome.and(self.report_all(false).await);
-        outcome.and(self.sync_all_names().await)
-    }
-
-    /// Everything that the service of a partition has answered is on disk when this returns.
-    pub(crate) async fn sync_names(&self, partition: PartitionId) -> Result<()> {
-        self.send_for(partition, 0, Credentials::default(), MetaOp::Sync).await.map(drop)
-    }
-
-    /// The same of all services.
-    async fn sync_all_names(&self) -> Result<()> {
-        let owners = self.services.ways.owners().into_iter();
-        let synced = rt::join_all(owners.map(|(partition, _)| self.sync_names(partition)).collect()).await;
-        synced.into_iter().collect()
-    }
-
     /// Reports every open file; the first failure is told after all were tried. Side by side, so that a service that is gone is waited for
     /// once and not once for each file.
-    async fn report_all(&self, done: bool) -> Result<()> {
+    pub(crate) async fn report_all(&self, done: bool) -> Result<()> {
         let mut outcome = Ok(());
         for some in self.inodes.open_inodes().chunks(REPORTS_AT_ONCE) {
             let reports = some.iter().map(|inode| async move {

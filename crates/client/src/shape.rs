@@ -48,18 +48,20 @@ impl Client {
             content.still(inode.ino, era)?;
             content.size
         };
-        let info = file_info(self.report(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await?)?;
+        let truncated = self.report(MetaOp::Truncate { ino: inode.ino, size, kill_suid_sgid }).await;
+        inode.content.lock().doubt_unless_answered(inode.ino, era, &truncated);
+        let info = file_info(truncated?)?;
         let layout = {
             let mut content = inode.content.lock();
+            // When this has to begin anew, the service says of the file that it is still to be cut.
             content.still(inode.ino, era)?;
             content.take(info);
             content.mtime = None;
-            content.layout.clone().filter(|_| content.inline.is_none())
+            let in_chunks = content.layout.clone().filter(|_| content.inline.is_none());
+            content.cut_pending |= in_chunks.is_some() && size < old_size;
+            in_chunks.filter(|_| content.cut_pending)
         };
-        if let Some(layout) = layout
-            && size < old_size
-        {
-            inode.content.lock().cut_pending = true;
+        if let Some(layout) = layout {
             self.finish_cut(inode).await?;
             let (ino, blocks) = (inode.ino, self.allocated(inode.ino, &layout).await?);
             // The cut is younger than the time that the service gave the change, and who looks at a file that is open for writing elsewhere
@@ -84,6 +86,7 @@ impl Client {
         }
         // What is cut must not come back.
         self.leave_spent_epoch(inode).await?;
+        self.leave_doubt(inode).await?;
         let (pending, size, layout, under) = {
             let content = inode.content.lock();
             (content.cut_pending, content.size, content.layout.clone(), content.under(inode.ino))
@@ -113,7 +116,7 @@ impl Client {
         let begun_before = {
             let content = inode.content.lock();
             content.still(inode.ino, era)?;
-            if let (Some(layout), None, true) = (&content.layout, &content.inline, content.writing) {
+            if let (Some(layout), None, true) = (&content.layout, &content.inline, content.is_on_record()) {
                 return Ok(layout.clone());
             }
             content.layout.is_some() && content.inline.is_some()
@@ -122,11 +125,12 @@ impl Client {
         let layout = Arc::new(info.layout.ok_or_else(|| {
             Error::new(Errno::EIO, format!("inode {} got no layout to write to", inode.ino))
         })?);
+        self.note_singles(&layout)?;
         let under = {
             let mut content = inode.content.lock();
             content.still(inode.ino, era)?;
             content.layout = Some(layout.clone());
-            content.writing = true;
+            (content.writing, content.end_in_doubt) = (true, false);
             content.epoch = content.epoch.max(info.epoch);
             content.under(inode.ino)
         };
@@ -225,7 +229,9 @@ impl Client {
             kill_suid_sgid: false,
             at_end: false,
         };
-        self.report(op).await?;
+        let zeroed = self.report(op).await;
+        inode.content.lock().doubt_unless_answered(inode.ino, era, &zeroed);
+        zeroed?;
         // What is inline now is asked for again.
         let info = file_info(self.ask(MetaOp::Open { ino: inode.ino, wish: None }).await?.reply)?;
         let mut content = inode.content.lock();

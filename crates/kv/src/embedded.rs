@@ -1,5 +1,6 @@
 //! The default engine: an LSM tree (fjall) in a directory.
 
+use crate::at_rest::{self, Depth};
 use crate::frozen::Frozen;
 use crate::merge::Merge;
 use crate::room::{Measure, Room};
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of decoded blocks kept in memory.
 const BLOCK_CACHE_BYTES: u64 = 128 << 20;
@@ -36,11 +37,21 @@ const GUARD_CACHE_ENTRIES: usize = 8192;
 /// Ending of fjall's journal files, whose names are their ascending numbers.
 const JOURNAL_SUFFIX: &str = ".jnl";
 
+/// The file that fjall locks.
+const LOCK_FILE: &str = "lock";
+
 /// How often a journal may vanish between being listed and being opened.
 const JOURNAL_RACES: usize = 16;
 
 /// Bytes written to find out whether a failed flush was for want of space.
 const SPACE_PROBE_BYTES: usize = 1 << 20;
+
+/// Tables of up to so many bytes together are all read at a start: about a second's work of a disk. Blocks of larger ones are checked when they are
+/// needed, and by every backup, which reads all of them.
+pub const READ_AT_START_BYTES: u64 = 1 << 30;
+
+/// Damage that was met, if any.
+pub(crate) type Damage = Arc<OnceLock<KvError>>;
 
 /// A store in a directory, one process at a time.
 ///
@@ -54,13 +65,29 @@ pub struct Embedded {
     /// Values of guarded keys as the store has them. Its lock also makes `apply` exclusive.
     guarded: Mutex<HashMap<Vec<u8>, Option<Bytes>>>,
     room: Room,
+    damage: Damage,
 }
 
 impl Embedded {
     /// Opens the store in `path`, making it when it is not there.
     ///
-    /// Errors: [`KvError::Locked`] when another process has it open.
+    /// Errors: [`KvError::Locked`] when another process has it open; [`KvError::Corrupt`] when a file isn't what was written
+    /// ([`at_rest`](crate::at_rest)).
     pub fn open(path: &Path) -> Result<Embedded, KvError> {
+        Embedded::open_after_reading(path, READ_AT_START_BYTES)
+    }
+
+    /// The same; tables are all read if they have at most so many bytes together, or if damage was met when the store was in use last.
+    pub fn open_after_reading(path: &Path, read_bytes: u64) -> Result<Embedded, KvError> {
+        if at_rest::is_there(path) {
+            let is_suspect = at_rest::is_suspect(path);
+            let depth = if is_suspect { Depth::Everything } else { Depth::UpTo(read_bytes) };
+            let _alone = alone(path)?;
+            at_rest::examine(path, depth)?;
+            if is_suspect {
+                at_rest::acquit(path)?;
+            }
+        }
         let failed = |error| translate(path, error);
         let database = Database::builder(path)
             .cache_size(BLOCK_CACHE_BYTES)
@@ -77,6 +104,7 @@ impl Embedded {
             path: path.to_path_buf(),
             guarded: Mutex::default(),
             room: Room::default(),
+            damage: Damage::default(),
         })
     }
 
@@ -86,7 +114,7 @@ impl Embedded {
     }
 
     fn failed(&self, error: fjall::Error) -> KvError {
-        translate(&self.path, error)
+        noted(&self.damage, &self.path, translate(&self.path, error))
     }
 
     fn stored_guard(
@@ -141,6 +169,7 @@ impl Embedded {
 
 impl Engine for Embedded {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        sound(&self.damage)?;
         // Copied, because a slice of a block would keep the whole block in memory for as long as a caller caches it.
         let value = self.keyspace.get(key).map_err(|e| self.failed(e))?;
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
@@ -150,6 +179,7 @@ impl Engine for Embedded {
         if from >= to {
             return Ok(Vec::new());
         }
+        sound(&self.damage)?;
         let pair = |guard: fjall::Guard| {
             let (key, value) = guard.into_inner().map_err(|e| self.failed(e))?;
             Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
@@ -158,6 +188,7 @@ impl Engine for Embedded {
     }
 
     fn apply(&self, batches: &[Batch]) -> Result<Vec<Outcome>, KvError> {
+        sound(&self.damage)?;
         let mut guarded = self.guarded.lock();
         let (merge, outcomes) = Merge::decide(batches, |key| self.stored_guard(&mut guarded, key))?;
         if merge.writes().is_empty() {
@@ -182,11 +213,20 @@ impl Engine for Embedded {
     }
 
     fn snapshot(&self) -> Option<Arc<dyn Engine>> {
-        Some(Arc::new(Frozen::new(self.database.snapshot(), self.keyspace.clone(), self.path.clone())))
+        Some(Arc::new(Frozen::new(
+            self.database.snapshot(),
+            self.keyspace.clone(),
+            self.path.clone(),
+            self.damage.clone(),
+        )))
     }
 
     fn has_room(&self) -> bool {
         self.room.is_enough(rt::monotonic_ns(), || Measure::take(&self.path, self.keyspace.disk_space()))
+    }
+
+    fn damage(&self) -> Option<KvError> {
+        self.damage.get().cloned()
     }
 
     fn place(&self) -> String {
@@ -200,6 +240,35 @@ impl Engine for Embedded {
             Ok(false) => self.database.persist(PersistMode::SyncData).map_err(|e| self.failed(e)),
             Err(error) => Err(self.failed(fjall::Error::Io(error))),
         }
+    }
+}
+
+/// Keeps the first damage that is met, and lets the next start know of it. What has met damage once answers nothing any more: what else is wrong
+/// isn't known.
+pub(crate) fn noted(damage: &Damage, path: &Path, error: KvError) -> KvError {
+    if matches!(error, KvError::Corrupt { .. }) && damage.set(error.clone()).is_ok() {
+        tracing::error!(%error, "the metadata store is damaged, and serves nothing any more");
+        at_rest::suspect(path, &error);
+    }
+    error
+}
+
+/// Refuses an engine in which damage was met.
+pub(crate) fn sound(damage: &Damage) -> Result<(), KvError> {
+    damage.get().map_or(Ok(()), |error| Err(error.clone()))
+}
+
+/// Nobody else has the engine open as long as this is held: what is torn may be cut.
+fn alone(path: &Path) -> Result<fs::File, KvError> {
+    let lock = path.join(LOCK_FILE);
+    let failed =
+        |error: io::Error| KvError::Io { path: lock.display().to_string(), cause: error.to_string() };
+    let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lock);
+    let file = file.map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(KvError::Locked { path: path.display().to_string() }),
+        Err(fs::TryLockError::Error(error)) => Err(failed(error)),
     }
 }
 

@@ -78,6 +78,10 @@ pub trait Engine: Send + Sync + 'static {
     fn snapshot(&self) -> Option<std::sync::Arc<dyn Engine>> {
         None
     }
+    /// Damage that was met. From then on the engine answers nothing but this; whoever serves from it has to end.
+    fn damage(&self) -> Option<KvError> {
+        None
+    }
     /// Where the store is, for messages.
     fn place(&self) -> String {
         "memory".into()

@@ -1,6 +1,6 @@
 //! The default engine's store as it was at one moment.
 
-use crate::embedded::translate;
+use crate::embedded::{Damage, noted, sound, translate};
 use crate::{Batch, Engine, KvError, Outcome, Pair};
 use bytes::Bytes;
 use fjall::{Keyspace, Readable, Snapshot};
@@ -11,15 +11,16 @@ pub(crate) struct Frozen {
     snapshot: Snapshot,
     keyspace: Keyspace,
     path: PathBuf,
+    damage: Damage,
 }
 
 impl Frozen {
-    pub(crate) fn new(snapshot: Snapshot, keyspace: Keyspace, path: PathBuf) -> Frozen {
-        Frozen { snapshot, keyspace, path }
+    pub(crate) fn new(snapshot: Snapshot, keyspace: Keyspace, path: PathBuf, damage: Damage) -> Frozen {
+        Frozen { snapshot, keyspace, path, damage }
     }
 
     fn failed(&self, error: fjall::Error) -> KvError {
-        translate(&self.path, error)
+        noted(&self.damage, &self.path, translate(&self.path, error))
     }
 
     fn refused(&self) -> KvError {
@@ -29,6 +30,7 @@ impl Frozen {
 
 impl Engine for Frozen {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        sound(&self.damage)?;
         let value = self.snapshot.get(&self.keyspace, key).map_err(|e| self.failed(e))?;
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
@@ -37,6 +39,7 @@ impl Engine for Frozen {
         if from >= to {
             return Ok(Vec::new());
         }
+        sound(&self.damage)?;
         let pair = |guard: fjall::Guard| {
             let (key, value) = guard.into_inner().map_err(|e| self.failed(e))?;
             Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))

@@ -8,6 +8,7 @@
 //! - A batch that was reported as won survives the death of the process; after [`Writer::sync`] that of the machine.
 //! - Once an engine fails to write, its [`Writer`] writes nothing more: what the engine holds is known only after it
 //!   was opened again.
+//! - What an engine on disk answers was checked against a sum when it was read from there. One in which damage was met answers nothing any more.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -18,6 +19,7 @@
 //! assert_eq!(engine.get(b"key").unwrap().unwrap(), "value");
 //! ```
 
+pub mod at_rest;
 mod embedded;
 mod engine;
 mod frozen;
@@ -28,7 +30,7 @@ mod room;
 mod store;
 mod writer;
 
-pub use embedded::Embedded;
+pub use embedded::{Embedded, READ_AT_START_BYTES};
 pub use engine::{Batch, Engine, Guard, KvError, Outcome, Pair};
 pub use memory::Memory;
 pub use remote::{LocalFuture, RemoteEngine, RemoteWriter};

@@ -1,14 +1,16 @@
 //! The choice of groups for a new file.
 //!
 //! A candidate is a group of the pattern's pool and scheme whose members are all online, none of them being drained and
-//! none in an emergency of space.
+//! none in an emergency of space. Of mirrored groups some are better than others: those whose members are all good and on different nodes come
+//! first; where there are none, those with several members on a node; and only then those that are degraded, of which one good member is
+//! online. One without such a member is never a candidate.
 //! Candidates with a target that is low on space serve only where the others don't fill the stripe count, and then come
 //! last. Pure: equal arguments give equal answers.
 
 use crate::random::{SplitMix64, mix};
 use types::{
-    CapacityClass, Chooser, ClusterMap, Errno, Error, Group, GroupId, InodeId, Result, StripePattern,
-    TargetState,
+    CapacityClass, Chooser, ClusterMap, Errno, Error, Group, GroupId, InodeId, MemberState, Result,
+    StripePattern, Target, TargetState,
 };
 
 /// Unit in which free space weighs, bytes: small enough to tell tiny targets apart, large enough that the sum over all
@@ -29,6 +31,17 @@ pub(crate) struct Candidates {
     pub(crate) low: Vec<Candidate>,
     full: usize,
     offline: usize,
+}
+
+/// How good a group is that can be written, best first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    /// Everything is as it should be; all groups of one target are.
+    Whole,
+    /// Several members are on one node.
+    Crowded,
+    /// A member isn't good, or can't be reached.
+    Degraded,
 }
 
 /// Chooses the groups of a new file: distinct, in stripe order, at most `pattern.stripe_count` and at least one.
@@ -57,16 +70,20 @@ pub fn choose(map: &ClusterMap, pattern: &StripePattern, ino: InodeId, seed: u64
 impl Candidates {
     pub(crate) fn find(map: &ClusterMap, pattern: &StripePattern) -> Candidates {
         let mut found = Candidates::default();
+        let mut usable = Vec::new();
         for group in map.groups.iter().filter(|g| g.pool == pattern.pool && g.scheme == pattern.scheme) {
-            let Some((class, free)) = condition(map, group) else {
-                found.offline += 1;
-                continue;
-            };
-            let candidate = Candidate { id: group.id, free };
-            match class {
-                CapacityClass::Normal => found.normal.push(candidate),
+            match condition(map, group) {
+                None => found.offline += 1,
+                Some(Condition { class: CapacityClass::Emergency, .. }) => found.full += 1,
+                Some(condition) => usable.push((condition, group.id)),
+            }
+        }
+        let best = usable.iter().map(|(condition, _)| condition.worth).min();
+        for (condition, id) in usable.into_iter().filter(|(condition, _)| Some(condition.worth) == best) {
+            let candidate = Candidate { id, free: condition.free };
+            match condition.class {
                 CapacityClass::Low => found.low.push(candidate),
-                CapacityClass::Emergency => found.full += 1,
+                _ => found.normal.push(candidate),
             }
         }
         found
@@ -79,6 +96,12 @@ impl Candidates {
                 .hint("give the directory another pool with weft entry set-pattern");
         };
         let name = &pool.name;
+        let scheme = pattern.scheme;
+        let is_made = |group: &Group| group.pool == pattern.pool && group.scheme == scheme;
+        if scheme.is_mirrored() && !map.groups.iter().any(is_made) {
+            return Error::new(Errno::ENODEV, format!("pool {name} has no groups of scheme {scheme}"))
+                .hint(format!("weft group create --pool {name} --scheme {scheme} makes them"));
+        }
         match (self.full, self.offline) {
             (0, 0) => Error::new(Errno::ENODEV, format!("pool {name} has no targets for new files"))
                 .hint(format!("add a target to pool {name}")),
@@ -110,21 +133,41 @@ fn are(count: usize, noun: &str) -> String {
     if count == 1 { format!("{count} {noun} is") } else { format!("{count} {noun}s are") }
 }
 
-/// The worst capacity class and the fewest free bytes among a group's members; `None` when the group has no members or
-/// one of them can't be reached.
-fn condition(map: &ClusterMap, group: &Group) -> Option<(CapacityClass, u64)> {
-    let mut worst = CapacityClass::Normal;
-    let mut free = None;
-    for &member in &group.members {
-        let target = map.target(member).filter(|t| t.state == TargetState::Online && !t.drain)?;
-        free = Some(free.map_or(target.free, |least: u64| least.min(target.free)));
-        worst = match (worst, target.class) {
-            (CapacityClass::Emergency, _) | (_, CapacityClass::Emergency) => CapacityClass::Emergency,
-            (CapacityClass::Low, _) | (_, CapacityClass::Low) => CapacityClass::Low,
-            (CapacityClass::Normal, CapacityClass::Normal) => CapacityClass::Normal,
-        };
-    }
-    free.map(|free| (worst, free))
+/// What a group that can be written is like.
+struct Condition {
+    worth: Worth,
+    /// The worst among its members.
+    class: CapacityClass,
+    /// The fewest free bytes among its members.
+    free: u64,
+}
+
+/// `None` when the group can't take new files: it has no members, one of them is drained, or too few can be reached.
+fn condition(map: &ClusterMap, group: &Group) -> Option<Condition> {
+    let members: Vec<(&Target, MemberState)> = group
+        .with_states()
+        .map(|(id, state)| Some((map.target(id).filter(|t| !t.drain)?, state)))
+        .collect::<Option<_>>()?;
+    let serves = |(target, state): &&(&Target, MemberState)| {
+        target.state == TargetState::Online && *state == MemberState::Good
+    };
+    let serving = members.iter().filter(serves).count();
+    let worth = match group.scheme.is_mirrored() {
+        // Nothing is written to less than all of it.
+        false if serving < members.len() => return None,
+        false => Worth::Whole,
+        true if serving < members.len() => Worth::Degraded,
+        true if crate::is_spread(map, group) => Worth::Whole,
+        true => Worth::Crowded,
+    };
+    let worst = |class: CapacityClass, target: &Target| match (class, target.class) {
+        (CapacityClass::Emergency, _) | (_, CapacityClass::Emergency) => CapacityClass::Emergency,
+        (CapacityClass::Low, _) | (_, CapacityClass::Low) => CapacityClass::Low,
+        (CapacityClass::Normal, CapacityClass::Normal) => CapacityClass::Normal,
+    };
+    let class = members.iter().fold(CapacityClass::Normal, |class, (target, _)| worst(class, target));
+    let free = members.iter().map(|(target, _)| target.free).min()?;
+    (serving > 0).then_some(Condition { worth, class, free })
 }
 
 /// Picks `count <= candidates.len()` of the candidates.

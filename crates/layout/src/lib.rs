@@ -38,7 +38,9 @@ mod stripe;
 
 pub use capacity::classify;
 pub use choose::choose;
-pub use groups::single_groups;
+pub use groups::{
+    FIRST_MIRRORED, MAX_MIRRORED, Shortage, is_spread, mirrored_groups, single_groups, spreads,
+};
 pub use partitions::spread;
 pub use replace::{MAX_SLOTS, replace};
 pub use stripe::{Piece, file_end, file_offset, local_len, local_range, locate, pieces};

@@ -53,7 +53,7 @@ impl MetaService {
                 for (ino, inode) in &page {
                     let Some(layout) = &inode.layout else { continue };
                     let layout = Layout::try_from(layout)?;
-                    if self.chunks.stripe_on(&layout, target, None)?.is_some() {
+                    if self.chunks.stripe_on(&layout, target)?.is_some() {
                         return Ok(Some(*ino));
                     }
                 }
@@ -64,7 +64,7 @@ impl MetaService {
                 .read(partition, |view| namespace::doomed(view, partition, InodeId(0), usize::MAX))
                 .await?;
             for (ino, layout) in doomed {
-                if self.chunks.stripe_on(&layout, target, None)?.is_some() {
+                if self.chunks.stripe_on(&layout, target)?.is_some() {
                     return Ok(Some(ino));
                 }
             }

@@ -1,8 +1,12 @@
 //! What the service does to chunks: measure, cut and delete them.
 
-use net::StorageChannels;
-use std::sync::PoisonError;
-use types::{Errno, Error, GroupId, InodeId, Layout, MapHandle, Result, SessionId, TargetId, Timestamp};
+use crate::limits::GROUP_PATIENCE;
+use net::{StorageChannels, ToGroup};
+use std::sync::{Arc, PoisonError};
+use types::{
+    ClusterMap, Errno, Error, Group, GroupId, InodeId, Layout, MapHandle, Result, SessionId, TargetId,
+    Timestamp,
+};
 use wire::{StorageOp, StorageReply, StorageRequest};
 
 /// The chunks of all files.
@@ -21,6 +25,15 @@ pub(crate) struct Under {
 impl Under {
     /// Of what is no file's.
     pub const TARGET: Under = Under { ino: InodeId::ROOT, epoch: 0 };
+}
+
+/// Where chunk files are that have names of their own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Place {
+    /// On a target, which has them for itself.
+    Target(TargetId),
+    /// In a mirrored group.
+    Group(GroupId),
 }
 
 /// What the chunk files of one file say.
@@ -63,8 +76,8 @@ impl Chunks {
         Ok(measured)
     }
 
-    /// Asks every member of every group at once; answers with the number of their stripe. The first error is told after
-    /// all have answered.
+    /// Asks every group at once, about the chunk file of each stripe; answers with the number of the stripe. The first error is told after all have
+    /// answered.
     async fn each(
         &self,
         Under { ino, epoch }: Under,
@@ -73,29 +86,65 @@ impl Chunks {
     ) -> Result<Vec<(usize, StorageReply)>> {
         let mut calls = Vec::new();
         for (stripe, group) in layout.groups.iter().enumerate() {
-            for target in self.members(*group)? {
-                let ino = layout.chunk_file(ino, stripe);
-                let request =
-                    StorageRequest { epoch, ..StorageRequest::new(SessionId(0), target, ino, op(stripe)) };
-                let call = self.channels.call(request, None);
-                calls.push(async move { call.await.map(|reply| (stripe, reply)) });
-            }
+            let under = Under { ino: layout.chunk_file(ino, stripe), epoch };
+            let call = self.in_group(*group, under, op(stripe));
+            calls.push(async move { call.await.map(|reply| (stripe, reply)) });
         }
         rt::join_all(calls).await.into_iter().collect()
     }
 
-    /// One request to one target, about the chunk file of this name.
+    /// One request to a group, about the chunk file of this name: to its target, or to its primary, which sees to it that all members do it.
+    pub async fn in_group(&self, group: GroupId, file: Under, op: StorageOp) -> Result<StorageReply> {
+        let known = self.group(group)?;
+        if !known.scheme.is_mirrored() {
+            let target = known.members.first().copied().ok_or_else(|| {
+                Error::new(Errno::EIO, format!("group {group} has no target"))
+                    .hint("weft target list shows what is there")
+            })?;
+            return self.on(target, file, op).await;
+        }
+        let Under { ino, epoch } = file;
+        let request = StorageRequest { epoch, ..StorageRequest::new(SessionId(0), TargetId(0), ino, op) };
+        let to = ToGroup { map: &self.map, group, patience: GROUP_PATIENCE };
+        self.channels.call_group(to, request, None).await
+    }
+
+    /// One request to one target, about the chunk file of this name that it has for itself.
     pub async fn on(&self, target: TargetId, file: Under, op: StorageOp) -> Result<StorageReply> {
         let Under { ino, epoch } = file;
         let request = StorageRequest { epoch, ..StorageRequest::new(SessionId(0), target, ino, op) };
         self.channels.call(request, None).await
     }
 
-    /// The first stripe of a layout that a target has, of all chunk files or of those of a slot; `None` when it has none.
-    pub fn stripe_on(&self, layout: &Layout, target: TargetId, slot: Option<u8>) -> Result<Option<usize>> {
+    /// One request about the chunk file of this name in a place.
+    pub async fn at(&self, place: Place, file: Under, op: StorageOp) -> Result<StorageReply> {
+        match place {
+            Place::Target(target) => self.on(target, file, op).await,
+            Place::Group(group) => self.in_group(group, file, op).await,
+        }
+    }
+
+    /// The first stripe of a layout of which a target has the data, alone or with others; `None` when it has none.
+    pub fn stripe_on(&self, layout: &Layout, target: TargetId) -> Result<Option<usize>> {
         for (stripe, group) in layout.groups.iter().enumerate() {
-            if slot.is_none_or(|slot| layout.slot(stripe) == slot) && self.members(*group)?.contains(&target)
-            {
+            if self.group(*group)?.members.contains(&target) {
+                return Ok(Some(stripe));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The stripe whose chunk file is what a target has under the name of a slot: for itself, or for one of its mirrored groups.
+    pub fn stripe_in(&self, layout: &Layout, slot: u8, place: Place) -> Result<Option<usize>> {
+        for (stripe, id) in layout.groups.iter().enumerate() {
+            let is_there = match place {
+                Place::Target(target) => {
+                    let group = self.group(*id)?;
+                    !group.scheme.is_mirrored() && group.members.contains(&target)
+                }
+                Place::Group(group) => *id == group,
+            };
+            if layout.slot(stripe) == slot && is_there {
                 return Ok(Some(stripe));
             }
         }
@@ -103,10 +152,21 @@ impl Chunks {
     }
 
     pub fn members(&self, group: GroupId) -> Result<Vec<TargetId>> {
-        let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
-        match map.group(group) {
-            Some(group) => Ok(group.members.clone()),
-            None => Err(Error::new(Errno::EIO, format!("group {group} is not in cluster map {}", map.epoch))),
-        }
+        self.group(group).map(|group| group.members)
+    }
+
+    pub fn is_mirrored(&self, group: GroupId) -> Result<bool> {
+        self.group(group).map(|group| group.scheme.is_mirrored())
+    }
+
+    fn group(&self, id: GroupId) -> Result<Group> {
+        let map = self.current_map();
+        map.group(id)
+            .cloned()
+            .ok_or_else(|| Error::new(Errno::EIO, format!("group {id} is not in cluster map {}", map.epoch)))
+    }
+
+    pub fn current_map(&self) -> Arc<ClusterMap> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

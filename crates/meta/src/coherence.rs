@@ -6,7 +6,7 @@
 use crate::executor::Stop;
 use crate::leases::Leases;
 use crate::service::MetaService;
-use crate::sessions::Session;
+use crate::sessions::{Session, Sessions};
 use crate::view::View;
 use namespace::keys::{self, Key};
 use namespace::leases::{Access, Asker, Due, Wish};
@@ -147,7 +147,7 @@ impl MetaService {
         match mode {
             Some(mode) => granted.grants.push(Grant { ino, mode }),
             None if matches!(op, MetaOp::Open { .. } | MetaOp::Reopen { .. })
-                && !self.leases.mark_in_use(asker, ino) =>
+                && !self.leases.mark_in_use(&self.sessions, asker, ino) =>
             {
                 let message = format!("session {} has too many files open", asker.session);
                 return Err(Stop::Refused(Error::new(Errno::ENFILE, message).hint("close some")));
@@ -261,9 +261,10 @@ impl Offers<'_> {
         }
     }
 
-    fn offer(&mut self, ino: InodeId, how: impl Fn(&Leases, Asker, InodeId) -> Option<LeaseMode>) {
+    fn offer(&mut self, ino: InodeId, how: impl Fn(&Leases, &Sessions, Asker, InodeId) -> Option<LeaseMode>) {
+        let MetaService { leases, sessions, .. } = self.service;
         if self.view.held.overlay(ino.partition()).is_some()
-            && let Some(mode) = how(&self.service.leases, self.asker, ino)
+            && let Some(mode) = how(leases, sessions, self.asker, ino)
         {
             self.granted.grants.push(Grant { ino, mode });
         }
@@ -299,7 +300,7 @@ impl Offers<'_> {
         }
         if self.granted.grants.len() == before {
             // At the limit its use goes unnoticed: then it is as safe as a file that is opened by one session and deleted by another at once.
-            self.service.leases.mark_in_use(self.asker, attr.ino);
+            self.service.leases.mark_in_use(&self.service.sessions, self.asker, attr.ino);
         }
     }
 

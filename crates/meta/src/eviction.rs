@@ -153,7 +153,7 @@ impl MetaService {
             self.leases.end_session(id);
         }
         let asker = session.asker();
-        in_use.iter().for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));
+        in_use.iter().for_each(|&ino| _ = self.leases.mark_in_use(&self.sessions, asker, ino));
         self.session_returned(id);
         Ok(())
     }
@@ -182,14 +182,21 @@ impl MetaService {
     }
 
     /// Takes the answers to recalls.
-    pub(crate) fn take_yields(&self, session: &Session, yields: &[Yield]) -> MetaReply {
-        yields.iter().for_each(|answer| self.leases.yielded(session.id, answer));
+    pub(crate) async fn take_yields(&self, session: &Session, yields: &[Yield]) -> MetaReply {
+        for answer in yields {
+            let Yield { ino, number, .. } = *answer;
+            self.cut_before_yield(Due { ino, session: session.id, number }).await;
+            self.leases.yielded(session.id, answer);
+        }
         MetaReply::Unit
     }
 
     /// Takes leases and uses back that a session has given up by itself.
-    pub(crate) fn take_releases(&self, session: &Session, inodes: &[InodeId], seen: u64) -> MetaReply {
-        inodes.iter().for_each(|&ino| self.leases.release(session.id, ino, seen));
+    pub(crate) async fn take_releases(&self, session: &Session, inodes: &[InodeId], seen: u64) -> MetaReply {
+        for &ino in inodes {
+            self.cut_before_release(ino, session.id).await;
+            self.leases.release(session.id, ino, seen);
+        }
         MetaReply::Unit
     }
 

@@ -31,7 +31,7 @@ impl MetaService {
         self.leases.leave_partitions(session.id, &partitions);
         let asker = session.asker();
         let theirs = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
-        theirs.for_each(|&ino| _ = self.leases.mark_in_use(asker, ino));
+        theirs.for_each(|&ino| _ = self.leases.mark_in_use(&self.sessions, asker, ino));
         self.session_followed(session.id, &partitions);
         Ok(())
     }

@@ -115,14 +115,34 @@ impl Leases {
         result
     }
 
+    /// Other limits than those of this program, for each of the tables.
+    pub fn limit(&self, limits: Limits) {
+        self.shards.iter().for_each(|shard| shard.lock().table.set_limits(limits));
+    }
+
+    /// Runs what may grant something, and has old leases make way for it when there are many.
+    fn grant<R>(
+        &self,
+        sessions: &Sessions,
+        (session, ino): (SessionId, InodeId),
+        f: impl FnOnce(&mut LeaseTable) -> R,
+    ) -> R {
+        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
+        self.on(ino, |table| {
+            let result = f(table);
+            table.make_room(session, &mut send);
+            result
+        })
+    }
+
     /// As [`LeaseTable::offer`].
-    pub fn offer(&self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
-        self.on(ino, |table| table.offer(asker, ino))
+    pub fn offer(&self, sessions: &Sessions, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+        self.grant(sessions, (asker.session, ino), |table| table.offer(asker, ino))
     }
 
     /// As [`LeaseTable::offer_directory`].
-    pub fn offer_directory(&self, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
-        self.on(ino, |table| table.offer_directory(asker, ino))
+    pub fn offer_directory(&self, sessions: &Sessions, asker: Asker, ino: InodeId) -> Option<LeaseMode> {
+        self.grant(sessions, (asker.session, ino), |table| table.offer_directory(asker, ino))
     }
 
     /// As [`LeaseTable::acquire`].
@@ -134,7 +154,7 @@ impl Leases {
         due: &mut Vec<Due>,
     ) -> Option<LeaseMode> {
         let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
-        self.on(ino, |table| table.acquire(asker, ino, wish, &mut send, due))
+        self.grant(sessions, (asker.session, ino), |table| table.acquire(asker, ino, wish, &mut send, due))
     }
 
     /// As [`LeaseTable::make_way`].
@@ -166,8 +186,8 @@ impl Leases {
     }
 
     /// As [`LeaseTable::mark_in_use`].
-    pub fn mark_in_use(&self, asker: Asker, ino: InodeId) -> bool {
-        self.on(ino, |table| table.mark_in_use(asker, ino))
+    pub fn mark_in_use(&self, sessions: &Sessions, asker: Asker, ino: InodeId) -> bool {
+        self.grant(sessions, (asker.session, ino), |table| table.mark_in_use(asker, ino))
     }
 
     /// As [`LeaseTable::reclaim`].
@@ -255,6 +275,11 @@ impl Leases {
     /// Lets [`Leases::abandoned`] return.
     pub fn stop(&self) {
         self.some_abandoned.set();
+    }
+
+    /// As [`LeaseTable::is_due`].
+    pub fn is_due(&self, due: &Due) -> bool {
+        self.on(due.ino, |table| table.is_due(due))
     }
 
     /// What to wait for until a recall may have been answered; `None` when it is.

@@ -145,7 +145,7 @@ impl MetaService {
         accesses: Vec<(InodeId, Access)>,
         wait: bool,
     ) -> Result<PartitionsReply> {
-        let asker = Asker { session, recalls: 0, now_ns: rt::monotonic_ns() };
+        let asker = Asker { session, recalls: 0, now_ns: rt::monotonic_ns(), answers: false };
         let mut due = Vec::new();
         for (ino, access) in accesses {
             if !self.executors.lock(ino.partition())?.is_owned() {
@@ -180,6 +180,10 @@ impl MetaService {
             PartitionsRequest::Tidy { target, files } => {
                 self.require_settled(&files)?;
                 self.tidy(target, &files).await.map(|()| PartitionsReply::Done)
+            }
+            PartitionsRequest::TidyGroup { group, files } => {
+                self.require_settled(&files)?;
+                self.tidy_group(group, &files).await.map(|()| PartitionsReply::Done)
             }
             PartitionsRequest::FileOn { target, partition } => {
                 self.file_on_in(target, partition).await.map(PartitionsReply::File)

@@ -43,7 +43,7 @@ pub(crate) const REAP_RETRY: Duration = Duration::from_secs(10);
 /// Parts of the lease table with a lock each, so that cores seldom meet.
 pub(crate) const LEASE_SHARDS: usize = 64;
 
-/// Leases and marks of use in a part: two million in all, some 400 MiB.
+/// Leases and marks of use in a part: two million in all, some 450 MiB.
 pub(crate) const LEASES_PER_SHARD: usize = (2 << 20) / LEASE_SHARDS;
 
 /// Those of one session in a part: a quarter of all.
@@ -133,6 +133,10 @@ pub(crate) const ASSIGNMENT_POLL: Duration = Duration::from_millis(50);
 /// Rest before work is tried again that the store or a target has refused.
 pub(crate) const RETRY_TIME: Duration = Duration::from_secs(1);
 
+/// How long a mirrored group may be without a primary that answers before work on its files is put off: longer than it takes to replace one that
+/// has died, as long as a call to a node may take.
+pub(crate) const GROUP_PATIENCE: Duration = Duration::from_secs(20);
+
 /// Files that are settled at a time, at most; those of one remainder wait for each other.
 pub(crate) const SETTLE_TURNS: usize = 64;
 
@@ -162,6 +166,12 @@ pub(crate) const LAST_REGIONS: u64 = 64;
 
 /// How often the mover asks for the lease of a file that others keep taking.
 pub(crate) const LEASE_TRIES: usize = 100;
+
+/// How long the map of this process is waited for once management has made groups: a push of the map takes a moment.
+pub const GROUPS_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether it has come.
+pub const GROUPS_POLL: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {

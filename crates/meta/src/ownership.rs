@@ -203,6 +203,7 @@ impl MetaService {
     fn forget_partition(&self, partition: PartitionId) {
         self.executors.forget_cached_partition(partition);
         self.leases.forget_partition(partition);
+        self.cuts.forget_partition(partition);
         self.locks.forget_partition(partition);
     }
 

@@ -330,7 +330,7 @@ impl Session {
     /// The session as one that asks for leases. Recalls made from now on have larger numbers than this tells.
     pub fn asker(&self) -> Asker {
         let recalls = self.recalled.load(Relaxed);
-        Asker { session: self.id, recalls, now_ns: rt::monotonic_ns() }
+        Asker { session: self.id, recalls, now_ns: rt::monotonic_ns(), answers: self.is_remote() }
     }
 
     /// Recalls with numbers above `after`, in order, at most [`RECALLS_PER_ANSWER`]. Those up to `after` have been seen and are forgotten.

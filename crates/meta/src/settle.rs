@@ -1,15 +1,17 @@
 //! What dead clients left: files without a name that nobody uses any more, and files whose chunks may differ from what their
 //! inodes say.
 
-use crate::chunks::Under;
+use crate::chunks::{Place, Under};
 use crate::executor::Pass;
 use crate::limits::{BACKGROUND_BATCH, RETRY_TIME};
+use crate::rewind::Rewound;
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
 use crate::view::store_error;
 use namespace::{Chunks, OrphanInode, Unsettled, keys};
+use net::Deadline;
 use std::sync::Arc;
-use types::{Credentials, InodeId, PartitionId, Result, SessionId, TargetId};
+use types::{Credentials, GroupId, InodeId, PartitionId, Result, SessionId, TargetId};
 use wire::{MetaOp, MetaRequest, StorageOp, WriteRecord};
 
 /// What the end of sessions made necessary.
@@ -56,23 +58,47 @@ impl MetaService {
     ///
     /// To be called after [`MetaService::recover`] and before the first request. Asked again while it still runs, it begins anew when that has
     /// ended: whoever is answered lets clients in, and what an older copy of the question still cuts then would be theirs.
+    ///
+    /// What the target has of mirrored groups is brought in step by their primaries instead, and isn't looked at.
     pub async fn tidy(&self, target: TargetId, files: &[InodeId]) -> Result<()> {
-        let turn = self.claims.turn_to_tidy(target);
+        self.tidy_place(Place::Target(target), files).await
+    }
+
+    /// The same for a mirrored group that has been through the crash with all that its good members had: what they say was changing then is put
+    /// right on all of them.
+    pub async fn tidy_group(&self, group: GroupId, files: &[InodeId]) -> Result<()> {
+        self.tidy_place(Place::Group(group), files).await
+    }
+
+    async fn tidy_place(&self, place: Place, files: &[InodeId]) -> Result<()> {
+        let turn = self.claims.turn_to_tidy(place);
         let _turn = turn.write().await;
-        if !files.is_empty() {
-            // A power cut now must not bring back a file whose chunks are deleted here.
-            self.executors.store.sync().await.map_err(|error| store_error(&error))?;
+        if files.is_empty() {
+            return Ok(());
         }
+        // A power cut now must not bring back a file whose chunks are deleted here.
+        self.executors.store.sync().await.map_err(|error| store_error(&error))?;
+        let rewound = self.rewound().await?;
         for &name in files.iter().filter(|ino| self.has_partition(ino.partition())) {
-            // What a move fills is no file's yet, and the move notices that the target was started anew.
-            let Some(_claim) = self.claims.claim_to_tidy(target, name) else { continue };
+            // What a move fills is no file's yet, and the move notices that the target was started anew. Nothing moves into mirrored groups.
+            let claim = match place {
+                Place::Target(target) => Some(self.claims.claim_to_tidy(target, name)),
+                Place::Group(_) => None,
+            };
+            if matches!(claim, Some(None)) {
+                continue;
+            }
             let ino = name.of_chunk_file();
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let owned = match known {
                 Chunks::Unsettled => continue,
+                // Of a file that was made after the moment that the store was taken back to: whoever goes forward again may still need it.
+                Chunks::None if rewound.leaves_out(ino) => continue,
                 Chunks::None => None,
-                Chunks::Settled { layout, size } => {
-                    let stripe = self.chunks.stripe_on(&layout, target, Some(name.slot()))?;
+                // The same holds for what it had more of then.
+                Chunks::Settled { changed, .. } if rewound.is_of_before(ino, changed) => continue,
+                Chunks::Settled { layout, size, .. } => {
+                    let stripe = self.chunks.stripe_in(&layout, name.slot(), place)?;
                     stripe.map(|stripe| layout::local_len(&layout, stripe, size))
                 }
             };
@@ -80,12 +106,14 @@ impl MetaService {
             let change = owned.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
             // Should this service be replaced meanwhile, it is not done any more when others use the file.
             let epoch = if owned.is_some() { self.leases.epoch(ino) } else { self.leases.next_epoch(ino) };
-            self.chunks.on(target, Under { ino: name, epoch }, change).await?;
+            self.chunks.at(place, Under { ino: name, epoch }, change).await?;
         }
-        if !files.is_empty() {
-            self.chunks.on(target, Under::TARGET, StorageOp::SyncTarget).await?;
-        }
-        Ok(())
+        self.chunks.at(place, Under::TARGET, StorageOp::SyncTarget).await.map(drop)
+    }
+
+    async fn rewound(&self) -> Result<Rewound> {
+        let stored = self.executors.store.get(Rewound::KEY).await.map_err(|error| store_error(&error))?;
+        stored.map_or(Ok(Rewound::default()), |value| namespace::record::decode(Rewound::KEY, value))
     }
 
     /// Ends a session: gives up its locks, reclaims the files without a name that it held, and settles those that it
@@ -123,6 +151,7 @@ impl MetaService {
         }
         tell_of(recovery);
         self.leases.end_session(session);
+        self.cuts.forget_session(session);
         self.forget_replies(session).await?;
         Ok(recovery)
     }
@@ -255,7 +284,9 @@ impl MetaService {
                 }
                 let chunks = self.chunks.measure(under, layout).await?;
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));
-                report.blocks = chunks.blocks;
+                // After a restore all of it may be gone. The file must not look as if it had a hole there: the file check tells by this.
+                let is_gone = chunks.blocks == 0 && self.rewound().await?.restored_s > 0;
+                report.blocks = if is_gone { file.attr.blocks } else { chunks.blocks };
                 report.mtime = Some(file.attr.mtime.max(chunks.mtime));
             }
             None => {}
@@ -277,7 +308,7 @@ impl MetaService {
     /// The same, under the leases of another one.
     async fn run_by(&self, holder: &Arc<Session>, session: SessionId, op: MetaOp) -> Result<()> {
         let request = MetaRequest { session, sequence: 0, credentials: Credentials::default(), op };
-        self.execute(Pass::Background, &request, holder).await.map(|_| ())
+        self.execute(Pass::Background, &request, holder, Deadline::NEVER).await.map(|_| ())
     }
 
     async fn forget_replies(&self, session: SessionId) -> Result<()> {

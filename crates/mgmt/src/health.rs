@@ -1,9 +1,14 @@
 //! One word about a cluster, and what it is made of.
 
+mod groups;
+
 use crate::liveness::Liveness;
 use crate::roster::check_version;
-use types::{CapacityClass, ClusterMap, Node, NodeState, Target, TargetState};
-use wire::mgmt::{Health, HealthFinding, Verdict};
+use types::{CapacityClass, ClusterMap, Node, NodeId, NodeState, Target, TargetId, TargetState};
+use wire::mgmt::{CopiesInfo, Health, HealthFinding, Verdict};
+
+/// Age from which the newest daily copy is too old: two of them are missing.
+const OLD_COPY_S: u64 = 2 * 24 * 3600;
 
 /// Looks at everything that the map and the heartbeats tell; `version` is management's.
 pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
@@ -31,9 +36,28 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
             found(Verdict::Critical, what, format!("weft target add PATH --pool {}", pool.name))
         })
     }));
+    findings.extend(groups::group_findings(map, liveness));
     findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
     let verdict = findings.first().map_or(Verdict::Healthy, |f| f.verdict);
-    Health { verdict, findings }
+    Health { verdict, findings, copies: None }
+}
+
+/// Adds what there is to be said of the daily copies of the metadata.
+pub fn with_copies(mut health: Health, copies: CopiesInfo) -> Health {
+    let remedy = || "weft meta backup makes one now; look at the log, and at the room in that folder".into();
+    let hours = |seconds: u64| seconds / 3600;
+    if let Some(failure) = copies.failure.as_ref().filter(|_| copies.kept > 0) {
+        let what = format!("the last daily copy of the metadata failed: {failure}");
+        health.findings.push(found(Verdict::Warning, what, remedy()));
+    } else if let Some(age_s) = copies.age_s.filter(|age_s| copies.kept > 0 && *age_s > OLD_COPY_S) {
+        let what =
+            format!("the newest copy of the metadata in {} is {} hours old", copies.folder, hours(age_s));
+        health.findings.push(found(Verdict::Warning, what, remedy()));
+    }
+    health.findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
+    health.verdict = health.findings.first().map_or(Verdict::Healthy, |f| f.verdict);
+    health.copies = Some(copies);
+    health
 }
 
 fn node_findings(
@@ -56,7 +80,10 @@ fn node_findings(
                 0 => (Verdict::Warning, format!("{name} is offline")),
                 n => (
                     Verdict::Critical,
-                    format!("{name} is offline; data on its {n} targets can't be reached"),
+                    format!(
+                        "{name} is offline; data on its {n} targets can't be reached{}",
+                        but_copies(map, node.id)
+                    ),
                 ),
             };
             let address = node.addresses.first().map_or("", |a| a.as_str());
@@ -73,6 +100,15 @@ fn node_findings(
     if check_version("", &node.version, version).is_err() {
         let what = format!("{name} runs weft {}, management runs {version}", node.version);
         findings.push(found(Verdict::Warning, what, "install the same version on all machines".into()));
+    }
+}
+
+/// What isn't lost with a node.
+fn but_copies(map: &ClusterMap, node: NodeId) -> &'static str {
+    let has = |id: &TargetId| map.target(*id).is_some_and(|target| target.node == node);
+    match map.groups.iter().any(|group| group.scheme.is_mirrored() && group.members.iter().any(has)) {
+        true => ", but for mirrored files, which others have too",
+        false => "",
     }
 }
 
@@ -108,7 +144,7 @@ fn found(verdict: Verdict, what: String, hint: String) -> HealthFinding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{NodeId, Pool, PoolId, TargetId};
+    use types::{Pool, PoolId};
 
     fn cluster() -> ClusterMap {
         ClusterMap {
@@ -167,5 +203,33 @@ mod tests {
             liveness.heard(NodeId(1), 1, -45, &[], 1);
         });
         assert_eq!(skewed.0, Verdict::Warning);
+    }
+
+    #[test]
+    fn old_and_failed_copies_are_told_of() {
+        let copies = CopiesInfo {
+            folder: "/b".into(),
+            kept: 7,
+            newest: Some("/b/meta".into()),
+            age_s: Some(3 * 24 * 3600),
+            failure: None,
+        };
+        let healthy = || health(&ClusterMap { targets: cluster().targets, ..cluster() }, &online(), "0.4.1");
+        let told = |copies: CopiesInfo| {
+            let told = with_copies(healthy(), copies);
+            (told.verdict, told.findings.into_iter().map(|f| f.what).collect::<Vec<_>>().join("; "))
+        };
+        let (verdict, what) = told(copies.clone());
+        assert!(verdict == Verdict::Warning && what.contains("in /b is 72 hours old"), "{what}");
+        let (verdict, what) = told(CopiesInfo { failure: Some("no room".into()), ..copies.clone() });
+        assert!(verdict == Verdict::Warning && what.contains("failed: no room"), "{what}");
+        assert_eq!(told(CopiesInfo { age_s: Some(3600), ..copies.clone() }).0, Verdict::Healthy);
+        assert_eq!(told(CopiesInfo { kept: 0, ..copies }).0, Verdict::Healthy);
+    }
+
+    fn online() -> Liveness {
+        let mut liveness = Liveness::new(0);
+        liveness.registered(NodeId(1), 1, 0);
+        liveness
     }
 }

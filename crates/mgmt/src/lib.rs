@@ -17,11 +17,13 @@
 //! - Nothing is written below a directory before it is known to be empty or ours.
 //! - The epoch grows whenever a field changes that placement depends on, and such a change is in the store
 //!   before it is published. Bytes free change all the time and never move the epoch by themselves.
-//! - Numbers of nodes, targets and pools are never given twice.
+//! - Whoever acts by a version of a mirrored group can rely on it: it is on disk before it is published (`consistency` says how it changes).
+//! - Numbers of nodes, targets, pools and groups are never given twice.
 //! - What is refused changes nothing.
 //! - Management knows nothing of inodes and chunks; what has to do with them it asks of the metadata service ([`Metadata`]).
 
 mod assign;
+mod consistency;
 mod error;
 mod health;
 pub mod limits;
@@ -29,7 +31,9 @@ mod liveness;
 mod lock;
 mod management;
 mod measure;
+mod members;
 mod refusal;
+mod rewind;
 mod roster;
 mod sealed;
 mod service;
@@ -40,7 +44,8 @@ mod target_list;
 
 pub use error::{Error, Result};
 pub use lock::StateLock;
-pub use management::{DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata};
+pub use management::{Copies, DEFAULT_POOL, FIRST_NODE, FirstNode, Gate, Management, Metadata};
+pub use rewind::rewound;
 pub use roster::{check_address, check_name};
 pub use space::{Space, space_of};
 pub use state_dir::{MIN_FREE_BYTES, StateDir, StatePaths, require_vacant};

@@ -18,6 +18,20 @@ pub const OFFLINE_AFTER: Duration = Duration::from_secs(15);
 /// How long a storage node takes writes after it has sent the last heartbeat that was answered.
 pub const SERVING_LEASE: Duration = Duration::from_secs(10);
 
+/// How long a primary has to be silent before another member replaces it: longer than [`SERVING_LEASE`] by more than clocks drift in that
+/// time, so that it has stopped to serve. Sooner than a node is called offline, since writers wait for it.
+pub const REPLACED_AFTER: Duration = Duration::from_secs(12);
+
+/// How long the primary of a group is kept waiting for the node of a member that was taken out, which either says that it knows or is silent
+/// for [`REPLACED_AFTER`]; then the primary asks again.
+pub const MAX_SETTLE: Duration = Duration::from_secs(20);
+
+/// How often it is looked whether that is so, if no heartbeat comes.
+pub const SETTLE_POLL: Duration = Duration::from_millis(250);
+
+/// Resynchronisations that a heartbeat may tell of; a target is in some dozens of groups.
+pub const MAX_RESYNCS: usize = 1024;
+
 /// Clocks of a node and of management may differ by this many seconds: times of files come from both.
 pub const MAX_CLOCK_SKEW_S: u64 = 30;
 

@@ -3,10 +3,12 @@
 //! It is in memory only: after a start of management every node has as long as after a heartbeat to register again. Times are
 //! nanoseconds of a clock that never goes back, and are arguments.
 
-use crate::limits::{MAX_CLOCK_SKEW_S, OFFLINE_AFTER, PROBABLY_OFFLINE_AFTER};
+use crate::consistency::Presence;
+use crate::limits::{MAX_CLOCK_SKEW_S, MAX_RESYNCS, OFFLINE_AFTER, PROBABLY_OFFLINE_AFTER, REPLACED_AFTER};
 use std::collections::BTreeMap;
-use types::{NodeId, NodeState, TargetId};
-use wire::mgmt::{TargetReport, TargetSpace};
+use std::time::Duration;
+use types::{ClusterMap, Epoch, NodeId, NodeState, TargetId};
+use wire::mgmt::{ResyncProgress, TargetReport, TargetSpace};
 
 /// What is known of the nodes' processes.
 #[derive(Debug)]
@@ -24,6 +26,10 @@ pub struct Seen {
     pub at_ns: u64,
     /// How far its clock is ahead, seconds.
     pub skew_s: i64,
+    /// The map that it goes by, or a later one.
+    pub epoch: Epoch,
+    /// Copies that it is bringing in step.
+    pub resyncs: Vec<ResyncProgress>,
     spaces: BTreeMap<TargetId, Option<TargetSpace>>,
 }
 
@@ -35,7 +41,23 @@ impl Liveness {
 
     /// A process of a node has registered.
     pub fn registered(&mut self, node: NodeId, instance: u64, now_ns: u64) {
-        self.nodes.insert(node, Seen { instance, at_ns: now_ns, skew_s: 0, spaces: BTreeMap::new() });
+        let seen = Seen {
+            instance,
+            at_ns: now_ns,
+            skew_s: 0,
+            epoch: Epoch(0),
+            resyncs: Vec::new(),
+            spaces: BTreeMap::new(),
+        };
+        self.nodes.insert(node, seen);
+    }
+
+    /// The process goes by a map, and does these resynchronisations.
+    pub fn goes_by(&mut self, node: NodeId, instance: u64, epoch: Epoch, resyncs: &[ResyncProgress]) {
+        if let Some(seen) = self.nodes.get_mut(&node).filter(|seen| seen.instance == instance) {
+            seen.epoch = seen.epoch.max(epoch);
+            seen.resyncs = resyncs.iter().take(MAX_RESYNCS).cloned().collect();
+        }
     }
 
     /// The process has told how it is; false when it isn't the one that has registered.
@@ -70,18 +92,43 @@ impl Liveness {
 
     /// The state of a node that was in this one.
     pub fn state(&self, node: NodeId, before: NodeState, now_ns: u64) -> NodeState {
-        let since = match self.nodes.get(&node) {
-            Some(seen) => seen.at_ns,
-            // It may have served all along while management was away.
-            None if before != NodeState::Offline => self.started_ns,
-            None => return NodeState::Offline,
-        };
-        let silent_ns = now_ns.saturating_sub(since) as u128;
-        match silent_ns {
+        match self.silent_ns(node, before, now_ns) {
             ns if ns >= OFFLINE_AFTER.as_nanos() => NodeState::Offline,
             ns if ns >= PROBABLY_OFFLINE_AFTER.as_nanos() => NodeState::ProbablyOffline,
             _ => NodeState::Online,
         }
+    }
+
+    /// For how long a node that was in this state has been silent; for ever where it has said goodbye.
+    fn silent_ns(&self, node: NodeId, before: NodeState, now_ns: u64) -> u128 {
+        let since = match self.nodes.get(&node) {
+            Some(seen) => seen.at_ns,
+            // It may have served all along while management was away.
+            None if before != NodeState::Offline => self.started_ns,
+            None => return u128::MAX,
+        };
+        now_ns.saturating_sub(since).into()
+    }
+
+    /// Whether a node that was in this state has been silent for so long.
+    pub fn is_silent_for(&self, node: NodeId, before: NodeState, time: Duration, now_ns: u64) -> bool {
+        self.silent_ns(node, before, now_ns) >= time.as_nanos()
+    }
+
+    /// Which nodes of a map are there.
+    pub fn presence(&self, map: &ClusterMap, now_ns: u64) -> Presence {
+        let mut presence = Presence::default();
+        for node in &map.nodes {
+            let silent_ns = self.silent_ns(node.id, node.state, now_ns);
+            // One that may have served while management was away is neither.
+            if silent_ns < PROBABLY_OFFLINE_AFTER.as_nanos() && self.nodes.contains_key(&node.id) {
+                presence.heard.insert(node.id);
+            }
+            if silent_ns >= REPLACED_AFTER.as_nanos() {
+                presence.silent.insert(node.id);
+            }
+        }
+        presence
     }
 
     /// What a node says of one of its targets: `None` when it hasn't said anything since management has started.

@@ -1,10 +1,12 @@
 //! The cluster map: where it is kept, and how it is kept true.
 
 use crate::assign::{assign, log_moves};
+use crate::consistency;
 use crate::error::{Error, Result};
 use crate::limits::REFRESH_INTERVAL;
 use crate::liveness::Liveness;
 use crate::measure::{Sight, log_changes, measured, next_epoch};
+use crate::members::Members;
 use crate::roster::{Host, Numbers, Roster};
 use crate::space::{Space, space_of};
 use crate::superblock::Superblock;
@@ -14,16 +16,16 @@ use net::LocalFuture;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use types::{
-    CapacityClass, ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Pool, PoolId,
-    Role, SessionId, Target, TargetId, TargetState,
+    CapacityClass, ClusterMap, Epoch, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
+    Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
 };
-use wire::mgmt::{DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo};
+use wire::mgmt::{CopiesInfo, DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo};
 
 /// Where the map is in the metadata store: above all partitions, among the global keys.
-const MAP_KEY: &[u8] = b"\xff\xffmap";
+pub(crate) const MAP_KEY: &[u8] = b"\xff\xffmap";
 
 /// Where the next numbers are, beside it.
-const NUMBERS_KEY: &[u8] = b"\xff\xffnumbers";
+pub(crate) const NUMBERS_KEY: &[u8] = b"\xff\xffnumbers";
 
 /// The pool that every cluster starts with.
 pub const DEFAULT_POOL: (PoolId, &str) = (PoolId(1), "default");
@@ -41,10 +43,18 @@ pub struct Management {
     /// Set and taken back with every new epoch.
     pub(crate) changed: rt::sync::Event,
     pub(crate) liveness: Mutex<Liveness>,
+    /// What has to be remembered of members of mirrored groups.
+    pub(crate) members: Mutex<Members>,
+    /// Set and taken back with every heartbeat.
+    pub(crate) heard: rt::sync::Event,
     scope: Scope,
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
     pub(crate) metadata: OnceLock<Arc<dyn Metadata>>,
+    pub(crate) copies: OnceLock<Copies>,
 }
+
+/// Tells how the daily copies of the metadata stand.
+pub type Copies = Arc<dyn Fn() -> CopiesInfo + Send + Sync>;
 
 /// What management manages.
 enum Scope {
@@ -70,6 +80,8 @@ pub trait Gate: Send + Sync {
 pub trait Metadata: Send + Sync {
     /// Makes a target that crashed agree with the metadata on these files.
     fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
+    /// The same of a mirrored group.
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if there is one.
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
     /// An inode whose new files, or that itself, are to live in the pool, if there is one.
@@ -110,7 +122,12 @@ impl Management {
         follow(&mut map, list).map_err(|cause| corrupt(list.root(), cause))?;
         let management = Management::over(writer, map, Scope::Process)?;
         // What is stored may be as old as the last change of a class.
-        management.refresh().await?;
+        management
+            .change(|roster| {
+                consistency::all_restarted(&mut roster.map);
+                Ok::<_, Error>(())
+            })
+            .await?;
         Ok(management)
     }
 
@@ -152,9 +169,12 @@ impl Management {
             changing: rt::sync::RwLock::new(),
             changed: rt::sync::Event::new(),
             liveness: Mutex::new(Liveness::new(rt::monotonic_ns())),
+            members: Mutex::default(),
+            heard: rt::sync::Event::new(),
             scope,
             gate: OnceLock::new(),
             metadata: OnceLock::new(),
+            copies: OnceLock::new(),
         })
     }
 
@@ -166,6 +186,11 @@ impl Management {
     /// Lets management ask the metadata service. Only the first call counts.
     pub fn set_metadata(&self, metadata: Arc<dyn Metadata>) {
         let _ = self.metadata.set(metadata);
+    }
+
+    /// Lets management tell of the daily copies of the metadata. Only the first call counts.
+    pub fn set_copies(&self, copies: Copies) {
+        let _ = self.copies.set(copies);
     }
 
     /// The handle through which the services of this process see the map.
@@ -257,8 +282,10 @@ impl Management {
         let mut roster = Roster { map: ClusterMap::clone(&before), numbers };
         let answer = edit(&mut roster)?;
         roster.map = self.looked_at(&roster.map);
+        consistency::stamp(&before, &mut roster.map);
         next_epoch(&before, &mut roster.map);
         log_changes(&before, &roster.map);
+        consistency::log_members(&before, &roster.map);
         log_moves(&before, &roster.map);
         self.publish(roster).await?;
         Ok(answer)
@@ -277,6 +304,9 @@ impl Management {
             node.state = liveness.state(node.id, node.state, now_ns);
         }
         assign(&mut map, superblock.partitions);
+        let presence = liveness.presence(&map, now_ns);
+        consistency::replace_silent(&mut map, &presence);
+        self.members().settle(&mut map, &presence);
         measured(&map, |target| match liveness.space(target.node, target.id) {
             None => Sight::Unknown,
             Some(None) => Sight::Gone,
@@ -301,6 +331,11 @@ impl Management {
             ];
             let outcome = self.writer.commit(Batch { guards: vec![], writes }).await?;
             debug_assert_eq!(outcome, Outcome::Won, "a batch without guards can't lose");
+            if map.groups != before.groups {
+                // What is done by a version of a group must not be forgotten with it.
+                self.writer.sync().await?;
+            }
+            self.members().follow(&before, &map);
         }
         *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
@@ -428,7 +463,10 @@ mod tests {
         assert!(map.nodes.is_empty() && !map.targets[0].drain);
         assert_eq!((map.epoch, map.targets[1].class), (Epoch(3), CapacityClass::Low));
         assert_eq!(map.groups, two_targets().groups);
-        assert_eq!(Numbers::above(&map), Numbers { next_node: 1, next_target: 3, next_pool: 2 });
+        assert_eq!(
+            Numbers::above(&map),
+            Numbers { next_node: 1, next_target: 3, next_pool: 2, next_group: layout::FIRST_MIRRORED }
+        );
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! What management refuses to members of the cluster: object, cause and remedy.
 
 use crate::limits::{MAX_ADDRESSES, MAX_CLOCK_SKEW_S, MAX_EXPORTS, MAX_NAME, MAX_NODES, MAX_TARGETS};
-use types::{Errno, Error, ExportClients, Node, NodeId, Role, Target, TargetId};
+use types::{
+    Errno, Error, ExportClients, GroupId, MemberState, Node, NodeId, Role, Scheme, Target, TargetId,
+};
 
 pub(crate) fn removed_node(node: NodeId) -> Error {
     Error::new(Errno::ENODEV, format!("node {node} has been removed from the cluster"))
@@ -183,6 +185,92 @@ pub(crate) fn pool_has_targets(pool: &str, count: usize) -> Error {
 pub(crate) fn default_pool(pool: &str) -> Error {
     Error::new(Errno::EINVAL, format!("pool {pool} is where files go unless told otherwise; it stays"))
         .hint("weft pool set renames it")
+}
+
+pub(crate) fn no_group(group: GroupId) -> Error {
+    Error::new(Errno::ENOENT, format!("there is no group {group}")).hint("weft group list shows all")
+}
+
+pub(crate) fn not_mirrored(group: GroupId) -> Error {
+    Error::new(Errno::EINVAL, format!("group {group} has one member, which is always good"))
+        .hint("weft group list shows which groups are mirrored")
+}
+
+/// Who asks doesn't order the writes of the group.
+pub(crate) fn not_primary(group: GroupId, primary: Option<TargetId>) -> Error {
+    let primary = primary.map_or_else(|| "no target".into(), |target| format!("target {target}"));
+    Error::new(
+        Errno::EACCES,
+        format!("{primary} is the primary of group {group}, and this node doesn't serve it"),
+    )
+    .hint("only the node of the primary says what becomes of members")
+}
+
+pub(crate) fn no_member(group: GroupId, target: TargetId) -> Error {
+    Error::new(Errno::ENOENT, format!("target {target} is no member of group {group}"))
+        .hint(format!("weft group show {group} tells who is"))
+}
+
+pub(crate) fn state_name(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Good => "good",
+        MemberState::NeedsResync => "out of step",
+        MemberState::Resyncing => "being brought in step",
+        MemberState::Bad => "bad",
+        MemberState::Rebuilding => "being rebuilt",
+    }
+}
+
+pub(crate) fn member_state(
+    group: GroupId,
+    target: TargetId,
+    before: MemberState,
+    after: MemberState,
+) -> Error {
+    let (was, is) = (state_name(before), state_name(after));
+    Error::new(Errno::EINVAL, format!("target {target} of group {group} is {was}: it can't be {is} next"))
+        .hint("this is a fault of weft: report it with the logs of both nodes")
+}
+
+/// Without it nobody would be known to have everything.
+pub(crate) fn last_good_member(group: GroupId, target: TargetId) -> Error {
+    let message = format!("target {target} stays in group {group}: no other good member is heard of");
+    Error::new(Errno::EAGAIN, message)
+        .hint(format!("start the nodes of the other members (weft group show {group})"))
+}
+
+/// The process of a member hasn't said that it knows the version that takes it out.
+pub(crate) fn unsettled(group: GroupId, target: TargetId) -> Error {
+    let message = format!("the node of target {target} has not taken notice that it is out of group {group}");
+    Error::new(Errno::EAGAIN, message).hint("ask again; if this stays, start weft serve anew on that node")
+}
+
+pub(crate) fn too_few_targets(pool: &str, scheme: Scheme, have: usize) -> Error {
+    let message = format!(
+        "pool {pool} has {have} targets that take new files, and a group of {scheme} needs {}",
+        scheme.members()
+    );
+    Error::new(Errno::ENODEV, message).hint(format!("add targets first: weft target add PATH --pool {pool}"))
+}
+
+pub(crate) fn too_many_groups() -> Error {
+    let most = layout::MAX_MIRRORED;
+    Error::new(
+        Errno::ENOSPC,
+        format!("the cluster would have more than {most} mirrored groups, which is the limit"),
+    )
+    .hint("use mirrored schemes in fewer pools, or join the disks of a node to fewer, larger targets")
+}
+
+/// Its groups count on it, and nothing replaces a member yet.
+pub(crate) fn member_of(target: TargetId, group: GroupId, what: &str) -> Error {
+    Error::new(
+        Errno::EBUSY,
+        format!("target {target} is a member of the mirrored group {group}: it can't {what}"),
+    )
+    .hint(format!(
+        "weft target drain {target} keeps new files off it; replacing members is not supported yet"
+    ))
 }
 
 pub(crate) fn anonymous_root() -> Error {

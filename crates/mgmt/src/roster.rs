@@ -1,6 +1,7 @@
 //! Changes of the cluster map: what administrators and nodes ask for, allowed or refused. Pure.
 
 mod exports;
+mod groups;
 
 use crate::limits::{MAX_ADDRESSES, MAX_NAME, MAX_NODES, MAX_TARGETS};
 use crate::liveness::{Liveness, is_skewed};
@@ -18,6 +19,9 @@ pub struct Numbers {
     pub next_node: u32,
     pub next_target: u32,
     pub next_pool: u16,
+    /// Of mirrored groups; 0 in a cluster that is older than they are.
+    #[serde(default)]
+    pub next_group: u32,
 }
 
 /// The map with what is needed to change it.
@@ -43,6 +47,7 @@ impl Numbers {
             next_node: map.nodes.last().map_or(1, |n| n.id.0 + 1),
             next_target: map.targets.last().map_or(1, |t| t.id.0 + 1),
             next_pool: map.pools.last().map_or(1, |p| p.id.0 + 1),
+            next_group: map.groups.last().map_or(0, |g| g.id.0 + 1).max(layout::FIRST_MIRRORED),
         }
     }
 }
@@ -147,13 +152,8 @@ impl Roster {
             drain: false,
         });
         self.group_new_targets();
+        self.top_up(pool);
         Ok(id)
-    }
-
-    fn group_new_targets(&mut self) {
-        let new = layout::single_groups(&self.map);
-        self.map.groups.extend(new);
-        self.map.groups.sort_by_key(|g| g.id);
     }
 
     /// New files of a pool may live on the target.
@@ -169,11 +169,13 @@ impl Roster {
     /// The same for the last target of a pool; that nobody names it is the caller's to know.
     pub fn set_pool_of_last(&mut self, target: TargetId, pool: &str) -> Result<()> {
         self.known_target(target)?;
+        self.require_no_member(target, "change its pool")?;
         let pool = self.pool_or_new(pool)?;
         self.target_mut(target)?.pool = pool;
         for group in self.map.groups.iter_mut().filter(|g| g.members == [target]) {
             group.pool = pool;
         }
+        self.top_up(pool);
         Ok(())
     }
 
@@ -184,6 +186,9 @@ impl Roster {
             self.require_not_last(target)?;
         }
         self.target_mut(target)?.drain = drain;
+        if !drain {
+            self.top_up(self.known_target(target)?.pool);
+        }
         Ok(())
     }
 
@@ -206,6 +211,7 @@ impl Roster {
 
     /// Refuses to forget a target that may get new files. That it holds none is the caller's to know.
     pub fn may_remove_target(&self, target: TargetId) -> Result<()> {
+        self.require_no_member(target, "be removed")?;
         match self.known_target(target)?.drain {
             true => Ok(()),
             false => Err(refusal::not_drained(target)),

@@ -1,6 +1,7 @@
 //! The service: a request in, a checked change or a view of the map out.
 
-use crate::health::health;
+use crate::consistency::{self, Word};
+use crate::health::{health, with_copies};
 use crate::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE, WATCH_INTERVAL};
 use crate::management::{Gate, Management, Metadata};
 use crate::refusal;
@@ -36,6 +37,10 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
                 MgmtRequest::Attach { cluster, version, clock_s } => {
                     self.attach_from(caller, &cluster, &version, clock_s)
                 }
+                MgmtRequest::SetMember { group, since, target, state, reason } => {
+                    let word = Word { group, since, target, state };
+                    self.set_member(node_of(&caller.proof), word, &reason).await
+                }
                 request => self.answer(request).await,
             }
         })
@@ -59,12 +64,33 @@ fn authorize(proof: &Proof, request: &MgmtRequest) -> std::result::Result<(), ()
                     | MgmtRequest::ListNodes
                     | MgmtRequest::ListTargets
                     | MgmtRequest::ListPools
+                    | MgmtRequest::ListGroups
                     | MgmtRequest::ListMetas
                     | MgmtRequest::Health
             ),
         },
     };
     if allowed { Ok(()) } else { Err(()) }
+}
+
+/// Refuses more files than are tidied at a time.
+fn check_tidied(files: &[types::InodeId]) -> Result<()> {
+    if files.len() <= MAX_TIDY_FILES {
+        return Ok(());
+    }
+    Err(Error::new(Errno::E2BIG, format!("{} files to tidy at a time", files.len()))
+        .hint(format!("name at most {MAX_TIDY_FILES}")))
+}
+
+/// The node that asks, where connections tell.
+fn node_of(proof: &Proof) -> Option<NodeId> {
+    match proof {
+        Proof::Member(member) => match member.role {
+            identity::Role::Node(id) => Some(id),
+            identity::Role::Client(_) => None,
+        },
+        _ => None,
+    }
 }
 
 /// The node that must itself ask for this.
@@ -88,11 +114,12 @@ impl Management {
             MgmtRequest::WatchMap { after } => Ok(MgmtReply::Map { map: self.watch(after).await }),
             MgmtRequest::AddTarget { node, path, pool } => self.add_target(node, &path, &pool).await,
             MgmtRequest::Tidy { target, files } => {
-                if files.len() > MAX_TIDY_FILES {
-                    return Err(Error::new(Errno::E2BIG, format!("{} files to tidy at a time", files.len()))
-                        .hint(format!("name at most {MAX_TIDY_FILES}")));
-                }
+                check_tidied(&files)?;
                 self.metadata()?.tidy(target, files).await.map(|()| MgmtReply::Done)
+            }
+            MgmtRequest::TidyGroup { group, files } => {
+                check_tidied(&files)?;
+                self.metadata()?.tidy_group(group, files).await.map(|()| MgmtReply::Done)
             }
             MgmtRequest::ListNodes => Ok(MgmtReply::Nodes { nodes: self.nodes() }),
             MgmtRequest::ListTargets => Ok(MgmtReply::Targets { targets: self.targets().await }),
@@ -115,6 +142,11 @@ impl Management {
                 self.metadata()?.evict(session).await.map(|()| MgmtReply::Done)
             }
             MgmtRequest::Health => Ok(self.verdict()),
+            MgmtRequest::ListGroups => Ok(MgmtReply::Groups { groups: self.groups() }),
+            MgmtRequest::MakeGroups { pool, scheme } => self.make_groups(&pool, scheme).await,
+            MgmtRequest::SetMember { group, since, target, state, reason } => {
+                self.set_member(None, Word { group, since, target, state }, &reason).await
+            }
             MgmtRequest::NewToken { client } => {
                 let token = self.gate()?.token(client, rt::now().secs)?;
                 Ok(MgmtReply::Token { token })
@@ -174,18 +206,30 @@ impl Management {
     async fn register(&self, register: Register) -> Result<MgmtReply> {
         let (_, host) = self.require_cluster()?;
         let (node, instance, now_s) = (register.node, register.instance, rt::now().secs);
-        self.change(|roster| {
+        let is_new = self.change(|roster| {
             let mut liveness = self.liveness();
             roster.register(&register, &liveness, host, now_s)?;
             let now_ns = rt::monotonic_ns();
+            // The same process may ask twice, when an answer was lost.
+            let is_new = liveness.seen(node).map_or(!register.again, |seen| seen.instance != instance);
+            if is_new {
+                let presence = liveness.presence(&roster.map, now_ns);
+                consistency::restarted(&mut roster.map, node, &presence);
+            }
             liveness.registered(node, instance, now_ns);
             liveness.heard(node, instance, register.clock_s - now_s, &register.targets, now_ns);
-            Ok::<_, Error>(())
-        })
-        .await?;
+            Ok::<_, Error>(is_new)
+        });
+        let is_new = is_new.await?;
         tracing::info!(node = node.0, targets = register.targets.len(), "node {node} has registered");
-        let keys = self.keys(now_s)?;
-        Ok(MgmtReply::Registered(Registered { lease_ms: lease_ms(), map: self.current(), keys }))
+        let (keys, map) = (self.keys(now_s)?, self.current());
+        if is_new {
+            self.members().trust(&map, node);
+            // It has served nobody yet, and will go by this one.
+            self.liveness().goes_by(node, instance, map.epoch, &[]);
+            self.tell_heard();
+        }
+        Ok(MgmtReply::Registered(Registered { lease_ms: lease_ms(), map, keys }))
     }
 
     async fn heartbeat(&self, beat: Heartbeat) -> Result<MgmtReply> {
@@ -206,6 +250,8 @@ impl Management {
             (false, None) => return Err(refusal::unregistered(node)),
             (false, Some(_)) => return Err(refusal::replaced(node)),
         }
+        self.liveness().goes_by(node, beat.instance, beat.epoch, &beat.resyncs);
+        self.tell_heard();
         if was_skewed == Some(false)
             && let Err(e) = check_clock(&format!("node {node}"), skew_s)
         {
@@ -225,6 +271,12 @@ impl Management {
         Ok(MgmtReply::Alive(Alive { lease_ms: lease_ms(), map, keys }))
     }
 
+    /// Wakes those who wait for a node to take notice.
+    fn tell_heard(&self) {
+        self.heard.set();
+        self.heard.clear();
+    }
+
     async fn goodbye(&self, node: NodeId, instance: u64) -> Result<MgmtReply> {
         {
             let mut liveness = self.liveness();
@@ -235,9 +287,12 @@ impl Management {
         }
         self.change(|roster| {
             roster.set_node_state(node, types::NodeState::Offline);
+            let presence = self.presence(&roster.map);
+            consistency::stopped(&mut roster.map, node, &presence);
             Ok::<_, Error>(())
         })
         .await?;
+        self.tell_heard();
         Ok(MgmtReply::Done)
     }
 
@@ -287,6 +342,7 @@ impl Management {
 
     async fn remove_target(&self, target: TargetId) -> Result<MgmtReply> {
         self.require_cluster()?;
+        self.change(|roster| roster.require_no_member(target, "be removed")).await?;
         if self.is_last_of_pool(target) {
             return self.remove_last_target(target).await;
         }
@@ -348,6 +404,9 @@ impl Management {
             let map = self.current();
             map.target(target).is_some_and(|own| map.pool(own.pool).is_some_and(|known| known.name == pool))
         };
+        if !stays {
+            self.change(|roster| roster.require_no_member(target, "change its pool")).await?;
+        }
         if self.is_last_of_pool(target) && !stays {
             self.require_unnamed_pool(target).await?;
             self.change(|roster| roster.set_pool_of_last(target, pool)).await?;
@@ -402,7 +461,11 @@ impl Management {
 
     fn verdict(&self) -> MgmtReply {
         let version = self.cluster().map_or(env!("CARGO_PKG_VERSION"), |(_, host)| &host.version);
-        MgmtReply::Health(health(&self.current(), &self.liveness(), version))
+        let health = health(&self.current(), &self.liveness(), version);
+        MgmtReply::Health(match self.copies.get() {
+            Some(copies) => with_copies(health, copies()),
+            None => health,
+        })
     }
 
     fn require_cluster(&self) -> Result<(&Superblock, &Host)> {
@@ -433,7 +496,7 @@ fn lease_ms() -> u64 {
 }
 
 /// Waits until one of the two is over.
-async fn first_of(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+pub(crate) async fn first_of(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|cx| match (one.as_mut().poll(cx), other.as_mut().poll(cx)) {
         (Poll::Pending, Poll::Pending) => Poll::Pending,

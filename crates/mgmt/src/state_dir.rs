@@ -81,6 +81,30 @@ impl StatePaths {
         self.root.join("meta")
     }
 
+    /// Says that there is a metadata store: without it, one that is missing would be taken for one that was never there.
+    pub fn meta_made(&self) -> PathBuf {
+        self.root.join("meta.made")
+    }
+
+    /// Daily copies of the metadata.
+    pub fn backups(&self) -> PathBuf {
+        self.root.join("backups")
+    }
+
+    /// Files and folders of the directory without which the metadata is of no use, and which a copy of it holds, too.
+    pub fn constants(&self) -> [PathBuf; 8] {
+        [
+            self.superblock(),
+            self.target_list(),
+            self.node_config(),
+            self.identity(),
+            self.authority(),
+            self.tokens(),
+            self.capability_keys(),
+            self.cluster_file(),
+        ]
+    }
+
     /// Where target number `number` (from 1) is unless the administrator says otherwise.
     pub fn default_target(&self, number: usize) -> PathBuf {
         self.root.join("targets").join(format!("t{number}"))

@@ -7,7 +7,7 @@ use crate::ops::readdir;
 use crate::record::{self, Inode, Orphan, Writing};
 use crate::{ReadError, Reader};
 use bytes::Bytes;
-use types::{Attr, Error, InodeId, Layout, PartitionId, SessionId};
+use types::{Attr, Error, InodeId, Layout, PartitionId, SessionId, Timestamp};
 use wire::{DirEntry, WriteRecord};
 
 /// An inode without a name, waiting for its reclaim.
@@ -145,6 +145,8 @@ pub enum Chunks {
         layout: Layout,
         /// Bytes of the file.
         size: u64,
+        /// When it was changed last.
+        changed: Timestamp,
     },
 }
 
@@ -157,7 +159,10 @@ pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
     let Some(value) = reader.get(&key)? else { return Ok(Chunks::None) };
     let inode: Inode = record::decode(&key, value)?;
     match &inode.layout {
-        Some(layout) if !inode.inline => Ok(Chunks::Settled { layout: layout.try_into()?, size: inode.size }),
+        Some(layout) if !inode.inline => {
+            let changed: Timestamp = inode.attr(ino).ctime;
+            Ok(Chunks::Settled { layout: layout.try_into()?, size: inode.size, changed })
+        }
         _ => Ok(Chunks::None),
     }
 }

@@ -9,11 +9,16 @@
 //!   an unanswered one.
 //! - While a recall is unanswered, nothing is granted on its inode but what goes with what the recall leaves.
 //! - A session that has a file open without a lease on it has a mark of use, so that it isn't reclaimed.
+//! - When there are many leases, old ones are recalled for the sake of new ones ([`LeaseTable::make_room`]). Nobody waits for that, and what goes
+//!   with them is granted meanwhile.
 //!
 //! Invariants: no two sessions hold incompatible leases on one inode; an inode that nobody holds or uses is kept for
-//! [`COOL_DOWN_NS`] at most. Pure, and deterministic: nothing is iterated in hash order. A table may be one of many, each of which has
+//! [`COOL_DOWN_NS`] at most; there are never more leases and marks than [`Limits`] says. Pure, and deterministic: nothing is iterated in hash order. A table may be one of many, each of which has
 //! its own inodes.
 
+mod room;
+
+use room::Own;
 use std::collections::{BTreeMap, VecDeque};
 use types::{InodeId, PartitionId, SessionId};
 pub use wire::Access;
@@ -26,12 +31,13 @@ pub const COOL_DOWN_NS: u64 = 1_000_000_000;
 /// Inodes that cool down at a time, in a table; beyond it, the oldest are forgotten early.
 const MAX_COOLING: usize = 16_384;
 
-/// How many leases and marks a table takes.
+/// How many leases and marks a table takes. At a limit nothing is granted; from seven eighths of it on nothing is granted unasked, and from three
+/// quarters on old leases are recalled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Of all sessions. Beyond it nothing is granted.
+    /// Of all sessions.
     pub total: usize,
-    /// Of one session. Beyond it nothing is granted to it.
+    /// Of one session.
     pub per_session: usize,
 }
 
@@ -74,6 +80,8 @@ pub struct Asker {
     pub recalls: u64,
     /// The time, in nanoseconds of a clock that never goes back.
     pub now_ns: u64,
+    /// It answers recalls soon, so that its leases can make way for others.
+    pub answers: bool,
 }
 
 /// What a session has of an inode.
@@ -87,12 +95,20 @@ struct Holder {
     recall: Option<Pending>,
     /// Recalls of the session when it was last granted something here.
     granted_at: u64,
+    /// Its place among the session's leases by age; 0: none.
+    place: u32,
+    /// Times that it is passed over when its turn to be recalled for room comes.
+    spared: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     number: u64,
     keep: Option<LeaseMode>,
+    /// Something is in the way of somebody, who may wait for the answer.
+    waited_for: bool,
+    /// It was sent to have room.
+    for_room: bool,
 }
 
 #[derive(Default)]
@@ -112,7 +128,12 @@ pub struct LeaseTable {
     inodes: BTreeMap<InodeId, Entry>,
     /// Holders in `inodes`, all and by session.
     total: usize,
-    by_session: BTreeMap<SessionId, usize>,
+    by_session: BTreeMap<SessionId, Own>,
+    /// Those of them that are asked to go, to have room.
+    leaving: usize,
+    /// The last place that was given, and the session that was last asked for room.
+    places: u32,
+    turn: SessionId,
     /// Recalled inodes, by time.
     cooling: VecDeque<(u64, InodeId)>,
     /// Doomed inodes that nobody uses any more.
@@ -127,6 +148,9 @@ impl LeaseTable {
             inodes: BTreeMap::new(),
             total: 0,
             by_session: BTreeMap::new(),
+            leaving: 0,
+            places: 0,
+            turn: SessionId::default(),
             cooling: VecDeque::new(),
             abandoned: Vec::new(),
         }
@@ -160,24 +184,21 @@ impl LeaseTable {
         while_cooling: Option<LeaseMode>,
     ) -> Option<LeaseMode> {
         self.cool_down(asker.now_ns);
-        let room = self.has_room(asker.session);
+        let room = self.has_room_unasked(asker.session);
         let mut offered = LeaseMode::Read;
         match self.inodes.get_mut(&ino) {
             Some(entry) => {
-                if entry.is_pending() {
+                if entry.is_closed_to(asker.session) {
                     return None;
                 }
-                if let Some(own) = entry.holder(asker.session)
-                    && let Some(mode) = own.mode
-                {
-                    match mode {
-                        LeaseMode::Shared => return None,
-                        LeaseMode::Read | LeaseMode::Write => {
-                            own.granted_at = asker.recalls;
-                            return Some(mode);
-                        }
-                        LeaseMode::Permissions => {}
+                match entry.find(asker.session).map(|own| own.mode) {
+                    Some(Some(LeaseMode::Shared)) => return None,
+                    Some(Some(mode @ (LeaseMode::Read | LeaseMode::Write))) => {
+                        return self.hold(asker, ino, mode);
                     }
+                    Some(_) => {}
+                    None if !room => return None,
+                    None => {}
                 }
                 let shared = entry.others(asker.session).any(|other| !other.allows(LeaseMode::Read));
                 if shared || entry.doomed {
@@ -227,6 +248,7 @@ impl LeaseTable {
         // Who waits for the answer to a recall must not find somebody new there then.
         for other in entry.others(asker.session) {
             if let Some(pending) = other.recall
+                && pending.waited_for
                 && pending.keep != Some(mode)
             {
                 due.push(Due { ino, session: other.session, number: pending.number });
@@ -339,7 +361,12 @@ impl LeaseTable {
             if ends {
                 entry.epoch = 0;
             }
-            self.note_recall(answer.ino, now_ns);
+            if pending.for_room {
+                self.has_left(session);
+            }
+            if pending.waited_for {
+                self.note_recall(answer.ino, now_ns);
+            }
         }
         self.forget_holders(answer.ino, |holder| {
             holder.session == session && holder.mode.is_none() && !holder.in_use
@@ -431,11 +458,6 @@ impl LeaseTable {
         std::mem::take(&mut self.abandoned)
     }
 
-    fn has_room(&self, session: SessionId) -> bool {
-        let own = self.by_session.get(&session).copied().unwrap_or(0);
-        self.total < self.limits.total && own < self.limits.per_session
-    }
-
     fn hold(&mut self, asker: Asker, ino: InodeId, mode: LeaseMode) -> Option<LeaseMode> {
         let wrote = self.inodes.get(&ino).is_some_and(|entry| entry.holders.iter().any(Holder::writes));
         let has_room = self.has_room(asker.session);
@@ -453,6 +475,9 @@ impl LeaseTable {
         {
             entry.epoch = 0;
         }
+        if asker.answers {
+            self.note_use(asker.session, ino);
+        }
         Some(mode)
     }
 
@@ -463,7 +488,7 @@ impl LeaseTable {
         }
         entry.holders.push(holder);
         self.total += 1;
-        *self.by_session.entry(asker.session).or_default() += 1;
+        self.by_session.entry(asker.session).or_default().holders += 1;
     }
 
     /// Removes holders of an inode, and the inode if nothing is left of it.
@@ -476,10 +501,13 @@ impl LeaseTable {
             if holder.writes() {
                 entry.epoch = 0;
             }
+            let leaves = holder.recall.is_some_and(|pending| pending.for_room);
             self.total -= 1;
-            if let Some(count) = self.by_session.get_mut(&holder.session) {
-                *count -= 1;
-                if *count == 0 {
+            self.leaving -= usize::from(leaves);
+            if let Some(own) = self.by_session.get_mut(&holder.session) {
+                own.holders -= 1;
+                own.leaving -= usize::from(leaves);
+                if own.holders == 0 {
                     self.by_session.remove(&holder.session);
                 }
             }
@@ -528,7 +556,15 @@ impl LeaseTable {
 
 impl Holder {
     fn new(asker: Asker) -> Holder {
-        Holder { session: asker.session, mode: None, in_use: false, recall: None, granted_at: asker.recalls }
+        Holder {
+            session: asker.session,
+            mode: None,
+            in_use: false,
+            recall: None,
+            granted_at: asker.recalls,
+            place: 0,
+            spared: 0,
+        }
     }
 
     fn writes(&self) -> bool {
@@ -554,8 +590,10 @@ impl Entry {
         self.holders.iter().filter(move |holder| holder.session != session)
     }
 
-    fn is_pending(&self) -> bool {
-        self.holders.iter().any(|holder| holder.recall.is_some())
+    /// Whether somebody may wait for an answer to a recall, or the session has yet to give one.
+    fn is_closed_to(&self, session: SessionId) -> bool {
+        let closes = |holder: &Holder, pending: Pending| pending.waited_for || holder.session == session;
+        self.holders.iter().any(|holder| holder.recall.is_some_and(|pending| closes(holder, pending)))
     }
 
     /// Recalls what others hold in the way. `obstacle`: what may be kept of a mode, where that is less.
@@ -568,13 +606,16 @@ impl Entry {
     ) {
         for holder in self.holders.iter_mut().filter(|holder| holder.session != session) {
             let Some(keep) = holder.mode.and_then(&obstacle) else { continue };
-            let number = match holder.recall {
+            let number = match &mut holder.recall {
                 // What the unanswered recall leaves is not in the way any more.
-                Some(pending) if pending.keep.and_then(&obstacle).is_none() => pending.number,
+                Some(pending) if pending.keep.and_then(&obstacle).is_none() => {
+                    pending.waited_for = true;
+                    pending.number
+                }
                 replaced => {
                     let keep = replaced.map_or(keep, |pending| pending.keep.and_then(&obstacle).flatten());
                     let number = send(holder.session, ino, keep);
-                    holder.recall = Some(Pending { number, keep });
+                    holder.recall = Some(Pending { number, keep, waited_for: true, for_room: false });
                     number
                 }
             };

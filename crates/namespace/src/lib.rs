@@ -62,8 +62,9 @@ pub use access::{Caller, is_being_changed, may_write, permit, permit_anonymous};
 pub use attributes::{MAX_XATTR_NAME, MAX_XATTR_NAMES, MAX_XATTR_VALUE, MAX_XATTR_VALUES};
 pub use background::{Chunks, OrphanInode, Unsettled, children, chunks, doomed, inodes, orphans, unsettled};
 pub use keys::{Key, decode_key, partition_of_key};
+pub use ops::pattern::missing_groups;
 pub use relocate::{Move, Step, begin_move, doomed_in, doomed_layout, finish_move, forget_doomed, layout_of};
-pub use tx::MAX_NAME;
+pub use tx::{FIRST_SEQUENCE, MAX_NAME};
 
 use bytes::Bytes;
 use types::{ClusterMap, Error, InodeId, PartitionId, SessionId, StripePattern, Timestamp, mode};

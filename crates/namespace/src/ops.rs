@@ -5,7 +5,7 @@ mod data;
 mod link;
 mod lookup;
 mod make;
-mod pattern;
+pub(crate) mod pattern;
 pub(crate) mod readdir;
 mod reclaim;
 mod rename;

@@ -12,7 +12,7 @@ use wire::MetaReply;
 /// The longest name of an entry, in bytes.
 pub const MAX_NAME: usize = 255;
 /// The first sequence number that a partition hands out: 1 is the root's in partition 0, and is skipped in the others.
-const FIRST_SEQUENCE: u64 = 2;
+pub const FIRST_SEQUENCE: u64 = 2;
 
 /// Result of a step of a command.
 pub(crate) type Outcome<T> = Result<T, Failure>;

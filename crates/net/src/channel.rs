@@ -40,6 +40,24 @@ pub trait Handler<Req, Rep>: Send + Sync {
         let _ = deadline;
         self.handle_from(caller, request, payload)
     }
+
+    /// As [`Handler::handle`], for a caller that goes elsewhere when `given_up` ends: `None` then, and nobody knows what becomes of the request.
+    ///
+    /// Nobody touches the payload's memory any more when this returns. A service in this process can't promise that before it has ended, and
+    /// answers in any case.
+    fn handle_unless<'a>(
+        &'a self,
+        given_up: LocalFuture<'a, ()>,
+        request: Req,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Option<Result<Rep>>>
+    where
+        Rep: 'a,
+    {
+        drop(given_up);
+        let answer = self.handle(request, payload);
+        Box::pin(async move { Some(answer.await) })
+    }
 }
 
 /// How long somebody waits for an answer.
@@ -96,6 +114,17 @@ impl<Req, Rep> Channel<Req, Rep> {
     /// must run to its end, for the same reason: dropped, it leaves the buffer in use for a moment.
     pub async fn call(&self, request: Req, payload: Option<IoBuf>) -> Result<Rep> {
         self.service.handle(request, payload).await
+    }
+
+    /// As [`Channel::call`], unless `given_up` ends before the answer comes: `None` then, and nobody knows what becomes of the request. The payload's
+    /// memory is the caller's again in any case when this returns.
+    pub async fn call_unless(
+        &self,
+        given_up: LocalFuture<'_, ()>,
+        request: Req,
+        payload: Option<IoBuf>,
+    ) -> Option<Result<Rep>> {
+        self.service.handle_unless(given_up, request, payload).await
     }
 }
 

@@ -18,6 +18,16 @@ pub(crate) const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// An address that has failed is tried after the others for so long.
 pub(crate) const FAILED_ADDRESS_REST: Duration = Duration::from_secs(30);
 
+/// How often who waits for a primary looks whether the map names another one: short beside what it takes to replace one.
+pub(crate) const GROUP_LOOK: Duration = Duration::from_millis(50);
+/// Rest before a primary is asked again that refused for its version of the group, at first; it doubles up to the longest. A map needs a millisecond
+/// or two from management to all.
+pub(crate) const FIRST_GROUP_REST: Duration = Duration::from_millis(2);
+/// The longest such rest.
+pub(crate) const LONGEST_GROUP_REST: Duration = Duration::from_millis(500);
+/// How much longer than its patience a request to a group waits for the answer of a call that is under way, which has a time-out of its own.
+pub(crate) const LAST_WORD_TIME: Duration = Duration::from_secs(1);
+
 /// How often a connection with requests in flight is looked at.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// A client whose requests are unanswered asks for a sign of life after so long without a byte.

@@ -1,7 +1,7 @@
 //! The ways to all targets.
 
-use crate::Channel;
 use crate::node_channels::{Connect, NodeChannels};
+use crate::{Channel, LocalFuture};
 use rt::IoBuf;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
@@ -62,6 +62,33 @@ impl StorageChannels {
         }
     }
 
+    /// As [`StorageChannels::call`], unless `given_up` ends before: see [`Channel::call_unless`].
+    pub async fn call_unless(
+        &self,
+        given_up: LocalFuture<'_, ()>,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Option<Result<StorageReply>> {
+        let channel = match &self.0 {
+            Ways::Fixed(channels) => {
+                channels.get(&request.target).cloned().ok_or_else(|| not_served(request.target))
+            }
+            Ways::Mapped(mapped) => mapped.channel(request.target),
+        };
+        match channel {
+            Ok(channel) => channel.call_unless(given_up, request, payload).await,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// What becomes of requests to targets that are known to be down. Ways that don't follow a map know of none.
+    pub(crate) fn when_offline(&self) -> WhenOffline {
+        match &self.0 {
+            Ways::Fixed(_) => WhenOffline::Try,
+            Ways::Mapped(mapped) => mapped.when_offline,
+        }
+    }
+
     /// All targets that there are now.
     pub fn targets(&self) -> Vec<TargetId> {
         match &self.0 {
@@ -110,7 +137,7 @@ fn not_served(target: TargetId) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handler, LocalFuture};
+    use crate::Handler;
     use std::sync::RwLock;
     use types::{CapacityClass, Epoch, InodeId, Node, NodeId, NodeState, PoolId, SessionId, Target};
     use wire::StorageOp;

@@ -50,7 +50,7 @@ id!(
     PoolId(u16)
 );
 id!(
-    /// A mounted client as the servers see it.
+    /// A mounted client as the servers see it. 0 is the services themselves.
     SessionId(u64)
 );
 id!(
@@ -101,5 +101,38 @@ impl InodeId {
     /// The inode to which a chunk file of this name belongs.
     pub fn of_chunk_file(self) -> InodeId {
         InodeId(self.0 & ((1 << Self::SLOT_SHIFT) - 1))
+    }
+}
+
+impl SessionId {
+    /// Bits of a drawn id. Readers of JSON that keep numbers as doubles (jq, JavaScript) round what is above 2^53, and what a script read from
+    /// `--json` would then be no session. Clients of before have ids of up to 64 bits, which stay valid.
+    pub const DRAWN_BITS: u32 = 53;
+
+    /// The id that 64 random bits make.
+    pub fn drawn(random: u64) -> SessionId {
+        SessionId((random >> (u64::BITS - Self::DRAWN_BITS)).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drawn_sessions_survive_readers_with_doubles() {
+        for random in [u64::MAX, u64::MAX - 1, 1 << 63 | 1 << 11, 0x0123_4567_89ab_cdef, 1, 0] {
+            let SessionId(id) = SessionId::drawn(random);
+            assert_eq!(id as f64 as u64, id, "of {random:#x}");
+            assert_ne!(id, 0, "of {random:#x}: the services' own");
+        }
+        assert_eq!(SessionId::drawn(u64::MAX).0, (1 << 53) - 1);
+        assert_ne!(SessionId::drawn(u64::MAX), SessionId::drawn(u64::MAX - (1 << 11)));
+    }
+
+    #[test]
+    fn inodes_survive_readers_with_doubles() {
+        let last = InodeId::new(PartitionId(4095), (1 << InodeId::SEQUENCE_BITS) - 1);
+        assert_eq!(last.0 as f64 as u64, last.0);
     }
 }

@@ -125,6 +125,17 @@ pub enum MemberState {
 }
 
 impl MemberState {
+    /// The word for it in what people read.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemberState::Good => "good",
+            MemberState::NeedsResync => "needs-resync",
+            MemberState::Resyncing => "resyncing",
+            MemberState::Bad => "bad",
+            MemberState::Rebuilding => "rebuilding",
+        }
+    }
+
     /// Whether it is sent every write.
     pub fn gets_writes(self) -> bool {
         matches!(self, MemberState::Good | MemberState::Resyncing | MemberState::Rebuilding)

@@ -26,4 +26,46 @@ impl Timestamp {
     pub fn from_nanos(nanos: i64) -> Timestamp {
         Timestamp { secs: nanos.div_euclid(1_000_000_000), nanos: nanos.rem_euclid(1_000_000_000) as u32 }
     }
+
+    /// As names of files have it: `20261122T103400Z`. Sorts as times do in the years 0 to 9999.
+    pub fn compact_utc(self) -> String {
+        let (days, second) = (self.secs.div_euclid(86_400), self.secs.rem_euclid(86_400));
+        let (year, month, day) = civil(days);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
+    }
+}
+
+/// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar: the algorithm `civil_from_days` of Howard Hinnant
+/// ("chrono-Compatible Low-Level Date Algorithms"), which counts in eras of 400 years that begin on the first of March.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (year + era * 400 + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_their_dates() {
+        let cases = [
+            (0, "19700101T000000Z"),
+            (-1, "19691231T235959Z"),
+            (951_782_399, "20000228T235959Z"),
+            (951_782_400, "20000229T000000Z"),
+            (951_868_800, "20000301T000000Z"),
+            (4_107_542_400, "21000301T000000Z"),
+            (1_795_343_640, "20261122T103400Z"),
+        ];
+        for (secs, text) in cases {
+            assert_eq!(Timestamp::new(secs, 0).compact_utc(), text);
+        }
+    }
 }

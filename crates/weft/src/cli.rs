@@ -1,8 +1,10 @@
 //! What can be typed.
 
 mod cluster;
+mod group;
 
 pub use cluster::*;
+pub use group::*;
 
 use crate::size::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -57,6 +59,9 @@ pub enum Command {
     /// Pools: named sets of targets
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Redundancy groups: targets that keep the same data
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Metadata services, and the partitions that they execute
     #[command(subcommand)]
     Meta(MetaCommand),
@@ -109,6 +114,9 @@ pub struct UpArgs {
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
+    /// Daily copies of the metadata that are kept; 0: none are made
+    #[arg(long, value_name = "N", default_value_t = crate::assembly::DEFAULT_KEPT)]
+    pub backups: u32,
     /// The background half of --detach
     #[arg(long, hide = true)]
     pub detached: bool,
@@ -164,6 +172,7 @@ impl UpArgs {
         }
         option("--transport", value_name(self.transport).into());
         option("--durability", value_name(self.durability).into());
+        option("--backups", self.backups.to_string().into());
         let flags = [
             ("--detach", self.detach),
             ("--no-server-cache", self.no_server_cache),
@@ -257,6 +266,9 @@ pub struct PatternArgs {
     /// Pool that new files live in
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
+    /// Redundancy of new files: single, mirror:2 or mirror:3
+    #[arg(long, value_name = "SCHEME")]
+    pub scheme: Option<types::Scheme>,
     /// Consecutive bytes on one target: a power of two from 64K to 64M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub chunk_size: Option<u64>,
@@ -339,7 +351,7 @@ mod tests {
     #[test]
     fn the_definition_is_sound_and_its_help_fits_a_screen() {
         Cli::command().debug_assert();
-        for name in ["", "up", "entry", "cluster", "node", "target", "mount", "serve"] {
+        for name in ["", "up", "entry", "cluster", "node", "target", "mount", "serve", "meta"] {
             let mut command = Cli::command();
             let command = match name {
                 "" => &mut command,
@@ -362,7 +374,7 @@ mod tests {
     #[test]
     fn up_is_written_as_it_was_read() {
         for line in [
-            "weft up --dir d --mount m --targets 7 --detach --transport uring --durability strict --read-only",
+            "weft up --dir d --mount m --targets 7 --detach --transport uring --durability strict --read-only --backups 2",
             "weft up --dir d --mount m --target-dir /a --target-dir /b --transport dev --detached",
         ] {
             let args = up(line);

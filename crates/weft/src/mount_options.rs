@@ -1,5 +1,6 @@
 //! The options of mount(8) and fstab.
 
+use crate::assembly::DEFAULT_KEPT;
 use crate::cli::{Durability, Transport, UpArgs};
 use clap::ValueEnum;
 use rustix::mount::MountFlags;
@@ -50,6 +51,8 @@ pub struct MountOptions {
     pub transport: Transport,
     /// What acknowledged changes survive.
     pub durability: Durability,
+    /// Daily copies of the metadata that are kept.
+    pub backups: u32,
 }
 
 impl MountOptions {
@@ -65,13 +68,14 @@ impl MountOptions {
             target_dir: vec![],
             transport: Transport::default(),
             durability: Durability::default(),
+            backups: DEFAULT_KEPT,
         };
         let words = texts.iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty());
         for word in words {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             if !options.take(name, value).ok_or_else(|| bad_value(name, value))? && !sloppy {
                 return Err(Error::new(Errno::EINVAL, format!("unknown mount option {word:?}")).hint(
-                    "weft knows ro, rw, targets=N, target-dir=DIR, transport=auto|uring|dev and durability=relaxed|strict",
+                    "weft knows ro, rw, targets=N, target-dir=DIR, transport=auto|uring|dev, durability=relaxed|strict and backups=N",
                 ));
             }
         }
@@ -86,6 +90,7 @@ impl MountOptions {
             "target-dir" => self.target_dir.push(Some(value).filter(|v| !v.is_empty())?.into()),
             "transport" => self.transport = Transport::from_str(value, false).ok()?,
             "durability" => self.durability = Durability::from_str(value, false).ok()?,
+            "backups" => self.backups = value.parse().ok()?,
             name if name.starts_with("x-") || name.starts_with("X-") || IGNORED.contains(&name) => {}
             name => match flag(name) {
                 Some((flag, on)) => self.flags.set(flag, on),
@@ -107,6 +112,7 @@ impl MountOptions {
             durability: self.durability,
             no_server_cache: false,
             read_only: self.flags.contains(MountFlags::RDONLY),
+            backups: self.backups,
             detached: false,
         }
     }

@@ -64,6 +64,9 @@ pub struct NodeConfig {
     /// What an acknowledged metadata change survives.
     #[serde(default)]
     pub durability: crate::cli::Durability,
+    /// Daily copies of the metadata that are kept, on the node of management: 7 unless said; 0: none are made.
+    #[serde(default)]
+    pub backups: Option<u32>,
     /// Directories that hold data.
     #[serde(default, rename = "target")]
     pub targets: Vec<TargetConfig>,
@@ -148,6 +151,10 @@ impl NodeConfig {
         if self.roles.contains(&Role::Meta) {
             text += "# relaxed or strict: what an acknowledged change survives without fsync.\n";
             let _ = writeln!(text, "durability = {:?}", crate::cli::value_name(self.durability));
+        }
+        if self.roles.contains(&Role::Mgmt) {
+            text +=
+                "# backups = 7 # daily copies of the metadata that are kept in backups/; 0: none are made\n";
         }
         text += "\n# Directories that hold data; weft target add appends to them.\n";
         self.targets.iter().for_each(|target| text += &target.render());
@@ -360,6 +367,7 @@ mod tests {
             numa: None,
             api: vec![],
             durability: Default::default(),
+            backups: None,
             targets: vec![],
         }
     }

@@ -45,6 +45,17 @@ pub fn os_error(what: impl std::fmt::Display, cause: &std::io::Error) -> Error {
     Error::new(errno, format!("{what}: {text}"))
 }
 
+/// How long ago something was: `5 minutes`, `3 hours`, `2 days`.
+pub fn age(seconds: i64) -> String {
+    let (count, unit) = match seconds.max(0) {
+        s if s < 120 => (s, "seconds"),
+        s if s < 2 * 3600 => (s / 60, "minutes"),
+        s if s < 48 * 3600 => (s / 3600, "hours"),
+        s => (s / 86_400, "days"),
+    };
+    format!("{count} {}", if count == 1 { unit.trim_end_matches('s') } else { unit })
+}
+
 /// Names and values below each other, values aligned.
 pub fn list(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -90,6 +101,15 @@ mod tests {
         let rows = [["1".into(), "a".into(), "9 B".into()], ["10".into(), "long".into(), "10 KiB".into()]];
         let text = table([("id", Align::Right), ("name", Align::Left), ("size", Align::Right)], &rows);
         assert_eq!(text, "id  name    size\n 1  a        9 B\n10  long  10 KiB\n");
+    }
+
+    #[test]
+    fn ages_are_round() {
+        for (seconds, text) in
+            [(-5, "0 seconds"), (1, "1 second"), (150, "2 minutes"), (7200, "2 hours"), (172_800, "2 days")]
+        {
+            assert_eq!(age(seconds), text);
+        }
     }
 
     #[test]

@@ -265,6 +265,8 @@ pub struct FileInfo {
     /// The lease epoch of a file in chunks, to be sent with every request for them: it grows whenever the right to change them passes on. 0 for who
     /// needs none, since there are no leases, or no chunks.
     pub epoch: u64,
+    /// The session has shortened the file, and hasn't said yet that its chunks are cut ([`MetaOp::TruncateDone`]).
+    pub uncut: bool,
 }
 
 /// One entry of a directory.

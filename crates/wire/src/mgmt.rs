@@ -36,6 +36,9 @@ pub enum MgmtRequest {
     /// What the metadata knows of these files is enforced on the target (at most [`MAX_TIDY_FILES`] of them), which had been changing
     /// them when it crashed: `Done` when that is on disk. The metadata service must be let in meanwhile, clients must not.
     Tidy { target: TargetId, files: Vec<InodeId> },
+    /// The same for a mirrored group all of whose good members have been through the crash, of which one is left that counts as good: `Done` when that
+    /// is on disk on all that do by then. Goes through the primary.
+    TidyGroup { group: GroupId, files: Vec<InodeId> },
 
     /// `Nodes`.
     ListNodes,
@@ -439,6 +442,24 @@ pub enum Verdict {
 pub struct Health {
     pub verdict: Verdict,
     pub findings: Vec<HealthFinding>,
+    /// The daily copies of the metadata; absent where nobody makes any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<CopiesInfo>,
+}
+
+/// The daily copies of the metadata.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopiesInfo {
+    /// Where they are, on the machine of management.
+    pub folder: String,
+    /// How many are kept; 0: none are made.
+    pub kept: u32,
+    /// The newest one's file.
+    pub newest: Option<String>,
+    /// How old it is.
+    pub age_s: Option<u64>,
+    /// Why the last attempt to make one failed, if it did.
+    pub failure: Option<String>,
 }
 
 /// Something that isn't as it should be.
@@ -477,9 +498,10 @@ impl Request for MgmtRequest {
 
     fn answer_payload(&self) -> Answer {
         match self {
-            MgmtRequest::WatchMap { .. } | MgmtRequest::Tidy { .. } | MgmtRequest::SetMember { .. } => {
-                Answer::Waits
-            }
+            MgmtRequest::WatchMap { .. }
+            | MgmtRequest::Tidy { .. }
+            | MgmtRequest::TidyGroup { .. }
+            | MgmtRequest::SetMember { .. } => Answer::Waits,
             _ => Answer::Plain,
         }
     }

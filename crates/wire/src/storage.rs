@@ -141,7 +141,8 @@ pub enum StorageOp {
     Delete,
     /// Everything acknowledged of this chunk file is on disk when this answers: `Unit`.
     Sync,
-    /// Everything acknowledged of the target is on disk when this answers: `Unit`.
+    /// Everything acknowledged of the target is on disk when this answers; asked of a mirrored group, everything of the group, on all its good
+    /// members: `Unit`.
     SyncTarget,
     /// `Stat`; an absent chunk file has zeros.
     Stat,

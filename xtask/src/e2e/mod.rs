@@ -5,6 +5,7 @@
 //! after which the kernel's connection is aborted, so that a hung mount fails its test and nothing more.
 //! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's fault.
 
+mod backups;
 mod cleanup;
 mod cluster;
 mod coherence;
@@ -151,6 +152,7 @@ const TABLES: &[&[TestCase]] = &[
     suites::TESTS,
     lifecycle::TESTS,
     refusals::TESTS,
+    backups::TESTS,
     faults::TESTS,
     crash::TESTS,
     coherence::TESTS,

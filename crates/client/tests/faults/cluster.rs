@@ -5,7 +5,7 @@ use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions, Handle, Known, ReadHow, WriteHow};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService};
-use net::Channel;
+use net::{Channel, Handler};
 use rt::IoBuf;
 use rt::sim::Machine;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use types::{
     CapacityClass, ClusterMap, Credentials, Epoch, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
     SessionId, SetAttr, Target, TargetId, TargetState,
 };
-use wire::{MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
+use wire::{MetaOp, MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
 /// Targets of the cluster; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 4;
@@ -27,6 +27,10 @@ const PATTERN: &[u8] = br#"{"chunk_size":65536}"#;
 const PARTITIONS: u16 = 4;
 const LOG_BYTES: u64 = 256 * 1024;
 const CAPACITY: u64 = 1 << 40;
+/// The client's session at first.
+const SESSION: SessionId = SessionId(1);
+/// A number that no other change has.
+const LATE_SEQUENCE: u64 = 1 << 40;
 
 /// A running cluster.
 pub(crate) struct Cluster {
@@ -56,7 +60,7 @@ pub(crate) fn with_cluster_of_seed<F: Future<Output = ()> + 'static>(
         for target in targets() {
             Store::format_with_log(&directory(target), &identity(target), LOG_BYTES).await.unwrap();
         }
-        let cluster = Cluster::start(Arc::new(Memory::new()), SessionId(1)).await;
+        let cluster = Cluster::start(Arc::new(Memory::new()), SESSION).await;
         let root = Credentials::default();
         let set =
             cluster.client.setxattr(root, InodeId::ROOT, b"weft.pattern", PATTERN, XattrMode::Any, false);
@@ -122,6 +126,13 @@ impl Cluster {
         })
     }
 
+    /// A request of the client that it has given up comes to the service now.
+    pub(crate) async fn ask_late(&self, op: MetaOp) {
+        let (session, credentials) = (SESSION, Credentials::default());
+        let request = MetaRequest { session, sequence: LATE_SEQUENCE, credentials, op };
+        self.meta.handle(request, None).await.unwrap();
+    }
+
     pub(crate) async fn create(&self, name: &str) -> (InodeId, Arc<Handle>) {
         let root = Credentials::default();
         let made = self.client.create(root, InodeId::ROOT, name.as_bytes(), 0o100_644, 0, 0).await;
@@ -143,6 +154,12 @@ impl Cluster {
     ) -> Result<usize> {
         let data = IoBuf::from_slice(&vec![byte; len]);
         self.client.write(file, offset as u64, data, WriteHow::default()).await
+    }
+
+    /// The same at the end of the file.
+    pub(crate) async fn append(&self, file: &Arc<Handle>, len: usize, byte: u8) -> Result<usize> {
+        let how = WriteHow { append: true, ..WriteHow::default() };
+        self.client.write(file, 0, IoBuf::from_slice(&vec![byte; len]).slice(0..len), how).await
     }
 
     pub(crate) async fn set_size(&self, ino: InodeId, size: usize) -> Result<Known> {

@@ -11,6 +11,7 @@ mod cuts;
 mod fsync;
 mod mode_bits;
 mod new_files;
+mod reports;
 mod shutdown;
 mod tap;
 mod times;

@@ -18,6 +18,8 @@ pub(crate) struct Tap<Req, Rep> {
 struct State<Req> {
     /// Each refuses one request.
     refusals: Vec<(Predicate<Req>, Errno)>,
+    /// Each loses one answer.
+    losses: Vec<Predicate<Req>>,
     delays: Vec<(Predicate<Req>, Duration)>,
     /// Requests in the order of their answers, and whether they succeeded.
     answered: Vec<(Req, bool)>,
@@ -25,13 +27,19 @@ struct State<Req> {
 
 impl<Req: Clone, Rep> Tap<Req, Rep> {
     pub(crate) fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Tap<Req, Rep>> {
-        let state = State { refusals: Vec::new(), delays: Vec::new(), answered: Vec::new() };
+        let state =
+            State { refusals: Vec::new(), losses: Vec::new(), delays: Vec::new(), answered: Vec::new() };
         Arc::new(Tap { service, state: Mutex::new(state) })
     }
 
     /// Answers the next such request with an error; the service doesn't see it.
     pub(crate) fn refuse_next(&self, errno: Errno, which: impl Fn(&Req) -> bool + Send + 'static) {
         self.state.lock().refusals.push((Box::new(which), errno));
+    }
+
+    /// The next such request is carried out, and the client isn't told.
+    pub(crate) fn lose_next_answer(&self, which: impl Fn(&Req) -> bool + Send + 'static) {
+        self.state.lock().losses.push(Box::new(which));
     }
 
     /// Holds back all such requests for a while.
@@ -44,9 +52,10 @@ impl<Req: Clone, Rep> Tap<Req, Rep> {
         self.state.lock().answered.iter().filter(|(request, ok)| *ok && which(request)).count()
     }
 
-    /// Every refusal that was asked for has happened.
+    /// Every refusal and every loss that was asked for has happened.
     pub(crate) fn has_refused_all(&self) -> bool {
-        self.state.lock().refusals.is_empty()
+        let state = self.state.lock();
+        state.refusals.is_empty() && state.losses.is_empty()
     }
 
     async fn pass(&self, request: Req, payload: Option<IoBuf>) -> Result<Rep> {
@@ -58,8 +67,15 @@ impl<Req: Clone, Rep> Tap<Req, Rep> {
             Some(errno) => Err(Error::new(errno, "refused by the test")),
             None => self.service.handle(request.clone(), payload).await,
         };
-        self.state.lock().answered.push((request, reply.is_ok()));
-        reply
+        let mut state = self.state.lock();
+        state.answered.push((request.clone(), reply.is_ok()));
+        match state.losses.iter().position(|which| which(&request)) {
+            Some(at) => {
+                drop(state.losses.swap_remove(at));
+                Err(Error::new(Errno::ETIMEDOUT, "its answer was lost by the test"))
+            }
+            None => reply,
+        }
     }
 
     fn take_refusal(&self, request: &Req) -> Option<Errno> {

@@ -266,7 +266,7 @@ fn client_over(
     storage: Arc<dyn Handler<StorageRequest, StorageReply>>,
 ) -> Arc<Client> {
     Client::new(ClientOptions {
-        session: SessionId(rt::random_u64()),
+        session: SessionId::drawn(rt::random_u64()),
         meta: meta.into(),
         storage: targets().map(|target| (target, Channel::in_process(storage.clone()))).collect(),
         map: map.clone(),

@@ -18,6 +18,7 @@ mod names;
 mod overtaken;
 mod recalls;
 mod sessions;
+mod shortened;
 mod silence;
 mod sizes;
 mod slow;

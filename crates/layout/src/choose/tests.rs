@@ -200,6 +200,69 @@ fn refusals_name_pool_cause_and_remedy() {
     assert!(!error.hint.is_empty());
 }
 
+/// Groups 1 to 3 of two targets each, on two nodes.
+fn mirrored() -> (ClusterMap, StripePattern) {
+    let scheme = types::Scheme::Mirror(2);
+    let mut map = map(6);
+    map.targets.iter_mut().for_each(|t| t.node = NodeId(t.id.0 % 2));
+    let group = |i: u32| Group {
+        scheme,
+        members: vec![TargetId(2 * i - 1), TargetId(2 * i)],
+        ..Group::single(GroupId(i), PoolId(1), TargetId(0))
+    };
+    map.groups.extend((1..=3).map(group));
+    map.groups.sort_by_key(|g| g.id);
+    (map, StripePattern { scheme, ..pattern(Chooser::RoundRobin, 9) })
+}
+
+#[test]
+fn degraded_groups_serve_only_where_there_are_no_others() {
+    use MemberState::{Bad, Good, NeedsResync, Resyncing};
+    let (mut map, pattern) = mirrored();
+    let chosen = |map: &ClusterMap| {
+        choose(map, &pattern, InodeId::new(PartitionId(0), 1), 0)
+            .map(|groups| groups.into_iter().map(|g| g.0).collect::<BTreeSet<u32>>())
+    };
+    assert_eq!(chosen(&map), Ok(BTreeSet::from([1, 2, 3])));
+    map.groups[0].states = vec![Good, NeedsResync];
+    map.targets[3].state = TargetState::ProbablyOffline;
+    assert_eq!(chosen(&map), Ok(BTreeSet::from([3])));
+    map.targets[4].drain = true;
+    assert_eq!(chosen(&map), Ok(BTreeSet::from([1, 2])), "one good member can be reached");
+    map.targets[2].state = TargetState::Offline;
+    assert_eq!(chosen(&map), Ok(BTreeSet::from([1])), "no member of 2 can be");
+    for states in [vec![Resyncing, Good], vec![Bad, Good]] {
+        map.groups[0].states = states;
+        assert_eq!(chosen(&map), Ok(BTreeSet::from([1])));
+        map.targets[1].state = TargetState::Offline;
+        assert_eq!(chosen(&map).unwrap_err().errno, Errno::ENODEV, "the one that can be reached isn't good");
+        map.targets[1].state = TargetState::Online;
+    }
+    map.targets[0].class = CapacityClass::Emergency;
+    assert_eq!(chosen(&map).unwrap_err().errno, Errno::ENOSPC);
+}
+
+#[test]
+fn groups_within_one_node_serve_only_where_there_are_no_others() {
+    let (mut map, pattern) = mirrored();
+    let chosen = |map: &ClusterMap| choose(map, &pattern, InodeId::new(PartitionId(0), 1), 0).unwrap().len();
+    map.targets[0].node = NodeId(0);
+    assert_eq!(chosen(&map), 2);
+    map.targets.iter_mut().for_each(|t| t.node = NodeId(0));
+    assert_eq!(chosen(&map), 3);
+}
+
+#[test]
+fn a_pool_without_mirrored_groups_says_how_to_make_them() {
+    let pattern = StripePattern { scheme: types::Scheme::Mirror(3), ..pattern(Chooser::Random, 1) };
+    let refused = choose(&map(3), &pattern, InodeId::ROOT, 0).unwrap_err();
+    assert_eq!(
+        (refused.errno, &*refused.message),
+        (Errno::ENODEV, "pool nvme has no groups of scheme mirror:3")
+    );
+    assert_eq!(refused.hint, "weft group create --pool nvme --scheme mirror:3 makes them");
+}
+
 fn any_chooser() -> impl Strategy<Value = Chooser> {
     prop_oneof![Just(Chooser::RoundRobin), Just(Chooser::Random), Just(Chooser::CapacityWeighted)]
 }

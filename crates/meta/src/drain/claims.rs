@@ -1,5 +1,6 @@
 //! Chunk files that somebody is filling or putting right: nobody else touches them.
 
+use crate::chunks::Place;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ const MAX_BURNT: usize = 65_536;
 #[derive(Default)]
 pub(crate) struct Claims(Mutex<State>);
 
-/// Whose turn it is to put a target right.
+/// Whose turn it is to put a target or a group right.
 pub(crate) type Turn = Arc<rt::sync::RwLock>;
 
 #[derive(Default)]
@@ -22,8 +23,7 @@ struct State {
     /// With the order in which they came.
     burnt: BTreeMap<(TargetId, InodeId), u64>,
     burns: u64,
-    /// By target.
-    turns: BTreeMap<TargetId, Turn>,
+    turns: BTreeMap<Place, Turn>,
 }
 
 /// A chunk file that is somebody's until this is dropped.
@@ -69,9 +69,9 @@ impl Claims {
         is_free.then(|| Claim { claims: self, file })
     }
 
-    /// To be taken by who puts a target right.
-    pub fn turn_to_tidy(&self, target: TargetId) -> Turn {
-        self.0.lock().turns.entry(target).or_default().clone()
+    /// To be taken by who puts a place right.
+    pub fn turn_to_tidy(&self, place: Place) -> Turn {
+        self.0.lock().turns.entry(place).or_default().clone()
     }
 
     /// Whether it can't be claimed.

@@ -36,7 +36,7 @@ use crate::service::MetaService;
 use crate::sessions::Session;
 use namespace::{Move, Step};
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use transfer::{End, Transfer};
 use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
 
@@ -74,7 +74,7 @@ impl MetaService {
                 continue;
             }
             if mover.is_none() {
-                match self.sessions.register_local(SessionId(rt::random_u64())) {
+                match self.sessions.register_local(SessionId::drawn(rt::random_u64())) {
                     Ok(registered) => mover = Some(registered),
                     Err(error) => self.drains.hindered(&draining, &error),
                 }
@@ -89,7 +89,7 @@ impl MetaService {
     }
 
     fn current_map(&self) -> Arc<ClusterMap> {
-        self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.chunks.current_map()
     }
 
     /// Looks at every file of these partitions once, first to know how much there is, then to move it.
@@ -191,7 +191,11 @@ impl MetaService {
             let partition = found.ino.partition();
             let known = self.read(partition, |view| namespace::layout_of(view, found.ino)).await?;
             let Some(layout) = known else { return Ok(()) };
-            let Some(stripe) = self.chunks.stripe_on(&layout, found.target, None)? else { return Ok(()) };
+            let Some(stripe) = self.chunks.stripe_on(&layout, found.target)? else { return Ok(()) };
+            let group = layout.groups[stripe];
+            if self.chunks.is_mirrored(group)? {
+                return Err(stays_mirrored(group));
+            }
             self.move_stripe(mover, (found.ino, found.target), layout, stripe).await?;
         }
     }
@@ -293,6 +297,17 @@ impl MetaService {
             members.iter().any(|&target| self.claims.is_filling(target, name))
         })
     }
+}
+
+/// What keeps a target from becoming empty whose files have copies.
+fn stays_mirrored(group: GroupId) -> Error {
+    Error::new(
+        Errno::EOPNOTSUPP,
+        format!(
+            "it has copies in mirrored group {group}, and members of mirrored groups can't be emptied yet"
+        ),
+    )
+    .hint("copy the files instead (cp, then mv over the old one): copies go to groups without this target")
 }
 
 /// Targets that are to be emptied.

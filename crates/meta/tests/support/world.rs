@@ -1,7 +1,7 @@
 //! Sessions with leases on a simulated machine.
 
 use super::{Chunks, Client, bytes, map, open_mapped};
-use kv::{Blocking, Durability, Memory, Writer};
+use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaService, SessionKind};
 use parking_lot::Mutex;
 use rt::sim::Machine;
@@ -37,6 +37,20 @@ impl World {
     /// The service after its process was started again.
     pub async fn restart(&self) -> World {
         self.meta.stop();
+        World::start(self.memory.clone(), self.chunks.clone(), self.map.clone()).await
+    }
+
+    /// The service over a store that was taken back to what it holds now, as after a restore from a copy that was made just now.
+    pub async fn rewound(&self) -> World {
+        self.meta.stop();
+        let mut rewind = meta::Rewind::new(super::PARTITIONS, 0, 0);
+        let mut writes = Vec::new();
+        for (key, value) in self.memory.scan(&[], &[0xFF; 9], usize::MAX).unwrap() {
+            let value = rewind.record(&key, value).unwrap();
+            writes.push((key.to_vec(), value));
+        }
+        writes.extend(rewind.rest().unwrap().into_iter().map(|(key, value)| (key, Some(value))));
+        self.memory.apply(&[kv::Batch { writes, ..kv::Batch::default() }]).unwrap();
         World::start(self.memory.clone(), self.chunks.clone(), self.map.clone()).await
     }
 

@@ -2,12 +2,13 @@ use super::*;
 use LeaseMode::{Permissions, Read, Shared, Write};
 
 mod against_a_model;
+mod room;
 
 const INO: InodeId = InodeId(7);
 const LIMITS: Limits = Limits { total: 100, per_session: 50 };
 
 fn asker(session: u64, recalls: u64, now_ns: u64) -> Asker {
-    Asker { session: SessionId(session), recalls, now_ns }
+    Asker { session: SessionId(session), recalls, now_ns, answers: true }
 }
 
 /// A table, and the recalls that were sent.

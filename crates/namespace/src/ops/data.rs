@@ -202,7 +202,8 @@ pub(crate) fn truncate_done(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply>
 fn file_info(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcome<FileInfo> {
     let layout = inode.layout.as_ref().map(Layout::try_from).transpose()?;
     let inline = if inode.inline { Some(inline_content(tx, ino, inode)?) } else { None };
-    Ok(FileInfo { attr: inode.attr(ino), layout, inline, inline_limit: inline_limit(inode), epoch: 0 })
+    let (attr, inline_limit) = (inode.attr(ino), inline_limit(inode));
+    Ok(FileInfo { attr, layout, inline, inline_limit, epoch: 0, uncut: false })
 }
 
 /// The stripe pattern of a file or directory; other inodes show the default one.

@@ -1,9 +1,10 @@
 //! Stripe patterns.
 
 use super::data::{inline_content, pattern_of};
-use crate::record::Inode;
+use crate::record::{self, Inode};
 use crate::tx::{Outcome, Tx};
-use types::{ClusterMap, Errno, Error, InodeId, Layout, PoolId, StripePattern};
+use crate::{ReadError, Reader, keys};
+use types::{ClusterMap, Errno, Error, Group, InodeId, Layout, PoolId, Scheme, StripePattern};
 use wire::{Description, MetaReply, PatternChange};
 
 /// Everything that is known of an inode.
@@ -42,7 +43,43 @@ fn changed(old: &StripePattern, change: &PatternChange, map: &ClusterMap) -> Res
     if let Some(scheme) = &change.scheme {
         pattern.scheme = scheme.parse().map_err(|cause: String| Error::new(Errno::EINVAL, cause))?;
     }
+    let concerns_groups = change.pool.is_some() || change.scheme.is_some();
+    if concerns_groups && lacks_groups(&pattern, map) {
+        let (pool, scheme) = (pool_name(pattern.pool, map), pattern.scheme);
+        return Err(Error::new(Errno::ENODEV, format!("pool {pool} has no groups of scheme {scheme}")).hint(
+            format!("weft group create --pool {pool} --scheme {scheme} makes them, or says why it can't"),
+        ));
+    }
     Ok(pattern)
+}
+
+/// Mirrored groups are made for those who want them; each target is a group of its own anyhow.
+fn lacks_groups(pattern: &StripePattern, map: &ClusterMap) -> bool {
+    let fits = |group: &Group| group.pool == pattern.pool && group.scheme == pattern.scheme;
+    pattern.scheme.is_mirrored() && !map.groups.iter().any(fits)
+}
+
+/// The name of the pool and the scheme of groups that aren't there yet, and that a change of a directory's pattern needs.
+pub fn missing_groups(
+    reader: &dyn Reader,
+    map: &ClusterMap,
+    dir: InodeId,
+    change: &PatternChange,
+) -> Result<Option<(String, Scheme)>, ReadError> {
+    let key = keys::inode(dir);
+    let Some(value) = reader.get(&key)? else { return Ok(None) };
+    let inode: Inode = record::decode(&key, value)?;
+    let mut pattern = match &inode.pattern {
+        Some(pattern) => pattern.try_into()?,
+        None => StripePattern::default(),
+    };
+    if let Some(pool) = change.pool.as_ref().and_then(|name| map.pool_named(name)) {
+        pattern.pool = pool.id;
+    }
+    if let Some(scheme) = change.scheme.as_ref().and_then(|scheme| scheme.parse().ok()) {
+        pattern.scheme = scheme;
+    }
+    Ok(lacks_groups(&pattern, map).then(|| (pool_name(pattern.pool, map), pattern.scheme)))
 }
 
 fn no_such_pool(name: &str, map: &ClusterMap) -> Error {

@@ -53,6 +53,27 @@ fn what_is_made_in_a_directory_takes_its_pattern_and_keeps_it() {
 }
 
 #[test]
+fn a_scheme_needs_groups_of_the_pool() {
+    let mut world = World::new(Holding::OnDemand);
+    let dir = world.mkdir(ROOT, "dir");
+    let mirror = PatternChange { scheme: Some("mirror:2".into()), ..PatternChange::default() };
+    assert_eq!(change(&mut world, dir, mirror.clone()).unwrap_err(), Errno::ENODEV);
+    assert_eq!(describe(&mut world, dir).pattern, StripePattern::default());
+    let members = world.map.targets.iter().take(2).map(|target| target.id).collect();
+    let scheme = types::Scheme::Mirror(2);
+    let single = types::Group::single(types::GroupId(100_001), PoolId(1), types::TargetId(0));
+    world.map.groups.push(types::Group { scheme, members, ..single });
+    assert_eq!(change(&mut world, dir, mirror).unwrap().pattern.scheme, scheme);
+    let file = world.create(dir, "file");
+    let layout = world.file(MetaOp::BeginWrite { ino: file }).unwrap().layout.unwrap();
+    assert_eq!((layout.scheme, layout.groups), (scheme, vec![types::GroupId(100_001)]));
+    // What has nothing to do with groups can be changed whatever became of them.
+    world.map.groups.pop();
+    let other = PatternChange { stripe_count: Some(3), ..PatternChange::default() };
+    assert_eq!(change(&mut world, dir, other).unwrap().pattern.stripe_count, 3);
+}
+
+#[test]
 fn what_is_out_of_bounds_changes_nothing() {
     let mut world = World::new(Holding::All);
     let none = PatternChange::default();

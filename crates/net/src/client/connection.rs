@@ -123,6 +123,13 @@ impl Connection {
         self.fault.borrow().as_ref().map_or_else(|| "it was closed".into(), |fault| fault.to_string())
     }
 
+    /// Waits until nobody uses the buffer of a call on it any more whose future was dropped.
+    pub(super) async fn let_go(&self) {
+        if self.fault.borrow().is_some() {
+            self.changed.wait_until(|| self.users.get() == 0).await;
+        }
+    }
+
     /// Whether this side ended it, without anything being wrong with it.
     pub(super) fn was_given_up(&self) -> bool {
         matches!(&*self.fault.borrow(), Some(Fault::GivenUp))

@@ -1,11 +1,14 @@
 //! A service in another process.
 
 use super::calls::Outcome;
-use super::connection::Outgoing;
+use super::connection::{Connection, Outgoing};
 use super::link::Link;
 use super::peer::Peer;
+use crate::either::{Either, either};
 use crate::{Handler, LocalFuture};
 use rt::IoBuf;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,7 +26,13 @@ impl RemoteService {
         RemoteService { peer }
     }
 
-    async fn call<Req: Request, Rep: Message>(&self, request: Req, payload: Option<IoBuf>) -> Result<Rep> {
+    /// `on`: where it is noted which connection the call is on.
+    async fn call<Req: Request, Rep: Message>(
+        &self,
+        request: Req,
+        payload: Option<IoBuf>,
+        on: Option<&RefCell<Option<Rc<Connection>>>>,
+    ) -> Result<Rep> {
         let link = Link::of(self.peer.shared());
         let mut body = link.take_body();
         request.encode(&mut body);
@@ -43,6 +52,9 @@ impl RemoteService {
         };
         loop {
             let connection = link.connection(outgoing.left).await?;
+            if let Some(on) = on {
+                on.replace(Some(connection.clone()));
+            }
             match connection.exchange(&outgoing, body).await {
                 Outcome::Reply(reply) => {
                     let decoded = Rep::decode(&reply);
@@ -59,6 +71,27 @@ impl RemoteService {
                         return Err(link.timed_out());
                     }
                 }
+            }
+        }
+    }
+
+    async fn call_unless<Req: Request, Rep: Message>(
+        &self,
+        given_up: LocalFuture<'_, ()>,
+        request: Req,
+        payload: Option<IoBuf>,
+    ) -> Option<Result<Rep>> {
+        let on = RefCell::new(None);
+        let call = self.call(request, payload, Some(&on));
+        match either(call, given_up).await {
+            Either::First(answer) => Some(answer),
+            Either::Second(()) => {
+                // Dropped while its payload is on the way, the call has ended its connection.
+                let connection: Option<Rc<Connection>> = on.take();
+                if let Some(connection) = connection {
+                    connection.let_go().await;
+                }
+                None
             }
         }
     }
@@ -85,6 +118,18 @@ fn check_size(peer: &str, body: usize, payload: Option<&IoBuf>) -> Result<()> {
 
 impl<Req: Request + 'static, Rep: Message + 'static> Handler<Req, Rep> for RemoteService {
     fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>> {
-        Box::pin(self.call(request, payload))
+        Box::pin(self.call(request, payload, None))
+    }
+
+    fn handle_unless<'a>(
+        &'a self,
+        given_up: LocalFuture<'a, ()>,
+        request: Req,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Option<Result<Rep>>>
+    where
+        Rep: 'a,
+    {
+        Box::pin(self.call_unless(given_up, request, payload))
     }
 }

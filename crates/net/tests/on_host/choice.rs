@@ -88,12 +88,17 @@ fn a_late_answer_touches_no_buffer_of_a_call_that_has_ended() {
     let peer = peer_of(server.addresses().to_vec(), Duration::from_millis(300));
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        // A busy machine may need longer than that to connect, or to send.
+        while channel.call(Ask::Sum(1), None).await.is_err() {}
         let buffer = IoBuf::alloc(1 << 20);
-        let error = channel.call(Ask::Fill(1), Some(buffer.clone())).await.unwrap_err();
-        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        let (asked, done) = (slow.callers.lock().len(), slow.done.load(Ordering::SeqCst));
+        while slow.callers.lock().len() == asked {
+            let error = channel.call(Ask::Fill(1), Some(buffer.clone())).await.unwrap_err();
+            assert_eq!(error.errno, Errno::ETIMEDOUT);
+        }
         buffer.copy_from(0, &vec![7; 1 << 20]);
         slow.gate.set();
-        while slow.done.load(Ordering::SeqCst) == 0 {
+        while slow.done.load(Ordering::SeqCst) == done {
             rt::sleep(Duration::from_millis(1)).await;
         }
         // The same connection brings the next answer.

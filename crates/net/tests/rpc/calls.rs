@@ -166,6 +166,43 @@ fn a_write_that_is_given_up_in_the_middle_harms_no_other() {
 }
 
 #[test]
+fn a_call_that_is_given_up_leaves_its_buffer_alone() {
+    let server = serve(&Service1::open());
+    let channel = channel_to(&server);
+    rt::block_on(async move {
+        let buf = IoBuf::alloc(8 << 20);
+        let ours = pattern(99, buf.len());
+        for (round, ask) in [Ask::Fill(1), Ask::Sum(2), Ask::Fill(3), Ask::Sum(4)].into_iter().enumerate() {
+            let before = pattern(1000, buf.len());
+            buf.copy_from(0, &before);
+            let seen = buf.clone();
+            // Filling has begun when this ends; of what is sent, as much has left as fits between the sockets.
+            let given_up = Box::pin(async move {
+                for _ in 0..2 + round {
+                    rt::yield_now().await;
+                }
+                while matches!(ask, Ask::Fill(_)) && seen.as_slice()[0] == pattern(1000, 1)[0] {
+                    rt::sleep(Duration::from_micros(50)).await;
+                }
+            });
+            if channel.call_unless(given_up, ask, Some(buf.clone())).await.is_some() {
+                continue;
+            }
+            buf.copy_from(0, &ours);
+            assert_eq!(channel.call(Ask::Sum(7), None).await, Ok(Told(7, 0)));
+            rt::sleep(Duration::from_millis(20)).await;
+            assert!(buf.as_slice() == ours, "{ask:?} has written to a buffer that isn't its own any more");
+        }
+        // Without a cause to give up it is a call like others.
+        let small = IoBuf::alloc(5000);
+        let answer = channel.call_unless(Box::pin(std::future::pending()), Ask::Fill(5), Some(small.clone()));
+        assert_eq!(answer.await, Some(Ok(Told(5, 5000))));
+        assert_eq!(small.as_slice(), pattern(5, 5000));
+    })
+    .unwrap();
+}
+
+#[test]
 fn frames_may_arrive_in_pieces_of_any_size() {
     let server = serve(&Service1::open());
     let proxy = Proxy::with_pieces(server.addresses()[0], |len| match rt::random_u64() % 4 {

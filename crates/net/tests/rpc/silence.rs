@@ -28,7 +28,7 @@ fn a_silent_server_is_left_for_another_connection() {
         assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
         proxy.freeze();
         assert_eq!(channel.call(Ask::Sum(2), None).await, Ok(Told(2, 0)));
-        assert_eq!(peer.status().links[0].connections, 2);
+        assert!(peer.status().links[0].connections >= 2);
     })
     .unwrap();
 }

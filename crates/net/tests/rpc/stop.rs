@@ -3,8 +3,9 @@
 use crate::support::{Ask, Service1, Told, channel_to, localhost, server_options};
 use crate::until::until_blocking;
 use net::{Router, Server, ServerLimits};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::Errno;
 
@@ -44,12 +45,16 @@ fn a_stop_ends_waits_and_closes_the_door() {
     let server = patient_server(&service);
     let address = server.addresses()[0];
     let channel = channel_to(&server);
+    let stopped = Arc::new(AtomicBool::new(false));
+    let has_stopped = stopped.clone();
     let client = std::thread::spawn(move || {
         rt::block_on(async move {
+            let mut call = pin!(channel.call(Ask::Wait(1), None));
+            while !has_stopped.load(Ordering::SeqCst) {
+                assert!(rt::timeout(Duration::from_millis(20), call.as_mut()).await.is_none());
+            }
             // The server's end is no answer: the wait goes on.
-            assert!(
-                rt::timeout(Duration::from_millis(500), channel.call(Ask::Wait(1), None)).await.is_none()
-            );
+            assert!(rt::timeout(Duration::from_millis(200), call.as_mut()).await.is_none());
         })
         .unwrap();
     });
@@ -57,6 +62,7 @@ fn a_stop_ends_waits_and_closes_the_door() {
     until_blocking(move || seen.waiting.load(Ordering::SeqCst) == 1);
     server.stop();
     assert_eq!(service.waiting.load(Ordering::SeqCst), 0);
+    stopped.store(true, Ordering::SeqCst);
     client.join().unwrap();
     let refused = std::net::TcpStream::connect(address).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);

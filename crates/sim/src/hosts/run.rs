@@ -325,7 +325,7 @@ impl Run {
         self.world.spawn(self.clients[index], async move {
             while !journal.stop.get() {
                 // The metadata service may be away for now.
-                let Ok(client) = site.client(SessionId(rt::random_u64())).await else {
+                let Ok(client) = site.client(SessionId::drawn(rt::random_u64())).await else {
                     rt::sleep(RESTART_PAUSE).await;
                     continue;
                 };

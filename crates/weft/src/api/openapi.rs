@@ -3,6 +3,9 @@
 use super::routes::{ROUTES, Route};
 use serde_json::{Map, Value, json};
 
+/// What holds for all answers. docs/reference/json.md says the same for `--json`.
+const DESCRIPTION: &str = "Sizes are bytes. Ids are numbers below 2^53, which readers that keep numbers as doubles (JavaScript, jq) don't round.";
+
 /// The whole description, OpenAPI 3.1.
 pub(super) fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
@@ -12,7 +15,7 @@ pub(super) fn document() -> Value {
     }
     json!({
         "openapi": "3.1.0",
-        "info": { "title": "weft management", "version": "1", "description": "Sizes are bytes." },
+        "info": { "title": "weft management", "version": "1", "description": DESCRIPTION },
         "security": [{ "token": [] }],
         "paths": paths,
         "components": {
@@ -76,6 +79,8 @@ fn schemas() -> Value {
     let clients = json!({ "type": "string", "description": "ADDRESS/BITS, an address, or local: the cluster's own nodes" });
     let access = json!({ "enum": ["rw", "ro", "none"] });
     let squash = json!({ "enum": ["none", "root", "all"] });
+    let scheme = json!({ "enum": ["single", "mirror:2", "mirror:3"] });
+    let member_state = json!({ "enum": ["good", "needs-resync", "resyncing", "bad", "rebuilding"] });
     let verdict = json!({ "enum": ["healthy", "warning", "critical"] });
     json!({
         "Any": {},
@@ -104,9 +109,21 @@ fn schemas() -> Value {
         "Pool": object(json!({
             "id": number, "name": text, "targets": number, "groups": number, "capacity": number, "free": number,
         })),
+        "Group": object(json!({
+            "id": number, "pool": number, "pool_name": text, "scheme": scheme, "members": numbers, "primary": maybe_number,
+            "states?": { "type": "array", "items": member_state }, "since?": number,
+            "resyncs?": { "type": "array", "items": reference("ResyncProgress") },
+        })),
+        "ResyncProgress": object(json!({
+            "group": number, "target": number, "files_left": maybe_number, "bytes_left": maybe_number, "bytes_moved": number,
+            "rate": number, "hindrance?": text,
+        })),
+        "NewGroups": object(json!({ "pool?": text, "scheme": scheme })),
         "Session": object(json!({ "session": number, "client": text, "address": text, "idle_s": maybe_number, "leases": maybe_number, "in_use": maybe_number })),
         "Health": object(json!({ "verdict": verdict, "findings": { "type": "array", "items": object(json!({
             "verdict": verdict, "what": text, "hint": text,
-        })) } })),
+        })) }, "copies?": object(json!({
+            "folder": text, "kept": number, "newest": { "type": ["string", "null"] }, "age_s": maybe_number, "failure": { "type": ["string", "null"] },
+        })) })),
     })
 }

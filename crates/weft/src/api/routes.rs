@@ -76,6 +76,15 @@ pub(super) const ROUTES: &[Route] = routes! {
     "DELETE" "/v1/pools/{pool}" "Forget a pool without targets" None => None, |c| {
         c.change(MgmtRequest::RemovePool { pool: c.name.into() })
     };
+    "GET" "/v1/groups" "All redundancy groups, with the states of their members" None => Some("[Group]"), |c| {
+        c.list(MgmtRequest::ListGroups, "groups")
+    };
+    "GET" "/v1/groups/{group}" "A redundancy group" None => Some("Group"), |c| {
+        c.one(MgmtRequest::ListGroups, "groups", "id").map(Some)
+    };
+    "POST" "/v1/groups" "Make the groups of a scheme that a pool should have, as far as they aren't there" Some("NewGroups") => Some("[Group]"), |c| {
+        c.make_groups()
+    };
     "GET" "/v1/sessions" "All sessions of clients" None => Some("[Session]"), |c| {
         c.list(MgmtRequest::ListSessions, "sessions")
     };
@@ -180,6 +189,17 @@ impl Call<'_> {
         mgmt::require_target_or_vacant(&path)?;
         let added = self.service.answer(Request::AddTarget { target: TargetConfig { path, pool, numa } })?;
         Ok(Some(serde_json::json!({ "target": added })))
+    }
+
+    fn make_groups(&self) -> Result<Option<Value>> {
+        let pool = match self.body.contains_key("pool") {
+            true => self.text("pool")?,
+            false => mgmt::DEFAULT_POOL.1.to_string(),
+        };
+        let scheme = self.text("scheme")?.parse().map_err(|cause: String| {
+            Error::new(Errno::EINVAL, cause).hint("docs/reference/openapi.json says what the body holds")
+        })?;
+        self.list(MgmtRequest::MakeGroups { pool, scheme }, "groups")
     }
 
     fn zone(&self) -> Result<Option<u32>> {

@@ -44,6 +44,10 @@ impl Metadata for Open {
         Box::pin(async { Ok(()) })
     }
 
+    fn tidy_group(&self, _: types::GroupId, _: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn file_on(&self, _: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async { Ok(None) })
     }
@@ -142,7 +146,9 @@ fn cluster() -> (Arc<Node>, SocketAddr) {
         })
     };
     node.ask(register(vec![])).unwrap();
-    for (path, pool) in [("/t1", "default"), ("/t2", "default"), ("/t3", "empty")] {
+    for (path, pool) in
+        [("/t1", "default"), ("/t2", "default"), ("/t3", "empty"), ("/t4", "pair"), ("/t5", "pair")]
+    {
         node.ask(MgmtRequest::AddTarget { node: id, path: path.into(), pool: pool.into() }).unwrap();
     }
     let space = Some(TargetSpace { capacity: 100 << 30, free: 50 << 30, device: 1 });
@@ -241,6 +247,9 @@ fn calls() -> Vec<(&'static str, &'static str, &'static str, Value)> {
         ("GET", "/v1/pools/{pool}", "empty", none.clone()),
         ("PATCH", "/v1/pools/{pool}", "empty", json!({ "name": "spare" })),
         ("DELETE", "/v1/pools/{pool}", "spare", none.clone()),
+        ("POST", "/v1/groups", "", json!({ "pool": "pair", "scheme": "mirror:2" })),
+        ("GET", "/v1/groups", "", none.clone()),
+        ("GET", "/v1/groups/{group}", "100001", none.clone()),
         ("GET", "/v1/sessions", "", none.clone()),
         ("DELETE", "/v1/sessions/{session}", "7", none.clone()),
         ("PUT", "/v1/exports", "", json!({ "clients": "10.0.0.0/8", "access": "ro", "squash": "root" })),
@@ -315,6 +324,8 @@ fn what_is_refused_has_a_status_and_says_why() {
         (400, "PATCH", "/v1/nodes/2", json!([1])),
         (400, "PATCH", "/v1/nodes/2", json!({ "name": "a name" })),
         (409, "DELETE", "/v1/targets/1", json!(null)),
+        (404, "GET", "/v1/groups/99", json!(null)),
+        (400, "POST", "/v1/groups", json!({ "scheme": "raid5" })),
         (400, "POST", "/v1/targets", json!({ "path": "disk" })),
         (400, "POST", "/v1/targets", json!({ "pool": "nvme" })),
         (400, "PUT", "/v1/exports", json!({ "clients": "10.0.0.1/8" })),

@@ -1,8 +1,9 @@
 //! Keeping the map of a process current.
 
 use super::peers::{MgmtChannel, Peers};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use storage::StorageService;
 use types::{ClusterMap, Epoch, MapHandle, Result};
 use wire::{MgmtReply, MgmtRequest};
 
@@ -17,30 +18,56 @@ pub async fn current_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
     }
 }
 
-/// Follows the map for ever: every later one is in the handle, and its addresses are known, soon after management has made it.
-pub async fn follow_map(management: MgmtChannel, map: MapHandle, peers: Arc<Peers>) {
-    loop {
-        let after = map.read().unwrap_or_else(PoisonError::into_inner).epoch;
-        match management.call(MgmtRequest::WatchMap { after }, None).await {
-            Ok(MgmtReply::Map { map: new }) => take_over(&map, new, &peers),
-            Ok(other) => {
-                tracing::error!("{}", out_of_turn(&other));
-                rt::sleep(RETRY).await;
-            }
-            Err(error) => {
-                tracing::debug!(%error, "the map is not followed for now");
-                rt::sleep(RETRY).await;
-            }
-        }
-    }
+/// The map that a process acts by, and what has to be told of another one. Every part of the process reads the map here, anew for each request.
+pub struct MapInForce {
+    map: MapHandle,
+    peers: Arc<Peers>,
+    /// The storage service of a node.
+    storage: Option<Arc<StorageService>>,
+    /// Two that bring a map do it one after the other.
+    turn: Mutex<()>,
 }
 
-/// Puts a map into force unless a later one is already.
-pub fn take_over(handle: &MapHandle, new: Arc<ClusterMap>, peers: &Peers) {
-    peers.follow(&new);
-    let mut map = handle.write().unwrap_or_else(PoisonError::into_inner);
-    if new.epoch >= map.epoch {
-        *map = new;
+impl MapInForce {
+    /// Nothing has been told of the map in the handle yet.
+    pub fn new(map: MapHandle, peers: Arc<Peers>, storage: Option<Arc<StorageService>>) -> Arc<MapInForce> {
+        Arc::new(MapInForce { map, peers, storage, turn: Mutex::new(()) })
+    }
+
+    /// Every request that begins from now on is carried out by a map of this epoch or a later one.
+    pub fn epoch(&self) -> Epoch {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).epoch
+    }
+
+    /// Puts a map into force unless a later one is already.
+    pub fn take_over(&self, new: Arc<ClusterMap>) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if new.epoch < self.epoch() {
+            return;
+        }
+        self.peers.follow(&new);
+        if let Some(storage) = &self.storage {
+            storage.follow_exports(&new);
+        }
+        // Last: who sees its epoch can count on the others.
+        *self.map.write().unwrap_or_else(PoisonError::into_inner) = new;
+    }
+
+    /// Follows management for ever: every later map is in force soon after management has made it.
+    pub async fn follow(self: Arc<Self>, management: MgmtChannel) {
+        loop {
+            match management.call(MgmtRequest::WatchMap { after: self.epoch() }, None).await {
+                Ok(MgmtReply::Map { map: new }) => self.take_over(new),
+                Ok(other) => {
+                    tracing::error!("{}", out_of_turn(&other));
+                    rt::sleep(RETRY).await;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the map is not followed for now");
+                    rt::sleep(RETRY).await;
+                }
+            }
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! The role that a cluster has once: management, with the store of metadata.
 
+use super::copies::Copies;
+use super::engine::{note_engine, open_engine};
 use super::gate::Gate;
 use super::metadata::Metadata;
 use super::online_check::OnlineCheck;
 use super::peers::Peers;
 use crate::cli;
 use crate::node_config::NodeConfig;
-use kv::{Durability, Embedded, Writer};
+use kv::{Durability, Engine, Writer};
 use meta::MetaService;
 use mgmt::{FirstNode, Management, StatePaths, Superblock};
 use net::{Channel, StorageChannels, WhenOffline};
@@ -20,6 +22,8 @@ pub struct Head {
     /// Keeps the map.
     pub management: Arc<Management>,
     online: OnlineCheck,
+    /// Copies of the metadata.
+    pub copies: Arc<Copies>,
 }
 
 /// Opens management, which keeps the map in the metadata store.
@@ -32,7 +36,7 @@ pub async fn open_management(
         cli::Durability::Relaxed => Durability::Process,
         cli::Durability::Strict => Durability::Disk,
     };
-    let engine = Embedded::open(&paths.meta()).map_err(mgmt::Error::from)?;
+    let engine = open_engine(paths, superblock)?;
     let writer = Arc::new(Writer::new(Arc::new(engine), durability));
     let first = FirstNode {
         name: config.name.clone(),
@@ -41,6 +45,7 @@ pub async fn open_management(
         version: env!("CARGO_PKG_VERSION").into(),
     };
     let management = Management::open_cluster(writer.clone(), superblock, &first, paths.root()).await?;
+    note_engine(paths)?;
     management.set_gate(Arc::new(Gate::load(paths, superblock, config)?));
     Ok((writer, Arc::new(management)))
 }
@@ -51,6 +56,7 @@ impl Head {
         writer: Arc<Writer>,
         management: Arc<Management>,
         superblock: &Superblock,
+        copies: Arc<Copies>,
         (node, service): (NodeId, Option<Arc<MetaService>>),
         peers: Arc<Peers>,
         own_storage: Arc<StorageService>,
@@ -64,20 +70,29 @@ impl Head {
             partitions: superblock.partitions,
             hash_key: superblock.hash_key,
             storage: StorageChannels::mapped(management.map(), WhenOffline::Refuse, Box::new(connect)),
+            map: management.map(),
         };
+        let told = copies.clone();
+        management.set_copies(Arc::new(move || told.info()));
         let (map, partitions) = (management.map(), superblock.partitions);
         management.set_metadata(Arc::new(Metadata { node, service, map, peers, partitions }));
-        Head { writer, management, online }
+        Head { writer, management, online, copies }
     }
 
     /// Starts what runs beside requests, on the calling core.
     pub fn spawn_background(&self) {
         rt::spawn(self.management.clone().background());
+        rt::spawn(self.copies.clone().daily());
     }
 
     /// What the file system check finds in the cluster as it is being used.
     pub async fn check(&self, map: &ClusterMap) -> Result<fsck::Report> {
         self.online.run(&**self.writer.engine(), map).await
+    }
+
+    /// The store of metadata.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        self.writer.engine()
     }
 
     /// Makes everything durable.

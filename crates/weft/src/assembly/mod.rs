@@ -6,7 +6,10 @@
 
 mod boot;
 mod check;
+mod commands;
+mod copies;
 mod core;
+mod engine;
 mod follow;
 mod gate;
 mod guard;
@@ -28,12 +31,15 @@ mod storage_node;
 mod stores;
 
 pub use self::check::check;
+pub use self::copies::{Copies, DEFAULT_KEPT};
+pub use self::engine::open_engine;
 pub use self::gate::{Gate, hex_text};
 pub use self::mount::{MountProcess, unreachable};
 pub use self::node::NodeProcess;
 pub use self::peers::{Oneself, Peers, joining};
 pub use self::status::View;
 
+use self::commands::CommandCore;
 use self::core::BackgroundCore;
 use self::services::{Plan, Services};
 use self::stop::{Stop, Stops};
@@ -62,6 +68,7 @@ impl Cluster {
     pub fn assemble(state: StateDir, args: &UpArgs) -> Result<Cluster> {
         prepare_process()?;
         let stops = Stops::listen()?;
+        let commands = CommandCore::start()?;
         let core = BackgroundCore::<Services>::start(Plan::new(&state, args)?)?;
         let session = match Session::mount(core.services().client.clone(), mount_options(args)) {
             Ok(session) => Arc::new(session),
@@ -71,8 +78,9 @@ impl Cluster {
             }
         };
         stops.watch(session.clone())?;
-        let view =
-            Arc::new(View::new(&state, args, core.services().clone(), session.clone(), stops.sender()));
+        let services = core.services().clone();
+        engine::watch(core.services().engine(), &state.paths, &state.superblock, stops.sender())?;
+        let view = Arc::new(View::new(&state, args, (services, commands), session.clone(), stops.sender()));
         let cluster = Cluster { view, session, core, stops, state };
         match cluster.announce() {
             Ok(()) => Ok(cluster),
@@ -114,7 +122,11 @@ impl Cluster {
             Stop::Unmounted(outcome) => std::mem::replace(outcome, Ok(())),
             _ => self.session.unmount(),
         };
-        let ended = self.core.shut_down().and(unmounted);
+        let reason = match &mut stop {
+            Stop::Outcast(error) => Err(error.clone()),
+            _ => Ok(()),
+        };
+        let ended = reason.and(self.core.shut_down().and(unmounted));
         forget(&self.state.paths);
         match &ended {
             Ok(()) => tracing::info!("stopped"),

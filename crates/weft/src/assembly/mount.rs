@@ -1,7 +1,7 @@
 //! A client: `weft mount`.
 
 use super::core::{BackgroundCore, Served};
-use super::follow::{follow_map, out_of_turn};
+use super::follow::{MapInForce, out_of_turn};
 use super::mount_view::{MountSocket, MountView};
 use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::prepare_process;
@@ -61,7 +61,7 @@ impl Sessions {
         let connect = Box::new(move |node: &types::Node| to.storage(node));
         let storage = StorageChannels::mapped(self.map.clone(), WhenOffline::Try, connect);
         let client = Client::new(ClientOptions {
-            session: SessionId(rt::random_u64()),
+            session: SessionId::drawn(rt::random_u64()),
             meta,
             storage,
             map: self.map.clone(),
@@ -135,7 +135,8 @@ impl Served for ClientServices {
     }
 
     fn spawn_background(self: &Arc<Self>) {
-        rt::spawn(follow_map(self.management.clone(), self.map.clone(), self.peers.clone()));
+        let map = MapInForce::new(self.map.clone(), self.peers.clone(), None);
+        rt::spawn(map.follow(self.management.clone()));
         rt::spawn(self.client.clone().run());
     }
 

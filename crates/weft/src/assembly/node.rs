@@ -1,11 +1,15 @@
 //! A node of a cluster: `weft serve`.
 
 use super::boot::boot_number;
+use super::commands::CommandCore;
+use super::copies::{Copies, DEFAULT_KEPT};
 use super::core::{BackgroundCore, Served};
-use super::follow::{current_map, follow_map};
+use super::engine;
+use super::follow::current_map;
 use super::guard::Guarded;
 use super::head::{Head, open_management};
 use super::meta_node::{self, MetaParts};
+use super::metadata::AskManagement;
 use super::node_view::NodeView;
 use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::stop::{Stop, Stops};
@@ -23,9 +27,8 @@ use net::{Channel, Handler, Networks, Router, SameHost, Server, ServerLimits, Se
 use rt::sync::Event;
 use std::fs;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
-use storage::StorageService;
 use types::{ClusterMap, Error, MapHandle, Result, Role};
 use wire::{MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest};
 
@@ -34,9 +37,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a start waits for management.
 const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(60);
-
-/// How often targets look for other rules for networks: a part of a heartbeat.
-const EXPORTS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What a node is to serve.
 pub struct NodePlan {
@@ -135,14 +135,24 @@ impl Served for NodeServices {
             Some((_, management)) => Channel::in_process(management.clone()),
             None => peers.management(),
         };
-        let storage = StorageNode::new(plan.storage_options(), management.clone(), plan.outcast.clone());
-        let open = Arc::new(Event::new());
-        open.set();
-        let mut router = Router::new().with(Guarded::new(storage.service.clone(), open.clone()));
         let map = match &opened {
             Some((_, management)) => management.map(),
             None => Arc::new(RwLock::new(first_map(&management).await?)),
         };
+        // The map of management's own process is management's to change.
+        let followed = match &opened {
+            Some(_) => Arc::new(RwLock::new(Arc::new(ClusterMap::default()))),
+            None => map.clone(),
+        };
+        let storage = StorageNode::new(
+            plan.storage_options(),
+            management.clone(),
+            (followed, peers.clone()),
+            plan.outcast.clone(),
+        );
+        let open = Arc::new(Event::new());
+        open.set();
+        let mut router = Router::new().with(Guarded::new(storage.service.clone(), open.clone()));
         let mut meta = None;
         if plan.config.roles.contains(&Role::Meta) {
             let store = match &opened {
@@ -159,6 +169,7 @@ impl Served for NodeServices {
             };
             let service = meta_node::service(store, parts);
             service.sign_with(storage.ring.clone());
+            service.set_group_maker(Arc::new(AskManagement(management.clone())));
             let clients: Arc<dyn Handler<MetaRequest, MetaResponse>> =
                 Guarded::new(service.clone(), open.clone());
             let services: Arc<dyn Handler<PartitionsRequest, PartitionsReply>> = service.clone();
@@ -170,10 +181,13 @@ impl Served for NodeServices {
                 let store = Arc::new(KvService::new(writer.clone(), boot_number()?));
                 router = router.with(Guarded::new(store, open)).with(management.clone());
                 let own = (plan.config.node, meta.clone());
+                let kept = plan.config.backups.unwrap_or(DEFAULT_KEPT);
+                let copies = Copies::new(writer.engine().clone(), &plan.superblock, &plan.paths, kept);
                 Some(Head::new(
                     writer,
                     management,
                     &plan.superblock,
+                    copies,
                     own,
                     peers.clone(),
                     storage.service.clone(),
@@ -187,12 +201,7 @@ impl Served for NodeServices {
     }
 
     fn spawn_background(self: &Arc<Self>) {
-        // The map of management's own process is management's to change; only addresses are followed there.
-        let followed = match &self.head {
-            Some(_) => Arc::new(RwLock::new(Arc::new(ClusterMap::default()))),
-            None => self.map.clone(),
-        };
-        rt::spawn(follow_map(self.management.clone(), followed, self.peers.clone()));
+        rt::spawn(self.storage.map.clone().follow(self.management.clone()));
         if let Some(head) = &self.head {
             head.spawn_background();
         }
@@ -206,7 +215,6 @@ impl Served for NodeServices {
             }
         }
         self.storage.spawn_background();
-        rt::spawn(follow_exports(self.storage.service.clone(), self.map.clone()));
     }
 
     async fn close(&self) -> Result<()> {
@@ -218,14 +226,6 @@ impl Served for NodeServices {
             Some(head) => outcome.and(head.close().await),
             None => outcome,
         }
-    }
-}
-
-/// Applies rules for networks to what is asked of targets, soon after the map has them.
-async fn follow_exports(storage: Arc<StorageService>, map: MapHandle) {
-    loop {
-        storage.follow_exports(&map.read().unwrap_or_else(PoisonError::into_inner));
-        rt::sleep(EXPORTS_INTERVAL).await;
     }
 }
 
@@ -268,6 +268,14 @@ impl NodeServices {
         }
     }
 
+    /// What makes copies of the metadata.
+    pub fn copies(&self) -> Result<&Arc<Copies>> {
+        self.head.as_ref().map(|head| &head.copies).ok_or_else(|| {
+            Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
+                .hint("run weft meta backup on the management node")
+        })
+    }
+
     /// Takes no more requests, and waits for those that run. Blocks the calling thread.
     fn stop_serving(&self) {
         self.server.stop();
@@ -287,6 +295,7 @@ impl NodeProcess {
     pub fn start(state: StateDir, config: NodeConfig) -> Result<NodeProcess> {
         prepare_process()?;
         let stops = Stops::listen()?;
+        let commands = CommandCore::start()?;
         let (outcast, told) = channel();
         let plan = NodePlan {
             paths: state.paths.clone(),
@@ -302,9 +311,13 @@ impl NodeProcess {
                 let _ = stop.send(Stop::Outcast(error));
             }
         };
+        if let Some(head) = &core.services().head {
+            engine::watch(head.engine(), &state.paths, &state.superblock, stops.sender())?;
+        }
         let watching = std::thread::Builder::new().name("weft-outcast".into()).spawn(forward);
         watching.map_err(|e| os_error("can't start a thread", &e))?;
-        let view = Arc::new(NodeView::new(&state, config, core.services().clone(), stops.sender()));
+        let services = (core.services().clone(), commands);
+        let view = Arc::new(NodeView::new(&state, config, services, stops.sender()));
         let process = NodeProcess { view, core, stops, state };
         match process.announce() {
             Ok(()) => Ok(process),

@@ -1,5 +1,6 @@
 //! What a node answers to commands.
 
+use super::commands::CommandCore;
 use super::node::NodeServices;
 use super::stop::Stop;
 use crate::api;
@@ -22,6 +23,7 @@ pub struct NodeView {
     dir: PathBuf,
     config: NodeConfig,
     services: Arc<NodeServices>,
+    commands: CommandCore,
     stops: Sender<Stop>,
     started_ns: u64,
 }
@@ -31,7 +33,7 @@ impl NodeView {
     pub fn new(
         state: &StateDir,
         config: NodeConfig,
-        services: Arc<NodeServices>,
+        (services, commands): (Arc<NodeServices>, CommandCore),
         stops: Sender<Stop>,
     ) -> NodeView {
         NodeView {
@@ -39,6 +41,7 @@ impl NodeView {
             dir: state.paths.root().to_path_buf(),
             config,
             services,
+            commands,
             stops,
             started_ns: rt::monotonic_ns(),
         }
@@ -151,15 +154,15 @@ impl NodeView {
         }
     }
 
-    /// Asks management, here or elsewhere, on a core of the control thread's own.
+    /// Asks management, here or elsewhere.
     fn manage(&self, request: MgmtRequest) -> Result<Value> {
         let management = self.services.management.clone();
-        let reply = rt::block_on(async move { management.call(request, None).await })
-            .map_err(|e| os_error("io_uring", &e))??;
+        let reply = self.commands.run(move || async move { management.call(request, None).await })??;
         json(&reply)
     }
 
-    /// Checks the cluster while it is served, on a core of the control thread's own.
+    /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that busy for long, and starts nothing that is to
+    /// outlive its answer.
     fn check(&self) -> Result<Value> {
         let (services, map) = (self.services.clone(), self.map());
         let checked = rt::block_on(async move { services.check(&map).await });
@@ -194,6 +197,10 @@ impl Service for NodeView {
             Request::Manage { request } => self.manage(request),
             Request::AddTarget { target } => self.add_target(target),
             Request::Check => self.check(),
+            Request::Backup { place, changes_only } => {
+                json(&self.services.copies()?.make(place.as_deref(), changes_only)?)
+            }
+            Request::BackupProgress => json(&self.services.copies()?.progress()),
             Request::Session => Err(Error::new(Errno::EOPNOTSUPP, "a node has no session")
                 .hint("weft session show MOUNTPOINT asks a mount, weft session list shows all")),
             Request::Stop => Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),

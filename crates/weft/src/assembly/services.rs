@@ -1,13 +1,15 @@
 //! The services of a cluster, opened from the bottom up and closed from the top down.
 
+use super::copies::{Copies, DEFAULT_KEPT};
 use super::core::Served;
-use super::metadata::OnlyMetadata;
+use super::engine::{note_engine, open_engine};
+use super::metadata::{AskManagement, OnlyMetadata};
 use super::online_check::OnlineCheck;
 use super::stores::{make_target, open_target, refusal};
 use crate::cli::{self, UpArgs};
 use chunkstore::{Identity, Store};
 use client::{Client, ClientOptions};
-use kv::{Durability, Embedded, Writer};
+use kv::{Durability, Engine, Writer};
 use meta::{MetaOptions, MetaService, SessionKind, StorageChannel};
 use mgmt::{FIRST_NODE, Management, StateDir, StatePaths, Superblock, TargetList};
 use net::Channel;
@@ -29,6 +31,7 @@ pub struct Plan {
     wanted: TargetList,
     durability: Durability,
     server_cache: bool,
+    kept_copies: u32,
 }
 
 impl Plan {
@@ -61,6 +64,7 @@ impl Plan {
             wanted,
             durability,
             server_cache: !args.no_server_cache,
+            kept_copies: args.backups,
         })
     }
 
@@ -83,6 +87,7 @@ impl Plan {
             wanted,
             durability: Durability::Process,
             server_cache: true,
+            kept_copies: DEFAULT_KEPT,
         })
     }
 
@@ -129,6 +134,8 @@ pub struct Services {
     pub meta: Arc<MetaService>,
     /// The session of the mount.
     pub client: Arc<Client>,
+    /// Copies of the metadata.
+    pub copies: Arc<Copies>,
 }
 
 impl Served for Services {
@@ -137,9 +144,13 @@ impl Served for Services {
     /// Opens all services, and settles what a process that died may have left.
     async fn open(plan: &Plan) -> Result<Services> {
         let list = plan.targets().await?;
-        let engine = Embedded::open(&plan.paths.meta()).map_err(mgmt::Error::from)?;
+        let engine = open_engine(&plan.paths, &plan.superblock)?;
         let writer = Arc::new(Writer::new(Arc::new(engine), plan.durability));
         let management = Arc::new(Management::open(writer.clone(), list).await?);
+        note_engine(&plan.paths)?;
+        let copies = Copies::new(writer.engine().clone(), &plan.superblock, &plan.paths, plan.kept_copies);
+        let told = copies.clone();
+        management.set_copies(Arc::new(move || told.info()));
         let stores = plan.open_stores(list).await?;
         let storage = Arc::new(StorageService::new(stores.values().cloned()));
         let channel: StorageChannel = Channel::in_process(storage.clone());
@@ -154,11 +165,12 @@ impl Served for Services {
         meta.recover().await?;
         let recovered = Arc::new(rt::sync::Event::new());
         recovered.set();
+        meta.set_group_maker(Arc::new(AskManagement(Channel::in_process(management.clone()))));
         management.set_metadata(Arc::new(OnlyMetadata { service: meta.clone(), recovered }));
         for (&target, store) in &stores {
             meta.tidy(target, &store.take_touched()).await?;
         }
-        let session = SessionId(rt::random_u64());
+        let session = SessionId::drawn(rt::random_u64());
         meta.register_session(session, SessionKind::Local).await?;
         let client = Client::new(ClientOptions {
             session,
@@ -168,7 +180,7 @@ impl Served for Services {
             server_cache: plan.server_cache,
             alone: true,
         });
-        Ok(Services { writer, stores, storage, management, meta, client })
+        Ok(Services { writer, stores, storage, management, meta, client, copies })
     }
 
     /// Starts the background work of every service on the calling core.
@@ -176,6 +188,7 @@ impl Served for Services {
         rt::spawn(self.management.clone().background());
         rt::spawn(self.meta.clone().background());
         rt::spawn(self.client.clone().background());
+        rt::spawn(self.copies.clone().daily());
         for store in self.stores.values() {
             rt::spawn(store.clone().background());
         }
@@ -202,14 +215,21 @@ impl Services {
         progress: fsck::Progress<'_>,
     ) -> Result<fsck::Report> {
         let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
+        let copies = fsck::open_copies(&self.stores).await?;
         let subject = fsck::Subject {
             engine: &**self.writer.engine(),
             partitions: plan.superblock.partitions,
             hash_key: plan.superblock.hash_key,
             map: &map,
             stores: &self.stores,
+            copies: &copies,
         };
-        fsck::check(&subject, repair, progress).await
+        let mut report = fsck::check(&subject, repair, progress).await;
+        for copy in copies.values() {
+            let closed = copy.close().await.map_err(refusal);
+            report = report.and_then(|report| closed.map(|()| report));
+        }
+        report
     }
 
     /// What the file system check finds while all of it is served.
@@ -218,7 +238,13 @@ impl Services {
         let channel: StorageChannel = Channel::in_process(self.storage.clone());
         let storage = self.stores.keys().map(|id| (*id, channel.clone())).collect();
         let (partitions, hash_key) = (superblock.partitions, superblock.hash_key);
-        OnlineCheck { partitions, hash_key, storage }.run(&**self.writer.engine(), &map).await
+        let handle = self.management.map();
+        OnlineCheck { partitions, hash_key, storage, map: handle }.run(&**self.writer.engine(), &map).await
+    }
+
+    /// The store of metadata.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        self.writer.engine()
     }
 
     /// Requests that a target has been sent.

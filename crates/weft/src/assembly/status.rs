@@ -1,5 +1,6 @@
 //! What a running cluster tells about itself.
 
+use super::commands::CommandCore;
 use super::peers::MgmtChannel;
 use super::services::Services;
 use super::stop::Stop;
@@ -23,6 +24,7 @@ pub struct View {
     services: Arc<Services>,
     session: Arc<Session>,
     stops: Sender<Stop>,
+    commands: CommandCore,
     started_ns: u64,
 }
 
@@ -31,7 +33,7 @@ impl View {
     pub fn new(
         state: &StateDir,
         args: &UpArgs,
-        services: Arc<Services>,
+        (services, commands): (Arc<Services>, CommandCore),
         session: Arc<Session>,
         stops: Sender<Stop>,
     ) -> View {
@@ -42,6 +44,7 @@ impl View {
             services,
             session,
             stops,
+            commands,
             started_ns: rt::monotonic_ns(),
         }
     }
@@ -139,18 +142,18 @@ impl View {
 }
 
 impl View {
-    /// Checks the cluster while it is served, on a core of the control thread's own.
+    /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that busy for long, and starts nothing that is to
+    /// outlive its answer.
     fn check(&self) -> Result<fsck::Report> {
         let (services, superblock) = (self.services.clone(), self.superblock.clone());
         rt::block_on(async move { services.check_online(&superblock).await })
             .map_err(|e| crate::output::os_error("io_uring", &e))?
     }
 
-    /// Asks management, on a core of the control thread's own.
+    /// Asks management.
     fn manage(&self, request: wire::MgmtRequest) -> Result<Value> {
         let management: MgmtChannel = Channel::in_process(self.services.management.clone());
-        let reply = rt::block_on(async move { management.call(request, None).await })
-            .map_err(|e| crate::output::os_error("io_uring", &e))??;
+        let reply = self.commands.run(move || async move { management.call(request, None).await })??;
         serde_json::to_value(reply)
             .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
     }
@@ -170,6 +173,10 @@ impl Service for View {
             Request::Df => serde_json::to_value(self.df()),
             Request::Manage { request } => return self.manage(request),
             Request::Check => serde_json::to_value(self.check()?),
+            Request::Backup { place, changes_only } => {
+                serde_json::to_value(self.services.copies.make(place.as_deref(), changes_only)?)
+            }
+            Request::BackupProgress => serde_json::to_value(self.services.copies.progress()),
             Request::Net | Request::Session | Request::AddTarget { .. } => return Err(one_process()),
             Request::Stop => return Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
         };

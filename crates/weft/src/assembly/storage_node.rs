@@ -1,7 +1,7 @@
 //! The storage role of a node: its targets, and its life with management.
 
-use super::follow::{current_map, out_of_turn};
-use super::peers::MgmtChannel;
+use super::follow::{MapInForce, current_map, out_of_turn};
+use super::peers::{MgmtChannel, Peers};
 use super::stores::{make_target, open_target, refusal};
 use crate::node_config::TargetConfig;
 use crate::numa;
@@ -11,12 +11,12 @@ use mgmt::limits::HEARTBEAT_INTERVAL;
 use mgmt::space_of;
 use rt::sync::Event;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
-use types::{Errno, Error, NodeId, Result, Role, TargetId};
+use types::{ClusterMap, Errno, Error, MapHandle, NodeId, Result, Role, TargetId};
 use wire::mgmt::{Heartbeat, MAX_TIDY_FILES, Register, Secret, TargetReport, TargetSpace};
 use wire::{MgmtReply, MgmtRequest};
 
@@ -52,8 +52,10 @@ pub struct StorageNode {
     pub lease: Arc<ServingLease>,
     /// The keys of capabilities, as management tells them.
     pub ring: Arc<CapabilityRing>,
-    /// The map that was last known to be known here.
-    epoch: AtomicU64,
+    /// The map that this node acts by. Where management is in the same process, others read management's own, which is never older.
+    pub map: Arc<MapInForce>,
+    /// Management has been told of this process.
+    has_registered: AtomicBool,
     /// Directories that an administrator wants to become targets, with where to tell how it went.
     wanted: Mutex<Vec<(TargetConfig, SyncSender<Result<TargetId>>)>>,
     some_wanted: Event,
@@ -62,21 +64,28 @@ pub struct StorageNode {
 }
 
 impl StorageNode {
-    /// A node without targets yet.
-    pub fn new(options: StorageOptions, management: MgmtChannel, outcast: Sender<Error>) -> Arc<StorageNode> {
+    /// A node without targets yet. What management says of the map goes into the handle.
+    pub fn new(
+        options: StorageOptions,
+        management: MgmtChannel,
+        (map, peers): (MapHandle, Arc<Peers>),
+        outcast: Sender<Error>,
+    ) -> Arc<StorageNode> {
         // A node without the storage role has nothing to fence; it is alive all the same.
         let lease = Arc::new(ServingLease::ended());
         let ring = Arc::new(CapabilityRing::new(CAPABILITY_VALIDITY_S));
-        let service = StorageService::under_lease(lease.clone());
+        let service = Arc::new(StorageService::under_lease(lease.clone()));
         service.demand_capabilities(ring.clone());
+        let map = MapInForce::new(map, peers, Some(service.clone()));
         Arc::new(StorageNode {
             options,
             instance: rt::random_u64(),
             management,
-            service: Arc::new(service),
+            service,
             lease,
             ring,
-            epoch: AtomicU64::new(0),
+            map,
+            has_registered: AtomicBool::new(false),
             wanted: Mutex::default(),
             some_wanted: Event::new(),
             outcast,
@@ -159,16 +168,25 @@ impl StorageNode {
             version: env!("CARGO_PKG_VERSION").into(),
             clock_s: rt::now().secs,
             targets: self.reports(),
-            again: self.epoch.load(Ordering::Relaxed) > 0,
+            again: self.has_registered.load(Ordering::Relaxed),
         });
         match self.management.call(register, None).await? {
             MgmtReply::Registered(registered) => {
-                self.epoch.store(registered.map.epoch.0, Ordering::Relaxed);
-                self.lease.renew(sent_ns, rt::monotonic_ns(), Duration::from_millis(registered.lease_ms));
-                self.take_keys(&registered.keys)
+                self.has_registered.store(true, Ordering::Relaxed);
+                self.go_on(sent_ns, registered.lease_ms, Some(registered.map), &registered.keys)
             }
             other => Err(out_of_turn(&other)),
         }
+    }
+
+    /// Takes what management has answered. The map comes first: under a lease that was given together with a map nothing is done by an older one.
+    fn go_on(&self, sent_ns: u64, lease_ms: u64, map: Option<Arc<ClusterMap>>, keys: &Secret) -> Result<()> {
+        if let Some(map) = map {
+            self.map.take_over(map);
+        }
+        let taken = self.take_keys(keys);
+        self.lease.renew(sent_ns, rt::monotonic_ns(), Duration::from_millis(lease_ms));
+        taken
     }
 
     fn take_keys(&self, keys: &Secret) -> Result<()> {
@@ -247,19 +265,13 @@ impl StorageNode {
         let beat = MgmtRequest::Heartbeat(Heartbeat {
             node: self.options.node,
             instance: self.instance,
-            epoch: types::Epoch(self.epoch.load(Ordering::Relaxed)),
+            epoch: self.map.epoch(),
             clock_s: rt::now().secs,
             targets: self.reports(),
             resyncs: Vec::new(),
         });
         match self.management.call(beat, None).await {
-            Ok(MgmtReply::Alive(alive)) => {
-                self.lease.renew(sent_ns, rt::monotonic_ns(), Duration::from_millis(alive.lease_ms));
-                if let Some(map) = alive.map {
-                    self.epoch.fetch_max(map.epoch.0, Ordering::Relaxed);
-                }
-                self.take_keys(&alive.keys)
-            }
+            Ok(MgmtReply::Alive(alive)) => self.go_on(sent_ns, alive.lease_ms, alive.map, &alive.keys),
             Ok(other) => Err(out_of_turn(&other)),
             // Management has started anew.
             Err(error) if error.errno == Errno::ENOTCONN => self.register().await,
@@ -320,5 +332,131 @@ impl StorageNode {
     /// Requests that a target has been sent.
     pub fn requests(&self, target: TargetId) -> u64 {
         self.service.counters(target).map_or(0, |counters| counters.requests)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assembly::{Gate, Oneself};
+    use crate::node_config::{NodeConfig, Protection};
+    use identity::Authority;
+    use kv::{Durability, Memory, Writer};
+    use mgmt::{FIRST_NODE, FirstNode, Management, StatePaths, Superblock};
+    use net::{Channel, Networks, SameHost, Security};
+    use std::sync::RwLock;
+    use tempfile::TempDir;
+
+    const ADDRESS: &str = "127.0.0.1:7000";
+
+    /// Management, and its node as one of another process: nobody follows the map for it.
+    struct Cluster {
+        _dir: TempDir,
+        management: Arc<Management>,
+        node: Arc<StorageNode>,
+        handle: MapHandle,
+    }
+
+    async fn cluster() -> Result<Cluster> {
+        let dir = TempDir::new().unwrap();
+        let (paths, superblock) = (StatePaths::new(dir.path()), Superblock::random("test"));
+        Authority::create(&superblock.uuid, &superblock.name, rt::now().secs)?.store(&paths.authority())?;
+        let (roles, addresses) = (vec![Role::Mgmt, Role::Meta], vec![ADDRESS.to_string()]);
+        let config = NodeConfig {
+            cluster: superblock.uuid.clone(),
+            node: FIRST_NODE,
+            name: "m".into(),
+            roles: roles.clone(),
+            listen: vec![],
+            management: addresses.clone(),
+            addresses: addresses.clone(),
+            networks: vec![],
+            protection: Protection::Plain,
+            threads: None,
+            numa: None,
+            api: vec![],
+            durability: crate::cli::Durability::Relaxed,
+            targets: vec![],
+            backups: None,
+        };
+        let gate = Gate::load(&paths, &superblock, &config)?;
+        let version = env!("CARGO_PKG_VERSION").to_string();
+        let first =
+            FirstNode { name: "m".into(), addresses: addresses.clone(), roles: roles.clone(), version };
+        let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
+        let management = Management::open_cluster(writer, &superblock, &first, paths.root()).await?;
+        management.set_gate(Arc::new(gate));
+        let management = Arc::new(management);
+        let oneself = Oneself {
+            cluster: superblock.uuid.clone(),
+            name: "m".into(),
+            security: Security::Plain,
+            networks: Networks::parse(&[])?,
+            same_host: SameHost::OverTcp,
+        };
+        let peers = Peers::new(oneself, &addresses, RETRY)?;
+        let options = StorageOptions {
+            cluster: superblock.uuid,
+            node: FIRST_NODE,
+            addresses,
+            roles,
+            targets: vec![],
+            numa: None,
+        };
+        let handle: MapHandle = Arc::new(RwLock::default());
+        let way = Channel::in_process(management.clone());
+        let (outcast, _) = std::sync::mpsc::channel();
+        let node = StorageNode::new(options, way, (handle.clone(), peers), outcast);
+        Ok(Cluster { _dir: dir, management, node, handle })
+    }
+
+    impl Cluster {
+        /// A change of the map that the node hears of with its next heartbeat.
+        async fn rename(&self, name: &str) {
+            let rename = MgmtRequest::RenameNode { node: FIRST_NODE, name: name.into() };
+            self.node.management.call(rename, None).await.unwrap();
+            assert!(self.node.map.epoch() < self.management.current().epoch);
+        }
+    }
+
+    #[test]
+    fn what_a_heartbeat_brings_is_in_force_when_it_has_ended() {
+        let run = async {
+            let cluster = cluster().await.unwrap();
+            cluster.node.register().await.unwrap();
+            assert_eq!(cluster.node.map.epoch(), cluster.management.current().epoch);
+            cluster.rename("other").await;
+            cluster.node.heartbeat().await.unwrap();
+            assert_eq!(cluster.node.map.epoch(), cluster.management.current().epoch);
+            // A map that was on its way for longer changes nothing any more.
+            cluster.node.map.take_over(Arc::new(ClusterMap::default()));
+            assert_eq!(cluster.handle.read().unwrap().nodes[0].name, "other");
+        };
+        rt::block_on(run).unwrap();
+    }
+
+    #[test]
+    fn a_lease_counts_after_the_map_that_came_with_it() {
+        let cluster = rt::block_on(async {
+            let cluster = cluster().await.unwrap();
+            cluster.node.register().await.unwrap();
+            cluster.rename("other").await;
+            cluster
+        });
+        let cluster = cluster.unwrap();
+        cluster.node.lease.end();
+        let holds = || cluster.node.lease.holds(rt::monotonic_ns());
+        // Somebody who is reading the map holds up the one who puts another into its place.
+        let reading = cluster.handle.read().unwrap();
+        let node = cluster.node.clone();
+        let beating = std::thread::spawn(move || rt::block_on(async move { node.heartbeat().await }));
+        while cluster.handle.try_read().is_ok() && !beating.is_finished() {
+            std::thread::yield_now();
+        }
+        assert!(!holds(), "the lease holds, and the map of before is in force");
+        drop(reading);
+        beating.join().unwrap().unwrap().unwrap();
+        assert!(holds());
+        assert_eq!(cluster.node.map.epoch(), cluster.management.current().epoch);
     }
 }

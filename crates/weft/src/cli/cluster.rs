@@ -260,6 +260,60 @@ pub enum MetaCommand {
     List(QueryArgs),
     /// Spread the partitions evenly over the services that are up
     Rebalance(QueryArgs),
+    /// Copy the metadata as it is at one moment, while it is used or stopped
+    Backup(BackupArgs),
+    /// Put a copy in the place of the metadata of a stopped cluster
+    Restore(RestoreArgs),
+    /// Copies of the metadata
+    #[command(subcommand)]
+    Backups(BackupsCommand),
+}
+
+/// `weft meta backup`.
+#[derive(Args, Debug)]
+pub struct BackupArgs {
+    /// Folder, or a file that isn't there yet, on the machine that has the metadata [default: backups/ in its state directory]
+    pub place: Option<PathBuf>,
+    /// Only what changed since the newest copy in that folder; everything if there is none
+    #[arg(long)]
+    pub incremental: bool,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// `weft meta restore`.
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    /// The copy; those that it builds on are in its folder
+    pub file: PathBuf,
+    /// State directory of the cluster, or an empty one: its other files come from the copy then
+    #[arg(long, value_name = "DIR", default_value = super::DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Only read the copy, and say whether it could be restored
+    #[arg(long)]
+    pub check: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weft meta backups`.
+#[derive(Subcommand, Debug)]
+pub enum BackupsCommand {
+    /// Show the copies in a folder
+    List(BackupsListArgs),
+}
+
+/// `weft meta backups list`.
+#[derive(Args, Debug)]
+pub struct BackupsListArgs {
+    /// The folder [default: backups/ in the state directory]
+    pub folder: Option<PathBuf>,
+    /// Read all of each copy, and of what it builds on
+    #[arg(long)]
+    pub verify: bool,
+    #[command(flatten)]
+    pub query: QueryArgs,
 }
 
 /// `weft pool`.

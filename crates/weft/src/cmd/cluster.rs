@@ -69,6 +69,7 @@ fn init(args: &InitArgs) -> Result<()> {
         numa: None,
         api: vec![],
         durability: args.durability,
+        backups: None,
         targets: vec![],
     };
     let mut token = String::new();
@@ -180,6 +181,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         numa: None,
         api: vec![],
         durability: Default::default(),
+        backups: None,
         targets: vec![],
     };
     StateDir::create_member(&dir, &superblock, |paths| {

@@ -32,6 +32,7 @@ pub fn run(args: &SetPatternArgs) -> Result<()> {
 fn change_of(args: &PatternArgs) -> Value {
     let fields = [
         ("pool", args.pool.as_ref().map(|v| json!(v))),
+        ("scheme", args.scheme.map(|v| json!(v))),
         ("chunk_size", args.chunk_size.map(|v| json!(v))),
         ("stripe_count", args.stripe_count.map(|v| json!(v))),
         ("inline_limit", args.inline_limit.map(|v| json!(v))),
@@ -50,6 +51,11 @@ fn refused(args: &SetPatternArgs, cause: rustix::io::Errno) -> Error {
     match Errno(cause.raw_os_error()) {
         Errno::EINVAL => Error::new(Errno::EINVAL, format!("the pattern for {dir} is not valid"))
             .hint("chunk size: a power of two from 64K to 64M; inline limit: at most 64K; weft pool list shows pools"),
+        Errno::ENODEV => {
+            let scheme = args.change.scheme.map_or_else(|| "that scheme".into(), |scheme| scheme.to_string());
+            Error::new(Errno::ENODEV, format!("the pool of {dir} has no groups of {scheme}, and they can't be made"))
+                .hint("it may have too few targets (weft target add); weft group create --pool P --scheme S says why")
+        }
         Errno::ENOTDIR => Error::new(Errno::ENOTDIR, format!("{dir} is not a directory"))
             .hint("patterns belong to directories; a file keeps the one it was made with"),
         Errno::EPERM | Errno::EACCES => {
@@ -69,11 +75,15 @@ mod tests {
     fn only_what_is_given_is_changed() {
         let none = PatternArgs {
             pool: None,
+            scheme: None,
             chunk_size: None,
             stripe_count: None,
             inline_limit: None,
             chooser: None,
         };
+        let mirrored = PatternArgs { scheme: Some(types::Scheme::Mirror(2)), ..none };
+        assert_eq!(change_of(&mirrored), json!({ "scheme": "mirror:2" }));
+        let none = PatternArgs { scheme: None, ..mirrored };
         let some = PatternArgs { chunk_size: Some(65536), chooser: Some(Chooser::RoundRobin), ..none };
         assert_eq!(change_of(&some), json!({ "chunk_size": 65536, "chooser": "round-robin" }));
     }

@@ -1,15 +1,15 @@
 //! Commands that ask management: through the process of any node, whose directory is named.
 
 use crate::cli::{
-    MetaCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, QueryArgs, SessionCommand, Switch, TargetArgs,
-    TargetCommand, TargetSetArgs,
+    BackupsCommand, MetaCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, QueryArgs, SessionCommand,
+    Switch, TargetArgs, TargetCommand, TargetSetArgs,
 };
 use crate::control::{Control, Request};
-use crate::output::{Align, list, print, print_json, show, table};
+use crate::output::{Align, age, list, print, print_json, show, table};
 use crate::size::format_size;
 use std::path::Path;
 use types::{Errno, Error, NodeState, Result, SessionId, TargetId};
-use wire::mgmt::{Health, MetaInfo, NodeInfo, PoolInfo, SessionInfo, TargetInfo, Verdict};
+use wire::mgmt::{CopiesInfo, Health, MetaInfo, NodeInfo, PoolInfo, SessionInfo, TargetInfo, Verdict};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Asks management through the node in `dir`.
@@ -181,6 +181,9 @@ pub fn meta(command: MetaCommand) -> Result<()> {
     let (query, request) = match command {
         MetaCommand::List(query) => (query, MgmtRequest::ListMetas),
         MetaCommand::Rebalance(query) => (query, MgmtRequest::RebalanceMetas),
+        MetaCommand::Backup(args) => return super::meta_backup::run(&args),
+        MetaCommand::Restore(args) => return super::meta_restore::run(&args),
+        MetaCommand::Backups(BackupsCommand::List(args)) => return super::meta_backups::run(&args),
     };
     let metas = match ask(&query.dir, request)? {
         MgmtReply::Metas { metas } => metas,
@@ -307,7 +310,18 @@ fn health_screen(health: &Health) -> String {
     let line =
         |f: &wire::mgmt::HealthFinding| format!("{}: {}\n  hint: {}\n", word(f.verdict), f.what, f.hint);
     let findings: String = health.findings.iter().map(line).collect();
-    format!("{}\n{findings}", word(health.verdict))
+    let copies = health.copies.as_ref().map(copies_line).unwrap_or_default();
+    format!("{}\n{findings}{copies}", word(health.verdict))
+}
+
+fn copies_line(copies: &CopiesInfo) -> String {
+    match (&copies.newest, copies.age_s) {
+        (Some(newest), Some(age_s)) => {
+            format!("the newest copy of the metadata is {} old: {newest}\n", age(age_s as i64))
+        }
+        _ if copies.kept == 0 => "no daily copies of the metadata are made (backups = 0)\n".into(),
+        _ => format!("there is no copy of the metadata in {} yet\n", copies.folder),
+    }
 }
 
 #[cfg(test)]
@@ -321,8 +335,14 @@ mod tests {
             what: "node 2 (a) is offline".into(),
             hint: "start it".into(),
         };
-        let health = Health { verdict: Verdict::Critical, findings: vec![finding] };
+        let health = Health { verdict: Verdict::Critical, findings: vec![finding], copies: None };
         assert_eq!(health_screen(&health), "critical\ncritical: node 2 (a) is offline\n  hint: start it\n");
-        assert_eq!(health_screen(&Health { verdict: Verdict::Healthy, findings: vec![] }), "healthy\n");
+        let mut health = Health { verdict: Verdict::Healthy, findings: vec![], copies: None };
+        assert_eq!(health_screen(&health), "healthy\n");
+        let copies = CopiesInfo { folder: "/b".into(), kept: 7, newest: None, age_s: None, failure: None };
+        health.copies = Some(copies.clone());
+        assert_eq!(health_screen(&health), "healthy\nthere is no copy of the metadata in /b yet\n");
+        health.copies = Some(CopiesInfo { newest: Some("/b/c".into()), age_s: Some(7300), ..copies });
+        assert_eq!(health_screen(&health), "healthy\nthe newest copy of the metadata is 2 hours old: /b/c\n");
     }
 }

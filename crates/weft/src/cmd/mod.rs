@@ -7,8 +7,12 @@ mod entry_info;
 mod entry_set_pattern;
 mod export;
 mod fsck;
+mod group;
 pub mod install_helper;
 mod manage;
+mod meta_backup;
+mod meta_backups;
+mod meta_restore;
 mod mount;
 mod mount_helper;
 mod net;
@@ -40,6 +44,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
         Command::Target(command) => manage::target(command),
+        Command::Group(command) => group::run(command),
         Command::Pool(command) => manage::pool(command),
         Command::Meta(command) => manage::meta(command),
         Command::Session(command) => manage::session(command),

@@ -148,10 +148,15 @@ mod tests {
 
     #[test]
     fn what_ends_while_the_client_is_asked_has_ended() {
+        let child = half("sleep", "0.1");
+        let state = format!("/proc/{}/stat", child.id());
         let slow = || {
-            sleep(Duration::from_millis(500));
+            // Until it waits to be seen by its parent.
+            while !std::fs::read_to_string(&state).unwrap().contains(") Z ") {
+                sleep(POLL);
+            }
             Err(Error::new(Errno::ETIMEDOUT, "it doesn't answer"))
         };
-        assert!(wait(half("sleep", "0.1"), Duration::ZERO, slow).unwrap().success());
+        assert!(wait(child, Duration::ZERO, slow).unwrap().success());
     }
 }

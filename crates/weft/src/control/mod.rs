@@ -11,8 +11,8 @@ mod server;
 
 pub use client::{Control, not_running};
 pub use protocol::{
-    Answer, ClusterStatus, Counters, DiskFree, LinkInfo, MountSession, PeerInfo, PoolStatus, ReplacedInfo,
-    Request, Stopping, TargetStatus,
+    Answer, ClusterStatus, CopyMade, CopyProgress, Counters, DiskFree, LinkInfo, MountSession, PeerInfo,
+    PoolStatus, ReplacedInfo, Request, Stopping, TargetStatus,
 };
 pub use server::{Service, start};
 

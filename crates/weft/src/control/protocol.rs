@@ -2,6 +2,7 @@
 
 use crate::node_config::TargetConfig;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use types::{CapacityClass, Errno, Error, PoolId, TargetId, TargetState};
 
 /// What a command asks.
@@ -27,6 +28,10 @@ pub enum Request {
     AddTarget { target: TargetConfig },
     /// A [`fsck::Report`] of the cluster as it is being used.
     Check,
+    /// [`CopyMade`]: a copy of the metadata at this place, or in the folder that is the process's own for them.
+    Backup { place: Option<PathBuf>, changes_only: bool },
+    /// [`CopyProgress`].
+    BackupProgress,
     /// [`Stopping`], and then the end of the connection when the process has ended.
     Stop,
 }
@@ -199,6 +204,36 @@ pub struct ReplacedInfo {
     pub cause: String,
     /// Files that were open then.
     pub files: u64,
+}
+
+/// A copy of the metadata that was made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyMade {
+    /// Where it is.
+    pub file: String,
+    /// The copy that it builds on; none for a full one.
+    pub base: Option<String>,
+    /// The moment that it shows, seconds since 1970.
+    pub created_s: i64,
+    /// Keys that the store had at that moment.
+    pub keys: u64,
+    /// Of these, how many are in this file.
+    pub written: u64,
+    /// Keys of the base that were gone.
+    pub removed: u64,
+    /// Length of the file.
+    pub bytes: u64,
+}
+
+/// How far a copy of the metadata is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyProgress {
+    /// Whether one is being made.
+    pub is_running: bool,
+    /// Keys that were read.
+    pub keys: u64,
+    /// Bytes of them and their values.
+    pub bytes: u64,
 }
 
 /// The process has begun to stop.

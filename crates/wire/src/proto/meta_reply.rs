@@ -95,6 +95,8 @@ pub(crate) struct FileFields {
     inline_limit: u32,
     #[prost(fixed64, tag = "5")]
     epoch: u64,
+    #[prost(bool, tag = "6")]
+    uncut: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -267,6 +269,7 @@ impl From<&FileInfo> for FileFields {
             inline: file.inline.clone(),
             inline_limit: file.inline_limit,
             epoch: file.epoch,
+            uncut: file.uncut,
         }
     }
 }
@@ -277,7 +280,8 @@ impl TryFrom<FileFields> for FileInfo {
     fn try_from(f: FileFields) -> Result<FileInfo, Malformed> {
         let layout = f.layout.map(TryInto::try_into).transpose()?;
         let attr = need(f.attr, "attributes")?.try_into()?;
-        Ok(FileInfo { attr, layout, inline: f.inline, inline_limit: f.inline_limit, epoch: f.epoch })
+        let FileFields { inline, inline_limit, epoch, uncut, .. } = f;
+        Ok(FileInfo { attr, layout, inline, inline_limit, epoch, uncut })
     }
 }
 

@@ -69,8 +69,10 @@ pub fn samples() -> Vec<Sample> {
             StorageRequest { group, ..StorageRequest::new(SessionId(7), TargetId(12), INO, op.clone()) };
         samples.push(sample(format!("storage_request-in_group-{name}"), request));
     }
-    let fenced = FileInfo { attr: attr(), layout: None, inline: None, inline_limit: 0, epoch: 3 << 44 | 258 };
+    let file = FileInfo { attr: attr(), layout: None, inline: None, inline_limit: 0, epoch: 0, uncut: true };
+    let fenced = FileInfo { epoch: 3 << 44 | 258, uncut: false, ..file.clone() };
     samples.push(sample("meta_response-epoch".to_string(), MetaResponse::from(MetaReply::File(fenced))));
+    samples.push(sample("meta_response-uncut".to_string(), MetaResponse::from(MetaReply::File(file))));
     let capability = full.capability;
     let capable = MetaResponse { capability, ..MetaReply::Unit.into() };
     samples.push(sample("meta_response-capability".to_string(), capable));
@@ -302,6 +304,7 @@ fn meta_replies() -> Vec<MetaReply> {
             inline: Some(Bytes::new()),
             inline_limit: 4096,
             epoch: 0,
+            uncut: false,
         }),
         MetaReply::Lock(Some((LockKind::Exclusive, RANGE, 4711))),
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),
@@ -383,6 +386,7 @@ fn partitions_requests() -> Vec<PartitionsRequest> {
         },
         PartitionsRequest::Ended { session },
         PartitionsRequest::Tidy { target, files: vec![INO, DIR] },
+        PartitionsRequest::TidyGroup { group: types::GroupId(9), files: vec![INO, DIR] },
         PartitionsRequest::FileOn { target, partition },
         PartitionsRequest::NamesPool { pool: types::PoolId(3), partition },
         PartitionsRequest::Sessions,

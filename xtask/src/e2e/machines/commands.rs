@@ -75,7 +75,7 @@ impl Commands {
 
     /// Succeeds when all is well.
     pub fn health(&self, dir: &Path) -> Vec<OsString> {
-        with(line(&["health"]), "--dir", dir)
+        with(line(&["health", "--json"]), "--dir", dir)
     }
 
     /// Keeps new files below a mounted folder on so many targets each, small ones, too.

@@ -43,7 +43,10 @@ impl Cluster {
         let mount = self.mount(client);
         let arguments: Vec<OsString> = vec!["session".into(), "show".into(), mount.into(), "--json".into()];
         let said = self.run(self.node(Part::Client(client)), &arguments)?;
-        serde_json::from_str(&said).map_err(|error| format!("weft session show: {error}: {said}").into())
+        let session: Value =
+            serde_json::from_str(&said).map_err(|error| format!("weft session show: {error}: {said}"))?;
+        ensure!(session["session"].as_u64() < Some(1 << 53), "jq rounds the number of {session}");
+        Ok(session)
     }
 
     /// How often a mount got another session.

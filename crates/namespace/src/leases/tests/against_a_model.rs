@@ -4,6 +4,8 @@ use super::*;
 use std::collections::BTreeSet;
 
 const SESSIONS: u64 = 4;
+/// Keeps what it has until it lets it go.
+const SILENT: SessionId = SessionId(4);
 const INODES: u64 = 3;
 const STEPS: usize = 600;
 const HISTORIES: u64 = 200;
@@ -16,8 +18,8 @@ struct Model {
     held: BTreeMap<Key, LeaseMode>,
     /// Marks, and files that a yield said are open.
     in_use: BTreeSet<Key>,
-    /// The last unanswered recall.
-    recalls: BTreeMap<Key, (u64, Option<LeaseMode>)>,
+    /// The last unanswered recall: its number, what it leaves, and whether somebody has had to wait for it.
+    recalls: BTreeMap<Key, (u64, Option<LeaseMode>, bool)>,
     granted_at: BTreeMap<Key, u64>,
     numbers: BTreeMap<SessionId, u64>,
     doomed: BTreeSet<InodeId>,
@@ -62,13 +64,15 @@ impl Model {
         let mut held = BTreeMap::new();
         let mut in_use = BTreeSet::new();
         let mut recalls = BTreeMap::new();
+        let mut leaving = 0;
         for (&ino, entry) in &table.inodes {
             for holder in &entry.holders {
                 let key = (ino, holder.session);
                 assert!(holder.mode.is_some() || holder.in_use, "{key:?} is held for nothing");
                 held.extend(holder.mode.map(|mode| (key, mode)));
                 in_use.extend(holder.in_use.then_some(key));
-                recalls.extend(holder.recall.map(|recall| (key, (recall.number, recall.keep))));
+                recalls.extend(holder.recall.map(|it| (key, (it.number, it.keep, it.waited_for))));
+                leaving += usize::from(holder.recall.is_some_and(|recall| recall.for_room));
             }
             assert!(!entry.holders.is_empty() || entry.recalled_ns.is_some(), "{ino:?} is kept for nothing");
         }
@@ -84,7 +88,9 @@ impl Model {
         }
         let all: BTreeSet<Key> = self.held.keys().chain(&self.in_use).copied().collect();
         assert_eq!(table.total, all.len());
-        assert_eq!(table.by_session.values().sum::<usize>(), all.len());
+        assert_eq!(table.by_session.values().map(|own| own.holders).sum::<usize>(), all.len());
+        assert_eq!(table.leaving, leaving);
+        assert_eq!(table.by_session.values().map(|own| own.leaving).sum::<usize>(), leaving);
     }
 }
 
@@ -102,7 +108,7 @@ impl History {
 
     fn asker(&self, session: SessionId) -> Asker {
         let recalls = self.model.numbers.get(&session).copied().unwrap_or(0);
-        Asker { session, recalls, now_ns: self.now_ns }
+        Asker { session, recalls, now_ns: self.now_ns, answers: session != SILENT }
     }
 
     /// Runs a call that may send recalls; they are checked to be for others and to ask for less each time.
@@ -119,8 +125,8 @@ impl History {
             assert_ne!(other, session);
             let number = model.numbers.entry(other).or_default();
             *number += 1;
-            let replaced = model.recalls.insert((ino, other), (*number, keep));
-            if let Some((_, before)) = replaced {
+            let replaced = model.recalls.insert((ino, other), (*number, keep, true));
+            if let Some((_, before, _)) = replaced {
                 assert!(
                     before.is_some() && keep.is_none_or(|keep| keep == Permissions && before == Some(Read))
                 );
@@ -131,7 +137,9 @@ impl History {
         assert!(granted.is_none() || due.is_empty());
         for due in due {
             assert!(self.table.is_due(&due) && due.session != session);
-            assert_eq!(self.model.recalls[&(ino, due.session)].0, due.number);
+            let recall = self.model.recalls.get_mut(&(ino, due.session)).unwrap();
+            assert_eq!(recall.0, due.number);
+            recall.2 = true;
         }
         if let Some(mode) = granted {
             self.model.held.insert((ino, session), mode);
@@ -186,7 +194,8 @@ impl History {
         let asked = |session| self.model.recalls.get(&(key.0, session)).copied();
         for (&(ino, session), &mode) in &self.model.held {
             if ino == key.0 && session != key.1 && mode == Read {
-                assert!(asked(session).is_some_and(|(_, keep)| keep.is_none_or(|keep| keep == Permissions)));
+                let leaves = |keep: Option<LeaseMode>| keep.is_none_or(|keep| keep == Permissions);
+                assert!(asked(session).is_some_and(|(_, keep, waited)| leaves(keep) && waited));
             }
         }
     }
@@ -200,7 +209,8 @@ impl History {
             false => self.table.offer(asker, key.0),
         };
         let Some(mode) = granted else { return };
-        assert!(!self.model.recalls.keys().any(|other| other.0 == key.0));
+        let closes = |other: &Key, waited: bool| other.0 == key.0 && (waited || other.1 == key.1);
+        assert!(!self.model.recalls.iter().any(|(other, recall)| closes(other, recall.2)));
         let before = self.model.held.insert(key, mode);
         match before {
             Some(before @ (Read | Write)) => assert_eq!(mode, before),
@@ -216,7 +226,7 @@ impl History {
             return;
         }
         let key = waiting[self.random.below(waiting.len() as u64) as usize];
-        let (number, keep) = self.model.recalls[&key];
+        let (number, keep, _) = self.model.recalls[&key];
         let in_use = self.random.below(3) == 0;
         // Sometimes the answer to an earlier recall comes first.
         let older = self.random.below(4) == 0 && number > 1;
@@ -239,6 +249,25 @@ impl History {
         if !self.model.held.contains_key(&key) && !self.model.in_use.contains(&key) {
             self.model.forget(key);
         }
+    }
+
+    /// Old leases make way for new ones: any that is kept, of anybody, and no more than asked for already.
+    fn make_room(&mut self) {
+        let session = self.key().1;
+        let model = &mut self.model;
+        let mut sent = 0;
+        let mut send = |session, ino, keep| {
+            sent += 1;
+            assert_eq!(keep, None);
+            assert_ne!(session, SILENT);
+            assert!(matches!(model.held.get(&(ino, session)), Some(Read | Permissions | Write)));
+            let number = model.numbers.entry(session).or_default();
+            *number += 1;
+            assert_eq!(model.recalls.insert((ino, session), (*number, keep, false)), None);
+            *number
+        };
+        self.table.make_room(session, &mut send);
+        assert!(sent <= 2);
     }
 
     fn release(&mut self) {
@@ -283,7 +312,8 @@ impl History {
             25..33 => self.make_way(),
             33..40 => self.make_way_for_names(),
             40..60 => self.offer(),
-            60..85 => self.give_up(),
+            60..80 => self.give_up(),
+            80..85 => self.make_room(),
             85..90 => self.release(),
             90..95 => self.mark(),
             95..98 => self.reclaim(),
@@ -300,12 +330,14 @@ impl History {
 #[test]
 fn random_histories_are_as_a_naive_table_has_them() {
     for seed in 0..HISTORIES {
-        let table = LeaseTable::new(Limits { total: 1000, per_session: 1000 });
+        // In every other one, all that there can be is at the limit.
+        let total = if seed % 2 == 0 { 1000 } else { (SESSIONS * INODES) as usize };
+        let table = LeaseTable::new(Limits { total, per_session: 1000 });
         let mut history = History { table, model: Model::default(), random: Random(seed), now_ns: 0 };
         (0..STEPS).for_each(|_| history.step());
         (1..=SESSIONS).for_each(|session| history.end_session(SessionId(session)));
         history.model.check(&history.table);
-        let later = Asker { session: SessionId(9), recalls: 0, now_ns: history.now_ns + COOL_DOWN_NS };
+        let later = asker(9, 0, history.now_ns + COOL_DOWN_NS);
         assert_eq!(history.table.offer(later, InodeId(9)), Some(Read));
         history.table.end_session(SessionId(9));
         assert!(history.table.is_empty() && history.table.by_session.is_empty(), "something is left");

@@ -1,4 +1,4 @@
-//! The making of redundancy groups.
+//! Groups of one target.
 
 use std::collections::BTreeSet;
 use types::{ClusterMap, Group, GroupId, Scheme, TargetId};

@@ -1,0 +1,166 @@
+//! A copy with those that it builds on.
+
+use crate::error::{Error, Result};
+use crate::format::{Foot, Head};
+use crate::reader::{Reader, Record};
+use crate::state::StateSum;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Copies that a chain may have: a chain is read at once, with a file open for each of them.
+const MAX_DEPTH: usize = 512;
+
+/// A copy, and those that it builds on.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    /// The copy first, the full one last.
+    copies: Vec<(PathBuf, Head)>,
+}
+
+impl Chain {
+    /// Finds what a copy builds on, in its own folder.
+    ///
+    /// # Errors
+    /// [`Error::NoBase`] when something is missing there.
+    pub fn find(path: &Path) -> Result<Chain> {
+        let folder = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        let mut head = Reader::head_of(path)?;
+        let mut copies = vec![(path.to_path_buf(), head.clone())];
+        let mut others: Option<BTreeMap<String, (PathBuf, Head)>> = None;
+        while let Some(base) = head.base.clone() {
+            let others = match &mut others {
+                Some(others) => others,
+                None => others.insert(heads_in(&folder)?),
+            };
+            let found = others.remove(&base).filter(|_| copies.len() < MAX_DEPTH);
+            let Some((base_path, base_head)) = found else {
+                let path = copies.last().map_or(path, |(path, _)| path).to_path_buf();
+                return Err(Error::NoBase { path, base, folder });
+            };
+            if base_head.cluster != head.cluster {
+                return Err(Error::OtherCluster {
+                    path: base_path,
+                    found: base_head.cluster,
+                    wanted: head.cluster,
+                });
+            }
+            copies.push((base_path, base_head.clone()));
+            head = base_head;
+        }
+        Ok(Chain { copies })
+    }
+
+    /// What the copy is of.
+    pub fn head(&self) -> &Head {
+        &self.copies[0].1
+    }
+
+    /// Where the copy is.
+    pub fn path(&self) -> &Path {
+        &self.copies[0].0
+    }
+
+    /// The copy and what it builds on, the full one last.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.copies.iter().map(|(path, _)| path.as_path())
+    }
+
+    /// Everything that the store held, in ascending order of keys.
+    pub fn merge(&self) -> Result<Merged> {
+        let mut sources = Vec::with_capacity(self.copies.len());
+        for (path, head) in &self.copies {
+            let mut reader = Reader::open(path)?;
+            if reader.head() != head {
+                return Err(Error::damaged(path, "it was replaced by another one meanwhile"));
+            }
+            let next = reader.next_record()?;
+            sources.push(Source { reader, next });
+        }
+        Ok(Merged { sources, state: StateSum::default() })
+    }
+
+    /// Reads all of it. What the last copy held.
+    ///
+    /// # Errors
+    /// Whatever is wrong with any of the files, or with their being put together.
+    pub fn verify(&self) -> Result<Foot> {
+        let mut merged = self.merge()?;
+        while merged.next_pair()?.is_some() {}
+        Ok(merged.foot().clone())
+    }
+}
+
+fn heads_in(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Head)>> {
+    let entries = crate::folder::list(folder)?;
+    let usable = entries.into_iter().filter_map(|entry| {
+        let head = entry.head.ok()?;
+        Some((head.id.clone(), (entry.path, head)))
+    });
+    Ok(usable.collect())
+}
+
+/// What is left of the merging of a chain.
+pub struct Merged {
+    /// The newest first.
+    sources: Vec<Source>,
+    state: StateSum,
+}
+
+struct Source {
+    reader: Reader,
+    next: Option<Record>,
+}
+
+impl Merged {
+    /// The next key with its value; `None` at the end, when everything has proved to be in order.
+    pub fn next_pair(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        loop {
+            let next =
+                self.sources.iter().filter_map(|source| source.next.as_ref().map(|(key, _)| key)).min();
+            let Some(key) = next.cloned() else { return self.end().map(|()| None) };
+            let mut newest = None;
+            for source in &mut self.sources {
+                if source.next.as_ref().is_some_and(|(other, _)| *other == key) {
+                    let record = source.next.take();
+                    source.next = source.reader.next_record()?;
+                    newest = newest.or(record);
+                }
+            }
+            if let Some((key, Some(value))) = newest {
+                self.state.add(&key, &value);
+                return Ok(Some((key, value)));
+            }
+        }
+    }
+
+    /// What the last copy held. To be asked at the end.
+    pub fn foot(&self) -> &Foot {
+        self.sources[0].reader.foot().expect("it was read to its end")
+    }
+
+    /// Keys so far.
+    pub fn keys(&self) -> u64 {
+        self.state.keys()
+    }
+
+    fn end(&self) -> Result<()> {
+        let (foot, path) = (self.foot(), self.sources[0].reader.path());
+        let is_whole =
+            (foot.keys, foot.bytes, foot.sum) == (self.state.keys(), self.state.bytes(), self.state.sum());
+        if is_whole {
+            return Ok(());
+        }
+        let cause = format!(
+            "put together with what it builds on it gives {} keys of {} bytes in all, and not the {} of {} bytes that it was made of",
+            self.state.keys(),
+            self.state.bytes(),
+            foot.keys,
+            foot.bytes
+        );
+        Err(Error::damaged(path, cause))
+    }
+}

@@ -1,0 +1,88 @@
+//! Why a copy can't be made or used.
+
+use kv::KvError;
+use std::io;
+use std::path::{Path, PathBuf};
+use types::Errno;
+
+/// Result with the error of copies.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a copy can't be made or used.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Error {
+    #[error("{} is no copy of a metadata store: {cause}", path.display())]
+    NoCopy { path: PathBuf, cause: String },
+    #[error("copy {} is damaged: {cause}", path.display())]
+    Damaged { path: PathBuf, cause: String },
+    #[error("copy {} has format {found}; this weft knows formats up to {known}", path.display())]
+    Newer { path: PathBuf, found: u64, known: u64 },
+    #[error("copy {} holds only what changed since copy {base}, which is not in {}", path.display(), folder.display())]
+    NoBase { path: PathBuf, base: String, folder: PathBuf },
+    #[error("copy {} is of cluster {found}, not of {wanted}", path.display())]
+    OtherCluster { path: PathBuf, found: String, wanted: String },
+    #[error("{} is there already", path.display())]
+    Exists { path: PathBuf },
+    #[error("can't {action} {}: {cause}", path.display())]
+    Io { action: &'static str, path: PathBuf, cause: io::Error },
+    #[error("{0}")]
+    Record(types::Error),
+    #[error(transparent)]
+    Store(#[from] KvError),
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: &Path, cause: io::Error) -> Error {
+        Error::Io { action, path: path.to_path_buf(), cause }
+    }
+
+    pub(crate) fn damaged(path: &Path, cause: impl Into<String>) -> Error {
+        Error::Damaged { path: path.to_path_buf(), cause: cause.into() }
+    }
+
+    /// The remedy.
+    pub fn hint(&self) -> String {
+        match self {
+            Error::NoCopy { .. } => "weft meta backups list shows the copies that there are".into(),
+            Error::Damaged { .. } => "use another copy: weft meta backups list shows them all".into(),
+            Error::Newer { .. } => "use a weft that is as new as the one that made it".into(),
+            Error::NoBase { .. } => {
+                "put the copies that it builds on into the same folder, or use a full one".into()
+            }
+            Error::OtherCluster { .. } => {
+                "name the state directory of the cluster that the copy is of with --dir".into()
+            }
+            Error::Exists { .. } => {
+                "name another file, or a folder, in which the copy gets a name of its own".into()
+            }
+            Error::Io { cause, .. } => match cause.kind() {
+                io::ErrorKind::PermissionDenied => "run as the owner of the cluster, or as root".into(),
+                io::ErrorKind::StorageFull => "free some space there, or name another folder".into(),
+                _ => "check the path and its disk".into(),
+            },
+            Error::Record(error) => error.hint.to_string(),
+            Error::Store(_) => {
+                "check the disk of the metadata store (dmesg shows what the kernel knows)".into()
+            }
+        }
+    }
+
+    fn errno(&self) -> Errno {
+        match self {
+            Error::NoCopy { .. } | Error::Newer { .. } | Error::OtherCluster { .. } => Errno::EINVAL,
+            Error::Damaged { .. } | Error::Store(_) => Errno::EIO,
+            Error::NoBase { .. } => Errno::ENOENT,
+            Error::Exists { .. } => Errno::EEXIST,
+            Error::Io { cause, .. } => cause.raw_os_error().map_or(Errno::EIO, Errno),
+            Error::Record(error) => error.errno,
+        }
+    }
+}
+
+impl From<Error> for types::Error {
+    fn from(error: Error) -> types::Error {
+        let hint = error.hint();
+        types::Error::new(error.errno(), error.to_string()).hint(hint)
+    }
+}

@@ -1,0 +1,222 @@
+//! Reading a copy, and checking all of it on the way.
+
+use crate::error::{Error, Result};
+use crate::format::{
+    Attached, AttachedHead, BEFORE_BYTES, FILE, FOOT, FORMAT, Foot, GONE, HEAD, Head, KEYS, MAGIC,
+    MAX_BODY_BYTES, PUT, block_sum,
+};
+use bytes::{Buf, Bytes};
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+/// Bytes that are read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// A key, and its value if it isn't gone.
+pub type Record = (Bytes, Option<Bytes>);
+
+/// A copy that is being read.
+pub struct Reader {
+    path: PathBuf,
+    file: BufReader<File>,
+    head: Head,
+    files: Vec<Attached>,
+    /// What is left of the block that is being read.
+    block: Bytes,
+    last_key: Option<Bytes>,
+    seen: Foot,
+    foot: Option<Foot>,
+}
+
+impl Reader {
+    /// Opens a copy, and reads what stands before its keys.
+    ///
+    /// # Errors
+    /// A file that is none, of a newer format, or damaged in its first part.
+    pub fn open(path: &Path) -> Result<Reader> {
+        let mut reader = Reader::start(path)?;
+        reader.next_block()?;
+        Ok(reader)
+    }
+
+    /// What a copy is of; nothing else is read.
+    pub fn head_of(path: &Path) -> Result<Head> {
+        Ok(Reader::start(path)?.head)
+    }
+
+    fn start(path: &Path) -> Result<Reader> {
+        let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
+        let mut file = BufReader::with_capacity(READ_BYTES, file);
+        let mut magic = [0; MAGIC.len()];
+        let no_copy = |cause: &str| Error::NoCopy { path: path.to_path_buf(), cause: cause.into() };
+        match file.read_exact(&mut magic) {
+            Ok(()) if magic == *MAGIC => {}
+            Ok(()) => return Err(no_copy("it begins otherwise")),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(no_copy("it is too short")),
+            Err(error) => return Err(Error::io("read", path, error)),
+        }
+        let (kind, body) = read_block(&mut file, path, 0)?;
+        if kind != HEAD {
+            return Err(Error::damaged(path, "its first block isn't a head"));
+        }
+        // The format first: a newer head may say what this version can't read.
+        let parsed: serde_json::Value =
+            serde_json::from_slice(&body).map_err(|error| Error::damaged(path, error.to_string()))?;
+        if let Some(found) =
+            parsed.get("format").and_then(|format| format.as_u64()).filter(|format| *format > FORMAT)
+        {
+            return Err(Error::Newer { path: path.to_path_buf(), found, known: FORMAT });
+        }
+        let head = serde_json::from_value(parsed).map_err(|error| Error::damaged(path, error.to_string()))?;
+        Ok(Reader {
+            path: path.to_path_buf(),
+            file,
+            head,
+            files: Vec::new(),
+            block: Bytes::new(),
+            last_key: None,
+            seen: Foot { blocks: 1, ..Foot::default() },
+            foot: None,
+        })
+    }
+
+    /// What it is a copy of.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The files that belong to it.
+    pub fn files(&self) -> &[Attached] {
+        &self.files
+    }
+
+    /// What it says to have held; known when it was read to its end.
+    pub fn foot(&self) -> Option<&Foot> {
+        self.foot.as_ref()
+    }
+
+    /// The next key in ascending order; `None` at the end, which was in order then.
+    pub fn next_record(&mut self) -> Result<Option<Record>> {
+        while self.block.is_empty() {
+            if self.foot.is_some() {
+                return Ok(None);
+            }
+            self.next_block()?;
+        }
+        let record = self.take_record().ok_or_else(|| Error::damaged(&self.path, "a record is cut off"))?;
+        if self.last_key.as_ref().is_some_and(|last| *last >= record.0) {
+            return Err(Error::damaged(&self.path, "its keys are not in order"));
+        }
+        self.last_key = Some(record.0.clone());
+        match &record.1 {
+            Some(_) => self.seen.puts += 1,
+            None => self.seen.gone += 1,
+        }
+        Ok(Some(record))
+    }
+
+    fn take_record(&mut self) -> Option<Record> {
+        let op = self.block.try_get_u8().ok()?;
+        let key = self.block.try_get_u16_le().ok()? as usize;
+        let value = self.block.try_get_u32_le().ok()? as usize;
+        if self.block.len() < key.checked_add(value)? {
+            return None;
+        }
+        let key = self.block.split_to(key);
+        let value = self.block.split_to(value);
+        match op {
+            PUT => Some((key, Some(value))),
+            GONE if value.is_empty() => Some((key, None)),
+            _ => None,
+        }
+    }
+
+    /// Reads on to keys, or to the end.
+    fn next_block(&mut self) -> Result<()> {
+        loop {
+            let (kind, body) = read_block(&mut self.file, &self.path, self.seen.blocks)?;
+            match kind {
+                FILE if self.seen.puts + self.seen.gone == 0 => {
+                    let file = attached(&body)
+                        .ok_or_else(|| Error::damaged(&self.path, "a file in it is cut off"))?;
+                    self.files.push(file);
+                    self.seen.files += 1;
+                }
+                KEYS if !body.is_empty() => {
+                    self.seen.blocks += 1;
+                    self.block = body.into();
+                    return Ok(());
+                }
+                FOOT => return self.end(&body),
+                _ => return Err(Error::damaged(&self.path, "a block is of a kind that can't be here")),
+            }
+            self.seen.blocks += 1;
+        }
+    }
+
+    fn end(&mut self, body: &[u8]) -> Result<()> {
+        let damaged = |cause: &str| Error::damaged(&self.path, cause);
+        let foot: Foot = serde_json::from_slice(body).map_err(|error| damaged(&error.to_string()))?;
+        let counts = |foot: &Foot| (foot.blocks, foot.files, foot.puts, foot.gone);
+        if counts(&foot) != counts(&self.seen) {
+            return Err(damaged("it doesn't hold what its end counts"));
+        }
+        let mut more = [0];
+        match self.file.read(&mut more) {
+            Ok(0) => {}
+            Ok(_) => return Err(damaged("something follows its end")),
+            Err(error) => return Err(Error::io("read", &self.path, error)),
+        }
+        self.foot = Some(foot);
+        Ok(())
+    }
+}
+
+fn read_block(file: &mut impl Read, path: &Path, number: u64) -> Result<([u8; 4], Vec<u8>)> {
+    let read = |file: &mut dyn Read, into: &mut [u8]| match file.read_exact(into) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            Err(Error::damaged(path, format!("it ends in its block {number}")))
+        }
+        Err(error) => Err(Error::io("read", path, error)),
+    };
+    let mut before = [0; BEFORE_BYTES];
+    read(file, &mut before)?;
+    let kind: [u8; 4] = before[..4].try_into().expect("four bytes");
+    let length = u32::from_le_bytes(before[4..].try_into().expect("four bytes")) as usize;
+    if length > MAX_BODY_BYTES {
+        return Err(Error::damaged(path, format!("its block {number} would have {length} bytes")));
+    }
+    // Not allocated before it is there: a damaged length may be large.
+    let mut body = Vec::new();
+    file.take(length as u64).read_to_end(&mut body).map_err(|error| Error::io("read", path, error))?;
+    let mut sum = [0; 4];
+    read(file, &mut sum)?;
+    if body.len() != length || block_sum(number, kind, &body) != u32::from_le_bytes(sum) {
+        return Err(Error::damaged(path, format!("its block {number} doesn't match its sum")));
+    }
+    Ok((kind, body))
+}
+
+fn attached(body: &[u8]) -> Option<Attached> {
+    let (length, rest) = body.split_first_chunk::<4>()?;
+    let (head, content) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    let head: AttachedHead = serde_json::from_slice(head).ok()?;
+    Some(Attached { name: head.name, mode: head.mode, content: content.to_vec() })
+}
+
+/// Reads a whole copy, without those that it builds on.
+///
+/// # Errors
+/// Whatever is wrong with it.
+pub fn verify(path: &Path) -> Result<Foot> {
+    let mut reader = Reader::open(path)?;
+    while reader.next_record()?.is_some() {}
+    Ok(reader.foot.expect("it was read to its end"))
+}

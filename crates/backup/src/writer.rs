@@ -1,0 +1,142 @@
+//! Writing a copy.
+
+use crate::error::{Error, Result};
+use crate::format::{
+    Attached, AttachedHead, BEFORE_BYTES, BLOCK_BYTES, FILE, FOOT, Foot, GONE, HEAD, Head, KEYS, MAGIC, PUT,
+    block_sum,
+};
+use crate::state::StateSum;
+use rustix::fs::{RenameFlags, renameat_with};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Ending of a file that is not complete yet.
+pub(crate) const DRAFT: &str = "draft";
+
+/// A copy that is being written. Dropped before [`Writer::finish`], it leaves nothing.
+pub(crate) struct Writer {
+    path: PathBuf,
+    draft: PathBuf,
+    file: BufWriter<File>,
+    block: Vec<u8>,
+    foot: Foot,
+    is_done: bool,
+}
+
+impl Writer {
+    /// Begins a copy that will be at `path`.
+    pub fn create(path: &Path, head: &Head, files: &[Attached]) -> Result<Writer> {
+        if path.exists() {
+            return Err(Error::Exists { path: path.to_path_buf() });
+        }
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(format!(".{}.{DRAFT}", head.id));
+        let draft = PathBuf::from(draft);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft);
+        let file = file.map_err(|error| Error::io("make", &draft, error))?;
+        let mut writer = Writer {
+            path: path.to_path_buf(),
+            draft,
+            file: BufWriter::with_capacity(BLOCK_BYTES, file),
+            block: Vec::with_capacity(BLOCK_BYTES + BLOCK_BYTES / 4),
+            foot: Foot::default(),
+            is_done: false,
+        };
+        writer.raw(MAGIC)?;
+        writer.write_block(HEAD, &json(head))?;
+        for file in files {
+            let head = json(&AttachedHead { name: file.name.clone(), mode: file.mode });
+            let body = [&(head.len() as u32).to_le_bytes()[..], &head, &file.content].concat();
+            writer.write_block(FILE, &body)?;
+            writer.foot.files += 1;
+        }
+        Ok(writer)
+    }
+
+    /// The next key has this value.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.foot.puts += 1;
+        self.record(PUT, key, value)
+    }
+
+    /// The next key is gone.
+    pub fn gone(&mut self, key: &[u8]) -> Result<()> {
+        self.foot.gone += 1;
+        self.record(GONE, key, &[])
+    }
+
+    fn record(&mut self, op: u8, key: &[u8], value: &[u8]) -> Result<()> {
+        self.block.push(op);
+        self.block.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        self.block.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        self.block.extend_from_slice(key);
+        self.block.extend_from_slice(value);
+        if self.block.len() >= BLOCK_BYTES { self.flush_block() } else { Ok(()) }
+    }
+
+    fn flush_block(&mut self) -> Result<()> {
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        let body = std::mem::take(&mut self.block);
+        self.write_block(KEYS, &body)?;
+        self.block = body;
+        self.block.clear();
+        Ok(())
+    }
+
+    fn write_block(&mut self, kind: [u8; 4], body: &[u8]) -> Result<()> {
+        let mut before = [0; BEFORE_BYTES];
+        before[..4].copy_from_slice(&kind);
+        before[4..].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        let sum = block_sum(self.foot.blocks, kind, body);
+        self.foot.blocks += 1;
+        self.raw(&before)?;
+        self.raw(body)?;
+        self.raw(&sum.to_le_bytes())
+    }
+
+    fn raw(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|error| Error::io("write", &self.draft, error))
+    }
+
+    /// Puts the copy on disk and gives it its name. `state`: what the store held.
+    pub fn finish(mut self, state: &StateSum) -> Result<Foot> {
+        self.flush_block()?;
+        let foot = Foot { keys: state.keys(), bytes: state.bytes(), sum: state.sum(), ..self.foot.clone() };
+        self.write_block(FOOT, &json(&foot))?;
+        let on_disk = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
+        on_disk.map_err(|error| Error::io("write", &self.draft, error))?;
+        let here = rustix::fs::CWD;
+        match renameat_with(here, &self.draft, here, &self.path, RenameFlags::NOREPLACE) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::EXIST) => return Err(Error::Exists { path: self.path.clone() }),
+            Err(error) => return Err(Error::io("name", &self.path, error.into())),
+        }
+        self.is_done = true;
+        sync_folder(&self.path)?;
+        Ok(foot)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if !self.is_done {
+            // What stays is no copy, by its name.
+            let _ = fs::remove_file(&self.draft);
+        }
+    }
+}
+
+/// Puts on disk which files a folder has.
+pub(crate) fn sync_folder(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| Error::io("sync", folder, error))
+}
+
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("strings and numbers always serialize")
+}

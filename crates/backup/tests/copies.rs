@@ -1,0 +1,308 @@
+//! Copies of stores, and what is made of them.
+
+use backup::{
+    Attached, Chain, Error, Plan, Progress, Reader, Restored, Rewrite, copy, file_name, list, prune, restore,
+    verify,
+};
+use bytes::Bytes;
+use kv::{Batch, Embedded, Engine};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+struct Place {
+    dir: tempfile::TempDir,
+    engine: Embedded,
+    model: Map,
+    made: u32,
+}
+
+impl Place {
+    fn new() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Embedded::open(&dir.path().join("meta")).unwrap();
+        Place { dir, engine, model: Map::new(), made: 0 }
+    }
+
+    fn write(&mut self, changes: impl IntoIterator<Item = (u32, Option<u32>)>) {
+        let mut batch = Batch::default();
+        for (key, value) in changes {
+            let key = key.to_be_bytes().to_vec();
+            match value {
+                Some(value) => {
+                    let value =
+                        format!("value {value} of {key:?}").repeat(1 + value as usize % 40).into_bytes();
+                    self.model.insert(key.clone(), value.clone());
+                    batch.writes.push((key, Some(value.into())));
+                }
+                None => {
+                    self.model.remove(&key);
+                    batch.writes.push((key, None));
+                }
+            }
+        }
+        self.engine.apply(&[batch]).unwrap();
+    }
+
+    fn copy(&mut self, base: Option<&Path>) -> PathBuf {
+        self.made += 1;
+        let created_s = 1_700_000_000 + self.made as i64;
+        let id = format!("{:032x}", 0xabcdef00 + self.made);
+        let plan = Plan {
+            path: self.dir.path().join(file_name(created_s, &format!("{:06}", self.made), base.is_none())),
+            id,
+            cluster: "cluster".into(),
+            name: "name".into(),
+            partitions: 4,
+            created_s,
+            version: "1".into(),
+            base: base.map(|base| Chain::find(base).unwrap()),
+            files: vec![Attached { name: "weft.toml".into(), mode: 0o600, content: b"who".to_vec() }],
+        };
+        let foot = copy(&*self.engine.snapshot().unwrap(), &plan, &Progress::default()).unwrap();
+        assert_eq!(foot.keys, self.model.len() as u64);
+        plan.path
+    }
+}
+
+struct AsItIs;
+
+impl Rewrite for AsItIs {
+    fn record(&mut self, _: &[u8], value: Bytes) -> types::Result<Option<Bytes>> {
+        Ok(Some(value))
+    }
+
+    fn rest(&mut self) -> types::Result<Vec<(Vec<u8>, Bytes)>> {
+        Ok(Vec::new())
+    }
+}
+
+fn restored(copy: &Path, to: &Path) -> Result<Restored, Error> {
+    restore(&Chain::find(copy)?, to, &mut AsItIs, 1_800_000_000, &Progress::default())
+}
+
+fn all(engine: &Path) -> Map {
+    let engine = Embedded::open(engine).unwrap();
+    let pairs = engine.scan(&[], &[0xFF; 9], usize::MAX).unwrap();
+    pairs.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+}
+
+fn numbers(range: std::ops::Range<u32>) -> impl Iterator<Item = (u32, Option<u32>)> {
+    range.map(|n| (n, Some(n)))
+}
+
+#[test]
+fn a_chain_gives_each_of_its_moments_back() {
+    let mut place = Place::new();
+    place.write(numbers(0..5000));
+    let full = place.copy(None);
+    let first = place.model.clone();
+    place.write((0..5000).step_by(7).map(|n| (n, Some(n + 1))));
+    place.write((1..5000).step_by(11).map(|n| (n, None)));
+    place.write(numbers(6000..6100));
+    let second_copy = place.copy(Some(&full));
+    let second = place.model.clone();
+    // Made again, changed back, nothing at all.
+    place.write(numbers(0..40).chain((6050..6100).map(|n| (n, None))));
+    let third_copy = place.copy(Some(&second_copy));
+    let third = place.model.clone();
+    let same_copy = place.copy(Some(&third_copy));
+    let to = place.dir.path().join("restored");
+    for (copy, expected) in
+        [(&full, &first), (&second_copy, &second), (&third_copy, &third), (&same_copy, &third)]
+    {
+        let done = restored(copy, &to).unwrap();
+        assert_eq!(done.keys, expected.len() as u64);
+        assert!(all(&to) == *expected, "{}", copy.display());
+    }
+    let bytes = |path: &Path| path.metadata().unwrap().len();
+    assert!(bytes(&second_copy) * 4 < bytes(&full) && bytes(&same_copy) < 2000);
+    assert_eq!(Reader::open(&same_copy).unwrap().files()[0].content, b"who");
+    use std::os::unix::fs::PermissionsExt;
+    assert_eq!(full.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn the_engine_of_before_stays_beside() {
+    let mut place = Place::new();
+    place.write(numbers(0..10));
+    let copy = place.copy(None);
+    let to = place.dir.path().join("restored");
+    assert_eq!(restored(&copy, &to).unwrap().before, None);
+    let other = Batch { writes: vec![(b"later".to_vec(), Some("x".into()))], ..Batch::default() };
+    Embedded::open(&to).unwrap().apply(&[other]).unwrap();
+    let before = restored(&copy, &to).unwrap().before.unwrap();
+    assert!(before.to_str().unwrap().ends_with("restored.before-20270115T080000Z"), "{before:?}");
+    assert!(all(&before).contains_key(&b"later"[..]) && all(&to) == place.model);
+    let again = restored(&copy, &to).unwrap().before.unwrap();
+    assert!(again != before && all(&before).contains_key(&b"later"[..]));
+    assert!(!place.dir.path().join("restored.restoring").exists());
+}
+
+#[test]
+fn a_flipped_byte_anywhere_in_a_copy_is_refused_before_anything_changes() {
+    let mut place = Place::new();
+    place.write(numbers(0..200));
+    let full = place.copy(None);
+    place.write(numbers(100..300));
+    let changes = place.copy(Some(&full));
+    let to = place.dir.path().join("restored");
+    restored(&full, &to).unwrap();
+    let unharmed = all(&to);
+    for copy in [&full, &changes] {
+        let content = fs::read(copy).unwrap();
+        let step = (content.len() / 200).max(1);
+        for at in (0..400).chain((400..content.len()).step_by(step)).chain(content.len() - 200..content.len())
+        {
+            let mut flipped = content.clone();
+            flipped[at] ^= 0x04;
+            fs::write(copy, &flipped).unwrap();
+            assert!(restored(&changes, &to).is_err(), "byte {at} of {}", copy.display());
+        }
+        for length in [0, 7, 8, 100, content.len() / 2, content.len() - 1] {
+            fs::write(copy, &content[..length]).unwrap();
+            assert!(restored(&changes, &to).is_err(), "cut at {length}");
+        }
+        fs::write(copy, [&content[..], b"x"].concat()).unwrap();
+        assert!(restored(&changes, &to).is_err());
+        fs::write(copy, &content).unwrap();
+    }
+    assert!(all(&to) == unharmed);
+    assert!(fs::read_dir(place.dir.path()).unwrap().count() == 4);
+    restored(&changes, &to).unwrap();
+}
+
+#[test]
+fn copies_that_do_not_belong_together_are_refused() {
+    let mut place = Place::new();
+    place.write(numbers(0..100));
+    let full = place.copy(None);
+    place.write(numbers(50..150));
+    let changes = place.copy(Some(&full));
+    assert_eq!(Chain::find(&changes).unwrap().verify().unwrap().keys, 150);
+    let away = place.dir.path().join("away");
+    fs::rename(&full, &away).unwrap();
+    assert!(matches!(Chain::find(&changes), Err(Error::NoBase { .. })));
+    // The changes alone are in order.
+    assert_eq!(verify(&changes).unwrap().puts, 50);
+    let none = place.dir.path().join("none");
+    fs::write(&none, "something else that is long enough").unwrap();
+    assert!(matches!(Chain::find(&none), Err(Error::NoCopy { .. })));
+    fs::rename(&away, &full).unwrap();
+    // A copy of the same number that holds something else.
+    let mut other = Place::new();
+    other.write(numbers(0..99));
+    let impostor = other.copy(None);
+    fs::copy(&impostor, &full).unwrap();
+    let refused = Chain::find(&changes).unwrap().verify().unwrap_err();
+    assert!(refused.to_string().contains("put together with what it builds on"), "{refused}");
+}
+
+#[test]
+fn the_newest_stay_with_what_they_build_on() {
+    let mut place = Place::new();
+    place.write(numbers(0..10));
+    let first = place.copy(None);
+    let second = place.copy(Some(&first));
+    let third = place.copy(None);
+    let fourth = place.copy(Some(&third));
+    let fifth = place.copy(Some(&fourth));
+    let names = |dir: &Path| list(dir).unwrap().into_iter().map(|entry| entry.path).collect::<Vec<_>>();
+    let dir = place.dir.path();
+    assert_eq!(names(dir), [&first, &second, &third, &fourth, &fifth].map(Clone::clone));
+    assert!(prune(dir, "another", 1).unwrap().is_empty());
+    assert_eq!(prune(dir, "cluster", 4).unwrap(), Vec::<PathBuf>::new());
+    assert_eq!(prune(dir, "cluster", 1).unwrap(), [second, first]);
+    assert_eq!(names(dir), [third, fourth, fifth]);
+    assert!(list(&dir.join("not there")).unwrap().is_empty());
+}
+
+#[test]
+fn a_copy_is_not_written_over_another() {
+    let mut place = Place::new();
+    place.write(numbers(0..10));
+    let first = place.copy(None);
+    let kept = fs::read(&first).unwrap();
+    place.made -= 1;
+    let plan = Plan {
+        path: first.clone(),
+        id: "f".repeat(32),
+        cluster: "cluster".into(),
+        name: "name".into(),
+        partitions: 4,
+        created_s: 1,
+        version: "1".into(),
+        base: None,
+        files: vec![],
+    };
+    let refused = copy(&*place.engine.snapshot().unwrap(), &plan, &Progress::default());
+    assert!(matches!(refused, Err(Error::Exists { .. })));
+    assert_eq!(fs::read(&first).unwrap(), kept);
+}
+
+/// Pairs of keys that are always changed together, by one who counts.
+#[test]
+fn a_copy_shows_one_moment_while_others_write() {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Embedded::open(&dir.path().join("meta")).unwrap();
+    let put = |count: u64| {
+        // Far apart in the order of keys, with thousands of others between.
+        let number = (count % 3000).to_be_bytes();
+        let value: Bytes = count.to_be_bytes().to_vec().into();
+        let write = |side: u8| ([&[side][..], &number].concat(), Some(value.clone()));
+        let writes = vec![write(0), write(9), (b"\x05count".to_vec(), Some(value.clone()))];
+        engine.apply(&[Batch { writes, ..Batch::default() }]).unwrap();
+    };
+    (0..3000).for_each(put);
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(3000));
+    let copies = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                put(written.load(SeqCst));
+                written.fetch_add(1, SeqCst);
+            }
+        });
+        let mut copies: Vec<(PathBuf, u64, u64)> = Vec::new();
+        for number in 0..5u32 {
+            while written.load(SeqCst) < 3000 + 500 * u64::from(number) {
+                std::thread::yield_now();
+            }
+            let path = dir.path().join(format!("{number}.weftcopy"));
+            let plan = Plan {
+                path: path.clone(),
+                id: format!("{number:032}"),
+                cluster: "cluster".into(),
+                name: "name".into(),
+                partitions: 4,
+                created_s: number.into(),
+                version: "1".into(),
+                base: copies.last().map(|(last, ..)| Chain::find(last).unwrap()),
+                files: vec![],
+            };
+            let from = written.load(SeqCst);
+            let snapshot = engine.snapshot().unwrap();
+            let to = written.load(SeqCst);
+            copy(&*snapshot, &plan, &Progress::default()).unwrap();
+            copies.push((path, from, to));
+        }
+        stop.store(true, SeqCst);
+        copies
+    });
+    for (copy, from, to) in copies {
+        let at = dir.path().join("restored");
+        restored(&copy, &at).unwrap();
+        let all = all(&at);
+        let side = |side: u8| {
+            all.iter().filter(|(key, _)| key[0] == side).map(|(_, value)| value.clone()).collect::<Vec<_>>()
+        };
+        assert!(side(0).len() == 3000 && side(0) == side(9));
+        let count = u64::from_be_bytes(all[&b"\x05count"[..]].clone().try_into().unwrap());
+        // What was written before is in it, what came after isn't; one may have been on its way.
+        assert!((from - 1..=to).contains(&count), "{count} of {from} to {to}");
+        let newest = side(0).into_iter().map(|value| u64::from_be_bytes(value.try_into().unwrap())).max();
+        assert_eq!(newest, Some(count));
+    }
+}

@@ -1,0 +1,187 @@
+//! Groups as clients know them: the primary does what is asked on all good members and answers then; who isn't primary in the version of the group
+//! that the request names refuses. Each copy is a real store behind a real storage service, so that numbers, epochs and fences are theirs.
+
+use net::{Handler, LocalFuture};
+use parking_lot::Mutex;
+use rt::IoBuf;
+use rt::sync::Event;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use storage::StorageService;
+use types::{ClusterMap, Errno, GroupId, MapHandle, MemberState, Result, TargetId};
+use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
+
+/// The name that a copy has as a target of its own.
+pub(crate) fn copy(target: TargetId, group: GroupId) -> TargetId {
+    TargetId(target.0 * 100 + group.0)
+}
+
+/// How long an answer is waited for.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What becomes of requests to a target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Answers,
+    /// It neither does anything nor answers.
+    Hangs,
+    /// It does what it is asked, and doesn't answer.
+    LosesAnswers,
+}
+
+/// The storage services of all targets.
+pub(crate) struct Groups {
+    service: Arc<StorageService>,
+    /// As the members know it; clients may be behind.
+    pub(crate) map: MapHandle,
+    ways: Mutex<BTreeMap<TargetId, Way>>,
+    changed: Event,
+    asked: Mutex<Vec<StorageRequest>>,
+}
+
+impl Groups {
+    pub(crate) fn new(service: Arc<StorageService>, map: MapHandle) -> Arc<Groups> {
+        let (ways, asked) = (Mutex::default(), Mutex::default());
+        Arc::new(Groups { service, map, ways, changed: Event::new(), asked })
+    }
+
+    pub(crate) fn be(&self, target: u32, way: Way) {
+        self.ways.lock().insert(TargetId(target), way);
+        self.changed.set();
+        self.changed.clear();
+    }
+
+    /// What was asked so far, in its order.
+    pub(crate) fn asked(&self) -> Vec<StorageRequest> {
+        std::mem::take(&mut *self.asked.lock())
+    }
+
+    fn way(&self, target: TargetId) -> Way {
+        self.ways.lock().get(&target).copied().unwrap_or(Way::Answers)
+    }
+
+    async fn wait_while(&self, target: TargetId, is: impl Fn(Way) -> bool) {
+        loop {
+            let changed = self.changed.wait();
+            if !is(self.way(target)) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// As a connection gives up.
+    async fn answer_in_time(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        let answer = rt::timeout(TIMEOUT, self.answer(request, payload)).await;
+        answer.unwrap_or_else(|| Err(Errno::ETIMEDOUT.into()))
+    }
+
+    async fn answer(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        self.asked.lock().push(request.clone());
+        let target = request.target;
+        self.wait_while(target, |way| way == Way::Hangs).await;
+        let answer = match request.group {
+            Some(group) => self.in_group(group, &request, payload).await,
+            None => self.on_target(&request, payload).await,
+        };
+        self.wait_while(target, |way| way != Way::Answers).await;
+        answer
+    }
+
+    async fn in_group(
+        &self,
+        InGroup { group: id, since, part }: InGroup,
+        request: &StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        assert_eq!(part, Part::Primary, "clients and services ask the primary");
+        let map = self.map.read().unwrap().clone();
+        let group = map.group(id).unwrap();
+        if (group.since, group.primary()) != (since, Some(request.target)) {
+            return Err(Errno::EREMCHG.into());
+        }
+        let looks = matches!(request.op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. });
+        let mut answer = Err(Errno::EIO.into());
+        let good = group.with_states().filter(|(_, state)| *state == MemberState::Good);
+        for (member, _) in good.take(if looks { 1 } else { usize::MAX }) {
+            // The primary takes a member out that doesn't answer.
+            if member != request.target && self.way(member) != Way::Answers {
+                take_out(&self.map, id, member);
+                continue;
+            }
+            let request = StorageRequest { target: copy(member, id), group: None, ..request.clone() };
+            let done = self.service.handle(request, payload.clone()).await;
+            answer = if member == group.primary().unwrap() { done } else { answer };
+        }
+        answer
+    }
+
+    /// A target has its own store, and one for each of its groups.
+    async fn on_target(&self, request: &StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        let map = self.map.read().unwrap().clone();
+        if matches!(request.op, StorageOp::SyncTarget | StorageOp::Fence { .. }) {
+            let has =
+                |group: &&types::Group| group.scheme.is_mirrored() && group.members.contains(&request.target);
+            for group in map.groups.iter().filter(has) {
+                let target = copy(request.target, group.id);
+                self.service.handle(StorageRequest { target, ..request.clone() }, None).await?;
+            }
+        }
+        self.service.handle(request.clone(), payload).await
+    }
+}
+
+/// Management takes a member out of a group.
+pub(crate) fn take_out(map: &MapHandle, group: GroupId, member: TargetId) {
+    change(map, |map| {
+        let epoch = map.epoch;
+        let group = map.groups.iter_mut().find(|known| known.id == group).unwrap();
+        let mut members: Vec<_> = group.with_states().collect();
+        let at = members.iter().position(|(id, _)| *id == member).unwrap();
+        let (is_primary, _) = (group.primary() == Some(member), members[at].1 = MemberState::NeedsResync);
+        if is_primary {
+            let gone = members.remove(at);
+            members.push(gone);
+        }
+        (group.members, group.states) = members.into_iter().unzip();
+        group.since = epoch;
+    });
+}
+
+/// A new version of the map.
+pub(crate) fn change(map: &MapHandle, edit: impl FnOnce(&mut ClusterMap)) {
+    let mut next = ClusterMap::clone(&map.read().unwrap());
+    next.epoch.0 += 1;
+    edit(&mut next);
+    *map.write().unwrap() = Arc::new(next);
+}
+
+impl Handler<StorageRequest, StorageReply> for Groups {
+    fn handle(
+        &self,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'_, Result<StorageReply>> {
+        Box::pin(self.answer_in_time(request, payload))
+    }
+
+    /// What hangs can be given up.
+    fn handle_unless<'a>(
+        &'a self,
+        given_up: LocalFuture<'a, ()>,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Option<Result<StorageReply>>>
+    where
+        StorageReply: 'a,
+    {
+        let (mut answer, mut given_up) = (self.handle(request, payload), given_up);
+        Box::pin(poll_fn(move |context| match answer.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending => given_up.as_mut().poll(context).map(|()| None),
+        }))
+    }
+}

@@ -1,0 +1,250 @@
+//! Journals: batches, one after the other, and then zeros that were allocated before.
+//!
+//! A batch is a start (tag 1, number of items `u32`, sequence number `u64`), its items (tag 2, kind `u8`, compression `u8`, tree `u64`, lengths of key `u16`
+//! and value `u32`, stored length of the value `u32`, key, value; or tag 4, tree `u64`) and an end (tag 3, XXH3-64 of the items, `FJL\x03`), little-endian.
+//!
+//! **Torn or damaged.** The last journal may end in a batch that a death cut short. What a process writes reaches the kernel from front to back, so
+//! its death leaves a beginning of a batch, and zeros behind. A power cut can leave out any part of what was not on disk yet; but a disk writes sectors, and one that was
+//! not written is all zeros here, since the file was allocated so. So where a batch is wrong, and its end is there, and no whole sector
+//! before its end is zeros, then something that was written has changed: it is damage, and refused. Everything else is torn: none of it had been promised to
+//! be on disk, because a sync covers all that is before it, and it is cut.
+//!
+//! Where this errs: a flipped byte in the very batch that content with a sector of zeros is in, at the end of the last journal, is taken for a torn end.
+
+use super::{Examined, corrupt, failed, names, open};
+use crate::KvError;
+use rustix::fs::SeekFrom;
+use std::fs::OpenOptions;
+use std::io::{Read, Seek};
+use std::path::Path;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Ending of a journal's name, which is a number.
+const SUFFIX: &str = ".jnl";
+
+/// How every batch ends.
+const TRAILER: &[u8] = b"FJL\x03";
+
+/// The smallest unit that a disk writes, bytes.
+const SECTOR_BYTES: usize = 512;
+
+/// The unit in which the kernel writes back, bytes.
+const PAGE_BYTES: usize = 4096;
+
+/// So many zeros at the end of a page say that it was written back before its end was there; records hardly have as many in a row.
+const PAGE_TAIL_BYTES: usize = 16;
+
+/// How far sequence numbers of batches that follow each other may lie apart: the engine uses a few itself for every table that it writes.
+const MAX_STEP: u64 = 1 << 32;
+
+const START: u8 = 1;
+const ITEM: u8 = 2;
+const END: u8 = 3;
+const CLEAR: u8 = 4;
+
+/// The kind of compression that is none; fjall compresses large values.
+const UNCOMPRESSED: u8 = 0;
+
+const START_BYTES: usize = 13;
+const END_BYTES: usize = 13;
+const CLEAR_BYTES: usize = 9;
+
+/// Checks all journals; the last one may be torn at its end, which is cut.
+pub(super) fn examine(path: &Path, examined: &mut Examined) -> Result<(), KvError> {
+    let mut journals = Vec::new();
+    for name in names(path)? {
+        let Some(number) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)) else { continue };
+        let number: u64 =
+            number.parse().map_err(|_| corrupt(&path.join(&name), "a journal's name is a number"))?;
+        journals.push((number, path.join(&name)));
+    }
+    journals.sort();
+    let last = journals.len().saturating_sub(1);
+    let mut before = None;
+    for (index, (_, journal)) in journals.iter().enumerate() {
+        let bytes = used(journal)?;
+        let found = walk(&bytes, &mut before).map_err(|cause| corrupt(journal, cause))?;
+        let (end, is_torn) = match found {
+            End::Clean(end) => (end, false),
+            End::Torn(end) => (end, true),
+        };
+        examined.journal_bytes += end as u64;
+        if !is_torn {
+            continue;
+        }
+        if index != last {
+            let cause = format!("a batch at byte {end} is incomplete, and a later journal follows");
+            return Err(corrupt(journal, cause));
+        }
+        tracing::warn!(
+            journal = %journal.display(),
+            end,
+            "the metadata store's journal was torn by a crash; its end, which had not been promised to be on disk, is cut"
+        );
+        cut(journal, end as u64)?;
+        examined.cut += 1;
+    }
+    Ok(())
+}
+
+/// What is in a journal, but for the hole at its end: it was allocated before, and reads as zeros.
+fn used(journal: &Path) -> Result<Vec<u8>, KvError> {
+    let mut file = open(journal)?;
+    let mut read = || -> std::io::Result<Vec<u8>> {
+        let (mut end, length) = (0, file.metadata()?.len());
+        while end < length {
+            let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(end)) else { break };
+            end = rustix::fs::seek(&file, SeekFrom::Hole(data))?;
+        }
+        file.rewind()?;
+        let mut bytes = Vec::new();
+        (&file).take(end).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    read().map_err(|error| failed(journal, &error))
+}
+
+fn cut(journal: &Path, end: u64) -> Result<(), KvError> {
+    let cut = || -> std::io::Result<()> {
+        let file = OpenOptions::new().write(true).open(journal)?;
+        file.set_len(end)?;
+        file.sync_all()
+    };
+    cut().map_err(|error| failed(journal, &error))
+}
+
+/// Where the batches end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// Nothing but zeros follows.
+    Clean(usize),
+    /// A batch follows that was cut short.
+    Torn(usize),
+}
+
+/// Walks over the batches. `before`: the sequence number of the last one.
+fn walk(bytes: &[u8], before: &mut Option<u64>) -> Result<End, String> {
+    let mut at = 0;
+    loop {
+        match batch(&bytes[at..]) {
+            Ok((length, seqno)) => {
+                let fits = |last: u64| seqno > last && seqno - last <= MAX_STEP;
+                if let Some(last) = before.filter(|last| !fits(*last)) {
+                    return Err(format!("the batch at byte {at} has number {seqno} after {last}"));
+                }
+                *before = Some(seqno);
+                at += length;
+            }
+            Err(_) if is_zero(&bytes[at..]) => return Ok(End::Clean(at)),
+            Err(cause) => {
+                return match is_torn(bytes, at) {
+                    true => Ok(End::Torn(at)),
+                    false => Err(format!("the batch at byte {at} is not what was written: {cause}")),
+                };
+            }
+        }
+    }
+}
+
+/// Length and sequence number of the batch at the beginning.
+fn batch(bytes: &[u8]) -> Result<(usize, u64), &'static str> {
+    let mut rest = Cursor { bytes, at: 0 };
+    if rest.byte()? != START {
+        return Err("it has no start");
+    }
+    let count = u32::from_le_bytes(rest.array()?);
+    let seqno = u64::from_le_bytes(rest.array()?);
+    for _ in 0..count {
+        match rest.byte()? {
+            ITEM => {
+                let [_, compression] = rest.array()?;
+                rest.skip(8)?;
+                let key = u16::from_le_bytes(rest.array()?);
+                let value = u32::from_le_bytes(rest.array()?);
+                let stored = u32::from_le_bytes(rest.array()?);
+                if compression == UNCOMPRESSED && value != stored {
+                    return Err("two lengths of a value differ");
+                }
+                rest.skip(key as usize + stored as usize)?;
+            }
+            CLEAR => rest.skip(CLEAR_BYTES - 1)?,
+            _ => return Err("an item is none"),
+        }
+    }
+    let items = &bytes[START_BYTES..rest.at];
+    if rest.byte()? != END {
+        return Err("it has no end");
+    }
+    let sum = u64::from_le_bytes(rest.array()?);
+    if rest.array::<4>()? != TRAILER {
+        return Err("its end is damaged");
+    }
+    match xxh3_64(items) == sum {
+        true => Ok((rest.at, seqno)),
+        false => Err("its sum doesn't match"),
+    }
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Cursor<'_> {
+    fn skip(&mut self, count: usize) -> Result<(), &'static str> {
+        let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
+        self.at = end.ok_or("it reaches beyond the end of the journal")?;
+        Ok(())
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
+        let from = self.at;
+        self.skip(N)?;
+        Ok(self.bytes[from..self.at].try_into().expect("as many bytes were skipped"))
+    }
+
+    fn byte(&mut self) -> Result<u8, &'static str> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+}
+
+/// Whether the batch at `at`, which is wrong, was cut short, as far as what follows tells.
+fn is_torn(bytes: &[u8], at: usize) -> bool {
+    let written = bytes.iter().rposition(|byte| *byte != 0).map_or(at, |last| last + 1);
+    let rest = &bytes[at..written];
+    // Content may look like an end, so only one counts that a batch follows, or nothing.
+    let is_end = |end: &usize| *end == rest.len() || batch(&bytes[at + end..]).is_ok();
+    let ends = rest.windows(END_BYTES).enumerate().filter(|(_, window)| looks_like_end(window));
+    match ends.map(|(begin, _)| begin + END_BYTES).find(is_end) {
+        Some(end) => has_unwritten(bytes, at, at + end),
+        None => true,
+    }
+}
+
+/// One wrong byte somewhere in an end is enough to hide it, so what has most of one is taken for one.
+fn looks_like_end(window: &[u8]) -> bool {
+    let trailer = &window[END_BYTES - TRAILER.len()..];
+    let matching = trailer.iter().zip(TRAILER).filter(|(a, b)| a == b).count();
+    matching == TRAILER.len() || (window[0] == END && matching + 1 >= TRAILER.len())
+}
+
+/// Whether something between two places looks as if it never reached the disk: a whole sector, or the end of a page that was written back when
+/// only its beginning was there.
+fn has_unwritten(bytes: &[u8], from: usize, to: usize) -> bool {
+    let sectors = from.next_multiple_of(SECTOR_BYTES).min(to);
+    let is_end_of_page = |page: &usize| {
+        let end = page.checked_sub(PAGE_TAIL_BYTES).filter(|tail| *tail >= from);
+        end.is_some_and(|tail| is_zero(&bytes[tail..*page]))
+    };
+    bytes[sectors..to].chunks_exact(SECTOR_BYTES).any(is_zero)
+        || (from.next_multiple_of(PAGE_BYTES)..to).step_by(PAGE_BYTES).any(|page| is_end_of_page(&page))
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+/// Length of the batch at the beginning, if it is one.
+#[cfg(test)]
+pub(super) fn tests_batch(bytes: &[u8]) -> Option<usize> {
+    batch(bytes).ok().map(|(length, _)| length)
+}

@@ -1,0 +1,137 @@
+//! The tables of a tree, and the list of them.
+//!
+//! `current` holds the number of the list (8 bytes), the XXH3-128 of that file (16 bytes) and the kind of the sum (1 byte, 0), all little-endian. The list
+//! is an archive of sections (`sfa`); its section `tables` holds, for levels of runs of tables, the number of each table and the XXH3-128 of its file.
+
+use super::{Depth, Examined, corrupt, failed, names, open, read};
+use crate::KvError;
+use std::io::{self, Read};
+use std::path::Path;
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
+
+/// The file that names the list.
+const CURRENT: &str = "current";
+
+/// Its length.
+const CURRENT_BYTES: usize = 25;
+
+/// The kind of sum that there is.
+const XXH3: u8 = 0;
+
+/// Where the tables are.
+const TABLES: &str = "tables";
+
+/// Bytes that are read at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A table as the list has it.
+struct Listed {
+    id: u64,
+    sum: u128,
+}
+
+/// A tree that has something in it, and no list of tables.
+pub(super) fn without_list(tree: &Path) -> KvError {
+    corrupt(&tree.join(CURRENT), "it is missing")
+}
+
+/// Checks the list of a tree's tables, that they are there, and as many of them as `depth` says. False for a tree without a list: it was being made when
+/// its process died, and had nothing in it yet.
+pub(super) fn examine(tree: &Path, depth: Depth, examined: &mut Examined) -> Result<bool, KvError> {
+    if !tree.join(CURRENT).exists() {
+        let tables = tree.join(TABLES);
+        let has_tables = tables.exists() && !names(&tables)?.is_empty();
+        return if has_tables { Err(without_list(tree)) } else { Ok(false) };
+    }
+    let listed = list(tree)?;
+    let mut bytes = 0;
+    for table in &listed {
+        let path = tree.join(TABLES).join(table.id.to_string());
+        bytes += path.metadata().map_err(|error| failed(&path, &error))?.len();
+    }
+    let reads = match depth {
+        Depth::Everything => true,
+        Depth::UpTo(limit) => bytes <= limit,
+    };
+    if !reads {
+        return Ok(true);
+    }
+    for table in &listed {
+        let path = tree.join(TABLES).join(table.id.to_string());
+        if file_sum(&path)? != table.sum {
+            return Err(corrupt(&path, "the table is not what was written (its XXH3-128 is another one)"));
+        }
+    }
+    examined.table_bytes += bytes;
+    Ok(true)
+}
+
+fn list(tree: &Path) -> Result<Vec<Listed>, KvError> {
+    let current_path = tree.join(CURRENT);
+    let current = read(&current_path)?;
+    let Ok(current) = <[u8; CURRENT_BYTES]>::try_from(current.as_slice()) else {
+        return Err(corrupt(&current_path, format!("it has {} bytes, not {CURRENT_BYTES}", current.len())));
+    };
+    let number = u64::from_le_bytes(current[..8].try_into().expect("eight bytes"));
+    let sum = u128::from_le_bytes(current[8..24].try_into().expect("sixteen bytes"));
+    if current[24] != XXH3 {
+        return Err(corrupt(&current_path, format!("it names an unknown kind of sum, {}", current[24])));
+    }
+    let path = tree.join(format!("v{number}"));
+    let content = match read(&path) {
+        Err(KvError::Corrupt { .. }) => {
+            return Err(corrupt(&current_path, format!("it names {}, which is missing", path.display())));
+        }
+        other => other?,
+    };
+    if xxh3_128(&content) != sum {
+        let cause =
+            format!("it is not the list that {} names (its XXH3-128 is another one)", current_path.display());
+        return Err(corrupt(&path, cause));
+    }
+    tables_of(&path).map_err(|cause| corrupt(&path, format!("the list of tables makes no sense: {cause}")))
+}
+
+/// Its sum was right, so that an error here means another format.
+fn tables_of(path: &Path) -> Result<Vec<Listed>, String> {
+    let archive = sfa::Reader::new(path).map_err(|error| format!("{error:?}"))?;
+    let section = archive.toc().section(b"tables").ok_or("it has no section \"tables\"")?;
+    let mut reader = section.buf_reader(path).map_err(|error| error.to_string())?;
+    read_tables(&mut reader).map_err(|error| error.to_string())
+}
+
+fn read_tables(reader: &mut impl Read) -> io::Result<Vec<Listed>> {
+    let mut found = Vec::new();
+    for _ in 0..number::<1>(reader)?[0] {
+        for _ in 0..number::<1>(reader)?[0] {
+            for _ in 0..u32::from_le_bytes(number(reader)?) {
+                let id = u64::from_le_bytes(number(reader)?);
+                if number::<1>(reader)?[0] != XXH3 {
+                    return Err(io::Error::other("an unknown kind of sum"));
+                }
+                let sum = u128::from_le_bytes(number(reader)?);
+                // The sequence number that counts for all of the table.
+                number::<8>(reader)?;
+                found.push(Listed { id, sum });
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn number<const N: usize>(reader: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    reader.read_exact(&mut bytes).map(|()| bytes)
+}
+
+fn file_sum(path: &Path) -> Result<u128, KvError> {
+    let mut file = open(path)?;
+    let mut hasher = Xxh3Default::new();
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match file.read(&mut piece).map_err(|error| failed(path, &error))? {
+            0 => return Ok(hasher.digest128()),
+            count => hasher.update(&piece[..count]),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Groups of several targets.
+//!
+//! They are *declustered*: a target shares groups with all others as evenly as possible, so that what one target had is copied by many at
+//! once when it is lost, and what it did is then done by many. No two members have a failure domain in common, which is the node; only where a
+//! pool has targets on fewer nodes than a group has members is every target a domain of its own.
+//!
+//! Existing groups never change. Where a target has come, groups are added until it has as many as the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId};
+
+/// The lowest number of a mirrored group: above those of `single` groups, which have the numbers of their targets.
+pub const FIRST_MIRRORED: u32 = 100_001;
+
+/// Mirrored groups of a cluster: the map, in which a degraded one takes some 150 bytes, has to fit into a message of a MiB beside its targets.
+pub const MAX_MIRRORED: usize = 1536;
+
+/// How many groups have a target first, on the average, in a pool of many: enough that the loss of one is shared by many others, few enough
+/// that the store that each member keeps of each group costs little.
+const MAX_PRIMARIES: usize = 8;
+
+/// Why there are no groups to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shortage {
+    /// The pool has so many targets for new files, which are fewer than a group needs.
+    Targets(usize),
+    /// The cluster would have more than [`MAX_MIRRORED`].
+    Groups,
+}
+
+/// The groups of a mirrored scheme that a pool lacks, with numbers from `next` on. None where there are enough.
+///
+/// Targets that are drained get no part in new groups.
+pub fn mirrored_groups(
+    map: &ClusterMap,
+    pool: PoolId,
+    scheme: Scheme,
+    next: GroupId,
+) -> Result<Vec<Group>, Shortage> {
+    let targets: Vec<&Target> = map.targets.iter().filter(|t| t.pool == pool && !t.drain).collect();
+    if targets.len() < scheme.members() {
+        return Err(Shortage::Targets(targets.len()));
+    }
+    let spread = spreads(map, pool, scheme);
+    let room = MAX_MIRRORED.saturating_sub(map.groups.iter().filter(|g| g.scheme.is_mirrored()).count());
+    let mut table = Table::new(&targets, scheme, spread);
+    for group in map.groups.iter().filter(|g| g.pool == pool && g.scheme == scheme) {
+        // One that was made when there were too few nodes counts for nothing any more.
+        if !spread || is_spread(map, group) {
+            table.count_group(group);
+        }
+    }
+    for most in (1..=MAX_PRIMARIES * scheme.members()).rev() {
+        if let Some(new) = table.clone().fill(most, room) {
+            let numbered = new.into_iter().zip(next.0..).map(|(members, id)| Group {
+                id: GroupId(id),
+                pool,
+                scheme,
+                members,
+                states: Vec::new(),
+                since: types::Epoch(0),
+            });
+            return Ok(numbered.collect());
+        }
+    }
+    Err(Shortage::Groups)
+}
+
+/// Whether a pool has targets for new files on so many nodes that the members of a group can all be on different ones.
+pub fn spreads(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> bool {
+    let nodes: BTreeSet<NodeId> =
+        map.targets.iter().filter(|t| t.pool == pool && !t.drain).map(|t| t.node).collect();
+    nodes.len() >= scheme.members()
+}
+
+/// Whether all members of a group are on different nodes.
+pub fn is_spread(map: &ClusterMap, group: &Group) -> bool {
+    let nodes: BTreeSet<NodeId> =
+        group.members.iter().filter_map(|id| map.target(*id)).map(|t| t.node).collect();
+    nodes.len() == group.members.len()
+}
+
+/// What the targets of a pool share so far. A target is meant by its place in the list.
+#[derive(Clone)]
+struct Table {
+    /// Each target with its node, by id.
+    targets: Vec<(TargetId, NodeId)>,
+    members: usize,
+    /// Whether two of a node must not meet.
+    spread: bool,
+    /// Groups that each target is in.
+    memberships: Vec<usize>,
+    /// Groups that have a target at a place of their order: all targets of the first place, then those of the next.
+    places: Vec<usize>,
+    /// Groups that two targets are in, each pair both ways, row by row.
+    shared: Vec<u16>,
+}
+
+impl Table {
+    fn new(targets: &[&Target], scheme: Scheme, spread: bool) -> Table {
+        let (count, members) = (targets.len(), scheme.members());
+        Table {
+            targets: targets.iter().map(|t| (t.id, t.node)).collect(),
+            members,
+            spread,
+            memberships: vec![0; count],
+            places: vec![0; count * members],
+            shared: vec![0; count * count],
+        }
+    }
+
+    /// Takes a group that is there into account; members that get no part in new groups don't count.
+    fn count_group(&mut self, group: &Group) {
+        let at = |id: &TargetId| self.targets.binary_search_by_key(id, |(known, _)| *known).ok();
+        let places: Vec<Option<usize>> = group.members.iter().map(at).collect();
+        self.count(&places);
+    }
+
+    fn count(&mut self, members: &[Option<usize>]) {
+        let known = || members.iter().enumerate().filter_map(|(place, at)| Some((place, (*at)?)));
+        for (place, one) in known().filter(|(place, _)| *place < self.members) {
+            self.memberships[one] += 1;
+            self.places[place * self.targets.len() + one] += 1;
+            for (_, other) in known().filter(|(_, other)| *other != one) {
+                let shared = &mut self.shared[one * self.targets.len() + other];
+                *shared = shared.saturating_add(1);
+            }
+        }
+    }
+
+    /// Groups that each target should be in, at most so many: with all those that it may meet it is to share as many as a group has members.
+    fn goals(&self, most: usize) -> Vec<usize> {
+        let mut on_node: BTreeMap<NodeId, usize> = BTreeMap::new();
+        self.targets.iter().for_each(|(_, node)| *on_node.entry(*node).or_default() += 1);
+        let goal = |(_, node): &(TargetId, NodeId)| {
+            let others = self.targets.len() - if self.spread { on_node[node] } else { 1 };
+            (others.div_ceil(self.members - 1) * self.members).min(most)
+        };
+        self.targets.iter().map(goal).collect()
+    }
+
+    /// Makes groups until every target is in as many as it should be; `None` when that takes more than there is room for.
+    fn fill(&mut self, most: usize, room: usize) -> Option<Vec<Vec<TargetId>>> {
+        let goals = self.goals(most);
+        let missing = |table: &Table, at: usize| goals[at].saturating_sub(table.memberships[at]);
+        let all_missing: usize = (0..goals.len()).map(|at| missing(self, at)).sum();
+        if all_missing / self.members > room {
+            return None;
+        }
+        let mut made = Vec::new();
+        loop {
+            let neediest = (0..goals.len()).max_by_key(|at| (missing(self, *at), std::cmp::Reverse(*at)))?;
+            if missing(self, neediest) == 0 {
+                return Some(made);
+            }
+            if made.len() == room {
+                return None;
+            }
+            let ordered = self.ordered(self.around(neediest, &goals)?);
+            let members: Vec<Option<usize>> = ordered.iter().map(|at| Some(*at)).collect();
+            self.count(&members);
+            made.push(ordered.into_iter().map(|at| self.targets[at].0).collect());
+        }
+    }
+
+    /// A group with this target: each other member is the one that has the least in common with those chosen so far.
+    fn around(&self, first: usize, goals: &[usize]) -> Option<Vec<usize>> {
+        let mut chosen = vec![first];
+        while chosen.len() < self.members {
+            let weight = |at: &usize| {
+                let node = self.targets[*at].1;
+                let neighbours = chosen.iter().filter(|other| self.targets[**other].1 == node).count();
+                let shares = chosen.iter().map(|other| self.shared[other * self.targets.len() + at] as usize);
+                let has = self.memberships[*at];
+                // What it would have beyond its goal weighs like what it would share: one that has enough isn't taken for evenness alone.
+                let beyond = (has + 1).saturating_sub(goals[*at]);
+                let lacks = goals[*at].saturating_sub(has);
+                (neighbours, shares.sum::<usize>() + beyond, std::cmp::Reverse(lacks), *at)
+            };
+            let may_meet = |at: &usize| {
+                let is_near = |other: &usize| {
+                    other == at || (self.spread && self.targets[*other].1 == self.targets[*at].1)
+                };
+                !chosen.iter().any(is_near)
+            };
+            let best = (0..self.targets.len()).filter(may_meet).min_by_key(weight)?;
+            chosen.push(best);
+        }
+        Some(chosen)
+    }
+
+    /// Members in the order that gives every target each place about as often.
+    fn ordered(&self, mut members: Vec<usize>) -> Vec<usize> {
+        let mut ordered = Vec::with_capacity(members.len());
+        while !members.is_empty() {
+            let place = ordered.len();
+            let had = |at: usize| self.places[place * self.targets.len() + at];
+            members.sort_by_key(|at| std::cmp::Reverse((had(*at), *at)));
+            ordered.extend(members.pop());
+        }
+        ordered
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! Groups of a scheme that a pool hasn't any of yet are made when a directory is to hand it to new files.
+
+use crate::executor::Pass;
+use crate::limits::{GROUPS_PATIENCE, GROUPS_POLL};
+use crate::service::{Answered, MetaService};
+use crate::sessions::Session;
+use net::{Deadline, LocalFuture};
+use std::sync::{Arc, PoisonError};
+use types::{ClusterMap, Errno, Error, Result, Scheme};
+use wire::{MetaOp, MetaRequest};
+
+/// Who makes redundancy groups: management.
+pub trait GroupMaker: Send + Sync {
+    /// Makes those that a pool should have of a scheme.
+    fn make<'a>(&'a self, pool: &'a str, scheme: Scheme) -> LocalFuture<'a, Result<()>>;
+}
+
+impl MetaService {
+    /// Lets the service have groups made. Only the first call counts.
+    pub fn set_group_maker(&self, maker: Arc<dyn GroupMaker>) {
+        let _ = self.group_maker.set(maker);
+    }
+
+    /// Carries out a command; one that needs groups which aren't there once more, when they are.
+    pub(crate) async fn execute_with_groups(
+        &self,
+        request: &MetaRequest,
+        session: &Arc<Session>,
+        deadline: Deadline,
+    ) -> Result<Answered> {
+        let refused = match self.execute(Pass::Command, request, session, deadline).await {
+            Err(error) if error.errno == Errno::ENODEV => error,
+            answer => return answer,
+        };
+        let MetaOp::SetPattern { dir, change } = &request.op else { return Err(refused) };
+        let map = self.map_now();
+        let missing =
+            self.read(dir.partition(), |view| namespace::missing_groups(view, &map, *dir, change)).await?;
+        let (Some((pool, scheme)), Some(maker)) = (missing, self.group_maker.get()) else {
+            return Err(refused);
+        };
+        maker.make(&pool, scheme).await?;
+        self.await_groups(&pool, scheme).await?;
+        self.execute(Pass::Command, request, session, deadline).await
+    }
+
+    fn map_now(&self) -> Arc<ClusterMap> {
+        self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until the map that this process goes by has them.
+    async fn await_groups(&self, pool: &str, scheme: Scheme) -> Result<()> {
+        let began_ns = rt::monotonic_ns();
+        loop {
+            let map = self.map_now();
+            let id = map.pool_named(pool).map(|pool| pool.id);
+            if map.groups.iter().any(|group| Some(group.pool) == id && group.scheme == scheme) {
+                return Ok(());
+            }
+            if rt::monotonic_ns() - began_ns > GROUPS_PATIENCE.as_nanos() as u64 {
+                let message = format!(
+                    "groups of scheme {scheme} were made in pool {pool}, but the cluster map here doesn't show them yet"
+                );
+                return Err(Error::new(Errno::EAGAIN, message).hint("try again in a moment"));
+            }
+            rt::sleep(GROUPS_POLL).await;
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! A store that goes back in time: what has to be said in its records that a copy of it doesn't say.
+//!
+//! Between the moment of the copy and the restore the file system went on, and not all of that is gone: there are chunk files, clients that remember, targets
+//! that have seen epochs, and processes that still believe to own partitions. So that none of it meets the restored store under an old number:
+//!
+//! - Numbers of inodes go on far above all that can have been given away since ([`SEQUENCES_PER_S`], [`SPARE_SEQUENCES`]). The numbers that are left out
+//!   are on record ([`Rewound`]): a chunk file with one of them belongs to a file that the copy doesn't know, and is left to the file check, and so is what targets hold beyond the end of a file that wasn't changed since.
+//! - Every partition has an owner record with a higher epoch ([`SPARE_EPOCHS`]), which is released: who owned it can't commit any more, and epochs of leases, which
+//!   are made of it, are above all that targets have seen.
+//! - Sessions are ended: what their clients have cached and open is of another time. They begin others. Answers to requests of before are forgotten.
+//! - A cut of a file that was under way is forgotten: the file may have been written anew since. Its size is settled from its chunks.
+
+use crate::record::{Owner, StoredSession};
+use bytes::Bytes;
+use namespace::record::{Next, Writing};
+use namespace::{Key, decode_key, keys};
+use prost::Message;
+use std::collections::BTreeSet;
+use types::{Errno, Error, InodeId, PartitionId, Result, Timestamp};
+
+/// Inode numbers that a partition gives away in a second at most: several times what one executor makes.
+const SEQUENCES_PER_S: u64 = 200_000;
+
+/// Inode numbers that are left out whatever the clocks say: as many as an hour and a half can give away.
+const SPARE_SEQUENCES: u64 = 1 << 30;
+
+/// Times that a partition was taken over since the copy at most. 2^20 are all that there can be.
+const SPARE_EPOCHS: u64 = 4096;
+
+/// The largest epoch of an owner.
+const LAST_EPOCH: u64 = (1 << 20) - 1;
+
+/// Where it is said that the store was restored: above all partitions, among the global keys.
+const KEY: &[u8] = b"\xff\xffrestored";
+
+/// What a store that was restored says of it.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct Rewound {
+    /// Inode numbers that were left out, of this and of earlier restores.
+    #[prost(message, repeated, tag = "1")]
+    pub gaps: Vec<Gap>,
+    /// When the last restore was, seconds since 1970.
+    #[prost(int64, tag = "2")]
+    pub restored_s: i64,
+}
+
+/// Inode numbers of a partition from `from` to below `to`.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct Gap {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(uint64, tag = "2")]
+    pub from: u64,
+    #[prost(uint64, tag = "3")]
+    pub to: u64,
+}
+
+impl Rewound {
+    /// Where the record is.
+    pub const KEY: &'static [u8] = KEY;
+
+    /// Whether a file was there at the moment that the store has gone back to, and wasn't changed since it did: targets may hold more of it.
+    pub fn is_of_before(&self, ino: InodeId, changed: Timestamp) -> bool {
+        let (partition, sequence) = (u32::from(ino.partition().0), ino.sequence());
+        changed.secs < self.restored_s
+            && self.gaps.iter().any(|gap| gap.partition == partition && sequence < gap.from)
+    }
+
+    /// Whether an inode's number was left out: if it exists, it was made after the moment that the store has gone back to, and before it did.
+    pub fn leaves_out(&self, ino: InodeId) -> bool {
+        let (partition, sequence) = (u32::from(ino.partition().0), ino.sequence());
+        self.gaps.iter().any(|gap| gap.partition == partition && (gap.from..gap.to).contains(&sequence))
+    }
+}
+
+/// Rewrites the records of a copy, one after the other.
+pub struct Rewind {
+    partitions: u16,
+    now_s: i64,
+    /// Inode numbers that each partition leaves out.
+    skipped: u64,
+    rewound: Rewound,
+    /// Partitions that the copy names no next number of, and no owner.
+    without_next: BTreeSet<PartitionId>,
+    without_owner: BTreeSet<PartitionId>,
+}
+
+impl Rewind {
+    /// Of a copy made at `created_s` to a store of `partitions` at `now_s`, seconds since 1970.
+    pub fn new(partitions: u16, created_s: i64, now_s: i64) -> Rewind {
+        let elapsed_s = now_s.saturating_sub(created_s).max(0) as u64;
+        let all = || (0..partitions).map(PartitionId).collect();
+        Rewind {
+            partitions,
+            now_s,
+            skipped: elapsed_s.saturating_mul(SEQUENCES_PER_S).saturating_add(SPARE_SEQUENCES),
+            rewound: Rewound::default(),
+            without_next: all(),
+            without_owner: all(),
+        }
+    }
+
+    /// What becomes of a record; `None`: it is left out.
+    ///
+    /// # Errors
+    /// A record that can't be read, and numbers that have come to their end.
+    pub fn record(&mut self, key: &[u8], value: Bytes) -> Result<Option<Bytes>> {
+        if key == KEY {
+            self.rewound.gaps.extend(decoded::<Rewound>(key, value)?.gaps);
+            return Ok(None);
+        }
+        Ok(match decode_key(key) {
+            Some(Key::Next(partition)) if partition.0 < self.partitions => {
+                let next: Next = decoded(key, value)?;
+                self.without_next.remove(&partition);
+                Some(self.next(partition, next.sequence)?)
+            }
+            Some(Key::Owner(partition)) => {
+                let owner: Owner = decoded(key, value)?;
+                self.without_owner.remove(&partition);
+                Some(later_owner(partition, owner)?)
+            }
+            Some(Key::Session(_)) => {
+                let session: StoredSession = decoded(key, value)?;
+                let ended = if session.is_ended() { session } else { StoredSession::ended_at(self.now_s) };
+                Some(ended.encode_to_vec().into())
+            }
+            Some(Key::Operation { .. }) => None,
+            Some(Key::Writing { .. }) => {
+                decoded::<Writing>(key, value)?;
+                Some(Writing { writing: true, truncate_to: None }.encode_to_vec().into())
+            }
+            _ => Some(value),
+        })
+    }
+
+    /// What comes in addition, when all records were seen.
+    ///
+    /// # Errors
+    /// As [`Rewind::record`].
+    pub fn rest(&mut self) -> Result<Vec<(Vec<u8>, Bytes)>> {
+        let mut rest = Vec::new();
+        for partition in std::mem::take(&mut self.without_next) {
+            rest.push((keys::next(partition).to_vec(), self.next(partition, namespace::FIRST_SEQUENCE)?));
+        }
+        for partition in std::mem::take(&mut self.without_owner) {
+            let nobody = Owner { node: 0, epoch: 0, released: true };
+            rest.push((keys::owner(partition).to_vec(), later_owner(partition, nobody)?));
+        }
+        self.rewound.restored_s = self.now_s;
+        rest.push((KEY.to_vec(), self.rewound.encode_to_vec().into()));
+        Ok(rest)
+    }
+
+    fn next(&mut self, partition: PartitionId, from: u64) -> Result<Bytes> {
+        let to = from.saturating_add(self.skipped);
+        if to >= 1 << InodeId::SEQUENCE_BITS {
+            let message = format!(
+                "partition {partition} has no inode numbers left to leave out: it is at {from}, and {} may have been given away since",
+                self.skipped
+            );
+            return Err(Error::new(Errno::EOVERFLOW, message)
+                .hint("use a newer copy; check the clock of this machine"));
+        }
+        self.rewound.gaps.push(Gap { partition: partition.0.into(), from, to });
+        Ok(Next { sequence: to }.encode_to_vec().into())
+    }
+}
+
+fn later_owner(partition: PartitionId, owner: Owner) -> Result<Bytes> {
+    let epoch = owner.epoch + SPARE_EPOCHS;
+    if epoch > LAST_EPOCH {
+        let message =
+            format!("partition {partition} has had {} owners, and can't be restored any more", owner.epoch);
+        return Err(
+            Error::new(Errno::EOVERFLOW, message).hint("make a new cluster, and copy the files to it")
+        );
+    }
+    Ok(Owner { epoch, released: true, ..owner }.encode_to_vec().into())
+}
+
+fn decoded<M: Message + Default>(key: &[u8], value: Bytes) -> Result<M> {
+    namespace::record::decode(key, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use types::SessionId;
+
+    const P: PartitionId = PartitionId(1);
+
+    fn after(rewind: &mut Rewind, key: &[u8], value: impl Message) -> Option<Bytes> {
+        rewind.record(key, value.encode_to_vec().into()).unwrap()
+    }
+
+    #[test]
+    fn numbers_go_on_above_all_that_may_have_been_given_away() {
+        let mut rewind = Rewind::new(2, 1000, 1010);
+        let next = after(&mut rewind, &keys::next(P), Next { sequence: 50 }).unwrap();
+        let next = Next::decode(next).unwrap().sequence;
+        assert_eq!(next, 50 + (1 << 30) + 2_000_000);
+        let rest: BTreeMap<_, _> = rewind.rest().unwrap().into_iter().collect();
+        // The other partition had given none away by then.
+        let other = Next::decode(rest[&keys::next(PartitionId(0)).to_vec()].clone()).unwrap().sequence;
+        assert!(other > 1 << 30 && !rest.contains_key(&keys::next(P).to_vec()));
+        let rewound = Rewound::decode(rest[KEY].clone()).unwrap();
+        for (sequence, expected) in [(49, false), (50, true), (next - 1, true), (next, false)] {
+            assert_eq!(rewound.leaves_out(InodeId::new(P, sequence)), expected, "{sequence}");
+        }
+        let at = |secs| Timestamp::new(secs, 0);
+        for (sequence, changed, expected) in
+            [(49, at(1009), true), (49, at(1010), false), (50, at(1009), false)]
+        {
+            assert_eq!(rewound.is_of_before(InodeId::new(P, sequence), changed), expected, "{sequence}");
+        }
+        // A second time, with the clock set back.
+        let mut again = Rewind::new(2, 1010, 0);
+        assert_eq!(again.record(KEY, rest[KEY].clone()).unwrap(), None);
+        let later = after(&mut again, &keys::next(P), Next { sequence: next }).unwrap();
+        assert_eq!(Next::decode(later).unwrap().sequence, next + (1 << 30));
+        let rewound = Rewound::decode(again.rest().unwrap().pop().unwrap().1).unwrap();
+        assert!(rewound.leaves_out(InodeId::new(P, 50)) && rewound.leaves_out(InodeId::new(P, next)));
+    }
+
+    #[test]
+    fn numbers_that_are_at_their_end_are_refused() {
+        let mut rewind = Rewind::new(2, 0, 0);
+        let next = Next { sequence: (1 << 40) - 5 }.encode_to_vec();
+        assert_eq!(rewind.record(&keys::next(P), next.into()).unwrap_err().errno, Errno::EOVERFLOW);
+        let owner = Owner { node: 1, epoch: LAST_EPOCH - 1, released: false }.encode_to_vec();
+        assert_eq!(rewind.record(&keys::owner(P), owner.into()).unwrap_err().errno, Errno::EOVERFLOW);
+        assert!(rewind.record(&keys::next(P), Bytes::from_static(b"\xff")).is_err());
+    }
+
+    #[test]
+    fn nobody_of_before_goes_on() {
+        let mut rewind = Rewind::new(2, 1000, 2000);
+        let owner =
+            after(&mut rewind, &keys::owner(P), Owner { node: 3, epoch: 7, released: false }).unwrap();
+        assert_eq!(Owner::decode(owner).unwrap(), Owner { node: 3, epoch: 4103, released: true });
+        let session = SessionId(9);
+        let living = after(&mut rewind, &keys::session(session), StoredSession::LIVING).unwrap();
+        assert_eq!(StoredSession::decode(living).unwrap(), StoredSession::ended_at(2000));
+        let ended = after(&mut rewind, &keys::session(session), StoredSession::ended_at(5)).unwrap();
+        assert_eq!(StoredSession::decode(ended).unwrap(), StoredSession::ended_at(5));
+        assert_eq!(rewind.record(&keys::operation(session, 1), Bytes::new()).unwrap(), None);
+        let ino = InodeId::new(P, 4);
+        let cutting = Writing { writing: false, truncate_to: Some(0) };
+        let note = after(&mut rewind, &keys::writing(ino, session), cutting).unwrap();
+        assert_eq!(Writing::decode(note).unwrap(), Writing { writing: true, truncate_to: None });
+        let rest: BTreeMap<_, _> = rewind.rest().unwrap().into_iter().collect();
+        let nobody = Owner::decode(rest[&keys::owner(PartitionId(0)).to_vec()].clone()).unwrap();
+        assert_eq!(nobody, Owner { node: 0, epoch: 4096, released: true });
+    }
+
+    #[test]
+    fn files_stay_as_they_are() {
+        let mut rewind = Rewind::new(2, 0, 0);
+        let anything = Bytes::from_static(b"anything");
+        for key in [
+            keys::inode(InodeId::ROOT).to_vec(),
+            keys::doomed(InodeId::ROOT).to_vec(),
+            b"\xff\xffmap".to_vec(),
+        ] {
+            assert_eq!(rewind.record(&key, anything.clone()).unwrap(), Some(anything.clone()));
+        }
+    }
+}

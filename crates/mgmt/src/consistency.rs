@@ -1,0 +1,282 @@
+//! Who of a mirrored group has everything: how the states of members change. Pure.
+//!
+//! Invariants, whatever happens:
+//! - A mirrored group has a good member.
+//! - A good member is taken out only while another good one is heard of: of members that are all silent nobody can tell which one has less.
+//! - Who becomes primary is heard of. The other members are brought in step by it then: what the one before had begun may be on some of them
+//!   only.
+//! - The primary is the first of all members, and one that is replaced goes to the end: who comes back isn't primary by that.
+
+use crate::refusal;
+use std::collections::BTreeSet;
+use types::{ClusterMap, Epoch, Group, GroupId, MemberState, NodeId, Result, TargetId};
+
+/// Who is there at a moment.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Presence {
+    /// Nodes that have been heard of lately.
+    pub heard: BTreeSet<NodeId>,
+    /// Nodes that don't serve any more, whatever they believe: their lease has run out.
+    pub silent: BTreeSet<NodeId>,
+}
+
+/// What a primary says of a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Word {
+    pub group: GroupId,
+    /// The version of the group that the primary goes by.
+    pub since: Epoch,
+    pub target: TargetId,
+    pub state: MemberState,
+}
+
+/// Does what the primary of a group asks for; `asker`: the node that asks, where that is known. Nothing where the group is of another version
+/// already: who asked has to look at that first.
+pub fn set_member(
+    map: &mut ClusterMap,
+    asker: Option<NodeId>,
+    word: &Word,
+    presence: &Presence,
+) -> Result<()> {
+    let group = map.group(word.group).ok_or_else(|| refusal::no_group(word.group))?;
+    if !group.scheme.is_mirrored() {
+        return Err(refusal::not_mirrored(word.group));
+    }
+    if group.since != word.since {
+        return Ok(());
+    }
+    let primary = group.primary();
+    let serves = primary.and_then(|target| map.target(target)).map(|target| target.node);
+    if asker.is_some_and(|asker| serves != Some(asker)) {
+        return Err(refusal::not_primary(word.group, primary));
+    }
+    let before = group.state_of(word.target).ok_or_else(|| refusal::no_member(word.group, word.target))?;
+    if before == word.state {
+        return Ok(());
+    }
+    if !may_become(before, word.state) {
+        return Err(refusal::member_state(word.group, word.target, before, word.state));
+    }
+    let others = heard_others(map, group, &[word.target], presence);
+    if before == MemberState::Good && others.is_empty() {
+        return Err(refusal::last_good_member(word.group, word.target));
+    }
+    let group = group_mut(map, word.group)?;
+    match before {
+        MemberState::Good => take_out(group, &[word.target], word.state, &others),
+        _ => set(group, word.target, word.state),
+    }
+    Ok(())
+}
+
+/// The steps that a primary may ask for. A member comes back only by way of being brought in step.
+fn may_become(before: MemberState, after: MemberState) -> bool {
+    use MemberState::{Bad, Good, NeedsResync, Rebuilding, Resyncing};
+    matches!(
+        (before, after),
+        (Good, NeedsResync | Bad)
+            | (NeedsResync, Resyncing | Bad)
+            | (Resyncing, Good | NeedsResync | Bad)
+            | (Bad, Rebuilding)
+            | (Rebuilding, Good | Bad)
+    )
+}
+
+/// Another process serves as the node: what the one before had acknowledged may be gone, and what it had begun may be on some members only.
+pub fn restarted(map: &mut ClusterMap, node: NodeId, presence: &Presence) {
+    for group in mirrored(map) {
+        restarted_in(map, group, node, presence);
+    }
+}
+
+/// The same for one group.
+pub fn restarted_in(map: &mut ClusterMap, group: GroupId, node: NodeId, presence: &Presence) {
+    let Some(before) = map.group(group) else { return };
+    let own = members_on(map, before, node);
+    if own.is_empty() {
+        return;
+    }
+    let good: Vec<TargetId> =
+        own.iter().copied().filter(|id| before.state_of(*id) == Some(MemberState::Good)).collect();
+    let others = heard_others(map, before, &own, presence);
+    let is_primary = before.primary().is_some_and(|primary| own.contains(&primary));
+    let Ok(group) = group_mut(map, group) else { return };
+    own.iter().for_each(|id| interrupt(group, *id));
+    match good.split_first() {
+        None => {}
+        Some(_) if !others.is_empty() => take_out(group, &good, MemberState::NeedsResync, &others),
+        Some((first, rest)) => {
+            // All that were together with it may differ from it.
+            rest.iter().for_each(|id| set(group, *id, MemberState::NeedsResync));
+            if is_primary {
+                let followers = group.members.clone();
+                followers.iter().filter(|id| *id != first).for_each(|id| interrupt(group, *id));
+            }
+        }
+    }
+}
+
+/// The node has stopped in good order: others serve instead, where there are others.
+pub fn stopped(map: &mut ClusterMap, node: NodeId, presence: &Presence) {
+    for id in mirrored(map) {
+        let Some(group) = map.group(id) else { continue };
+        let own = members_on(map, group, node);
+        let others = heard_others(map, group, &own, presence);
+        let good: Vec<TargetId> =
+            own.into_iter().filter(|id| group.state_of(*id) == Some(MemberState::Good)).collect();
+        if let (false, false, Ok(group)) = (good.is_empty(), others.is_empty(), group_mut(map, id)) {
+            take_out(group, &good, MemberState::NeedsResync, &others);
+        }
+    }
+}
+
+/// The process that served everything has been started anew: of each group the primary has everything that anybody has.
+pub fn all_restarted(map: &mut ClusterMap) {
+    for group in map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
+        let Some(primary) = group.primary() else { continue };
+        for member in group.members.clone().into_iter().filter(|member| *member != primary) {
+            interrupt(group, member);
+            if group.state_of(member) == Some(MemberState::Good) {
+                set(group, member, MemberState::NeedsResync);
+            }
+        }
+    }
+}
+
+/// Replaces primaries that don't serve any more. Others that are silent stay as they are: they have missed nothing before somebody writes.
+pub fn replace_silent(map: &mut ClusterMap, presence: &Presence) {
+    for id in mirrored(map) {
+        let Some(group) = map.group(id) else { continue };
+        let Some(primary) = group.primary() else { continue };
+        let is_silent = map.target(primary).is_none_or(|target| presence.silent.contains(&target.node));
+        let others = heard_others(map, group, &[primary], presence);
+        if let (true, false, Ok(group)) = (is_silent, others.is_empty(), group_mut(map, id)) {
+            take_out(group, &[primary], MemberState::NeedsResync, &others);
+        }
+    }
+}
+
+/// Gives groups that have changed, or are new, the version of the map that changes them.
+pub fn stamp(before: &ClusterMap, after: &mut ClusterMap) {
+    let next = Epoch(before.epoch.0 + 1);
+    for group in after.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
+        let is_same = |known: &Group| {
+            (&known.members, &known.states, known.pool) == (&group.members, &group.states, group.pool)
+        };
+        if !before.group(group.id).is_some_and(is_same) {
+            group.since = next;
+        }
+    }
+}
+
+/// Members that were good and aren't any more, with their groups.
+pub fn taken_out(before: &ClusterMap, after: &ClusterMap) -> Vec<(GroupId, TargetId)> {
+    let of_group = |group: &Group| {
+        let was_good = |target: TargetId| {
+            before.group(group.id).and_then(|known| known.state_of(target)) == Some(MemberState::Good)
+        };
+        let is_out =
+            |(target, state): &(TargetId, MemberState)| *state != MemberState::Good && was_good(*target);
+        group.with_states().filter(is_out).map(|(target, _)| (group.id, target)).collect::<Vec<_>>()
+    };
+    after.groups.iter().filter(|group| group.scheme.is_mirrored()).flat_map(of_group).collect()
+}
+
+/// Tells the log what became of members.
+pub fn log_members(before: &ClusterMap, after: &ClusterMap) {
+    for group in after.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+        let Some(old) = before.group(group.id) else { continue };
+        for (member, state) in group.with_states() {
+            let was = old.state_of(member).unwrap_or_default();
+            let (id, since) = (group.id.0, group.since.0);
+            match state {
+                _ if was == state => {}
+                MemberState::Good => {
+                    tracing::info!(
+                        group = id,
+                        target_id = member.0,
+                        since,
+                        "target {member} is in step with group {id} again"
+                    );
+                }
+                _ => tracing::warn!(
+                    group = id,
+                    target_id = member.0,
+                    since,
+                    "target {member} of group {id} is {} now, it was {}",
+                    refusal::state_name(state),
+                    refusal::state_name(was)
+                ),
+            }
+        }
+        if let (Some(was), Some(is)) = (old.primary(), group.primary())
+            && was != is
+        {
+            tracing::warn!(
+                group = group.id.0,
+                "target {is} is the primary of group {} now, it was target {was}",
+                group.id
+            );
+        }
+    }
+}
+
+fn mirrored(map: &ClusterMap) -> Vec<GroupId> {
+    map.groups.iter().filter(|group| group.scheme.is_mirrored()).map(|group| group.id).collect()
+}
+
+fn group_mut(map: &mut ClusterMap, id: GroupId) -> Result<&mut Group> {
+    map.groups.iter_mut().find(|group| group.id == id).ok_or_else(|| refusal::no_group(id))
+}
+
+fn members_on(map: &ClusterMap, group: &Group, node: NodeId) -> Vec<TargetId> {
+    let is_on = |id: &TargetId| map.target(*id).is_some_and(|target| target.node == node);
+    group.members.iter().copied().filter(is_on).collect()
+}
+
+/// Good members but for these, whose nodes are heard of.
+fn heard_others(map: &ClusterMap, group: &Group, but: &[TargetId], presence: &Presence) -> Vec<TargetId> {
+    let is_heard = |id: TargetId| map.target(id).is_some_and(|target| presence.heard.contains(&target.node));
+    let good = group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
+    good.filter(|id| !but.contains(id) && is_heard(*id)).collect()
+}
+
+/// Takes good members out. Where the primary is among them, the first of `others` replaces it.
+fn take_out(group: &mut Group, out: &[TargetId], state: MemberState, others: &[TargetId]) {
+    let replaced = group.primary().filter(|primary| out.contains(primary));
+    out.iter().for_each(|id| set(group, *id, state));
+    let (Some(replaced), Some(primary)) = (replaced, others.first()) else { return };
+    for member in group.members.clone().into_iter().filter(|id| id != primary && !out.contains(id)) {
+        interrupt(group, member);
+        if group.state_of(member) == Some(MemberState::Good) {
+            set(group, member, MemberState::NeedsResync);
+        }
+    }
+    let place = |id: TargetId| match id {
+        id if id == *primary => 0,
+        id if id == replaced => 2,
+        _ => 1,
+    };
+    let mut ordered: Vec<(TargetId, MemberState)> = group.with_states().collect();
+    ordered.sort_by_key(|(id, _)| place(*id));
+    (group.members, group.states) = ordered.into_iter().unzip();
+}
+
+/// Who brought the member in step, or the member itself, isn't the same process any more: it begins anew.
+fn interrupt(group: &mut Group, target: TargetId) {
+    match group.state_of(target) {
+        Some(MemberState::Resyncing) => set(group, target, MemberState::NeedsResync),
+        Some(MemberState::Rebuilding) => set(group, target, MemberState::Bad),
+        _ => {}
+    }
+}
+
+fn set(group: &mut Group, target: TargetId, state: MemberState) {
+    group.states = group.with_states().map(|(id, now)| if id == target { state } else { now }).collect();
+    if group.states.iter().all(|state| *state == MemberState::Good) {
+        group.states.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

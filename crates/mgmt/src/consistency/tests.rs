@@ -1,0 +1,276 @@
+use super::*;
+use MemberState::{Bad, Good, NeedsResync, Rebuilding, Resyncing};
+use proptest::prelude::*;
+use types::{CapacityClass, Errno, PoolId, Scheme, Target, TargetState};
+
+const GROUP: GroupId = GroupId(9);
+
+/// A group of one target on each of so many nodes, numbered alike.
+fn map(members: u32) -> ClusterMap {
+    let target = |id: u32| Target {
+        id: TargetId(id),
+        node: NodeId(id),
+        pool: PoolId(1),
+        path: format!("/t{id}"),
+        state: TargetState::Online,
+        capacity: 0,
+        free: 0,
+        class: CapacityClass::Normal,
+        drain: false,
+    };
+    let group = Group {
+        id: GROUP,
+        pool: PoolId(1),
+        scheme: Scheme::Mirror(members as u8),
+        members: (1..=members).map(TargetId).collect(),
+        states: vec![],
+        since: Epoch(5),
+    };
+    ClusterMap {
+        epoch: Epoch(7),
+        targets: (1..=members).map(target).collect(),
+        groups: vec![Group::single(GroupId(1), PoolId(1), TargetId(1)), group],
+        ..Default::default()
+    }
+}
+
+fn there(heard: &[u32], silent: &[u32]) -> Presence {
+    let nodes = |ids: &[u32]| ids.iter().map(|id| NodeId(*id)).collect();
+    Presence { heard: nodes(heard), silent: nodes(silent) }
+}
+
+fn members(map: &ClusterMap) -> Vec<(u32, MemberState)> {
+    map.group(GROUP).unwrap().with_states().map(|(id, state)| (id.0, state)).collect()
+}
+
+fn say(map: &mut ClusterMap, target: u32, state: MemberState, presence: &Presence) -> Result<()> {
+    let group = map.group(GROUP).unwrap();
+    let asker = group.primary().and_then(|id| map.target(id)).map(|t| t.node);
+    let word = Word { group: GROUP, since: group.since, target: TargetId(target), state };
+    set_member(map, asker, &word, presence)
+}
+
+#[test]
+fn a_member_goes_and_comes_back() {
+    let (mut map, all) = (map(2), there(&[1, 2], &[]));
+    say(&mut map, 2, NeedsResync, &there(&[1], &[2])).unwrap();
+    assert_eq!(members(&map), [(1, Good), (2, NeedsResync)]);
+    say(&mut map, 2, Resyncing, &all).unwrap();
+    say(&mut map, 2, NeedsResync, &all).unwrap();
+    say(&mut map, 2, Bad, &all).unwrap();
+    assert_eq!(say(&mut map, 2, Resyncing, &all).unwrap_err().errno, Errno::EINVAL, "it needs everything");
+    say(&mut map, 2, Rebuilding, &all).unwrap();
+    say(&mut map, 2, Good, &all).unwrap();
+    assert!(map.group(GROUP).unwrap().states.is_empty());
+    for state in [Resyncing, Rebuilding] {
+        assert_eq!(say(&mut map, 2, state, &all).unwrap_err().errno, Errno::EINVAL);
+    }
+    say(&mut map, 2, NeedsResync, &all).unwrap();
+    assert_eq!(
+        say(&mut map, 2, Good, &all).unwrap_err().errno,
+        Errno::EINVAL,
+        "nobody has brought it in step"
+    );
+}
+
+#[test]
+fn the_last_good_member_that_is_heard_of_stays() {
+    for presence in [there(&[2], &[1]), there(&[], &[]), there(&[], &[1, 2])] {
+        let mut map = map(2);
+        let before = map.clone();
+        assert_eq!(say(&mut map, 2, NeedsResync, &presence).unwrap_err().errno, Errno::EAGAIN);
+        assert_eq!(map, before);
+    }
+    let mut map = map(2);
+    say(&mut map, 2, NeedsResync, &there(&[1, 2], &[])).unwrap();
+    assert_eq!(say(&mut map, 1, Bad, &there(&[1, 2], &[])).unwrap_err().errno, Errno::EAGAIN);
+}
+
+#[test]
+fn only_the_primary_of_the_current_version_is_listened_to() {
+    let (mut map, all) = (map(2), there(&[1, 2], &[]));
+    let before = map.clone();
+    let word = Word { group: GROUP, since: Epoch(5), target: TargetId(1), state: NeedsResync };
+    for asker in [2, 3] {
+        let error = set_member(&mut map, Some(NodeId(asker)), &word, &all).unwrap_err();
+        assert!(error.errno == Errno::EACCES && error.message.contains("target 1 is the primary"), "{error}");
+    }
+    for since in [4, 6] {
+        set_member(&mut map, Some(NodeId(2)), &Word { since: Epoch(since), ..word }, &all).unwrap();
+    }
+    for (wrong, errno) in [
+        (Word { group: GroupId(8), ..word }, Errno::ENOENT),
+        (Word { group: GroupId(1), ..word }, Errno::EINVAL),
+        (Word { target: TargetId(7), ..word }, Errno::ENOENT),
+    ] {
+        assert_eq!(set_member(&mut map, Some(NodeId(1)), &wrong, &all).unwrap_err().errno, errno);
+    }
+    assert_eq!(map, before);
+}
+
+#[test]
+fn a_primary_that_goes_is_replaced_by_one_that_is_heard_of() {
+    let mut two = map(2);
+    say(&mut two, 1, Bad, &there(&[1, 2], &[])).unwrap();
+    assert_eq!(members(&two), [(2, Good), (1, Bad)]);
+
+    let mut three = map(3);
+    replace_silent(&mut three, &there(&[3], &[1, 2]));
+    assert_eq!(members(&three), [(3, Good), (2, NeedsResync), (1, NeedsResync)]);
+    // What the first had begun may be on one of the others only.
+    let mut three = map(3);
+    replace_silent(&mut three, &there(&[2, 3], &[1]));
+    assert_eq!(members(&three), [(2, Good), (3, NeedsResync), (1, NeedsResync)]);
+    let mut three = map(3);
+    say(&mut three, 3, Bad, &there(&[1, 2], &[3])).unwrap();
+    say(&mut three, 3, Rebuilding, &there(&[1, 2, 3], &[])).unwrap();
+    replace_silent(&mut three, &there(&[2, 3], &[1]));
+    assert_eq!(members(&three), [(2, Good), (3, Bad), (1, NeedsResync)]);
+}
+
+#[test]
+fn silence_alone_takes_nobody_out() {
+    for presence in [there(&[1], &[2]), there(&[], &[1, 2]), there(&[2], &[]), there(&[1, 2], &[])] {
+        let mut map = map(2);
+        let before = map.clone();
+        replace_silent(&mut map, &presence);
+        assert_eq!(map, before, "{presence:?}");
+    }
+}
+
+#[test]
+fn who_was_started_anew_is_out_unless_it_is_all_there_is() {
+    let mut now = map(2);
+    restarted(&mut now, NodeId(1), &there(&[1, 2], &[]));
+    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
+    restarted(&mut now, NodeId(2), &there(&[1, 2], &[]));
+    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)], "the last good one");
+    say(&mut now, 1, Resyncing, &there(&[1, 2], &[])).unwrap();
+    restarted(&mut now, NodeId(2), &there(&[1, 2], &[]));
+    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)], "nobody goes on where the other process was");
+    say(&mut now, 1, Resyncing, &there(&[1, 2], &[])).unwrap();
+    restarted(&mut now, NodeId(1), &there(&[1, 2], &[]));
+    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
+
+    let mut alone = map(2);
+    restarted(&mut alone, NodeId(1), &there(&[1], &[2]));
+    assert_eq!(members(&alone), [(1, Good), (2, Good)]);
+}
+
+#[test]
+fn members_on_one_node_are_started_anew_together() {
+    let mut now = map(2);
+    now.targets[1].node = NodeId(1);
+    restarted(&mut now, NodeId(1), &there(&[1], &[]));
+    assert_eq!(members(&now), [(1, Good), (2, NeedsResync)]);
+    let mut now = map(3);
+    now.targets[1].node = NodeId(1);
+    restarted(&mut now, NodeId(1), &there(&[1, 3], &[]));
+    assert_eq!(members(&now), [(3, Good), (2, NeedsResync), (1, NeedsResync)]);
+    let mut now = map(3);
+    all_restarted(&mut now);
+    assert_eq!(members(&now), [(1, Good), (2, NeedsResync), (3, NeedsResync)]);
+    let again = now.clone();
+    all_restarted(&mut now);
+    assert_eq!(now, again);
+}
+
+#[test]
+fn who_stops_in_good_order_hands_over() {
+    let mut now = map(2);
+    stopped(&mut now, NodeId(1), &there(&[2], &[1]));
+    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
+    stopped(&mut now, NodeId(2), &there(&[], &[1, 2]));
+    assert_eq!(members(&now), [(2, Good), (1, NeedsResync)]);
+}
+
+#[test]
+fn a_change_is_a_version() {
+    let before = map(2);
+    let mut after = before.clone();
+    stamp(&before, &mut after);
+    assert_eq!(after, before);
+    say(&mut after, 2, NeedsResync, &there(&[1], &[])).unwrap();
+    stamp(&before, &mut after);
+    assert_eq!((after.groups[0].since, after.groups[1].since), (Epoch(0), Epoch(8)));
+    assert_eq!(taken_out(&before, &after), [(GROUP, TargetId(2))]);
+    let mut new = before.clone();
+    new.groups.push(Group { id: GroupId(10), ..before.groups[1].clone() });
+    stamp(&before, &mut new);
+    assert_eq!((new.groups[1].since, new.groups[2].since), (Epoch(5), Epoch(8)));
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Say(u32, MemberState),
+    Restarted(u32),
+    Stopped(u32),
+    AllRestarted,
+    Look,
+}
+
+fn any_state() -> impl Strategy<Value = MemberState> {
+    prop_oneof![Just(Good), Just(NeedsResync), Just(Resyncing), Just(Bad), Just(Rebuilding)]
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (1u32..4, any_state()).prop_map(|(target, state)| Event::Say(target, state)),
+        2 => (1u32..4).prop_map(Event::Restarted),
+        1 => (1u32..4).prop_map(Event::Stopped),
+        1 => Just(Event::AllRestarted),
+        3 => Just(Event::Look),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_group_keeps_its_members_and_a_good_one_that_was_heard_of(
+        count in 2u32..4,
+        together: bool,
+        events in prop::collection::vec((any_event(), 0u8..8), 1..40),
+    ) {
+        let mut now = map(count);
+        if together {
+            now.targets[1].node = NodeId(1);
+        }
+        for (event, heard) in events {
+            let heard: Vec<u32> = (1..4).filter(|node| heard & (1 << (node - 1)) > 0).collect();
+            let silent: Vec<u32> = (1..4).filter(|node| !heard.contains(node)).collect();
+            let presence = there(&heard, &silent);
+            let before = now.clone();
+            match &event {
+                Event::Say(target, state) => {
+                    if say(&mut now, *target, *state, &presence).is_err() {
+                        prop_assert_eq!(&now, &before);
+                    }
+                }
+                Event::Restarted(node) => restarted(&mut now, NodeId(*node), &presence),
+                Event::Stopped(node) => stopped(&mut now, NodeId(*node), &presence),
+                Event::AllRestarted => all_restarted(&mut now),
+                Event::Look => replace_silent(&mut now, &presence),
+            }
+            let (old, new) = (before.group(GROUP).unwrap(), now.group(GROUP).unwrap());
+            let sorted = |group: &Group| group.members.iter().copied().collect::<BTreeSet<_>>();
+            prop_assert_eq!(sorted(old), sorted(new));
+            prop_assert!(new.states.is_empty() || new.states.len() == new.members.len());
+            let primary = new.primary();
+            prop_assert_eq!(primary, new.members.first().copied());
+            prop_assert!(primary.is_some(), "{event:?}: {new:?}");
+            let at = primary.and_then(|id| now.target(id)).unwrap().node;
+            let is_new = primary != old.primary();
+            prop_assert!(!is_new || presence.heard.contains(&at), "{event:?} of {old:?}: {new:?}");
+            // Whoever has become good was brought in step by a primary that is still the same.
+            for (id, state) in new.with_states().filter(|(_, state)| *state == Good) {
+                let was = old.state_of(id).unwrap();
+                prop_assert!(was == Good || (!is_new && matches!(was, Resyncing | Rebuilding)), "{event:?}: {state:?}");
+            }
+            if is_new {
+                let good = new.with_states().filter(|(_, state)| *state == Good).count();
+                prop_assert_eq!(good, 1, "a new primary brings all others in step");
+                let moving = new.with_states().any(|(_, state)| matches!(state, Resyncing | Rebuilding));
+                prop_assert!(!moving);
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! How mirrored groups are.
+
+use super::found;
+use crate::liveness::Liveness;
+use std::collections::BTreeMap;
+use types::{ClusterMap, Group, GroupId, MemberState, Pool, TargetId, TargetState};
+use wire::mgmt::{HealthFinding, ResyncProgress, Verdict};
+
+/// Groups that a finding names; the rest is counted.
+const NAMED: usize = 8;
+
+/// Everything that isn't as it should be with mirrored groups.
+pub(super) fn group_findings(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
+    let mut findings: Vec<HealthFinding> = unreachable(map).into_iter().collect();
+    findings.extend(out_of_step(map, liveness));
+    findings.extend(map.pools.iter().filter_map(|pool| crowded(map, pool)));
+    findings
+}
+
+fn mirrored(map: &ClusterMap) -> impl Iterator<Item = &Group> {
+    map.groups.iter().filter(|group| group.scheme.is_mirrored())
+}
+
+/// Groups of which nobody that has everything can be asked.
+fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
+    let is_there = |target: TargetId| map.target(target).is_some_and(|t| t.state != TargetState::Offline);
+    let good = |group: &Group| -> Vec<TargetId> {
+        group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id).collect()
+    };
+    let lost: Vec<&Group> = mirrored(map).filter(|g| !good(g).into_iter().any(is_there)).collect();
+    if lost.is_empty() {
+        return None;
+    }
+    let mut holders: Vec<TargetId> = lost.iter().flat_map(|group| good(group)).collect();
+    holders.sort_unstable();
+    holders.dedup();
+    let ids: Vec<GroupId> = lost.iter().map(|group| group.id).collect();
+    let what = format!(
+        "no good member of {} can be reached: files there can be neither read nor written",
+        named(&ids)
+    );
+    let hint = format!("bring back one of the targets that have everything: {}", joined(&holders));
+    Some(found(Verdict::Critical, what, hint))
+}
+
+/// One finding for each target that isn't good in some of its groups.
+fn out_of_step(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
+    let mut states: BTreeMap<(TargetId, bool), Vec<GroupId>> = BTreeMap::new();
+    for group in mirrored(map) {
+        for (target, state) in group.with_states().filter(|(_, state)| *state != MemberState::Good) {
+            let is_bad = matches!(state, MemberState::Bad | MemberState::Rebuilding);
+            states.entry((target, is_bad)).or_default().push(group.id);
+        }
+    }
+    let finding = |((target, is_bad), groups): ((TargetId, bool), Vec<GroupId>)| {
+        let mut what = match is_bad {
+            true => format!("what target {target} has of {} is no good, and is copied anew", named(&groups)),
+            false => format!("target {target} has missed changes of {}", named(&groups)),
+        };
+        let told: Vec<&ResyncProgress> = map
+            .groups
+            .iter()
+            .filter(|group| groups.contains(&group.id))
+            .filter_map(|group| progress_of(map, liveness, group, target))
+            .collect();
+        if !told.is_empty() {
+            what += &progress(&told);
+        }
+        let is_there = map.target(target).is_some_and(|t| t.state == TargetState::Online);
+        let hint = match is_there {
+            true => "it comes back in step by itself; weft group list shows how far it is".to_string(),
+            false => format!("bring target {target} back: it comes back in step by itself then"),
+        };
+        found(Verdict::Warning, what, hint)
+    };
+    states.into_iter().map(finding).collect()
+}
+
+/// What the primary tells of a member that it brings in step.
+fn progress_of<'a>(
+    map: &ClusterMap,
+    liveness: &'a Liveness,
+    group: &Group,
+    target: TargetId,
+) -> Option<&'a ResyncProgress> {
+    let primary = map.target(group.primary()?)?;
+    let seen = liveness.seen(primary.node)?;
+    seen.resyncs.iter().find(|progress| progress.group == group.id && progress.target == target)
+}
+
+/// Several resynchronisations in a few words.
+fn progress(told: &[&ResyncProgress]) -> String {
+    let bytes_left: Option<u64> = told.iter().map(|p| p.bytes_left).sum();
+    let files_left: Option<u64> = told.iter().map(|p| p.files_left).sum();
+    let rate: u64 = told.iter().map(|p| p.rate).sum();
+    let mut text = format!("; {} being brought in step", if told.len() == 1 { "one is" } else { "some are" });
+    if let Some(files) = files_left {
+        text += &format!(", {files} files left");
+    }
+    if let Some(bytes) = bytes_left {
+        text += &format!(", at most {} MiB", bytes.div_ceil(1 << 20));
+        if rate > 0 {
+            text += &format!(", about {} s", bytes.div_ceil(rate));
+        }
+    }
+    if let Some(why) = told.iter().find_map(|p| p.hindrance.as_ref()) {
+        text += &format!("; {why}");
+    }
+    text
+}
+
+/// Groups of a pool that don't survive the loss of one node.
+fn crowded(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
+    let of_pool = || mirrored(map).filter(|group| group.pool == pool.id);
+    let ids: Vec<GroupId> = of_pool().filter(|g| !layout::is_spread(map, g)).map(|g| g.id).collect();
+    let scheme = of_pool().find(|g| !layout::is_spread(map, g))?.scheme;
+    let what = format!(
+        "{} of pool {} have several members on one node: they survive the loss of a disk, not of that node",
+        named(&ids),
+        pool.name
+    );
+    let hint = match layout::spreads(map, pool.id, scheme) {
+        true => {
+            "new files go to groups over several nodes by now; copy old ones to move them there".to_string()
+        }
+        false => format!("add targets on other nodes: weft target add PATH --pool {}", pool.name),
+    };
+    Some(found(Verdict::Warning, what, hint))
+}
+
+fn named(groups: &[GroupId]) -> String {
+    match groups.len() {
+        1 => format!("group {}", joined(groups)),
+        count if count <= NAMED => format!("groups {}", joined(groups)),
+        count => format!("{count} groups ({}, ...)", joined(&groups[..NAMED])),
+    }
+}
+
+fn joined<T: ToString>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{CapacityClass, Epoch, NodeId, PoolId, Scheme, Target};
+
+    fn map() -> ClusterMap {
+        let target = |id: u32| Target {
+            id: TargetId(id),
+            node: NodeId(id),
+            pool: PoolId(1),
+            path: "/t".into(),
+            state: TargetState::Online,
+            capacity: 0,
+            free: 0,
+            class: CapacityClass::Normal,
+            drain: false,
+        };
+        let group = Group {
+            scheme: Scheme::Mirror(2),
+            members: vec![TargetId(1), TargetId(2)],
+            ..Group::single(GroupId(100_001), PoolId(1), TargetId(1))
+        };
+        ClusterMap {
+            targets: vec![target(1), target(2)],
+            pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+            groups: vec![group],
+            ..ClusterMap::default()
+        }
+    }
+
+    fn after(change: impl FnOnce(&mut ClusterMap, &mut Liveness)) -> Vec<HealthFinding> {
+        let (mut map, mut liveness) = (map(), Liveness::new(0));
+        liveness.registered(NodeId(1), 1, 0);
+        change(&mut map, &mut liveness);
+        let findings = group_findings(&map, &liveness);
+        assert!(findings.iter().all(|f| !f.hint.is_empty()));
+        findings
+    }
+
+    #[test]
+    fn a_member_out_of_step_is_a_warning_with_its_progress() {
+        assert_eq!(after(|_, _| ()), []);
+        let resyncing =
+            |map: &mut ClusterMap| map.groups[0].states = vec![MemberState::Good, MemberState::Resyncing];
+        let found = after(|map, _| resyncing(map));
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].verdict, &*found[0].what),
+            (Verdict::Warning, "target 2 has missed changes of group 100001")
+        );
+        let progress = ResyncProgress {
+            group: GroupId(100_001),
+            target: TargetId(2),
+            files_left: Some(3),
+            bytes_left: Some(20 << 20),
+            rate: 2 << 20,
+            ..ResyncProgress::default()
+        };
+        let found = after(|map, liveness| {
+            resyncing(map);
+            liveness.goes_by(NodeId(1), 1, Epoch(1), &[progress]);
+        });
+        assert!(
+            found[0].what.ends_with("one is being brought in step, 3 files left, at most 20 MiB, about 10 s"),
+            "{found:?}"
+        );
+        let found = after(|map, _| map.groups[0].states = vec![MemberState::Bad, MemberState::Good]);
+        assert!(found[0].what.contains("target 1") && found[0].what.contains("no good"), "{found:?}");
+    }
+
+    #[test]
+    fn a_group_that_nobody_serves_is_critical() {
+        let found = after(|map, _| {
+            map.groups[0].states = vec![MemberState::Good, MemberState::NeedsResync];
+            map.targets[0].state = TargetState::Offline;
+        });
+        assert_eq!(found[0].verdict, Verdict::Critical);
+        assert!(
+            found[0].what.contains("group 100001") && found[0].hint.ends_with("everything: 1"),
+            "{found:?}"
+        );
+        assert!(
+            after(|map, _| map.targets[0].state = TargetState::Offline).is_empty(),
+            "the other one serves"
+        );
+    }
+
+    #[test]
+    fn members_on_one_node_are_said() {
+        let found = after(|map, _| map.targets[1].node = NodeId(1));
+        assert!(found[0].what.contains("several members on one node"), "{found:?}");
+        assert!(found[0].hint.contains("weft target add"));
+    }
+}

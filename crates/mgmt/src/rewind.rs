@@ -1,0 +1,77 @@
+//! The map of a store that goes back in time.
+
+use crate::management::{MAP_KEY, NUMBERS_KEY};
+use crate::roster::Numbers;
+use types::{ClusterMap, Epoch, Errno, Error, Result};
+
+/// Epochs of the map that were made since a copy at most: one is made when something changes, not more than some in a second.
+const SPARE_EPOCHS: u64 = 1 << 30;
+
+/// Nodes, targets and groups, and pools, that were made since a copy at most: their numbers are not given twice.
+const SPARE_NUMBERS: u32 = 1000;
+const SPARE_POOLS: u16 = 100;
+
+/// What becomes of a record of management's when the store goes back in time; `None` for a record that isn't management's.
+///
+/// The map gets an epoch above all that anybody has seen, so that it is taken for the newest. Numbers of nodes and targets that were given away since the
+/// copy are not given away again: those that have them are still there, and would be taken for others.
+///
+/// # Errors
+/// A record that can't be read.
+pub fn rewound(key: &[u8], value: &[u8]) -> Option<Result<Vec<u8>>> {
+    match key {
+        MAP_KEY => Some(rewound_map(value)),
+        NUMBERS_KEY => Some(rewound_numbers(value)),
+        _ => None,
+    }
+}
+
+fn rewound_map(value: &[u8]) -> Result<Vec<u8>> {
+    let mut map: ClusterMap =
+        serde_json::from_slice(value).map_err(|error| unreadable("cluster map", &error))?;
+    map.epoch = Epoch(map.epoch.0.saturating_add(SPARE_EPOCHS));
+    // Members refuse what is asked by a version that is older than the one that they know.
+    for group in map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
+        group.since = map.epoch;
+    }
+    Ok(serde_json::to_vec(&map).expect("a map has string keys only"))
+}
+
+fn rewound_numbers(value: &[u8]) -> Result<Vec<u8>> {
+    let mut numbers: Numbers =
+        serde_json::from_slice(value).map_err(|error| unreadable("numbers of nodes and targets", &error))?;
+    numbers.next_node = numbers.next_node.saturating_add(SPARE_NUMBERS);
+    numbers.next_target = numbers.next_target.saturating_add(SPARE_NUMBERS);
+    numbers.next_group = numbers.next_group.saturating_add(SPARE_NUMBERS);
+    numbers.next_pool = numbers.next_pool.saturating_add(SPARE_POOLS);
+    Ok(serde_json::to_vec(&numbers).expect("numbers have string keys only"))
+}
+
+fn unreadable(what: &str, cause: &serde_json::Error) -> Error {
+    Error::new(Errno::EIO, format!("the {what} in the copy can't be read: {cause}")).hint("use another copy")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_map_is_newer_than_all_that_anybody_has_seen_and_numbers_go_on() {
+        let single = types::Group::single(types::GroupId(1), types::PoolId(1), types::TargetId(1));
+        let mirrored = types::Group { scheme: types::Scheme::Mirror(2), since: Epoch(5), ..single.clone() };
+        let map = ClusterMap { epoch: Epoch(7), groups: vec![single, mirrored], ..ClusterMap::default() };
+        let map = rewound(MAP_KEY, &serde_json::to_vec(&map).unwrap()).unwrap().unwrap();
+        let map: ClusterMap = serde_json::from_slice(&map).unwrap();
+        assert_eq!(map.epoch, Epoch(7 + (1 << 30)));
+        assert_eq!((map.groups[0].since, map.groups[1].since), (Epoch(0), map.epoch));
+        let numbers = Numbers { next_node: 3, next_target: 9, next_pool: u16::MAX, next_group: 5 };
+        let numbers = rewound(NUMBERS_KEY, &serde_json::to_vec(&numbers).unwrap()).unwrap().unwrap();
+        let numbers: Numbers = serde_json::from_slice(&numbers).unwrap();
+        assert_eq!(
+            numbers,
+            Numbers { next_node: 1003, next_target: 1009, next_pool: u16::MAX, next_group: 1005 }
+        );
+        assert!(rewound(MAP_KEY, b"x").unwrap().is_err());
+        assert!(rewound(b"\xff\xff\x12", b"x").is_none());
+    }
+}

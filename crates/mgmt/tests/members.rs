@@ -1,0 +1,511 @@
+//! Members of mirrored groups come and go: real requests of nodes whose time is the simulation's.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use identity::{Identity, Role as Proved};
+use mgmt::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE};
+use net::{Caller, Channel, Handler, Proof};
+use rt::sim::World;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+use support::{Cluster, open};
+use types::{Epoch, Errno, Group, GroupId, MemberState, NodeId, Result, Scheme, StripePattern, TargetId};
+use wire::mgmt::*;
+use wire::{MgmtReply, MgmtRequest};
+
+use MemberState::{Bad, Good, NeedsResync, Resyncing};
+
+const TWO: Scheme = Scheme::Mirror(2);
+
+/// A process of a storage node, with one target.
+struct Process {
+    node: NodeId,
+    instance: u64,
+    target: TargetId,
+    /// It speaks, and hears.
+    connected: Cell<bool>,
+    alive: Cell<bool>,
+    /// The map that it goes by.
+    epoch: Cell<Epoch>,
+    /// It takes no notice of newer maps.
+    is_deaf: Cell<bool>,
+    answered_ns: Cell<u64>,
+}
+
+struct Site {
+    cluster: RefCell<Cluster>,
+    next_instance: Cell<u64>,
+}
+
+impl Site {
+    /// So many nodes with a target each, in groups of this scheme.
+    async fn new(nodes: u16, scheme: Scheme) -> (Rc<Site>, Vec<Rc<Process>>) {
+        let site = Rc::new(Site { cluster: RefCell::new(Cluster::new().await), next_instance: Cell::new(1) });
+        let mut processes = Vec::new();
+        for number in 0..nodes {
+            let node = site.cluster.borrow().join(&format!("n{number}"), 7501 + number).await;
+            let port = 7499 + node.0 as u16;
+            let register = site.cluster.borrow().registration(node, 1000, port, &[]);
+            site.ask(MgmtRequest::Register(register)).await.unwrap();
+            let target = site.cluster.borrow().add(node, &format!("/t{number}")).await;
+            processes.push(site.start(node, target).await);
+        }
+        site.ask(MgmtRequest::MakeGroups { pool: "default".into(), scheme }).await.unwrap();
+        rt::sleep(2 * HEARTBEAT_INTERVAL).await;
+        (site, processes)
+    }
+
+    async fn ask(&self, request: MgmtRequest) -> Result<MgmtReply> {
+        let management = self.cluster.borrow().management.clone();
+        Channel::in_process(management).call(request, None).await
+    }
+
+    /// Starts another process of a node.
+    async fn start(self: &Rc<Self>, node: NodeId, target: TargetId) -> Rc<Process> {
+        let instance = self.next_instance.replace(self.next_instance.get() + 1);
+        let process = Rc::new(Process {
+            node,
+            instance,
+            target,
+            connected: Cell::new(true),
+            alive: Cell::new(true),
+            epoch: Cell::new(Epoch(0)),
+            is_deaf: Cell::new(false),
+            answered_ns: Cell::new(0),
+        });
+        self.register(&process).await;
+        rt::spawn(self.clone().keep_in_touch(process.clone()));
+        process
+    }
+
+    async fn register(&self, process: &Process) {
+        let port = 7499 + process.node.0 as u16;
+        let again = process.epoch.get() > Epoch(0);
+        let register = Register {
+            again,
+            ..self.cluster.borrow().registration(process.node, process.instance, port, &[process.target])
+        };
+        match self.ask(MgmtRequest::Register(register)).await {
+            Ok(MgmtReply::Registered(registered)) => process.hear(registered.map.epoch),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What a storage node does.
+    async fn keep_in_touch(self: Rc<Self>, process: Rc<Process>) {
+        loop {
+            rt::sleep(HEARTBEAT_INTERVAL).await;
+            if !process.alive.get() {
+                return;
+            }
+            if !process.connected.get() {
+                continue;
+            }
+            let MgmtRequest::Heartbeat(beat) =
+                self.cluster.borrow().beat(process.node, process.instance, &[process.target])
+            else {
+                panic!("a heartbeat")
+            };
+            let beat = Heartbeat { epoch: process.epoch.get(), ..beat };
+            match self.ask(MgmtRequest::Heartbeat(beat)).await {
+                Ok(MgmtReply::Alive(alive)) => alive.map.iter().for_each(|map| process.hear(map.epoch)),
+                Err(error) if error.errno == Errno::ENOTCONN => self.register(&process).await,
+                Err(error) if error.errno == Errno::ESTALE => return,
+                other => panic!("{other:?}"),
+            }
+            process.answered_ns.set(rt::monotonic_ns());
+        }
+    }
+
+    fn group(&self, id: GroupId) -> Group {
+        self.cluster.borrow().map().group(id).unwrap().clone()
+    }
+
+    /// A mirrored group whose primary the process is.
+    fn group_of(&self, process: &Process) -> Group {
+        let map = self.cluster.borrow().map();
+        let is_it = |g: &&Group| g.scheme.is_mirrored() && g.primary() == Some(process.target);
+        map.groups.iter().find(is_it).unwrap().clone()
+    }
+
+    fn members(&self, id: GroupId) -> Vec<(TargetId, MemberState)> {
+        self.group(id).with_states().collect()
+    }
+
+    async fn say(&self, group: &Group, target: TargetId, state: MemberState) -> Result<Group> {
+        let ask = MgmtRequest::SetMember {
+            group: group.id,
+            since: group.since,
+            target,
+            state,
+            reason: "a test says so".into(),
+        };
+        match self.ask(ask).await? {
+            MgmtReply::Map { map } => Ok(map.group(group.id).unwrap().clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn say_until_heard(&self, group: &Group, target: TargetId, state: MemberState) -> Group {
+        loop {
+            match self.say(group, target, state).await {
+                Ok(group) => return group,
+                Err(error) => assert_eq!(error.errno, Errno::EAGAIN, "{error}"),
+            }
+        }
+    }
+
+    /// Management is started anew, with what is in its store.
+    async fn restart_management(&self) {
+        let management = {
+            let cluster = self.cluster.borrow();
+            (cluster.writer.clone(), cluster.superblock.clone(), cluster.gate.clone())
+        };
+        let management = open(&management.0, &management.1, &management.2).await;
+        self.cluster.borrow_mut().management = management.clone();
+        rt::spawn(management.background());
+    }
+}
+
+impl Process {
+    fn hear(&self, epoch: Epoch) {
+        if !self.is_deaf.get() {
+            self.epoch.set(self.epoch.get().max(epoch));
+        }
+    }
+
+    fn kill(&self) {
+        self.alive.set(false);
+    }
+
+    fn silent_for(&self) -> Duration {
+        Duration::from_nanos(rt::monotonic_ns() - self.answered_ns.get())
+    }
+}
+
+fn simulated<F: Future<Output = ()> + 'static>(
+    nodes: u16,
+    scheme: Scheme,
+    test: impl FnOnce(Rc<Site>, Vec<Rc<Process>>) -> F + 'static,
+) {
+    let mut world = World::new(7);
+    let host = world.add_host("management");
+    let run = async move {
+        let (site, processes) = Site::new(nodes, scheme).await;
+        let management = site.cluster.borrow().management.clone();
+        rt::spawn(management.background());
+        test(site, processes).await;
+    };
+    world.run(host, run).unwrap();
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_secondary_that_dies_is_out_before_the_primary_is_answered() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        let other = nodes[1].target;
+        nodes[1].kill();
+        let now = site.say_until_heard(&group, other, NeedsResync).await;
+        assert!(
+            nodes[1].silent_for() >= SERVING_LEASE,
+            "it may have served yet: {:?}",
+            nodes[1].silent_for()
+        );
+        assert_eq!(now.with_states().collect::<Vec<_>>(), [(group.members[0], Good), (other, NeedsResync)]);
+        assert!(now.since > group.since);
+
+        let back = site.start(nodes[1].node, other).await;
+        assert_eq!(site.members(group.id)[1], (other, NeedsResync));
+        let now = site.say(&now, other, Resyncing).await.unwrap();
+        let now = site.say(&now, other, Good).await.unwrap();
+        assert!(!now.is_degraded() && back.epoch.get() > Epoch(0));
+    });
+}
+
+#[test]
+fn a_secondary_that_lives_is_out_when_it_knows() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        let now = site.say(&group, nodes[1].target, NeedsResync).await.unwrap();
+        assert!(nodes[1].epoch.get() >= now.since);
+        // The answer may have been lost: who asks again is told no sooner.
+        let group = site.group_of(&nodes[1]);
+        nodes[0].is_deaf.set(true);
+        let first = rt::timeout(seconds(1), site.say(&group, nodes[0].target, NeedsResync)).await;
+        assert!(first.is_none(), "it can't know yet");
+        let again = rt::timeout(seconds(5), site.say(&group, nodes[0].target, NeedsResync)).await;
+        assert!(again.is_none(), "it takes no notice");
+        nodes[0].is_deaf.set(false);
+        let now = site.say(&group, nodes[0].target, NeedsResync).await.unwrap();
+        assert!(nodes[0].epoch.get() >= now.since);
+    });
+}
+
+#[test]
+fn a_member_that_takes_no_notice_and_speaks_on_is_never_given_up() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        nodes[1].is_deaf.set(true);
+        let error = site.say(&group, nodes[1].target, NeedsResync).await.unwrap_err();
+        assert_eq!(error.errno, Errno::EAGAIN);
+        // Its successor begins with the map that is.
+        nodes[1].kill();
+        site.start(nodes[1].node, nodes[1].target).await;
+        let since = site.group(group.id).since;
+        assert_eq!(site.say(&group, nodes[1].target, NeedsResync).await.unwrap().since, since);
+    });
+}
+
+#[test]
+fn a_primary_that_dies_is_replaced_when_its_lease_is_over() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        nodes[0].kill();
+        while site.group(group.id) == group {
+            assert!(nodes[0].silent_for() < seconds(60), "nobody takes over");
+            rt::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(nodes[0].silent_for() >= SERVING_LEASE);
+        let both = [(nodes[1].target, Good), (nodes[0].target, NeedsResync)];
+        assert_eq!(site.members(group.id), both);
+        site.start(nodes[0].node, nodes[0].target).await;
+        rt::sleep(seconds(60)).await;
+        assert_eq!(site.members(group.id), both, "it isn't primary again, and nobody has brought it in step");
+    });
+}
+
+#[test]
+fn a_primary_that_is_cut_off_for_less_than_its_lease_stays() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        nodes[0].connected.set(false);
+        rt::sleep(seconds(8)).await;
+        nodes[0].connected.set(true);
+        rt::sleep(seconds(30)).await;
+        assert_eq!(site.group(group.id), group);
+        // One that hangs for longer comes back as somebody who has missed something.
+        nodes[0].connected.set(false);
+        rt::sleep(seconds(20)).await;
+        nodes[0].connected.set(true);
+        rt::sleep(seconds(5)).await;
+        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        assert!(nodes[0].epoch.get() >= site.group(group.id).since);
+    });
+}
+
+#[test]
+fn a_restart_takes_a_member_out_at_once() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        nodes[0].kill();
+        site.start(nodes[0].node, nodes[0].target).await;
+        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+        // The other one is all there is now.
+        nodes[1].kill();
+        site.start(nodes[1].node, nodes[1].target).await;
+        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+    });
+}
+
+#[test]
+fn of_members_that_are_all_gone_nothing_is_decided() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        nodes.iter().for_each(|node| node.kill());
+        rt::sleep(seconds(120)).await;
+        assert_eq!(site.group(group.id), group);
+        let second = site.start(nodes[1].node, nodes[1].target).await;
+        rt::sleep(seconds(30)).await;
+        // It is heard of, and the primary is not.
+        assert_eq!(site.members(group.id), [(second.target, Good), (nodes[0].target, NeedsResync)]);
+    });
+}
+
+#[test]
+fn who_was_started_anew_alone_gives_way_to_one_that_was_there_all_the_time() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        nodes[1].connected.set(false);
+        rt::sleep(seconds(9)).await;
+        nodes[0].kill();
+        site.start(nodes[0].node, nodes[0].target).await;
+        assert_eq!(site.members(group.id), [(nodes[0].target, Good), (nodes[1].target, Good)]);
+        nodes[1].connected.set(true);
+        rt::sleep(seconds(5)).await;
+        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+    });
+}
+
+#[test]
+fn a_restart_of_management_changes_nothing() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        site.restart_management().await;
+        rt::sleep(seconds(60)).await;
+        assert_eq!(site.group(group.id), group);
+        // What it has answered is on disk.
+        let now = site.say(&group, nodes[1].target, Bad).await.unwrap();
+        site.cluster.borrow().memory.crash(0);
+        site.restart_management().await;
+        assert_eq!(site.group(group.id), now);
+        rt::sleep(seconds(60)).await;
+        assert_eq!(site.group(group.id), now);
+        assert_eq!(nodes[0].epoch.get(), site.cluster.borrow().map().epoch);
+    });
+}
+
+#[test]
+fn who_stops_in_good_order_hands_over_at_once() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        nodes[0].kill();
+        let goodbye = MgmtRequest::Goodbye { node: nodes[0].node, instance: nodes[0].instance };
+        site.ask(goodbye).await.unwrap();
+        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+    });
+}
+
+#[test]
+fn of_three_the_new_primary_brings_both_others_in_step() {
+    simulated(3, Scheme::Mirror(3), async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        nodes[0].kill();
+        rt::sleep(seconds(20)).await;
+        let states: Vec<MemberState> = site.members(group.id).into_iter().map(|(_, state)| state).collect();
+        assert_eq!(states, [Good, NeedsResync, NeedsResync]);
+        assert_eq!(site.members(group.id)[2].0, nodes[0].target);
+    });
+}
+
+#[test]
+fn only_the_node_of_the_primary_is_listened_to() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        let caller = |proof: Proof| Caller {
+            name: "somebody".into(),
+            proof,
+            holder: 0,
+            address: rt::net::Address::Abstract("test".into()),
+            transport: net::Transport::Tcp,
+            client: 1,
+            core: 0,
+            cluster: String::new(),
+        };
+        let member =
+            |role| Proof::Member(Identity { cluster: "c".into(), role, expires: 0, serial: String::new() });
+        let word = |since: Epoch| MgmtRequest::SetMember {
+            group: group.id,
+            since,
+            target: nodes[1].target,
+            state: NeedsResync,
+            reason: String::new(),
+        };
+        let management = site.cluster.borrow().management.clone();
+        for proof in [
+            Proof::Stranger,
+            member(Proved::Client("login1".into())),
+            member(Proved::Node(nodes[1].node)),
+            member(Proved::Node(NodeId(1))),
+        ] {
+            let caller = caller(proof);
+            let error = management.handle_from(&caller, word(group.since), None).await.unwrap_err();
+            assert!(error.errno == Errno::EACCES && !error.hint.is_empty(), "{error}");
+        }
+        let stale = caller(member(Proved::Node(nodes[1].node)));
+        let answer = management.handle_from(&stale, word(Epoch(group.since.0 - 1)), None).await.unwrap();
+        assert!(matches!(answer, MgmtReply::Map { map } if map.group(group.id) == Some(&group)));
+        assert_eq!(site.group(group.id), group);
+        let primary = caller(member(Proved::Node(nodes[0].node)));
+        management.handle_from(&primary, word(group.since), None).await.unwrap();
+        assert_eq!(site.members(group.id)[1], (nodes[1].target, NeedsResync));
+    });
+}
+
+#[test]
+fn groups_are_made_added_to_and_shown() {
+    simulated(3, TWO, async |site, nodes| {
+        let groups = async || match site.ask(MgmtRequest::ListGroups).await {
+            Ok(MgmtReply::Groups { groups }) => groups,
+            other => panic!("{other:?}"),
+        };
+        let mirrored = |groups: &[GroupInfo]| groups.iter().filter(|g| g.group.scheme == TWO).count();
+        let before = groups().await;
+        assert_eq!((before.len(), mirrored(&before)), (9, 6));
+        assert!(before.iter().all(|g| g.primary.is_some() && g.pool_name == "default"));
+        let again = site.ask(MgmtRequest::MakeGroups { pool: "default".into(), scheme: TWO }).await;
+        assert!(matches!(again, Ok(MgmtReply::Groups { groups }) if groups.len() == 6));
+        let pattern = StripePattern { scheme: TWO, ..StripePattern::default() };
+        let map = site.cluster.borrow().map();
+        assert!(layout::choose(&map, &pattern, types::InodeId::ROOT, 1).is_ok());
+
+        // Another target gets its part, and what there was stays.
+        let node = site.cluster.borrow().join("n9", 7600).await;
+        let target = site.cluster.borrow().add(node, "/t9").await;
+        let after = groups().await;
+        assert_eq!(mirrored(&after), 12);
+        assert!(before.iter().all(|known| after.contains(known)));
+        let has_it = |g: &&GroupInfo| g.group.scheme == TWO && g.group.members.contains(&target);
+        assert_eq!(after.iter().filter(has_it).count(), 6);
+
+        // What isn't possible says so.
+        for (pool, scheme, errno) in [("nowhere", TWO, Errno::ENOENT), ("lonely", TWO, Errno::ENODEV)] {
+            let add = MgmtRequest::AddTarget { node, path: "/alone".into(), pool: "lonely".into() };
+            site.ask(add).await.unwrap();
+            let make = MgmtRequest::MakeGroups { pool: pool.into(), scheme };
+            let error = site.ask(make).await.unwrap_err();
+            assert!(error.errno == errno && !error.hint.is_empty(), "{error}");
+        }
+        let own = nodes[0].target;
+        for refused in [
+            MgmtRequest::SetPool { target: own, pool: "other".into() },
+            MgmtRequest::RemoveTarget { target: own },
+        ] {
+            let error = site.ask(refused).await.unwrap_err();
+            assert!(error.errno == Errno::EBUSY && error.message.contains("group 10000"), "{error}");
+        }
+        site.ask(MgmtRequest::SetDrain { target: own, drain: true }).await.unwrap();
+        assert!(site.ask(MgmtRequest::RemoveTarget { target: own }).await.is_err());
+        let map = site.cluster.borrow().map();
+        let chosen = layout::choose(&map, &pattern, types::InodeId::ROOT, 1).unwrap();
+        assert!(chosen.iter().all(|id| !map.group(*id).unwrap().members.contains(&own)));
+    });
+}
+
+#[test]
+fn a_resync_is_seen_as_the_primary_tells_it() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        let now = site.say(&group, nodes[1].target, NeedsResync).await.unwrap();
+        site.say(&now, nodes[1].target, Resyncing).await.unwrap();
+        let progress = ResyncProgress {
+            group: group.id,
+            target: nodes[1].target,
+            files_left: Some(2),
+            bytes_left: Some(1 << 20),
+            bytes_moved: 5,
+            rate: 1 << 20,
+            hindrance: None,
+        };
+        let MgmtRequest::Heartbeat(beat) =
+            site.cluster.borrow().beat(nodes[0].node, nodes[0].instance, &[nodes[0].target])
+        else {
+            panic!("a heartbeat")
+        };
+        site.ask(MgmtRequest::Heartbeat(Heartbeat { resyncs: vec![progress.clone()], ..beat }))
+            .await
+            .unwrap();
+        let Ok(MgmtReply::Groups { groups }) = site.ask(MgmtRequest::ListGroups).await else { panic!() };
+        let told: Vec<&ResyncProgress> = groups.iter().flat_map(|g| &g.resyncs).collect();
+        assert_eq!(told, [&progress]);
+        let Ok(MgmtReply::Health(health)) = site.ask(MgmtRequest::Health).await else { panic!() };
+        let finding = health.findings.iter().find(|f| f.what.contains("has missed changes")).unwrap();
+        assert!(finding.verdict == Verdict::Warning && finding.what.contains("2 files left"), "{finding:?}");
+    });
+}

@@ -1,0 +1,190 @@
+//! A cluster's management, and requests to it.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use kv::{Blocking, Durability, Memory, Writer};
+use mgmt::{FirstNode, Gate, Management, Metadata, Superblock};
+use net::{Channel, LocalFuture};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use types::{
+    ClusterMap, Errno, Error, InodeId, NodeId, PartitionId, PoolId, Result, Role, SessionId, TargetId,
+};
+use wire::mgmt::*;
+use wire::{MgmtReply, MgmtRequest};
+
+pub const VERSION: &str = "0.4.0";
+
+/// Lets in who says "sesame", and counts.
+#[derive(Default)]
+pub struct Sesame(pub Mutex<Vec<NodeId>>);
+
+impl Gate for Sesame {
+    fn check(&self, join: &Join, _now_s: i64) -> Result<()> {
+        match join.secret == "sesame" {
+            true => Ok(()),
+            false => Err(Error::new(Errno::EACCES, "the join token is not known").hint("ask for a new one")),
+        }
+    }
+
+    fn admit(&self, _join: &Join, node: NodeId, _now_s: i64) -> Result<String> {
+        self.0.lock().unwrap().push(node);
+        Ok(format!("certificate of {node}"))
+    }
+
+    fn capability_keys(&self, _now_s: i64) -> Result<String> {
+        Ok("keys".into())
+    }
+
+    fn token(&self, client: bool, _now_s: i64) -> Result<String> {
+        Ok(format!("token for {client}"))
+    }
+}
+
+/// A metadata service that has one file, on target 1.
+pub struct OneFile;
+
+impl Metadata for OneFile {
+    fn tidy(&self, _target: TargetId, _files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn tidy_group(&self, _group: types::GroupId, _files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(async move { Ok((target == TargetId(1)).then_some(InodeId(7))) })
+    }
+
+    /// Everything is to live in the first pool.
+    fn names_pool(&self, pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(async move { Ok((pool == PoolId(1)).then_some(InodeId::ROOT)) })
+    }
+
+    fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
+        Box::pin(async { vec![] })
+    }
+
+    fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
+        Box::pin(async { Ok(vec![]) })
+    }
+
+    fn executed<'a>(&'a self, _node: &'a types::Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
+        Box::pin(async { Ok(vec![]) })
+    }
+
+    fn evict(&self, _session: SessionId) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+pub struct Cluster {
+    pub memory: Arc<Memory>,
+    pub writer: Arc<Writer>,
+    pub superblock: Superblock,
+    pub management: Arc<Management>,
+    pub gate: Arc<Sesame>,
+}
+
+impl Cluster {
+    pub async fn new() -> Cluster {
+        let memory = Arc::new(Memory::new());
+        let writer = Arc::new(Writer::with_blocking(memory.clone(), Durability::Process, Blocking::Inline));
+        let superblock = Superblock::random("test");
+        let gate = Arc::new(Sesame::default());
+        let management = open(&writer, &superblock, &gate).await;
+        Cluster { memory, writer, superblock, management, gate }
+    }
+
+    pub async fn ask(&self, request: MgmtRequest) -> Result<MgmtReply> {
+        Channel::in_process(self.management.clone()).call(request, None).await
+    }
+
+    pub async fn refused(&self, request: MgmtRequest) -> Error {
+        let before = self.map();
+        let error = self.ask(request).await.unwrap_err();
+        assert!(!error.message.is_empty() && !error.hint.is_empty(), "{error}");
+        assert_eq!(self.map(), before, "refused, and yet changed: {error}");
+        error
+    }
+
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.management.current()
+    }
+
+    pub async fn join(&self, name: &str, port: u16) -> NodeId {
+        match self.ask(MgmtRequest::Join(join(name, port, "sesame"))).await {
+            Ok(MgmtReply::Joined(joined)) => {
+                assert_eq!(joined.certificate, format!("certificate of {}", joined.node));
+                assert_eq!(Superblock::from_facts(&joined.facts), Some(self.superblock.clone()));
+                joined.node
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn registration(&self, node: NodeId, instance: u64, port: u16, targets: &[TargetId]) -> Register {
+        Register {
+            cluster: self.superblock.uuid.clone(),
+            node,
+            instance,
+            addresses: vec![format!("127.0.0.1:{port}")],
+            roles: vec![Role::Storage],
+            version: VERSION.into(),
+            clock_s: rt::now().secs,
+            targets: targets.iter().map(|id| self.report(*id)).collect(),
+            again: false,
+        }
+    }
+
+    pub fn report(&self, target: TargetId) -> TargetReport {
+        let space = Some(TargetSpace { capacity: 100 << 30, free: 50 << 30, device: 1 });
+        TargetReport { target, cluster: self.superblock.uuid.clone(), path: format!("/t{target}"), space }
+    }
+
+    pub fn beat(&self, node: NodeId, instance: u64, targets: &[TargetId]) -> MgmtRequest {
+        MgmtRequest::Heartbeat(Heartbeat {
+            node,
+            instance,
+            epoch: self.map().epoch,
+            clock_s: rt::now().secs,
+            targets: targets.iter().map(|id| self.report(*id)).collect(),
+            resyncs: vec![],
+        })
+    }
+
+    pub async fn add(&self, node: NodeId, path: &str) -> TargetId {
+        let pool = "default".into();
+        match self.ask(MgmtRequest::AddTarget { node, path: path.into(), pool }).await {
+            Ok(MgmtReply::Added { target }) => target,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub async fn open(writer: &Arc<Writer>, superblock: &Superblock, gate: &Arc<Sesame>) -> Arc<Management> {
+    let first = FirstNode {
+        name: "first".into(),
+        addresses: vec!["127.0.0.1:7500".into()],
+        roles: vec![Role::Mgmt, Role::Meta],
+        version: VERSION.into(),
+    };
+    let management = Management::open_cluster(writer.clone(), superblock, &first, Path::new("/state")).await;
+    let management = Arc::new(management.unwrap());
+    management.set_gate(gate.clone());
+    management.set_metadata(Arc::new(OneFile));
+    management
+}
+
+pub fn join(name: &str, port: u16, secret: &str) -> Join {
+    Join {
+        secret: secret.into(),
+        name: name.into(),
+        roles: vec![Role::Storage],
+        addresses: vec![format!("127.0.0.1:{port}")],
+        csr: String::new(),
+        version: VERSION.into(),
+        clock_s: rt::now().secs,
+    }
+}

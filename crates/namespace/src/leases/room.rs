@@ -1,0 +1,180 @@
+//! Room for new leases: which old ones are recalled when there are many.
+//!
+//! A client that walks a huge tree goes on caching: what it looked at longest ago makes way for what it looks at now. The service hears of a lease's
+//! use only when it is asked again, so the order is that in which leases were granted, and one that was asked for again since, or that may be
+//! written under, is passed over once.
+//!
+//! Work for one grant is bounded by [`ROOM_RECALLS`], [`EXAMINED`] and [`VICTIMS`].
+
+use super::{Holder, LeaseTable, Pending, Send};
+use std::collections::VecDeque;
+use std::ops::Bound;
+use types::{InodeId, SessionId};
+use wire::LeaseMode;
+
+/// Recalls that one new lease may send: two, so that their number falls while others come.
+const ROOM_RECALLS: usize = 2;
+
+/// Leases that are looked at for one that can be recalled. The eighth of a limit between where recalls begin and where offers end
+/// is used up after a look at all others, twice.
+const EXAMINED: usize = 16;
+
+/// Sessions that are looked at for one that has more than its share.
+const VICTIMS: usize = 8;
+
+/// Entries of the list of ages beyond twice the number of leases, before what isn't valid any more is dropped from it.
+const SLACK: usize = 32;
+
+/// What a session has.
+#[derive(Default)]
+pub(super) struct Own {
+    /// Leases and marks.
+    pub holders: usize,
+    /// Those of them that are asked to go, to have room.
+    pub leaving: usize,
+    /// Leases, the oldest first. An entry whose place the lease doesn't have any more means nothing.
+    ages: VecDeque<Aged>,
+}
+
+#[derive(Clone, Copy)]
+struct Aged {
+    ino: InodeId,
+    place: u32,
+}
+
+impl Own {
+    fn staying(&self) -> usize {
+        self.holders - self.leaving
+    }
+
+    /// Entries of the list of ages.
+    #[cfg(test)]
+    pub fn noted(&self) -> usize {
+        self.ages.len()
+    }
+}
+
+impl Holder {
+    /// A lease that may be recalled for room. What is shared is of use only while a file is open, and is let go by itself.
+    fn may_leave(&self) -> bool {
+        let is_kept = matches!(self.mode, Some(LeaseMode::Read | LeaseMode::Permissions | LeaseMode::Write));
+        is_kept && self.recall.is_none()
+    }
+}
+
+/// From here on old leases are recalled.
+fn crowded(limit: usize) -> usize {
+    limit - limit / 4
+}
+
+/// From here on nothing is granted unasked: what is left is for files that are opened.
+fn offered(limit: usize) -> usize {
+    limit - limit / 8
+}
+
+impl LeaseTable {
+    pub(super) fn has_room(&self, session: SessionId) -> bool {
+        self.total < self.limits.total && self.count(session) < self.limits.per_session
+    }
+
+    pub(super) fn has_room_unasked(&self, session: SessionId) -> bool {
+        self.total < offered(self.limits.total) && self.count(session) < offered(self.limits.per_session)
+    }
+
+    fn count(&self, session: SessionId) -> usize {
+        self.by_session.get(&session).map_or(0, |own| own.holders)
+    }
+
+    /// Takes other limits, for what is granted from now on.
+    pub fn set_limits(&mut self, limits: super::Limits) {
+        self.limits = limits;
+    }
+
+    /// Recalls old leases if there are many: of the session, which has been granted something, when it has too many; of one that has more than its
+    /// share when all together have. What is recalled so goes as soon as it is answered.
+    pub fn make_room(&mut self, session: SessionId, send: Send<'_>) {
+        for _ in 0..ROOM_RECALLS {
+            let own = self.by_session.get(&session).map_or(0, Own::staying);
+            let victim = if own > crowded(self.limits.per_session) {
+                Some(session)
+            } else if self.total - self.leaving > crowded(self.limits.total) {
+                self.victim(session)
+            } else {
+                None
+            };
+            let Some(victim) = victim else { return };
+            self.recall_oldest(victim, send);
+        }
+    }
+
+    /// Whose leases make way: those of the session that asks if it has its share, else of the next one in turn that does. The working sets of
+    /// small sessions outlast the walk of a large one.
+    fn victim(&mut self, asker: SessionId) -> Option<SessionId> {
+        let share = (self.total - self.leaving) / self.by_session.len().max(1);
+        let has_share = |own: &Own| own.staying() >= share.max(1) && !own.ages.is_empty();
+        if self.by_session.get(&asker).is_some_and(has_share) {
+            return Some(asker);
+        }
+        for _ in 0..VICTIMS {
+            let mut after = self.by_session.range((Bound::Excluded(self.turn), Bound::Unbounded));
+            let (&session, own) = after.next().or_else(|| self.by_session.first_key_value())?;
+            self.turn = session;
+            if has_share(own) {
+                return Some(session);
+            }
+        }
+        None
+    }
+
+    fn recall_oldest(&mut self, session: SessionId, send: Send<'_>) {
+        let Some(own) = self.by_session.get_mut(&session) else { return };
+        for _ in 0..EXAMINED {
+            let Some(oldest) = own.ages.pop_front() else { return };
+            let holder = self.inodes.get_mut(&oldest.ino).and_then(|entry| entry.holder(session));
+            let Some(holder) = holder.filter(|holder| holder.place == oldest.place) else { continue };
+            if !holder.may_leave() {
+                // It gets another place with its next use.
+                holder.place = 0;
+            } else if holder.spared > 0 {
+                holder.spared -= 1;
+                own.ages.push_back(oldest);
+            } else {
+                let number = send(session, oldest.ino, None);
+                let pending = Pending { number, keep: None, waited_for: false, for_room: true };
+                (holder.recall, holder.place) = (Some(pending), 0);
+                own.leaving += 1;
+                self.leaving += 1;
+                return;
+            }
+        }
+    }
+
+    /// A recall for room was answered.
+    pub(super) fn has_left(&mut self, session: SessionId) {
+        self.leaving -= 1;
+        if let Some(own) = self.by_session.get_mut(&session) {
+            own.leaving -= 1;
+        }
+    }
+
+    /// A lease was granted, or asked for again.
+    pub(super) fn note_use(&mut self, session: SessionId, ino: InodeId) {
+        let holder = self.inodes.get_mut(&ino).and_then(|entry| entry.holder(session));
+        let Some(holder) = holder.filter(|holder| holder.may_leave()) else { return };
+        if holder.place != 0 {
+            holder.spared = 1;
+            return;
+        }
+        self.places = self.places.wrapping_add(1).max(1);
+        holder.place = self.places;
+        holder.spared = u8::from(holder.mode == Some(LeaseMode::Write));
+        let Some(own) = self.by_session.get_mut(&session) else { return };
+        own.ages.push_back(Aged { ino, place: self.places });
+        if own.ages.len() > 2 * own.holders + SLACK {
+            own.ages.retain(|aged| {
+                let holder = self.inodes.get(&aged.ino).and_then(|entry| entry.find(session));
+                holder.is_some_and(|holder| holder.place == aged.place)
+            });
+        }
+    }
+}

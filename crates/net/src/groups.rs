@@ -1,0 +1,180 @@
+//! Requests to mirrored groups.
+//!
+//! A group is asked through its primary, which the cluster map names. Who isn't primary, or knows another version of the group, refuses with `EREMCHG`;
+//! then the request waits for another map and is sent again. A primary that doesn't answer is waited for until the map names another one, and no
+//! longer: so that a request lasts as long as it takes to replace a primary, not as long as a call to a dead one.
+//!
+//! The same request may so be carried out by two primaries, one after the other. It must bear that: by its number, or because nobody else sees
+//! or changes meanwhile what it is about.
+
+use crate::limits::{FIRST_GROUP_REST, GROUP_LOOK, LAST_WORD_TIME, LONGEST_GROUP_REST};
+use crate::{StorageChannels, WhenOffline};
+use rt::IoBuf;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use types::{ClusterMap, Epoch, Errno, Error, Group, GroupId, MapHandle, Result, TargetId};
+use wire::{InGroup, Part, StorageReply, StorageRequest};
+
+/// A mirrored group that is asked, and how.
+#[derive(Clone, Copy)]
+pub struct ToGroup<'a> {
+    /// Which members it has, and in which states.
+    pub map: &'a MapHandle,
+    /// The group.
+    pub group: GroupId,
+    /// How long a primary is looked for.
+    pub patience: Duration,
+}
+
+impl StorageChannels {
+    /// Sends a request to a mirrored group, by way of its primary; the request's `target` and `group` are filled in. While a primary is being replaced
+    /// this waits, unless it was made for work that can be done later ([`WhenOffline::Refuse`]) and the map knows that nobody can answer.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` when nobody has answered in time: whether it was done is not known. `EIO` for a group that the map doesn't have. Else
+    /// what [`StorageChannels::call`] says.
+    pub async fn call_group(
+        &self,
+        to: ToGroup<'_>,
+        mut request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let mut search = Search::begin(to.patience);
+        loop {
+            let (primary, since) = match to.primary()? {
+                (Some(primary), since) => (primary, since),
+                (None, _) if self.when_offline() == WhenOffline::Refuse => {
+                    return Err(to.without_an_answer(
+                        Errno::EHOSTDOWN,
+                        "has no copy that can be used now",
+                        None,
+                    ));
+                }
+                (None, since) => {
+                    search.rest(to, since, None).await?;
+                    continue;
+                }
+            };
+            request.target = primary;
+            request.group = Some(InGroup { group: to.group, since, part: Part::Primary });
+            let replaced = Box::pin(to.is_replaced(primary, search.deadline_ns));
+            match self.call_unless(replaced, request.clone(), payload.clone()).await {
+                None => search.check(to, None)?,
+                Some(Err(error)) if error.errno == Errno::EREMCHG => {
+                    search.rest(to, since, Some(error)).await?
+                }
+                // It may have failed because it isn't primary any more.
+                Some(Err(error)) if is_of_the_member(error.errno) && to.has_other_primary(primary) => {
+                    search.check(to, Some(error))?;
+                }
+                Some(Err(error)) if matches!(error.errno, Errno::ETIMEDOUT | Errno::EHOSTDOWN) => {
+                    return Err(to.without_an_answer(error.errno, "doesn't answer", Some(error)));
+                }
+                Some(answer) => return answer,
+            }
+        }
+    }
+}
+
+/// Whether an error may be one of the member that was asked, so that another one might do it.
+fn is_of_the_member(errno: Errno) -> bool {
+    matches!(errno, Errno::ETIMEDOUT | Errno::EHOSTDOWN | Errno::ENXIO | Errno::EIO | Errno::ESHUTDOWN)
+}
+
+/// Looking for a primary that answers.
+struct Search {
+    patience: Duration,
+    deadline_ns: u64,
+    rest: Duration,
+}
+
+impl Search {
+    fn begin(patience: Duration) -> Search {
+        let deadline_ns = rt::monotonic_ns().saturating_add(patience.as_nanos() as u64);
+        Search { patience, deadline_ns, rest: FIRST_GROUP_REST }
+    }
+
+    /// Whether it may go on; `last` is what somebody said.
+    fn check(&self, to: ToGroup<'_>, last: Option<Error>) -> Result<()> {
+        if rt::monotonic_ns() < self.deadline_ns {
+            return Ok(());
+        }
+        let what = format!("hasn't done what was asked of it for {:?}", self.patience);
+        Err(to.without_an_answer(Errno::ETIMEDOUT, &what, last))
+    }
+
+    /// Waits for another version of the group than this one, or until another question may be of use: who refused may have been behind.
+    async fn rest(&mut self, to: ToGroup<'_>, since: Epoch, last: Option<Error>) -> Result<()> {
+        self.check(to, last)?;
+        let until_ns = rt::monotonic_ns() + self.rest.as_nanos() as u64;
+        while to.primary()?.1 == since && rt::monotonic_ns() < until_ns {
+            rt::sleep(FIRST_GROUP_REST).await;
+        }
+        self.rest = (self.rest * 2).min(LONGEST_GROUP_REST);
+        Ok(())
+    }
+}
+
+impl ToGroup<'_> {
+    fn current(&self) -> Arc<ClusterMap> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Who is to be asked, if anybody can be, and the version of the group.
+    fn primary(&self) -> Result<(Option<TargetId>, Epoch)> {
+        let map = self.current();
+        let group = map.group(self.group).ok_or_else(|| {
+            Error::new(Errno::EIO, format!("group {} is not in cluster map {}", self.group, map.epoch))
+                .hint("weft group list shows which groups there are")
+        })?;
+        Ok((group.primary(), group.since))
+    }
+
+    fn has_other_primary(&self, than: TargetId) -> bool {
+        matches!(self.primary(), Ok((Some(primary), _)) if primary != than)
+    }
+
+    /// Waits until there is another primary, or until it is too late for an answer.
+    async fn is_replaced(self, primary: TargetId, deadline_ns: u64) {
+        // The transport gives up at the same time, and knows more about it.
+        let end_ns = deadline_ns.saturating_add(LAST_WORD_TIME.as_nanos() as u64);
+        loop {
+            rt::sleep(GROUP_LOOK).await;
+            if self.has_other_primary(primary) || rt::monotonic_ns() > end_ns {
+                return;
+            }
+        }
+    }
+
+    /// What is told when nobody has answered.
+    fn without_an_answer(&self, errno: Errno, what: &str, last: Option<Error>) -> Error {
+        let map = self.current();
+        let (scheme, members) = match map.group(self.group) {
+            Some(group) => (group.scheme.to_string(), describe(&map, group)),
+            None => ("removed".into(), String::new()),
+        };
+        let last = last.filter(|last| !last.message.is_empty());
+        let cause = last.map_or_else(String::new, |last| format!("; the last answer: {}", last.message));
+        Error::new(errno, format!("group {} ({scheme}: {members}) {what}{cause}", self.group))
+            .hint(format!("weft group show {} tells which of its copies can be used", self.group))
+    }
+}
+
+/// Members of a group as somebody reads of them who waits for one.
+fn describe(map: &ClusterMap, group: &Group) -> String {
+    let member = |(id, state): (TargetId, types::MemberState)| {
+        let target = map.target(id);
+        let node = target.and_then(|target| map.node(target.node));
+        let node = node.map_or_else(String::new, |node| format!(" on {}", node.name));
+        let reach = target.map_or("removed", |target| match target.state {
+            types::TargetState::Online => "online",
+            types::TargetState::ProbablyOffline => "probably offline",
+            types::TargetState::Offline => "offline",
+        });
+        format!("target {id}{node} is {} and {reach}", state.name())
+    };
+    group.with_states().map(member).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+use super::*;
+use crate::{Handler, LocalFuture, StorageChannel};
+use parking_lot::Mutex;
+use rt::sim::Machine;
+use rt::sync::Event;
+use std::sync::RwLock;
+use types::{InodeId, MemberState, PoolId, Scheme, SessionId, TargetState};
+use wire::{Number, StorageOp};
+
+const GROUP: GroupId = GroupId(7);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a member answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Answers,
+    Hangs,
+    Fails(Errno),
+}
+
+/// What a member that is asked looks at.
+struct Member {
+    map: MapHandle,
+    /// What it knows of the group's version; beyond it, the map in force.
+    behind: Mutex<Option<Epoch>>,
+    way: Mutex<Way>,
+    asked: Mutex<Vec<(TargetId, InGroup, Option<Number>)>>,
+    changed: Event,
+}
+
+impl Member {
+    fn be(&self, way: Way) {
+        *self.way.lock() = way;
+        self.changed.set();
+        self.changed.clear();
+    }
+
+    async fn answer(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        let group = request.group.expect("only the group is asked for");
+        self.asked.lock().push((request.target, group, request.number));
+        loop {
+            let changed = self.changed.wait();
+            match *self.way.lock() {
+                Way::Hangs => {}
+                Way::Fails(errno) => return Err(Error::new(errno, "the member says no")),
+                Way::Answers => break,
+            }
+            changed.await;
+        }
+        let map = self.map.read().unwrap().clone();
+        let known = map.group(GROUP).unwrap();
+        let since = self.behind.lock().unwrap_or(known.since);
+        if (group.since, Some(request.target)) != (since, known.primary()) {
+            return Err(Errno::EREMCHG.into());
+        }
+        payload.unwrap().copy_from(0, &[request.target.0 as u8]);
+        Ok(StorageReply::Unit)
+    }
+}
+
+impl Handler<StorageRequest, StorageReply> for Member {
+    fn handle(
+        &self,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'_, Result<StorageReply>> {
+        Box::pin(self.answer(request, payload))
+    }
+
+    fn handle_unless<'a>(
+        &'a self,
+        given_up: LocalFuture<'a, ()>,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Option<Result<StorageReply>>>
+    where
+        StorageReply: 'a,
+    {
+        Box::pin(async move {
+            match crate::either::either(self.answer(request, payload), given_up).await {
+                crate::either::Either::First(answer) => Some(answer),
+                crate::either::Either::Second(()) => None,
+            }
+        })
+    }
+}
+
+/// Two members, and who asks them.
+struct Pair {
+    map: MapHandle,
+    members: [Arc<Member>; 2],
+    channels: StorageChannels,
+}
+
+impl Pair {
+    fn new() -> Arc<Pair> {
+        let target = |id| types::Target {
+            id: TargetId(id),
+            node: types::NodeId(id),
+            pool: PoolId(1),
+            path: String::new(),
+            state: TargetState::Online,
+            capacity: 0,
+            free: 0,
+            class: types::CapacityClass::Normal,
+            drain: false,
+        };
+        let group = Group {
+            id: GROUP,
+            pool: PoolId(1),
+            scheme: Scheme::Mirror(2),
+            members: vec![TargetId(1), TargetId(2)],
+            states: Vec::new(),
+            since: Epoch(1),
+        };
+        let map = ClusterMap {
+            epoch: Epoch(1),
+            targets: vec![target(1), target(2)],
+            groups: vec![group],
+            ..Default::default()
+        };
+        let map: MapHandle = Arc::new(RwLock::new(Arc::new(map)));
+        let member = |_| {
+            Arc::new(Member {
+                map: map.clone(),
+                behind: Mutex::new(None),
+                way: Mutex::new(Way::Answers),
+                asked: Mutex::default(),
+                changed: Event::new(),
+            })
+        };
+        let members = [1, 2].map(member);
+        let ways = members.iter().zip([TargetId(1), TargetId(2)]);
+        let channels = ways.map(|(member, id)| (id, StorageChannel::in_process(member.clone()))).collect();
+        Arc::new(Pair { map, members, channels })
+    }
+
+    fn change(&self, edit: impl FnOnce(&mut Group)) {
+        let mut next = ClusterMap::clone(&self.map.read().unwrap());
+        next.epoch.0 += 1;
+        next.groups[0].since = next.epoch;
+        edit(&mut next.groups[0]);
+        *self.map.write().unwrap() = Arc::new(next);
+    }
+
+    /// The first member is taken out.
+    fn fail_over(&self) {
+        self.change(|group| {
+            group.members.reverse();
+            group.states = vec![MemberState::Good, MemberState::NeedsResync];
+        });
+    }
+
+    /// Who has answered a write, by the mark that it leaves in the buffer.
+    async fn write(&self) -> Result<u8> {
+        let buf = IoBuf::alloc(1);
+        let op = StorageOp::Write { offset: 0, path: wire::Path::Cached, durable: false };
+        let request = StorageRequest {
+            number: Some(Number { lane: 3, sequence: 4 }),
+            ..StorageRequest::new(SessionId(9), TargetId(0), InodeId(5), op)
+        };
+        let to = ToGroup { map: &self.map, group: GROUP, patience: PATIENCE };
+        self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
+    }
+
+    /// Whom a member was asked as, by version; the number must be the same each time.
+    fn asked(&self, member: usize) -> Vec<u64> {
+        let asked = std::mem::take(&mut *self.members[member - 1].asked.lock());
+        let since = |(target, group, number): (TargetId, InGroup, Option<Number>)| {
+            assert_eq!((target, group.group, group.part), (TargetId(member as u32), GROUP, Part::Primary));
+            assert_eq!(number, Some(Number { lane: 3, sequence: 4 }));
+            group.since.0
+        };
+        asked.into_iter().map(since).collect()
+    }
+}
+
+fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Arc<Pair>) -> F + 'static) {
+    Machine::new(1).run(async move { test(Pair::new()).await }).unwrap();
+}
+
+/// Does something after a while.
+fn later(ms: u64, pair: &Arc<Pair>, what: impl FnOnce(&Pair) + 'static) {
+    let pair = pair.clone();
+    rt::spawn(async move {
+        rt::sleep(Duration::from_millis(ms)).await;
+        what(&pair);
+    });
+}
+
+#[test]
+fn the_primary_is_asked_in_the_version_that_is_known() {
+    run(async |pair| {
+        assert_eq!(pair.write().await, Ok(1));
+        assert_eq!((pair.asked(1), pair.asked(2)), (vec![1], vec![]));
+        pair.fail_over();
+        assert_eq!(pair.write().await, Ok(2));
+        assert_eq!((pair.asked(1), pair.asked(2)), (vec![], vec![2]));
+    });
+}
+
+#[test]
+fn who_is_refused_waits_for_another_map() {
+    run(async |pair| {
+        // It has heard already of what its clients hear of later.
+        *pair.members[0].behind.lock() = Some(Epoch(2));
+        later(700, &pair, |pair| pair.fail_over());
+        assert_eq!(pair.write().await, Ok(2));
+        assert!(pair.asked(1).len() < 20, "it is not asked without rest");
+        assert_eq!(pair.asked(2), [2]);
+    });
+}
+
+#[test]
+fn who_was_behind_is_asked_again() {
+    run(async |pair| {
+        pair.change(|_| {});
+        *pair.members[0].behind.lock() = Some(Epoch(1));
+        later(700, &pair, |pair| *pair.members[0].behind.lock() = None);
+        assert_eq!(pair.write().await, Ok(1));
+        let asked = pair.asked(1);
+        assert!(asked.len() > 1 && asked.iter().all(|since| *since == 2), "{asked:?}");
+    });
+}
+
+#[test]
+fn a_primary_that_hangs_is_left_when_there_is_another() {
+    run(async |pair| {
+        pair.members[0].be(Way::Hangs);
+        later(1500, &pair, |pair| pair.fail_over());
+        let began_ns = rt::monotonic_ns();
+        assert_eq!(pair.write().await, Ok(2));
+        assert!(rt::monotonic_ns() - began_ns < 2_000_000_000, "by simulated time");
+        assert_eq!((pair.asked(1), pair.asked(2)), (vec![1], vec![2]));
+    });
+}
+
+#[test]
+fn a_primary_that_stays_so_is_waited_for() {
+    run(async |pair| {
+        pair.members[0].be(Way::Hangs);
+        // It has the other member taken out, which takes a while.
+        later(500, &pair, |pair| {
+            pair.change(|group| group.states = vec![MemberState::Good, MemberState::NeedsResync])
+        });
+        later(900, &pair, |pair| {
+            *pair.members[0].behind.lock() = Some(Epoch(1));
+            pair.members[0].be(Way::Answers);
+        });
+        assert_eq!(pair.write().await, Ok(1));
+        assert_eq!(pair.asked(1), [1], "it isn't asked a second time beside the first");
+    });
+}
+
+#[test]
+fn an_error_of_a_member_that_was_replaced_counts_for_nothing() {
+    for errno in [Errno::ETIMEDOUT, Errno::EIO, Errno::ENXIO, Errno::EHOSTDOWN] {
+        run(async move |pair| {
+            pair.members[0].be(Way::Hangs);
+            later(300, &pair, move |pair| {
+                pair.fail_over();
+                pair.members[0].be(Way::Fails(errno));
+            });
+            assert_eq!(pair.write().await, Ok(2), "{errno:?}");
+        });
+    }
+    // What concerns the request and not the member is told.
+    for errno in [Errno::ENOSPC, Errno::ESTALE, Errno::EKEYREVOKED] {
+        run(async move |pair| {
+            pair.members[0].be(Way::Fails(errno));
+            assert_eq!(pair.write().await.unwrap_err().errno, errno);
+            assert_eq!(pair.asked(1).len(), 1);
+        });
+    }
+}
+
+#[test]
+fn without_a_primary_it_is_said_who_is_missing_and_why() {
+    run(async |pair| {
+        pair.change(|group| group.states = vec![MemberState::Bad, MemberState::NeedsResync]);
+        let began_ns = rt::monotonic_ns();
+        let error = pair.write().await.unwrap_err();
+        assert!(rt::monotonic_ns() - began_ns >= PATIENCE.as_nanos() as u64);
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        for part in ["group 7", "mirror:2", "target 1 is bad and online", "target 2 is needs-resync"] {
+            assert!(error.message.contains(part), "{error}");
+        }
+        assert!(error.hint.contains("weft group show 7"), "{error}");
+        assert_eq!((pair.asked(1), pair.asked(2)), (vec![], vec![]));
+        // As soon as one is good again it is asked.
+        later(3000, &pair, |pair| {
+            pair.change(|group| group.states = vec![MemberState::Bad, MemberState::Good])
+        });
+        assert_eq!(pair.write().await, Ok(2));
+    });
+}
+
+#[test]
+fn a_primary_that_never_answers_ends_the_wait() {
+    run(async |pair| {
+        pair.members[0].be(Way::Hangs);
+        let error = pair.write().await.unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        assert!(error.message.contains("target 1 is good"), "{error}");
+        pair.asked(1);
+        pair.members[0].be(Way::Fails(Errno::ETIMEDOUT));
+        let error = pair.write().await.unwrap_err();
+        assert!(error.message.contains("the member says no") && error.message.contains("group 7"), "{error}");
+        // A group that always refuses.
+        pair.members[0].be(Way::Fails(Errno::EREMCHG));
+        assert_eq!(pair.write().await.unwrap_err().errno, Errno::ETIMEDOUT);
+    });
+}
+
+#[test]
+fn a_group_that_is_gone_is_said_to_be() {
+    run(async |pair| {
+        let mut next = ClusterMap::clone(&pair.map.read().unwrap());
+        next.groups.clear();
+        *pair.map.write().unwrap() = Arc::new(next);
+        assert_eq!(pair.write().await.unwrap_err().errno, Errno::EIO);
+    });
+}

@@ -1,0 +1,108 @@
+//! Where the commands of the control socket and of the HTTP interface are carried out.
+
+use crate::output::os_error;
+use rt::sync::Event;
+use rt::{CoreConfig, start_core};
+use std::pin::Pin;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use types::{Errno, Error, Result};
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+type Job = Box<dyn FnOnce() -> Task + Send>;
+
+/// A core that lives as long as the process. Each conversation has a thread, which ends with its answer; what a command starts beside its answer
+/// (news for other services, work that goes on) would end with it there. It isn't the core of the background work, whose heartbeats mustn't wait
+/// for a command that looks through all metadata.
+///
+/// As many commands run at a time as the control socket and the interface hold conversations.
+pub struct CommandCore {
+    waiting: Arc<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: Mutex<Vec<Job>>,
+    some: Event,
+}
+
+impl CommandCore {
+    /// Starts the core.
+    pub fn start() -> Result<CommandCore> {
+        let waiting = Arc::new(Waiting::default());
+        let theirs = waiting.clone();
+        let config = CoreConfig { name: "weft-cmd".into(), ..CoreConfig::default() };
+        start_core(config, move || theirs.carry_out()).map_err(|e| os_error("can't start a thread", &e))?;
+        Ok(CommandCore { waiting })
+    }
+
+    /// Carries out what `work` makes, and whatever that spawns. Blocks the calling thread, which must not be a core of this process.
+    pub fn run<T, F>(&self, work: impl FnOnce() -> F + Send + 'static) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let (telling, told) = sync_channel(1);
+        let job = move || -> Task {
+            Box::pin(async move {
+                // Who asked waits for exactly this.
+                let _ = telling.send(work().await);
+            })
+        };
+        self.waiting.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(job));
+        self.waiting.some.set();
+        told.recv().map_err(|_| {
+            Error::new(Errno::ECANCELED, "the process ends before it has carried out the command")
+                .hint("try again when it runs")
+        })
+    }
+}
+
+impl Waiting {
+    async fn carry_out(self: Arc<Self>) {
+        loop {
+            self.some.wait().await;
+            self.some.clear();
+            let jobs = std::mem::take(&mut *self.jobs.lock().unwrap_or_else(PoisonError::into_inner));
+            jobs.into_iter().for_each(|job| rt::spawn(job()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    #[test]
+    fn what_a_command_starts_outlives_its_answer() {
+        let core = Arc::new(CommandCore::start().unwrap());
+        let (telling, told) = channel();
+        let go = Arc::new(Event::new());
+        let until = go.clone();
+        let answer = core.run(move || async move {
+            rt::spawn(async move {
+                until.wait().await;
+                telling.send(()).unwrap();
+            });
+            7
+        });
+        assert_eq!(answer, Ok(7));
+        go.set();
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(()), "it ended with the answer");
+    }
+
+    #[test]
+    fn commands_do_not_wait_for_each_other() {
+        let core = Arc::new(CommandCore::start().unwrap());
+        let free = Arc::new(Event::new());
+        let (first, until) = (core.clone(), free.clone());
+        let slow = std::thread::spawn(move || first.run(move || async move { until.wait().await }));
+        for _ in 0..3 {
+            assert_eq!(core.run(|| async { "quick" }), Ok("quick"));
+        }
+        free.set();
+        slow.join().unwrap().unwrap();
+    }
+}

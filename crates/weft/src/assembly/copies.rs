@@ -1,0 +1,337 @@
+//! Copies of the metadata: made when somebody asks, and once a day by the process that has the store.
+
+use crate::control::{CopyMade, CopyProgress};
+use crate::output::os_error;
+use backup::{Attached, Chain, Plan, Progress};
+use kv::Engine;
+use mgmt::{StatePaths, Superblock};
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+use types::{Errno, Error, Result};
+use wire::mgmt::CopiesInfo;
+
+/// Daily copies that are kept unless the administrator says otherwise: a week.
+pub const DEFAULT_KEPT: u32 = 7;
+
+/// Seconds from one daily copy to the next.
+const INTERVAL_S: i64 = 24 * 3600;
+
+/// Seconds that a process runs before it makes the first copy of all.
+const FIRST_AFTER_S: i64 = 60;
+
+/// Seconds until a daily copy that failed is tried again.
+const RETRY_S: i64 = 3600;
+
+/// How often it is looked whether one is due.
+const LOOK_INTERVAL: Duration = Duration::from_secs(20);
+
+/// The longest file of the state directory that goes into a copy, bytes: they are texts of some KiB.
+const MAX_ATTACHED_BYTES: u64 = 4 << 20;
+
+/// Makes copies of the store of this process.
+pub struct Copies {
+    engine: Arc<dyn Engine>,
+    superblock: Superblock,
+    paths: StatePaths,
+    kept: u32,
+    started_s: i64,
+    /// Held by the one that is being made.
+    making: Mutex<()>,
+    progress: Progress,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Why the last daily one failed, and when.
+    failure: Option<(String, i64)>,
+    is_running: bool,
+}
+
+impl Copies {
+    /// Over an engine. `kept`: how many daily copies are kept; 0: none are made.
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        superblock: &Superblock,
+        paths: &StatePaths,
+        kept: u32,
+    ) -> Arc<Copies> {
+        Arc::new(Copies {
+            engine,
+            superblock: superblock.clone(),
+            paths: paths.clone(),
+            kept,
+            started_s: rt::now().secs,
+            making: Mutex::default(),
+            progress: Progress::default(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// Makes a copy as the store is at this moment. `place`: a file that isn't there yet, or a folder, in which it gets a name of its own; the state directory's own
+    /// folder if none is said. With `changes_only` it builds on the newest copy in its folder, if there is one.
+    ///
+    /// # Errors
+    /// `EBUSY` while another one is being made.
+    pub fn make(&self, place: Option<&Path>, changes_only: bool) -> Result<CopyMade> {
+        let _alone = match self.making.try_lock() {
+            Ok(alone) => alone,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(
+                    Errno::EBUSY,
+                    "another copy of the metadata is being made at this moment",
+                )
+                .hint("try again when it is done"));
+            }
+        };
+        let (folder, file) = self.folder_of(place)?;
+        let base = match changes_only {
+            true => self.newest_chain(&folder)?,
+            false => None,
+        };
+        self.write(&folder, file, base)
+    }
+
+    fn write(&self, folder: &Path, file: Option<PathBuf>, base: Option<Chain>) -> Result<CopyMade> {
+        let created_s = rt::now().secs;
+        let id = format!("{:016x}{:016x}", rt::random_u64(), rt::random_u64());
+        let path = file.unwrap_or_else(|| folder.join(backup::file_name(created_s, &id, base.is_none())));
+        let snapshot = self.engine.snapshot().ok_or_else(|| {
+            Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is used")
+        })?;
+        let base_path = base.as_ref().map(|base| base.path().display().to_string());
+        let plan = Plan {
+            path: path.clone(),
+            id,
+            cluster: self.superblock.uuid.clone(),
+            name: self.superblock.name.clone(),
+            partitions: self.superblock.partitions,
+            created_s,
+            version: env!("CARGO_PKG_VERSION").into(),
+            base,
+            files: attached(&self.paths)?,
+        };
+        self.progress.keys.store(0, Relaxed);
+        self.progress.bytes.store(0, Relaxed);
+        self.state().is_running = true;
+        let copied = backup::copy(&*snapshot, &plan, &self.progress);
+        self.state().is_running = false;
+        let foot = copied?;
+        Ok(CopyMade {
+            bytes: path.metadata().map_or(0, |meta| meta.len()),
+            file: path.display().to_string(),
+            base: base_path,
+            created_s,
+            keys: foot.keys,
+            written: foot.puts,
+            removed: foot.gone,
+        })
+    }
+
+    /// The folder of a place, and the file in it if one is named.
+    fn folder_of(&self, place: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>)> {
+        let Some(place) = place else {
+            let own = self.paths.backups();
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&own)
+                .map_err(|e| os_error(format_args!("can't make {}", own.display()), &e))?;
+            return Ok((own, None));
+        };
+        if place.is_dir() {
+            return Ok((place.to_path_buf(), None));
+        }
+        let folder = place.parent().unwrap_or(Path::new("/")).to_path_buf();
+        if !folder.is_dir() {
+            return Err(Error::new(Errno::ENOENT, format!("{} is no folder", folder.display()))
+                .hint("make it, or name another place"));
+        }
+        if !place.to_string_lossy().ends_with(backup::SUFFIX) {
+            let message =
+                format!("{} doesn't end in {}, and isn't a folder", place.display(), backup::SUFFIX);
+            return Err(Error::new(Errno::EINVAL, message)
+                .hint("such copies are found by their names: name the file so, or make the folder"));
+        }
+        Ok((folder, Some(place.to_path_buf())))
+    }
+
+    /// The newest copy of this cluster in a folder, with all that it builds on; none if there is none that is whole as far as it can be told at once.
+    fn newest_chain(&self, folder: &Path) -> Result<Option<Chain>> {
+        let entries = backup::list(folder)?;
+        let own = entries.into_iter().rev().filter(|entry| self.is_own(entry));
+        Ok(own.map(|entry| Chain::find(&entry.path)).find_map(|chain| chain.ok()))
+    }
+
+    fn is_own(&self, entry: &backup::Entry) -> bool {
+        entry.head.as_ref().is_ok_and(|head| head.cluster == self.superblock.uuid)
+    }
+
+    /// How far the one is that is being made.
+    pub fn progress(&self) -> CopyProgress {
+        CopyProgress {
+            is_running: self.state().is_running,
+            keys: self.progress.keys.load(Relaxed),
+            bytes: self.progress.bytes.load(Relaxed),
+        }
+    }
+
+    /// How the daily copies stand.
+    pub fn info(&self) -> CopiesInfo {
+        let folder = self.paths.backups();
+        let newest = self.newest(&folder);
+        let age = |(_, created_s): &(PathBuf, i64)| rt::now().secs.saturating_sub(*created_s).max(0) as u64;
+        CopiesInfo {
+            folder: folder.display().to_string(),
+            kept: self.kept,
+            age_s: newest.as_ref().map(age),
+            newest: newest.map(|(path, _)| path.display().to_string()),
+            failure: self.state().failure.as_ref().map(|(cause, _)| cause.clone()),
+        }
+    }
+
+    /// The newest copy in a folder, and when it was made. A folder that can't be read has none.
+    fn newest(&self, folder: &Path) -> Option<(PathBuf, i64)> {
+        let entries = backup::list(folder).unwrap_or_default();
+        let newest = entries.into_iter().rev().find(|entry| self.is_own(entry))?;
+        let created_s = newest.head.ok()?.created_s;
+        Some((newest.path, created_s))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the daily copies, on a thread of their own each; for ever, unless none are to be made.
+    pub async fn daily(self: Arc<Copies>) {
+        while self.kept > 0 {
+            rt::sleep(LOOK_INTERVAL).await;
+            let now_s = rt::now().secs;
+            let newest_s = self.newest(&self.paths.backups()).map(|(_, created_s)| created_s);
+            let failed_s = self.state().failure.as_ref().map(|(_, failed_s)| *failed_s);
+            if !is_due(now_s, self.started_s, newest_s, failed_s) || self.state().is_running {
+                continue;
+            }
+            let copies = self.clone();
+            let make = move || copies.make_daily();
+            if let Err(error) = std::thread::Builder::new().name("weft-copies".into()).spawn(make) {
+                tracing::error!("the daily copy of the metadata was not made: can't start a thread: {error}");
+                self.state().failure = Some((error.to_string(), now_s));
+            }
+        }
+    }
+
+    fn make_daily(&self) {
+        let made = self.daily_one();
+        let mut state = self.state();
+        match made {
+            Ok(made) => {
+                tracing::info!(
+                    file = made.file,
+                    keys = made.keys,
+                    bytes = made.bytes,
+                    "the daily copy of the metadata is made"
+                );
+                state.failure = None;
+            }
+            Err(error) => {
+                tracing::error!(hint = &*error.hint, "the daily copy of the metadata was not made: {error}");
+                state.failure = Some((error.to_string(), rt::now().secs));
+            }
+        }
+    }
+
+    /// A full one when there is none, or when as many build on it as are kept; else the changes since the last. Then removes what is too old.
+    fn daily_one(&self) -> Result<CopyMade> {
+        let _alone = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let (folder, _) = self.folder_of(None)?;
+        let base = self.newest_chain(&folder)?.filter(|base| base.head().depth + 1 < self.kept);
+        let has_base = base.is_some();
+        let made = match self.write(&folder, None, base) {
+            Err(error) if has_base => {
+                tracing::warn!(%error, "the last daily copy can't be built on; a full one is made");
+                self.write(&folder, None, None)
+            }
+            made => made,
+        }?;
+        for removed in backup::prune(&folder, &self.superblock.uuid, self.kept as usize)? {
+            tracing::info!(file = %removed.display(), "an old copy of the metadata is removed");
+        }
+        Ok(made)
+    }
+}
+
+/// Whether a daily copy is to be made; times are seconds since 1970.
+fn is_due(now_s: i64, started_s: i64, newest_s: Option<i64>, failed_s: Option<i64>) -> bool {
+    if failed_s.is_some_and(|failed_s| (0..RETRY_S).contains(&(now_s - failed_s))) {
+        return false;
+    }
+    match newest_s {
+        // One of the future: the clock was wrong then, or is now.
+        Some(newest_s) => !(-RETRY_S..INTERVAL_S).contains(&(now_s - newest_s)),
+        None => now_s - started_s >= FIRST_AFTER_S,
+    }
+}
+
+/// The small files without which the store is of no use: who the cluster is, its authority, where its targets are.
+fn attached(paths: &StatePaths) -> Result<Vec<Attached>> {
+    let mut files = Vec::new();
+    for path in paths.constants() {
+        attach(paths.root(), &path, &mut files)?;
+    }
+    Ok(files)
+}
+
+fn attach(root: &Path, path: &Path, files: &mut Vec<Attached>) -> Result<()> {
+    let failed = |e: std::io::Error| os_error(format_args!("can't read {}", path.display()), &e);
+    let Ok(meta) = fs::metadata(path) else { return Ok(()) };
+    if meta.is_dir() {
+        for entry in fs::read_dir(path).map_err(failed)? {
+            attach(root, &entry.map_err(failed)?.path(), files)?;
+        }
+    } else if meta.len() <= MAX_ATTACHED_BYTES {
+        let name = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+        let mode = meta.permissions().mode() & 0o777;
+        files.push(Attached { name, mode, content: fs::read(path).map_err(failed)? });
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(())
+}
+
+/// The newest copy in a state directory's own folder that can be used, and when it was made.
+pub fn newest_usable(paths: &StatePaths, cluster: &str) -> Option<(PathBuf, i64)> {
+    let entries = backup::list(&paths.backups()).ok()?;
+    entries.into_iter().rev().find_map(|entry| {
+        let head = entry.head.ok().filter(|head| head.cluster == cluster)?;
+        Chain::find(&entry.path).ok().map(|_| (entry.path, head.created_s))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_made_once_a_day() {
+        let day = INTERVAL_S;
+        for (now_s, newest_s, failed_s, expected) in [
+            (59, None, None, false),
+            (60, None, None, true),
+            (60, None, Some(50), false),
+            (day, Some(1), None, false),
+            (day + 1, Some(1), None, true),
+            (day + 1, Some(1), Some(day), false),
+            (day + 1 + RETRY_S, Some(1), Some(day), true),
+            // The clock was set back.
+            (100, Some(200), None, false),
+            (100, Some(100 + RETRY_S + 1), None, true),
+        ] {
+            assert_eq!(is_due(now_s, 0, newest_s, failed_s), expected, "{now_s} {newest_s:?} {failed_s:?}");
+        }
+    }
+}

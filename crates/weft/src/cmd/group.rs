@@ -1,0 +1,205 @@
+//! `weft group`: redundancy groups, and how their members are.
+
+use super::manage::{ask, unexpected};
+use crate::cli::{GroupArgs, GroupCommand, QueryArgs};
+use crate::output::{Align, list, show, table};
+use crate::size::format_size;
+use types::{ClusterMap, Epoch, Errno, Error, GroupId, MemberState, Result, TargetId};
+use wire::mgmt::{GroupInfo, ResyncProgress};
+use wire::{MgmtReply, MgmtRequest};
+
+/// Carries out the command.
+pub fn run(command: GroupCommand) -> Result<()> {
+    match command {
+        GroupCommand::List(query) => {
+            let groups = groups(&query, MgmtRequest::ListGroups)?;
+            show(query.json, &groups, || groups_table(&groups))
+        }
+        GroupCommand::Show(args) => show_group(&args),
+        GroupCommand::Create(args) => {
+            let make = MgmtRequest::MakeGroups { pool: args.pool, scheme: args.scheme };
+            let groups = groups(&args.query, make)?;
+            if !args.query.json {
+                warn_of_crowds(&args.query, &groups)?;
+            }
+            show(args.query.json, &groups, || groups_table(&groups))
+        }
+    }
+}
+
+fn groups(query: &QueryArgs, request: MgmtRequest) -> Result<Vec<GroupInfo>> {
+    match ask(&query.dir, request)? {
+        MgmtReply::Groups { groups } => Ok(groups),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Says when a node takes all copies with it.
+fn warn_of_crowds(query: &QueryArgs, groups: &[GroupInfo]) -> Result<()> {
+    let map = match ask(&query.dir, MgmtRequest::WatchMap { after: Epoch(0) })? {
+        MgmtReply::Map { map } => map,
+        other => return Err(unexpected(&other)),
+    };
+    let crowded = crowded(&map, groups);
+    if crowded > 0 {
+        eprintln!(
+            "note: {crowded} of these groups have several members on one node: they survive the loss of a disk, not of that node"
+        );
+    }
+    Ok(())
+}
+
+fn crowded(map: &ClusterMap, groups: &[GroupInfo]) -> usize {
+    groups
+        .iter()
+        .filter(|info| info.group.scheme.is_mirrored() && !layout::is_spread(map, &info.group))
+        .count()
+}
+
+fn show_group(args: &GroupArgs) -> Result<()> {
+    let all = groups(&args.query, MgmtRequest::ListGroups)?;
+    let found = all.into_iter().find(|info| info.group.id == GroupId(args.group)).ok_or_else(|| {
+        Error::new(Errno::ENOENT, format!("there is no group {}", args.group))
+            .hint("weft group list shows all")
+    })?;
+    show(args.query.json, &found, || group_screen(&found))
+}
+
+/// The word for it, as in JSON.
+fn state_word(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Good => "good",
+        MemberState::NeedsResync => "needs-resync",
+        MemberState::Resyncing => "resyncing",
+        MemberState::Bad => "bad",
+        MemberState::Rebuilding => "rebuilding",
+    }
+}
+
+fn primary_word(primary: Option<TargetId>) -> String {
+    primary.map_or_else(|| "none".into(), |target| target.to_string())
+}
+
+fn groups_table(groups: &[GroupInfo]) -> String {
+    let row = |info: &GroupInfo| {
+        let member = |(target, state): (TargetId, MemberState)| match state {
+            MemberState::Good => target.to_string(),
+            _ => format!("{target}({})", state_word(state)),
+        };
+        [
+            info.group.id.to_string(),
+            info.pool_name.clone(),
+            info.group.scheme.to_string(),
+            if info.group.is_degraded() { "degraded" } else { "good" }.into(),
+            primary_word(info.primary),
+            info.group.with_states().map(member).collect::<Vec<_>>().join(","),
+        ]
+    };
+    let heading = [
+        ("GROUP", Align::Right),
+        ("POOL", Align::Left),
+        ("SCHEME", Align::Left),
+        ("STATE", Align::Left),
+        ("PRIMARY", Align::Right),
+        ("TARGETS", Align::Left),
+    ];
+    table(heading, &groups.iter().map(row).collect::<Vec<_>>())
+}
+
+fn group_screen(info: &GroupInfo) -> String {
+    let group = &info.group;
+    let mut rows = vec![
+        ("group", group.id.to_string()),
+        ("pool", info.pool_name.clone()),
+        ("scheme", group.scheme.to_string()),
+        ("primary", primary_word(info.primary)),
+    ];
+    for (target, state) in group.with_states() {
+        let progress = info.resyncs.iter().find(|progress| progress.target == target);
+        let told = progress.map_or_else(String::new, |progress| format!("; {}", sentence(progress)));
+        rows.push(("target", format!("{target} {}{told}", state_word(state))));
+    }
+    if group.scheme.is_mirrored() {
+        rows.push(("version", group.since.to_string()));
+    }
+    list(&rows)
+}
+
+/// How far a member is brought in step, as people read it.
+fn sentence(progress: &ResyncProgress) -> String {
+    let mut text = match (progress.files_left, progress.bytes_left) {
+        (Some(files), Some(bytes)) => format!("{files} files with at most {} left", format_size(bytes)),
+        (Some(files), None) => format!("{files} files left"),
+        (None, Some(bytes)) => format!("at most {} left", format_size(bytes)),
+        (None, None) => "it is counted what is missing".into(),
+    };
+    text +=
+        &format!(", {} sent at {} a second", format_size(progress.bytes_moved), format_size(progress.rate));
+    if let Some(why) = &progress.hindrance {
+        text += &format!("; {why}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{Group, NodeId, PoolId, Scheme};
+
+    fn info(states: Vec<MemberState>) -> GroupInfo {
+        let group = Group {
+            scheme: Scheme::Mirror(2),
+            members: vec![TargetId(3), TargetId(4)],
+            states,
+            ..Group::single(GroupId(100_001), PoolId(1), TargetId(3))
+        };
+        let primary = group.primary();
+        GroupInfo { group, pool_name: "default".into(), primary, resyncs: vec![] }
+    }
+
+    #[test]
+    fn a_member_that_is_not_good_is_seen_at_a_glance() {
+        let table = groups_table(&[info(vec![]), info(vec![MemberState::Good, MemberState::Bad])]);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[1].contains("good") && lines[1].ends_with("3,4"), "{table}");
+        assert!(lines[2].contains("degraded") && lines[2].ends_with("3,4(bad)"), "{table}");
+    }
+
+    #[test]
+    fn a_resync_says_how_far_it_is() {
+        let mut info = info(vec![MemberState::Good, MemberState::Resyncing]);
+        info.resyncs.push(ResyncProgress {
+            group: info.group.id,
+            target: TargetId(4),
+            files_left: Some(3),
+            bytes_left: Some(2 << 20),
+            bytes_moved: 1 << 20,
+            rate: 1 << 20,
+            hindrance: Some("paused".into()),
+        });
+        let screen = group_screen(&info);
+        assert!(screen.contains("4 resyncing; 3 files with at most 2"), "{screen}");
+        assert!(screen.contains("paused"), "{screen}");
+    }
+
+    #[test]
+    fn groups_within_a_node_are_counted() {
+        let target = |id: u32, node: u32| types::Target {
+            id: TargetId(id),
+            node: NodeId(node),
+            pool: PoolId(1),
+            path: String::new(),
+            state: types::TargetState::Online,
+            capacity: 0,
+            free: 0,
+            class: types::CapacityClass::Normal,
+            drain: false,
+        };
+        let map = |nodes: [u32; 2]| ClusterMap {
+            targets: vec![target(3, nodes[0]), target(4, nodes[1])],
+            ..ClusterMap::default()
+        };
+        assert_eq!(crowded(&map([1, 1]), &[info(vec![])]), 1);
+        assert_eq!(crowded(&map([1, 2]), &[info(vec![])]), 0);
+    }
+}

@@ -1,0 +1,76 @@
+//! `weft meta backup`: a copy of the metadata, made by the process that has it, or by this one when nobody does.
+
+use crate::assembly::{Copies, DEFAULT_KEPT, open_engine};
+use crate::cli::BackupArgs;
+use crate::control::{Control, CopyMade, CopyProgress, Request};
+use crate::output::{os_error, show};
+use crate::size::format_size;
+use mgmt::StateDir;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use types::Result;
+
+/// How long a copy may take: it reads all metadata.
+const PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How often is said how far it is.
+const TELL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Makes a copy.
+pub fn run(args: &BackupArgs) -> Result<()> {
+    let absolute = |path: &PathBuf| std::path::absolute(path).map_err(|e| os_error(path.display(), &e));
+    let dir = absolute(&args.query.dir)?;
+    let place = args.place.as_ref().map(absolute).transpose()?;
+    let made = match Control::connect(&dir)? {
+        Some(control) => ask(control, &dir, place, args.incremental)?,
+        None => make(&dir, place.as_deref(), args.incremental)?,
+    };
+    show(args.query.json, &made, || screen(&made))
+}
+
+fn ask(mut control: Control, dir: &Path, place: Option<PathBuf>, changes_only: bool) -> Result<CopyMade> {
+    let (done, is_done) = channel::<()>();
+    let asked = dir.to_path_buf();
+    let tell = move || {
+        while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(TELL_INTERVAL) {
+            if let Ok(progress) = Control::ask::<CopyProgress>(&asked, Request::BackupProgress) {
+                tell(progress.keys, progress.bytes);
+            }
+        }
+    };
+    let teller = std::io::stderr().is_terminal().then(|| std::thread::spawn(tell));
+    let made = control.exchange_within(Request::Backup { place, changes_only }, PATIENCE);
+    drop(done);
+    if let Some(teller) = teller {
+        // It says nothing that counts.
+        let _ = teller.join();
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    made
+}
+
+fn make(dir: &Path, place: Option<&Path>, changes_only: bool) -> Result<CopyMade> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let state = StateDir::open(dir)?;
+    let engine = Arc::new(open_engine(&state.paths, &state.superblock)?);
+    Copies::new(engine, &state.superblock, &state.paths, DEFAULT_KEPT).make(place, changes_only)
+}
+
+/// Says on a terminal how far something is.
+pub fn tell(keys: u64, bytes: u64) {
+    let _ = write!(std::io::stderr(), "\r\x1b[K{keys} keys, {}", format_size(bytes));
+}
+
+fn screen(made: &CopyMade) -> String {
+    let size = format_size(made.bytes);
+    match &made.base {
+        None => format!("{}: all {} keys, {size}\n", made.file, made.keys),
+        Some(base) => format!(
+            "{}: {} of {} keys changed, {} removed, {size}\n  builds on {base}\n",
+            made.file, made.written, made.keys, made.removed
+        ),
+    }
+}

@@ -1,0 +1,179 @@
+//! `weft meta restore`: puts a copy in the place of the metadata of a cluster that nobody serves.
+
+use super::meta_backup::tell;
+use crate::cli::RestoreArgs;
+use crate::output::{age, os_error, show};
+use backup::{Chain, Progress, Reader, Rewrite};
+use bytes::Bytes;
+use meta::Rewind;
+use mgmt::{StateDir, StatePaths, Superblock, require_vacant};
+use serde::Serialize;
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use types::{Errno, Error, Result, Timestamp};
+
+/// How often is said how far it is.
+const TELL_INTERVAL: Duration = Duration::from_millis(500);
+
+#[derive(Serialize)]
+struct Outcome {
+    file: String,
+    /// The moment that it shows, seconds since 1970.
+    created_s: i64,
+    age_s: i64,
+    /// Copies that were read: this one, and those that it builds on.
+    copies: usize,
+    keys: u64,
+    bytes: u64,
+    /// False after `--check`.
+    restored: bool,
+    /// Where the metadata of before is.
+    before: Option<PathBuf>,
+}
+
+/// Restores, or with `--check` only reads.
+pub fn run(args: &RestoreArgs) -> Result<()> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let dir = std::path::absolute(&args.dir).map_err(|e| os_error(args.dir.display(), &e))?;
+    let chain = Chain::find(&args.file)?;
+    let now_s = rt::now().secs;
+    let mut outcome = Outcome {
+        file: chain.path().display().to_string(),
+        created_s: chain.head().created_s,
+        age_s: now_s.saturating_sub(chain.head().created_s),
+        copies: chain.paths().count(),
+        keys: 0,
+        bytes: 0,
+        restored: false,
+        before: None,
+    };
+    if args.check {
+        let foot = chain.verify()?;
+        (outcome.keys, outcome.bytes) = (foot.keys, foot.bytes);
+        return show(args.json, &outcome, || screen(&outcome, &dir));
+    }
+    let state = open_or_furnish(&dir, &chain)?;
+    let done = with_progress(|progress| {
+        let mut records = Records(Rewind::new(state.superblock.partitions, chain.head().created_s, now_s));
+        backup::restore(&chain, &state.paths.meta(), &mut records, now_s, progress)
+    })?;
+    (outcome.keys, outcome.bytes, outcome.before) = (done.keys, done.bytes, done.before);
+    outcome.restored = true;
+    show(args.json, &outcome, || screen(&outcome, &dir))
+}
+
+/// The cluster's state directory, under its lock. One that is empty is made of what belongs to the copy.
+fn open_or_furnish(dir: &Path, chain: &Chain) -> Result<StateDir> {
+    let paths = StatePaths::new(dir);
+    if Superblock::read(&paths.superblock())?.is_none() {
+        require_vacant(dir)?;
+        // Before anything is made of it.
+        chain.verify()?;
+        furnish(dir, chain.path())?;
+    }
+    let state = StateDir::open(dir)?;
+    let (found, wanted) = (&chain.head().cluster, &state.superblock.uuid);
+    if found != wanted {
+        let error = backup::Error::OtherCluster {
+            path: chain.path().to_path_buf(),
+            found: found.clone(),
+            wanted: wanted.clone(),
+        };
+        return Err(error.into());
+    }
+    Ok(state)
+}
+
+/// Writes the files that belong to a copy; the superblock last, which makes the directory a cluster's.
+fn furnish(dir: &Path, copy: &Path) -> Result<()> {
+    let reader = Reader::open(copy)?;
+    let superblock = StatePaths::new("").superblock();
+    let (last, others): (Vec<_>, Vec<_>) =
+        reader.files().iter().partition(|file| Path::new(&file.name) == superblock);
+    if last.is_empty() {
+        let message = format!("{} holds no cluster, and the copy doesn't say which it is of", dir.display());
+        return Err(Error::new(Errno::ENOENT, message).hint("name the cluster's state directory with --dir"));
+    }
+    for file in others.into_iter().chain(last) {
+        let name = Path::new(&file.name);
+        if !name.components().all(|part| matches!(part, Component::Normal(_))) {
+            let message = format!("the copy has a file {:?}, which is none of a state directory", file.name);
+            return Err(Error::new(Errno::EINVAL, message));
+        }
+        write_file(&dir.join(name), file.mode, &file.content)?;
+    }
+    Ok(())
+}
+
+fn write_file(path: &Path, mode: u32, content: &[u8]) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let write = || -> std::io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::File::open(folder)?.sync_all()
+    };
+    write().map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
+}
+
+/// What records of the metadata services and of management become.
+struct Records(Rewind);
+
+impl Rewrite for Records {
+    fn record(&mut self, key: &[u8], value: Bytes) -> Result<Option<Bytes>> {
+        match mgmt::rewound(key, &value) {
+            Some(rewound) => Ok(Some(rewound?.into())),
+            None => self.0.record(key, value),
+        }
+    }
+
+    fn rest(&mut self) -> Result<Vec<(Vec<u8>, Bytes)>> {
+        self.0.rest()
+    }
+}
+
+fn with_progress<T, E>(work: impl FnOnce(&Progress) -> Result<T, E>) -> Result<T, E> {
+    let progress = Progress::default();
+    if !std::io::stderr().is_terminal() {
+        return work(&progress);
+    }
+    std::thread::scope(|scope| {
+        let (done, is_done) = channel::<()>();
+        let progress = &progress;
+        scope.spawn(move || {
+            while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(TELL_INTERVAL) {
+                tell(progress.keys.load(Relaxed), progress.bytes.load(Relaxed));
+            }
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        });
+        let outcome = work(progress);
+        drop(done);
+        outcome
+    })
+}
+
+fn screen(outcome: &Outcome, dir: &Path) -> String {
+    let moment = Timestamp::new(outcome.created_s, 0).compact_utc();
+    let what = format!("{} keys as they were at {moment}, {} ago", outcome.keys, age(outcome.age_s));
+    if !outcome.restored {
+        return format!("{} can be restored: {what}\n", outcome.file);
+    }
+    let before = match &outcome.before {
+        Some(before) => {
+            format!("What was there before is in {}; remove it when all is well.\n", before.display())
+        }
+        None => String::new(),
+    };
+    format!(
+        "restored: {what}\n{before}\
+         All clients have to begin anew, and what was made, changed or deleted since is out of step with the data.\n\
+         Look before you mount:   weft fsck --dir {}\n",
+        dir.display()
+    )
+}

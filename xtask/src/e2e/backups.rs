@@ -1,0 +1,300 @@
+//! Copies of the metadata: a cluster that goes back to one, and one whose metadata is damaged.
+
+use super::cluster::ClusterRig;
+use super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
+use super::rig::{COMMAND_DEADLINE, Rig, RigOptions};
+use super::stage::Stage;
+use super::{Scope, TestCase};
+use crate::process;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(super) const TESTS: &[TestCase] = &[
+    TestCase { name: "metadata_goes_back_in_time", scope: Scope::Own, minutes: 8, run: goes_back },
+    TestCase { name: "damaged_metadata_is_refused", scope: Scope::Own, minutes: 8, run: damaged },
+    TestCase { name: "damage_met_in_use_ends_weft", scope: Scope::Own, minutes: 8, run: damaged_in_use },
+    TestCase {
+        name: "cluster_metadata_goes_back_in_time",
+        scope: Scope::Own,
+        minutes: 10,
+        run: cluster_goes_back,
+    },
+];
+
+/// How long a client may take to find that its session has ended, and to begin another.
+const RETURN_DEADLINE: Duration = Duration::from_secs(120);
+
+/// How long the store may take to write what it has in memory, and a process to end.
+const STORE_DEADLINE: Duration = Duration::from_secs(90);
+
+/// Bytes that nobody else writes, different ones for each seed.
+fn content(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3] ^ seed).collect()
+}
+
+fn write(path: &Path, content: &[u8]) -> TestResult {
+    let mut file = File::create(path).at(path.display())?;
+    file.write_all(content).at(path.display())?;
+    file.sync_all().at(path.display())
+}
+
+/// What there is when the copy is made.
+fn work_before(mount: &Path) -> TestResult {
+    fs::create_dir(mount.join("dir")).at("mkdir")?;
+    // First, so that nobody has them open any more when the copy is made: the kernel tells of that a moment later.
+    write(&mount.join("grows"), &content(2, 1_000_000))?;
+    write(&mount.join("goes"), &content(3, 2_000_000))?;
+    for number in 0..100u8 {
+        write(&mount.join(format!("dir/f{number}")), &content(number, 300))?;
+    }
+    write(&mount.join("stays"), &content(1, 3_000_000))
+}
+
+/// What happens afterwards; the largest inode number that was given away.
+fn work_after(mount: &Path) -> TestResult<u64> {
+    let mut largest = 0;
+    for number in 0..50u8 {
+        let path = mount.join(format!("dir/later{number}"));
+        write(&path, &content(number, 100_000))?;
+        largest = largest.max(path.metadata().at(path.display())?.ino());
+    }
+    let mut grows = OpenOptions::new().append(true).open(mount.join("grows")).at("grows")?;
+    grows.write_all(&content(4, 1_000_000)).at("grows")?;
+    grows.sync_all().at("grows")?;
+    fs::remove_file(mount.join("goes")).at("goes")?;
+    fs::remove_file(mount.join("dir/f0")).at("f0")?;
+    Ok(largest)
+}
+
+/// What is there again.
+fn is_as_before(mount: &Path) -> TestResult {
+    let names = fs::read_dir(mount.join("dir")).at("dir")?.count();
+    ensure_eq!(names, 100, "names in the directory");
+    for number in 0..100u8 {
+        let found = fs::read(mount.join(format!("dir/f{number}"))).at("dir")?;
+        ensure!(found == content(number, 300), "f{number} has another content");
+    }
+    ensure!(fs::read(mount.join("stays")).at("stays")? == content(1, 3_000_000), "stays has changed");
+    ensure!(fs::read(mount.join("grows")).at("grows")? == content(2, 1_000_000), "grows has changed");
+    ensure_eq!(fs::metadata(mount.join("goes")).at("goes")?.len(), 2_000_000, "bytes of goes");
+    Ok(())
+}
+
+/// A file that is made now has a number that nobody ever had.
+fn numbers_go_on(mount: &Path, largest: u64) -> TestResult {
+    let path = mount.join("dir/new");
+    write(&path, &content(9, 100_000))?;
+    let number = path.metadata().at("new")?.ino();
+    ensure!(number > largest, "the new file has number {number}, a file of before had {largest}");
+    ensure!(fs::read(&path).at("new")? == content(9, 100_000), "the new file shows something else");
+    Ok(())
+}
+
+fn goes_back(stage: &Stage) -> TestResult {
+    let mut rig = stage.start_rig("goes-back", RigOptions::new(stage.transport()?))?;
+    let dir = rig.dir().to_string_lossy().into_owned();
+    work_before(&rig.mount())?;
+    let full = rig.json(&["meta", "backup", "--dir", &dir])?;
+    write(&rig.mount().join("dir/f0"), &content(0, 300))?;
+    let changes = rig.json(&["meta", "backup", "--incremental", "--dir", &dir])?;
+    ensure_eq!(changes["base"], full["file"], "what the changes build on");
+    ensure!(changes["bytes"].as_u64() < full["bytes"].as_u64(), "changes: {changes}, all: {full}");
+    let file = changes["file"].as_str().unwrap_or_default().to_string();
+    let largest = work_after(&rig.mount())?;
+    let refused = rig.weft(&["meta", "restore", &file, "--dir", &dir])?;
+    ensure!(
+        refused.stderr.contains("already served by process"),
+        "restored over a live one: {}",
+        refused.tail()
+    );
+    // As a crash leaves it: what was changing then is tidied at the next start.
+    rig.kill();
+    rig.unmount()?;
+    let restored = rig.json(&["meta", "restore", &file, "--dir", &dir])?;
+    let before = restored["before"].as_str().unwrap_or_default();
+    ensure!(Path::new(before).join("version").exists(), "the metadata of before is not beside: {restored}");
+    let report = check(&rig, &dir)?;
+    for (kind, part) in
+        [("missing-chunk-file", "goes"), ("stray-chunk-file", "chunk file"), ("long-chunk-file", "grows")]
+    {
+        let is_told = report.iter().any(|(k, object)| k == kind && object.contains(part));
+        ensure!(is_told, "weft fsck should tell of a {kind} ({part}): {report:?}");
+    }
+    rig.up()?;
+    is_as_before(&rig.mount())?;
+    numbers_go_on(&rig.mount(), largest)?;
+    fs::remove_file(rig.mount().join("goes")).at("goes")?;
+    rig.down()?;
+    rig.weft(&["fsck", "--repair", "--dir", &dir])?;
+    let left = check(&rig, &dir)?;
+    ensure!(left.is_empty(), "after the repair: {left:?}");
+    rig.up()
+}
+
+/// Kinds and objects of what the file check of a stopped cluster finds.
+fn check(rig: &Rig, dir: &str) -> TestResult<Vec<(String, String)>> {
+    let done = rig.weft(&["fsck", "--json", "--dir", dir])?;
+    let report: serde_json::Value = serde_json::from_str(&done.stdout)
+        .map_err(|error| Failure::Failed(format!("weft fsck: {error}: {}", done.tail())))?;
+    let findings = report["findings"].as_array().cloned().unwrap_or_default();
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
+    Ok(findings.iter().map(|f| (text(&f["kind"]), text(&f["object"]))).collect())
+}
+
+/// Files of the store, the largest part of the state that is not data.
+fn store_files(dir: &Path) -> TestResult<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).at(dir.display())? {
+        let path = entry.at(dir.display())?.path();
+        match path.is_dir() {
+            true => found.extend(store_files(&path)?),
+            false => found.push(path),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn flip(path: &Path, at: u64) -> TestResult {
+    let file = OpenOptions::new().read(true).write(true).open(path).at(path.display())?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).at(path.display())?;
+    file.write_all_at(&[byte[0] ^ 0x20], at).at(path.display())
+}
+
+fn damaged(stage: &Stage) -> TestResult {
+    let mut rig = stage.start_rig("damaged", RigOptions::new(stage.transport()?))?;
+    let dir = rig.dir();
+    work_before(&rig.mount())?;
+    let copy = rig.json(&["meta", "backup", "--dir", &dir.to_string_lossy()])?;
+    let copy = copy["file"].as_str().unwrap_or_default().to_string();
+    rig.down()?;
+    let mut tried = 0;
+    for path in store_files(&dir.join("meta"))? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let content = fs::read(&path).at(path.display())?;
+        let Some(used) = content.iter().rposition(|byte| *byte != 0).map(|last| last as u64 + 1) else {
+            continue;
+        };
+        // Lists of before are leftovers.
+        let is_list = name.starts_with('v') && name != "version";
+        if name == "lock" || is_list {
+            continue;
+        }
+        for at in [used / 3, used * 2 / 3] {
+            flip(&path, at)?;
+            let refused = process::run(&mut rig.up_command(), COMMAND_DEADLINE)?;
+            let said = &refused.stderr;
+            let expected = format!("weft meta restore {copy} --dir {}", dir.display());
+            ensure!(
+                !refused.status.success() && said.contains("is damaged") && said.contains(&expected),
+                "byte {at} of {}: {}",
+                path.display(),
+                refused.tail()
+            );
+            let store = dir.join("meta").to_string_lossy().into_owned();
+            ensure!(said.contains(&store) && !said.contains("panicked"), "{}", refused.tail());
+            flip(&path, at)?;
+            tried += 1;
+        }
+    }
+    ensure!(tried >= 6, "only {tried} places were tried");
+    let journal =
+        store_files(&dir.join("meta"))?.into_iter().find(|path| path.extension().is_some_and(|e| e == "jnl"));
+    let journal = journal.ok_or_else(|| Failure::Failed("the store has no journal".into()))?;
+    flip(&journal, 20)?;
+    rig.weft(&["meta", "restore", &copy, "--dir", &dir.to_string_lossy()])?;
+    rig.up()?;
+    is_as_before(&rig.mount())?;
+    rig.down()?;
+    // Missing altogether: not taken for a cluster that was never started.
+    fs::rename(dir.join("meta"), dir.join("away")).at("rename")?;
+    let refused = process::run(&mut rig.up_command(), COMMAND_DEADLINE)?;
+    ensure!(!refused.status.success() && refused.stderr.contains("it is missing"), "{}", refused.tail());
+    fs::rename(dir.join("away"), dir.join("meta")).at("rename")?;
+    rig.up()
+}
+
+/// Damage that is met by reading: nothing is served from then on, and the next start finds the file.
+fn damaged_in_use(stage: &Stage) -> TestResult {
+    let mut rig = stage.start_rig("damaged-in-use", RigOptions::new(stage.transport()?))?;
+    let dir = rig.dir();
+    let state = dir.to_string_lossy().into_owned();
+    work_before(&rig.mount())?;
+    let copy = rig.json(&["meta", "backup", "--dir", &state])?;
+    let copy = copy["file"].as_str().unwrap_or_default().to_string();
+    // As much as memory doesn't keep: it is sorted into tables.
+    for number in 0..6000 {
+        fs::write(rig.mount().join(format!("dir/small{number}")), content(number as u8, 3900))
+            .at("small files")?;
+    }
+    let tables = dir.join("meta/keyspaces/1/tables");
+    let has_tables = || {
+        store_files(&tables)
+            .is_ok_and(|tables| tables.iter().any(|t| t.metadata().is_ok_and(|m| m.len() > 1 << 20)))
+    };
+    ensure!(process::eventually(STORE_DEADLINE, has_tables), "the store has written no table");
+    for table in store_files(&tables)? {
+        let length = table.metadata().at(table.display())?.len();
+        (0..length).step_by(4000).try_for_each(|at| flip(&table, at))?;
+    }
+    let met = rig.weft(&["meta", "backup", "--dir", &state])?;
+    ensure!(!met.status.success() && met.stderr.contains("is damaged"), "{}", met.tail());
+    let ended = process::eventually(STORE_DEADLINE, || !rig.is_alive_process());
+    ensure!(ended, "weft goes on with a damaged store");
+    let said = rig.log();
+    ensure!(
+        said.contains(&format!("weft meta restore {copy}")) && !said.contains("panicked"),
+        "it said: {said}"
+    );
+    rig.kill();
+    let refused = process::run(&mut rig.up_command(), COMMAND_DEADLINE)?;
+    let names_table = refused.stderr.contains(&*tables.to_string_lossy());
+    ensure!(!refused.status.success() && names_table, "{}", refused.tail());
+    rig.json(&["meta", "restore", &copy, "--dir", &state])?;
+    rig.up()?;
+    is_as_before(&rig.mount())
+}
+
+fn cluster_goes_back(stage: &Stage) -> TestResult {
+    let mut rig = ClusterRig::start(stage, "cluster-goes-back", "tls")?;
+    rig.add_node("a")?;
+    rig.add_node("b")?;
+    rig.join("x", "meta")?;
+    let dir = rig.text(&rig.dir("m"));
+    let mount = rig.mount("one")?;
+    work_before(&mount)?;
+    let elsewhere = rig.text(&stage.scratch("copies")?);
+    let copy = rig.json(&["meta", "backup", &elsewhere, "--dir", &dir])?;
+    let file = copy["file"].as_str().unwrap_or_default().to_string();
+    let from_x = rig.text(&rig.dir("x"));
+    rig.refused(&["meta", "backup", "--dir", &from_x], "doesn't keep the cluster's metadata")?;
+    let largest = work_after(&mount)?;
+    rig.stop("m")?;
+    rig.json(&["meta", "restore", &file, "--dir", &dir])?;
+    rig.serve("m")?;
+    // The client is told that its session has ended, and begins another by itself.
+    let mut last = String::new();
+    let is_back = process::eventually(RETURN_DEADLINE, || match is_as_before(&mount) {
+        Ok(()) => true,
+        Err(error) => {
+            last = format!("{error:?}");
+            false
+        }
+    });
+    ensure!(is_back, "the client doesn't see what was restored: {last}");
+    numbers_go_on(&mount, largest)?;
+    rig.unmount(&mount)?;
+    // On another machine, from the copy alone.
+    rig.stop("m")?;
+    let moved = rig.dir("m").with_extension("lost");
+    fs::rename(rig.dir("m"), &moved).at("rename")?;
+    rig.json(&["meta", "restore", &file, "--dir", &dir])?;
+    rig.serve("m")?;
+    let mount = rig.mount("two")?;
+    is_as_before(&mount)?;
+    rig.unmount(&mount)
+}
