@@ -1,6 +1,7 @@
 //! A cluster on machines of its own, as far as the network goes: management with metadata, storage nodes, mounts, each in a namespace.
 
 mod commands;
+mod copies;
 mod evicted;
 mod exports;
 mod faults;
@@ -8,6 +9,7 @@ mod fsck;
 mod hang;
 mod kills;
 mod load;
+mod mirror;
 mod tests;
 mod twice;
 
@@ -30,6 +32,7 @@ pub(super) use exports::TESTS as EXPORT_TESTS;
 pub(super) use fsck::TESTS as FSCK_TESTS;
 pub(super) use hang::TESTS as HANG_TESTS;
 pub(super) use kills::TESTS as KILL_TESTS;
+pub(super) use mirror::TESTS as MIRROR_TESTS;
 pub(super) use tests::TESTS;
 pub(super) use twice::TESTS as TWICE_TESTS;
 
