@@ -1,13 +1,13 @@
 //! Files in mirrored groups.
 
-use crate::support::{Fs, on_a_core};
+use crate::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IoPath, Store};
-use fsck::{Kind, Verdict};
+use fsck::{Kind, Later, Online, Report, Seat, Targets, Verdict};
 use rt::IoBuf;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use types::{ByteRange, GroupId, InodeId, MemberState, TargetId};
+use types::{ByteRange, Errno, Error, GroupId, InodeId, MemberState, Result, TargetId};
 
 const CHUNK: usize = 1024 * 1024;
 
@@ -25,6 +25,95 @@ async fn mirrored(fs: &mut Fs) -> InodeId {
 async fn put(store: &Arc<Store>, name: InodeId, at: usize, byte: u8) {
     let data = IoBuf::from_slice(&[byte; 4096]);
     store.write(name, at as u64, &data, IoPath::Cached, Durability::Later).await.unwrap();
+}
+
+/// The copies of a cluster that is served, but for a target that doesn't answer.
+struct Served<'a> {
+    fs: &'a Fs,
+    silent: Option<TargetId>,
+}
+
+impl Served<'_> {
+    fn store(&self, seat: Seat) -> Result<&Arc<Store>> {
+        if self.silent == Some(seat.target) {
+            return Err(Error::new(Errno::EHOSTDOWN, "its node is down"));
+        }
+        Ok(match seat.group {
+            Some(group) => &self.fs.copies[&(seat.target, group)],
+            None => &self.fs.stores[&seat.target],
+        })
+    }
+
+    async fn check(&self) -> Report {
+        let engine = self.fs.frozen();
+        let freeze = || Ok(engine.clone());
+        let cluster = Online {
+            freeze: &freeze,
+            partitions: PARTITIONS,
+            hash_key: HASH_KEY,
+            map: &self.fs.map,
+            targets: self,
+        };
+        fsck::check_online(&cluster).await.unwrap()
+    }
+}
+
+impl Targets for Served<'_> {
+    fn len(&self, seat: Seat, ino: InodeId) -> Later<'_, u64> {
+        Box::pin(async move { Ok(self.store(seat)?.stat(ino).await.unwrap().len) })
+    }
+
+    fn read(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, u32> {
+        Box::pin(async move {
+            let buf = IoBuf::alloc(range.len() as usize);
+            let read = self.store(seat)?.read(ino, range.start, &buf, IoPath::Cached).await;
+            read.map(|_| types::crc32c(buf.as_slice())).map_err(|_| Errno::EIO.into())
+        })
+    }
+
+    fn rest(&self) -> Later<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[test]
+fn a_cluster_that_runs_has_its_copies_compared() {
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
+        let report = Served { fs: &fs, silent: None }.check().await;
+        assert_eq!((report.verdict(), report.chunk_files), (Verdict::Clean, 4), "{:?}", report.findings);
+        put(copy(&fs, ino, 1), ino, 8192, 0xee).await;
+        let report = Served { fs: &fs, silent: None }.check().await;
+        let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
+        assert_eq!(kinds, [Kind::CopiesDiffer], "{:?}", report.findings);
+        assert_eq!(report.findings[0].range, Some(ByteRange::new(0, CHUNK as u64)));
+        // Damage of the second copy isn't hidden by the first.
+        let store = copy(&fs, ino, 1);
+        let file = OpenOptions::new().write(true).open(Store::chunk_file_path(store.dir(), ino)).unwrap();
+        file.write_all_at(b"flipped", 8192 + 10).unwrap();
+        let report = Served { fs: &fs, silent: None }.check().await;
+        assert!(report.findings.iter().any(|finding| finding.kind == Kind::DamagedContent
+            && finding.cause.contains(&format!("target {} ", store.target()))));
+    });
+}
+
+#[test]
+fn a_copy_that_does_not_answer_is_said_and_no_damage_while_there_is_another() {
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
+        let silent = copy(&fs, ino, 0).target();
+        let report = Served { fs: &fs, silent: Some(silent) }.check().await;
+        assert_eq!(report.verdict(), Verdict::Clean, "{:?}", report.findings);
+        assert_eq!(report.unjudged.len(), 1, "{:?}", report.unjudged);
+        assert!(report.unjudged[0].contains("its node is down"));
+        // Its partner is behind: nothing can be said of the group.
+        let id = fs.layout(ino).groups[0];
+        let group = fs.map.groups.iter_mut().find(|group| group.id == id).unwrap();
+        group.states = vec![MemberState::Good, MemberState::NeedsResync];
+        let report = Served { fs: &fs, silent: Some(silent) }.check().await;
+        assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
+        assert_eq!(report.findings[0].object, format!("group {id}"));
+    });
 }
 
 /// A copy of the first stripe.

@@ -124,6 +124,11 @@ impl Fs {
         keys::entry(dir, keys::name_hash(HASH_KEY, name.as_bytes()), name.as_bytes())
     }
 
+    /// The metadata as it is now.
+    pub fn frozen(&self) -> Arc<dyn Engine> {
+        self.engine.snapshot().unwrap()
+    }
+
     /// Carries out a command as the metadata service does.
     pub fn run(&self, op: MetaOp) -> MetaReply {
         let applied = namespace::apply(&self.env(), &EngineReader(&self.engine), &op).unwrap();

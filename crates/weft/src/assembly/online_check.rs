@@ -54,7 +54,8 @@ impl OnlineCheck {
             request.group = seat.group.map(|group| InGroup {
                 group,
                 since: map.group(group).map_or(types::Epoch(0), |group| group.since),
-                part: Part::Primary,
+                // As itself: a primary that finds a copy of its own damaged answers from another one.
+                part: Part::Member { sequence: 0, settled: 0 },
             });
             match self.storage.call(request, payload.clone()).await {
                 Err(error) if error.errno == Errno::EREMCHG && tries < TRIES => {
