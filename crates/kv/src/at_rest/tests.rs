@@ -33,7 +33,15 @@ fn sample() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let engine = Embedded::open(dir.path()).unwrap();
     write(&engine, 0..PAIRS, VALUE_BYTES);
+    // Tables are written beside.
+    let tables = dir.path().join("keyspaces/1/tables");
+    let is_large = |name: &PathBuf| tables.join(name).metadata().is_ok_and(|meta| meta.len() > 4 << 20);
+    while !tables.exists() || !names(&tables).unwrap().iter().any(is_large) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // Until nothing is being written any more, and all that is there is in the list.
     drop(engine);
+    drop(Embedded::open(dir.path()).unwrap());
     let examined = examine(dir.path(), Depth::Everything).unwrap();
     assert!(examined.table_bytes > 4 << 20, "{examined:?}");
     dir
