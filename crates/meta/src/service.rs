@@ -2,12 +2,12 @@
 
 use crate::chunks::Chunks;
 use crate::coherence::{Cleared, Granted};
+use crate::cuts::Cuts;
 use crate::drain::{Claims, Drains};
 use crate::eviction::Asks;
 use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
 use crate::exports::permit;
 use crate::grace::Grace;
-use crate::cuts::Cuts;
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::neighbours::{Company, Neighbours};

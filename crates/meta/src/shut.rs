@@ -65,7 +65,9 @@ impl MetaService {
             let mut keeper = self.shut.keeper.lock();
             match &*keeper {
                 Some(keeper) => keeper.clone(),
-                None => keeper.insert(self.sessions.register_local(SessionId::drawn(rt::random_u64()))?).clone(),
+                None => {
+                    keeper.insert(self.sessions.register_local(SessionId::drawn(rt::random_u64()))?).clone()
+                }
             }
         };
         if !self.leases.pass_on(session, keeper.asker(), ino) {

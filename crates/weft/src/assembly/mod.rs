@@ -75,8 +75,7 @@ impl Cluster {
         };
         stops.watch(session.clone())?;
         let services = core.services().clone();
-        let view =
-            Arc::new(View::new(&state, args, (services, commands), session.clone(), stops.sender()));
+        let view = Arc::new(View::new(&state, args, (services, commands), session.clone(), stops.sender()));
         let cluster = Cluster { view, session, core, stops, state };
         match cluster.announce() {
             Ok(()) => Ok(cluster),

@@ -264,9 +264,7 @@ impl StorageNode {
             targets: self.reports(),
         });
         match self.management.call(beat, None).await {
-            Ok(MgmtReply::Alive(alive)) => {
-                self.go_on(sent_ns, alive.lease_ms, alive.map, &alive.keys)
-            }
+            Ok(MgmtReply::Alive(alive)) => self.go_on(sent_ns, alive.lease_ms, alive.map, &alive.keys),
             Ok(other) => Err(out_of_turn(&other)),
             // Management has started anew.
             Err(error) if error.errno == Errno::ENOTCONN => self.register().await,
@@ -375,7 +373,8 @@ mod tests {
         };
         let gate = Gate::load(&paths, &superblock, &config)?;
         let version = env!("CARGO_PKG_VERSION").to_string();
-        let first = FirstNode { name: "m".into(), addresses: addresses.clone(), roles: roles.clone(), version };
+        let first =
+            FirstNode { name: "m".into(), addresses: addresses.clone(), roles: roles.clone(), version };
         let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
         let management = Management::open_cluster(writer, &superblock, &first, paths.root()).await?;
         management.set_gate(Arc::new(gate));

@@ -47,8 +47,7 @@ impl Crowd {
         let asker = self.asker(session);
         let mut no_recall = |_, _, _| unreachable!("nothing is in the way");
         let mut due = Vec::new();
-        let granted =
-            self.table.acquire(asker, InodeId(ino), Wish::Mode(mode), &mut no_recall, &mut due);
+        let granted = self.table.acquire(asker, InodeId(ino), Wish::Mode(mode), &mut no_recall, &mut due);
         assert!(due.is_empty(), "nobody is waited for");
         self.make_room(session);
         granted
