@@ -273,9 +273,12 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
     let from_x = rig.text(&rig.dir("x"));
     rig.refused(&["meta", "backup", "--dir", &from_x], "doesn't keep the cluster's metadata")?;
     let largest = work_after(&mount)?;
+    rig.add_node("c")?;
     rig.stop("m")?;
     rig.json(&["meta", "restore", &file, "--dir", &dir])?;
     rig.serve("m")?;
+    // Nodes and targets don't go back in time.
+    rig.wait_for_node("c", "online")?;
     // The client is told that its session has ended, and begins another by itself.
     let mut last = String::new();
     let is_back = process::eventually(RETURN_DEADLINE, || match is_as_before(&mount) {

@@ -182,7 +182,7 @@ impl ClusterRig {
     }
 
     /// Waits until a node has a state.
-    fn wait_for_node(&self, name: &str, state: &str) -> TestResult {
+    pub(super) fn wait_for_node(&self, name: &str, state: &str) -> TestResult {
         let dir = self.text(&self.dir("m"));
         let mut seen = String::new();
         let reached = process::eventually(NOTICE_DEADLINE, || {
