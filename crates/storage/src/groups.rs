@@ -20,10 +20,11 @@ impl StorageService {
     pub async fn open_groups(&self, target: TargetId) -> Result<()> {
         let (Some(mirrors), Some(served)) = (self.mirrors.get(), self.find(target)) else { return Ok(()) };
         let groups = Store::groups_on(served.store.dir()).await.map_err(|e| served.failed(&e))?;
+        let mut outcome = Ok(());
         for group in groups {
-            mirrors.replica(&served.store, &served.tally, group).await?;
+            outcome = outcome.and(mirrors.replica(&served.store, &served.tally, group).await.map(drop));
         }
-        Ok(())
+        outcome
     }
 
     /// Closes what is open of mirrored groups, all of it; the first failure is told then.
@@ -36,9 +37,21 @@ impl StorageService {
         outcome
     }
 
-    /// Brings members in step whose primaries are served here, until the service is gone. Runs for ever beside requests, on one core.
+    /// Opens what the targets have of mirrored groups, and brings members in step whose primaries are served here, until the service is gone. Runs beside
+    /// requests, on one core.
     pub async fn keep_groups_in_step(service: Arc<StorageService>) {
         let Some(mirrors) = service.mirrors.get().cloned() else { return };
+        let found: Vec<TargetId> = service.stores().map(|store| store.target()).collect();
+        for target in found {
+            if let Err(error) = service.open_groups(target).await {
+                // Who asks for such a group is told; the others are served.
+                tracing::error!(
+                    hint = &*error.hint,
+                    "what target {target} has of mirrored groups can't be opened: {}",
+                    error.message
+                );
+            }
+        }
         let service = Arc::downgrade(&service);
         let targets = move || {
             let service = service.upgrade()?;

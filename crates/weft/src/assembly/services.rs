@@ -3,6 +3,7 @@
 use super::copies::{Copies, DEFAULT_KEPT};
 use super::core::Served;
 use super::engine::{note_engine, open_engine};
+use super::group_links;
 use super::metadata::{AskManagement, OnlyMetadata};
 use super::online_check::OnlineCheck;
 use super::stores::{make_target, open_target, refusal};
@@ -154,6 +155,12 @@ impl Served for Services {
         let stores = plan.open_stores(list).await?;
         let storage = Arc::new(StorageService::new(stores.values().cloned()));
         let channel: StorageChannel = Channel::in_process(storage.clone());
+        storage.serve_groups(group_links::of_one_process(
+            management.map(),
+            stores.keys().copied(),
+            &channel,
+            Channel::in_process(management.clone()),
+        ));
         let channels: HashMap<TargetId, StorageChannel> =
             stores.keys().map(|id| (*id, channel.clone())).collect();
         let options = MetaOptions {
@@ -192,6 +199,7 @@ impl Served for Services {
         for store in self.stores.values() {
             rt::spawn(store.clone().background());
         }
+        rt::spawn(StorageService::keep_groups_in_step(self.storage.clone()));
     }
 
     /// Ends the session and closes the services; the first failure is told after all were tried.
@@ -199,6 +207,7 @@ impl Served for Services {
         let mut outcome = self.client.shutdown().await;
         // Before the stores call themselves clean: what they hold must not outlive the metadata that owns it.
         outcome = outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()));
+        outcome = outcome.and(self.storage.close_groups().await);
         for store in self.stores.values() {
             outcome = outcome.and(store.close().await.map_err(refusal));
         }
