@@ -258,14 +258,21 @@ impl Mirrors {
         }
         let change = MemberChange { group: replica.group, since, target, state, reason: reason.to_string() };
         tracing::warn!(group = %replica.group, target_id = %target, ?state, "a member of a group changes: {reason}");
-        match self.links.management.set_member(change).await {
-            Ok(_) if self.since(replica.group) != since => {}
-            Ok(_) => rt::sleep(REST).await,
-            Err(error) => {
-                tracing::warn!(group = %replica.group, %error, "management doesn't decide on a member of a group");
-                rt::sleep(REST).await;
+        loop {
+            match self.links.management.set_member(change.clone()).await {
+                Ok(_) if self.since(replica.group) != since => return,
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!(group = %replica.group, %error, "management doesn't decide on a member of a group");
+                    // The map may have come without the answer: then it doesn't hold for everybody yet. Asked again, management waits for that.
+                    if self.since(replica.group) == since || self.primary_view(replica).is_err() {
+                        break;
+                    }
+                    rt::sleep(REST).await;
+                }
             }
         }
+        rt::sleep(REST).await;
     }
 }
 

@@ -103,6 +103,9 @@ impl Mirrors {
         self.lease_holds(replica.target).await?;
         let view = self.primary_view(replica)?;
         let group = view.group()?;
+        if replica.has_left(group.since) {
+            return Err(turns::another_version(replica.group));
+        }
         replica.turns.enter(replica.group, group.since, false).await?;
         let reply = match perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await {
             Ok(reply) => reply,
@@ -262,7 +265,7 @@ impl Change<'_> {
                 })
                 .collect();
             if is_done_here && to.is_empty() {
-                return Ok(());
+                return self.all_know(group).await;
             }
             let sends = self.send_all(group, &to, ticket.as_ref().map_or(0, |ticket| ticket.sequence));
             let (local, failures) = match is_done_here {
@@ -280,12 +283,20 @@ impl Change<'_> {
                 Local::Failed(error) => return self.failed_here(group, error, &have, failures).await,
             }
             if failures.is_empty() {
-                return Ok(());
+                return self.all_know(group).await;
             }
             for (target, state, error) in failures {
                 self.lose(group, target, state, &error).await;
             }
         }
+    }
+
+    /// A map in which a member is out may come before management's word that everybody who counts knows so; nothing is answered before that.
+    async fn all_know(&self, group: &Group) -> Result<()> {
+        if group.is_degraded() {
+            drop(self.replica.deciding.read().await);
+        }
+        Ok(())
     }
 
     /// What of the file changes; `None` for a sync.
@@ -355,6 +366,8 @@ impl Change<'_> {
         let (mirrors, replica) = (self.mirrors, self.replica);
         let refusal = replica.failed(&error);
         if have.iter().any(|target| group.state_of(*target) == Some(MemberState::Good)) {
+            // The next primary may begin before this process has heard of it: nothing is read here any more.
+            replica.leave(group.since);
             mirrors.expel(replica, replica.target, MemberState::NeedsResync, error.message()).await;
             return Err(turns::another_version(replica.group));
         }

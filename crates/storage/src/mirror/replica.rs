@@ -10,7 +10,7 @@ use crate::tally::Tally;
 use chunkstore::{Store, StoreError};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{Epoch, Error, Group, GroupId, MemberState, SessionId, TargetId};
 
 /// A replica: a store with what its service knows of it. As the primary it orders changes, as a member it does what it is told.
@@ -35,6 +35,8 @@ pub(crate) struct Replica {
     is_unclean: AtomicBool,
     /// Whether clients have been let in.
     is_open: AtomicBool,
+    /// The newest version in which it has asked to be taken out as the primary; 0: none.
+    left_in: AtomicU64,
 }
 
 /// How the group stands, as far as this replica has heard.
@@ -67,6 +69,7 @@ impl Replica {
             standing: Mutex::default(),
             is_unclean: AtomicBool::new(is_unclean),
             is_open: AtomicBool::new(false),
+            left_in: AtomicU64::new(0),
             store,
         }
     }
@@ -101,6 +104,16 @@ impl Replica {
     /// All others are brought in step from the notes that the crash has left.
     pub(crate) fn is_seen_to(&self) {
         self.is_unclean.store(false, Ordering::Release);
+    }
+
+    /// It is about to ask to be taken out as the primary of this version.
+    pub(crate) fn leave(&self, since: Epoch) {
+        self.left_in.fetch_max(since.0, Ordering::AcqRel);
+    }
+
+    /// Whether it has asked so, in this version or a later one.
+    pub(crate) fn has_left(&self, since: Epoch) -> bool {
+        self.left_in.load(Ordering::Acquire) >= since.0
     }
 
     /// Lets clients in; from the first time on, those whose changes were begun before a crash have some seconds to repeat them.
