@@ -15,7 +15,7 @@ numbered! {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RequestFields {
-    #[prost(oneof = "AskFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20")]
+    #[prost(oneof = "AskFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21")]
     ask: Option<AskFields>,
 }
 
