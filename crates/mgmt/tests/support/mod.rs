@@ -79,6 +79,7 @@ impl Metadata for OneFile {
     }
 }
 
+#[derive(Clone)]
 pub struct Cluster {
     pub memory: Arc<Memory>,
     pub writer: Arc<Writer>,
