@@ -34,7 +34,7 @@ pub(in super::super) const TESTS: &[TestCase] = &[
         minutes: 10,
         run: fsx_under_faults,
     },
-    TestCase { name: "mirrored_file_while_its_node_is_gone", scope: Scope::Own, minutes: 5, run: node_gone },
+    TestCase { name: "mirrored_file_while_its_node_is_gone", scope: Scope::Own, minutes: 10, run: node_gone },
     TestCase { name: "mirrored_both_members_killed", scope: Scope::Own, minutes: 6, run: all_killed },
 ];
 
