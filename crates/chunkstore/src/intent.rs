@@ -282,9 +282,7 @@ impl IntentLog {
     /// Rewrites the log when most of what a recovery would find in it has retired.
     pub(crate) async fn tidy(&self, statistics: &Statistics) -> Result<()> {
         let _writer = self.writer.write().await;
-        if !self.holds.keeps_everything() {
-            self.table.spans().drop_unused();
-        }
+        self.table.spans().drop_unused();
         let kept = self.table.all().merged();
         let retired = self.tail.lock().recorded.saturating_sub(weight(&kept));
         if retired == 0 || (!kept.is_empty() && retired < TIDY_RETIRED_NOTES + kept.len()) {
@@ -477,6 +475,7 @@ impl IntentLog {
     /// Starts a maintenance pass: notes that were idle for `idle_passes` whole passes and that nobody holds begin to retire, and spans close.
     pub(crate) fn begin_retiring(&self, idle_passes: u64) -> BTreeMap<InodeId, Vec<Note>> {
         let (pass, before) = self.holds.next_pass(idle_passes);
+        // Inherited ones are kept by being open: nobody holds them for files that are gone.
         if !self.holds.keeps_everything() {
             self.table.spans().close(pass, idle_passes);
         }

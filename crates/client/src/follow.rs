@@ -71,6 +71,7 @@ impl Client {
                 Err(error) if error.errno == Errno::ESTALE => self.lose_session(error).await,
                 Err(error) => {
                     tracing::warn!(%error, "registering again failed");
+                    self.note_trouble(service, &error);
                     rt::sleep(RETRY).await;
                 }
             }

@@ -148,6 +148,10 @@ impl Client {
     /// Registers with a service, hears of its recalls and handles them, for as long as session and service live.
     pub(crate) async fn answer_recalls(self: Arc<Self>, service: Arc<Service>) {
         while self.over().is_none() && !service.is_gone() {
+            if self.is_still_refused(&service).await {
+                rt::sleep(RETRY).await;
+                continue;
+            }
             let sent_ns = rt::monotonic_ns();
             let heard = if service.is_registered() || !self.services.ways.follow_the_map() {
                 let after = service.recalls_seen.load(Ordering::Acquire);
@@ -207,6 +211,7 @@ impl Client {
             }
             _ => {
                 tracing::warn!(node = %service.node, %error, "recalls can't be heard of");
+                self.note_trouble(service, &error);
                 rt::sleep(RETRY).await;
             }
         }

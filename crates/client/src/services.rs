@@ -9,7 +9,7 @@ use crate::lease::Answer;
 use crate::recall::within;
 use crate::{Client, registers};
 use net::MetaChannels;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rt::sync::Event;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -41,6 +41,8 @@ pub(crate) struct Service {
     attended: AtomicBool,
     /// It doesn't belong to the cluster any more.
     gone: AtomicBool,
+    /// Why it answers nothing to this client, if it has said so since it was last heard of.
+    refusal: Mutex<Option<Error>>,
 }
 
 impl Service {
@@ -53,6 +55,7 @@ impl Service {
             registered: Event::new(),
             attended: AtomicBool::new(false),
             gone: AtomicBool::new(false),
+            refusal: Mutex::default(),
         }
     }
 
@@ -69,6 +72,16 @@ impl Service {
 
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
+    }
+
+    /// Why it answers nothing to this client. It does again when it is heard of.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        self.refusal.lock().clone()
+    }
+
+    /// The service is heard of.
+    pub(crate) fn end_refusal(&self) {
+        self.refusal.lock().take();
     }
 
     /// Lets those look again who wait for a registration.
@@ -163,6 +176,11 @@ impl Services {
     }
 }
 
+/// Whether the cluster has said that it wants nothing to do with this client, other than that it can't be reached.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    matches!(error.errno, Errno::EACCES | Errno::EPERM)
+}
+
 /// The session ended before a change was sent: it surely wasn't made.
 fn unsent(error: Error) -> Error {
     Error { errno: Errno::ESHUTDOWN, ..error }
@@ -246,6 +264,42 @@ impl Client {
         }
     }
 
+    /// The session can't be kept up at a service. Where that is because the service wants nothing to do with this client, nobody waits for it: it
+    /// won't go away by itself.
+    pub(crate) fn note_trouble(&self, service: &Service, error: &Error) {
+        if !is_refusal(error) {
+            return;
+        }
+        if service.refusal.lock().replace(error.clone()).is_none() {
+            tracing::error!(node = %service.node, hint = &*error.hint, "this client is refused: {}", error.message);
+        }
+        self.look_again();
+        service.wake();
+    }
+
+    /// Whether a service that has refused this client does so still. The question for recalls would wait for some before it is answered.
+    pub(crate) async fn is_still_refused(&self, service: &Service) -> bool {
+        if service.refusal().is_none() {
+            return false;
+        }
+        let refused = match self.ask_nothing(service).await {
+            Err(error) if is_refusal(&error) => Some(error),
+            _ => None,
+        };
+        *service.refusal.lock() = refused.clone();
+        refused.is_some()
+    }
+
+    /// Asks a service for nothing, only whether it answers this session.
+    async fn ask_nothing(&self, service: &Service) -> Result<()> {
+        let nothing = MetaOp::Release { inodes: Vec::new(), seen: 0 };
+        self.services
+            .ways
+            .call(service.node, self.request(0, Credentials::default(), nothing))
+            .await
+            .map(drop)
+    }
+
     /// Asks one service about the session itself.
     pub(crate) async fn ask_at(&self, service: &Service, op: MetaOp) -> Result<Answer> {
         let request = self.request(0, Credentials::default(), op);
@@ -303,9 +357,7 @@ impl Client {
         if self.is_over() {
             return;
         }
-        let nothing = MetaOp::Release { inodes: Vec::new(), seen: 0 };
-        let request = self.request(0, Credentials::default(), nothing);
-        match self.services.ways.call(service.node, request).await {
+        match self.ask_nothing(service).await {
             Err(error) if error.errno == Errno::ESTALE => self.is_fenced(&error),
             _ => {}
         }
@@ -324,6 +376,7 @@ impl Client {
             if service.registrations.load(Ordering::Acquire) != before || self.is_over() {
                 return Ok(());
             }
+            service.refusal().map_or(Ok(()), Err)?;
             if rt::monotonic_ns() - began_ns > self.patience.get().as_nanos() as u64 {
                 let message = error().message;
                 return Err(Error::new(Errno::ETIMEDOUT, message).hint("its log says what it waits for"));

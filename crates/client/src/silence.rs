@@ -40,6 +40,7 @@ impl Client {
     /// A service has answered a question that was sent then, and the answer has been acted upon.
     pub(crate) fn heard(&self, service: &Service, sent_ns: u64) {
         service.heard_ns.fetch_max(sent_ns, Ordering::AcqRel);
+        service.end_refusal();
         if self.leases.set_suspended(service.node, false) {
             tracing::info!(node = %service.node, "the metadata service is heard of again");
             self.look_again();
@@ -91,14 +92,16 @@ impl Client {
 
     /// Lets nothing pass of an inode while the service is silent that granted the lease on it.
     ///
-    /// Errors: `ETIMEDOUT` when it has been so for as long as a request may wait; the session's when that has ended.
+    /// Errors: `ETIMEDOUT` when it has been so for as long as a request may wait; the service's refusal, when it is silent only to this client; the
+    /// session's when that has ended.
     pub(crate) async fn while_silent(&self, ino: InodeId) -> Result<()> {
         if !self.leases.is_suspended(ino) {
             return Ok(());
         }
         let executing = self.services.executing(ino.partition());
-        let heard_ns =
-            executing.map_or_else(|_| rt::monotonic_ns(), |service| service.heard_ns.load(Ordering::Acquire));
+        let executing = executing.ok();
+        let heard_ns = executing.as_ref().map(|service| service.heard_ns.load(Ordering::Acquire));
+        let heard_ns = heard_ns.unwrap_or_else(rt::monotonic_ns);
         let patience = self.patience.get();
         let last_chance_ns = rt::monotonic_ns() + LAST_CHANCE.as_nanos() as u64;
         let until_ns = heard_ns.saturating_add(patience.as_nanos() as u64).max(last_chance_ns);
@@ -106,6 +109,7 @@ impl Client {
             if let Some(error) = self.over() {
                 return Err(error);
             }
+            executing.as_ref().and_then(|service| service.refusal()).map_or(Ok(()), Err)?;
             if rt::monotonic_ns() > until_ns {
                 let message = format!("the metadata service hasn't been heard of for {patience:?}");
                 return Err(Error::new(Errno::ETIMEDOUT, message)

@@ -1,11 +1,12 @@
 //! Chunk files against layouts and checksums.
 
+use crate::copies::all_noted;
 use crate::finding::{Finding, Kind, Report};
 use crate::tree::{Tree, file_ranges};
 use crate::{Progress, Subject};
 use chunkstore::{Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
-use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, TargetId};
+use types::{ByteRange, Errno, Error, Group, GroupId, InodeId, Layout, MemberState, Result, TargetId};
 
 /// Checks every chunk file, and every layout for chunk files that are gone.
 pub(crate) async fn check(
@@ -15,24 +16,75 @@ pub(crate) async fn check(
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<()> {
-    let mut present: BTreeMap<TargetId, BTreeSet<InodeId>> = BTreeMap::new();
+    let mut present = Present::new();
     for (&target, store) in subject.stores {
-        let files = store.list().await.map_err(unreadable)?;
-        let total = files.len() as u64;
-        for (done, &ino) in files.iter().enumerate() {
-            progress(&format!("reading target {target}"), done as u64, total);
-            let (name, ino) = (ino, ino.of_chunk_file());
-            ChunkFile { subject, tree, target, store, name, ino }.check(repair, report).await?;
+        let seat = Seat { target, group: None };
+        check_store(subject, tree, (seat, store), &mut present, (repair, report), progress).await?;
+    }
+    for (&(target, group), store) in subject.copies {
+        let seat = Seat { target, group: Some(group) };
+        // One that is behind has chunk files that are wrong, and will be put right.
+        if state_of(subject, seat) == Some(MemberState::Good) || is_left_over(subject, seat) {
+            check_store(subject, tree, (seat, store), &mut present, (repair, report), progress).await?;
         }
-        present.insert(target, files.into_iter().collect());
     }
     missing(subject, tree, &present, report).await
+}
+
+/// Where chunk files are that have names of their own: those of a target, or of its copy of a mirrored group.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seat {
+    /// The target.
+    pub target: TargetId,
+    /// The mirrored group whose copy it is; `None` for what the target has for itself.
+    pub group: Option<GroupId>,
+}
+
+impl std::fmt::Display for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.group {
+            Some(group) => write!(f, "target {} (group {group})", self.target),
+            None => write!(f, "target {}", self.target),
+        }
+    }
+}
+
+/// The chunk files that there are.
+type Present = BTreeMap<Seat, BTreeSet<InodeId>>;
+
+async fn check_store(
+    subject: &Subject<'_>,
+    tree: &Tree,
+    (seat, store): (Seat, &Store),
+    present: &mut Present,
+    (repair, report): (bool, &mut Report),
+    progress: Progress<'_>,
+) -> Result<()> {
+    let files = store.list().await.map_err(unreadable)?;
+    let total = files.len() as u64;
+    for (done, &ino) in files.iter().enumerate() {
+        progress(&format!("reading {seat}"), done as u64, total);
+        let (name, ino) = (ino, ino.of_chunk_file());
+        ChunkFile { subject, tree, seat, store, name, ino }.check(repair, report).await?;
+    }
+    present.insert(seat, files.into_iter().collect());
+    Ok(())
+}
+
+/// The state of a copy by the map; `None` for a target that is no member of the group.
+fn state_of(subject: &Subject<'_>, seat: Seat) -> Option<MemberState> {
+    subject.map.group(seat.group?)?.state_of(seat.target)
+}
+
+/// Whether a copy belongs to no group, so that no file has anything there.
+fn is_left_over(subject: &Subject<'_>, seat: Seat) -> bool {
+    seat.group.is_some() && state_of(subject, seat).is_none()
 }
 
 struct ChunkFile<'a> {
     subject: &'a Subject<'a>,
     tree: &'a Tree,
-    target: TargetId,
+    seat: Seat,
     store: &'a Store,
     name: InodeId,
     /// Whose it is.
@@ -46,7 +98,7 @@ impl ChunkFile<'_> {
         }
         let layout = self.tree.layout(self.ino);
         let owned = layout.and_then(|layout| {
-            let stripe = stripe_of(self.subject, &layout, self.target, self.name.slot())?;
+            let stripe = stripe_of(self.subject, &layout, self.seat, self.name.slot())?;
             Some((layout, stripe))
         });
         match owned {
@@ -65,13 +117,13 @@ impl ChunkFile<'_> {
         [self.name, self.ino].iter().any(|noted| {
             self.tree.doomed.get(noted).is_some_and(|doomed| {
                 let names = (0..doomed.groups.len()).filter(|&s| doomed.chunk_file(*noted, s) == self.name);
-                names.into_iter().any(|s| holds(self.subject, doomed.groups[s], self.target))
+                names.into_iter().any(|s| holds(self.subject, doomed.groups[s], self.seat))
             })
         })
     }
 
     fn object(&self) -> String {
-        format!("chunk file {:016x} on target {}", self.name.0, self.target)
+        format!("chunk file {:016x} on {}", self.name.0, self.seat)
     }
 
     async fn stray(&self, repair: bool, report: &mut Report) -> Result<()> {
@@ -126,6 +178,19 @@ impl ChunkFile<'_> {
         Ok(())
     }
 
+    fn remedy_of_damage(&self) -> &'static str {
+        let is_good = |(target, state): (TargetId, MemberState)| {
+            state == MemberState::Good && target != self.seat.target
+        };
+        let group = self.seat.group.and_then(|group| self.subject.map.group(group));
+        match group.is_some_and(|group| group.with_states().any(is_good)) {
+            true => {
+                "another copy has them if it is not reported, too: copy the file (cp, then mv over the old one) from there"
+            }
+            false => "restore the file from a copy, or delete it: there is no second copy to repair from",
+        }
+    }
+
     fn damaged(&self, layout: &Layout, stripe: usize, local: ByteRange, size: u64, report: &mut Report) {
         for range in file_ranges(layout, stripe, local, size) {
             report.findings.push(Finding {
@@ -133,8 +198,7 @@ impl ChunkFile<'_> {
                 object: self.tree.path(self.ino),
                 range: Some(range),
                 cause: format!("bytes {local} of {} do not match their checksums", self.object()),
-                remedy: "restore the file from a copy, or delete it: there is no second copy to repair from"
-                    .into(),
+                remedy: self.remedy_of_damage().into(),
                 repaired: false,
             });
         }
@@ -147,44 +211,59 @@ fn mark_repaired(report: &mut Report) {
     }
 }
 
-/// Which stripe of the layout a target holds in the chunk file of a slot.
-fn stripe_of(subject: &Subject<'_>, layout: &Layout, target: TargetId, slot: u8) -> Option<usize> {
+/// Which stripe of the layout is in the chunk file of a slot there.
+pub(crate) fn stripe_of(subject: &Subject<'_>, layout: &Layout, seat: Seat, slot: u8) -> Option<usize> {
     (0..layout.groups.len())
-        .find(|&stripe| layout.slot(stripe) == slot && holds(subject, layout.groups[stripe], target))
+        .find(|&stripe| layout.slot(stripe) == slot && holds(subject, layout.groups[stripe], seat))
 }
 
-fn holds(subject: &Subject<'_>, group: GroupId, target: TargetId) -> bool {
-    subject.map.group(group).is_some_and(|group| group.members.contains(&target))
+fn holds(subject: &Subject<'_>, group: GroupId, seat: Seat) -> bool {
+    seats(subject.map.group(group)).any(|(other, _)| other == seat)
+}
+
+/// Where the chunk files of a group are, with the states of the copies.
+pub(crate) fn seats(group: Option<&Group>) -> impl Iterator<Item = (Seat, MemberState)> + '_ {
+    let members = group.into_iter().flat_map(|group| group.with_states().map(move |member| (group, member)));
+    members.map(|(group, (target, state))| {
+        let is_mirrored = group.scheme.is_mirrored();
+        (Seat { target, group: is_mirrored.then_some(group.id) }, state)
+    })
 }
 
 /// Files whose chunk files are gone. A chunk file may rightly be absent where the file has a hole, so only files that
 /// have no holes (as much space allocated as they have bytes) are judged.
-async fn missing(
-    subject: &Subject<'_>,
-    tree: &Tree,
-    present: &BTreeMap<TargetId, BTreeSet<InodeId>>,
-    report: &mut Report,
-) -> Result<()> {
+async fn missing(subject: &Subject<'_>, tree: &Tree, present: &Present, report: &mut Report) -> Result<()> {
     const REMEDY: &str = "restore the file from a copy, or delete it";
+    let noted = all_noted(subject).await?;
     let mut files: Vec<InodeId> = tree.inodes.keys().copied().collect();
     files.sort();
     for ino in files {
         let (Some(layout), Some(inode)) = (tree.layout(ino), tree.inode(ino)) else { continue };
         for (stripe, &group) in layout.groups.iter().enumerate() {
-            let target = subject.map.group(group).and_then(|group| group.members.first());
-            let Some(files) = target.and_then(|target| present.get(target)) else {
-                report.add(
-                    Kind::UnknownTarget,
-                    tree.path(ino),
-                    format!("group {group} of its layout has no target here"),
-                    REMEDY,
-                );
+            let known = subject.map.group(group);
+            let here = |seat: &Seat| subject.stores.contains_key(&seat.target);
+            if !seats(known).any(|(seat, _)| here(&seat)) {
+                let cause = format!("group {group} of its layout has no target here");
+                report.add(Kind::UnknownTarget, tree.path(ino), cause, REMEDY);
                 continue;
-            };
+            }
             let expected = layout::local_len(&layout, stripe, inode.size);
             let dense = inode.blocks.saturating_mul(512) >= inode.size && !tree.writing.contains(&ino);
-            if expected > 0 && dense && !files.contains(&layout.chunk_file(ino, stripe)) {
-                let cause = format!("its chunk file of {expected} bytes in group {group} is gone");
+            if expected == 0 || !dense {
+                continue;
+            }
+            let name = layout.chunk_file(ino, stripe);
+            let has = |seat: &Seat| present.get(seat).is_some_and(|files| files.contains(&name));
+            let good = seats(known).filter(|(seat, state)| *state == MemberState::Good && here(seat));
+            for (seat, _) in good.filter(|(seat, _)| !has(seat)) {
+                let cause = match seat.group {
+                    Some(group) if noted.get(&group).is_some_and(|noted| noted.contains(&name)) => {
+                        report.pending += 1;
+                        continue;
+                    }
+                    Some(_) => format!("its chunk file of {expected} bytes on {seat} is gone"),
+                    None => format!("its chunk file of {expected} bytes in group {group} is gone"),
+                };
                 report.add(Kind::MissingChunkFile, tree.path(ino), cause, REMEDY);
             }
         }
@@ -192,6 +271,6 @@ async fn missing(
     Ok(())
 }
 
-fn unreadable(error: StoreError) -> Error {
+pub(crate) fn unreadable(error: StoreError) -> Error {
     Error::new(Errno::EIO, error.message().to_owned()).hint(error.hint().to_owned())
 }

@@ -30,6 +30,8 @@ pub enum Kind {
     LongChunkFile,
     /// Content that doesn't match its checksum.
     DamagedContent,
+    /// Copies of a mirrored group that have different content although both count as good.
+    CopiesDiffer,
     /// A layout that names a group or target which isn't in the map or can't be opened.
     UnknownTarget,
 }
@@ -66,6 +68,9 @@ pub struct Report {
     pub bytes: u64,
     /// Files that a restart will settle: orphans, interrupted writes, pending deletions.
     pub pending: u64,
+    /// Copies that were not judged, each in a sentence that says why.
+    #[serde(default)]
+    pub unjudged: Vec<String>,
 }
 
 /// What to tell the caller.

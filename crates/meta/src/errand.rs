@@ -16,6 +16,7 @@ use crate::view::{View, not_owner, store_error};
 use kv::{Guard, Outcome};
 use namespace::keys;
 use namespace::leases::{Access, Due};
+use net::Deadline;
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ struct Errand {
     service: Arc<MetaService>,
     request: MetaRequest,
     session: Arc<Session>,
+    /// Until when somebody waits for the answer.
+    deadline: Deadline,
 }
 
 /// Partitions that an errand has to itself.
@@ -62,12 +65,13 @@ impl MetaService {
         request: &MetaRequest,
         session: &Arc<Session>,
         partitions: Vec<PartitionId>,
+        deadline: Deadline,
     ) -> Result<Answered> {
         let Some(service) = self.myself.upgrade() else { return Err(Errno::ECANCELED.into()) };
         if self.neighbours.is_none() {
             return Err(not_owner(namespace::home_partition(&request.op)));
         }
-        let errand = Errand { service, request: request.clone(), session: session.clone() };
+        let errand = Errand { service, request: request.clone(), session: session.clone(), deadline };
         let outcome = Arc::new((Mutex::new(None), Event::new()));
         let told = outcome.clone();
         rt::spawn(async move {
@@ -89,6 +93,9 @@ impl Errand {
     async fn run(&self, mut partitions: Vec<PartitionId>) -> Result<Answered> {
         let began_ns = rt::monotonic_ns();
         loop {
+            if self.deadline.is_over() {
+                return Err(self.deadline.error());
+            }
             let step = match self.take(&partitions).await {
                 Ok(taken) => {
                     let step = self.run_on(&taken).await;

@@ -4,7 +4,7 @@ use crate::executor::Pass;
 use crate::limits::{GROUPS_PATIENCE, GROUPS_POLL};
 use crate::service::{Answered, MetaService};
 use crate::sessions::Session;
-use net::LocalFuture;
+use net::{Deadline, LocalFuture};
 use std::sync::{Arc, PoisonError};
 use types::{ClusterMap, Errno, Error, Result, Scheme};
 use wire::{MetaOp, MetaRequest};
@@ -26,8 +26,9 @@ impl MetaService {
         &self,
         request: &MetaRequest,
         session: &Arc<Session>,
+        deadline: Deadline,
     ) -> Result<Answered> {
-        let refused = match self.execute(Pass::Command, request, session).await {
+        let refused = match self.execute(Pass::Command, request, session, deadline).await {
             Err(error) if error.errno == Errno::ENODEV => error,
             answer => return answer,
         };
@@ -40,7 +41,7 @@ impl MetaService {
         };
         maker.make(&pool, scheme).await?;
         self.await_groups(&pool, scheme).await?;
-        self.execute(Pass::Command, request, session).await
+        self.execute(Pass::Command, request, session, deadline).await
     }
 
     fn map_now(&self) -> Arc<ClusterMap> {

@@ -181,6 +181,10 @@ impl MetaService {
                 self.require_settled(&files)?;
                 self.tidy(target, &files).await.map(|()| PartitionsReply::Done)
             }
+            PartitionsRequest::TidyGroup { group, files } => {
+                self.require_settled(&files)?;
+                self.tidy_group(group, &files).await.map(|()| PartitionsReply::Done)
+            }
             PartitionsRequest::FileOn { target, partition } => {
                 self.file_on_in(target, partition).await.map(PartitionsReply::File)
             }

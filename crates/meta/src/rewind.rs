@@ -204,7 +204,7 @@ mod tests {
         let rest: BTreeMap<_, _> = rewind.rest().unwrap().into_iter().collect();
         // The other partition had given none away by then.
         let other = Next::decode(rest[&keys::next(PartitionId(0)).to_vec()].clone()).unwrap().sequence;
-        assert!(other > 1 << 30 && !rest.contains_key(&keys::next(P).to_vec()));
+        assert!(other > 1 << 30 && !rest.contains_key(keys::next(P).as_slice()));
         let rewound = Rewound::decode(rest[KEY].clone()).unwrap();
         for (sequence, expected) in [(49, false), (50, true), (next - 1, true), (next, false)] {
             assert_eq!(rewound.leaves_out(InodeId::new(P, sequence)), expected, "{sequence}");

@@ -20,7 +20,7 @@ use identity::CapabilityRing;
 use kv::Store;
 use namespace::locks::{Holder, LockRequest, OnConflict};
 use namespace::{Applied, Env, ReadError};
-use net::{Handler, LocalFuture, StorageChannels};
+use net::{Deadline, Handler, LocalFuture, StorageChannels};
 use parking_lot::Mutex;
 use rt::IoBuf;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -180,8 +180,13 @@ impl MetaService {
     }
 
     /// `holder`: who asks, if that is another process.
-    async fn answer(&self, request: MetaRequest, holder: Option<u64>) -> Result<MetaResponse> {
-        let answer = self.dispatch(request, holder).await;
+    async fn answer(
+        &self,
+        request: MetaRequest,
+        holder: Option<u64>,
+        deadline: Deadline,
+    ) -> Result<MetaResponse> {
+        let answer = self.dispatch(request, holder, deadline).await;
         self.executors.counters.commands.add(1);
         if answer.is_err() {
             self.executors.counters.refused.add(1);
@@ -189,7 +194,12 @@ impl MetaService {
         answer
     }
 
-    async fn dispatch(&self, request: MetaRequest, holder: Option<u64>) -> Result<MetaResponse> {
+    async fn dispatch(
+        &self,
+        request: MetaRequest,
+        holder: Option<u64>,
+        deadline: Deadline,
+    ) -> Result<MetaResponse> {
         self.require_service()?;
         if let MetaOp::Register { in_use } = &request.op {
             return self.register(request.session, in_use, holder).await.map(|()| MetaReply::Unit.into());
@@ -244,7 +254,7 @@ impl MetaService {
                     self.wait_for_grace().await;
                 }
                 let Answered { reply, granted, reads_only } =
-                    self.execute_at_home(&request, &session).await?;
+                    self.execute_at_home(&request, &session, deadline).await?;
                 let Granted { grants, recalls, directories } = granted;
                 let capability = self.capability_for(&session, &request.op, &reply, reads_only);
                 return Ok(MetaResponse { reply, grants, recalls, capability, directories });
@@ -254,11 +264,16 @@ impl MetaService {
     }
 
     /// Carries out a command if its home partition is this service's.
-    async fn execute_at_home(&self, request: &MetaRequest, session: &Arc<Session>) -> Result<Answered> {
+    async fn execute_at_home(
+        &self,
+        request: &MetaRequest,
+        session: &Arc<Session>,
+        deadline: Deadline,
+    ) -> Result<Answered> {
         let home = namespace::home_partition(&request.op);
         loop {
             let term = self.require_service()?;
-            match self.execute_with_groups(request, session).await {
+            match self.execute_with_groups(request, session, deadline).await {
                 Err(error) if error.errno == Errno::EREMOTE && !self.is_owned(home) => {
                     self.await_assignment(home, error).await?;
                 }
@@ -335,6 +350,7 @@ impl MetaService {
         pass: Pass,
         request: &MetaRequest,
         session: &Arc<Session>,
+        deadline: Deadline,
     ) -> Result<Answered> {
         let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (first, second) = partitions_of(&request.op);
@@ -343,7 +359,13 @@ impl MetaService {
         let cleared = Cleared::default();
         let mut found = Found::WithInode;
         let answer = loop {
-            let command = |view: &View<'_>| self.apply((request, found), session, &map, (view, &cleared));
+            let command = |view: &View<'_>| {
+                // It may have waited for long. A change that is made after its program was told that it failed could undo what the program has done since.
+                if deadline.is_over() {
+                    return Err(Stop::Refused(deadline.error()));
+                }
+                self.apply((request, found), session, &map, (view, &cleared))
+            };
             let enqueued = |ticket: &kv::Ticket, answered: &Answered| {
                 session.record(sequence, &answered.reply, ticket);
             };
@@ -352,7 +374,9 @@ impl MetaService {
                 Ran::Leases(due) => self.wait_for_answers(due).await,
                 // Its inode is for the other service to tell, which grants the lease on it.
                 Ran::Across(_) if matches!(request.op, MetaOp::Lookup { .. }) => found = Found::EntryOnly,
-                Ran::Across(partitions) => break self.run_errand(request, session, partitions).await?,
+                Ran::Across(partitions) => {
+                    break self.run_errand(request, session, partitions, deadline).await?;
+                }
             }
         };
         if matches!(request.op, MetaOp::Reclaim { .. }) {
@@ -432,12 +456,22 @@ impl MetaService {
 
 impl Handler<MetaRequest, MetaResponse> for MetaService {
     fn handle(&self, request: MetaRequest, _payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
-        Box::pin(self.answer(request, None))
+        Box::pin(self.answer(request, None, Deadline::NEVER))
     }
 
     fn handle_from<'a>(
         &'a self,
         caller: &'a net::Caller,
+        request: MetaRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<MetaResponse>> {
+        self.handle_until(caller, Deadline::NEVER, request, payload)
+    }
+
+    fn handle_until<'a>(
+        &'a self,
+        caller: &'a net::Caller,
+        deadline: Deadline,
         request: MetaRequest,
         _payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<MetaResponse>> {
@@ -446,11 +480,11 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
             Err(refusal) => return Box::pin(async { Err(refusal) }),
         };
         if !matches!(request.op, MetaOp::Register { .. }) {
-            return Box::pin(self.answer(request, Some(caller.holder)));
+            return Box::pin(self.answer(request, Some(caller.holder), deadline));
         }
         Box::pin(async move {
             let id = request.session;
-            let registered = self.answer(request, Some(caller.holder)).await?;
+            let registered = self.answer(request, Some(caller.holder), deadline).await?;
             if let Some(session) = self.sessions.find(id) {
                 session.comes_from(&caller.name, caller.address.to_string());
                 session.set_export(self.export_of(caller));

@@ -9,6 +9,7 @@ use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
 use crate::view::store_error;
 use namespace::{Chunks, OrphanInode, Unsettled, keys};
+use net::Deadline;
 use std::sync::Arc;
 use types::{Credentials, GroupId, InodeId, PartitionId, Result, SessionId, TargetId};
 use wire::{MetaOp, MetaRequest, StorageOp, WriteRecord};
@@ -283,7 +284,9 @@ impl MetaService {
                 }
                 let chunks = self.chunks.measure(under, layout).await?;
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));
-                report.blocks = chunks.blocks;
+                // After a restore all of it may be gone. The file must not look as if it had a hole there: the file check tells by this.
+                let is_gone = chunks.blocks == 0 && self.rewound().await?.restored_s > 0;
+                report.blocks = if is_gone { file.attr.blocks } else { chunks.blocks };
                 report.mtime = Some(file.attr.mtime.max(chunks.mtime));
             }
             None => {}
@@ -305,7 +308,7 @@ impl MetaService {
     /// The same, under the leases of another one.
     async fn run_by(&self, holder: &Arc<Session>, session: SessionId, op: MetaOp) -> Result<()> {
         let request = MetaRequest { session, sequence: 0, credentials: Credentials::default(), op };
-        self.execute(Pass::Background, &request, holder).await.map(|_| ())
+        self.execute(Pass::Background, &request, holder, Deadline::NEVER).await.map(|_| ())
     }
 
     async fn forget_replies(&self, session: SessionId) -> Result<()> {

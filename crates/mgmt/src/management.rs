@@ -16,8 +16,8 @@ use net::LocalFuture;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use types::{
-    CapacityClass, ClusterMap, Epoch, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, Pool, PoolId,
-    Role, SessionId, Target, TargetId, TargetState,
+    CapacityClass, ClusterMap, Epoch, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
+    Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
 };
 use wire::mgmt::{CopiesInfo, DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo};
 
@@ -80,6 +80,8 @@ pub trait Gate: Send + Sync {
 pub trait Metadata: Send + Sync {
     /// Makes a target that crashed agree with the metadata on these files.
     fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
+    /// The same of a mirrored group.
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if there is one.
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
     /// An inode whose new files, or that itself, are to live in the pool, if there is one.

@@ -117,7 +117,7 @@ impl Management {
         let is_unaware = |(id, state): &(TargetId, types::MemberState)| {
             let Some(node) = map.target(*id).and_then(|target| map.node(target.node)) else { return false };
             *state != types::MemberState::Good
-                && !liveness.seen(node.id).is_some_and(|seen| seen.epoch >= members.out_since(group, *id))
+                && liveness.seen(node.id).is_none_or(|seen| seen.epoch < members.out_since(group, *id))
                 && !liveness.is_silent_for(node.id, node.state, REPLACED_AFTER, now_ns)
         };
         group.with_states().find(is_unaware).map(|(id, _)| id)

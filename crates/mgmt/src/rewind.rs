@@ -11,6 +11,9 @@ const SPARE_EPOCHS: u64 = 1 << 30;
 const SPARE_NUMBERS: u32 = 1000;
 const SPARE_POOLS: u16 = 100;
 
+/// Records of management's that are no part of the file system's past: where they can still be read, they count, and not those of the copy.
+pub const CURRENT: [&[u8]; 2] = [MAP_KEY, NUMBERS_KEY];
+
 /// What becomes of a record of management's when the store goes back in time; `None` for a record that isn't management's.
 ///
 /// The map gets an epoch above all that anybody has seen, so that it is taken for the newest. Numbers of nodes and targets that were given away since the

@@ -73,6 +73,15 @@ fn authorize(proof: &Proof, request: &MgmtRequest) -> std::result::Result<(), ()
     if allowed { Ok(()) } else { Err(()) }
 }
 
+/// Refuses more files than are tidied at a time.
+fn check_tidied(files: &[types::InodeId]) -> Result<()> {
+    if files.len() <= MAX_TIDY_FILES {
+        return Ok(());
+    }
+    Err(Error::new(Errno::E2BIG, format!("{} files to tidy at a time", files.len()))
+        .hint(format!("name at most {MAX_TIDY_FILES}")))
+}
+
 /// The node that asks, where connections tell.
 fn node_of(proof: &Proof) -> Option<NodeId> {
     match proof {
@@ -105,11 +114,12 @@ impl Management {
             MgmtRequest::WatchMap { after } => Ok(MgmtReply::Map { map: self.watch(after).await }),
             MgmtRequest::AddTarget { node, path, pool } => self.add_target(node, &path, &pool).await,
             MgmtRequest::Tidy { target, files } => {
-                if files.len() > MAX_TIDY_FILES {
-                    return Err(Error::new(Errno::E2BIG, format!("{} files to tidy at a time", files.len()))
-                        .hint(format!("name at most {MAX_TIDY_FILES}")));
-                }
+                check_tidied(&files)?;
                 self.metadata()?.tidy(target, files).await.map(|()| MgmtReply::Done)
+            }
+            MgmtRequest::TidyGroup { group, files } => {
+                check_tidied(&files)?;
+                self.metadata()?.tidy_group(group, files).await.map(|()| MgmtReply::Done)
             }
             MgmtRequest::ListNodes => Ok(MgmtReply::Nodes { nodes: self.nodes() }),
             MgmtRequest::ListTargets => Ok(MgmtReply::Targets { targets: self.targets().await }),

@@ -41,16 +41,21 @@ struct Site {
 }
 
 impl Site {
+    /// As it is now; cheap to copy.
+    fn cluster(&self) -> Cluster {
+        self.cluster.borrow().clone()
+    }
+
     /// So many nodes with a target each, in groups of this scheme.
     async fn new(nodes: u16, scheme: Scheme) -> (Rc<Site>, Vec<Rc<Process>>) {
         let site = Rc::new(Site { cluster: RefCell::new(Cluster::new().await), next_instance: Cell::new(1) });
         let mut processes = Vec::new();
         for number in 0..nodes {
-            let node = site.cluster.borrow().join(&format!("n{number}"), 7501 + number).await;
+            let node = site.cluster().join(&format!("n{number}"), 7501 + number).await;
             let port = 7499 + node.0 as u16;
             let register = site.cluster.borrow().registration(node, 1000, port, &[]);
             site.ask(MgmtRequest::Register(register)).await.unwrap();
-            let target = site.cluster.borrow().add(node, &format!("/t{number}")).await;
+            let target = site.cluster().add(node, &format!("/t{number}")).await;
             processes.push(site.start(node, target).await);
         }
         site.ask(MgmtRequest::MakeGroups { pool: "default".into(), scheme }).await.unwrap();
@@ -446,8 +451,8 @@ fn groups_are_made_added_to_and_shown() {
         assert!(layout::choose(&map, &pattern, types::InodeId::ROOT, 1).is_ok());
 
         // Another target gets its part, and what there was stays.
-        let node = site.cluster.borrow().join("n9", 7600).await;
-        let target = site.cluster.borrow().add(node, "/t9").await;
+        let node = site.cluster().join("n9", 7600).await;
+        let target = site.cluster().add(node, "/t9").await;
         let after = groups().await;
         assert_eq!(mirrored(&after), 12);
         assert!(before.iter().all(|known| after.contains(known)));

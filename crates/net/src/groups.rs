@@ -78,7 +78,10 @@ impl StorageChannels {
 
 /// Whether an error may be one of the member that was asked, so that another one might do it.
 fn is_of_the_member(errno: Errno) -> bool {
-    matches!(errno, Errno::ETIMEDOUT | Errno::EHOSTDOWN | Errno::ENXIO | Errno::EIO | Errno::ESHUTDOWN)
+    matches!(
+        errno,
+        Errno::ETIMEDOUT | Errno::EHOSTDOWN | Errno::ENXIO | Errno::ENODEV | Errno::EIO | Errno::ESHUTDOWN
+    )
 }
 
 /// Looking for a primary that answers.

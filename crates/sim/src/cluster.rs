@@ -115,6 +115,7 @@ impl Cluster {
             hash_key: HASH_KEY,
             map: &map,
             stores: &self.stores,
+            copies: &fsck::Copies::new(),
         };
         fsck::check(&subject, false, &|_, _, _| ()).await
     }

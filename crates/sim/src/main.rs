@@ -135,15 +135,18 @@ fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
         total.open += summary.open;
         total.concurrent += summary.concurrent;
         total.kills += summary.kills;
+        total.replaced += summary.replaced;
         Ok(total.operations)
     });
     println!(
-        "{} seeds, {} operations, {} of them concurrent, {} with an open effect, {} deaths of processes: {failed} violations",
+        "{} seeds, {} operations, {} of them concurrent, {} with an open effect, {} deaths of processes, \
+         {} sessions replaced: {failed} violations",
         seeds.end - seeds.start,
         total.operations,
         total.concurrent,
         total.open,
         total.kills,
+        total.replaced,
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

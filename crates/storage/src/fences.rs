@@ -51,11 +51,15 @@ impl Fences {
             let message = format!("session {session} has been ended");
             return Err(Error::new(Errno::ESTALE, message).hint("its client begins another one by itself"));
         }
-        match state.running.iter_mut().find(|(other, _)| *other == session) {
-            Some((_, count)) => *count += 1,
-            None => state.running.push((session, 1)),
-        }
+        state.begin(session);
         Ok(Running { place, session })
+    }
+
+    /// Begins a request that somebody else has let in: a fence waits for it, and doesn't refuse it.
+    pub(crate) fn count(&self, session: SessionId) -> Running<'_> {
+        let place = &self.places[own_place()];
+        place.state.lock().begin(session);
+        Running { place, session }
     }
 
     /// Refuses all further requests of a session.
@@ -97,6 +101,13 @@ impl Fences {
 }
 
 impl State {
+    fn begin(&mut self, session: SessionId) {
+        match self.running.iter_mut().find(|(other, _)| *other == session) {
+            Some((_, count)) => *count += 1,
+            None => self.running.push((session, 1)),
+        }
+    }
+
     fn runs(&self, session: SessionId) -> bool {
         self.running.iter().any(|(other, _)| *other == session)
     }

@@ -2,6 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use types::{Errno, Error, Result, TargetId};
+
+/// How long a request waits for the lease: less than a client's usual patience, so that the client learns the reason.
+const PATIENCE: Duration = Duration::from_secs(45);
+
+/// How often it looks.
+const POLL: Duration = Duration::from_millis(50);
 
 /// A lease that management prolongs by answering heartbeats. When it has run out, the node takes no changes any more by itself: management
 /// may by then have given its targets to somebody else. Times are nanoseconds of the clock that never goes back.
@@ -40,6 +47,24 @@ impl ServingLease {
     /// Whether it holds at this time.
     pub fn holds(&self, now_ns: u64) -> bool {
         now_ns < self.until_ns.load(Ordering::Acquire)
+    }
+
+    /// Waits until it holds, for the sake of a request for a target.
+    #[cold]
+    pub(crate) async fn wait(&self, target: TargetId) -> Result<()> {
+        let began = rt::monotonic_ns();
+        while !self.holds(rt::monotonic_ns()) {
+            if rt::monotonic_ns() - began > PATIENCE.as_nanos() as u64 {
+                let message = format!(
+                    "target {target} takes no changes: its node hasn't heard of management for more than {} s",
+                    PATIENCE.as_secs()
+                );
+                return Err(Error::new(Errno::ETIMEDOUT, message)
+                    .hint("check that management runs and that the network between the two works"));
+            }
+            rt::sleep(POLL).await;
+        }
+        Ok(())
     }
 
     /// Tells the time in which it has held without a break until now from others; `None` when it doesn't hold.

@@ -1,7 +1,8 @@
 //! The storage service: answers storage requests from the chunk stores of a node's targets.
 //!
-//! A thin shell: it finds the store, translates requests and errors, and counts. It doesn't know what a file is, and nothing here waits
-//! for anything but the store, except a fence for the requests of the session that it ends.
+//! It finds the store, translates requests and errors, and counts. It doesn't know what a file is, and nothing here waits for anything but the store,
+//! except a fence for the requests of the session that it ends, and what is about mirrored groups for the other members: those keep their copies equal
+//! (`mirror`), under the versions of the cluster map.
 //!
 //! Invariant: a failing target fails its own requests only.
 
@@ -12,11 +13,16 @@ mod convert;
 mod ended;
 mod epochs;
 mod fences;
+mod groups;
 mod lease;
+mod mirror;
 mod once;
 mod permit;
 mod service;
+mod tally;
 mod watches;
 
 pub use lease::ServingLease;
-pub use service::{Counters, MAX_TARGETS, StorageService};
+pub use mirror::{GroupLinks, Groups, MemberChange};
+pub use service::{MAX_TARGETS, StorageService};
+pub use tally::Counters;

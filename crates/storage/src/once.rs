@@ -225,6 +225,58 @@ impl Once {
         self.settled(inherited);
     }
 
+    /// What is remembered here holds no more: this copy has missed something, and who brings it in step says what was done.
+    pub(crate) fn forget_all(&self) {
+        let mut lanes = self.lanes.lock();
+        let over: Vec<Lane> = lanes
+            .last
+            .iter()
+            .filter(|(_, change)| !matches!(change.stage, Stage::Running))
+            .map(|(lane, _)| *lane)
+            .collect();
+        let mut inherited = 0;
+        for lane in over {
+            let Some(change) = lanes.last.remove(&lane) else { continue };
+            lanes.free.push(change.place);
+            inherited += usize::from(change.inherited);
+        }
+        drop(lanes);
+        self.settled(inherited);
+    }
+
+    /// The last changes of all lanes that were done and may be repeated yet.
+    pub(crate) fn done(&self) -> Vec<(SessionId, Number, InodeId)> {
+        let (now_ns, keep_ns) = (rt::monotonic_ns(), KEEP.as_nanos() as u64);
+        let lanes = self.lanes.lock();
+        let is_done = |change: &Change| {
+            matches!(change.stage, Stage::Done(Ok(()))) && now_ns.saturating_sub(change.used_ns) <= keep_ns
+        };
+        let done = lanes.last.iter().filter(|(_, change)| is_done(change));
+        done.map(|((session, lane), change)| {
+            (*session, Number { lane: *lane, sequence: change.sequence }, change.ino)
+        })
+        .collect()
+    }
+
+    /// Remembers a change as done that was done elsewhere, unless a later one of its lane is known.
+    pub(crate) async fn adopt(
+        &self,
+        rows: &Rows,
+        session: SessionId,
+        number: Number,
+        ino: InodeId,
+    ) -> Result<()> {
+        match self.begin(rows, session, number, ino).await {
+            Ok(Turn::Do(doing)) => {
+                doing.note_done().await.map_err(|e| convert::error(&e))?;
+                doing.end(Ok(())).await
+            }
+            Ok(Turn::Answered(_)) => Ok(()),
+            Err(error) if error.errno == Errno::ESTALE => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// So many of the changes that were begun before are settled; others look how it stands.
     fn settled(&self, inherited: usize) {
         self.unsettled.fetch_sub(inherited, Ordering::AcqRel);

@@ -1,20 +1,21 @@
 //! Dispatch.
 
-use crate::alarm::Alarm;
 use crate::convert;
 use crate::ended::EndedSessions;
 use crate::epochs::Epochs;
 use crate::fences::Fences;
 use crate::lease::ServingLease;
+use crate::mirror::{self, Mirrors};
 use crate::once::{Once, Turn};
 use crate::permit::Permit;
+use crate::tally::{Counters, Tally};
 use crate::watches::Watches;
-use chunkstore::{Kind, Store, StoreError};
+use chunkstore::{Store, StoreError};
 use identity::CapabilityRing;
 use net::{Caller, Deadline, Exports, Handler, LocalFuture};
 use rt::IoBuf;
 use rt::sync::Event;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use types::{ClusterMap, Errno, Error, ExportAccess, InodeId, Result, SessionId, TargetId};
@@ -27,22 +28,9 @@ pub const MAX_TARGETS: usize = 64;
 /// the client learns the reason.
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// How often a request that waits for the lease looks again.
-const LEASE_POLL: Duration = Duration::from_millis(50);
-
-/// Requests and failures of one target, since the service was made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[allow(missing_docs)]
-pub struct Counters {
-    pub requests: u64,
-    /// Requests that failed for lack of space.
-    pub no_space: u64,
-    /// Requests that failed for damage or errors of the local file system.
-    pub io_errors: u64,
-}
-
-struct Served {
-    store: Arc<Store>,
+/// A target that is served.
+pub(crate) struct Served {
+    pub(crate) store: Arc<Store>,
     /// Whether clients are let in, and what those wait for that came before. Every request looks at the first, which takes no lock.
     is_open: AtomicBool,
     opened: Event,
@@ -51,10 +39,7 @@ struct Served {
     /// What was sent under leases that are over.
     epochs: Epochs,
     ended: EndedSessions,
-    alarm: Alarm,
-    requests: AtomicU64,
-    no_space: AtomicU64,
-    io_errors: AtomicU64,
+    pub(crate) tally: Arc<Tally>,
 }
 
 /// Answers storage requests for a set of targets.
@@ -65,13 +50,15 @@ pub struct StorageService {
     adding: Mutex<()>,
     /// Set when all targets that a start finds have been added: one that isn't there then is not served here.
     complete: Event,
-    lease: Arc<ServingLease>,
-    fences: Fences,
+    pub(crate) lease: Arc<ServingLease>,
+    pub(crate) fences: Arc<Fences>,
     /// What is demanded of requests from other processes; nothing if it isn't set.
     permit: OnceLock<Permit>,
     /// What clients of certain networks may do.
     exports: Exports,
     watches: Watches,
+    /// What the targets have of mirrored groups; none are served if it isn't set.
+    pub(crate) mirrors: OnceLock<Arc<Mirrors>>,
 }
 
 impl StorageService {
@@ -95,10 +82,11 @@ impl StorageService {
             adding: Mutex::default(),
             complete: Event::new(),
             lease,
-            fences: Fences::default(),
+            fences: Arc::default(),
             permit: OnceLock::new(),
             exports: Exports::default(),
             watches: Watches::default(),
+            mirrors: OnceLock::new(),
         }
     }
 
@@ -117,7 +105,7 @@ impl StorageService {
     /// changed is good for some minutes.
     fn check_export(&self, caller: &Caller, request: &StorageRequest) -> Result<()> {
         // Who asks without a session acts for the cluster; who may is looked at before.
-        if request.session == SessionId(0) {
+        if request.session == SessionId(0) || mirror::is_between_members(request) {
             return Ok(());
         }
         let hint = "weft export list, on a node, shows the rules for networks";
@@ -150,15 +138,12 @@ impl StorageService {
         let (ended, sessions) = EndedSessions::of(&store);
         sessions.into_iter().for_each(|session| self.fences.refuse(session));
         slot.get_or_init(|| Served {
-            alarm: Alarm::default(),
+            tally: Arc::default(),
             is_open: AtomicBool::new(false),
             opened: Event::new(),
             once: Once::of(&store, |session| self.fences.is_fenced(session)),
             ended,
             epochs: Epochs::default(),
-            requests: AtomicU64::new(0),
-            no_space: AtomicU64::new(0),
-            io_errors: AtomicU64::new(0),
             store,
         });
         Ok(())
@@ -178,11 +163,11 @@ impl StorageService {
         }
     }
 
-    fn find(&self, target: TargetId) -> Option<&Served> {
+    pub(crate) fn find(&self, target: TargetId) -> Option<&Served> {
         self.served().find(|served| served.store.target() == target)
     }
 
-    fn served(&self) -> impl Iterator<Item = &Served> {
+    pub(crate) fn served(&self) -> impl Iterator<Item = &Served> {
         self.targets.iter().map_while(OnceLock::get)
     }
 
@@ -193,12 +178,7 @@ impl StorageService {
 
     /// What a target has done; `None` for one that isn't served here.
     pub fn counters(&self, target: TargetId) -> Option<Counters> {
-        let served = self.find(target)?;
-        Some(Counters {
-            requests: served.requests.load(Ordering::Relaxed),
-            no_space: served.no_space.load(Ordering::Relaxed),
-            io_errors: served.io_errors.load(Ordering::Relaxed),
-        })
+        Some(self.find(target)?.tally.counters())
     }
 
     async fn answer(
@@ -211,9 +191,12 @@ impl StorageService {
             Some(served) => served,
             None => self.await_target(request.target).await?,
         };
-        served.requests.fetch_add(1, Ordering::Relaxed);
-        if request.group.is_some() || matches!(request.op, StorageOp::Settled | StorageOp::Regions { .. }) {
-            return Err(Error::new(Errno::EOPNOTSUPP, "mirrored groups are not served by this version"));
+        served.tally.asked();
+        if let Some(asked) = request.group {
+            return self.answer_in_group(served, asked, request, deadline, payload).await;
+        }
+        if matches!(request.op, StorageOp::Settled | StorageOp::Regions { .. }) {
+            return Err(Error::new(Errno::EINVAL, "this is asked of members of mirrored groups only"));
         }
         if let StorageOp::Fence { session } = request.op {
             return self.fence(served, session).await;
@@ -233,7 +216,7 @@ impl StorageService {
             return answer;
         }
         if is_change(&request.op) && !self.lease.holds(rt::monotonic_ns()) {
-            self.wait_for_lease(request.target).await?;
+            self.lease.wait(request.target).await?;
         }
         // A write that is done after its program was told that it failed could come over what the program wrote then.
         if deadline.is_over() {
@@ -247,6 +230,9 @@ impl StorageService {
         let _noted = self.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
         if let (Some(_), StorageOp::Write { .. }) = (request.number, &request.op) {
             return served.write_once(request, payload).await;
+        }
+        if request.op == StorageOp::SyncTarget {
+            self.sync_replicas(request.target).await?;
         }
         let entered = served.epochs.enter(request.ino, request.epoch, is_change(&request.op)).await?;
         match perform(&served.store, request.ino, request.op, payload).await {
@@ -262,6 +248,7 @@ impl StorageService {
             self.fences.forget(other);
         }
         self.served().for_each(|served| served.once.forget(session));
+        self.replicas().iter().for_each(|replica| replica.once.forget(session));
         Ok(StorageReply::Unit)
     }
 }
@@ -279,28 +266,10 @@ impl StorageService {
             Error::new(Errno::ENODEV, message).hint("check that its node has started all of its targets")
         })
     }
-
-    /// Waits until management has been heard of again.
-    #[cold]
-    async fn wait_for_lease(&self, target: TargetId) -> Result<()> {
-        let began = rt::monotonic_ns();
-        while !self.lease.holds(rt::monotonic_ns()) {
-            if rt::monotonic_ns() - began > PATIENCE.as_nanos() as u64 {
-                let message = format!(
-                    "target {target} takes no changes: its node hasn't heard of management for more than {} s",
-                    PATIENCE.as_secs()
-                );
-                return Err(Error::new(Errno::ETIMEDOUT, message)
-                    .hint("check that management runs and that the network between the two works"));
-            }
-            rt::sleep(LEASE_POLL).await;
-        }
-        Ok(())
-    }
 }
 
 /// Whether a request changes chunk files.
-fn is_change(op: &StorageOp) -> bool {
+pub(crate) fn is_change(op: &StorageOp) -> bool {
     matches!(
         op,
         StorageOp::Write { .. } | StorageOp::Truncate { .. } | StorageOp::Allocate { .. } | StorageOp::Delete
@@ -344,18 +313,13 @@ impl Served {
         doing.end(written.map_err(|e| self.failed(&e))).await.map(|()| StorageReply::Unit)
     }
 
-    fn failed(&self, error: &StoreError) -> Error {
-        match error.kind() {
-            Kind::NoSpace => self.no_space.fetch_add(1, Ordering::Relaxed),
-            Kind::Io | Kind::Corrupt { .. } => self.io_errors.fetch_add(1, Ordering::Relaxed),
-            _ => 0,
-        };
-        self.alarm.raise(self.store.target(), error, rt::monotonic_ns());
-        convert::error(error)
+    pub(crate) fn failed(&self, error: &StoreError) -> Error {
+        self.tally.failed(self.store.target(), error)
     }
 }
 
-async fn perform(
+/// Does on a store what is asked.
+pub(crate) async fn perform(
     store: &Store,
     ino: InodeId,
     op: StorageOp,

@@ -153,7 +153,8 @@ impl NodeConfig {
             let _ = writeln!(text, "durability = {:?}", crate::cli::value_name(self.durability));
         }
         if self.roles.contains(&Role::Mgmt) {
-            text += "# Daily copies of the metadata that are kept in backups/; 0: none are made.\n# backups = 7\n";
+            text +=
+                "# backups = 7 # daily copies of the metadata that are kept in backups/; 0: none are made\n";
         }
         text += "\n# Directories that hold data; weft target add appends to them.\n";
         self.targets.iter().for_each(|target| text += &target.render());

@@ -36,6 +36,9 @@ pub enum MgmtRequest {
     /// What the metadata knows of these files is enforced on the target (at most [`MAX_TIDY_FILES`] of them), which had been changing
     /// them when it crashed: `Done` when that is on disk. The metadata service must be let in meanwhile, clients must not.
     Tidy { target: TargetId, files: Vec<InodeId> },
+    /// The same for a mirrored group all of whose good members have been through the crash, of which one is left that counts as good: `Done` when that
+    /// is on disk on all that do by then. Goes through the primary.
+    TidyGroup { group: GroupId, files: Vec<InodeId> },
 
     /// `Nodes`.
     ListNodes,
@@ -495,9 +498,10 @@ impl Request for MgmtRequest {
 
     fn answer_payload(&self) -> Answer {
         match self {
-            MgmtRequest::WatchMap { .. } | MgmtRequest::Tidy { .. } | MgmtRequest::SetMember { .. } => {
-                Answer::Waits
-            }
+            MgmtRequest::WatchMap { .. }
+            | MgmtRequest::Tidy { .. }
+            | MgmtRequest::TidyGroup { .. }
+            | MgmtRequest::SetMember { .. } => Answer::Waits,
             _ => Answer::Plain,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::mgmt::{DrainProgress, SessionInfo};
 use bytes::Bytes;
-use types::{InodeId, PartitionId, PoolId, SessionId, TargetId};
+use types::{GroupId, InodeId, PartitionId, PoolId, SessionId, TargetId};
 
 /// What a command does to an inode that sessions may rely on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -31,6 +31,8 @@ pub enum PartitionsRequest {
     Ended { session: SessionId },
     /// As [`crate::MgmtRequest::Tidy`], for files of partitions that the service executes: `Done`.
     Tidy { target: TargetId, files: Vec<InodeId> },
+    /// As [`crate::MgmtRequest::TidyGroup`], in the same way: `Done`.
+    TidyGroup { group: GroupId, files: Vec<InodeId> },
     /// A file of the partition that has chunks on the target: `File`.
     FileOn { target: TargetId, partition: PartitionId },
     /// An inode of the partition that hands the pool to new files, or is to live there itself: `File`.

@@ -44,12 +44,13 @@ fn write(path: &Path, content: &[u8]) -> TestResult {
 /// What there is when the copy is made.
 fn work_before(mount: &Path) -> TestResult {
     fs::create_dir(mount.join("dir")).at("mkdir")?;
+    // First, so that nobody has them open any more when the copy is made: the kernel tells of that a moment later.
+    write(&mount.join("grows"), &content(2, 1_000_000))?;
+    write(&mount.join("goes"), &content(3, 2_000_000))?;
     for number in 0..100u8 {
         write(&mount.join(format!("dir/f{number}")), &content(number, 300))?;
     }
-    write(&mount.join("stays"), &content(1, 3_000_000))?;
-    write(&mount.join("grows"), &content(2, 1_000_000))?;
-    write(&mount.join("goes"), &content(3, 2_000_000))
+    write(&mount.join("stays"), &content(1, 3_000_000))
 }
 
 /// What happens afterwards; the largest inode number that was given away.
@@ -111,6 +112,7 @@ fn goes_back(stage: &Stage) -> TestResult {
     );
     // As a crash leaves it: what was changing then is tidied at the next start.
     rig.kill();
+    rig.unmount()?;
     let restored = rig.json(&["meta", "restore", &file, "--dir", &dir])?;
     let before = restored["before"].as_str().unwrap_or_default();
     ensure!(Path::new(before).join("version").exists(), "the metadata of before is not beside: {restored}");
@@ -271,9 +273,12 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
     let from_x = rig.text(&rig.dir("x"));
     rig.refused(&["meta", "backup", "--dir", &from_x], "doesn't keep the cluster's metadata")?;
     let largest = work_after(&mount)?;
+    rig.add_node("c")?;
     rig.stop("m")?;
     rig.json(&["meta", "restore", &file, "--dir", &dir])?;
     rig.serve("m")?;
+    // Nodes and targets don't go back in time.
+    rig.wait_for_node("c", "online")?;
     // The client is told that its session has ended, and begins another by itself.
     let mut last = String::new();
     let is_back = process::eventually(RETURN_DEADLINE, || match is_as_before(&mount) {

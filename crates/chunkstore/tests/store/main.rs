@@ -3,6 +3,7 @@
 
 mod common;
 mod concurrency;
+mod copies;
 mod crash;
 mod damage;
 mod full;

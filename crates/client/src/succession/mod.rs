@@ -21,6 +21,7 @@ pub use file::File;
 
 use crate::Client;
 use crate::recall::within;
+use crate::services::is_refusal;
 use parking_lot::{Mutex, RwLock};
 use rt::sync::Event;
 use std::future::Future;
@@ -294,11 +295,6 @@ impl Succession {
         }
         last.shutdown().await
     }
-}
-
-/// Whether the cluster has said that this client gets no session, other than that it can't be reached.
-fn is_refusal(error: &Error) -> bool {
-    matches!(error.errno, Errno::EACCES | Errno::EPERM)
 }
 
 /// Whether an error says that the session of a request has ended.

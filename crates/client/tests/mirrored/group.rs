@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 use storage::StorageService;
 use types::{ClusterMap, Errno, GroupId, MapHandle, MemberState, Result, TargetId};
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
@@ -17,6 +18,9 @@ use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 pub(crate) fn copy(target: TargetId, group: GroupId) -> TargetId {
     TargetId(target.0 * 100 + group.0)
 }
+
+/// How long an answer is waited for.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What becomes of requests to a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +71,12 @@ impl Groups {
             }
             changed.await;
         }
+    }
+
+    /// As a connection gives up.
+    async fn answer_in_time(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        let answer = rt::timeout(TIMEOUT, self.answer(request, payload)).await;
+        answer.unwrap_or_else(|| Err(Errno::ETIMEDOUT.into()))
     }
 
     async fn answer(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
@@ -155,7 +165,7 @@ impl Handler<StorageRequest, StorageReply> for Groups {
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> LocalFuture<'_, Result<StorageReply>> {
-        Box::pin(self.answer(request, payload))
+        Box::pin(self.answer_in_time(request, payload))
     }
 
     /// What hangs can be given up.

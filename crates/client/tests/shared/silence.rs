@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use types::Errno;
+use types::{Errno, Error, InodeId};
 
 #[test]
 fn nothing_is_served_from_memory_when_others_may_have_changed_it() {
@@ -85,5 +85,47 @@ fn a_short_cut_ends_nothing() {
         let bytes = read.borrow_mut().take();
         assert_eq!(bytes.map(|bytes| bytes.unwrap().len()), Some(100_000));
         lonely.put(&file, 0, 10, b'y').await;
+    });
+}
+
+/// A client whose certificate isn't good any more, say.
+#[test]
+fn a_client_that_is_refused_is_told_so_at_once_and_goes_on_when_it_is_let_in() {
+    with_cluster(|cluster| async move {
+        let (refused, way) = cluster.client_to_cut().await;
+        let file = refused.make("f").await;
+        refused.put(&file, 0, 10, b'x').await;
+        assert_eq!(refused.bytes(&file).await, [b'x'; 10]);
+        let refusal =
+            Error::new(Errno::EACCES, "this member was removed").hint("ask for another certificate");
+        way.refuse(Some(refusal.clone()));
+        rt::sleep(Duration::from_secs(20)).await;
+        let asked_ns = rt::monotonic_ns();
+        assert_eq!(refused.try_bytes(&file).await.unwrap_err(), refusal);
+        assert_eq!(refused.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap_err(), refusal);
+        let waited = Duration::from_nanos(rt::monotonic_ns() - asked_ns);
+        assert!(waited < Duration::from_secs(1), "{waited:?} on the simulated clock");
+        way.refuse(None);
+        rt::sleep(Duration::from_secs(3)).await;
+        assert_eq!(refused.bytes(&file).await, [b'x'; 10]);
+    });
+}
+
+/// The same when the service was started anew, and knows nothing of the session yet.
+#[test]
+fn a_client_that_may_not_register_again_is_told_so_at_once() {
+    with_cluster(|cluster| async move {
+        let (refused, way) = cluster.client_to_cut().await;
+        let file = refused.make("f").await;
+        refused.put(&file, 0, 10, b'x').await;
+        let refusal =
+            Error::new(Errno::EACCES, "this member was removed").hint("ask for another certificate");
+        way.refuse(Some(refusal.clone()));
+        cluster.restart_names().await;
+        rt::sleep(Duration::from_secs(20)).await;
+        let asked_ns = rt::monotonic_ns();
+        assert_eq!(refused.try_bytes(&file).await.unwrap_err(), refusal);
+        let waited = Duration::from_nanos(rt::monotonic_ns() - asked_ns);
+        assert!(waited < Duration::from_secs(1), "{waited:?} on the simulated clock");
     });
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
-use types::Result;
+use types::{Error, Result};
 
 /// The longest way, microseconds.
 const MAX_WAY_US: u64 = 3000;
@@ -48,13 +48,15 @@ impl<Req, Rep> Slow<Req, Rep> {
 pub(crate) struct Cuttable<Req, Rep> {
     service: Arc<dyn Handler<Req, Rep>>,
     whole: Event,
+    /// What everything is answered that comes or goes.
+    refusal: Mutex<Option<Error>>,
 }
 
 impl<Req, Rep> Cuttable<Req, Rep> {
     pub(crate) fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Cuttable<Req, Rep>> {
         let whole = Event::new();
         whole.set();
-        Arc::new(Cuttable { service, whole })
+        Arc::new(Cuttable { service, whole, refusal: Mutex::default() })
     }
 
     pub(crate) fn cut(&self) {
@@ -64,14 +66,25 @@ impl<Req, Rep> Cuttable<Req, Rep> {
     pub(crate) fn mend(&self) {
         self.whole.set();
     }
+
+    /// From now on this is the answer to everything, as after a connection was ended and another one refused; or nothing is refused any more.
+    pub(crate) fn refuse(&self, refusal: Option<Error>) {
+        *self.refusal.lock() = refusal;
+    }
+
+    fn refused(&self) -> Result<()> {
+        self.refusal.lock().clone().map_or(Ok(()), Err)
+    }
 }
 
 impl<Req: Send, Rep> Handler<Req, Rep> for Cuttable<Req, Rep> {
     fn handle(&self, request: Req, payload: Option<IoBuf>) -> LocalFuture<'_, Result<Rep>> {
         Box::pin(async move {
             self.whole.wait().await;
+            self.refused()?;
             let reply = self.service.handle(request, payload).await;
             self.whole.wait().await;
+            self.refused()?;
             reply
         })
     }

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "test support")]
 
 mod content;
+mod copies;
 mod names;
 mod support;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use chunkstore::{Durability, Identity, IoPath, Options, Store};
-use fsck::{Finding, Kind, Report, Subject, Verdict};
+use fsck::{Copies, Finding, Kind, Report, Subject, Verdict};
 use kv::{Batch, Embedded, Engine, Outcome};
 use namespace::record::Inode;
 use namespace::{Env, ReadError, Reader, Writes, keys};
@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
 use types::{
-    CapacityClass, ClusterMap, Credentials, Epoch, InodeId, Layout, NodeId, Pool, PoolId, SessionId, Target,
-    TargetId, TargetState, Timestamp,
+    CapacityClass, ClusterMap, Credentials, Epoch, Group, GroupId, InodeId, Layout, NodeId, Pool, PoolId,
+    Scheme, SessionId, Target, TargetId, TargetState, Timestamp,
 };
 use wire::{MetaOp, MetaReply};
 
@@ -25,6 +25,8 @@ pub const PARTITIONS: u16 = 4;
 pub struct Fs {
     pub engine: Embedded,
     pub stores: BTreeMap<TargetId, Arc<Store>>,
+    /// Of the mirrored groups: 5 of targets 1 and 2, 6 of 3 and 4.
+    pub copies: Copies,
     pub map: ClusterMap,
     dir: TempDir,
 }
@@ -59,7 +61,20 @@ impl Fs {
             let (store, _) = Store::open(&path, &identity, Options::default()).await.unwrap();
             stores.insert(target, store);
         }
-        let fs = Fs { engine, stores, map, dir };
+        for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+            for target in &group.members {
+                Store::open_group(&stores[target], group.id, true)
+                    .await
+                    .unwrap()
+                    .unwrap()
+                    .0
+                    .close()
+                    .await
+                    .unwrap();
+            }
+        }
+        let copies = fsck::open_copies(&stores).await.unwrap();
+        let fs = Fs { engine, stores, copies, map, dir };
         fs.put_all(namespace::format(&fs.env()));
         fs
     }
@@ -109,6 +124,11 @@ impl Fs {
         keys::entry(dir, keys::name_hash(HASH_KEY, name.as_bytes()), name.as_bytes())
     }
 
+    /// The metadata as it is now.
+    pub fn frozen(&self) -> Arc<dyn Engine> {
+        self.engine.snapshot().unwrap()
+    }
+
     /// Carries out a command as the metadata service does.
     pub fn run(&self, op: MetaOp) -> MetaReply {
         let applied = namespace::apply(&self.env(), &EngineReader(&self.engine), &op).unwrap();
@@ -151,8 +171,9 @@ impl Fs {
         let data: Vec<u8> = (0..len).map(|at| (at / 1000) as u8 | 1).collect();
         for piece in layout::pieces(&layout, types::ByteRange::new(0, len as u64)) {
             let part = IoBuf::from_slice(&data[piece.file.start as usize..piece.file.end as usize]);
-            let store = self.store_of(&layout, piece.stripe);
-            store.write(ino, piece.local, &part, IoPath::Cached, Durability::Later).await.unwrap();
+            for store in self.stores_of(&layout, piece.stripe) {
+                store.write(ino, piece.local, &part, IoPath::Cached, Durability::Later).await.unwrap();
+            }
         }
         let blocks = len.div_ceil(512) as u64;
         let size = len as u64;
@@ -164,10 +185,30 @@ impl Fs {
         Layout::try_from(self.inode(ino).layout.as_ref().unwrap()).unwrap()
     }
 
-    /// The store that holds a stripe.
+    /// The store that holds a stripe, or the first of them.
     pub fn store_of(&self, layout: &Layout, stripe: usize) -> &Arc<Store> {
+        self.stores_of(layout, stripe)[0]
+    }
+
+    /// All stores that hold a stripe.
+    pub fn stores_of(&self, layout: &Layout, stripe: usize) -> Vec<&Arc<Store>> {
         let group = self.map.group(layout.groups[stripe]).unwrap();
-        &self.stores[&group.members[0]]
+        let store = |target: &TargetId| match group.scheme.is_mirrored() {
+            true => &self.copies[&(*target, group.id)],
+            false => &self.stores[target],
+        };
+        group.members.iter().map(store).collect()
+    }
+
+    /// What was changed in groups is the same on all copies, as far as those know who did it: they end in good order, and nothing stays noted.
+    pub async fn settle(&mut self) {
+        for store in self.copies.values() {
+            store.close().await.unwrap();
+        }
+        self.copies = fsck::open_copies(&self.stores).await.unwrap();
+        for store in self.copies.values() {
+            assert_eq!(store.noted(InodeId(0), 100).await.unwrap(), (vec![], None));
+        }
     }
 
     /// Where a chunk file is.
@@ -183,6 +224,7 @@ impl Fs {
             hash_key: HASH_KEY,
             map: &self.map,
             stores: &self.stores,
+            copies: &self.copies,
         };
         fsck::check(&subject, repair, &|_, _, _| ()).await.unwrap()
     }
@@ -236,5 +278,14 @@ fn cluster_map() -> ClusterMap {
         exports: Vec::new(),
     };
     map.groups = layout::single_groups(&map);
+    let mirror = |id, members: [u32; 2]| Group {
+        id: GroupId(id),
+        pool: PoolId(1),
+        scheme: Scheme::Mirror(2),
+        members: members.map(TargetId).to_vec(),
+        states: Vec::new(),
+        since: Epoch(1),
+    };
+    map.groups.extend([mirror(5, [1, 2]), mirror(6, [3, 4])]);
     map
 }

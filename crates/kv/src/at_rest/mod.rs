@@ -34,7 +34,7 @@ const SUSPICION: &str = "damaged";
 pub enum Depth {
     /// All of them.
     Everything,
-    /// All of them if they have no more bytes than this together; else none, and each block is checked when it is read.
+    /// Those of a tree that have no more bytes than this together; of a larger one none, and each block is checked when it is read.
     UpTo(u64),
 }
 
@@ -43,8 +43,6 @@ pub enum Depth {
 pub struct Examined {
     /// Bytes of tables that were read.
     pub table_bytes: u64,
-    /// Whether all tables were read.
-    pub all_tables: bool,
     /// Bytes of batches in journals.
     pub journal_bytes: u64,
     /// Journals whose torn end was cut.
@@ -68,15 +66,19 @@ pub fn examine(path: &Path, depth: Depth) -> Result<Examined, KvError> {
         return Err(corrupt(&path.join(VERSION_FILE), "it doesn't say which format this is"));
     }
     let trees = path.join(TREES);
+    let mut unfinished = Vec::new();
     for name in names(&trees)? {
         let tree = trees.join(&name);
-        if tree.is_dir() {
-            tables::examine(&tree, depth, &mut examined)?;
+        if tree.is_dir() && !tables::examine(&tree, depth, &mut examined)? {
+            unfinished.push(tree);
         }
     }
-    examined.all_tables = depth == Depth::Everything || examined.all_tables;
     journal::examine(path, &mut examined)?;
-    Ok(examined)
+    match unfinished.first() {
+        // fjall would take it for one that was being made when its process died, and remove it.
+        Some(tree) if examined.journal_bytes > 0 => Err(tables::without_list(tree)),
+        _ => Ok(examined),
+    }
 }
 
 /// Notes that damage was met, so that the next start looks at everything. What can't be noted is met again.

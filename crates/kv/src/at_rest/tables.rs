@@ -3,7 +3,7 @@
 //! `current` holds the number of the list (8 bytes), the XXH3-128 of that file (16 bytes) and the kind of the sum (1 byte, 0), all little-endian. The list
 //! is an archive of sections (`sfa`); its section `tables` holds, for levels of runs of tables, the number of each table and the XXH3-128 of its file.
 
-use super::{Depth, Examined, corrupt, failed, open, read};
+use super::{Depth, Examined, corrupt, failed, names, open, read};
 use crate::KvError;
 use std::io::{self, Read};
 use std::path::Path;
@@ -30,11 +30,18 @@ struct Listed {
     sum: u128,
 }
 
-/// Checks the list of a tree's tables, that they are there, and as many of them as `depth` says.
-pub(super) fn examine(tree: &Path, depth: Depth, examined: &mut Examined) -> Result<(), KvError> {
-    // A tree without it was being made when its process died, and had nothing in it yet.
+/// A tree that has something in it, and no list of tables.
+pub(super) fn without_list(tree: &Path) -> KvError {
+    corrupt(&tree.join(CURRENT), "it is missing")
+}
+
+/// Checks the list of a tree's tables, that they are there, and as many of them as `depth` says. False for a tree without a list: it was being made when
+/// its process died, and had nothing in it yet.
+pub(super) fn examine(tree: &Path, depth: Depth, examined: &mut Examined) -> Result<bool, KvError> {
     if !tree.join(CURRENT).exists() {
-        return Ok(());
+        let tables = tree.join(TABLES);
+        let has_tables = tables.exists() && !names(&tables)?.is_empty();
+        return if has_tables { Err(without_list(tree)) } else { Ok(false) };
     }
     let listed = list(tree)?;
     let mut bytes = 0;
@@ -46,9 +53,8 @@ pub(super) fn examine(tree: &Path, depth: Depth, examined: &mut Examined) -> Res
         Depth::Everything => true,
         Depth::UpTo(limit) => bytes <= limit,
     };
-    examined.all_tables = reads;
     if !reads {
-        return Ok(());
+        return Ok(true);
     }
     for table in &listed {
         let path = tree.join(TABLES).join(table.id.to_string());
@@ -57,7 +63,7 @@ pub(super) fn examine(tree: &Path, depth: Depth, examined: &mut Examined) -> Res
         }
     }
     examined.table_bytes += bytes;
-    Ok(())
+    Ok(true)
 }
 
 fn list(tree: &Path) -> Result<Vec<Listed>, KvError> {

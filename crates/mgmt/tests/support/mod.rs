@@ -49,6 +49,10 @@ impl Metadata for OneFile {
         Box::pin(async { Ok(()) })
     }
 
+    fn tidy_group(&self, _group: types::GroupId, _files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async move { Ok((target == TargetId(1)).then_some(InodeId(7))) })
     }
@@ -75,6 +79,7 @@ impl Metadata for OneFile {
     }
 }
 
+#[derive(Clone)]
 pub struct Cluster {
     pub memory: Arc<Memory>,
     pub writer: Arc<Writer>,

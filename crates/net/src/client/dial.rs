@@ -7,6 +7,7 @@ use crate::fault::Fault;
 use crate::inbound::Inbound;
 use crate::limits::{CONNECT_TIMEOUT, MAX_REQUESTS_IN_FLIGHT, SHARED_MEMORY_BYTES};
 use crate::stream::Stream;
+use crate::tls::Refusal;
 use rt::{IoBuf, SharedMemory};
 use std::io;
 use std::net::SocketAddr;
@@ -84,10 +85,9 @@ struct Incarnations(AtomicU64);
 /// One end's refusal of the other doesn't go away by itself; everything else may.
 fn no_stream(shared: &Shared, address: SocketAddr, e: &io::Error) -> DialError {
     match (e.kind(), &shared.options.security) {
-        (io::ErrorKind::PermissionDenied, Security::Tls(_)) => {
-            let message = format!("{} at {address}: {e}", shared.options.name);
-            let hint = "check the address, the clocks of both machines and when their certificates end";
-            DialError::Refused(Error::new(Errno::EACCES, message).hint(hint))
+        (io::ErrorKind::PermissionDenied, Security::Tls(tls)) => {
+            let message = format!("{} at {address}: {e} (this end is {})", shared.options.name, tls.own());
+            DialError::Refused(Error::new(Errno::EACCES, message).hint(Refusal::remedy_for(e)))
         }
         _ => DialError::Failed(e.to_string()),
     }

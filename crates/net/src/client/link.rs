@@ -23,6 +23,15 @@ use types::{Errno, Error, Result};
 #[derive(Default)]
 struct Links(RefCell<HashMap<u64, Rc<Link>>>);
 
+/// What the peer has refused.
+#[derive(Default)]
+struct Refusals {
+    /// How many there were.
+    count: u64,
+    /// How the last try ended, and when by the monotonic clock, if it ended so.
+    last: Option<(Error, u64)>,
+}
+
 /// The way of this core to a peer.
 pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
@@ -33,8 +42,7 @@ pub(super) struct Link {
     connection: RefCell<Option<Rc<Connection>>>,
     /// Calls that wait for a connection.
     waiting: Cell<usize>,
-    /// The server's last refusal, and how many there were.
-    refusal: RefCell<(u64, Option<Error>)>,
+    refusals: RefCell<Refusals>,
     changed: Signal,
     /// When an address failed last, by the monotonic clock.
     failed_at: RefCell<HashMap<Address, u64>>,
@@ -63,7 +71,7 @@ impl Link {
             ordinal,
             connection: RefCell::default(),
             waiting: Cell::new(0),
-            refusal: RefCell::default(),
+            refusals: RefCell::default(),
             changed: Signal::default(),
             failed_at: RefCell::default(),
             bodies: RefCell::default(),
@@ -78,18 +86,41 @@ impl Link {
         if let Some(connection) = self.usable() {
             return Ok(connection);
         }
+        // It won't be let in by asking more often than the longest pause between two tries.
+        if let Some(refusal) = self.refused_within(LONGEST_BACKOFF) {
+            return Err(refusal);
+        }
         let _waiting = Waiting::new(self);
-        let refusals = self.refusal.borrow().0;
+        let before = self.refusals.borrow().count;
         let answer = self.changed.wait_for(|| {
-            let refusal = self.refusal.borrow();
-            match &*refusal {
-                (count, Some(error)) if *count > refusals => Some(Err(error.clone())),
+            let refusals = self.refusals.borrow();
+            match &refusals.last {
+                Some((error, _)) if refusals.count > before => Some(Err(error.clone())),
                 _ => self.usable().map(Ok),
             }
         });
         let patience = self.shared.reach.patience(self.shared.options.timeout, rt::monotonic_ns());
         let left = left.min(patience);
-        rt::timeout(left, answer).await.unwrap_or_else(|| Err(self.timed_out()))
+        // One that refuses is not out of reach, however long it has been doing so.
+        let given_up = || self.refused_within(Duration::MAX).unwrap_or_else(|| self.timed_out());
+        rt::timeout(left, answer).await.unwrap_or_else(|| Err(given_up()))
+    }
+
+    /// The refusal in which the last try has ended, if that isn't longer ago. Only one that lasts: a connection can also be refused for another one of
+    /// the same core.
+    fn refused_within(&self, time: Duration) -> Option<Error> {
+        let refusals = self.refusals.borrow();
+        let lasts = |error: &Error| matches!(error.errno, Errno::EACCES | Errno::EPROTO);
+        let (error, at_ns) = refusals.last.as_ref().filter(|(error, _)| lasts(error))?;
+        let age_ns = rt::monotonic_ns().saturating_sub(*at_ns);
+        (u128::from(age_ns) < time.as_nanos()).then(|| error.clone())
+    }
+
+    /// Notes how a try has ended.
+    fn note_outcome(&self, refusal: Option<Error>) {
+        let mut refusals = self.refusals.borrow_mut();
+        refusals.count += u64::from(refusal.is_some());
+        refusals.last = refusal.map(|error| (error, rt::monotonic_ns()));
     }
 
     /// The error of a call that has waited for too long.
@@ -338,15 +369,14 @@ impl Link {
             let mut lasted = false;
             match self.connect().await {
                 Ok(placed) => {
+                    self.note_outcome(None);
                     let began = rt::monotonic_ns();
                     let given_up = self.use_up(placed).await;
                     let age_ns = rt::monotonic_ns() - began;
                     lasted = age_ns > LONGEST_BACKOFF.as_nanos() as u64 || given_up;
                 }
-                Err(None) => {}
                 Err(refusal) => {
-                    let count = self.refusal.borrow().0 + 1;
-                    *self.refusal.borrow_mut() = (count, refusal);
+                    self.note_outcome(refusal);
                     self.changed.notify();
                 }
             }

@@ -28,6 +28,8 @@ pub struct Tls {
     node: Option<NodeId>,
     /// Whether a member may connect.
     admit: Option<Arc<Admit>>,
+    /// Whose certificate we show, for messages.
+    own: Arc<str>,
 }
 
 type Admit = dyn Fn(&Identity) -> bool + Send + Sync;
@@ -50,12 +52,14 @@ impl Tls {
             server: Some(server_config(credentials, protection, strangers)?),
             node: None,
             admit: None,
+            own: format!("{}, certificate {}", credentials.identity(), credentials.identity().serial).into(),
         })
     }
 
     /// That of somebody who has a join token and wants to become a member. It can connect, to management, and not be connected to.
     pub fn joining(token: &JoinToken) -> identity::Result<Tls> {
-        Ok(Tls { client: join_config(token)?, server: None, node: None, admit: None })
+        let own = "somebody with a token to join".into();
+        Ok(Tls { client: join_config(token)?, server: None, node: None, admit: None, own })
     }
 
     /// The same, but connections that this end makes must reach this very node.
@@ -67,6 +71,11 @@ impl Tls {
     /// asked once for a connection.
     pub fn admitting(&self, admit: impl Fn(&Identity) -> bool + Send + Sync + 'static) -> Tls {
         Tls { admit: Some(Arc::new(admit)), ..self.clone() }
+    }
+
+    /// Whose certificate this end shows, for messages.
+    pub(crate) fn own(&self) -> &str {
+        &self.own
     }
 
     /// Makes us known to whom we have connected to. The caller bounds the time.
@@ -108,7 +117,43 @@ impl Tls {
 }
 
 fn refused(cause: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, format!("TLS: {}", cause.into()))
+    Refusal { cause: cause.into(), remedy: CHECK_BOTH }.into()
+}
+
+/// What to do where it isn't known which end is wrong.
+const CHECK_BOTH: &str = "check the address, the clocks of both machines and when their certificates end";
+
+/// What to do when our certificate isn't good any more.
+const NEW_CERTIFICATE: &str = "ask for another certificate: weft cluster token --client on the management node prints a new cluster \
+     file for clients, weft cluster token lets a node join again";
+
+/// One end's refusal of the other, which won't go away by itself.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    cause: String,
+    remedy: &'static str,
+}
+
+impl Refusal {
+    /// What the reader can do about it, if an error is one.
+    pub(crate) fn remedy_for(error: &io::Error) -> &'static str {
+        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>());
+        refusal.map_or(CHECK_BOTH, |refusal| refusal.remedy)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TLS: {}", self.cause)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> io::Error {
+        io::Error::new(io::ErrorKind::PermissionDenied, refusal)
+    }
 }
 
 /// A connection after its handshake.
@@ -145,7 +190,11 @@ impl Shaking {
             }
         }
         match verdict.as_slice()[0] {
-            NOT_ADMITTED => Err(refused("the server doesn't let us in any more")),
+            NOT_ADMITTED => {
+                let cause =
+                    "the server doesn't let us in any more: this member was removed from the cluster".into();
+                Err(Refusal { cause, remedy: NEW_CERTIFICATE }.into())
+            }
             word if word == self.word_for(protection) => self.known(protection),
             _ => Err(refused("the ends disagree on encryption")),
         }

@@ -3,6 +3,7 @@
 //! What was received waits in a stage. Records are decrypted out of it one by one, into the memory that the caller names; what doesn't fit there is
 //! kept. What is to be sent is encrypted into one buffer, many records at a time.
 
+use super::{CHECK_BOTH, NEW_CERTIFICATE, Refusal};
 use crate::appetite::Appetite;
 use crate::limits::{IDLE_STAGE_BYTES, TLS_BULK_STAGE_BYTES, TLS_SEND_BYTES, TLS_STAGE_BYTES};
 use rt::IoBuf;
@@ -399,30 +400,29 @@ fn general(cause: impl ToString) -> rustls::Error {
 /// (`PermissionDenied`): it won't go away by itself.
 pub(super) fn failure(error: rustls::Error) -> io::Error {
     use rustls::{AlertDescription as Alert, Error};
-    let (kind, cause) = match error {
+    let (cause, remedy) = match error {
         Error::InvalidCertificate(cause) => {
-            (io::ErrorKind::PermissionDenied, format!("the peer's certificate is refused: {cause}"))
+            (format!("the peer's certificate is refused: {cause}"), CHECK_BOTH)
         }
-        Error::NoCertificatesPresented => {
-            (io::ErrorKind::PermissionDenied, "the peer has shown no certificate".to_string())
-        }
+        Error::NoCertificatesPresented => ("the peer has shown no certificate".to_string(), CHECK_BOTH),
         Error::NoApplicationProtocol | Error::AlertReceived(Alert::NoApplicationProtocol) => {
-            (io::ErrorKind::PermissionDenied, "the ends speak different protocols".to_string())
+            ("the ends speak different protocols".to_string(), CHECK_BOTH)
+        }
+        Error::AlertReceived(alert @ (Alert::CertificateRevoked | Alert::CertificateExpired)) => {
+            (format!("our certificate was refused: {alert:?}"), NEW_CERTIFICATE)
         }
         Error::AlertReceived(
             alert @ (Alert::BadCertificate
             | Alert::UnsupportedCertificate
-            | Alert::CertificateRevoked
-            | Alert::CertificateExpired
             | Alert::CertificateUnknown
             | Alert::UnknownCA
             | Alert::AccessDenied
             | Alert::DecryptError
             | Alert::CertificateRequired),
-        ) => (io::ErrorKind::PermissionDenied, format!("our certificate was refused: {alert:?}")),
-        error => (io::ErrorKind::InvalidData, error.to_string()),
+        ) => (format!("our certificate was refused: {alert:?}"), CHECK_BOTH),
+        error => return io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}")),
     };
-    io::Error::new(kind, format!("TLS: {cause}"))
+    Refusal { cause, remedy }.into()
 }
 
 /// Bytes to be sent, in pieces.

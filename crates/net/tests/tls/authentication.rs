@@ -82,7 +82,37 @@ fn a_removed_member_is_refused() {
     assert_eq!(ask(&server, member(&a)).unwrap(), "client/a by tls");
     removed.store(true, Ordering::SeqCst);
     assert_refused(&server, member(&a), "doesn't let us in any more");
+    let error = ask(&server, member(&a)).unwrap_err();
+    assert!(
+        error.message.contains("client/a, certificate ") && error.message.contains("was removed"),
+        "{error}"
+    );
+    assert!(error.hint.contains("weft cluster token --client"), "{}", error.hint);
     assert_eq!(ask(&server, member(&b)).unwrap(), "client/b by tls");
+}
+
+/// However long it has been refused: what doesn't go away by itself is no time-out.
+#[test]
+fn a_refusal_stays_one() {
+    let authority = authority();
+    let past = Validity { from: now() - 200, until: now() - 100 };
+    let expired = authority.issue(&Role::Client("a".into()), past).unwrap();
+    let server = serve(member(&node(&authority, 1)));
+    let timeout = Duration::from_millis(300);
+    let channel = channel::<3>(&server, member(&expired), timeout);
+    let ask = async move {
+        let began_ns = rt::monotonic_ns();
+        let mut asked = 0;
+        // Longer than a peer may be out of reach, and than the pauses between tries have grown.
+        while rt::monotonic_ns() - began_ns < Duration::from_secs(4).as_nanos() as u64 {
+            let error = channel.call(Ask { fill: false }, None).await.unwrap_err();
+            assert_eq!(error.errno, Errno::EACCES, "after {asked} others: {error}");
+            assert!(error.hint.contains("weft cluster token --client"), "{}", error.hint);
+            asked += 1;
+            rt::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    rt::block_on(ask).unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What programs on the clients do, and the record of what they saw.
 
-use client::{Client, Handle, ReadHow, WriteHow};
+use client::{Client, File, ReadHow, Succession, WriteHow};
 use history::{Event, Record};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
@@ -45,6 +45,8 @@ pub(super) struct Journal {
     appended: Cell<u64>,
     /// The longest that an operation took.
     pub(super) longest_ns: Cell<u64>,
+    /// Sessions that took the place of one that the cluster had ended.
+    pub(super) replaced: Cell<u64>,
     /// Programs are to take their time.
     pub(super) calm: Cell<bool>,
     pub(super) stop: Cell<bool>,
@@ -65,7 +67,7 @@ impl Journal {
 
 /// One program.
 pub(super) struct Program {
-    pub(super) client: Arc<Client>,
+    pub(super) client: Arc<Succession>,
     pub(super) journal: Rc<Journal>,
     pub(super) host: u32,
     pub(super) number: u32,
@@ -122,8 +124,8 @@ fn below(limit: u64) -> u64 {
     rt::random_u64() % limit
 }
 
-/// Whether a change that failed so may have happened. `ESTALE`: the session was ended, as that of a client is that was stopped or cut off
-/// for long. `ESHUTDOWN`: it had been ended before a request was sent, but others of the same change may have been.
+/// Whether a change that failed so may have happened. `EIO`: the session was ended, as that of a client is that was stopped or cut off for long,
+/// and what it had open is lost. `ESTALE` and `ESHUTDOWN`: the same, and the mount is to have no other session.
 fn is_open(error: &Error) -> bool {
     matches!(error.errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ESTALE | Errno::ESHUTDOWN)
 }
@@ -133,9 +135,15 @@ fn refused(what: &str, error: &Error) -> Event {
 }
 
 impl Program {
-    /// Does one thing after the other until it is to stop, or until its client's session is over.
+    /// Does one thing after the other until it is to stop.
     pub(super) async fn run(self) {
-        while !self.journal.stop.get() && !self.client.is_over() {
+        let mut replaced = 0;
+        while !self.journal.stop.get() {
+            if self.number == 0 {
+                let so_far = self.client.lineage().replacements;
+                self.journal.replaced.set(self.journal.replaced.get() + so_far - replaced);
+                replaced = so_far;
+            }
             match below(3) {
                 0 => self.use_name(below(NAMES)).await,
                 1 if self.logs && below(2) == 0 => self.use_log().await,
@@ -154,7 +162,7 @@ impl Program {
         for log in 0..self.journal.appended.get().div_ceil(RECORDS_PER_LOG) {
             if let Some(handle) = self.open_log(log).await {
                 self.read_log(&handle, log).await;
-                self.client.release(handle).await;
+                handle.release().await;
             }
         }
         for file in 0..FILES {
@@ -162,7 +170,7 @@ impl Program {
             for block in 0..BLOCKS {
                 self.read(&handle, file, block).await;
             }
-            self.client.release(handle).await;
+            handle.release().await;
         }
     }
 
@@ -187,9 +195,20 @@ impl Program {
         }
     }
 
-    async fn open(&self, file: u64) -> Option<Arc<Handle>> {
+    /// As the function of the same name, in whichever session there is.
+    async fn parent_of(&self, number: u64) -> Result<InodeId> {
+        if self.dirs == 0 {
+            return Ok(InodeId::ROOT);
+        }
+        let name = dir_name(number % self.dirs);
+        let dir = self.client.lookup(ROOT_USER, InodeId::ROOT, name.as_bytes()).await?;
+        self.client.forget(dir.ino, 1);
+        Ok(dir.ino)
+    }
+
+    async fn open(&self, file: u64) -> Option<File> {
         let name = file_name(file);
-        let attr = match parent_of(&self.client, file, self.dirs).await {
+        let attr = match self.parent_of(file).await {
             Ok(parent) => self.client.lookup(ROOT_USER, parent, name.as_bytes()).await,
             Err(error) => Err(error),
         };
@@ -221,13 +240,13 @@ impl Program {
                 _ => self.read(&handle, file, block).await,
             }
         }
-        self.client.release(handle).await;
+        handle.release().await;
     }
 
-    async fn read(&self, handle: &Arc<Handle>, file: u64, block: u64) {
+    async fn read(&self, handle: &File, file: u64, block: u64) {
         let read = async {
             let buf = IoBuf::alloc(BLOCK);
-            match self.client.read(handle, block * STRIDE, buf.clone(), ReadHow::default()).await {
+            match handle.read(block * STRIDE, buf.clone(), ReadHow::default()).await {
                 Ok(BLOCK) => Some(found(buf.as_slice())),
                 Ok(short) => Some(Event::Refused { what: format!("read: {short} bytes"), errno: 0 }),
                 Err(error) if is_open(&error) => None,
@@ -237,13 +256,13 @@ impl Program {
         self.record(object_of(file, block), Event::Read { value: 0 }, read).await;
     }
 
-    async fn write(&self, handle: &Arc<Handle>, file: u64, block: u64) {
+    async fn write(&self, handle: &File, file: u64, block: u64) {
         let value = self.journal.new_value();
         let written = Event::Write { value };
         let write = async {
             let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(BLOCK / 8));
             let how = WriteHow { direct: below(2) == 0, ..WriteHow::default() };
-            match self.client.write(handle, block * STRIDE, buf, how).await {
+            match handle.write(block * STRIDE, buf, how).await {
                 Ok(_) => Some(Event::Write { value }),
                 Err(error) if is_open(&error) => None,
                 Err(error) => Some(refused("write", &error)),
@@ -261,13 +280,13 @@ impl Program {
                 _ => self.read_log(&handle, log).await,
             }
         }
-        self.client.release(handle).await;
+        handle.release().await;
     }
 
     /// A log, which is made when nobody has done so.
-    async fn open_log(&self, log: u64) -> Option<Arc<Handle>> {
+    async fn open_log(&self, log: u64) -> Option<File> {
         let name = log_name(log);
-        let parent = parent_of(&self.client, log, self.dirs).await.ok()?;
+        let parent = self.parent_of(log).await.ok()?;
         let made = self.client.create(ROOT_USER, parent, name.as_bytes(), 0o100644, 0, O_RDWR).await;
         match made {
             Ok((attr, handle)) => {
@@ -283,13 +302,13 @@ impl Program {
         }
     }
 
-    async fn append(&self, handle: &Arc<Handle>, log: u64) {
+    async fn append(&self, handle: &File, log: u64) {
         let record = self.journal.new_value();
         self.journal.appended.set(self.journal.appended.get() + 1);
         let append = async {
             let buf = IoBuf::from_slice(&record.to_le_bytes().repeat(RECORD / 8));
             let how = WriteHow { append: true, ..WriteHow::default() };
-            match self.client.write(handle, 0, buf, how).await {
+            match handle.write(0, buf, how).await {
                 Ok(_) => Some(Event::Append { record }),
                 Err(error) if is_open(&error) => None,
                 Err(error) => Some(refused("append", &error)),
@@ -298,10 +317,10 @@ impl Program {
         self.record(log_name(log), Event::Append { record }, append).await;
     }
 
-    async fn read_log(&self, handle: &Arc<Handle>, log: u64) {
+    async fn read_log(&self, handle: &File, log: u64) {
         let read = async {
             let buf = IoBuf::alloc(LOG_READ);
-            match self.client.read(handle, 0, buf.clone(), ReadHow::default()).await {
+            match handle.read(0, buf.clone(), ReadHow::default()).await {
                 Ok(len) => Some(found_in_log(&buf.as_slice()[..len])),
                 Err(error) if is_open(&error) => None,
                 Err(error) => Some(refused("read of a log", &error)),
@@ -320,7 +339,7 @@ impl Program {
 
     /// The directory of a name. Those of files come first.
     async fn parent(&self, name: u64) -> Result<InodeId> {
-        parent_of(&self.client, FILES + name, self.dirs).await
+        self.parent_of(FILES + name).await
     }
 
     async fn create(&self, number: u64) {
@@ -334,7 +353,7 @@ impl Program {
             };
             match created {
                 Ok((attr, handle)) => {
-                    self.client.release(handle).await;
+                    handle.release().await;
                     self.client.forget(attr.ino, 1);
                     Some(Event::Create { inode: Some(attr.ino.0) })
                 }

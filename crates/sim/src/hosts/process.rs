@@ -6,7 +6,7 @@ use crate::cluster::{
     targets,
 };
 use chunkstore::{Options, Store};
-use client::{Client, ClientOptions};
+use client::{Client, ClientOptions, Succession};
 use identity::{CapabilityKeys, CapabilityRing};
 use kv::{Blocking, Durability, Engine, Memory, RemoteWriter, Writer};
 use kvnet::{KvService, RemoteStore};
@@ -15,11 +15,10 @@ use net::{
     Channel, ClientIdentity, Handler, Liveness, Peer, PeerOptions, Router, Security, Server, ServerLimits,
     ServerOptions,
 };
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::rc::Rc;
-use std::sync::{Arc, RwLock};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
 use types::{Credentials, Errno, Error, InodeId, MapHandle, NodeId, Result, SessionId, TargetId};
@@ -62,10 +61,14 @@ pub(super) struct Site {
     /// Storage hosts; targets are dealt out to them in turn.
     pub(super) storage_ips: Vec<Ipv4Addr>,
     /// Files that targets found changing when they started.
-    pub(super) touched: Rc<RefCell<Vec<Touched>>>,
+    pub(super) touched: Arc<Mutex<Vec<Touched>>>,
 }
 
 impl Site {
+    fn lock_touched(&self) -> MutexGuard<'_, Vec<Touched>> {
+        self.touched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn storage_of(&self, target: TargetId) -> usize {
         (target.0 as usize - 1) % self.storage_ips.len()
     }
@@ -117,12 +120,12 @@ impl Site {
         let mut files = store.take_touched();
         files.sort_unstable();
         {
-            let mut touched = self.touched.borrow_mut();
+            let mut touched = self.lock_touched();
             touched.retain(|other| other.target != target);
             touched.push(Touched { target, start, files });
         }
         let is_left = || {
-            let touched = self.touched.borrow();
+            let touched = self.lock_touched();
             touched.iter().any(|other| other.start == start && !other.files.is_empty())
         };
         while is_left() {
@@ -186,22 +189,42 @@ impl Site {
     /// Tidies what belongs to partitions that the service executes; what fails is tried again, by whoever executes it then.
     pub(super) async fn tidy(&self, meta: &MetaService) -> Result<()> {
         let executed = meta.executed();
-        let touched = self.touched.borrow().clone();
+        let touched = self.lock_touched().clone();
         for Touched { target, start, files } in touched {
             let own: Vec<_> = files.into_iter().filter(|ino| executed.contains(&ino.partition())).collect();
             if own.is_empty() {
                 continue;
             }
             meta.tidy(target, &own).await?;
-            let mut touched = self.touched.borrow_mut();
+            let mut touched = self.lock_touched();
             let entry = touched.iter_mut().find(|other| other.start == start);
             entry.into_iter().for_each(|entry| entry.files.retain(|ino| !own.contains(ino)));
         }
         Ok(())
     }
 
-    /// A client, on the host that runs.
+    /// A mount, on the host that runs: when its session is ended, it gets another one.
+    pub(super) async fn mount(&self) -> Result<Arc<Succession>> {
+        let site = self.clone();
+        let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
+            let site = site.clone();
+            Box::pin(async move { site.session(SessionId::drawn(rt::random_u64())).await })
+        };
+        let first = begin().await?;
+        let mount = Succession::new(first, Box::new(begin));
+        rt::spawn(mount.clone().run());
+        Ok(mount)
+    }
+
+    /// A client of one session, on the host that runs.
     pub(super) async fn client(&self, session: SessionId) -> Result<Arc<Client>> {
+        let client = self.session(session).await?;
+        rt::spawn(client.clone().background());
+        Ok(client)
+    }
+
+    /// A session that is registered. Its background work doesn't run yet.
+    async fn session(&self, session: SessionId) -> Result<Arc<Client>> {
         let identity = new_identity("client");
         let (meta, map) = match &self.office {
             None => (Channel::remote(peer("metadata".into(), self.meta_ips[0], &identity)).into(), map()),
@@ -215,8 +238,8 @@ impl Site {
             server_cache: false,
             alone: false,
         });
+        client.set_patience(CALL_TIMEOUT);
         client.register().await?;
-        rt::spawn(client.clone().background());
         Ok(client)
     }
 

@@ -3,6 +3,7 @@
 use super::company::{NAMES_TIMEOUT, Office};
 use super::load::{Journal, Program, prepare};
 use super::process::{CALL_TIMEOUT, RESTART_PAUSE, Site, set_pattern};
+use client::Succession;
 use history::{Limits, judge};
 use kv::Memory;
 use rt::sim::{HostId, NetworkOptions, World};
@@ -101,6 +102,8 @@ pub struct HostsSummary {
     pub concurrent: u64,
     /// Deaths of processes.
     pub kills: u64,
+    /// Sessions that took the place of one that the cluster had ended.
+    pub replaced: u64,
     /// Ways that were cut.
     pub cuts: u64,
     /// A digest of all decisions: equal for equal runs.
@@ -193,7 +196,7 @@ impl Run {
             office,
             store_ip: store.map(|host| world.ip(host)),
             storage_ips: storages.iter().map(|host| world.ip(*host)).collect(),
-            touched: Rc::default(),
+            touched: Arc::default(),
         };
         Run {
             options,
@@ -323,19 +326,18 @@ impl Run {
         let writers = if self.options.shared_writes { 1 } else { self.options.clients };
         let (dirs, logs) = (self.dirs(), self.logs());
         self.world.spawn(self.clients[index], async move {
-            while !journal.stop.get() {
-                // The metadata service may be away for now.
-                let Ok(client) = site.client(SessionId::drawn(rt::random_u64())).await else {
-                    rt::sleep(RESTART_PAUSE).await;
-                    continue;
-                };
-                let program = |number| {
-                    let (client, journal) = (client.clone(), journal.clone());
-                    Program { client, journal, host: index as u32, number, writers, dirs, logs }.run()
-                };
-                // When its session was ended, it mounts again.
-                rt::join_all((0..programs).map(program).collect()).await;
-            }
+            let mount = loop {
+                match site.mount().await {
+                    Ok(mount) => break mount,
+                    // The metadata service may be away for now.
+                    Err(_) => rt::sleep(RESTART_PAUSE).await,
+                }
+            };
+            let program = |number| {
+                let (client, journal) = (mount.clone(), journal.clone());
+                Program { client, journal, host: index as u32, number, writers, dirs, logs }.run()
+            };
+            rt::join_all((0..programs).map(program).collect()).await;
         });
     }
 
@@ -509,7 +511,7 @@ impl Run {
         let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
         let (host, dirs, logs) = (self.clients[0], self.dirs(), self.logs());
         self.run_on(host, "looking at everything", async move {
-            let client = site.client(session).await?;
+            let client = Succession::of_one(site.client(session).await?);
             let program = Program { client, journal, host: 0, number: u32::MAX, writers: 1, dirs, logs };
             program.look_at_everything().await;
             Ok(())
@@ -532,6 +534,7 @@ impl Run {
         if longest > limit {
             return Err(format!("an operation took {longest:?}, more than {limit:?}"));
         }
+        self.summary.replaced = self.journal.replaced.get();
         self.summary.operations = self.journal.returned.get();
         self.summary.open = report.open as u64;
         self.summary.concurrent = report.concurrent as u64;

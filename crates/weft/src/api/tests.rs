@@ -44,6 +44,10 @@ impl Metadata for Open {
         Box::pin(async { Ok(()) })
     }
 
+    fn tidy_group(&self, _: types::GroupId, _: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn file_on(&self, _: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
         Box::pin(async { Ok(None) })
     }

@@ -209,7 +209,10 @@ impl Copies {
 
     /// Makes the daily copies, on a thread of their own each; for ever, unless none are to be made.
     pub async fn daily(self: Arc<Copies>) {
-        while self.kept > 0 {
+        if self.kept == 0 {
+            return;
+        }
+        loop {
             rt::sleep(LOOK_INTERVAL).await;
             let now_s = rt::now().secs;
             let newest_s = self.newest(&self.paths.backups()).map(|(_, created_s)| created_s);

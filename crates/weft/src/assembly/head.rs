@@ -70,6 +70,7 @@ impl Head {
             partitions: superblock.partitions,
             hash_key: superblock.hash_key,
             storage: StorageChannels::mapped(management.map(), WhenOffline::Refuse, Box::new(connect)),
+            map: management.map(),
         };
         let told = copies.clone();
         management.set_copies(Arc::new(move || told.info()));

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use types::{
-    ClusterMap, Errno, Error, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, PoolId, Result, Role,
-    Scheme, SessionId, TargetId,
+    ClusterMap, Errno, Error, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, PoolId,
+    Result, Role, Scheme, SessionId, TargetId,
 };
 use wire::mgmt::{DrainProgress, SessionInfo};
 use wire::{MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
@@ -59,22 +59,34 @@ impl Metadata {
         let is_up = |node: &&Node| node.roles.contains(&Role::Meta) && node.state != NodeState::Offline;
         self.current().nodes.iter().filter(is_up).map(|node| self.way(node)).collect()
     }
+
+    /// Asks the service of each partition to put its part of the files right.
+    async fn tidy_parts(
+        &self,
+        files: Vec<InodeId>,
+        tidy: impl Fn(Vec<InodeId>) -> PartitionsRequest,
+    ) -> Result<()> {
+        let mut parts: BTreeMap<PartitionId, Vec<InodeId>> = BTreeMap::new();
+        for ino in files.into_iter().filter(|ino| ino.partition().0 < self.partitions) {
+            parts.entry(ino.partition()).or_default().push(ino);
+        }
+        // A service that has yet to settle sizes from chunk files says so, and the node asks again.
+        for (partition, files) in parts {
+            self.owner(partition)?.call(tidy(files), None).await?;
+        }
+        Ok(())
+    }
 }
 
 impl mgmt::Metadata for Metadata {
     fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let mut parts: BTreeMap<PartitionId, Vec<InodeId>> = BTreeMap::new();
-            for ino in files.into_iter().filter(|ino| ino.partition().0 < self.partitions) {
-                parts.entry(ino.partition()).or_default().push(ino);
-            }
-            // A service that has yet to settle sizes from chunk files says so, and the node asks again.
-            for (partition, files) in parts {
-                let tidy = PartitionsRequest::Tidy { target, files };
-                self.owner(partition)?.call(tidy, None).await?;
-            }
-            Ok(())
-        })
+        let tidy = move |files| PartitionsRequest::Tidy { target, files };
+        Box::pin(self.tidy_parts(files, tidy))
+    }
+
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        let tidy = move |files| PartitionsRequest::TidyGroup { group, files };
+        Box::pin(self.tidy_parts(files, tidy))
     }
 
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
@@ -218,6 +230,13 @@ impl mgmt::Metadata for OnlyMetadata {
             // Sizes are settled from chunk files first, and then chunk files are cut to sizes.
             self.recovered.wait().await;
             self.service.tidy(target, &files).await
+        })
+    }
+
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.recovered.wait().await;
+            self.service.tidy_group(group, &files).await
         })
     }
 

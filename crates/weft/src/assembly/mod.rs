@@ -12,6 +12,7 @@ mod core;
 mod engine;
 mod follow;
 mod gate;
+mod group_links;
 mod guard;
 mod head;
 mod key_store;

@@ -6,6 +6,7 @@ use super::copies::{Copies, DEFAULT_KEPT};
 use super::core::{BackgroundCore, Served};
 use super::engine;
 use super::follow::current_map;
+use super::group_links;
 use super::guard::Guarded;
 use super::head::{Head, open_management};
 use super::meta_node::{self, MetaParts};
@@ -153,6 +154,13 @@ impl Served for NodeServices {
         let open = Arc::new(Event::new());
         open.set();
         let mut router = Router::new().with(Guarded::new(storage.service.clone(), open.clone()));
+        storage.service.serve_groups(group_links::of_node(
+            plan.config.node,
+            (map.clone(), storage.map.clone()),
+            peers.clone(),
+            &storage.service,
+            management.clone(),
+        ));
         let mut meta = None;
         if plan.config.roles.contains(&Role::Meta) {
             let store = match &opened {

@@ -1,12 +1,13 @@
 //! The check of a cluster that is being used: metadata is here, chunk files are on all nodes.
 
-use fsck::{Online, Targets};
+use fsck::{Online, Seat, Targets};
 use kv::Engine;
 use net::StorageChannels;
 use rt::IoBuf;
+use std::sync::PoisonError;
 use std::time::Duration;
-use types::{ByteRange, ClusterMap, Errno, Error, InodeId, Result, SessionId, TargetId};
-use wire::{Path, StorageOp, StorageReply, StorageRequest};
+use types::{ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Result, SessionId, crc32c};
+use wire::{InGroup, Part, Path, StorageOp, StorageReply, StorageRequest};
 
 /// Rest before a file that looks wrong is looked at again: longer than most writes take to be reported.
 const REST: Duration = Duration::from_secs(2);
@@ -16,7 +17,15 @@ pub struct OnlineCheck {
     pub partitions: u16,
     pub hash_key: (u64, u64),
     pub storage: StorageChannels,
+    /// As it is at any time: what is asked of a mirrored group names its version.
+    pub map: MapHandle,
 }
+
+/// How often a member of a group is asked whose version has changed: the map comes behind the members.
+const TRIES: usize = 5;
+
+/// Rest before it is asked again.
+const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 impl OnlineCheck {
     /// Checks everything, and changes nothing.
@@ -33,32 +42,48 @@ impl OnlineCheck {
 
     async fn ask(
         &self,
-        target: TargetId,
+        seat: Seat,
         ino: InodeId,
         op: StorageOp,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        self.storage.call(StorageRequest::new(SessionId(0), target, ino, op), payload).await
+        let mut tries = 0;
+        loop {
+            let mut request = StorageRequest::new(SessionId(0), seat.target, ino, op.clone());
+            let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+            request.group = seat.group.map(|group| InGroup {
+                group,
+                since: map.group(group).map_or(types::Epoch(0), |group| group.since),
+                // As itself: a primary that finds a copy of its own damaged answers from another one.
+                part: Part::Member { sequence: 0, settled: 0 },
+            });
+            match self.storage.call(request, payload.clone()).await {
+                Err(error) if error.errno == Errno::EREMCHG && tries < TRIES => {
+                    tries += 1;
+                    rt::sleep(TRY_AGAIN).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 }
 
 impl Targets for OnlineCheck {
-    fn len(&self, target: TargetId, ino: InodeId) -> fsck::Later<'_, u64> {
+    fn len(&self, seat: Seat, ino: InodeId) -> fsck::Later<'_, u64> {
         Box::pin(async move {
-            match self.ask(target, ino, StorageOp::Stat, None).await? {
+            match self.ask(seat, ino, StorageOp::Stat, None).await? {
                 StorageReply::Stat { len, .. } => Ok(len),
-                other => {
-                    Err(Error::new(Errno::EPROTO, format!("target {target} answered out of turn: {other:?}")))
-                }
+                other => Err(Error::new(Errno::EPROTO, format!("{seat} answered out of turn: {other:?}"))),
             }
         })
     }
 
-    fn read(&self, target: TargetId, ino: InodeId, range: ByteRange) -> fsck::Later<'_, ()> {
+    fn read(&self, seat: Seat, ino: InodeId, range: ByteRange) -> fsck::Later<'_, u32> {
         Box::pin(async move {
             let buffer = IoBuf::alloc((range.end - range.start) as usize);
             let op = StorageOp::Read { offset: range.start, path: Path::Direct };
-            self.ask(target, ino, op, Some(buffer)).await.map(drop)
+            self.ask(seat, ino, op, Some(buffer.clone())).await?;
+            Ok(crc32c(buffer.as_slice()))
         })
     }
 

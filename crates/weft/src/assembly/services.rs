@@ -3,6 +3,7 @@
 use super::copies::{Copies, DEFAULT_KEPT};
 use super::core::Served;
 use super::engine::{note_engine, open_engine};
+use super::group_links;
 use super::metadata::{AskManagement, OnlyMetadata};
 use super::online_check::OnlineCheck;
 use super::stores::{make_target, open_target, refusal};
@@ -154,6 +155,12 @@ impl Served for Services {
         let stores = plan.open_stores(list).await?;
         let storage = Arc::new(StorageService::new(stores.values().cloned()));
         let channel: StorageChannel = Channel::in_process(storage.clone());
+        storage.serve_groups(group_links::of_one_process(
+            management.map(),
+            stores.keys().copied(),
+            &channel,
+            Channel::in_process(management.clone()),
+        ));
         let channels: HashMap<TargetId, StorageChannel> =
             stores.keys().map(|id| (*id, channel.clone())).collect();
         let options = MetaOptions {
@@ -192,6 +199,7 @@ impl Served for Services {
         for store in self.stores.values() {
             rt::spawn(store.clone().background());
         }
+        rt::spawn(StorageService::keep_groups_in_step(self.storage.clone()));
     }
 
     /// Ends the session and closes the services; the first failure is told after all were tried.
@@ -199,6 +207,7 @@ impl Served for Services {
         let mut outcome = self.client.shutdown().await;
         // Before the stores call themselves clean: what they hold must not outlive the metadata that owns it.
         outcome = outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()));
+        outcome = outcome.and(self.storage.close_groups().await);
         for store in self.stores.values() {
             outcome = outcome.and(store.close().await.map_err(refusal));
         }
@@ -215,14 +224,21 @@ impl Services {
         progress: fsck::Progress<'_>,
     ) -> Result<fsck::Report> {
         let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
+        let copies = fsck::open_copies(&self.stores).await?;
         let subject = fsck::Subject {
             engine: &**self.writer.engine(),
             partitions: plan.superblock.partitions,
             hash_key: plan.superblock.hash_key,
             map: &map,
             stores: &self.stores,
+            copies: &copies,
         };
-        fsck::check(&subject, repair, progress).await
+        let mut report = fsck::check(&subject, repair, progress).await;
+        for copy in copies.values() {
+            let closed = copy.close().await.map_err(refusal);
+            report = report.and_then(|report| closed.map(|()| report));
+        }
+        report
     }
 
     /// What the file system check finds while all of it is served.
@@ -231,7 +247,8 @@ impl Services {
         let channel: StorageChannel = Channel::in_process(self.storage.clone());
         let storage = self.stores.keys().map(|id| (*id, channel.clone())).collect();
         let (partitions, hash_key) = (superblock.partitions, superblock.hash_key);
-        OnlineCheck { partitions, hash_key, storage }.run(&**self.writer.engine(), &map).await
+        let handle = self.management.map();
+        OnlineCheck { partitions, hash_key, storage, map: handle }.run(&**self.writer.engine(), &map).await
     }
 
     /// The store of metadata.

@@ -215,6 +215,7 @@ impl StorageNode {
     pub fn spawn_background(self: &Arc<Self>) {
         rt::spawn(self.clone().keep_in_touch());
         rt::spawn(self.clone().make_wanted());
+        rt::spawn(StorageService::keep_groups_in_step(self.service.clone()));
         for store in self.service.stores() {
             rt::spawn(self.clone().bring_up(store.clone()));
         }
@@ -268,7 +269,7 @@ impl StorageNode {
             epoch: self.map.epoch(),
             clock_s: rt::now().secs,
             targets: self.reports(),
-            resyncs: Vec::new(),
+            resyncs: self.service.resyncs(),
         });
         match self.management.call(beat, None).await {
             Ok(MgmtReply::Alive(alive)) => self.go_on(sent_ns, alive.lease_ms, alive.map, &alive.keys),
@@ -319,7 +320,7 @@ impl StorageNode {
 
     /// Closes the stores and says goodbye; the first failure is told after everything was tried.
     pub async fn close(&self) -> Result<()> {
-        let mut outcome = Ok(());
+        let mut outcome = self.service.close_groups().await;
         for store in self.service.stores() {
             outcome = outcome.and(store.close().await.map_err(refusal));
         }

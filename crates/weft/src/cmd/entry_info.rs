@@ -6,9 +6,9 @@ use crate::size::format_size;
 use chunkstore::Store;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use types::{Errno, Error, InodeId, Result};
+use types::{Errno, Error, GroupId, InodeId, Result};
 
 /// The attribute through which the mount answers.
 const ATTRIBUTE: &str = "weft.entry";
@@ -40,8 +40,11 @@ pub fn describe(path: &Path) -> Result<Value> {
 /// Puts the path of every chunk file where the mount, which doesn't know how targets name their files, says
 /// only whose it is: the digits of the inode and of the slot.
 fn locate_chunk_files(value: &mut Value) {
-    let mut directories = HashMap::new();
+    let (mut directories, mut mirrored) = (HashMap::new(), HashSet::new());
     for group in value["layout"]["groups"].as_array().into_iter().flatten() {
+        if group["scheme"].as_str().is_some_and(|scheme| scheme != "single") {
+            mirrored.extend(group["group"].as_u64());
+        }
         for target in group["targets"].as_array().into_iter().flatten() {
             if let (Some(id), Some(path)) = (target["id"].as_u64(), target["path"].as_str()) {
                 directories.insert(id, PathBuf::from(path));
@@ -51,7 +54,12 @@ fn locate_chunk_files(value: &mut Value) {
     for chunk in value["chunks"].as_array_mut().into_iter().flatten() {
         let name = chunk["chunk_file"].as_str().and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let directory = chunk["target"].as_u64().and_then(|id| directories.get(&id));
+        let mirrored = chunk["group"].as_u64().filter(|group| mirrored.contains(group));
         if let (Some(directory), Some(name)) = (directory, name) {
+            let directory = match mirrored.and_then(|group| u32::try_from(group).ok()) {
+                Some(group) => &Store::group_dir(directory, GroupId(group)),
+                None => directory,
+            };
             chunk["chunk_file"] = json!(Store::chunk_file_path(directory, InodeId(name)));
         }
     }
@@ -107,6 +115,11 @@ struct LayoutInfo {
 #[derive(Deserialize)]
 struct GroupInfo {
     group: u32,
+    /// Mounts of earlier versions don't say, as they have only one.
+    #[serde(default = "single")]
+    scheme: Option<String>,
+    #[serde(default)]
+    primary: Option<u32>,
     targets: Vec<TargetInfo>,
 }
 
@@ -114,6 +127,13 @@ struct GroupInfo {
 struct TargetInfo {
     id: u32,
     path: Option<String>,
+    /// Of a member of a mirrored group.
+    #[serde(default)]
+    state: Option<String>,
+}
+
+fn single() -> Option<String> {
+    Some("single".into())
 }
 
 #[derive(Deserialize)]
@@ -122,7 +142,8 @@ struct Chunk {
     offset: u64,
     length: u64,
     group: u32,
-    target: u32,
+    /// The primary of a mirrored group; nobody when no copy can be used.
+    target: Option<u32>,
     chunk_file: String,
 }
 
@@ -175,12 +196,30 @@ fn content(entry: &Entry) -> String {
 
 fn groups_table(layout: &LayoutInfo) -> String {
     let rows = layout.groups.iter().flat_map(|group| {
-        group.targets.iter().map(|target| {
-            [group.group.to_string(), target.id.to_string(), target.path.clone().unwrap_or_default()]
+        let scheme = group.scheme.clone().unwrap_or_else(|| "unknown".into());
+        group.targets.iter().map(move |target| {
+            let path = target.path.clone().unwrap_or_default();
+            let state = state_of(group, target, &scheme);
+            [group.group.to_string(), scheme.clone(), target.id.to_string(), state, path]
         })
     });
-    let heading = [("GROUP", Align::Right), ("TARGET", Align::Right), ("PATH", Align::Left)];
+    let heading = [
+        ("GROUP", Align::Right),
+        ("SCHEME", Align::Left),
+        ("TARGET", Align::Right),
+        ("STATE", Align::Left),
+        ("PATH", Align::Left),
+    ];
     table(heading, &rows.collect::<Vec<_>>())
+}
+
+/// What a target is in its group. The only one of a group has no state.
+fn state_of(group: &GroupInfo, target: &TargetInfo, scheme: &str) -> String {
+    match &target.state {
+        Some(state) if scheme != "single" && group.primary == Some(target.id) => format!("{state}, primary"),
+        Some(state) if scheme != "single" => state.clone(),
+        _ => "-".into(),
+    }
 }
 
 fn chunks_table(chunks: &[Chunk]) -> String {
@@ -190,7 +229,7 @@ fn chunks_table(chunks: &[Chunk]) -> String {
             chunk.offset.to_string(),
             chunk.length.to_string(),
             chunk.group.to_string(),
-            chunk.target.to_string(),
+            chunk.target.map_or_else(|| "-".into(), |target| target.to_string()),
             chunk.chunk_file.clone(),
         ]
     };
@@ -239,8 +278,26 @@ mod tests {
             })),
         );
         assert!(text.contains("content    100 chunks of 1 MiB over 1 groups\n"), "{text}");
-        assert!(text.contains("    3       3  /d/t3\n"), "{text}");
+        assert!(text.contains("    3  single       3  -      /d/t3\n"), "{text}");
         assert!(text.ends_with("and 99 more chunks\n"), "{text}");
+    }
+
+    #[test]
+    fn a_mirrored_file_shows_its_copies() {
+        let targets = json!([
+            {"id": 3, "path": "/d/t3", "state": "good"}, {"id": 4, "path": "/d/t4", "state": "needs-resync"}
+        ]);
+        let group = json!({"group": 9, "scheme": "mirror:2", "primary": 3, "targets": targets});
+        let chunk = json!({"index": 0, "offset": 0, "length": 3, "group": 9, "target": 3, "chunk_file": "0000000000000001"});
+        let mut value = json!({
+            "layout": {"chunk_size": 1048576, "groups": [group]}, "chunks": [chunk], "chunks_total": 1,
+        });
+        locate_chunk_files(&mut value);
+        let file = "/d/t3/groups/9/chunks/05/e5/0000000000000001";
+        assert_eq!(value["chunks"][0]["chunk_file"], file);
+        let text = screen(Path::new("/m/f"), &entry(value));
+        assert!(text.contains("    9  mirror:2       3  good, primary  /d/t3\n"), "{text}");
+        assert!(text.contains("    9  mirror:2       4  needs-resync   /d/t4\n"), "{text}");
     }
 
     #[test]

@@ -91,6 +91,7 @@ fn require_cluster(dir: &Path) -> Result<()> {
 
 fn screen(report: &Report) -> String {
     let findings: String = report.findings.iter().map(line).collect();
+    let unjudged: String = report.unjudged.iter().map(|copy| format!("not judged: {copy}\n")).collect();
     let left = report.findings.iter().filter(|finding| !finding.repaired).count();
     let repaired = report.findings.len() - left;
     let verdict = match report.verdict() {
@@ -101,7 +102,7 @@ fn screen(report: &Report) -> String {
     let Report { files, directories, chunk_files, bytes, .. } = report;
     let read = format_size(*bytes);
     format!(
-        "{findings}{verdict}: {files} files, {directories} directories, {chunk_files} chunk files with {read} checked\n"
+        "{findings}{unjudged}{verdict}: {files} files, {directories} directories, {chunk_files} chunk files with {read} checked\n"
     )
 }
 
@@ -132,6 +133,8 @@ mod tests {
     #[test]
     fn what_is_left_comes_with_its_remedy() {
         assert!(screen(&Report::default()).starts_with("clean: 0 files"));
+        let behind = Report { unjudged: vec!["the copy of group 5".into()], ..Report::default() };
+        assert!(screen(&behind).starts_with("not judged: the copy of group 5\nclean: 0 files"));
         let mut report = Report { findings: vec![finding(true)], ..Report::default() };
         assert!(screen(&report).starts_with("repaired: /a, bytes 0..4096: it is wrong\n1 faults repaired: "));
         report.findings.push(finding(false));

@@ -5,6 +5,7 @@ use crate::cli::RestoreArgs;
 use crate::output::{age, os_error, show};
 use backup::{Chain, Progress, Reader, Rewrite};
 use bytes::Bytes;
+use kv::{Embedded, Engine, KvError, at_rest};
 use meta::Rewind;
 use mgmt::{StateDir, StatePaths, Superblock, require_vacant};
 use serde::Serialize;
@@ -59,7 +60,8 @@ pub fn run(args: &RestoreArgs) -> Result<()> {
     }
     let state = open_or_furnish(&dir, &chain)?;
     let done = with_progress(|progress| {
-        let mut records = Records(Rewind::new(state.superblock.partitions, chain.head().created_s, now_s));
+        let rewind = Rewind::new(state.superblock.partitions, chain.head().created_s, now_s);
+        let mut records = Records { rewind, current: current(&state.paths) };
         backup::restore(&chain, &state.paths.meta(), &mut records, now_s, progress)
     })?;
     (outcome.keys, outcome.bytes, outcome.before) = (done.keys, done.bytes, done.before);
@@ -122,19 +124,38 @@ fn write_file(path: &Path, mode: u32, content: &[u8]) -> Result<()> {
     write().map_err(|e| os_error(format_args!("can't write {}", path.display()), &e))
 }
 
+/// The map as it was last, if the store of before can still be read: nodes, targets and what is known of them don't go back in time.
+fn current(paths: &StatePaths) -> Vec<(Vec<u8>, Bytes)> {
+    if !at_rest::is_there(&paths.meta()) {
+        return Vec::new();
+    }
+    let read = || -> Result<Vec<_>, KvError> {
+        let engine = Embedded::open(&paths.meta())?;
+        let value = |key: &[u8]| Ok(engine.get(key)?.map(|value| (key.to_vec(), value)));
+        mgmt::CURRENT.iter().filter_map(|key| value(key).transpose()).collect()
+    };
+    // What can't be read is why there is a restore.
+    read().unwrap_or_default()
+}
+
 /// What records of the metadata services and of management become.
-struct Records(Rewind);
+struct Records {
+    rewind: Rewind,
+    /// Records that count instead of those of the copy.
+    current: Vec<(Vec<u8>, Bytes)>,
+}
 
 impl Rewrite for Records {
     fn record(&mut self, key: &[u8], value: Bytes) -> Result<Option<Bytes>> {
-        match mgmt::rewound(key, &value) {
+        let current = self.current.iter().find(|(known, _)| known == key).map(|(_, current)| current);
+        match mgmt::rewound(key, current.unwrap_or(&value)) {
             Some(rewound) => Ok(Some(rewound?.into())),
-            None => self.0.record(key, value),
+            None => self.rewind.record(key, value),
         }
     }
 
     fn rest(&mut self) -> Result<Vec<(Vec<u8>, Bytes)>> {
-        self.0.rest()
+        self.rewind.rest()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::partitions::{Access, PartitionsReply, PartitionsRequest};
 use crate::{Answer, Malformed, Message, Request, Service};
 use bytes::Bytes;
 use prost::Message as _;
-use types::{InodeId, PartitionId, PoolId, SessionId, TargetId};
+use types::{GroupId, InodeId, PartitionId, PoolId, SessionId, TargetId};
 
 // Numbers are fixed for ever.
 numbered! {
@@ -15,7 +15,7 @@ numbered! {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RequestFields {
-    #[prost(oneof = "AskFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20")]
+    #[prost(oneof = "AskFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21")]
     ask: Option<AskFields>,
 }
 
@@ -43,6 +43,8 @@ enum AskFields {
     Drains(()),
     #[prost(message, tag = "20")]
     NamesPool(NamesPoolFields),
+    #[prost(message, tag = "21")]
+    TidyGroup(TidyGroupFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -83,6 +85,14 @@ struct AccessFields {
 struct SessionFields {
     #[prost(uint64, tag = "1")]
     session: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct TidyGroupFields {
+    #[prost(uint32, tag = "1")]
+    group: u32,
+    #[prost(uint64, repeated, tag = "2")]
+    files: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -185,6 +195,10 @@ impl From<&PartitionsRequest> for AskFields {
                 let files = files.iter().map(|ino| ino.0).collect();
                 AskFields::Tidy(TidyFields { target: target.0, files })
             }
+            PartitionsRequest::TidyGroup { group, files } => {
+                let files = files.iter().map(|ino| ino.0).collect();
+                AskFields::TidyGroup(TidyGroupFields { group: group.0, files })
+            }
             PartitionsRequest::FileOn { target, partition } => {
                 AskFields::FileOn(FileOnFields { target: target.0, partition: partition.0.into() })
             }
@@ -222,6 +236,10 @@ impl TryFrom<AskFields> for PartitionsRequest {
                 let files = bounded(f.files, "files to tidy")?.into_iter().map(InodeId).collect();
                 PartitionsRequest::Tidy { target: TargetId(f.target), files }
             }
+            AskFields::TidyGroup(f) => {
+                let files = bounded(f.files, "files to tidy")?.into_iter().map(InodeId).collect();
+                PartitionsRequest::TidyGroup { group: GroupId(f.group), files }
+            }
             AskFields::FileOn(f) => {
                 PartitionsRequest::FileOn { target: TargetId(f.target), partition: partition(f.partition)? }
             }
@@ -257,6 +275,7 @@ impl Request for PartitionsRequest {
             // These take as long as others need; who asks has a deadline of its own.
             PartitionsRequest::MakeWay { wait: true, .. }
             | PartitionsRequest::Tidy { .. }
+            | PartitionsRequest::TidyGroup { .. }
             | PartitionsRequest::FileOn { .. }
             | PartitionsRequest::NamesPool { .. } => Answer::Waits,
             _ => Answer::Plain,

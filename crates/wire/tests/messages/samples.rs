@@ -386,6 +386,7 @@ fn partitions_requests() -> Vec<PartitionsRequest> {
         },
         PartitionsRequest::Ended { session },
         PartitionsRequest::Tidy { target, files: vec![INO, DIR] },
+        PartitionsRequest::TidyGroup { group: types::GroupId(9), files: vec![INO, DIR] },
         PartitionsRequest::FileOn { target, partition },
         PartitionsRequest::NamesPool { pool: types::PoolId(3), partition },
         PartitionsRequest::Sessions,

@@ -246,6 +246,7 @@ pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
         MakeWay { session: session(), accesses: vec_of((ino(), access)), wait: any::<bool>() },
         Ended { session: session() },
         Tidy { target: any::<u32>().prop_map(TargetId), files: vec_of(ino()) },
+        TidyGroup { group: any::<u32>().prop_map(types::GroupId), files: vec_of(ino()) },
         NamesPool { pool: any::<u16>().prop_map(types::PoolId), partition: partition() },
         FileOn { target: any::<u32>().prop_map(TargetId), partition: partition() },
         Sessions,

@@ -75,7 +75,20 @@ impl Commands {
 
     /// Succeeds when all is well.
     pub fn health(&self, dir: &Path) -> Vec<OsString> {
-        with(line(&["health"]), "--dir", dir)
+        with(line(&["health", "--json"]), "--dir", dir)
+    }
+
+    /// Keeps new files below a mounted folder on so many targets each, small ones, too.
+    pub fn mirror(&self, folder: &Path, copies: u8) -> Vec<OsString> {
+        let scheme = format!("mirror:{copies}");
+        let mut set = line(&["entry", "set-pattern", "--scheme", &scheme, "--inline-limit", "0"]);
+        set.push(folder.into());
+        set
+    }
+
+    /// Tells of all redundancy groups.
+    pub fn groups(&self, dir: &Path) -> Vec<OsString> {
+        with(line(&["group", "list", "--json"]), "--dir", dir)
     }
 
     /// Checks the cluster as it is being used.

@@ -1,0 +1,223 @@
+//! Copies of mirrored groups against each other.
+
+use crate::data::{Seat, seats, stripe_of, unreadable};
+use crate::finding::{Finding, Kind, Report};
+use crate::tree::{Tree, file_ranges};
+use crate::{Progress, Subject};
+use chunkstore::{IoPath, Store};
+use rt::IoBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use types::{ByteRange, Group, InodeId, Layout, MemberState, Result};
+
+/// Bytes that are compared at once.
+const PIECE: u64 = 1 << 20;
+
+/// Files of which notes are read at once.
+const NOTES_AT_ONCE: usize = 4096;
+
+const REMEDY: &str =
+    "see which copy is right, and write the file anew from it (cp, then mv over the old one)";
+
+/// Says which copies aren't judged, and compares the others of each group, file by file.
+pub(crate) async fn check(
+    subject: &Subject<'_>,
+    tree: &Tree,
+    report: &mut Report,
+    progress: Progress<'_>,
+) -> Result<()> {
+    for group in subject.map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+        tell_states(subject, group, report);
+        Comparison::of(subject, tree, group).await?.run(report, progress).await?;
+    }
+    Ok(())
+}
+
+/// Says it of each member that isn't good, and of each that isn't here.
+fn tell_states(subject: &Subject<'_>, group: &Group, report: &mut Report) {
+    for (seat, state) in seats(Some(group)) {
+        if state != MemberState::Good {
+            let state = state.name();
+            report.unjudged.push(format!(
+                "the copy of group {} on target {} is {state}: it is brought in step when the cluster runs",
+                group.id, seat.target
+            ));
+        } else if !subject.stores.contains_key(&seat.target) {
+            report
+                .unjudged
+                .push(format!("the copy of group {} on target {} is not here", group.id, seat.target));
+        }
+    }
+}
+
+/// The good copies of one group that are here.
+struct Comparison<'a> {
+    subject: &'a Subject<'a>,
+    tree: &'a Tree,
+    group: &'a Group,
+    stores: Vec<(Seat, &'a Store)>,
+    /// Files that may differ: who restarts the cluster brings them in step.
+    noted: BTreeSet<InodeId>,
+    /// All may.
+    overflowed: bool,
+}
+
+impl<'a> Comparison<'a> {
+    async fn of(subject: &'a Subject<'a>, tree: &'a Tree, group: &'a Group) -> Result<Comparison<'a>> {
+        let mut comparison = Comparison {
+            subject,
+            tree,
+            group,
+            stores: Vec::new(),
+            noted: BTreeSet::new(),
+            overflowed: false,
+        };
+        for (seat, state) in seats(Some(group)) {
+            let store = subject.copies.get(&(seat.target, group.id));
+            if let (MemberState::Good, Some(store)) = (state, store) {
+                comparison.noted.extend(noted(store).await?);
+                comparison.overflowed |= store.notes_overflowed();
+                comparison.stores.push((seat, store));
+            }
+        }
+        Ok(comparison)
+    }
+
+    async fn run(&self, report: &mut Report, progress: Progress<'_>) -> Result<()> {
+        let Some(((first, reference), others)) = self.stores.split_first() else { return Ok(()) };
+        if others.is_empty() {
+            return Ok(());
+        }
+        if self.overflowed {
+            let group = self.group.id;
+            report.unjudged.push(format!(
+                "the copies of group {group} were not compared: all that they have is brought in step when the cluster runs"
+            ));
+            return Ok(());
+        }
+        let files = reference.list().await.map_err(unreadable)?;
+        let total = files.len() as u64;
+        for (done, &name) in files.iter().enumerate() {
+            progress(&format!("comparing copies of group {}", self.group.id), done as u64, total);
+            for (seat, other) in others {
+                self.compare(name, (*first, reference), (*seat, other), report).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn compare(
+        &self,
+        name: InodeId,
+        (first, reference): (Seat, &Store),
+        (second, other): (Seat, &Store),
+        report: &mut Report,
+    ) -> Result<()> {
+        let ino = name.of_chunk_file();
+        let layout = self.tree.layout(ino);
+        let owned = layout.and_then(|layout| {
+            let stripe = stripe_of(self.subject, &layout, first, name.slot())?;
+            Some((layout, stripe))
+        });
+        // What is nobody's is told as that.
+        let Some((layout, stripe)) = owned else { return Ok(()) };
+        if self.noted.contains(&name) || self.tree.writing.contains(&ino) {
+            report.pending += 1;
+            return Ok(());
+        }
+        let lens =
+            [reference.stat(name).await.map_err(unreadable)?, other.stat(name).await.map_err(unreadable)?];
+        let lens = lens.map(|stat| stat.len);
+        let object = format!("chunk file {:016x}", name.0);
+        if lens[0] != lens[1] && lens.iter().all(|len| *len > 0) {
+            let cause = format!("{object} has {} bytes on {first} and {} on {second}", lens[0], lens[1]);
+            report.add(Kind::CopiesDiffer, self.tree.path(ino), cause, REMEDY);
+        }
+        let mut differing: Vec<ByteRange> = Vec::new();
+        let (end, mut at) = (lens[0].min(lens[1]), 0);
+        while at < end {
+            let range = ByteRange::new(at, (at + PIECE).min(end));
+            at = range.end;
+            // A piece that can't be read is told as damaged.
+            let [Some(one), Some(two)] = [read(reference, name, range).await, read(other, name, range).await]
+            else {
+                continue;
+            };
+            differing.extend(differences(one.as_slice(), two.as_slice(), range.start));
+        }
+        let size = self.tree.inode(ino).map_or(0, |inode| inode.size);
+        self.tell(
+            ino,
+            (&layout, stripe, size),
+            &differing,
+            format!("{object} is not the same on {first} and {second}"),
+            report,
+        );
+        Ok(())
+    }
+
+    fn tell(
+        &self,
+        ino: InodeId,
+        (layout, stripe, size): (&Layout, usize, u64),
+        differing: &[ByteRange],
+        cause: String,
+        report: &mut Report,
+    ) {
+        for range in differing.iter().flat_map(|local| file_ranges(layout, stripe, *local, size)) {
+            report.findings.push(Finding {
+                kind: Kind::CopiesDiffer,
+                object: self.tree.path(ino),
+                range: Some(range),
+                cause: cause.clone(),
+                remedy: REMEDY.into(),
+                repaired: false,
+            });
+        }
+    }
+}
+
+async fn read(store: &Store, name: InodeId, range: ByteRange) -> Option<IoBuf> {
+    let buf = IoBuf::alloc((range.end - range.start) as usize);
+    store.read(name, range.start, &buf, IoPath::Cached).await.ok().map(|_| buf)
+}
+
+/// The blocks that aren't equal, joined where they touch.
+fn differences(one: &[u8], two: &[u8], start: u64) -> Vec<ByteRange> {
+    let mut ranges: Vec<ByteRange> = Vec::new();
+    let blocks = one.chunks(types::BLOCK_SIZE).zip(two.chunks(types::BLOCK_SIZE)).enumerate();
+    for (at, (one, _)) in blocks.filter(|(_, (one, two))| one != two) {
+        let at = start + (at * types::BLOCK_SIZE) as u64;
+        let range = ByteRange::at(at, one.len() as u64);
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+/// Files of which something is noted.
+async fn noted(store: &Store) -> Result<BTreeSet<InodeId>> {
+    let (mut noted, mut from) = (BTreeSet::new(), Some(InodeId(0)));
+    while let Some(start) = from {
+        let (regions, next) = store.noted(start, NOTES_AT_ONCE).await.map_err(unreadable)?;
+        noted.extend(regions.into_iter().map(|(ino, _)| ino));
+        from = next;
+    }
+    Ok(noted)
+}
+
+/// The files that may differ between the copies of each group.
+pub(crate) type Noted = BTreeMap<types::GroupId, BTreeSet<InodeId>>;
+
+/// What the good copies that are here have noted, by group.
+pub(crate) async fn all_noted(subject: &Subject<'_>) -> Result<Noted> {
+    let mut all = Noted::new();
+    for ((target, group), store) in subject.copies {
+        let is_good = |known: &Group| known.state_of(*target) == Some(MemberState::Good);
+        if subject.map.group(*group).is_some_and(is_good) {
+            all.entry(*group).or_default().extend(noted(store).await?);
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,91 @@
+//! Requests whose programs have been told that they failed before the service could carry them out.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use net::{Caller, Deadline, Handler, Proof, Transport};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use support::errno;
+use support::world::{
+    ROOT, SECOND, Started, World, chmod, getattr, give_up, lookup, recalls, simulated, wish,
+};
+use types::{Credentials, Errno, InodeId, Result, SessionId};
+use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse};
+
+/// How long the client waits for an answer.
+const WAIT_MS: u32 = 3_000;
+
+fn caller() -> Caller {
+    Caller {
+        name: "client".into(),
+        proof: Proof::NotAsked,
+        holder: 2,
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)).into(),
+        transport: Transport::Tcp,
+        client: 2,
+        core: 0,
+        cluster: String::new(),
+    }
+}
+
+/// A change by session 2, for whose answer it waits [`WAIT_MS`].
+fn ask(world: &World, sequence: u64, op: MetaOp) -> Started<Result<MetaResponse>> {
+    let (meta, deadline) = (world.meta.clone(), Deadline::after(rt::monotonic_ns(), WAIT_MS));
+    let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
+    let request = MetaRequest { session: SessionId(2), sequence, credentials, op };
+    Started::new(async move { meta.handle_until(&caller(), deadline, request, None).await })
+}
+
+/// A file that session 1 writes, and another session that is registered as one of a process elsewhere.
+async fn written(world: &World) -> (support::Client, InodeId) {
+    let one = world.client(1).await;
+    ask(world, 0, MetaOp::Register { in_use: Vec::new() }).wait().await.unwrap();
+    let ino = one.create(ROOT, "a").await.unwrap().ino;
+    assert_eq!(one.grants(wish(ino, LeaseMode::Write)).await, [(ino, LeaseMode::Write)]);
+    (one, ino)
+}
+
+async fn mode(client: &support::Client, ino: InodeId) -> u32 {
+    match client.call(getattr(ino)).await.unwrap() {
+        MetaReply::Attr(attr) => attr.mode & 0o777,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// It waits for a lease that is given up when nobody waits for the change any more.
+#[test]
+fn a_change_that_nobody_waits_for_any_more_is_not_made() {
+    simulated(|world| async move {
+        let (one, ino) = written(&world).await;
+        let before = mode(&one, ino).await;
+        assert_ne!(before, 0o600);
+        let late = ask(&world, 1, chmod(ino));
+        let recall = recalls(&one, 0).await[0];
+        // It says that it works on it, as one does whose targets don't answer.
+        for _ in 0..5 {
+            rt::sleep(SECOND).await;
+            one.call(MetaOp::StillYielding { seen: recall.number }).await.unwrap();
+        }
+        assert!(!late.is_done());
+        give_up(&one, &recall, true).await;
+        assert_eq!(late.wait().await.unwrap_err().errno, Errno::ETIMEDOUT);
+        assert_eq!(mode(&one, ino).await, before);
+    });
+}
+
+#[test]
+fn a_change_that_is_still_waited_for_is_made() {
+    simulated(|world| async move {
+        let (one, ino) = written(&world).await;
+        let change = ask(&world, 1, chmod(ino));
+        let recall = recalls(&one, 0).await[0];
+        rt::sleep(Duration::from_millis(u64::from(WAIT_MS) - 500)).await;
+        assert!(!change.is_done());
+        give_up(&one, &recall, true).await;
+        change.wait().await.unwrap();
+        assert_eq!(mode(&one, ino).await, 0o600);
+        assert_eq!(errno(one.call(lookup("b")).await), Errno::ENOENT);
+    });
+}

@@ -1,0 +1,146 @@
+//! A member's way: it does what the primary tells it.
+
+use super::primary::{do_on, is_sync};
+use super::replica::Replica;
+use super::{Mirrors, View, detached, turns};
+use crate::once::Turn as Once;
+use crate::service::{is_change, perform};
+use rt::IoBuf;
+use std::sync::Arc;
+use types::{ByteRange, Errno, Error, InodeId, MemberState, Result};
+use wire::{InGroup, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
+
+impl Mirrors {
+    /// Answers what the primary asks of a member.
+    pub(crate) async fn as_member(
+        self: &Arc<Self>,
+        replica: Arc<Replica>,
+        asked: InGroup,
+        (sequence, settled): (u64, u64),
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let view = self.agreed(&asked).await?;
+        let state = state_here(&replica, &view)?;
+        replica.holds.settle(asked.since, settled);
+        if replica.is_unclean() {
+            let message = format!("target {}: group {} was left by a crash", replica.target, replica.group);
+            return Err(Error::new(Errno::EIO, message).hint("its primary brings it in step by itself"));
+        }
+        match request.op {
+            StorageOp::Settled => Ok(StorageReply::Unit),
+            StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. }
+                if state == MemberState::Good =>
+            {
+                replica.turns.enter(replica.group, asked.since, false).await?;
+                let looked = perform(&replica.store, request.ino, request.op, payload).await;
+                looked.map_err(|error| replica.failed(&error))
+            }
+            _ if state.gets_writes() && (is_change(&request.op) || is_sync(&request.op)) => {
+                // To its end, as the primary's: a change that was begun leaves nothing half done.
+                let mirrors = self.clone();
+                detached::run(async move {
+                    mirrors.change_as_member(&replica, asked, sequence, request, payload).await
+                })
+                .await
+            }
+            _ => Err(turns::another_version(replica.group)),
+        }
+    }
+
+    async fn change_as_member(
+        &self,
+        replica: &Replica,
+        asked: InGroup,
+        sequence: u64,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        // The primary has let it in; here it is only waited for.
+        let _running = self.fences.count(request.session);
+        let _turn = replica.turns.enter(replica.group, asked.since, true).await?;
+        if is_change(&request.op) {
+            replica.holds.begin(asked.since, sequence, replica.store.hold_notes());
+        }
+        let failed = |error| replica.failed(&error);
+        let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {
+            return do_on(replica, &request, &payload, None)
+                .await
+                .map(|()| StorageReply::Unit)
+                .map_err(failed);
+        };
+        let rows = replica.store.recent();
+        let doing = match replica.once.begin(rows, request.session, number, request.ino).await? {
+            Once::Do(doing) => doing,
+            Once::Answered(answer) => return answer.map(|()| StorageReply::Unit),
+        };
+        let outcome = do_on(replica, &request, &payload, Some(&doing)).await.map_err(failed);
+        doing.end(outcome).await.map(|()| StorageReply::Unit)
+    }
+
+    /// Answers the primary that brings this copy in step.
+    pub(crate) async fn as_resynced(
+        self: &Arc<Self>,
+        replica: Arc<Replica>,
+        asked: InGroup,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let view = self.agreed(&asked).await?;
+        if !matches!(state_here(&replica, &view)?, MemberState::Resyncing | MemberState::Rebuilding) {
+            return Err(turns::another_version(replica.group));
+        }
+        match request.op {
+            StorageOp::Regions { from, which } => regions(&replica, from, which).await,
+            _ => detached::run(async move { bring_in_step(&replica, asked, request, payload).await }).await,
+        }
+    }
+}
+
+fn state_here(replica: &Replica, view: &View) -> Result<MemberState> {
+    let group = view.group()?;
+    replica.follow(group);
+    group.state_of(replica.target).ok_or_else(|| {
+        let message = format!("target {} is no member of group {}", replica.target, group.id);
+        Error::new(Errno::ENODEV, message).hint("install the same version of weft on all machines")
+    })
+}
+
+async fn bring_in_step(
+    replica: &Replica,
+    asked: InGroup,
+    request: StorageRequest,
+    payload: Option<IoBuf>,
+) -> Result<StorageReply> {
+    let _turn = replica.turns.enter(replica.group, asked.since, true).await?;
+    let store = &replica.store;
+    if let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) {
+        // No data comes with it: that the primary has done it is all that it says.
+        replica.once.adopt(store.recent(), request.session, number, request.ino).await?;
+        return Ok(StorageReply::Unit);
+    }
+    let done = match request.op {
+        StorageOp::Truncate { len } => store.set_len(request.ino, len).await,
+        op => perform(store, request.ino, op, payload).await.map(drop),
+    };
+    done.map(|()| StorageReply::Unit).map_err(|error| replica.failed(&error))
+}
+
+/// What there is here, or may differ.
+async fn regions(replica: &Replica, from: InodeId, which: Regions) -> Result<StorageReply> {
+    let failed = |error| replica.failed(&error);
+    let store = &replica.store;
+    let (regions, next) = match which {
+        Regions::All => {
+            let (files, next) = store.files(from, MAX_REGIONS).await.map_err(failed)?;
+            (files.into_iter().map(|ino| (ino, ByteRange::new(0, u64::MAX))).collect(), next)
+        }
+        Regions::Noted => store.noted(from, MAX_REGIONS).await.map_err(failed)?,
+    };
+    // Also when that happened while it was asked for.
+    if which == Regions::Noted && store.notes_overflowed() {
+        let message = format!("target {}: more has changed than was noted", replica.target);
+        return Err(Error::new(Errno::EOVERFLOW, message).hint("its primary looks at everything by itself"));
+    }
+    Ok(StorageReply::Regions { regions, next })
+}

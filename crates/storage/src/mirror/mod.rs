@@ -1,0 +1,286 @@
+//! Mirrored groups: the copies of a group are kept equal by its primary, as docs/concepts/replication.md describes.
+//!
+//! Each target has a store of its own for each group, a *replica*. Changes come to the primary's, which orders them and sends them to the others; what a
+//! member can't do or doesn't answer makes management take it out, and later the primary brings it in step again.
+//!
+//! Invariants:
+//! - a change is answered when all members that management counts as good have it;
+//! - changes that overlap are done in one order on all copies, and nobody reads what isn't on all;
+//! - nothing is done under a version of the group when something has begun under a newer one;
+//! - what may differ between the copies is noted on disk.
+
+mod detached;
+mod holds;
+mod member;
+mod primary;
+mod progress;
+mod ranges;
+mod replica;
+mod resync;
+mod sequences;
+mod step;
+mod turns;
+
+pub(crate) use replica::Replica;
+pub(crate) use resync::keep_in_step;
+
+use crate::fences::Fences;
+use crate::lease::ServingLease;
+use crate::tally::Tally;
+use chunkstore::Store;
+use net::{LocalFuture, StorageChannels};
+use parking_lot::{Mutex, RwLock};
+use progress::Progress;
+use rt::IoBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::Duration;
+use types::{
+    ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Result, TargetId,
+};
+use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
+
+/// How long a request of a newer version of its group than this process knows waits for the map: management tells everybody within a moment. Less than
+/// [`MEMBER_PATIENCE`], so that who only hears late isn't taken for dead.
+const MAP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often it looks.
+const MAP_POLL: Duration = Duration::from_millis(10);
+
+/// How long the primary waits for a member before it asks management to take it out: a client waits as long. Longer than a disk stalls in everyday life.
+const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same where the member has to bring data to disk, which takes as long as there is much of it.
+const SYNC_PATIENCE: Duration = Duration::from_secs(25);
+
+/// How a member of a mirrored group has changed, as its primary says it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemberChange {
+    /// The group.
+    pub group: GroupId,
+    /// Its version, as the primary knows it.
+    pub since: Epoch,
+    /// The member.
+    pub target: TargetId,
+    /// What it is from now on.
+    pub state: MemberState,
+    /// For people.
+    pub reason: String,
+}
+
+/// Management, as far as mirrored groups need it.
+pub trait Groups: Send + Sync {
+    /// Says that a member has changed. When it returns, that holds for everybody who counts, and the map of this process is at least the one that
+    /// says so, or one of another version of the group if it had changed before.
+    fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>>;
+}
+
+/// What a service needs to have members of mirrored groups.
+pub struct GroupLinks {
+    /// The map in force in this process.
+    pub map: MapHandle,
+    /// The ways to other members.
+    pub members: Arc<StorageChannels>,
+    /// Who decides which members count.
+    pub management: Arc<dyn Groups>,
+}
+
+/// The replicas of a service.
+pub(crate) struct Mirrors {
+    links: GroupLinks,
+    lease: Arc<ServingLease>,
+    pub(crate) fences: Arc<Fences>,
+    slots: RwLock<BTreeMap<(TargetId, GroupId), Arc<Slot>>>,
+    progress: Progress,
+    /// Members that are being brought in step now.
+    busy: Mutex<BTreeSet<(GroupId, TargetId)>>,
+}
+
+/// The place of one replica.
+#[derive(Default)]
+struct Slot {
+    /// Held by who opens it.
+    opening: rt::sync::RwLock,
+    replica: OnceLock<Arc<Replica>>,
+}
+
+/// A group by the map that is in force at some time.
+pub(crate) struct View {
+    map: Arc<ClusterMap>,
+    group: GroupId,
+}
+
+impl View {
+    fn group(&self) -> Result<&Group> {
+        self.map.group(self.group).ok_or_else(|| {
+            Error::new(Errno::ENXIO, format!("there is no group {} in the cluster's map", self.group))
+                .hint("weft group list shows which there are")
+        })
+    }
+}
+
+impl Mirrors {
+    pub(crate) fn new(links: GroupLinks, lease: Arc<ServingLease>, fences: Arc<Fences>) -> Mirrors {
+        Mirrors {
+            links,
+            lease,
+            fences,
+            slots: RwLock::default(),
+            progress: Progress::default(),
+            busy: Mutex::default(),
+        }
+    }
+
+    /// The map in force.
+    fn map(&self) -> Arc<ClusterMap> {
+        self.links.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn view(&self, group: GroupId) -> View {
+        View { map: self.map(), group }
+    }
+
+    /// The version of a group that is in force; zero for an unknown one.
+    fn since(&self, group: GroupId) -> Epoch {
+        self.map().group(group).map_or(Epoch(0), |group| group.since)
+    }
+
+    /// The group as a request knows it, when this process has heard of that version.
+    ///
+    /// # Errors
+    /// `EREMCHG` when it goes by another version.
+    async fn agreed(&self, asked: &InGroup) -> Result<View> {
+        let began_ns = rt::monotonic_ns();
+        loop {
+            let view = self.view(asked.group);
+            let since = view.map.group(asked.group).map_or(Epoch(0), |group| group.since);
+            if since == asked.since {
+                view.group()?;
+                return Ok(view);
+            }
+            let waited = rt::monotonic_ns() - began_ns;
+            if since > asked.since || waited > MAP_PATIENCE.as_nanos() as u64 {
+                return Err(turns::another_version(asked.group));
+            }
+            rt::sleep(MAP_POLL).await;
+        }
+    }
+
+    /// The replica of a group on a target, opened or made if need be.
+    pub(crate) async fn replica(
+        &self,
+        target: &Arc<Store>,
+        tally: &Arc<Tally>,
+        group: GroupId,
+    ) -> Result<Arc<Replica>> {
+        let key = (target.target(), group);
+        let known = self.slots.read().get(&key).cloned();
+        let slot = known.unwrap_or_else(|| self.slots.write().entry(key).or_default().clone());
+        if let Some(replica) = slot.replica.get() {
+            return Ok(replica.clone());
+        }
+        let _alone = slot.opening.write().await;
+        if let Some(replica) = slot.replica.get() {
+            return Ok(replica.clone());
+        }
+        let opened = Store::open_group(target, group, true).await.map_err(|e| tally.failed(key.0, &e))?;
+        let Some((store, report)) = opened else {
+            return Err(Error::new(Errno::EIO, format!("target {}: group {group} can't be made", key.0)));
+        };
+        tracing::debug!(target_id = %key.0, %group, ?report, "replica opened");
+        rt::spawn(background(store.clone()));
+        let is_fenced = |session| self.fences.is_fenced(session);
+        let replica = Arc::new(Replica::new(group, store, report.was_needed, tally.clone(), is_fenced));
+        Ok(slot.replica.get_or_init(|| replica).clone())
+    }
+
+    /// The replicas that are open.
+    pub(crate) fn open_replicas(&self) -> Vec<Arc<Replica>> {
+        self.slots.read().values().filter_map(|slot| slot.replica.get().cloned()).collect()
+    }
+
+    /// How far members are that are brought in step from here.
+    pub(crate) fn progress(&self) -> Vec<wire::mgmt::ResyncProgress> {
+        self.progress.all()
+    }
+
+    /// Waits until management has been heard of lately.
+    async fn lease_holds(&self, target: TargetId) -> Result<()> {
+        if self.lease.holds(rt::monotonic_ns()) { Ok(()) } else { self.lease.wait(target).await }
+    }
+
+    /// Asks a member for something as the primary. It is sent whether or not the caller goes on waiting, and whoever it reaches when the group has
+    /// another version refuses it.
+    async fn ask_member(
+        self: &Arc<Self>,
+        member: TargetId,
+        asked: (InodeId, StorageOp),
+        in_group: InGroup,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let request = StorageRequest {
+            group: Some(in_group),
+            ..StorageRequest::new(types::SessionId(0), member, asked.0, asked.1)
+        };
+        self.send(request, payload).await
+    }
+
+    /// Sends a request to a member, and waits for it as long as it is worthwhile.
+    async fn send(self: &Arc<Self>, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        let patience = match request.op {
+            StorageOp::Sync | StorageOp::SyncTarget | StorageOp::Write { durable: true, .. } => SYNC_PATIENCE,
+            _ => MEMBER_PATIENCE,
+        };
+        let (member, members) = (request.target, self.links.members.clone());
+        // In a task of its own, which keeps the payload's memory until the transport doesn't need it any more.
+        let answer = detached::run(async move { members.call(request, payload).await });
+        rt::timeout(patience, answer).await.unwrap_or_else(|| {
+            let message = format!("target {member} hasn't answered within {} s", patience.as_secs());
+            Err(Error::new(Errno::ETIMEDOUT, message).hint("look at its node: weft node list, and its log"))
+        })
+    }
+
+    /// Tells management of a member, unless the group has another version by now. Returns when the version has changed, or after a short rest when
+    /// management could not be asked.
+    async fn decide(
+        &self,
+        replica: &Replica,
+        since: Epoch,
+        target: TargetId,
+        state: MemberState,
+        reason: &str,
+    ) {
+        /// Rest before management is asked again.
+        const REST: Duration = Duration::from_millis(500);
+        let _alone = replica.deciding.write().await;
+        if self.since(replica.group) != since {
+            return;
+        }
+        let change = MemberChange { group: replica.group, since, target, state, reason: reason.to_string() };
+        tracing::warn!(group = %replica.group, target_id = %target, ?state, "a member of a group changes: {reason}");
+        loop {
+            match self.links.management.set_member(change.clone()).await {
+                Ok(_) if self.since(replica.group) != since => return,
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!(group = %replica.group, %error, "management doesn't decide on a member of a group");
+                    // The map may have come without the answer: then it doesn't hold for everybody yet. Asked again, management waits for that.
+                    if self.since(replica.group) == since || self.primary_view(replica).is_err() {
+                        break;
+                    }
+                    rt::sleep(REST).await;
+                }
+            }
+        }
+        rt::sleep(REST).await;
+    }
+}
+
+async fn background(store: Arc<Store>) {
+    store.background().await;
+}
+
+/// Whether a request is one that the primary sends to members.
+pub(crate) fn is_between_members(request: &StorageRequest) -> bool {
+    request.group.is_some_and(|group| group.part != Part::Primary)
+}

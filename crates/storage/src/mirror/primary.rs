@@ -1,0 +1,440 @@
+//! The primary's way: who may ask it, and how a change comes to all members.
+
+use super::replica::Replica;
+use super::sequences::Ticket;
+use super::{MAP_PATIENCE, MAP_POLL, Mirrors, View, detached, turns};
+use crate::convert;
+use crate::once::{Doing, Turn as Once};
+use crate::service::{is_change, perform};
+use chunkstore::{Kind, StoreError};
+use net::Deadline;
+use rt::IoBuf;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use types::{ByteRange, Epoch, Errno, Error, Group, MemberState, Result, SessionId, TargetId};
+use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
+
+/// All of a file.
+pub(super) const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
+
+impl Mirrors {
+    /// Answers what the primary is asked.
+    pub(crate) async fn as_primary(
+        self: &Arc<Self>,
+        replica: Arc<Replica>,
+        asked: InGroup,
+        request: StorageRequest,
+        deadline: Deadline,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        self.agreed(&asked).await?;
+        self.lease_holds(replica.target).await?;
+        self.primary_view(&replica)?;
+        if replica.is_unclean() {
+            self.put_others_out(&replica).await?;
+        }
+        replica.open_to_clients();
+        if request.session != SessionId(0) && replica.once.has_closed_files() {
+            let rows = replica.store.recent();
+            replica.once.wait_for(rows, request.session, request.ino, request.number).await?;
+        }
+        // A write that is done after its program was told that it failed could come over what the program wrote then.
+        if deadline.is_over() {
+            return Err(deadline.error());
+        }
+        match request.op {
+            StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } => {
+                self.look(&replica, request, payload).await
+            }
+            _ if is_change(&request.op) || is_sync(&request.op) => {
+                detached::run(change(self.clone(), replica, request, payload)).await
+            }
+            _ => Err(Error::new(Errno::EOPNOTSUPP, "this can't be asked of a mirrored group")
+                .hint("install the same version of weft on all machines")),
+        }
+    }
+
+    /// The group by the map in force, if this replica is its primary.
+    pub(super) fn primary_view(&self, replica: &Replica) -> Result<View> {
+        let view = self.view(replica.group);
+        let group = view.group()?;
+        replica.follow(group);
+        match group.primary() == Some(replica.target) {
+            true => Ok(view),
+            false => Err(turns::another_version(replica.group)),
+        }
+    }
+
+    /// A primary that was left by a crash may have what the other good members don't, and the other way round: they are brought in step first.
+    pub(super) async fn put_others_out(&self, replica: &Replica) -> Result<()> {
+        loop {
+            let view = self.primary_view(replica)?;
+            let group = view.group()?;
+            let other = group
+                .with_states()
+                .find(|(target, state)| *target != replica.target && *state == MemberState::Good);
+            let Some((other, _)) = other else {
+                replica.is_seen_to();
+                return Ok(());
+            };
+            let reason = format!("target {} was left by a crash and goes on as the primary", replica.target);
+            self.decide(replica, group.since, other, MemberState::NeedsResync, &reason).await;
+        }
+    }
+
+    /// What changes nothing, while nothing that isn't on all members is there.
+    async fn look(
+        self: &Arc<Self>,
+        replica: &Replica,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let _running = self.fences.enter(request.session)?;
+        let entered = replica.epochs.enter(request.ino, request.epoch, false).await?;
+        let range = match (&request.op, &payload) {
+            (StorageOp::Read { offset, .. }, Some(payload)) => ByteRange::at(*offset, payload.len() as u64),
+            (StorageOp::Read { .. }, None) => return Err(Errno::EINVAL.into()),
+            _ => WHOLE,
+        };
+        let _held = replica.ranges.acquire(request.ino, range, super::ranges::Hold::Shared).await;
+        // It may have waited, and somebody else be the primary by now.
+        self.lease_holds(replica.target).await?;
+        let view = self.primary_view(replica)?;
+        let group = view.group()?;
+        if replica.has_left(group.since) {
+            return Err(turns::another_version(replica.group));
+        }
+        replica.turns.enter(replica.group, group.since, false).await?;
+        let reply = match perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                let refusal = replica.failed(&error);
+                let is_mending = matches!(error.kind(), Kind::Io | Kind::Corrupt { .. });
+                match self.look_elsewhere(group, replica.target, &request, payload).await {
+                    Some(reply) if is_mending => reply,
+                    _ => return Err(refusal),
+                }
+            }
+        };
+        entered.check().map(|()| reply)
+    }
+
+    /// What this copy can't tell, another one may. Its reader holds the range here, so nothing changes there either.
+    async fn look_elsewhere(
+        self: &Arc<Self>,
+        group: &Group,
+        own: TargetId,
+        request: &StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Option<StorageReply> {
+        let others =
+            group.with_states().filter(|(target, state)| *target != own && *state == MemberState::Good);
+        for (target, _) in others {
+            // A buffer of its own: the answer may come when nobody waits for it any more.
+            let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
+            let part = Part::Member { sequence: 0, settled: 0 };
+            let in_group = InGroup { group: group.id, since: group.since, part };
+            let asked = (request.ino, request.op.clone());
+            if let Ok(reply) = self.ask_member(target, asked, in_group, buf.clone()).await {
+                if let (Some(payload), Some(buf)) = (&payload, &buf) {
+                    payload.copy_from(0, buf.as_slice());
+                }
+                return Some(reply);
+            }
+        }
+        None
+    }
+
+    /// Has a member taken out whose copy differs, however long it takes to reach management. Ends, too, when somebody else is the primary.
+    async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
+        while let Ok(view) = self.primary_view(replica)
+            && let Ok(group) = view.group()
+            && group.state_of(target).is_some_and(MemberState::gets_writes)
+        {
+            self.decide(replica, group.since, target, state, reason).await;
+        }
+    }
+
+    /// Waits for a newer version of a group than this one; false when none comes for a while.
+    async fn await_newer(&self, replica: &Replica, since: Epoch) -> bool {
+        let began_ns = rt::monotonic_ns();
+        while self.since(replica.group) <= since {
+            if rt::monotonic_ns() - began_ns > MAP_PATIENCE.as_nanos() as u64 {
+                return false;
+            }
+            rt::sleep(MAP_POLL).await;
+        }
+        true
+    }
+}
+
+/// A change, or a sync, that somebody has asked for. It runs to its end, whether or not they wait for it.
+async fn change(
+    mirrors: Arc<Mirrors>,
+    replica: Arc<Replica>,
+    request: StorageRequest,
+    payload: Option<IoBuf>,
+) -> Result<StorageReply> {
+    let _running = mirrors.fences.enter(request.session)?;
+    if matches!(request.op, StorageOp::Write { .. }) && payload.is_none() {
+        return Err(Error::new(Errno::EINVAL, "a write came without its payload"));
+    }
+    let one =
+        |doing| Change { mirrors: &mirrors, replica: &replica, request: &request, payload: &payload, doing };
+    let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {
+        let entered = replica.epochs.enter(request.ino, request.epoch, is_change(&request.op)).await?;
+        one(None).replicate().await?;
+        return entered.check().map(|()| StorageReply::Unit);
+    };
+    // What was done before is answered so, in whichever epoch it is asked again.
+    if let Some(answer) = replica.once.answer(request.session, number) {
+        return answer.map(|()| StorageReply::Unit);
+    }
+    let _entered = replica.epochs.enter(request.ino, request.epoch, true).await?;
+    let begun = replica.once.begin(replica.store.recent(), request.session, number, request.ino).await?;
+    let doing = match begun {
+        Once::Do(doing) => doing,
+        Once::Answered(answer) => return answer.map(|()| StorageReply::Unit),
+    };
+    match one(Some(&doing)).replicate().await {
+        // Whether it takes place is decided by the primary that there is now.
+        Err(error) if error.errno == Errno::EREMCHG => Err(error),
+        outcome => doing.end(outcome).await.map(|()| StorageReply::Unit),
+    }
+}
+
+/// Whether a request is about what is done already being on disk.
+pub(super) fn is_sync(op: &StorageOp) -> bool {
+    matches!(op, StorageOp::Sync | StorageOp::SyncTarget)
+}
+
+/// One change on its way to all members.
+struct Change<'a> {
+    mirrors: &'a Arc<Mirrors>,
+    replica: &'a Replica,
+    request: &'a StorageRequest,
+    payload: &'a Option<IoBuf>,
+    /// For a numbered write.
+    doing: Option<&'a Doing<'a>>,
+}
+
+/// What became of a change on the primary's own disk.
+enum Local {
+    Done,
+    /// A newer version of the group has begun before it: it is done under that, if at all.
+    Outdated,
+    Failed(StoreError),
+}
+
+/// Members that couldn't do it or didn't answer.
+type Failures = Vec<(TargetId, MemberState, Error)>;
+
+impl Change<'_> {
+    /// Does the change on all copies that count. Under each version of the group it goes to those that don't have it yet.
+    async fn replicate(&self) -> Result<()> {
+        let (mirrors, replica) = (self.mirrors, self.replica);
+        let _held = match self.range() {
+            Some(range) => {
+                Some(replica.ranges.acquire(self.request.ino, range, super::ranges::Hold::Alone).await)
+            }
+            None => None,
+        };
+        let _noted = replica.store.hold_notes();
+        let mut ticket: Option<Ticket<'_>> = None;
+        let (mut have, mut is_done_here) = (Vec::new(), false);
+        loop {
+            if !is_done_here {
+                mirrors.lease_holds(replica.target).await?;
+            }
+            let view = mirrors.primary_view(replica)?;
+            let group = view.group()?;
+            if is_change(&self.request.op) {
+                let next = replica.sequences.begin(group.since);
+                // The older one ends when the newer has begun, so that the change is always under way in one of them.
+                drop(ticket.replace(next));
+                if mirrors.since(replica.group) != group.since {
+                    continue;
+                }
+            }
+            let to: Vec<(TargetId, MemberState)> = group
+                .with_states()
+                .filter(|(target, state)| {
+                    *target != replica.target && state.gets_writes() && !have.contains(target)
+                })
+                .collect();
+            if is_done_here && to.is_empty() {
+                return self.all_know(group).await;
+            }
+            let sends = self.send_all(group, &to, ticket.as_ref().map_or(0, |ticket| ticket.sequence));
+            let (local, failures) = match is_done_here {
+                true => (Local::Done, sends.await),
+                false => both(self.do_here(group.since), sends).await,
+            };
+            let failed = |target: &TargetId| failures.iter().any(|(failed, ..)| failed == target);
+            have.extend(to.iter().map(|(target, _)| *target).filter(|target| !failed(target)));
+            match local {
+                Local::Done => is_done_here = true,
+                Local::Outdated => {
+                    mirrors.await_newer(replica, group.since).await;
+                    continue;
+                }
+                Local::Failed(error) => return self.failed_here(group, error, &have, failures).await,
+            }
+            if failures.is_empty() {
+                return self.all_know(group).await;
+            }
+            for (target, state, error) in failures {
+                self.lose(group, target, state, &error).await;
+            }
+        }
+    }
+
+    /// A map in which a member is out may come before management's word that everybody who counts knows so; nothing is answered before that.
+    async fn all_know(&self, group: &Group) -> Result<()> {
+        if group.is_degraded() {
+            drop(self.replica.deciding.read().await);
+        }
+        Ok(())
+    }
+
+    /// What of the file changes; `None` for a sync.
+    fn range(&self) -> Option<ByteRange> {
+        match self.request.op {
+            StorageOp::Write { offset, .. } => {
+                Some(ByteRange::at(offset, self.payload.as_ref().map_or(0, IoBuf::len) as u64))
+            }
+            StorageOp::Allocate { range, .. } => Some(range),
+            StorageOp::Truncate { len } => Some(ByteRange::new(len, u64::MAX)),
+            StorageOp::Delete => Some(WHOLE),
+            _ => None,
+        }
+    }
+
+    /// Sends it to members, side by side; gives those that don't have it then.
+    async fn send_all(&self, group: &Group, to: &[(TargetId, MemberState)], sequence: u64) -> Failures {
+        let settled = self.replica.sequences.settled(group.since);
+        let in_group =
+            InGroup { group: group.id, since: group.since, part: Part::Member { sequence, settled } };
+        let send = |(target, _): &(TargetId, MemberState)| {
+            let request = StorageRequest {
+                target: *target,
+                // The primary has looked at both.
+                capability: None,
+                epoch: 0,
+                group: Some(in_group),
+                ..self.request.clone()
+            };
+            self.mirrors.send(request, self.payload.clone())
+        };
+        let answers = rt::join_all(to.iter().map(send).collect()).await;
+        let outcome = to.iter().zip(answers);
+        outcome.filter_map(|((target, state), answer)| Some((*target, *state, answer.err()?))).collect()
+    }
+
+    async fn do_here(&self, since: Epoch) -> Local {
+        let replica = self.replica;
+        let Ok(_turn) = replica.turns.enter(replica.group, since, true).await else { return Local::Outdated };
+        match do_on(replica, self.request, self.payload, self.doing).await {
+            Ok(()) => Local::Done,
+            Err(error) => Local::Failed(error),
+        }
+    }
+
+    /// A member that didn't do it is taken out, unless it only goes by another version of the group. It isn't sent anything twice under one version:
+    /// what hasn't been answered may come to it late, over what others have written by then, and is refused under the next.
+    async fn lose(&self, group: &Group, target: TargetId, state: MemberState, error: &Error) {
+        if error.errno == Errno::EREMCHG && self.mirrors.await_newer(self.replica, group.since).await {
+            return;
+        }
+        let state = fallen(state);
+        while self.mirrors.since(group.id) == group.since {
+            self.mirrors.decide(self.replica, group.since, target, state, &error.message).await;
+        }
+    }
+
+    /// It failed on the primary's own disk. Copies must not differ unknown to anybody: where another good member has it, this one goes; where none has
+    /// it, those that may have a part of it go.
+    async fn failed_here(
+        &self,
+        group: &Group,
+        error: StoreError,
+        have: &[TargetId],
+        failures: Failures,
+    ) -> Result<()> {
+        let (mirrors, replica) = (self.mirrors, self.replica);
+        let refusal = replica.failed(&error);
+        if have.iter().any(|target| group.state_of(*target) == Some(MemberState::Good)) {
+            // The next primary may begin before this process has heard of it: nothing is read here any more.
+            replica.leave(group.since);
+            mirrors.expel(replica, replica.target, MemberState::NeedsResync, error.message()).await;
+            return Err(turns::another_version(replica.group));
+        }
+        let nothing_was_done =
+            matches!(error.kind(), Kind::NoSpace | Kind::TooLarge | Kind::Corrupt { .. } | Kind::Closed);
+        for (target, state, error) in failures {
+            let is_same = nothing_was_done && matches!(error.errno, Errno::ENOSPC | Errno::EFBIG);
+            if !is_same {
+                mirrors.expel(replica, target, fallen(state), &error.message).await;
+            }
+        }
+        for target in have {
+            let state = fallen(group.state_of(*target).unwrap_or(MemberState::Bad));
+            mirrors.expel(replica, *target, state, error.message()).await;
+        }
+        Err(refusal)
+    }
+}
+
+/// What a member is after it has missed something.
+pub(super) fn fallen(state: MemberState) -> MemberState {
+    match state {
+        MemberState::Good | MemberState::NeedsResync | MemberState::Resyncing => MemberState::NeedsResync,
+        MemberState::Bad | MemberState::Rebuilding => MemberState::Bad,
+    }
+}
+
+/// Does a change on this copy.
+pub(super) async fn do_on(
+    replica: &Replica,
+    request: &StorageRequest,
+    payload: &Option<IoBuf>,
+    doing: Option<&Doing<'_>>,
+) -> chunkstore::Result<()> {
+    let store = &replica.store;
+    let (Some(doing), StorageOp::Write { offset, path, durable }) = (doing, &request.op) else {
+        return perform(store, request.ino, request.op.clone(), payload.clone()).await.map(drop);
+    };
+    let data = payload.clone().unwrap_or_else(|| IoBuf::alloc(0));
+    let (path, durability) = (convert::path(*path), convert::durability(*durable));
+    store.write_then(request.ino, *offset, &data, path, durability, doing.note_done()).await?;
+    // The row, too: what it stands for would be done again after the power was cut.
+    if *durable { store.recent().sync().await } else { Ok(()) }
+}
+
+/// Runs two futures side by side.
+async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    let (mut a, mut b) = (None, None);
+    poll_fn(|cx| {
+        if a.is_none()
+            && let Poll::Ready(output) = first.as_mut().poll(cx)
+        {
+            a = Some(output);
+        }
+        if b.is_none()
+            && let Poll::Ready(output) = second.as_mut().poll(cx)
+        {
+            b = Some(output);
+        }
+        match (a.take(), b.take()) {
+            (Some(a), Some(b)) => Poll::Ready((a, b)),
+            (first, second) => {
+                (a, b) = (first, second);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}

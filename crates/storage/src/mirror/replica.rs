@@ -1,0 +1,129 @@
+//! What one target has of one mirrored group.
+
+use super::holds::Holds;
+use super::ranges::Ranges;
+use super::sequences::Sequences;
+use super::turns::Turns;
+use crate::epochs::Epochs;
+use crate::once::Once;
+use crate::tally::Tally;
+use chunkstore::{Store, StoreError};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use types::{Epoch, Error, Group, GroupId, MemberState, SessionId, TargetId};
+
+/// A replica: a store with what its service knows of it. As the primary it orders changes, as a member it does what it is told.
+pub(crate) struct Replica {
+    pub(crate) group: GroupId,
+    pub(crate) target: TargetId,
+    pub(crate) store: Arc<Store>,
+    /// Changes that must not be done again.
+    pub(crate) once: Once,
+    /// What was sent under leases that are over, to the primary.
+    pub(crate) epochs: Epochs,
+    pub(crate) ranges: Ranges,
+    pub(crate) turns: Turns,
+    pub(crate) sequences: Sequences,
+    pub(crate) holds: Holds,
+    /// Held by who asks management to change the group.
+    pub(crate) deciding: rt::sync::RwLock,
+    /// The target's counters.
+    tally: Arc<Tally>,
+    standing: Mutex<Standing>,
+    /// It was left by a crash, and neither has it been brought in step since nor have the others been by it.
+    is_unclean: AtomicBool,
+    /// Whether clients have been let in.
+    is_open: AtomicBool,
+    /// The newest version in which it has asked to be taken out as the primary; 0: none.
+    left_in: AtomicU64,
+}
+
+/// How the group stands, as far as this replica has heard.
+#[derive(Default)]
+struct Standing {
+    since: Epoch,
+    /// This replica has missed something.
+    is_out: bool,
+}
+
+impl Replica {
+    pub(crate) fn new(
+        group: GroupId,
+        store: Arc<Store>,
+        is_unclean: bool,
+        tally: Arc<Tally>,
+        is_fenced: impl Fn(SessionId) -> bool,
+    ) -> Replica {
+        Replica {
+            group,
+            target: store.target(),
+            once: Once::of(&store, is_fenced),
+            epochs: Epochs::default(),
+            ranges: Ranges::default(),
+            turns: Turns::default(),
+            sequences: Sequences::default(),
+            holds: Holds::default(),
+            deciding: rt::sync::RwLock::new(),
+            tally,
+            standing: Mutex::default(),
+            is_unclean: AtomicBool::new(is_unclean),
+            is_open: AtomicBool::new(false),
+            left_in: AtomicU64::new(0),
+            store,
+        }
+    }
+
+    /// Takes over how the group stands. Every request does so before it begins.
+    pub(crate) fn follow(&self, group: &Group) {
+        let mut standing = self.standing.lock();
+        if group.since < standing.since {
+            return;
+        }
+        let state = group.state_of(self.target).unwrap_or(MemberState::Bad);
+        let is_out = state != MemberState::Good;
+        if is_out && !standing.is_out {
+            // The primary says what was done when it brings this one in step; until then nobody asks here.
+            self.once.forget_all();
+        }
+        if is_out {
+            self.is_unclean.store(false, Ordering::Release);
+        }
+        let is_degraded = group.is_degraded();
+        if is_degraded || !self.is_unclean() {
+            self.store.keep_all_notes(is_degraded);
+        }
+        *standing = Standing { since: group.since, is_out };
+    }
+
+    /// Whether this copy may differ from others by what a crash has left, and nobody has seen to that.
+    pub(crate) fn is_unclean(&self) -> bool {
+        self.is_unclean.load(Ordering::Acquire)
+    }
+
+    /// All others are brought in step from the notes that the crash has left.
+    pub(crate) fn is_seen_to(&self) {
+        self.is_unclean.store(false, Ordering::Release);
+    }
+
+    /// It is about to ask to be taken out as the primary of this version.
+    pub(crate) fn leave(&self, since: Epoch) {
+        self.left_in.fetch_max(since.0, Ordering::AcqRel);
+    }
+
+    /// Whether it has asked so, in this version or a later one.
+    pub(crate) fn has_left(&self, since: Epoch) -> bool {
+        self.left_in.load(Ordering::Acquire) >= since.0
+    }
+
+    /// Lets clients in; from the first time on, those whose changes were begun before a crash have some seconds to repeat them.
+    pub(crate) fn open_to_clients(&self) {
+        if !self.is_open.swap(true, Ordering::AcqRel) {
+            self.once.open();
+        }
+    }
+
+    pub(crate) fn failed(&self, error: &StoreError) -> Error {
+        self.tally.failed(self.target, error)
+    }
+}

@@ -1,0 +1,154 @@
+//! The primary's numbers of changes: which are on all copies, and which aren't known to be.
+
+use parking_lot::Mutex;
+use rt::sync::Event;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use types::Epoch;
+
+/// How often who waits for older changes looks again; as a rule it is woken.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The changes of one replica while it is the primary.
+#[derive(Default)]
+pub(crate) struct Sequences {
+    state: Mutex<State>,
+    ended: Event,
+}
+
+#[derive(Default)]
+struct State {
+    version: Epoch,
+    /// Numbers of this version that were given.
+    given: u64,
+    outstanding: BTreeSet<u64>,
+    /// Changes of older versions that aren't over.
+    older: usize,
+    /// What members were told last, by version and number.
+    told: (Epoch, u64),
+}
+
+/// A change until it is on all copies, or its region is noted for good.
+pub(crate) struct Ticket<'a> {
+    sequences: &'a Sequences,
+    version: Epoch,
+    /// Its number among those of its version.
+    pub(crate) sequence: u64,
+}
+
+impl State {
+    fn turn_to(&mut self, version: Epoch) {
+        if version > self.version {
+            self.older += self.outstanding.len();
+            self.outstanding.clear();
+            self.given = 0;
+            self.version = version;
+        }
+    }
+
+    /// All changes below this number are on all copies; from 1 on all of older versions are, too.
+    fn settled(&self) -> u64 {
+        match self.older {
+            0 => self.outstanding.first().copied().unwrap_or(self.given + 1),
+            _ => 0,
+        }
+    }
+}
+
+impl Sequences {
+    /// Begins a change that goes to the members of a version.
+    pub(crate) fn begin(&self, version: Epoch) -> Ticket<'_> {
+        let mut state = self.state.lock();
+        state.turn_to(version);
+        if version < state.version {
+            // It counts as one of those that the newer version waits for.
+            state.older += 1;
+            return Ticket { sequences: self, version, sequence: 0 };
+        }
+        state.given += 1;
+        let sequence = state.given;
+        state.outstanding.insert(sequence);
+        Ticket { sequences: self, version, sequence }
+    }
+
+    /// What members of a version may be told.
+    pub(crate) fn settled(&self, version: Epoch) -> u64 {
+        let mut state = self.state.lock();
+        state.turn_to(version);
+        let settled = if version == state.version { state.settled() } else { 0 };
+        state.told = state.told.max((version, settled));
+        settled
+    }
+
+    /// Whether members haven't been told yet what is on all copies.
+    pub(crate) fn is_news(&self, version: Epoch) -> bool {
+        let mut state = self.state.lock();
+        state.turn_to(version);
+        version == state.version && (version, state.settled()) > state.told.max((version, 0))
+    }
+
+    /// Waits until no change of an older version is left.
+    pub(crate) async fn older_ended(&self, version: Epoch) {
+        loop {
+            let waiting = {
+                let mut state = self.state.lock();
+                state.turn_to(version);
+                if state.older == 0 {
+                    return;
+                }
+                self.ended.clear();
+                self.ended.wait()
+            };
+            rt::timeout(LOOK_INTERVAL, waiting).await;
+        }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut state = self.sequences.state.lock();
+        if self.sequence > 0 && state.version == self.version {
+            state.outstanding.remove(&self.sequence);
+            return;
+        }
+        state.older -= 1;
+        if state.older == 0 {
+            self.sequences.ended.set();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_settled_grows_with_the_oldest() {
+        let sequences = Sequences::default();
+        assert_eq!(sequences.settled(Epoch(1)), 1);
+        let first = sequences.begin(Epoch(1));
+        let second = sequences.begin(Epoch(1));
+        assert_eq!((first.sequence, second.sequence), (1, 2));
+        drop(second);
+        assert_eq!(sequences.settled(Epoch(1)), 1);
+        drop(first);
+        assert!(sequences.is_news(Epoch(1)));
+        assert_eq!(sequences.settled(Epoch(1)), 3);
+        assert!(!sequences.is_news(Epoch(1)));
+    }
+
+    #[test]
+    fn a_version_is_not_settled_before_the_older_ones() {
+        let sequences = Sequences::default();
+        let old = sequences.begin(Epoch(1));
+        let new = sequences.begin(Epoch(2));
+        assert_eq!((new.sequence, sequences.settled(Epoch(2))), (1, 0));
+        let late = sequences.begin(Epoch(1));
+        drop(old);
+        assert_eq!(sequences.settled(Epoch(2)), 0);
+        drop(late);
+        assert_eq!(sequences.settled(Epoch(2)), 1);
+        drop(new);
+        assert_eq!(sequences.settled(Epoch(2)), 2);
+    }
+}

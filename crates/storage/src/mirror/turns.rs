@@ -1,0 +1,116 @@
+//! Versions of a group, one after the other: what is done to a replica under one version has ended before anything is done under the next.
+//!
+//! A change that comes late, from a primary that isn't one any more, takes place before the first request of a newer version, or not at all.
+
+use parking_lot::Mutex;
+use rt::sync::Event;
+use std::time::Duration;
+use types::{Epoch, Errno, Error, GroupId, Result};
+
+/// How often who waits for older changes looks again; as a rule it is woken.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The versions of one replica.
+#[derive(Default)]
+pub(crate) struct Turns {
+    state: Mutex<State>,
+    ended: Event,
+}
+
+#[derive(Default)]
+struct State {
+    version: Epoch,
+    /// Changes of this version that run here, and of those before it.
+    running: u32,
+    older: u32,
+}
+
+/// A change that runs here, until it is dropped.
+pub(crate) struct Turn<'a> {
+    turns: &'a Turns,
+    version: Epoch,
+}
+
+impl Turns {
+    /// Begins something under a version, when what was begun under older ones has ended. Only changes are waited for by others.
+    ///
+    /// # Errors
+    /// `EREMCHG` when something has begun under a newer version.
+    pub(crate) async fn enter(
+        &self,
+        group: GroupId,
+        version: Epoch,
+        is_change: bool,
+    ) -> Result<Option<Turn<'_>>> {
+        loop {
+            let waiting = {
+                let mut state = self.state.lock();
+                if version < state.version {
+                    return Err(another_version(group));
+                }
+                if version > state.version {
+                    *state = State { version, running: 0, older: state.older + state.running };
+                }
+                if state.older == 0 {
+                    state.running += u32::from(is_change);
+                    // Made only where it is wanted: its end counts.
+                    return Ok(is_change.then(|| Turn { turns: self, version }));
+                }
+                // Cleared under the lock under which changes end.
+                self.ended.clear();
+                self.ended.wait()
+            };
+            // Another waiter may have taken the event back.
+            rt::timeout(LOOK_INTERVAL, waiting).await;
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.turns.state.lock();
+        if state.version == self.version {
+            state.running -= 1;
+            return;
+        }
+        state.older -= 1;
+        if state.older == 0 {
+            self.turns.ended.set();
+        }
+    }
+}
+
+/// The refusal of a request that goes by another version of the group than its receiver.
+pub(crate) fn another_version(group: GroupId) -> Error {
+    Error::new(Errno::EREMCHG, format!("the members of group {group} have changed"))
+        .hint("who asks looks at the map again by itself; weft group show tells how the group is")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    #[test]
+    fn a_newer_version_waits_for_what_runs_and_shuts_out_what_comes() {
+        let run = async {
+            let turns = Turns::default();
+            let group = GroupId(1);
+            let old = turns.enter(group, Epoch(3), true).await.unwrap();
+            {
+                let mut newer = pin!(turns.enter(group, Epoch(4), true));
+                let mut context = Context::from_waker(Waker::noop());
+                assert!(newer.as_mut().poll(&mut context).is_pending());
+                let late = turns.enter(group, Epoch(3), true).await;
+                assert_eq!(late.err().unwrap().errno, Errno::EREMCHG);
+                drop(old);
+                assert!(matches!(newer.as_mut().poll(&mut context), Poll::Ready(Ok(_))));
+            }
+            assert!(turns.enter(group, Epoch(5), false).await.unwrap().is_none());
+            let state = turns.state.lock();
+            assert_eq!((state.running, state.older), (0, 0));
+        };
+        rt::block_on(run).unwrap();
+    }
+}

@@ -1,0 +1,259 @@
+//! Changes of a group while members are there, fail, and take each other's place.
+
+use crate::cluster::{Cluster, INO, Road, with_members};
+use rt::IoBuf;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::{ByteRange, Errno, InodeId, MemberState};
+use wire::{Allocate, Number, Part, Path as Way, Seek, StorageOp, StorageReply};
+
+const WRITE: StorageOp = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
+
+fn block(byte: u8) -> Option<IoBuf> {
+    Some(IoBuf::from_slice(&[byte; 4096]))
+}
+
+#[test]
+fn what_is_answered_is_on_all_copies() {
+    with_members(3, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; 10_000]).await;
+        cluster.require_equal();
+        assert_eq!(cluster.on_disk(2)[&INO], [1; 10_000]);
+        let ask = async |op| cluster.ask_file(INO, (3, None), op, None).await.unwrap();
+        ask(StorageOp::Allocate { range: ByteRange::new(0, 4096), how: Allocate::Punch }).await;
+        ask(StorageOp::Truncate { len: 9000 }).await;
+        ask(StorageOp::Sync).await;
+        ask(StorageOp::SyncTarget).await;
+        cluster.require_equal();
+        assert_eq!(cluster.on_disk(3)[&INO], [vec![0; 4096], vec![1; 9000 - 4096]].concat());
+        assert_eq!(cluster.read(INO, 9000).await, cluster.on_disk(3)[&INO]);
+        let seek = StorageOp::Seek { from: 0, what: Seek::Data };
+        assert_eq!(ask(seek).await, StorageReply::Offset(Some(4096)));
+        assert!(matches!(ask(StorageOp::Stat).await, StorageReply::Stat { len: 9000, .. }));
+        cluster.write(InodeId(12), 3, 0, &[2; 100]).await;
+        ask(StorageOp::Delete).await;
+        cluster.require_equal();
+        assert_eq!(cluster.on_disk(2).len(), 1);
+        assert!(cluster.management.changes.lock().unwrap().is_empty());
+    });
+}
+
+#[test]
+fn writes_that_overlap_have_one_order_on_all_copies() {
+    with_members(3, |cluster| async move {
+        cluster.links.values().for_each(|link| link.jitter.store(true, Ordering::SeqCst));
+        let left = Rc::new(Cell::new(8));
+        for client in 0..8u8 {
+            let (cluster, left) = (cluster.clone(), left.clone());
+            rt::spawn(async move {
+                for round in 0..12u64 {
+                    let offset = (round * 37 + u64::from(client) * 11) % 20 * 512;
+                    let data = vec![client * 16 + round as u8; 3000 + 300 * usize::from(client)];
+                    cluster.write(INO, u64::from(client) + 3, offset, &data).await;
+                }
+                left.set(left.get() - 1);
+            });
+        }
+        while left.get() > 0 {
+            rt::sleep(Duration::from_millis(5)).await;
+        }
+        cluster.require_equal();
+        assert!(!cluster.management.group().is_degraded());
+    });
+}
+
+/// Begins a write of a block; what is given holds its answer when there is one.
+fn begin(cluster: &Arc<Cluster>, byte: u8) -> Rc<RefCell<Option<Result<StorageReply, Errno>>>> {
+    let (cluster, answer) = (cluster.clone(), Rc::new(RefCell::new(None)));
+    let told = answer.clone();
+    rt::spawn(async move {
+        let answer = cluster.ask_file(INO, (3, None), WRITE, block(byte)).await;
+        *told.borrow_mut() = Some(answer.map_err(|error| error.errno));
+    });
+    answer
+}
+
+#[test]
+fn nothing_is_answered_before_a_member_that_failed_is_out() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.management.is_away.store(true, Ordering::SeqCst);
+        let answer = begin(&cluster, 2);
+        rt::sleep(Duration::from_millis(300)).await;
+        assert!(answer.borrow().is_none(), "the other copy doesn't have it, and counts");
+        // Nobody reads it either: the other one may be the primary next.
+        let read = {
+            let (cluster, read) = (cluster.clone(), Rc::new(RefCell::new(None)));
+            let told = read.clone();
+            rt::spawn(async move {
+                let found = cluster.read(INO, 4096).await;
+                *told.borrow_mut() = Some(found);
+            });
+            read
+        };
+        rt::sleep(Duration::from_millis(100)).await;
+        assert!(read.borrow().is_none());
+        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.until("the write is answered", || answer.borrow().is_some()).await;
+        assert_eq!(*answer.borrow(), Some(Ok(StorageReply::Unit)));
+        assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
+        cluster.until("the read is answered", || read.borrow().is_some()).await;
+        assert_eq!(read.borrow().as_deref(), Some(&[2; 4096][..]));
+        assert_eq!(cluster.on_disk(2)[&INO], [1; 4096]);
+    });
+}
+
+#[test]
+fn a_member_that_hangs_does_not_hold_a_client_for_long() {
+    with_members(2, |cluster| async move {
+        cluster.set_road(2, Road::Silent);
+        let answer = begin(&cluster, 2);
+        cluster.until("the write is answered", || answer.borrow().is_some()).await;
+        assert_eq!(*answer.borrow(), Some(Ok(StorageReply::Unit)));
+        assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
+    });
+}
+
+/// What hasn't been answered isn't sent again under the same version: else it could come late, over what was written since.
+#[test]
+fn what_comes_late_does_not_undo_what_was_written_since() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        cluster.set_road(2, Road::Late);
+        cluster.management.is_away.store(true, Ordering::SeqCst);
+        let answer = begin(&cluster, 2);
+        rt::sleep(Duration::from_millis(5500)).await;
+        cluster.set_road(2, Road::Open);
+        rt::sleep(Duration::from_millis(1500)).await;
+        assert!(answer.borrow().is_none(), "one is on its way yet");
+        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.drive();
+        cluster.until("the write is answered", || answer.borrow().is_some()).await;
+        cluster.write(INO, 3, 0, &[3; 4096]).await;
+        cluster.in_step().await;
+        cluster.link(2).late.set();
+        rt::sleep(Duration::from_millis(300)).await;
+        cluster.require_equal();
+        assert_eq!(cluster.on_disk(2)[&INO], [3; 4096]);
+    });
+}
+
+#[test]
+fn who_goes_by_another_version_is_refused_or_waits() {
+    with_members(2, |cluster| async move {
+        cluster.management.set(2, MemberState::NeedsResync);
+        cluster.management.set(2, MemberState::Resyncing);
+        let member = Part::Member { sequence: 1, settled: 0 };
+        let now = cluster.management.group().since.0;
+        for (target, part, since) in [
+            (1, Part::Primary, now - 1),
+            (2, member, now - 1),
+            (2, Part::Resync, now - 1),
+            // Neither is it the primary, nor is that one brought in step.
+            (2, Part::Primary, now),
+            (1, Part::Resync, now),
+        ] {
+            let refused = cluster.ask_one(target, (since, part), (3, None), WRITE, block(1)).await;
+            assert_eq!(refused.unwrap_err().errno, Errno::EREMCHG, "{target} {part:?} {since}");
+        }
+        let later = {
+            let (cluster, map) = (cluster.clone(), cluster.map_of(2));
+            rt::spawn(async move {
+                rt::sleep(Duration::from_millis(100)).await;
+                let mut next = types::ClusterMap::clone(&map.read().unwrap());
+                next.groups[0].since.0 += 1;
+                *map.write().unwrap() = Arc::new(next);
+            });
+            cluster.ask_one(2, (now + 1, member), (3, None), WRITE, block(1)).await
+        };
+        later.unwrap();
+        // What was late is not done any more.
+        let late = cluster.ask_one(2, (now, member), (3, None), WRITE, block(2)).await;
+        assert_eq!(late.unwrap_err().errno, Errno::EREMCHG);
+        assert_eq!(cluster.on_disk(2)[&INO], [1; 4096]);
+    });
+}
+
+#[test]
+fn a_numbered_write_that_is_repeated_at_the_new_primary_is_done_once() {
+    with_members(2, |cluster| async move {
+        let number = Some(Number { lane: 0, sequence: 1 });
+        cluster.ask_file(INO, (3, number), WRITE, block(1)).await.unwrap();
+        cluster.ask_file(INO, (4, number), WRITE, block(2)).await.unwrap();
+        cluster.management.set(1, MemberState::NeedsResync);
+        assert_eq!(cluster.management.group().primary().unwrap().0, 2);
+        cluster.ask_file(INO, (3, number), WRITE, block(1)).await.unwrap();
+        assert_eq!(cluster.read(INO, 4096).await, [2; 4096]);
+        let next = Some(Number { lane: 0, sequence: 2 });
+        cluster.ask_file(INO, (3, next), WRITE, block(3)).await.unwrap();
+        assert_eq!(cluster.read(INO, 4096).await, [3; 4096]);
+    });
+}
+
+#[test]
+fn a_session_that_was_ended_is_ended_for_all_groups() {
+    with_members(2, |cluster| async move {
+        let service = cluster.link(1).service.lock().unwrap().clone().unwrap();
+        let fence = StorageOp::Fence { session: types::SessionId(3) };
+        let fence = wire::StorageRequest::new(types::SessionId(0), types::TargetId(1), INO, fence);
+        net::Handler::handle(&*service, fence, None).await.unwrap();
+        let late = cluster.ask_file(INO, (3, None), WRITE, block(1)).await;
+        assert_eq!(late.unwrap_err().errno, Errno::ESTALE);
+        // A member does what the primary has let in.
+        cluster.management.set(1, MemberState::NeedsResync);
+        cluster.management.set(1, MemberState::Resyncing);
+        cluster.ask_file(INO, (3, None), WRITE, block(1)).await.unwrap();
+        assert_eq!(cluster.on_disk(1)[&INO], [1; 4096]);
+    });
+}
+
+#[test]
+fn damage_at_the_primary_is_no_damage_to_its_clients() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[5; 8192]).await;
+        let mut folders =
+            vec![chunkstore::Store::group_dir(&cluster.dir.join("1"), crate::cluster::GROUP).join("chunks")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_none() {
+                    std::fs::write(path, [6; 8192]).unwrap();
+                }
+            }
+        }
+        assert_eq!(cluster.read(INO, 8192).await, [5; 8192]);
+        let service = cluster.link(1).service.lock().unwrap().clone().unwrap();
+        assert_eq!(service.counters(types::TargetId(1)).unwrap().io_errors, 1);
+    });
+}
+
+/// What the old primary had begun when it was cut off is on its own disk only.
+#[test]
+fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.management.is_away.store(true, Ordering::SeqCst);
+        let answer = begin(&cluster, 2);
+        cluster.until("the old primary has it", || cluster.on_disk(1)[&INO] == [2; 4096]).await;
+        cluster.management.set(1, MemberState::NeedsResync);
+        cluster.set_road(2, Road::Open);
+        cluster.set_road(1, Road::Closed);
+        // Sent again, to the new one.
+        cluster.until("the write is answered", || answer.borrow().is_some()).await;
+        assert_eq!(*answer.borrow(), Some(Ok(StorageReply::Unit)));
+        cluster.write(INO, 3, 0, &[3; 4096]).await;
+        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.set_road(1, Road::Open);
+        cluster.drive();
+        cluster.in_step().await;
+        assert_eq!(cluster.on_disk(1)[&INO], [3; 4096]);
+        assert_eq!(cluster.management.group().primary().unwrap().0, 2);
+    });
+}

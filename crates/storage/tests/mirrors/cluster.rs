@@ -1,0 +1,374 @@
+//! Nodes with one target each in one process, the ways between them, and a management that does what the real one decides.
+
+use chunkstore::{Identity, Options, Store};
+use net::{Channel, Handler, LocalFuture, StorageChannels};
+use rt::IoBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+use storage::{GroupLinks, Groups, MemberChange, ServingLease, StorageService};
+use types::{
+    CapacityClass, ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, NodeId,
+    PoolId, Result, Scheme, SessionId, Target, TargetId, TargetState,
+};
+use wire::{InGroup, Number, Part, Path as Way, StorageOp, StorageReply, StorageRequest};
+
+pub const GROUP: GroupId = GroupId(7);
+pub const INO: InodeId = InodeId(9);
+pub const MIB: u64 = 1 << 20;
+
+/// Management, which hears of every member as long as nobody says otherwise.
+pub struct Management {
+    map: Mutex<Arc<ClusterMap>>,
+    nodes: Mutex<BTreeMap<TargetId, MapHandle>>,
+    pub is_away: AtomicBool,
+    pub changes: Mutex<Vec<MemberChange>>,
+}
+
+impl Management {
+    pub fn new(members: u32) -> Arc<Management> {
+        let target = |id| Target {
+            id: TargetId(id),
+            node: NodeId(id),
+            pool: PoolId(1),
+            path: String::new(),
+            state: TargetState::Online,
+            capacity: 0,
+            free: 0,
+            class: CapacityClass::Normal,
+            drain: false,
+        };
+        let members: Vec<TargetId> = (1..=members).map(TargetId).collect();
+        let group = Group {
+            scheme: Scheme::Mirror(members.len() as u8),
+            since: Epoch(1),
+            ..Group::single(GROUP, PoolId(1), TargetId(1))
+        };
+        let map = ClusterMap {
+            epoch: Epoch(1),
+            targets: members.iter().map(|id| target(id.0)).collect(),
+            groups: vec![Group { members, ..group }],
+            ..ClusterMap::default()
+        };
+        Arc::new(Management {
+            map: Mutex::new(Arc::new(map)),
+            nodes: Mutex::default(),
+            is_away: AtomicBool::new(false),
+            changes: Mutex::default(),
+        })
+    }
+
+    pub fn group(&self) -> Group {
+        self.map.lock().unwrap().group(GROUP).unwrap().clone()
+    }
+
+    pub fn state(&self, target: u32) -> MemberState {
+        self.group().state_of(TargetId(target)).unwrap()
+    }
+
+    /// Makes another map, and tells everybody.
+    pub fn edit(&self, change: impl FnOnce(&mut ClusterMap)) -> Arc<ClusterMap> {
+        let mut map = self.map.lock().unwrap();
+        let mut next = ClusterMap::clone(&map);
+        next.epoch.0 += 1;
+        change(&mut next);
+        *map = Arc::new(next);
+        for node in self.nodes.lock().unwrap().values() {
+            *node.write().unwrap() = map.clone();
+        }
+        map.clone()
+    }
+
+    /// As `SetMember`.
+    pub fn set(&self, target: u32, state: MemberState) -> Arc<ClusterMap> {
+        let target = TargetId(target);
+        self.edit(|map| {
+            let epoch = map.epoch;
+            let group = &mut map.groups[0];
+            let was_primary = group.primary() == Some(target);
+            let mut members: Vec<(TargetId, MemberState)> = group.with_states().collect();
+            let at = members.iter().position(|(member, _)| *member == target).unwrap();
+            members[at].1 = state;
+            if was_primary && state != MemberState::Good {
+                let gone = members.remove(at);
+                members.push(gone);
+                // The new primary brings the others in step.
+                let others = members.iter_mut().filter(|(_, state)| *state == MemberState::Good).skip(1);
+                others.for_each(|(_, state)| *state = MemberState::NeedsResync);
+            }
+            group.members = members.iter().map(|(member, _)| *member).collect();
+            group.states = members.iter().map(|(_, state)| *state).collect();
+            group.since = epoch;
+        })
+    }
+
+    pub fn set_online(&self, target: u32, is_online: bool) {
+        self.edit(|map| {
+            let state = if is_online { TargetState::Online } else { TargetState::Offline };
+            map.targets[target as usize - 1].state = state;
+        });
+    }
+}
+
+impl Groups for Management {
+    fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>> {
+        Box::pin(async move {
+            rt::sleep(Duration::from_millis(5)).await;
+            if self.is_away.load(Ordering::SeqCst) {
+                return Err(Error::new(Errno::ETIMEDOUT, "management is away"));
+            }
+            if self.group().since != change.since {
+                return Ok(self.map.lock().unwrap().clone());
+            }
+            self.changes.lock().unwrap().push(change.clone());
+            Ok(self.set(change.target.0, change.state))
+        })
+    }
+}
+
+/// How the way to a node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Road {
+    #[default]
+    Open,
+    /// Nobody is there.
+    Closed,
+    /// Nobody answers.
+    Silent,
+    /// What is sent arrives when [`Link::late`] is set.
+    Late,
+}
+
+/// The way to a node, and what went by.
+#[derive(Default)]
+pub struct Link {
+    pub service: Mutex<Option<Arc<StorageService>>>,
+    pub road: Mutex<Road>,
+    /// Every other request waits for a moment, so that requests overtake each other.
+    pub jitter: AtomicBool,
+    pub late: rt::sync::Event,
+    passed: AtomicU64,
+    /// Data that brought it in step, bytes.
+    pub resynced: AtomicU64,
+}
+
+impl Handler<StorageRequest, StorageReply> for Link {
+    fn handle(
+        &self,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'_, Result<StorageReply>> {
+        Box::pin(async move {
+            let passed = self.passed.fetch_add(1, Ordering::SeqCst);
+            if self.jitter.load(Ordering::SeqCst) {
+                rt::sleep(Duration::from_micros(passed * 7919 % 700)).await;
+            }
+            let road = *self.road.lock().unwrap();
+            match road {
+                Road::Open => {}
+                Road::Closed => return Err(Error::new(Errno::EHOSTDOWN, "the node is down")),
+                Road::Silent => std::future::pending().await,
+                Road::Late => self.late.wait().await,
+            }
+            if request.group.is_some_and(|group| group.part == Part::Resync) {
+                let len = payload.as_ref().map_or(0, IoBuf::len);
+                self.resynced.fetch_add(len as u64, Ordering::SeqCst);
+            }
+            let service = self.service.lock().unwrap().clone();
+            service.expect("the node runs").handle(request, payload).await
+        })
+    }
+}
+
+pub struct Cluster {
+    pub dir: PathBuf,
+    pub management: Arc<Management>,
+    pub links: BTreeMap<TargetId, Arc<Link>>,
+    ways: Arc<StorageChannels>,
+}
+
+/// The store of a target, made if it isn't there.
+async fn open_store(dir: &Path, target: TargetId) -> Arc<Store> {
+    let identity = Identity { cluster: "test".to_string(), target };
+    let dir = dir.join(target.to_string());
+    if !dir.exists() {
+        Store::format_with_log(&dir, &identity, 0).await.unwrap();
+    }
+    Store::open(&dir, &identity, Options::default()).await.unwrap().0
+}
+
+impl Cluster {
+    /// Starts a node for each target. Nobody brings members in step before [`Cluster::drive`].
+    pub async fn start(dir: &Path, management: Arc<Management>) -> Arc<Cluster> {
+        let targets: Vec<TargetId> = management.map.lock().unwrap().targets.iter().map(|t| t.id).collect();
+        let links: BTreeMap<TargetId, Arc<Link>> =
+            targets.iter().map(|id| (*id, Arc::<Link>::default())).collect();
+        let way = |(id, link): (&TargetId, &Arc<Link>)| (*id, Channel::in_process(link.clone() as Arc<_>));
+        let ways = Arc::new(links.iter().map(way).collect::<StorageChannels>());
+        let cluster = Arc::new(Cluster { dir: dir.to_path_buf(), management, links, ways });
+        for target in targets {
+            let service = cluster.serve(target, Arc::new(ServingLease::forever())).await;
+            *cluster.links[&target].service.lock().unwrap() = Some(service);
+        }
+        cluster
+    }
+
+    async fn serve(&self, target: TargetId, lease: Arc<ServingLease>) -> Arc<StorageService> {
+        let map: MapHandle = Arc::new(RwLock::new(self.management.map.lock().unwrap().clone()));
+        self.management.nodes.lock().unwrap().insert(target, map.clone());
+        let service = Arc::new(StorageService::under_lease(lease));
+        service.serve_groups(GroupLinks {
+            map,
+            members: self.ways.clone(),
+            management: self.management.clone(),
+        });
+        service.add(open_store(&self.dir, target).await).unwrap();
+        service.open_groups(target).await.unwrap();
+        service.open_to_clients(target);
+        service.all_added();
+        service
+    }
+
+    /// Members are brought in step from now on.
+    pub fn drive(&self) {
+        for link in self.links.values() {
+            let service = link.service.lock().unwrap().clone().unwrap();
+            rt::spawn(StorageService::keep_groups_in_step(service));
+        }
+    }
+
+    pub fn link(&self, target: u32) -> &Link {
+        &self.links[&TargetId(target)]
+    }
+
+    pub fn set_road(&self, target: u32, road: Road) {
+        *self.link(target).road.lock().unwrap() = road;
+    }
+
+    /// What this process knows of the map, apart from the others.
+    pub fn map_of(&self, target: u32) -> MapHandle {
+        self.management.nodes.lock().unwrap()[&TargetId(target)].clone()
+    }
+
+    /// Asks one target for something of the group, once.
+    pub async fn ask_one(
+        &self,
+        target: u32,
+        (since, part): (u64, Part),
+        (session, number): (u64, Option<Number>),
+        op: StorageOp,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let in_group = InGroup { group: GROUP, since: Epoch(since), part };
+        let request = StorageRequest {
+            group: Some(in_group),
+            number,
+            ..StorageRequest::new(SessionId(session), TargetId(target), INO, op)
+        };
+        self.ways.call(request, payload).await
+    }
+
+    /// Asks the group as a client does: its primary, and another one when the group has changed.
+    pub async fn ask_file(
+        &self,
+        ino: InodeId,
+        (session, number): (u64, Option<Number>),
+        op: StorageOp,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        loop {
+            let group = self.management.group();
+            let in_group = InGroup { group: GROUP, since: group.since, part: Part::Primary };
+            let request = StorageRequest {
+                group: Some(in_group),
+                number,
+                ..StorageRequest::new(SessionId(session), group.primary().unwrap(), ino, op.clone())
+            };
+            match self.ways.call(request, payload.clone()).await {
+                Err(error) if error.errno == Errno::EREMCHG => rt::sleep(Duration::from_millis(5)).await,
+                answer => return answer,
+            }
+        }
+    }
+
+    pub async fn write(&self, ino: InodeId, session: u64, offset: u64, data: &[u8]) {
+        let op = StorageOp::Write { offset, path: Way::Cached, durable: false };
+        let data = IoBuf::from_slice(data);
+        self.ask_file(ino, (session, None), op, Some(data)).await.unwrap();
+    }
+
+    /// What the primary says is in a file.
+    pub async fn read(&self, ino: InodeId, len: usize) -> Vec<u8> {
+        let buf = IoBuf::alloc(len);
+        let op = StorageOp::Read { offset: 0, path: Way::Cached };
+        self.ask_file(ino, (3, None), op, Some(buf.clone())).await.unwrap();
+        buf.as_slice().to_vec()
+    }
+
+    /// The files that a target has of the group, with what is in them, past the service.
+    pub fn on_disk(&self, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
+        files_of(&self.dir, target)
+    }
+
+    pub async fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        for _ in 0..6000 {
+            if is_so() {
+                return;
+            }
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("a minute has passed without this: {what}; {:?}", self.management.group());
+    }
+
+    /// Waits until all members are good, and compares what they have.
+    pub async fn in_step(&self) {
+        self.until("the group is in step", || !self.management.group().is_degraded()).await;
+        self.require_equal();
+    }
+
+    pub fn require_equal(&self) {
+        let first = self.on_disk(1);
+        for target in self.links.keys().skip(1) {
+            let other = self.on_disk(target.0);
+            let names =
+                |files: &BTreeMap<InodeId, Vec<u8>>| -> Vec<InodeId> { files.keys().copied().collect() };
+            assert_eq!(names(&first), names(&other), "files of targets 1 and {target}");
+            for (ino, data) in &first {
+                let (len, other_len) = (data.len(), other[ino].len());
+                assert_eq!(len, other_len, "length of inode {ino} on targets 1 and {target}");
+                let at = data.iter().zip(&other[ino]).position(|(a, b)| a != b);
+                assert_eq!(at, None, "inode {ino} differs on targets 1 and {target}");
+            }
+        }
+    }
+}
+
+pub fn files_of(dir: &Path, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![Store::group_dir(&dir.join(target.to_string()), GROUP).join("chunks")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_none() {
+                let name = path.file_name().unwrap().to_str().unwrap();
+                let ino = u64::from_str_radix(name, 16).unwrap();
+                files.insert(InodeId(ino), std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// Runs a test with so many members, all of them good.
+pub fn with_members<F: Future<Output = ()>>(members: u32, test: impl FnOnce(Arc<Cluster>) -> F + 'static) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    rt::block_on(async move {
+        test(Cluster::start(&path, Management::new(members)).await).await;
+    })
+    .unwrap();
+}

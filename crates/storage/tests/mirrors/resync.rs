@@ -1,0 +1,185 @@
+//! Members that have missed something come back.
+
+use crate::cluster::{Cluster, INO, MIB, Management, Road, with_members};
+use rt::IoBuf;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::{ByteRange, InodeId, MemberState};
+use wire::{Allocate, Number, Path as Way, StorageOp};
+
+#[test]
+fn after_an_outage_only_what_changed_is_sent() {
+    with_members(2, |cluster| async move {
+        for ino in 20..28 {
+            cluster.write(InodeId(ino), 3, 0, &vec![ino as u8; 2 * MIB as usize]).await;
+        }
+        cluster.ask_file(INO, (3, None), StorageOp::SyncTarget, None).await.unwrap();
+        cluster.drive();
+        // Notes of what all copies have go when nothing has changed there for some seconds; how many depends on the machine.
+        for _ in 0..8 {
+            rt::sleep(Duration::from_secs(11)).await;
+            cluster.set_road(2, Road::Closed);
+            cluster.management.set_online(2, false);
+            cluster.write(InodeId(23), 3, MIB / 2, &[99; 10_000]).await;
+            rt::sleep(Duration::from_millis(600)).await;
+            assert_eq!(cluster.management.state(2), MemberState::NeedsResync, "nobody is there");
+            cluster.link(2).resynced.store(0, Ordering::SeqCst);
+            cluster.set_road(2, Road::Open);
+            cluster.management.set_online(2, true);
+            cluster.in_step().await;
+            let sent = cluster.link(2).resynced.load(Ordering::SeqCst);
+            assert!(sent >= 10_000, "{sent} bytes can't be what was missed");
+            if sent <= 2 * MIB {
+                return;
+            }
+        }
+        panic!("all of 16 MiB is sent where 10,000 bytes were missed");
+    });
+}
+
+#[test]
+fn cut_deleted_punched_and_new_files_come_in_step() {
+    with_members(3, |cluster| async move {
+        for ino in 20..26 {
+            cluster.write(InodeId(ino), 3, 0, &vec![ino as u8; MIB as usize]).await;
+        }
+        cluster.set_road(2, Road::Closed);
+        let ask = async |ino, op| cluster.ask_file(InodeId(ino), (3, None), op, None).await.unwrap();
+        ask(20, StorageOp::Delete).await;
+        ask(21, StorageOp::Truncate { len: 5000 }).await;
+        ask(22, StorageOp::Truncate { len: 0 }).await;
+        cluster.write(InodeId(22), 3, 3 * MIB, &[7; 100]).await;
+        ask(23, StorageOp::Allocate { range: ByteRange::new(8192, MIB), how: Allocate::Punch }).await;
+        cluster.write(InodeId(30), 3, 5 * MIB + 17, &[8; 5000]).await;
+        ask(24, StorageOp::Delete).await;
+        cluster.write(InodeId(24), 3, 0, &[9; 10]).await;
+        cluster.set_road(2, Road::Open);
+        cluster.drive();
+        cluster.in_step().await;
+        assert_eq!(cluster.on_disk(2)[&InodeId(21)].len(), 5000);
+    });
+}
+
+#[test]
+fn writes_go_on_while_a_member_comes_in_step() {
+    with_members(2, |cluster| async move {
+        cluster.links.values().for_each(|link| link.jitter.store(true, Ordering::SeqCst));
+        cluster.write(INO, 3, 0, &vec![1; 4 * MIB as usize]).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.write(INO, 3, 0, &vec![2; 6 * MIB as usize]).await;
+        cluster.set_road(2, Road::Open);
+        cluster.drive();
+        let left = Rc::new(Cell::new(4));
+        for client in 0..4u64 {
+            let (cluster, left) = (cluster.clone(), left.clone());
+            rt::spawn(async move {
+                let mut round = 0;
+                while round < 20 || cluster.management.group().is_degraded() {
+                    round += 1;
+                    let offset = (round * 1_234_567 + client * 777_777) % (7 * MIB);
+                    let data = vec![(client * 50 + round % 50) as u8; 9000];
+                    cluster.write(INO, 3 + client, offset, &data).await;
+                    if round % 7 == 3 && client == 0 {
+                        let op = StorageOp::Truncate { len: (round * 999_999) % (6 * MIB) };
+                        cluster.ask_file(INO, (3, None), op, None).await.unwrap();
+                    }
+                }
+                left.set(left.get() - 1);
+            });
+        }
+        cluster.until("the clients are done", || left.get() == 0).await;
+        cluster.in_step().await;
+        let back = cluster.management.changes.lock().unwrap();
+        let states: Vec<MemberState> = back.iter().map(|change| change.state).collect();
+        assert_eq!(states, [MemberState::NeedsResync, MemberState::Resyncing, MemberState::Good]);
+    });
+}
+
+#[test]
+fn a_member_that_fails_while_it_comes_in_step_begins_again() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &vec![1; 2 * MIB as usize]).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.write(INO, 3, 0, &vec![2; 3 * MIB as usize]).await;
+        cluster.drive();
+        cluster.until("it was tried", || cluster.management.changes.lock().unwrap().len() >= 3).await;
+        assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
+        cluster.write(INO, 3, MIB, &[3; 5000]).await;
+        cluster.set_road(2, Road::Open);
+        cluster.in_step().await;
+    });
+}
+
+#[test]
+fn a_bad_member_gets_everything_and_keeps_nothing_else() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &vec![1; 2 * MIB as usize]).await;
+        cluster.write(InodeId(40), 3, 0, &[4; 100]).await;
+        cluster.management.set(1, MemberState::NeedsResync);
+        cluster.ask_file(InodeId(40), (3, None), StorageOp::Delete, None).await.unwrap();
+        cluster.write(InodeId(41), 3, 0, &[5; 100]).await;
+        cluster.management.set(1, MemberState::Bad);
+        cluster.drive();
+        cluster.in_step().await;
+        assert!(cluster.link(1).resynced.load(Ordering::SeqCst) >= 2 * MIB);
+        assert_eq!(cluster.on_disk(1).len(), 2);
+    });
+}
+
+#[test]
+fn numbers_come_with_the_data() {
+    with_members(2, |cluster| async move {
+        let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
+        let block = |byte| Some(IoBuf::from_slice(&[byte; 4096]));
+        let number = Some(Number { lane: 0, sequence: 1 });
+        cluster.set_road(2, Road::Closed);
+        cluster.ask_file(INO, (3, number), write.clone(), block(1)).await.unwrap();
+        cluster.ask_file(INO, (4, number), write.clone(), block(2)).await.unwrap();
+        cluster.set_road(2, Road::Open);
+        cluster.drive();
+        cluster.in_step().await;
+        // The first client hasn't heard the answer, and the primary is gone.
+        cluster.set_road(1, Road::Closed);
+        cluster.management.set_online(1, false);
+        cluster.management.set(1, MemberState::NeedsResync);
+        cluster.ask_file(INO, (3, number), write, block(1)).await.unwrap();
+        assert_eq!(cluster.read(INO, 4096).await, [2; 4096]);
+    });
+}
+
+/// Both processes die; what was begun and not answered may be on one of them.
+#[test]
+fn after_a_crash_of_all_the_copies_are_equal_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let management = Management::new(2);
+    let (path, told) = (dir.path().to_path_buf(), management.clone());
+    rt::block_on(async move {
+        let cluster = Cluster::start(&path, told).await;
+        cluster.write(INO, 3, 0, &[1; 8192]).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.management.is_away.store(true, Ordering::SeqCst);
+        let half = cluster.clone();
+        rt::spawn(async move { half.write(INO, 3, 4096, &[2; 10_000]).await });
+        cluster.until("one has it", || cluster.on_disk(1)[&INO].len() > 8192).await;
+        assert_eq!(cluster.on_disk(2)[&INO].len(), 8192);
+    })
+    .unwrap();
+    let path = dir.path().to_path_buf();
+    rt::block_on(async move {
+        management.is_away.store(false, Ordering::SeqCst);
+        // Management hadn't heard of the second one when the first came back, so both count as good.
+        let cluster = Cluster::start(&path, management).await;
+        cluster.drive();
+        let found = cluster.read(INO, 8192).await;
+        cluster.in_step().await;
+        assert_eq!(cluster.on_disk(2)[&INO][..8192], found);
+        let changes = cluster.management.changes.lock().unwrap();
+        assert_eq!(
+            changes.first().map(|change| (change.target.0, change.state)),
+            Some((2, MemberState::NeedsResync))
+        );
+    })
+    .unwrap();
+}

@@ -1,0 +1,246 @@
+//! The copies of mirrored groups, as they are on disk: read from the targets' folders, past everything that the services say of them.
+
+use super::super::outcome::{At, TestResult, ensure};
+use super::{Cluster, Part};
+use crate::process;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long copies may take to be good again after everything is back: notes are compared, and little is sent.
+const GOOD_DEADLINE: Duration = Duration::from_secs(180);
+/// How long files that were deleted may take to go from all copies.
+const QUIET_DEADLINE: Duration = Duration::from_secs(60);
+/// Bytes compared at a time.
+const PART_BYTES: usize = 1 << 20;
+/// Differences that are told.
+const MAX_TOLD: usize = 20;
+
+/// A mirrored group, as management tells of it.
+#[derive(Debug)]
+struct Group {
+    id: u64,
+    members: Vec<u64>,
+    are_good: bool,
+}
+
+/// What was compared.
+#[derive(Debug, Default)]
+pub struct Compared {
+    /// Chunk files that all members of their group have.
+    pub files: usize,
+    /// Their bytes, of one copy.
+    pub bytes: u64,
+}
+
+impl Cluster {
+    /// New files of all folders are kept on several targets each.
+    pub fn mirror_everything(&self, copies: u8) -> TestResult {
+        let client = self.node(Part::Client(0));
+        self.run(client, &self.commands.mirror(&self.mount(0), copies))?;
+        ensure!(!self.groups()?.is_empty(), "no mirrored groups were made");
+        Ok(())
+    }
+
+    fn groups(&self) -> TestResult<Vec<Group>> {
+        let told = self.ask_management(|management| self.commands.groups(management))?;
+        let told: Value =
+            serde_json::from_str(&told).map_err(|error| format!("weft group list: no JSON: {error}"))?;
+        let all = told.as_array().ok_or_else(|| format!("weft group list: no list: {told}"))?;
+        let numbers =
+            |value: &Value| value.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        Ok(all
+            .iter()
+            .filter(|group| group["scheme"].as_str().is_some_and(|scheme| scheme.starts_with("mirror")))
+            .map(|group| Group {
+                id: group["id"].as_u64().unwrap_or(0),
+                members: numbers(&group["members"]),
+                are_good: group["states"].as_array().into_iter().flatten().all(|state| state == "good"),
+            })
+            .collect())
+    }
+
+    /// How many groups have a member that isn't good.
+    pub fn degraded_groups(&self) -> TestResult<usize> {
+        Ok(self.groups()?.iter().filter(|group| !group.are_good).count())
+    }
+
+    /// Waits until management calls all copies good, without anybody's doing.
+    pub fn wait_until_copies_are_good(&self) -> TestResult {
+        let mut last = None;
+        let good = process::eventually(GOOD_DEADLINE, || {
+            matches!(last.insert(self.degraded_groups()), Ok(0)) && self.wait_until_healthy().is_ok()
+        });
+        if good { Ok(()) } else { Err(format!("copies aren't good: {last:?}\n    {}", self.log()).into()) }
+    }
+
+    /// Compares all copies on disk, byte by byte. Nobody changes anything meanwhile, but for deletions that are on their way.
+    pub fn ensure_copies_are_equal(&self) -> TestResult<Compared> {
+        for client in 0..self.clients.len() {
+            process::run_ok(
+                Command::new("sync").arg("--file-system").arg(self.mount(client)),
+                QUIET_DEADLINE,
+            )?;
+        }
+        let targets = self.target_folders()?;
+        let groups = self.groups()?;
+        let mut last = None;
+        let equal = process::eventually(
+            QUIET_DEADLINE,
+            || matches!(last.insert(compare_all(&groups, &targets)), Ok((_, told)) if told.is_empty()),
+        );
+        let (compared, told) = last.unwrap_or_else(|| Err("nothing was compared".to_string().into()))?;
+        let told = told.into_iter().take(MAX_TOLD).collect::<Vec<_>>().join("\n    ");
+        ensure!(equal, "copies differ on disk:\n    {told}\n    {}", self.log());
+        ensure!(compared.files > 0 && compared.bytes > 0, "there was nothing to compare: {compared:?}");
+        Ok(compared)
+    }
+
+    /// Where each target's files are.
+    fn target_folders(&self) -> TestResult<BTreeMap<u64, PathBuf>> {
+        let mut found = BTreeMap::new();
+        for index in 0..self.storage.len() {
+            let folder = self.folder(self.node(Part::Storage(index)))?.join("target");
+            let superblock = folder.join("target.toml");
+            let text = fs::read_to_string(&superblock).at(superblock.display())?;
+            let number = text.lines().find_map(|line| line.strip_prefix("target = ")?.parse().ok());
+            let number = number.ok_or_else(|| format!("{}: no number of a target", superblock.display()))?;
+            found.insert(number, folder);
+        }
+        Ok(found)
+    }
+}
+
+/// Compares the members of all groups; what was compared, and in what they differ.
+fn compare_all(groups: &[Group], targets: &BTreeMap<u64, PathBuf>) -> TestResult<(Compared, Vec<String>)> {
+    let (mut compared, mut told) = (Compared::default(), Vec::new());
+    for group in groups {
+        let folder = |member: &u64| Some(targets.get(member)?.join(format!("groups/{}/chunks", group.id)));
+        let folders: Option<Vec<PathBuf>> = group.members.iter().map(folder).collect();
+        let folders = folders.ok_or_else(|| format!("a member of {group:?} is on no node of the test"))?;
+        let (first, others) = folders.split_first().ok_or_else(|| format!("{group:?} has no members"))?;
+        let here = chunk_files(first)?;
+        for other in others {
+            let there = chunk_files(other)?;
+            for name in here.symmetric_difference(&there) {
+                let holder = if here.contains(name) { first } else { other };
+                told.push(format!("group {}: only {} has {}", group.id, holder.display(), name.display()));
+            }
+            for name in here.intersection(&there) {
+                match first_difference(&first.join(name), &other.join(name))? {
+                    None => {}
+                    Some(at) => told.push(format!(
+                        "group {}: {} differs from that in {} at byte {at}",
+                        group.id,
+                        first.join(name).display(),
+                        other.display(),
+                    )),
+                }
+            }
+        }
+        compared.files += here.len();
+        for name in here {
+            // One that is deleted at this moment counts nothing.
+            compared.bytes += fs::metadata(first.join(name)).map_or(0, |meta| meta.len());
+        }
+    }
+    Ok((compared, told))
+}
+
+/// The chunk files below a folder, without their checksums; none when there is no folder.
+fn chunk_files(root: &Path) -> TestResult<BTreeSet<PathBuf>> {
+    let (mut found, mut waiting) = (BTreeSet::new(), vec![root.to_path_buf()]);
+    while let Some(folder) = waiting.pop() {
+        let entries = match fs::read_dir(&folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            listed => listed.at(folder.display())?,
+        };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                waiting.push(path);
+            } else if path.extension().is_none() {
+                found.insert(path.strip_prefix(root).unwrap_or(&path).to_path_buf());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The first byte in which two files differ, their ends included; `None` when they are equal, or both are gone.
+fn first_difference(here: &Path, there: &Path) -> TestResult<Option<u64>> {
+    let open = |path: &Path| match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some).at(path.display()),
+    };
+    let (here_file, there_file) = match (open(here)?, open(there)?) {
+        (Some(here), Some(there)) => (here, there),
+        (None, None) => return Ok(None),
+        _ => return Ok(Some(0)),
+    };
+    let mut at = 0;
+    loop {
+        let (mut left, mut right) = (Vec::new(), Vec::new());
+        (&here_file).take(PART_BYTES as u64).read_to_end(&mut left).at(here.display())?;
+        (&there_file).take(PART_BYTES as u64).read_to_end(&mut right).at(there.display())?;
+        if left != right {
+            let equal = left.iter().zip(&right).take_while(|(left, right)| left == right).count();
+            return Ok(Some(at + equal as u64));
+        }
+        if left.is_empty() {
+            return Ok(None);
+        }
+        at += left.len() as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A group of two members, with files of these contents on each.
+    fn check(here: &[(&str, &str)], there: &[(&str, &str)], expected: &[&str]) {
+        let dir = tempfile::tempdir().unwrap();
+        let targets: BTreeMap<u64, PathBuf> =
+            [(3, "a"), (4, "b")].map(|(n, name)| (n, dir.path().join(name))).into();
+        for (target, files) in [(3, here), (4, there)] {
+            for (name, content) in files {
+                let path = targets[&target].join("groups/9/chunks").join(name);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, content).unwrap();
+            }
+        }
+        let groups = [Group { id: 9, members: vec![3, 4], are_good: true }];
+        let (_, told) = compare_all(&groups, &targets).unwrap();
+        assert_eq!(told.len(), expected.len(), "{told:?}");
+        for (said, expected) in told.iter().zip(expected) {
+            assert!(said.contains(expected), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn what_differs_is_told() {
+        check(&[], &[], &[]);
+        check(&[("00/01/ab", "x")], &[("00/01/ab", "x"), ("00/01/ab.sum", "differs")], &[]);
+        check(&[("00/01/ab", "xyz")], &[("00/01/ab", "xyZ")], &["at byte 2"]);
+        check(&[("00/01/ab", "xyz")], &[("00/01/ab", "xyz\0")], &["at byte 3"]);
+        check(&[("00/01/ab", "x"), ("00/02/cd", "")], &[("00/01/ab", "x")], &["00/02/cd"]);
+    }
+
+    #[test]
+    fn what_is_compared_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let targets: BTreeMap<u64, PathBuf> = [(1, dir.path().to_path_buf())].into();
+        fs::create_dir_all(dir.path().join("groups/9/chunks")).unwrap();
+        fs::write(dir.path().join("groups/9/chunks/ab"), "four").unwrap();
+        let groups = [Group { id: 9, members: vec![1, 1], are_good: true }];
+        let (compared, _) = compare_all(&groups, &targets).unwrap();
+        assert_eq!((compared.files, compared.bytes), (1, 4));
+        let strange = [Group { id: 9, members: vec![1, 2], are_good: true }];
+        assert!(compare_all(&strange, &targets).is_err(), "a member that can't be looked at is no equal one");
+    }
+}

@@ -1,0 +1,255 @@
+//! Mirrored files while storage nodes die, stand still and are cut off: programs go on, nothing that was written is lost, the copies come back
+//! in step by themselves, and are the same on disk.
+
+use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
+use super::super::stage::Stage;
+use super::super::{Rng, Scope, TestCase, suites};
+use super::faults::Fault;
+use super::load::{ensure_no_errors, plan, under_load};
+use super::twice::differences;
+use super::{Cluster, Part, Shape};
+use crate::process;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::Duration;
+
+pub(in super::super) const TESTS: &[TestCase] = &[
+    TestCase { name: "mirrored_copies_on_disk", scope: Scope::Own, minutes: 5, run: copies_on_disk },
+    TestCase {
+        name: "mirrored_history_under_faults",
+        scope: Scope::Own,
+        minutes: 10,
+        run: history_under_faults,
+    },
+    TestCase {
+        name: "mirrored_fio_while_a_node_is_missing",
+        scope: Scope::Own,
+        minutes: 10,
+        run: fio_under_faults,
+    },
+    TestCase {
+        name: "mirrored_fsx_while_a_node_is_missing",
+        scope: Scope::Own,
+        minutes: 10,
+        run: fsx_under_faults,
+    },
+    TestCase { name: "mirrored_file_while_its_node_is_gone", scope: Scope::Own, minutes: 5, run: node_gone },
+    TestCase { name: "mirrored_both_members_killed", scope: Scope::Own, minutes: 6, run: all_killed },
+];
+
+/// Storage nodes: more than a group has members, so that each node is primary of some and second of others.
+const STORAGE: u8 = 4;
+/// How long a fault lasts that is over before anybody is taken out, and one that isn't: a node counts as gone when its lease, some seconds,
+/// has run out.
+const FAULTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
+/// Load before a fault and after it, seconds.
+const AROUND_SECS: u64 = 3;
+/// Threads on each mount.
+const THREADS: u32 = 2;
+/// Rounds in the short and in the long form.
+const ROUNDS: (u64, u64) = (1, 12);
+/// Bytes of files that tests write themselves: several chunks.
+const FILE_BYTES: usize = 6 << 20;
+const DEADLINE: Duration = Duration::from_secs(600);
+
+fn start(stage: &Stage, name: &str) -> TestResult<Cluster> {
+    let shape = Shape { metadata: 0, storage: STORAGE, clients: 2, timeout: None };
+    let cluster = Cluster::build(stage, name, shape)?;
+    cluster.mirror_everything(2)?;
+    Ok(cluster)
+}
+
+/// What befalls whom in a round: kinds, times and nodes in turn.
+fn misfortune(round: u64) -> (Part, Fault, Duration) {
+    let number = round as usize - 1;
+    let fault = [Fault::Killed, Fault::Stopped, Fault::Cut][number % 3];
+    (Part::Storage(number % usize::from(STORAGE)), fault, FAULTS[(1 + number / 3) % FAULTS.len()])
+}
+
+/// The copies come back in step by themselves, and are equal.
+fn ensure_in_step(cluster: &Cluster, when: &str) -> TestResult {
+    let told = |failure| match failure {
+        Failure::Failed(message) => Failure::Failed(format!("{when}: {message}")),
+        skipped => skipped,
+    };
+    cluster.wait_until_copies_are_good().map_err(told)?;
+    let compared = cluster.ensure_copies_are_equal().map_err(told)?;
+    println!(
+        "{when}: {} chunk files with {} bytes are the same on all members",
+        compared.files, compared.bytes
+    );
+    cluster.ensure_clean()
+}
+
+fn copies_on_disk(stage: &Stage) -> TestResult {
+    let cluster = start(stage, "copies")?;
+    let folders = cluster.shared_folder("fio")?;
+    suites::fio_write_and_verify(stage, &folders[0], &folders[1])?;
+    ensure_eq!(cluster.degraded_groups()?, 0, "degraded groups although nothing happened");
+    ensure_in_step(&cluster, "after fio")?;
+    // Deletions and new lengths reach all copies as well.
+    for entry in fs::read_dir(&folders[1]).at("the folder")?.flatten() {
+        let path = entry.path();
+        let len = entry.metadata().at(path.display())?.len();
+        let open = File::options().write(true).open(&path).at(path.display())?;
+        open.set_len(len / 2 + 1).at(path.display())?;
+    }
+    let gone = fs::read_dir(&folders[0]).at("the folder")?.flatten().next();
+    let gone = gone.ok_or_else(|| "fio has left no files".to_string())?;
+    fs::remove_file(gone.path()).at("a file")?;
+    ensure_in_step(&cluster, "after files were cut and deleted")?;
+    cluster.stop()
+}
+
+fn history_under_faults(stage: &Stage) -> TestResult {
+    let mut cluster = start(stage, "mirror-history")?;
+    for round in stage.rounds(ROUNDS) {
+        let (part, fault, time) = misfortune(round);
+        let name = format!("round-{round}");
+        let plan = plan(THREADS, time.as_secs() + 2 * AROUND_SECS, round);
+        let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
+            thread::sleep(Duration::from_secs(AROUND_SECS));
+            cluster.strike(part, fault)?;
+            thread::sleep(time);
+            cluster.mend(part, fault)
+        })?;
+        let when = format!("although {part:?} was {fault:?} for {time:?} only, {name}");
+        ensure_no_errors(&outcome, &when, &cluster)?;
+        ensure_in_step(&cluster, &name)?;
+    }
+    cluster.stop()
+}
+
+/// Lets a storage node be missing for a long time, twice, while something else goes on.
+fn beside_faults<T: Send>(
+    cluster: &mut Cluster,
+    round: u64,
+    work: impl FnOnce() -> TestResult<T> + Send,
+) -> TestResult<T> {
+    thread::scope(|scope| {
+        let working = scope.spawn(work);
+        let befall = |cluster: &mut Cluster| {
+            for (index, fault) in [Fault::Killed, Fault::Stopped].into_iter().enumerate() {
+                let part = Part::Storage((round as usize + index) % usize::from(STORAGE));
+                thread::sleep(Duration::from_secs(AROUND_SECS));
+                cluster.strike(part, fault)?;
+                thread::sleep(FAULTS[1]);
+                cluster.mend(part, fault)?;
+                // One after the other: two missing members of one group would be one too many.
+                cluster.wait_until_copies_are_good()?;
+            }
+            TestResult::Ok(())
+        };
+        let befallen = befall(cluster);
+        let worked = working.join().map_err(|_| Failure::Failed("the work's thread panicked".into()))?;
+        befallen.and(worked)
+    })
+}
+
+fn fio_under_faults(stage: &Stage) -> TestResult {
+    let mut cluster = start(stage, "mirror-fio")?;
+    for round in stage.rounds(ROUNDS) {
+        let folders = cluster.shared_folder(&format!("fio-{round}"))?;
+        beside_faults(&mut cluster, round, || suites::fio_write_and_verify(stage, &folders[0], &folders[1]))?;
+        ensure_in_step(&cluster, &format!("round {round} of fio"))?;
+    }
+    cluster.stop()
+}
+
+fn fsx_under_faults(stage: &Stage) -> TestResult {
+    let mut cluster = start(stage, "mirror-fsx")?;
+    let operations = if stage.full { 50_000 } else { 3_000 };
+    for round in stage.rounds(ROUNDS) {
+        let folders = cluster.shared_folder(&format!("fsx-{round}"))?;
+        let seed = suites::FSX_SEEDS[round as usize % suites::FSX_SEEDS.len()];
+        let mut command = suites::fsx_command(stage, &folders[0].join("file"), seed, operations)?;
+        let done = beside_faults(&mut cluster, round, || Ok(process::run_ok(&mut command, DEADLINE)?))?;
+        let said = format!("{}{}", done.stdout, done.stderr);
+        ensure!(said.contains("A-OK"), "fsx doesn't say that all is well: {}", done.tail());
+        ensure_in_step(&cluster, &format!("round {round} of fsx"))?;
+        let different = differences(&folders[0], &folders[1]).at("comparing")?;
+        ensure_eq!(different, Vec::<String>::new(), "what two mounts show of fsx's file");
+    }
+    cluster.stop()
+}
+
+/// While a node stays away, files are read and changed as if it were there; what it has missed it gets when it is back.
+fn node_gone(stage: &Stage) -> TestResult {
+    let mut cluster = start(stage, "mirror-gone")?;
+    let folders = cluster.shared_folder("files")?;
+    let path = |mount: usize, file: usize| folders[mount].join(file.to_string());
+    let write = |mount: usize, file: usize, at: u64, bytes: &[u8]| {
+        let path = path(mount, file);
+        let open = File::options().create(true).truncate(false).write(true).open(&path).at(path.display())?;
+        open.write_all_at(bytes, at).and_then(|()| open.sync_all()).at(path.display())
+    };
+    // Enough that each node is primary of some and second of others.
+    let files = 4 * usize::from(STORAGE);
+    let mut expected: Vec<Vec<u8>> =
+        (0..files).map(|file| Rng::new(file as u64 + 1).bytes(FILE_BYTES)).collect();
+    for (file, content) in expected.iter().enumerate() {
+        write(0, file, 0, content)?;
+    }
+    cluster.strike(Part::Storage(0), Fault::Killed)?;
+    for (file, content) in expected.iter_mut().enumerate() {
+        let path = path(1, file);
+        ensure!(fs::read(&path).at(path.display())? == *content, "file {file} isn't what was written");
+        let changed = Rng::new(1000 + file as u64).bytes(100_000);
+        let at = 70_001 * (file + 1);
+        content[at..at + changed.len()].copy_from_slice(&changed);
+        write(1, file, at as u64, &changed)?;
+    }
+    ensure!(cluster.degraded_groups()? > 0, "no group has noticed that a node is gone");
+    fs::remove_file(path(0, 0)).at("a file")?;
+    cluster.mend(Part::Storage(0), Fault::Killed)?;
+    ensure_in_step(&cluster, "after the node is back")?;
+    // Now it is all the same which one is left.
+    for missing in 0..usize::from(STORAGE) {
+        cluster.strike(Part::Storage(missing), Fault::Killed)?;
+        for (file, content) in expected.iter().enumerate().skip(1) {
+            // Opened anew and past the page cache, so that nobody's memory answers.
+            let seen = read_directly(&path(missing % 2, file))?;
+            ensure!(
+                seen == *content,
+                "file {file} isn't what was written, without {:?}",
+                Part::Storage(missing)
+            );
+        }
+        cluster.mend(Part::Storage(missing), Fault::Killed)?;
+        cluster.wait_until_copies_are_good()?;
+    }
+    cluster.stop()
+}
+
+/// The content of a file, read by a program that lets nothing come from the page cache.
+fn read_directly(path: &std::path::Path) -> TestResult<Vec<u8>> {
+    let mut drop_pages = std::process::Command::new("dd");
+    drop_pages.arg(format!("of={}", path.display())).args([
+        "oflag=nocache",
+        "conv=notrunc,fdatasync",
+        "count=0",
+    ]);
+    process::run_ok(&mut drop_pages, DEADLINE)?;
+    fs::read(path).at(path.display())
+}
+
+/// All storage nodes die at once under load and come back: each group has nobody who could have missed less, and nothing that was synced
+/// is lost.
+fn all_killed(stage: &Stage) -> TestResult {
+    let mut cluster = start(stage, "mirror-all")?;
+    for round in stage.rounds(ROUNDS) {
+        let name = format!("round-{round}");
+        let plan = plan(THREADS, FAULTS[0].as_secs() + 4 * AROUND_SECS, round);
+        let storage: Vec<Part> = (0..usize::from(STORAGE)).map(Part::Storage).collect();
+        let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
+            thread::sleep(Duration::from_secs(AROUND_SECS));
+            storage.iter().try_for_each(|part| cluster.strike(*part, Fault::Killed))?;
+            thread::sleep(FAULTS[0]);
+            storage.iter().try_for_each(|part| cluster.mend(*part, Fault::Killed))
+        })?;
+        ensure_no_errors(&outcome, &format!("although all came back, {name}"), &cluster)?;
+        ensure_in_step(&cluster, &name)?;
+    }
+    cluster.stop()
+}
