@@ -509,6 +509,85 @@ mod tests {
     }
 
     #[test]
+    fn mirrored_groups_of_one_process_are_over_its_targets_and_begin_with_one_good_member() {
+        use types::MemberState::{Bad, Good, NeedsResync};
+        in_cluster(async |list, writer, management| {
+            let scheme = types::Scheme::Mirror(2);
+            management.make_groups("default", scheme).await.unwrap();
+            let group = management.current().groups.last().unwrap().clone();
+            assert_eq!((group.scheme, group.members.len(), group.is_degraded()), (scheme, 2, false));
+            // A disk of it may fail; its silence means nothing.
+            let word = crate::consistency::Word {
+                group: group.id,
+                since: group.since,
+                target: group.members[0],
+                state: Bad,
+            };
+            std::fs::remove_dir(list.root().join("t1")).unwrap();
+            management.refresh().await.unwrap();
+            assert_eq!(management.current().group(group.id), Some(&group));
+            management.set_member(None, word, "its disk is broken").await.unwrap();
+            let states = |management: &Management, id| -> Vec<_> {
+                management.current().group(id).unwrap().with_states().collect()
+            };
+            assert_eq!(states(&management, group.id), [(group.members[1], Good), (group.members[0], Bad)]);
+            // What the process had begun when it died may be on one of them only.
+            let other = management.current().groups[2].clone();
+            assert_ne!(other.id, group.id);
+            let again = Management::open(writer, &list).await.unwrap();
+            assert_eq!(states(&again, other.id), [(other.members[0], Good), (other.members[1], NeedsResync)]);
+            assert_eq!(again.current().group(other.id).unwrap().since, again.current().epoch);
+        });
+    }
+
+    #[test]
+    fn the_map_of_the_largest_cluster_fits_into_a_message() {
+        use crate::limits::{MAX_NODES, MAX_TARGETS};
+        let number = 1_000_000;
+        let node = |id: u32| Node {
+            id: NodeId(number + id),
+            name: format!("storage-node-{id}"),
+            addresses: vec!["10.100.200.1:7500".into()],
+            roles: vec![Role::Storage],
+            state: NodeState::ProbablyOffline,
+            version: "0.10.0".into(),
+        };
+        let target = |id: u32| Target {
+            id: TargetId(number + id),
+            node: NodeId(number + id % MAX_NODES as u32),
+            pool: PoolId(100),
+            path: format!("/srv/weft/target{id}"),
+            state: TargetState::ProbablyOffline,
+            capacity: 30 << 40,
+            free: 29 << 40,
+            class: CapacityClass::Emergency,
+            drain: false,
+        };
+        let degraded = |id: u32| types::Group {
+            scheme: types::Scheme::Mirror(3),
+            members: vec![TargetId(number); 3],
+            states: vec![types::MemberState::NeedsResync; 3],
+            since: Epoch(number.into()),
+            ..types::Group::single(types::GroupId(number + id), PoolId(100), TargetId(1))
+        };
+        let mut map = ClusterMap {
+            epoch: Epoch(number.into()),
+            nodes: (0..MAX_NODES as u32).map(node).collect(),
+            targets: (0..MAX_TARGETS as u32).map(target).collect(),
+            pools: vec![Pool { id: PoolId(100), name: "default".into() }],
+            partitions: vec![NodeId(number); 64],
+            ..ClusterMap::default()
+        };
+        map.groups = layout::single_groups(&map);
+        let groups = map.groups.clone();
+        map.groups.extend((0..layout::MAX_MIRRORED as u32).map(degraded));
+        let len = encode(&map).len();
+        assert!(len <= wire::frame::MAX_BODY_BYTES as usize, "{len} bytes; {} of mirrored groups", {
+            len - encode(&ClusterMap { groups, ..map }).len()
+        });
+    }
+
+    #[test]
     fn a_target_that_goes_away_is_offline_and_comes_back() {
         in_cluster(async |list, writer, management| {
             let (here, gone) = (list.root().join("t2"), list.root().join("away"));
