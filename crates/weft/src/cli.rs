@@ -17,8 +17,10 @@ const MAX_TARGETS: i64 = 64;
 /// A parallel file system.
 #[derive(Parser, Debug)]
 #[command(name = "weft", version, max_term_width = 100, disable_help_subcommand = true)]
-// Nothing above the usage, and no line after it, so that all commands fit a screen.
-#[command(help_template = "{usage-heading} {usage}\n{all-args}{after-help}")]
+// Nothing above the usage, no line after it, and the options in one line, so that all commands fit a screen.
+#[command(
+    help_template = "{usage-heading} {usage}\nCommands:\n{subcommands}\n\nOptions: -h, --help (of a command, too); -V, --version"
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
