@@ -238,8 +238,15 @@ impl Session {
     }
 
     /// Encrypts from the front of what is to be sent; `None` when nothing is left.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`] while the ends don't know each other.
     pub(super) fn encrypt(&mut self, plain: &mut Plain) -> io::Result<Option<IoBuf>> {
         self.check()?;
+        if self.is_handshaking() {
+            // Part of a message may be staged, which the library would look for among the bytes that it is given below.
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         let mut room = plain.len().min(TLS_SEND_BYTES);
         if room == 0 {
             return Ok(None);

@@ -185,6 +185,19 @@ proptest! {
     }
 }
 
+/// The library keeps what it has of such a message in the stage, and would look for it there.
+#[test]
+fn nothing_is_encrypted_while_a_message_of_the_handshake_has_come_in_part() {
+    let mut server = Session::server(configs().1).unwrap();
+    // A record with the first four bytes of a client's hello, which is to have 1,000.
+    let mut part = vec![22, 3, 1, 0, 4, 1, 0, 3, 232];
+    deliver(&mut server, &mut part);
+    assert_eq!(server.shake().unwrap(), Step::Hungry);
+    assert!(server.is_handshaking());
+    let refused = server.encrypt(&mut Plain::new(vec![IoBuf::alloc(1)])).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::NotConnected);
+}
+
 /// Takes any server.
 #[derive(Debug)]
 struct Trusting;
