@@ -33,10 +33,12 @@ use parking_lot::{Mutex, RwLock};
 use progress::Progress;
 use rt::IoBuf;
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 use types::{
     ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Result, TargetId,
+    TargetState,
 };
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 
@@ -52,6 +54,9 @@ const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The same where the member has to bring data to disk, which takes as long as there is much of it.
 const SYNC_PATIENCE: Duration = Duration::from_secs(25);
+
+/// How often it is looked meanwhile whether its node is heard of.
+const PRESENCE_LOOK: Duration = Duration::from_secs(1);
 
 /// How a member of a mirrored group has changed, as its primary says it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -233,11 +238,27 @@ impl Mirrors {
         };
         let (member, members) = (request.target, self.links.members.clone());
         // In a task of its own, which keeps the payload's memory until the transport doesn't need it any more.
-        let answer = detached::run(async move { members.call(request, payload).await });
-        rt::timeout(patience, answer).await.unwrap_or_else(|| {
-            let message = format!("target {member} hasn't answered within {} s", patience.as_secs());
-            Err(Error::new(Errno::ETIMEDOUT, message).hint("look at its node: weft node list, and its log"))
-        })
+        let mut answer = pin!(detached::run(async move { members.call(request, payload).await }));
+        let began_ns = rt::monotonic_ns();
+        let mut rest = MEMBER_PATIENCE;
+        loop {
+            if let Some(answer) = rt::timeout(rest, answer.as_mut()).await {
+                return answer;
+            }
+            let waited = Duration::from_nanos(rt::monotonic_ns() - began_ns);
+            // A disk that takes its time is waited for, a node that isn't heard of any more isn't.
+            if waited >= patience || !self.is_heard_of(member) {
+                let message = format!("target {member} hasn't answered within {} s", waited.as_secs());
+                return Err(Error::new(Errno::ETIMEDOUT, message)
+                    .hint("look at its node: weft node list, and its log"));
+            }
+            rest = PRESENCE_LOOK;
+        }
+    }
+
+    /// Whether management hears of a target's node.
+    fn is_heard_of(&self, target: TargetId) -> bool {
+        self.map().target(target).is_some_and(|target| target.state == TargetState::Online)
     }
 
     /// Tells management of a member, unless the group has another version by now. Returns when the version has changed, or after a short rest when

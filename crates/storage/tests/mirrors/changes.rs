@@ -118,6 +118,21 @@ fn a_member_that_hangs_does_not_hold_a_client_for_long() {
     });
 }
 
+/// A sync may take a disk its time. Of a node that management doesn't hear of either no answer is to be expected.
+#[test]
+fn a_sync_does_not_wait_for_a_member_that_is_not_heard_of() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        cluster.set_road(2, Road::Silent);
+        cluster.management.set_online(2, false);
+        cluster.ask_file(INO, (3, None), StorageOp::Sync, None).await.unwrap();
+        let changes = cluster.management.changes.lock().unwrap();
+        assert_eq!((changes.len(), changes[0].state), (1, MemberState::NeedsResync));
+        // As long as a write is waited for, and not the five times longer that a sync may take.
+        assert!(!changes[0].reason.contains("within 2"), "{}", changes[0].reason);
+    });
+}
+
 /// What hasn't been answered isn't sent again under the same version: else it could come late, over what was written since.
 #[test]
 fn what_comes_late_does_not_undo_what_was_written_since() {
