@@ -24,8 +24,14 @@ const SEQUENCES_PER_S: u64 = 200_000;
 /// Inode numbers that are left out whatever the clocks say: as many as an hour and a half can give away.
 const SPARE_SEQUENCES: u64 = 1 << 30;
 
-/// Times that a partition was taken over since the copy at most. 2^20 are all that there can be.
+/// Times that a partition was taken over since the copy at most, whatever the clocks say. 2^20 are all that there can be.
 const SPARE_EPOCHS: u64 = 4096;
+
+/// As many more for each second since the copy: whoever restores the same copy twice gets above what came after the first time, as a rule.
+const SECONDS_PER_EPOCH: u64 = 4;
+
+/// As many more at most, so that there is room for some restores of old copies.
+const MOST_EPOCHS: u64 = 1 << 16;
 
 /// The largest epoch of an owner.
 const LAST_EPOCH: u64 = (1 << 20) - 1;
@@ -77,6 +83,8 @@ impl Rewound {
 pub struct Rewind {
     partitions: u16,
     now_s: i64,
+    /// How far the epochs of owners go up.
+    spare_epochs: u64,
     /// Inode numbers that each partition leaves out.
     skipped: u64,
     rewound: Rewound,
@@ -93,6 +101,7 @@ impl Rewind {
         Rewind {
             partitions,
             now_s,
+            spare_epochs: SPARE_EPOCHS + (elapsed_s / SECONDS_PER_EPOCH).min(MOST_EPOCHS),
             skipped: elapsed_s.saturating_mul(SEQUENCES_PER_S).saturating_add(SPARE_SEQUENCES),
             rewound: Rewound::default(),
             without_next: all(),
@@ -118,7 +127,7 @@ impl Rewind {
             Some(Key::Owner(partition)) => {
                 let owner: Owner = decoded(key, value)?;
                 self.without_owner.remove(&partition);
-                Some(later_owner(partition, owner)?)
+                Some(later_owner(partition, owner, self.spare_epochs)?)
             }
             Some(Key::Session(_)) => {
                 let session: StoredSession = decoded(key, value)?;
@@ -145,7 +154,7 @@ impl Rewind {
         }
         for partition in std::mem::take(&mut self.without_owner) {
             let nobody = Owner { node: 0, epoch: 0, released: true };
-            rest.push((keys::owner(partition).to_vec(), later_owner(partition, nobody)?));
+            rest.push((keys::owner(partition).to_vec(), later_owner(partition, nobody, self.spare_epochs)?));
         }
         self.rewound.restored_s = self.now_s;
         rest.push((KEY.to_vec(), self.rewound.encode_to_vec().into()));
@@ -167,8 +176,8 @@ impl Rewind {
     }
 }
 
-fn later_owner(partition: PartitionId, owner: Owner) -> Result<Bytes> {
-    let epoch = owner.epoch + SPARE_EPOCHS;
+fn later_owner(partition: PartitionId, owner: Owner, spare_epochs: u64) -> Result<Bytes> {
+    let epoch = owner.epoch.saturating_add(spare_epochs);
     if epoch > LAST_EPOCH {
         let message =
             format!("partition {partition} has had {} owners, and can't be restored any more", owner.epoch);
@@ -239,7 +248,7 @@ mod tests {
         let mut rewind = Rewind::new(2, 1000, 2000);
         let owner =
             after(&mut rewind, &keys::owner(P), Owner { node: 3, epoch: 7, released: false }).unwrap();
-        assert_eq!(Owner::decode(owner).unwrap(), Owner { node: 3, epoch: 4103, released: true });
+        assert_eq!(Owner::decode(owner).unwrap(), Owner { node: 3, epoch: 4353, released: true });
         let session = SessionId(9);
         let living = after(&mut rewind, &keys::session(session), StoredSession::LIVING).unwrap();
         assert_eq!(StoredSession::decode(living).unwrap(), StoredSession::ended_at(2000));
@@ -252,7 +261,7 @@ mod tests {
         assert_eq!(Writing::decode(note).unwrap(), Writing { writing: true, truncate_to: None });
         let rest: BTreeMap<_, _> = rewind.rest().unwrap().into_iter().collect();
         let nobody = Owner::decode(rest[&keys::owner(PartitionId(0)).to_vec()].clone()).unwrap();
-        assert_eq!(nobody, Owner { node: 0, epoch: 4096, released: true });
+        assert_eq!(nobody, Owner { node: 0, epoch: 4346, released: true });
     }
 
     #[test]

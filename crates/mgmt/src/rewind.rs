@@ -7,6 +7,10 @@ use types::{ClusterMap, Epoch, Errno, Error, Result};
 /// Epochs of the map that were made since a copy at most: one is made when something changes, not more than some in a second.
 const SPARE_EPOCHS: u64 = 1 << 30;
 
+/// Epochs that are made in a second at most: an epoch is above this many for each second since 1970, so that whoever restores the same copy twice gets
+/// above what came after the first time. Below 2^53 for some centuries.
+const EPOCHS_PER_S: u64 = 1 << 20;
+
 /// Nodes, targets and groups, and pools, that were made since a copy at most: their numbers are not given twice.
 const SPARE_NUMBERS: u32 = 1000;
 const SPARE_POOLS: u16 = 100;
@@ -21,18 +25,18 @@ pub const CURRENT: [&[u8]; 2] = [MAP_KEY, NUMBERS_KEY];
 ///
 /// # Errors
 /// A record that can't be read.
-pub fn rewound(key: &[u8], value: &[u8]) -> Option<Result<Vec<u8>>> {
+pub fn rewound(key: &[u8], value: &[u8], now_s: i64) -> Option<Result<Vec<u8>>> {
     match key {
-        MAP_KEY => Some(rewound_map(value)),
+        MAP_KEY => Some(rewound_map(value, u64::try_from(now_s).unwrap_or(0))),
         NUMBERS_KEY => Some(rewound_numbers(value)),
         _ => None,
     }
 }
 
-fn rewound_map(value: &[u8]) -> Result<Vec<u8>> {
+fn rewound_map(value: &[u8], now_s: u64) -> Result<Vec<u8>> {
     let mut map: ClusterMap =
         serde_json::from_slice(value).map_err(|error| unreadable("cluster map", &error))?;
-    map.epoch = Epoch(map.epoch.0.saturating_add(SPARE_EPOCHS));
+    map.epoch = Epoch(map.epoch.0.saturating_add(SPARE_EPOCHS).max(now_s.saturating_mul(EPOCHS_PER_S)));
     // Members refuse what is asked by a version that is older than the one that they know.
     for group in map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
         group.since = map.epoch;
@@ -63,18 +67,22 @@ mod tests {
         let single = types::Group::single(types::GroupId(1), types::PoolId(1), types::TargetId(1));
         let mirrored = types::Group { scheme: types::Scheme::Mirror(2), since: Epoch(5), ..single.clone() };
         let map = ClusterMap { epoch: Epoch(7), groups: vec![single, mirrored], ..ClusterMap::default() };
-        let map = rewound(MAP_KEY, &serde_json::to_vec(&map).unwrap()).unwrap().unwrap();
+        let stored = serde_json::to_vec(&map).unwrap();
+        let again = rewound(MAP_KEY, &stored, 1_800_000_000).unwrap().unwrap();
+        let again: ClusterMap = serde_json::from_slice(&again).unwrap();
+        assert_eq!(again.epoch, Epoch(1_800_000_000 << 20));
+        let map = rewound(MAP_KEY, &stored, 0).unwrap().unwrap();
         let map: ClusterMap = serde_json::from_slice(&map).unwrap();
         assert_eq!(map.epoch, Epoch(7 + (1 << 30)));
         assert_eq!((map.groups[0].since, map.groups[1].since), (Epoch(0), map.epoch));
         let numbers = Numbers { next_node: 3, next_target: 9, next_pool: u16::MAX, next_group: 5 };
-        let numbers = rewound(NUMBERS_KEY, &serde_json::to_vec(&numbers).unwrap()).unwrap().unwrap();
+        let numbers = rewound(NUMBERS_KEY, &serde_json::to_vec(&numbers).unwrap(), 0).unwrap().unwrap();
         let numbers: Numbers = serde_json::from_slice(&numbers).unwrap();
         assert_eq!(
             numbers,
             Numbers { next_node: 1003, next_target: 1009, next_pool: u16::MAX, next_group: 1005 }
         );
-        assert!(rewound(MAP_KEY, b"x").unwrap().is_err());
-        assert!(rewound(b"\xff\xff\x12", b"x").is_none());
+        assert!(rewound(MAP_KEY, b"x", 0).unwrap().is_err());
+        assert!(rewound(b"\xff\xff\x12", b"x", 0).is_none());
     }
 }

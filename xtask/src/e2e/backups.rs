@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 pub(super) const TESTS: &[TestCase] = &[
@@ -97,13 +98,22 @@ fn goes_back(stage: &Stage) -> TestResult {
     let mut rig = stage.start_rig("goes-back", RigOptions::new(stage.transport()?))?;
     let dir = rig.dir().to_string_lossy().into_owned();
     work_before(&rig.mount())?;
+    // So that nobody has a file open any more when the copy is made: the kernel tells of that a moment later.
+    rig.down()?;
+    rig.up()?;
     let full = rig.json(&["meta", "backup", "--dir", &dir])?;
     write(&rig.mount().join("dir/f0"), &content(0, 300))?;
     let changes = rig.json(&["meta", "backup", "--incremental", "--dir", &dir])?;
     ensure_eq!(changes["base"], full["file"], "what the changes build on");
     ensure!(changes["bytes"].as_u64() < full["bytes"].as_u64(), "changes: {changes}, all: {full}");
     let file = changes["file"].as_str().unwrap_or_default().to_string();
+    let chunk_files = chunk_files_of(&rig, &rig.mount().join("goes"))?;
     let largest = work_after(&rig.mount())?;
+    let are_gone = || chunk_files.iter().all(|path| !path.exists());
+    ensure!(
+        process::eventually(STORE_DEADLINE, are_gone),
+        "the chunks of a removed file stay: {chunk_files:?}"
+    );
     let refused = rig.weft(&["meta", "restore", &file, "--dir", &dir])?;
     ensure!(
         refused.stderr.contains("already served by process"),
@@ -113,6 +123,8 @@ fn goes_back(stage: &Stage) -> TestResult {
     // As a crash leaves it: what was changing then is tidied at the next start.
     rig.kill();
     rig.unmount()?;
+    // Files that were changed before the restore are told from others by whole seconds.
+    thread::sleep(Duration::from_millis(1100));
     let restored = rig.json(&["meta", "restore", &file, "--dir", &dir])?;
     let before = restored["before"].as_str().unwrap_or_default();
     ensure!(Path::new(before).join("version").exists(), "the metadata of before is not beside: {restored}");
@@ -132,6 +144,16 @@ fn goes_back(stage: &Stage) -> TestResult {
     let left = check(&rig, &dir)?;
     ensure!(left.is_empty(), "after the repair: {left:?}");
     rig.up()
+}
+
+/// The chunk files that a file has.
+fn chunk_files_of(rig: &Rig, path: &Path) -> TestResult<Vec<PathBuf>> {
+    let info = rig.json(&["entry", "info", &path.to_string_lossy()])?;
+    let chunks = info["chunks"].as_array().cloned().unwrap_or_default();
+    let files: Vec<PathBuf> =
+        chunks.iter().filter_map(|chunk| chunk["chunk_file"].as_str()).map(PathBuf::from).collect();
+    ensure!(!files.is_empty(), "no chunk files: {info}");
+    Ok(files)
 }
 
 /// Kinds and objects of what the file check of a stopped cluster finds.
@@ -292,11 +314,13 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
     numbers_go_on(&mount, largest)?;
     rig.unmount(&mount)?;
     // On another machine, from the copy alone.
+    rig.stop("x")?;
     rig.stop("m")?;
     let moved = rig.dir("m").with_extension("lost");
     fs::rename(rig.dir("m"), &moved).at("rename")?;
     rig.json(&["meta", "restore", &file, "--dir", &dir])?;
     rig.serve("m")?;
+    rig.serve("x")?;
     let mount = rig.mount("two")?;
     is_as_before(&mount)?;
     rig.unmount(&mount)

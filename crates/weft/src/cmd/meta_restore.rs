@@ -61,7 +61,7 @@ pub fn run(args: &RestoreArgs) -> Result<()> {
     let state = open_or_furnish(&dir, &chain)?;
     let done = with_progress(|progress| {
         let rewind = Rewind::new(state.superblock.partitions, chain.head().created_s, now_s);
-        let mut records = Records { rewind, current: current(&state.paths) };
+        let mut records = Records { rewind, now_s, current: current(&state.paths) };
         backup::restore(&chain, &state.paths.meta(), &mut records, now_s, progress)
     })?;
     (outcome.keys, outcome.bytes, outcome.before) = (done.keys, done.bytes, done.before);
@@ -141,6 +141,8 @@ fn current(paths: &StatePaths) -> Vec<(Vec<u8>, Bytes)> {
 /// What records of the metadata services and of management become.
 struct Records {
     rewind: Rewind,
+    /// Seconds since 1970.
+    now_s: i64,
     /// Records that count instead of those of the copy.
     current: Vec<(Vec<u8>, Bytes)>,
 }
@@ -148,7 +150,7 @@ struct Records {
 impl Rewrite for Records {
     fn record(&mut self, key: &[u8], value: Bytes) -> Result<Option<Bytes>> {
         let current = self.current.iter().find(|(known, _)| known == key).map(|(_, current)| current);
-        match mgmt::rewound(key, current.unwrap_or(&value)) {
+        match mgmt::rewound(key, current.unwrap_or(&value), self.now_s) {
             Some(rewound) => Ok(Some(rewound?.into())),
             None => self.rewind.record(key, value),
         }
