@@ -141,10 +141,11 @@ fn cluster_map(base: &Path) -> ClusterMap {
         nodes: vec![],
         epoch: Epoch(1),
         targets: (1..=TARGETS).map(TargetId).map(target).collect(),
-        pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+        pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
         groups: Vec::new(),
         partitions: Vec::new(),
         exports: Vec::new(),
+        settings: Default::default(),
     };
     map.groups = layout::single_groups(&map);
     map

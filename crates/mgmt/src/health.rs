@@ -167,7 +167,7 @@ mod tests {
                 class: CapacityClass::Normal,
                 drain: false,
             }],
-            pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+            pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
             ..Default::default()
         }
     }

@@ -52,3 +52,6 @@ pub const MAX_ADDRESSES: usize = 16;
 
 /// Characters of the name of a node or a pool: a host name fits.
 pub const MAX_NAME: usize = 64;
+
+/// Targets of one node whose search for damage is told: a node has fewer.
+pub(crate) const MAX_SCRUBS: usize = 1024;

@@ -4,11 +4,13 @@
 //! nanoseconds of a clock that never goes back, and are arguments.
 
 use crate::consistency::Presence;
-use crate::limits::{MAX_CLOCK_SKEW_S, MAX_RESYNCS, OFFLINE_AFTER, PROBABLY_OFFLINE_AFTER, REPLACED_AFTER};
+use crate::limits::{
+    MAX_CLOCK_SKEW_S, MAX_RESYNCS, MAX_SCRUBS, OFFLINE_AFTER, PROBABLY_OFFLINE_AFTER, REPLACED_AFTER,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{ClusterMap, Epoch, NodeId, NodeState, TargetId};
-use wire::mgmt::{ResyncProgress, TargetReport, TargetSpace};
+use wire::mgmt::{ResyncProgress, ScrubProgress, TargetReport, TargetSpace};
 
 /// What is known of the nodes' processes.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub struct Seen {
     pub epoch: Epoch,
     /// Copies that it is bringing in step.
     pub resyncs: Vec<ResyncProgress>,
+    /// How far its targets are searched for damage.
+    pub scrubs: Vec<ScrubProgress>,
     spaces: BTreeMap<TargetId, Option<TargetSpace>>,
 }
 
@@ -47,6 +51,7 @@ impl Liveness {
             skew_s: 0,
             epoch: Epoch(0),
             resyncs: Vec::new(),
+            scrubs: Vec::new(),
             spaces: BTreeMap::new(),
         };
         self.nodes.insert(node, seen);
@@ -58,6 +63,21 @@ impl Liveness {
             seen.epoch = seen.epoch.max(epoch);
             seen.resyncs = resyncs.iter().take(MAX_RESYNCS).cloned().collect();
         }
+    }
+
+    /// The process searches its targets for damage.
+    pub fn searches(&mut self, node: NodeId, instance: u64, scrubs: &[ScrubProgress]) {
+        if let Some(seen) = self.nodes.get_mut(&node).filter(|seen| seen.instance == instance) {
+            seen.scrubs = scrubs.iter().take(MAX_SCRUBS).cloned().collect();
+        }
+    }
+
+    /// How far targets are searched for damage, by target.
+    pub fn scrubs(&self) -> Vec<ScrubProgress> {
+        let mut scrubs: Vec<ScrubProgress> =
+            self.nodes.values().flat_map(|seen| seen.scrubs.clone()).collect();
+        scrubs.sort_by_key(|progress| progress.target);
+        scrubs
     }
 
     /// The process has told how it is; false when it isn't the one that has registered.

@@ -384,7 +384,7 @@ fn map_of_first(first: &FirstNode) -> ClusterMap {
 }
 
 fn empty_map() -> ClusterMap {
-    let pool = Pool { id: DEFAULT_POOL.0, name: DEFAULT_POOL.1.to_string() };
+    let pool = Pool { id: DEFAULT_POOL.0, name: DEFAULT_POOL.1.to_string(), spare: 0 };
     ClusterMap { epoch: Epoch(1), pools: vec![pool], ..ClusterMap::default() }
 }
 
@@ -574,7 +574,7 @@ mod tests {
             epoch: Epoch(number.into()),
             nodes: (0..MAX_NODES as u32).map(node).collect(),
             targets: (0..MAX_TARGETS as u32).map(target).collect(),
-            pools: vec![Pool { id: PoolId(100), name: "default".into() }],
+            pools: vec![Pool { id: PoolId(100), name: "default".into(), spare: 0 }],
             partitions: vec![NodeId(number); 64],
             ..ClusterMap::default()
         };

@@ -301,3 +301,14 @@ pub(crate) fn not_allowed(who: &str) -> Error {
     Error::new(Errno::EACCES, format!("{who} may not ask this of management"))
         .hint("use the weft command on a node of the cluster, as its administrator")
 }
+
+pub(crate) fn low_rate(rate: u64, least: u64) -> Error {
+    Error::new(Errno::EINVAL, format!("{rate} bytes a second would never come to an end"))
+        .hint(format!("give at least {} MiB/s; to stop it for a while, pause it", least >> 20))
+}
+
+pub(crate) fn spare(percent: u8, most: u8) -> Error {
+    Error::new(Errno::EINVAL, format!("{percent} % of a target can't be kept free")).hint(format!(
+        "give 0 to {most}; about one target's share of the pool is enough for one that is lost"
+    ))
+}

@@ -2,6 +2,7 @@
 
 mod exports;
 mod groups;
+mod settings;
 
 use crate::limits::{MAX_ADDRESSES, MAX_NAME, MAX_NODES, MAX_TARGETS};
 use crate::liveness::{Liveness, is_skewed};
@@ -297,7 +298,7 @@ impl Roster {
         check_name("pool", name)?;
         let id = PoolId(self.numbers.next_pool);
         self.numbers.next_pool += 1;
-        self.map.pools.push(Pool { id, name: name.to_string() });
+        self.map.pools.push(Pool { id, name: name.to_string(), spare: 0 });
         Ok(id)
     }
 

@@ -142,6 +142,10 @@ impl Management {
                 self.metadata()?.evict(session).await.map(|()| MgmtReply::Done)
             }
             MgmtRequest::Health => Ok(self.verdict()),
+            MgmtRequest::ListScrubs => Ok(MgmtReply::Scrubs {
+                settings: self.current().settings.scrub.clone(),
+                scrubs: self.liveness().scrubs(),
+            }),
             MgmtRequest::ListGroups => Ok(MgmtReply::Groups { groups: self.groups() }),
             MgmtRequest::MakeGroups { pool, scheme } => self.make_groups(&pool, scheme).await,
             MgmtRequest::SetMember { group, since, target, state, reason } => {
@@ -171,6 +175,9 @@ impl Management {
             MgmtRequest::RemovePool { pool } => roster.remove_pool(pool),
             MgmtRequest::SetExport { rule } => roster.set_export(rule),
             MgmtRequest::RemoveExport { clients } => roster.remove_export(*clients),
+            MgmtRequest::SetResync { settings } => roster.set_resync(settings),
+            MgmtRequest::SetScrub { settings } => roster.set_scrub(settings),
+            MgmtRequest::SetSpare { pool, percent } => roster.set_spare(pool, *percent),
             other => Err(Error::new(Errno::EPROTO, format!("{other:?} is answered elsewhere"))),
         })
         .await?;
@@ -251,6 +258,7 @@ impl Management {
             (false, Some(_)) => return Err(refusal::replaced(node)),
         }
         self.liveness().goes_by(node, beat.instance, beat.epoch, &beat.resyncs);
+        self.liveness().searches(node, beat.instance, &beat.scrubs);
         self.tell_heard();
         if was_skewed == Some(false)
             && let Err(e) = check_clock(&format!("node {node}"), skew_s)

@@ -10,6 +10,7 @@ mod id;
 mod map;
 mod pattern;
 mod range;
+mod settings;
 mod subnet;
 mod time;
 
@@ -24,5 +25,6 @@ pub use map::{
 };
 pub use pattern::{Chooser, Layout, MAX_INLINE_LIMIT, Scheme, StripePattern};
 pub use range::ByteRange;
+pub use settings::{ResyncSettings, ScrubSettings, Settings};
 pub use subnet::Subnet;
 pub use time::Timestamp;

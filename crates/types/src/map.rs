@@ -1,6 +1,7 @@
 //! The cluster map: nodes, targets, pools, groups and their states under one version number.
 
-use crate::{Epoch, ExportRule, GroupId, NodeId, PartitionId, PoolId, Scheme, TargetId};
+use crate::settings::is_default;
+use crate::{Epoch, ExportRule, GroupId, NodeId, PartitionId, PoolId, Scheme, Settings, TargetId};
 use serde::{Deserialize, Serialize};
 
 /// Reachability of a target.
@@ -105,6 +106,9 @@ pub struct Target {
 pub struct Pool {
     pub id: PoolId,
     pub name: String,
+    /// Share of each target that new files leave free, percent: room for the members of others that are lost.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub spare: u8,
 }
 
 /// Consistency of a member of a mirrored group: what it has of the group's data.
@@ -213,6 +217,9 @@ pub struct ClusterMap {
     /// What clients of some networks may do; the others may do everything. By whom they are for, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exports: Vec<ExportRule>,
+    /// What administrators have set.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub settings: Settings,
 }
 
 impl ClusterMap {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use types::{
     ClusterMap, Epoch, Export, ExportClients, ExportRule, Group, GroupId, InodeId, MemberState, Node, NodeId,
-    PartitionId, PoolId, Role, Scheme, SessionId, Target, TargetId,
+    PartitionId, PoolId, ResyncSettings, Role, Scheme, ScrubSettings, SessionId, Target, TargetId,
 };
 
 /// Files that one [`MgmtRequest::Tidy`] may name.
@@ -83,6 +83,14 @@ pub enum MgmtRequest {
     /// A member of a mirrored group has changed, says the primary: `Map` when that holds for everybody who counts. `since`: the version of the group that the
     /// primary goes by; where there is another, `Map` is all the answer.
     SetMember { group: GroupId, since: Epoch, target: TargetId, state: MemberState, reason: String },
+    /// How members are brought in step and replaced from now on: `Done`.
+    SetResync { settings: ResyncSettings },
+    /// How targets are searched for damage from now on: `Done`.
+    SetScrub { settings: ScrubSettings },
+    /// Share of each target of a pool that new files leave free, percent: `Done`.
+    SetSpare { pool: String, percent: u8 },
+    /// How far targets are searched for damage: `Scrubs`.
+    ListScrubs,
     /// A new token, for a node or for clients: `Token`.
     NewToken { client: bool },
 }
@@ -170,6 +178,41 @@ pub struct Heartbeat {
     /// Copies that it is bringing in step now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resyncs: Vec<ResyncProgress>,
+    /// Of each of its targets, how far it is searched for damage.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scrubs: Vec<ScrubProgress>,
+}
+
+/// How far a target is searched for damage, and what was found. Sizes are bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubProgress {
+    /// The target.
+    pub target: TargetId,
+    /// Whether one is under way.
+    pub is_running: bool,
+    /// The number of the last one by hand that was begun ([`ScrubSettings::asked`]).
+    pub asked: u64,
+    /// When the last one began, seconds; zero: never.
+    pub began_s: i64,
+    /// When the last whole one ended, seconds; zero: never.
+    pub ended_s: i64,
+    /// Looked at by the one that runs, or by the last.
+    pub bytes_done: u64,
+    /// What it has to look at in all; `None` while it is counted.
+    pub bytes_total: Option<u64>,
+    /// Chunk files looked at.
+    pub files_done: u64,
+    /// Damaged ranges found.
+    pub damaged: u64,
+    /// Of those, mended from another copy.
+    pub mended: u64,
+    /// Chunk files that are missing, and such that belong to no file.
+    pub missing: u64,
+    #[allow(missing_docs)]
+    pub stray: u64,
+    /// Why it stands still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hindrance: Option<String>,
 }
 
 /// How far a member of a mirrored group is brought in step, as the primary sees it. Sizes are bytes.
@@ -234,6 +277,11 @@ pub enum MgmtReply {
     },
     Groups {
         groups: Vec<GroupInfo>,
+    },
+    /// The last word of each target that has said anything yet.
+    Scrubs {
+        settings: ScrubSettings,
+        scrubs: Vec<ScrubProgress>,
     },
     Health(Health),
     Token {

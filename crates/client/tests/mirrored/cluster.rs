@@ -201,7 +201,7 @@ fn cluster_map() -> ClusterMap {
     let mut map = ClusterMap {
         epoch: Epoch(1),
         targets: (1..=TARGETS).map(TargetId).map(target).collect(),
-        pools: vec![Pool { id: pool, name: "default".into() }],
+        pools: vec![Pool { id: pool, name: "default".into(), spare: 0 }],
         ..ClusterMap::default()
     };
     map.groups = layout::single_groups(&map);

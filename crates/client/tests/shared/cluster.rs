@@ -382,10 +382,11 @@ pub(crate) fn cluster_map() -> ClusterMap {
         nodes: vec![],
         epoch: Epoch(1),
         targets: targets().map(target).collect(),
-        pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+        pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
         groups: Vec::new(),
         partitions: Vec::new(),
         exports: Vec::new(),
+        settings: Default::default(),
     };
     map.groups = layout::single_groups(&map);
     map

@@ -25,7 +25,7 @@ pub(crate) fn map(count: u32) -> ClusterMap {
     let group = |i: u32| Group::single(GroupId(10 + i), PoolId(1), TargetId(i));
     ClusterMap {
         targets: (1..=count).map(target).collect(),
-        pools: vec![Pool { id: PoolId(1), name: "nvme".into() }],
+        pools: vec![Pool { id: PoolId(1), name: "nvme".into(), spare: 0 }],
         groups: (1..=count).map(group).collect(),
         ..Default::default()
     }
@@ -163,7 +163,7 @@ fn a_group_is_as_good_as_its_worst_member() {
 #[test]
 fn groups_of_other_pools_are_left_alone() {
     let mut map = map(4);
-    map.pools.push(Pool { id: PoolId(2), name: "capacity".into() });
+    map.pools.push(Pool { id: PoolId(2), name: "capacity".into(), spare: 0 });
     map.groups[1].pool = PoolId(2);
     let found: BTreeSet<_> = chosen(&map, &pattern(Chooser::Random, 9), 1, 0).into_iter().collect();
     assert_eq!(found, BTreeSet::from([11, 13, 14]));

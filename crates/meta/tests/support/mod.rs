@@ -84,10 +84,11 @@ pub fn map() -> MapHandle {
         nodes: vec![],
         epoch: Epoch(1),
         targets: (1..=TARGETS).map(target).collect(),
-        pools: vec![Pool { id: pool, name: "default".into() }],
+        pools: vec![Pool { id: pool, name: "default".into(), spare: 0 }],
         groups: (1..=TARGETS).map(group).collect(),
         partitions: Vec::new(),
         exports: Vec::new(),
+        settings: Default::default(),
     };
     Arc::new(std::sync::RwLock::new(Arc::new(map)))
 }

@@ -164,7 +164,7 @@ mod tests {
         };
         ClusterMap {
             targets: vec![target(1), target(2)],
-            pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+            pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
             groups: vec![group],
             ..ClusterMap::default()
         }

@@ -24,7 +24,7 @@ fn fresh() -> Roster {
     let map = ClusterMap {
         epoch: Epoch(1),
         nodes: vec![node],
-        pools: vec![Pool { id: PoolId(1), name: "default".into() }],
+        pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
         ..Default::default()
     };
     Roster { numbers: Numbers::above(&map), map }

@@ -152,6 +152,7 @@ impl Cluster {
             clock_s: rt::now().secs,
             targets: targets.iter().map(|id| self.report(*id)).collect(),
             resyncs: vec![],
+            scrubs: vec![],
         })
     }
 

@@ -299,9 +299,10 @@ fn cluster_map() -> ClusterMap {
         nodes: vec![],
         epoch: Epoch(1),
         targets: ids.clone().map(target).collect(),
-        pools: vec![Pool { id: PoolId(1), name: "nvme".into() }],
+        pools: vec![Pool { id: PoolId(1), name: "nvme".into(), spare: 0 }],
         groups: ids.map(group).collect(),
         partitions: Vec::new(),
         exports: Vec::new(),
+        settings: Default::default(),
     }
 }

@@ -243,7 +243,15 @@ impl Member {
             let sent_ns = rt::monotonic_ns();
             let epoch = self.map.read().unwrap_or_else(PoisonError::into_inner).epoch;
             let (node, instance, clock_s) = (self.node, self.instance, rt::now().secs);
-            let beat = Heartbeat { node, instance, epoch, clock_s, targets: vec![], resyncs: vec![] };
+            let beat = Heartbeat {
+                node,
+                instance,
+                epoch,
+                clock_s,
+                targets: vec![],
+                resyncs: vec![],
+                scrubs: vec![],
+            };
             match self.management.call(MgmtRequest::Heartbeat(beat), None).await {
                 Ok(MgmtReply::Alive(alive)) => {
                     alive.map.iter().for_each(|map| take_over(&self.map, map));

@@ -270,6 +270,7 @@ impl StorageNode {
             clock_s: rt::now().secs,
             targets: self.reports(),
             resyncs: self.service.resyncs(),
+            scrubs: Vec::new(),
         });
         match self.management.call(beat, None).await {
             Ok(MgmtReply::Alive(alive)) => self.go_on(sent_ns, alive.lease_ms, alive.map, &alive.keys),
