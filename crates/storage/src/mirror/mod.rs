@@ -19,6 +19,7 @@ mod replica;
 mod resync;
 mod sequences;
 mod step;
+mod tidy;
 mod turns;
 
 pub(crate) use replica::Replica;
@@ -78,6 +79,10 @@ pub trait Groups: Send + Sync {
     /// Says that a member has changed. When it returns, that holds for everybody who counts, and the map of this process is at least the one that
     /// says so, or one of another version of the group if it had changed before.
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>>;
+
+    /// Has what the metadata knows of these files (at most [`wire::mgmt::MAX_TIDY_FILES`]) enforced on a group which has been through a crash with all that
+    /// its good members had. When it returns, that is on disk.
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>>;
 }
 
 /// What a service needs to have members of mirrored groups.
@@ -195,7 +200,8 @@ impl Mirrors {
         tracing::debug!(target_id = %key.0, %group, ?report, "replica opened");
         rt::spawn(background(store.clone()));
         let is_fenced = |session| self.fences.is_fenced(session);
-        let replica = Arc::new(Replica::new(group, store, report.was_needed, tally.clone(), is_fenced));
+        let leftovers = report.was_needed.then(|| store.take_touched());
+        let replica = Arc::new(Replica::new(group, store, leftovers, tally.clone(), is_fenced));
         Ok(slot.replica.get_or_init(|| replica).clone())
     }
 

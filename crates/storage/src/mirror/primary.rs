@@ -35,7 +35,13 @@ impl Mirrors {
         if replica.is_unclean() {
             self.put_others_out(&replica).await?;
         }
-        replica.open_to_clients();
+        // The metadata service is let in before, since it has to see to that.
+        if replica.leftovers.are_there() && request.session != SessionId(0) {
+            self.tidied(&replica).await?;
+        }
+        if !replica.leftovers.are_there() {
+            replica.open_to_clients();
+        }
         if request.session != SessionId(0) && replica.once.has_closed_files() {
             let rows = replica.store.recent();
             replica.once.wait_for(rows, request.session, request.ino, request.number).await?;

@@ -3,6 +3,7 @@
 use super::holds::Holds;
 use super::ranges::Ranges;
 use super::sequences::Sequences;
+use super::tidy::Leftovers;
 use super::turns::Turns;
 use crate::epochs::Epochs;
 use crate::once::Once;
@@ -11,7 +12,7 @@ use chunkstore::{Store, StoreError};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::{Epoch, Error, Group, GroupId, MemberState, SessionId, TargetId};
+use types::{Epoch, Error, Group, GroupId, InodeId, MemberState, SessionId, TargetId};
 
 /// A replica: a store with what its service knows of it. As the primary it orders changes, as a member it does what it is told.
 pub(crate) struct Replica {
@@ -33,6 +34,8 @@ pub(crate) struct Replica {
     standing: Mutex<Standing>,
     /// It was left by a crash, and neither has it been brought in step since nor have the others been by it.
     is_unclean: AtomicBool,
+    /// What the metadata service has to see to before clients are let in, if the group goes on from here.
+    pub(super) leftovers: Leftovers,
     /// Whether clients have been let in.
     is_open: AtomicBool,
     /// The newest version in which it has asked to be taken out as the primary; 0: none.
@@ -48,10 +51,11 @@ struct Standing {
 }
 
 impl Replica {
+    /// `crashed`: the files that were changing when it was left without a shutdown, if it was.
     pub(crate) fn new(
         group: GroupId,
         store: Arc<Store>,
-        is_unclean: bool,
+        crashed: Option<Vec<InodeId>>,
         tally: Arc<Tally>,
         is_fenced: impl Fn(SessionId) -> bool,
     ) -> Replica {
@@ -67,7 +71,8 @@ impl Replica {
             deciding: rt::sync::RwLock::new(),
             tally,
             standing: Mutex::default(),
-            is_unclean: AtomicBool::new(is_unclean),
+            is_unclean: AtomicBool::new(crashed.is_some()),
+            leftovers: Leftovers::new(crashed.unwrap_or_default()),
             is_open: AtomicBool::new(false),
             left_in: AtomicU64::new(0),
             store,
@@ -88,9 +93,11 @@ impl Replica {
         }
         if is_out {
             self.is_unclean.store(false, Ordering::Release);
+            self.leftovers.forget();
         }
         let is_degraded = group.is_degraded();
-        if is_degraded || !self.is_unclean() {
+        // After another crash the notes have to lead to the same again.
+        if is_degraded || !(self.is_unclean() || self.leftovers.are_there()) {
             self.store.keep_all_notes(is_degraded);
         }
         *standing = Standing { since: group.since, is_out };

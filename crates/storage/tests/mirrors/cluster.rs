@@ -25,6 +25,10 @@ pub struct Management {
     nodes: Mutex<BTreeMap<TargetId, MapHandle>>,
     pub is_away: AtomicBool,
     pub changes: Mutex<Vec<MemberChange>>,
+    /// Files that there are by the metadata, with what they have in the group, and whether the service that knows it answers.
+    pub files: Mutex<BTreeMap<InodeId, u64>>,
+    pub has_metadata: AtomicBool,
+    ways: Mutex<Option<Arc<StorageChannels>>>,
 }
 
 impl Management {
@@ -57,6 +61,9 @@ impl Management {
             nodes: Mutex::default(),
             is_away: AtomicBool::new(false),
             changes: Mutex::default(),
+            files: Mutex::default(),
+            has_metadata: AtomicBool::new(true),
+            ways: Mutex::default(),
         })
     }
 
@@ -124,6 +131,28 @@ impl Groups for Management {
             }
             self.changes.lock().unwrap().push(change.clone());
             Ok(self.set(change.target.0, change.state))
+        })
+    }
+
+    /// As the metadata service does it: by requests of its own to the primary.
+    fn tidy_group(&self, _: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if !self.has_metadata.load(Ordering::SeqCst) {
+                return Err(Error::new(Errno::EAGAIN, "the metadata service isn't there yet"));
+            }
+            let ways = self.ways.lock().unwrap().clone().unwrap();
+            for ino in files {
+                let len = self.files.lock().unwrap().get(&ino).copied();
+                let op = len.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
+                let group = self.group();
+                let in_group = InGroup { group: GROUP, since: group.since, part: Part::Primary };
+                let request = StorageRequest {
+                    group: Some(in_group),
+                    ..StorageRequest::new(SessionId(0), group.primary().unwrap(), ino, op)
+                };
+                ways.call(request, None).await?;
+            }
+            Ok(())
         })
     }
 }
@@ -207,6 +236,7 @@ impl Cluster {
             targets.iter().map(|id| (*id, Arc::<Link>::default())).collect();
         let way = |(id, link): (&TargetId, &Arc<Link>)| (*id, Channel::in_process(link.clone() as Arc<_>));
         let ways = Arc::new(links.iter().map(way).collect::<StorageChannels>());
+        *management.ways.lock().unwrap() = Some(ways.clone());
         let cluster = Arc::new(Cluster { dir: dir.to_path_buf(), management, links, ways });
         for target in targets {
             let service = cluster.serve(target, Arc::new(ServingLease::forever())).await;
