@@ -48,6 +48,26 @@ struct Standing {
     since: Epoch,
     /// This replica has missed something.
     is_out: bool,
+    /// Members that count; `None` before anything has been heard.
+    good: Option<Vec<TargetId>>,
+    /// The last version in which one of them went, and the last of which management has said that everybody knows it.
+    lost_in: Epoch,
+    known_in: Epoch,
+}
+
+impl Standing {
+    fn turn_to(&mut self, group: &Group) {
+        let is_good = |target: &TargetId| group.state_of(*target) == Some(MemberState::Good);
+        let loses_one = match &self.good {
+            Some(good) => !good.iter().all(is_good),
+            None => group.is_degraded(),
+        };
+        if loses_one {
+            self.lost_in = group.since;
+        }
+        self.since = group.since;
+        self.good = Some(group.with_states().map(|(target, _)| target).filter(is_good).collect());
+    }
 }
 
 impl Replica {
@@ -100,7 +120,22 @@ impl Replica {
         if is_degraded || !(self.is_unclean() || self.leftovers.are_there()) {
             self.store.keep_all_notes(is_degraded);
         }
-        *standing = Standing { since: group.since, is_out };
+        standing.is_out = is_out;
+        if group.since > standing.since || standing.good.is_none() {
+            standing.turn_to(group);
+        }
+    }
+
+    /// Whether a member that doesn't count any more may not know so: it may be read from by others.
+    pub(crate) fn has_doubtful(&self) -> bool {
+        let standing = self.standing.lock();
+        standing.lost_in > standing.known_in
+    }
+
+    /// All who don't count in a version know so, or can't serve any more.
+    pub(crate) fn is_known_to_all(&self, since: Epoch) {
+        let mut standing = self.standing.lock();
+        standing.known_in = standing.known_in.max(since);
     }
 
     /// Whether this copy may differ from others by what a crash has left, and nobody has seen to that.

@@ -4,4 +4,5 @@
 mod changes;
 mod cluster;
 mod leftovers;
+mod readers;
 mod resync;
