@@ -3,4 +3,5 @@
 
 mod changes;
 mod cluster;
+mod moves;
 mod resync;
