@@ -8,13 +8,15 @@
 //! A member that answers counts at that moment, by its lease and by the version of the group that the request carries. So whoever is asked gives no less than
 //! what was acknowledged to anybody.
 
+use crate::StorageChannels;
 use crate::groups::{ToGroup, is_of_the_member};
 use crate::limits::{BUSIER_BY, READ_PATIENCE, READ_REGION_BYTES};
 use crate::loads::UnderWay;
-use crate::StorageChannels;
 use rt::IoBuf;
 use std::cell::RefCell;
-use types::{ClusterMap, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId, TargetState};
+use types::{
+    ClusterMap, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId, TargetState,
+};
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 
 /// Whether any good member may answer a request. Services ask the primary: some of their questions tell it something, too.
@@ -59,8 +61,10 @@ impl StorageChannels {
         let group = map.group(to.group)?;
         let order = self.order(&map, group, request);
         let part = Part::Primary;
-        let request =
-            StorageRequest { group: Some(InGroup { group: group.id, since: group.since, part }), ..request.clone() };
+        let request = StorageRequest {
+            group: Some(InGroup { group: group.id, since: group.since, part }),
+            ..request.clone()
+        };
         for (at, member) in order.iter().enumerate() {
             let asked = StorageRequest { target: *member, ..request.clone() };
             match self.ask_with_help(to, deadline_ns, asked, payload, &order[at + 1..]).await {

@@ -370,7 +370,10 @@ fn a_large_file_is_read_from_all_members_and_a_region_from_one() {
             }
             by_region.push(answered);
         }
-        assert!(by_region == [1, 2, 1, 2, 1, 2, 1, 2] || by_region == [2, 1, 2, 1, 2, 1, 2, 1], "{by_region:?}");
+        assert!(
+            by_region == [1, 2, 1, 2, 1, 2, 1, 2] || by_region == [2, 1, 2, 1, 2, 1, 2, 1],
+            "{by_region:?}"
+        );
         assert_eq!(pair.counts(), [16, 16]);
     });
 }

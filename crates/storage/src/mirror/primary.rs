@@ -246,6 +246,7 @@ impl Change<'_> {
     /// Does the change on all copies that count. Under each version of the group it goes to those that don't have it yet.
     async fn replicate(&self) -> Result<()> {
         let (mirrors, replica) = (self.mirrors, self.replica);
+        let _entered = replica.gate.read().await;
         let _held = match change_range(&self.request.op, self.payload.as_ref()) {
             Some(range) => {
                 Some(replica.ranges.acquire(self.request.ino, range, super::ranges::Hold::Alone).await)

@@ -4,5 +4,6 @@
 mod changes;
 mod cluster;
 mod leftovers;
+mod moves;
 mod readers;
 mod resync;
