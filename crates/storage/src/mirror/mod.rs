@@ -12,6 +12,7 @@
 mod detached;
 mod holds;
 mod member;
+mod mend;
 mod primary;
 mod progress;
 mod ranges;

@@ -3,4 +3,5 @@
 
 mod changes;
 mod cluster;
+mod mend;
 mod resync;
