@@ -81,6 +81,10 @@ async fn see_to(
     if replica.is_unclean() && mirrors.put_others_out(&replica).await.is_err() {
         return;
     }
+    if replica.leftovers.are_there() {
+        // Others are brought in step afterwards: their notes would go then, and after another crash nobody knew what to look at.
+        return mirrors.begin_to_tidy(&replica);
+    }
     mirrors.clone().tell_settled(&replica, group);
     let dismissed = group.dismissed();
     if let Some(leaving) = dismissed.filter(|leaving| group.state_of(*leaving) == Some(MemberState::Good)) {
@@ -149,7 +153,7 @@ impl Mirrors {
 
     /// What was kept of a time out of step isn't needed when all copies are equal again.
     async fn let_notes_go(&self, replica: &Replica, group: &Group) {
-        if group.is_degraded() || replica.is_unclean() {
+        if group.is_degraded() || replica.is_unclean() || replica.leftovers.are_there() {
             return;
         }
         if group.primary() == Some(replica.target) {

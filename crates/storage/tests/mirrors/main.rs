@@ -3,5 +3,7 @@
 
 mod changes;
 mod cluster;
+mod leftovers;
 mod moves;
+mod readers;
 mod resync;
