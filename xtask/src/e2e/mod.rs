@@ -166,6 +166,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::EVICTION_TESTS,
     machines::EXPORT_TESTS,
     machines::MIRROR_TESTS,
+    machines::DISK_TESTS,
 ];
 
 /// Runs the suite and prints the totals last.
