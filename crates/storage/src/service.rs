@@ -8,6 +8,7 @@ use crate::lease::ServingLease;
 use crate::mirror::{self, Mirrors};
 use crate::once::{Once, Turn};
 use crate::permit::Permit;
+use crate::scrub::Scrubs;
 use crate::tally::{Counters, Tally};
 use crate::watches::Watches;
 use chunkstore::{Store, StoreError};
@@ -59,6 +60,7 @@ pub struct StorageService {
     watches: Watches,
     /// What the targets have of mirrored groups; none are served if it isn't set.
     pub(crate) mirrors: OnceLock<Arc<Mirrors>>,
+    pub(crate) scrubs: Scrubs,
 }
 
 impl StorageService {
@@ -87,6 +89,7 @@ impl StorageService {
             exports: Exports::default(),
             watches: Watches::default(),
             mirrors: OnceLock::new(),
+            scrubs: Scrubs::default(),
         }
     }
 
@@ -195,7 +198,7 @@ impl StorageService {
         if let Some(asked) = request.group {
             return self.answer_in_group(served, asked, request, deadline, payload).await;
         }
-        if matches!(request.op, StorageOp::Settled | StorageOp::Regions { .. }) {
+        if matches!(request.op, StorageOp::Settled | StorageOp::Regions { .. } | StorageOp::Heal { .. }) {
             return Err(Error::new(Errno::EINVAL, "this is asked of members of mirrored groups only"));
         }
         if let StorageOp::Fence { session } = request.op {
@@ -342,7 +345,12 @@ pub(crate) async fn perform(
         | StorageOp::Changed { .. }
         | StorageOp::Unwatch { .. }
         | StorageOp::Settled
-        | StorageOp::Regions { .. } => {}
+        | StorageOp::Regions { .. }
+        | StorageOp::Heal { .. } => {}
+        StorageOp::Survey { range, unit, read } => {
+            let survey = store.survey(ino, range, unit, read).await?;
+            return Ok(StorageReply::Survey(convert::survey(survey)));
+        }
         StorageOp::SyncTarget => store.sync_all().await?,
         StorageOp::Stat => {
             let stat = store.stat(ino).await?;

@@ -9,17 +9,20 @@
 //! - nothing is done under a version of the group when something has begun under a newer one;
 //! - what may differ between the copies is noted on disk.
 
+mod compare;
 mod detached;
 mod holds;
 mod member;
 mod primary;
 mod progress;
 mod ranges;
+mod repair;
 mod replica;
 mod resync;
 mod sequences;
 mod step;
 mod turns;
+mod verdict;
 
 pub(crate) use replica::Replica;
 pub(crate) use resync::keep_in_step;
@@ -99,6 +102,8 @@ pub(crate) struct Mirrors {
     progress: Progress,
     /// Members that are being brought in step now.
     busy: Mutex<BTreeSet<(GroupId, TargetId)>>,
+    /// Files that are being mended because somebody has met damage.
+    healing: Mutex<BTreeSet<(GroupId, InodeId)>>,
 }
 
 /// The place of one replica.
@@ -133,6 +138,7 @@ impl Mirrors {
             slots: RwLock::default(),
             progress: Progress::default(),
             busy: Mutex::default(),
+            healing: Mutex::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The primary's way: who may ask it, and how a change comes to all members.
 
+use super::repair::Look;
 use super::replica::Replica;
 use super::sequences::Ticket;
 use super::{MAP_PATIENCE, MAP_POLL, Mirrors, View, detached, turns};
@@ -47,6 +48,9 @@ impl Mirrors {
         match request.op {
             StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } => {
                 self.look(&replica, request, payload).await
+            }
+            StorageOp::Heal { range } if request.session == SessionId(0) => {
+                self.heal(replica, request.ino, range).await.map(StorageReply::Healed)
             }
             _ if is_change(&request.op) || is_sync(&request.op) => {
                 detached::run(change(self.clone(), replica, request, payload)).await
@@ -107,22 +111,13 @@ impl Mirrors {
             return Err(turns::another_version(replica.group));
         }
         replica.turns.enter(replica.group, group.since, false).await?;
-        let reply = match perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                let refusal = replica.failed(&error);
-                let is_mending = matches!(error.kind(), Kind::Io | Kind::Corrupt { .. });
-                match self.look_elsewhere(group, replica.target, &request, payload).await {
-                    Some(reply) if is_mending => reply,
-                    _ => return Err(refusal),
-                }
-            }
-        };
+        let look = Look { group, request: &request, payload: &payload };
+        let reply = self.look_or_heal(replica, look).await?;
         entered.check().map(|()| reply)
     }
 
     /// What this copy can't tell, another one may. Its reader holds the range here, so nothing changes there either.
-    async fn look_elsewhere(
+    pub(super) async fn look_elsewhere(
         self: &Arc<Self>,
         group: &Group,
         own: TargetId,
@@ -148,7 +143,7 @@ impl Mirrors {
     }
 
     /// Has a member taken out whose copy differs, however long it takes to reach management. Ends, too, when somebody else is the primary.
-    async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
+    pub(super) async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
         while let Ok(view) = self.primary_view(replica)
             && let Ok(group) = view.group()
             && group.state_of(target).is_some_and(MemberState::gets_writes)

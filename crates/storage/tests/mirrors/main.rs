@@ -3,4 +3,5 @@
 
 mod changes;
 mod cluster;
+mod damage;
 mod resync;

@@ -85,6 +85,12 @@ pub(super) const ROUTES: &[Route] = routes! {
     "POST" "/v1/groups" "Make the groups of a scheme that a pool should have, as far as they aren't there" Some("NewGroups") => Some("[Group]"), |c| {
         c.make_groups()
     };
+    "GET" "/v1/scrubs" "The search of targets for damage: how far each is, and what was found" None => Some("Scrubs"), |c| {
+        c.manage(MgmtRequest::ListScrubs).map(Some)
+    };
+    "PUT" "/v1/scrubs" "How targets are searched for damage from now on; asked, one more than it was: now" Some("ScrubSettings") => None, |c| {
+        c.set_scrub()
+    };
     "GET" "/v1/sessions" "All sessions of clients" None => Some("[Session]"), |c| {
         c.list(MgmtRequest::ListSessions, "sessions")
     };
@@ -200,6 +206,14 @@ impl Call<'_> {
             Error::new(Errno::EINVAL, cause).hint("docs/reference/openapi.json says what the body holds")
         })?;
         self.list(MgmtRequest::MakeGroups { pool, scheme }, "groups")
+    }
+
+    fn set_scrub(&self) -> Result<Option<Value>> {
+        let settings = serde_json::from_value(Value::Object(self.body.clone())).map_err(|cause| {
+            Error::new(Errno::EINVAL, format!("the body holds no settings: {cause}"))
+                .hint("docs/reference/openapi.json says what it holds")
+        })?;
+        self.change(MgmtRequest::SetScrub { settings })
     }
 
     fn zone(&self) -> Result<Option<u32>> {
