@@ -12,6 +12,7 @@ use super::{Mirrors, detached, turns};
 use crate::service::perform;
 use chunkstore::{IoPath, Kind, StoreError};
 use rt::IoBuf;
+use std::cell::RefCell;
 use std::sync::Arc;
 use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
 use wire::{Allocate, Healed, InGroup, Part, Path, StorageOp, StorageReply, StorageRequest, Survey};
@@ -43,7 +44,8 @@ struct Healing<'a> {
     replica: &'a Replica,
     ino: InodeId,
     group: Group,
-    ticket: Ticket<'a>,
+    /// One for each change, all until the end: before that nobody reads there, and the notes of all members stay.
+    tickets: RefCell<Vec<Ticket<'a>>>,
 }
 
 impl Mirrors {
@@ -69,7 +71,7 @@ impl Mirrors {
     /// Whether there is no chunk file here although another member has one. Asked of others only where there is none: of files with holes.
     async fn is_lost_here(&self, replica: &Replica, look: &Look<'_>) -> bool {
         let ino = look.request.ino;
-        if replica.store.is_open(ino) || replica.store.stat(ino).await.is_ok_and(|stat| stat.len > 0) {
+        if has_file(replica, ino).await {
             return false;
         }
         let others = look
@@ -190,7 +192,7 @@ impl Mirrors {
             return Err(turns::another_version(replica.group));
         }
         let _turn = replica.turns.enter(replica.group, group.since, true).await?;
-        let healing = Healing { mirrors: self, replica, ino, group, ticket };
+        let healing = Healing { mirrors: self, replica, ino, group, tickets: RefCell::new(vec![ticket]) };
         let copies = healing.survey(piece).await?;
         let end = copies.iter().map(|copy| copy.survey.len.max(copy.survey.sum_end)).max().unwrap_or(0);
         let plan = plan(&copies, piece);
@@ -199,6 +201,11 @@ impl Mirrors {
         }
         Ok((healing.carry_out(&copies, &plan).await?, end))
     }
+}
+
+/// Whether there is a chunk file here; whoever has just looked at it has left it open.
+pub(super) async fn has_file(replica: &Replica, ino: InodeId) -> bool {
+    replica.store.is_open(ino) || replica.store.stat(ino).await.is_ok_and(|stat| stat.len > 0)
 }
 
 /// The refusal of a look at a chunk file that others have, when none of them answers.
@@ -439,7 +446,9 @@ impl Healing<'_> {
 
     /// One change on one member.
     async fn change(&self, target: TargetId, op: StorageOp, payload: Option<IoBuf>) -> Result<()> {
-        let sequence = self.ticket.sequence;
+        let ticket = self.replica.sequences.begin(self.group.since);
+        let sequence = ticket.sequence;
+        self.tickets.borrow_mut().push(ticket);
         let settled = self.replica.sequences.settled(self.group.since);
         let request = StorageRequest {
             group: Some(self.in_group(Part::Member { sequence, settled })),

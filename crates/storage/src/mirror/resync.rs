@@ -71,6 +71,10 @@ async fn see_to(
     if replica.is_unclean() && mirrors.put_others_out(&replica).await.is_err() {
         return;
     }
+    if replica.leftovers.are_there() {
+        // Others are brought in step afterwards: their notes would go then, and after another crash nobody knew what to look at.
+        return mirrors.begin_to_tidy(&replica);
+    }
     mirrors.clone().tell_settled(&replica, group);
     for (member, state) in group.with_states() {
         let is_online = map.target(member).is_some_and(|target| target.state == TargetState::Online);
@@ -132,7 +136,7 @@ impl Mirrors {
 
     /// What was kept of a time out of step isn't needed when all copies are equal again.
     async fn let_notes_go(&self, replica: &Replica, group: &Group) {
-        if group.is_degraded() || replica.is_unclean() {
+        if group.is_degraded() || replica.is_unclean() || replica.leftovers.are_there() {
             return;
         }
         if group.primary() == Some(replica.target) {

@@ -3,7 +3,7 @@
 use chunkstore::{Identity, Options, Store};
 use net::{Channel, Handler, LocalFuture, StorageChannels};
 use rt::IoBuf;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -25,6 +25,12 @@ pub struct Management {
     nodes: Mutex<BTreeMap<TargetId, MapHandle>>,
     pub is_away: AtomicBool,
     pub changes: Mutex<Vec<MemberChange>>,
+    /// Files that there are by the metadata, with what they have in the group, and whether the service that knows it answers.
+    pub files: Mutex<BTreeMap<InodeId, u64>>,
+    pub has_metadata: AtomicBool,
+    /// Nodes that don't hear of maps now. Management says that everybody knows one when they do again.
+    pub deaf: Mutex<BTreeSet<TargetId>>,
+    ways: Mutex<Option<Arc<StorageChannels>>>,
 }
 
 impl Management {
@@ -57,6 +63,10 @@ impl Management {
             nodes: Mutex::default(),
             is_away: AtomicBool::new(false),
             changes: Mutex::default(),
+            files: Mutex::default(),
+            has_metadata: AtomicBool::new(true),
+            deaf: Mutex::default(),
+            ways: Mutex::default(),
         })
     }
 
@@ -80,7 +90,9 @@ impl Management {
         next.epoch.0 += 1;
         change(&mut next);
         *map = Arc::new(next);
-        for node in self.nodes.lock().unwrap().values() {
+        let nodes = self.nodes.lock().unwrap();
+        let deaf = self.deaf.lock().unwrap();
+        for (_, node) in nodes.iter().filter(|(target, _)| !deaf.contains(target)) {
             *node.write().unwrap() = map.clone();
         }
         map.clone()
@@ -109,6 +121,22 @@ impl Management {
         })
     }
 
+    async fn heard_by_all(&self) -> Result<()> {
+        for _ in 0..50 {
+            if self.deaf.lock().unwrap().is_empty() {
+                return Ok(());
+            }
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        Err(Error::new(Errno::ETIMEDOUT, "somebody hasn't heard of it"))
+    }
+
+    /// A node hears of the map again.
+    pub fn hears(&self, target: u32) {
+        self.deaf.lock().unwrap().remove(&TargetId(target));
+        *self.nodes.lock().unwrap()[&TargetId(target)].write().unwrap() = self.map.lock().unwrap().clone();
+    }
+
     pub fn set_online(&self, target: u32, is_online: bool) {
         self.edit(|map| {
             let state = if is_online { TargetState::Online } else { TargetState::Offline };
@@ -124,11 +152,36 @@ impl Groups for Management {
             if self.is_away.load(Ordering::SeqCst) {
                 return Err(Error::new(Errno::ETIMEDOUT, "management is away"));
             }
-            if self.group().since != change.since {
+            if self.group().since != change.since || self.state(change.target.0) == change.state {
+                self.heard_by_all().await?;
                 return Ok(self.map.lock().unwrap().clone());
             }
             self.changes.lock().unwrap().push(change.clone());
-            Ok(self.set(change.target.0, change.state))
+            let map = self.set(change.target.0, change.state);
+            self.heard_by_all().await?;
+            Ok(map)
+        })
+    }
+
+    /// As the metadata service does it: by requests of its own to the primary.
+    fn tidy_group(&self, _: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if !self.has_metadata.load(Ordering::SeqCst) {
+                return Err(Error::new(Errno::EAGAIN, "the metadata service isn't there yet"));
+            }
+            let ways = self.ways.lock().unwrap().clone().unwrap();
+            for ino in files {
+                let len = self.files.lock().unwrap().get(&ino).copied();
+                let op = len.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
+                let group = self.group();
+                let in_group = InGroup { group: GROUP, since: group.since, part: Part::Primary };
+                let request = StorageRequest {
+                    group: Some(in_group),
+                    ..StorageRequest::new(SessionId(0), group.primary().unwrap(), ino, op)
+                };
+                ways.call(request, None).await?;
+            }
+            Ok(())
         })
     }
 }
@@ -150,6 +203,7 @@ pub enum Road {
 #[derive(Default)]
 pub struct Link {
     pub service: Mutex<Option<Arc<StorageService>>>,
+    pub lease: Mutex<Option<Arc<ServingLease>>>,
     pub road: Mutex<Road>,
     /// Every other request waits for a moment, so that requests overtake each other.
     pub jitter: AtomicBool,
@@ -212,10 +266,13 @@ impl Cluster {
             targets.iter().map(|id| (*id, Arc::<Link>::default())).collect();
         let way = |(id, link): (&TargetId, &Arc<Link>)| (*id, Channel::in_process(link.clone() as Arc<_>));
         let ways = Arc::new(links.iter().map(way).collect::<StorageChannels>());
+        *management.ways.lock().unwrap() = Some(ways.clone());
         let cluster = Arc::new(Cluster { dir: dir.to_path_buf(), management, links, ways });
         for target in targets {
-            let service = cluster.serve(target, Arc::new(ServingLease::forever())).await;
+            let lease = Arc::new(ServingLease::forever());
+            let service = cluster.serve(target, lease.clone()).await;
             *cluster.links[&target].service.lock().unwrap() = Some(service);
+            *cluster.links[&target].lease.lock().unwrap() = Some(lease);
         }
         cluster
     }
@@ -280,6 +337,10 @@ impl Cluster {
         self.management.nodes.lock().unwrap()[&TargetId(target)].clone()
     }
 
+    pub async fn call(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        self.ways.call(request, payload).await
+    }
+
     /// Asks one target for something of the group, once.
     pub async fn ask_one(
         &self,
@@ -325,6 +386,14 @@ impl Cluster {
         let op = StorageOp::Write { offset, path: Way::Cached, durable: false };
         let data = IoBuf::from_slice(data);
         self.ask_file(ino, (session, None), op, Some(data)).await.unwrap();
+    }
+
+    /// What a member says to a client that has chosen it.
+    pub async fn read_at(&self, target: u32, since: u64, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        let buf = IoBuf::alloc(len);
+        let op = StorageOp::Read { offset, path: Way::Cached };
+        let asked = self.ask_one(target, (since, Part::Primary), (3, None), op, Some(buf.clone())).await;
+        asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
     }
 
     /// What the primary says is in a file.

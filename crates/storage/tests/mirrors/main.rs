@@ -4,4 +4,6 @@
 mod changes;
 mod cluster;
 mod damage;
+mod leftovers;
+mod readers;
 mod resync;

@@ -169,6 +169,7 @@ fn after_a_crash_of_all_the_copies_are_equal_again() {
     let path = dir.path().to_path_buf();
     rt::block_on(async move {
         management.is_away.store(false, Ordering::SeqCst);
+        management.files.lock().unwrap().insert(INO, 18_192);
         // Management hadn't heard of the second one when the first came back, so both count as good.
         let cluster = Cluster::start(&path, management).await;
         cluster.drive();
