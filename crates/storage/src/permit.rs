@@ -122,6 +122,8 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         | StorageOp::Settled
         | StorageOp::Regions { .. }
         | StorageOp::Survey { .. }
-        | StorageOp::Heal { .. } => None,
+        | StorageOp::Heal { .. }
+        | StorageOp::Mend { .. }
+        | StorageOp::Forget { .. } => None,
     }
 }

@@ -1,5 +1,6 @@
 //! The primary's way: who may ask it, and how a change comes to all members.
 
+use super::mend::Mender;
 use super::repair::Look;
 use super::replica::Replica;
 use super::sequences::Ticket;
@@ -61,6 +62,12 @@ impl Mirrors {
             _ if is_look(&request.op) => self.look(&replica, request, payload).await,
             StorageOp::Heal { range } if request.session == SessionId(0) => {
                 self.heal(replica, request.ino, range).await.map(StorageReply::Healed)
+            }
+            StorageOp::Mend { from, to, range } if request.session == SessionId(0) => {
+                detached::run(Mender::new(self.clone(), replica, request.ino).mend(from, to, range)).await
+            }
+            StorageOp::Forget { range } if request.session == SessionId(0) => {
+                detached::run(Mender::new(self.clone(), replica, request.ino).forget(range)).await
             }
             _ if is_change(&request.op) || is_sync(&request.op) => {
                 detached::run(change(self.clone(), replica, request, payload)).await
@@ -241,6 +248,7 @@ impl Change<'_> {
     /// Does the change on all copies that count. Under each version of the group it goes to those that don't have it yet.
     async fn replicate(&self) -> Result<()> {
         let (mirrors, replica) = (self.mirrors, self.replica);
+        let _entered = replica.gate.read().await;
         let _held = match change_range(&self.request.op, self.payload.as_ref()) {
             Some(range) => {
                 Some(replica.ranges.acquire(self.request.ino, range, super::ranges::Hold::Alone).await)

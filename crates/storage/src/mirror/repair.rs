@@ -183,6 +183,7 @@ impl Mirrors {
         if replica.is_unclean() {
             self.put_others_out(replica).await?;
         }
+        let _entered = replica.gate.read().await;
         let _held = replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
         self.lease_holds(replica.target).await?;
         let group = self.primary_view(replica)?.group()?.clone();

@@ -5,5 +5,7 @@ mod changes;
 mod cluster;
 mod damage;
 mod leftovers;
+mod mend;
+mod moves;
 mod readers;
 mod resync;

@@ -41,6 +41,8 @@ impl Guard for StorageRequest {
                 | StorageOp::Regions { .. }
                 | StorageOp::Survey { .. }
                 | StorageOp::Heal { .. }
+                | StorageOp::Mend { .. }
+                | StorageOp::Forget { .. }
         );
         self.session == SessionId(0) || between_members || is_nodes
     }

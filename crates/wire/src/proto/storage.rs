@@ -37,7 +37,7 @@ struct RequestFields {
     group: Option<GroupFields>,
     #[prost(
         oneof = "OpFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31"
     )]
     op: Option<OpFields>,
 }
@@ -80,6 +80,26 @@ enum OpFields {
     Survey(SurveyFields),
     #[prost(message, tag = "27")]
     Heal(HealFields),
+    #[prost(message, tag = "30")]
+    Mend(MendFields),
+    #[prost(message, tag = "31")]
+    Forget(ForgetFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MendFields {
+    #[prost(uint32, tag = "1")]
+    from: u32,
+    #[prost(uint32, tag = "2")]
+    to: u32,
+    #[prost(message, optional, tag = "3")]
+    range: Option<RangeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ForgetFields {
+    #[prost(message, optional, tag = "1")]
+    range: Option<RangeFields>,
 }
 
 /// The parts are told apart by numbers of their own, since two of them have no fields.
@@ -368,6 +388,10 @@ impl From<&StorageOp> for OpFields {
                 OpFields::Survey(SurveyFields { range: Some(range.into()), unit, read })
             }
             StorageOp::Heal { range } => OpFields::Heal(HealFields { range: Some(range.into()) }),
+            StorageOp::Mend { from, to, range } => {
+                OpFields::Mend(MendFields { from: from.0, to: to.0, range: Some(range.into()) })
+            }
+            StorageOp::Forget { range } => OpFields::Forget(ForgetFields { range: Some(range.into()) }),
         }
     }
 }
@@ -405,6 +429,11 @@ impl TryFrom<OpFields> for StorageOp {
                 StorageOp::Survey { range, unit: f.unit, read: f.read }
             }
             OpFields::Heal(f) => StorageOp::Heal { range: need(f.range, "range to mend")?.try_into()? },
+            OpFields::Mend(f) => {
+                let range = need(f.range, "range to mend")?.try_into()?;
+                StorageOp::Mend { from: TargetId(f.from), to: TargetId(f.to), range }
+            }
+            OpFields::Forget(f) => StorageOp::Forget { range: need(f.range, "range to forget")?.try_into()? },
         })
     }
 }

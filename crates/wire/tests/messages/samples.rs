@@ -334,6 +334,8 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Regions { from: INO, which: Regions::Noted },
         StorageOp::Survey { range: ByteRange::new(0, 1 << 24), unit: 4096, read: true },
         StorageOp::Heal { range: ByteRange::new(4096, 8192) },
+        StorageOp::Mend { from: TargetId(3), to: TargetId(4), range: ByteRange::new(4096, 1 << 20) },
+        StorageOp::Forget { range: ByteRange::new(0, 8192) },
     ]
 }
 

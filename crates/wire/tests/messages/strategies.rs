@@ -239,6 +239,12 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Regions { from: ino(), which: select(vec![Regions::Noted, Regions::All]) },
         Survey { range: range(), unit: any::<u64>(), read: any::<bool>() },
         Heal { range: range() },
+        Mend {
+            from: any::<u32>().prop_map(TargetId),
+            to: any::<u32>().prop_map(TargetId),
+            range: range(),
+        },
+        Forget { range: range() },
     ]
 }
 
