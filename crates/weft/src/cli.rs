@@ -2,9 +2,11 @@
 
 mod cluster;
 mod group;
+mod migrate;
 
 pub use cluster::*;
 pub use group::*;
+pub use migrate::*;
 
 use crate::size::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -78,6 +80,9 @@ pub enum Command {
     Net(NetCommand),
     /// Check a cluster, stopped or running; repair a stopped one
     Fsck(FsckArgs),
+    /// Give files another redundancy or pool while they are in use (weft entry migrate)
+    #[command(hide = true)]
+    Migrate(MigrateArgs),
     /// Let mount(8) and fstab know the type fuse.weft
     #[command(hide = true)]
     InstallHelper(InstallHelperArgs),
@@ -236,6 +241,8 @@ pub enum EntryCommand {
     Info(EntryInfoArgs),
     /// Change what a directory hands to new files
     SetPattern(SetPatternArgs),
+    /// Give files another redundancy or pool while they are in use (also: weft migrate)
+    Migrate(MigrateArgs),
 }
 
 /// `weft entry info`.
@@ -398,6 +405,10 @@ mod tests {
             "weft entry set-pattern d",
             "weft entry set-pattern d --chunk-size 1X",
             "weft entry set-pattern d --stripe-count 0",
+            "weft migrate f",
+            "weft migrate --scheme single",
+            "weft migrate f --scheme raid",
+            "weft migrate f --scheme single --set-pattern",
             "weft target",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");

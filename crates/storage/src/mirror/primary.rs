@@ -44,6 +44,9 @@ impl Mirrors {
         if deadline.is_over() {
             return Err(deadline.error());
         }
+        if let Some(answer) = self.watches.answer(&request) {
+            return answer;
+        }
         match request.op {
             StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } => {
                 self.look(&replica, request, payload).await
@@ -181,6 +184,7 @@ async fn change(
     if matches!(request.op, StorageOp::Write { .. }) && payload.is_none() {
         return Err(Error::new(Errno::EINVAL, "a write came without its payload"));
     }
+    let _noted = mirrors.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
     let one =
         |doing| Change { mirrors: &mirrors, replica: &replica, request: &request, payload: &payload, doing };
     let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {

@@ -4,3 +4,4 @@
 mod changes;
 mod cluster;
 mod resync;
+mod watches;
