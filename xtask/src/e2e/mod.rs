@@ -168,6 +168,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::TWICE_TESTS,
     machines::EVICTION_TESTS,
     machines::EXPORT_TESTS,
+    machines::MIGRATE_TESTS,
     machines::MIRROR_TESTS,
     machines::DISK_TESTS,
 ];

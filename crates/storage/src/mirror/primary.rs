@@ -58,6 +58,9 @@ impl Mirrors {
         if deadline.is_over() {
             return Err(deadline.error());
         }
+        if let Some(answer) = self.watches.answer(&request) {
+            return answer;
+        }
         match request.op {
             _ if is_look(&request.op) => self.look(&replica, request, payload).await,
             StorageOp::Heal { range } if request.session == SessionId(0) => {
@@ -194,6 +197,7 @@ async fn change(
     if matches!(request.op, StorageOp::Write { .. }) && payload.is_none() {
         return Err(Error::new(Errno::EINVAL, "a write came without its payload"));
     }
+    let _noted = mirrors.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
     let one =
         |doing| Change { mirrors: &mirrors, replica: &replica, request: &request, payload: &payload, doing };
     let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {
