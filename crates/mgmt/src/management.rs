@@ -211,6 +211,11 @@ impl Management {
         }
     }
 
+    /// How far the targets of this process are searched for damage, where there are no nodes that tell it.
+    pub fn tell_scrubs(&self, scrubs: Vec<wire::mgmt::ScrubProgress>) {
+        self.liveness().searches_itself(scrubs);
+    }
+
     pub(crate) fn liveness(&self) -> MutexGuard<'_, Liveness> {
         self.liveness.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -265,6 +270,7 @@ impl Management {
                 groups: map.groups.iter().filter(|g| g.pool == pool.id).count(),
                 capacity: members().map(|t| t.capacity).sum(),
                 free: members().map(|t| t.free).sum(),
+                spare: pool.spare,
             }
         };
         map.pools.iter().map(info).collect()
@@ -282,6 +288,7 @@ impl Management {
         let mut roster = Roster { map: ClusterMap::clone(&before), numbers };
         let answer = edit(&mut roster)?;
         roster.map = self.looked_at(&roster.map);
+        self.move_members(&before, &mut roster.map);
         consistency::stamp(&before, &mut roster.map);
         next_epoch(&before, &mut roster.map);
         log_changes(&before, &roster.map);
@@ -522,6 +529,7 @@ mod tests {
                 since: group.since,
                 target: group.members[0],
                 state: Bad,
+                orderly: false,
             };
             std::fs::remove_dir(list.root().join("t1")).unwrap();
             management.refresh().await.unwrap();

@@ -120,6 +120,10 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         | StorageOp::Fence { .. }
         // Asked by nodes, between themselves.
         | StorageOp::Settled
-        | StorageOp::Regions { .. } => None,
+        | StorageOp::Regions { .. }
+        | StorageOp::Survey { .. }
+        | StorageOp::Heal { .. }
+        | StorageOp::Mend { .. }
+        | StorageOp::Forget { .. } => None,
     }
 }

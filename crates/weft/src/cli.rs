@@ -2,9 +2,11 @@
 
 mod cluster;
 mod group;
+mod scrub;
 
 pub use cluster::*;
 pub use group::*;
+pub use scrub::*;
 
 use crate::size::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -76,8 +78,14 @@ pub enum Command {
     /// The network between nodes
     #[command(subcommand)]
     Net(NetCommand),
+    /// The search of targets for damage that nobody has met yet
+    #[command(subcommand)]
+    Scrub(ScrubCommand),
     /// Check a cluster, stopped or running; repair a stopped one
     Fsck(FsckArgs),
+    /// How members of mirrored groups are brought in step: the same as weft group resync
+    #[command(subcommand, hide = true)]
+    Resync(ResyncCommand),
     /// Let mount(8) and fstab know the type fuse.weft
     #[command(hide = true)]
     InstallHelper(InstallHelperArgs),

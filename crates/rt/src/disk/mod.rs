@@ -37,6 +37,10 @@ pub struct FileStat {
     pub blocks: u64,
     /// Last change of the content.
     pub mtime: Timestamp,
+    /// Last change of anything, which nobody can set.
+    pub ctime: Timestamp,
+    /// Number of the file in its file system.
+    pub inode: u64,
 }
 
 /// What to do with a range of a file.
@@ -182,6 +186,14 @@ pub async fn rename(from: &Path, to: &Path) -> io::Result<()> {
 pub async fn remove_file(path: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => real::remove_file(path).await,
+        Runtime::Sim(world) => sim::remove_file(&world, path).await,
+    }
+}
+
+/// Removes an empty directory.
+pub async fn remove_dir(path: &Path) -> io::Result<()> {
+    match context::require()? {
+        Runtime::Core(_) => real::remove_dir(path).await,
         Runtime::Sim(world) => sim::remove_file(&world, path).await,
     }
 }

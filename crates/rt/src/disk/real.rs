@@ -165,6 +165,8 @@ impl RealFile {
             len: stat.st_size as u64,
             blocks: stat.st_blocks as u64,
             mtime: Timestamp::new(stat.st_mtime, stat.st_mtime_nsec as u32),
+            ctime: Timestamp::new(stat.st_ctime, stat.st_ctime_nsec as u32),
+            inode: stat.st_ino,
         })
     }
 
@@ -275,6 +277,14 @@ pub(super) async fn rename(from: &Path, to: &Path) -> io::Result<()> {
 pub(super) async fn remove_file(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     let entry = opcode::UnlinkAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).build();
+    // SAFETY: the entry points to the path's heap memory, which `keep` owns.
+    unsafe { op::run(large(entry), Keep { paths: [Some(path), None], ..Keep::default() }) }.await.map(drop)
+}
+
+/// Removes an empty directory through the ring.
+pub(super) async fn remove_dir(path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let entry = opcode::UnlinkAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(libc::AT_REMOVEDIR).build();
     // SAFETY: the entry points to the path's heap memory, which `keep` owns.
     unsafe { op::run(large(entry), Keep { paths: [Some(path), None], ..Keep::default() }) }.await.map(drop)
 }

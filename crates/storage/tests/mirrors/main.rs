@@ -3,4 +3,9 @@
 
 mod changes;
 mod cluster;
+mod damage;
+mod leftovers;
+mod mend;
+mod moves;
+mod readers;
 mod resync;
