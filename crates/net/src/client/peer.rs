@@ -149,8 +149,7 @@ impl Peer {
             return Distance::SameHost;
         }
         let near = &shared.options.near;
-        let is_near =
-            |address: &SocketAddr| near.iter().any(|network| network.contains(address.ip()));
+        let is_near = |address: &SocketAddr| near.iter().any(|network| network.contains(address.ip()));
         let addresses = shared.addresses.lock();
         if addresses.iter().any(is_near) { Distance::SameNetwork } else { Distance::Far }
     }

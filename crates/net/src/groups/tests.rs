@@ -370,7 +370,10 @@ fn a_large_file_is_read_from_all_members_and_a_region_from_one() {
             }
             by_region.push(answered);
         }
-        assert!(by_region == [1, 2, 1, 2, 1, 2, 1, 2] || by_region == [2, 1, 2, 1, 2, 1, 2, 1], "{by_region:?}");
+        assert!(
+            by_region == [1, 2, 1, 2, 1, 2, 1, 2] || by_region == [2, 1, 2, 1, 2, 1, 2, 1],
+            "{by_region:?}"
+        );
         assert_eq!(pair.counts(), [16, 16]);
     });
 }
@@ -453,6 +456,19 @@ fn a_silent_member_holds_up_a_reader_for_a_moment_and_later_ones_not_at_all() {
         pair.members[0].be(Way::Answers);
         let answered = [pair.read(5, region(0)).await.unwrap(), pair.read(5, region(1)).await.unwrap()];
         assert!(answered == [1, 2] || answered == [2, 1], "{answered:?}");
+    });
+}
+
+/// One is gone for good and nobody replaces it, since nobody writes; the other one is only slow.
+#[test]
+fn a_slow_member_answers_in_the_place_of_a_silent_one() {
+    run(async |pair| {
+        pair.members.iter().for_each(|member| member.be(Way::Hangs));
+        let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
+        rt::sleep(4 * READ_PATIENCE).await;
+        pair.members[0].be(Way::Answers);
+        rt::sleep(READ_PATIENCE / 10).await;
+        assert_eq!(reads.map(|read| read.take()), [Some(Ok(1)), Some(Ok(1))]);
     });
 }
 

@@ -137,7 +137,9 @@ mod tests {
         begin(&mut state, 1, 2, "b");
         assert!(state.is_open(INO, ByteRange::new(0, 11)) && state.is_open(INO, ByteRange::new(29, 99)));
         assert_eq!(settle(&mut state, 1, 2), ["a"]);
-        assert!(!state.is_open(INO, ByteRange::new(0, 20)) && !state.is_open(InodeId(8), ByteRange::new(20, 30)));
+        assert!(
+            !state.is_open(INO, ByteRange::new(0, 20)) && !state.is_open(InodeId(8), ByteRange::new(20, 30))
+        );
         begin(&mut state, 2, 1, "c");
         assert!(settle(&mut state, 2, 0).is_empty());
         assert!(settle(&mut state, 1, 5).is_empty(), "a version that is over says nothing");

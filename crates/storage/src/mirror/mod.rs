@@ -350,7 +350,9 @@ impl Mirrors {
                         "group {} waits for management's word on who knows its members: {}",
                         replica.group, error.message
                     );
-                    return Err(Error::new(Errno::ETIMEDOUT, message).hint("weft health tells how management is"));
+                    return Err(
+                        Error::new(Errno::ETIMEDOUT, message).hint("weft health tells how management is")
+                    );
                 }
                 Err(error) => {
                     tracing::debug!(group = %replica.group, %error, "management doesn't say who knows the members of a group");

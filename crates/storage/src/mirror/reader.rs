@@ -67,6 +67,7 @@ impl Mirrors {
 }
 
 fn ask_the_primary(replica: &Replica) -> Error {
-    let message = format!("target {} of group {} can't tell what is there now", replica.target, replica.group);
+    let message =
+        format!("target {} of group {} can't tell what is there now", replica.target, replica.group);
     Error::new(Errno::EREMOTE, message).hint("who asks goes to the group's primary by itself")
 }

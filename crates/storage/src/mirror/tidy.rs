@@ -36,7 +36,12 @@ pub(super) struct Leftovers {
 impl Leftovers {
     pub(super) fn new(files: Vec<InodeId>) -> Leftovers {
         let are_there = AtomicBool::new(!files.is_empty());
-        Leftovers { files: Mutex::new(files), are_there, is_begun: AtomicBool::new(false), gone: Event::new() }
+        Leftovers {
+            files: Mutex::new(files),
+            are_there,
+            is_begun: AtomicBool::new(false),
+            gone: Event::new(),
+        }
     }
 
     pub(super) fn are_there(&self) -> bool {
@@ -98,8 +103,10 @@ impl Mirrors {
             self.begin_to_tidy(replica);
             rt::timeout(LOOK_INTERVAL, replica.leftovers.gone.wait()).await;
             if rt::monotonic_ns() - began_ns > PATIENCE.as_nanos() as u64 && replica.leftovers.are_there() {
-                let message =
-                    format!("group {} is still being put right after a crash of all its members", replica.group);
+                let message = format!(
+                    "group {} is still being put right after a crash of all its members",
+                    replica.group
+                );
                 return Err(Error::new(Errno::ETIMEDOUT, message)
                     .hint("it needs the metadata service for that: check that it runs (weft health)"));
             }

@@ -57,7 +57,11 @@ fn chunks_without_metadata_go_before_clients_come_and_from_all_copies() {
         cluster.until("the group goes on from one copy", || management.state(2) != MemberState::Good).await;
         rt::sleep(Duration::from_millis(1500)).await;
         assert!(reads.iter().all(|read| read.borrow().is_none()), "what is there may be nobody's");
-        assert_eq!(management.state(2), MemberState::NeedsResync, "its notes are needed if there is another crash");
+        assert_eq!(
+            management.state(2),
+            MemberState::NeedsResync,
+            "its notes are needed if there is another crash"
+        );
         // The metadata service settles other things first, and is let in for that.
         let stat = cluster.ask_file(CUT, (0, None), StorageOp::Stat, None).await.unwrap();
         assert!(matches!(stat, StorageReply::Stat { len: 10_000, .. }), "{stat:?}");

@@ -68,7 +68,10 @@ fn where_a_change_is_not_known_to_be_settled_the_primary_is_asked() {
         cluster.ask_file(INO, (3, None), punch, None).await.unwrap();
         assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Err(Errno::EREMOTE));
         cluster.ask_file(INO, (3, None), StorageOp::Truncate { len: 10_000 }, None).await.unwrap();
-        assert_eq!(cluster.read_at(2, 1, 0, 10_000).await.map(|data| data[8191..8193].to_vec()), Ok(vec![0, 2]));
+        assert_eq!(
+            cluster.read_at(2, 1, 0, 10_000).await.map(|data| data[8191..8193].to_vec()),
+            Ok(vec![0, 2])
+        );
         assert_eq!(cluster.read_at(2, 1, 10_000, 1).await, Err(Errno::EREMOTE));
     });
 }
@@ -105,7 +108,8 @@ fn who_was_ended_or_whose_lease_is_over_reads_nothing_anywhere() {
     with_members(2, |cluster| async move {
         cluster.drive();
         let ask = async |target, session, epoch, op| {
-            let in_group = wire::InGroup { group: crate::cluster::GROUP, since: types::Epoch(1), part: Part::Primary };
+            let in_group =
+                wire::InGroup { group: crate::cluster::GROUP, since: types::Epoch(1), part: Part::Primary };
             let request = wire::StorageRequest {
                 group: Some(in_group),
                 epoch,

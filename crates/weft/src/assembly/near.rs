@@ -59,7 +59,8 @@ mod tests {
             format!("eth0\t{}\t{}\t0001\t0\t0\t0\t{}\t0\t0\t0\n", hex(to), hex(gateway), hex(mask))
         };
         let routes = [
-            "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n".to_string(),
+            "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+                .to_string(),
             line([0; 4], [192, 0, 2, 1], [0; 4]),
             line([192, 0, 2, 0], [0; 4], [255, 255, 255, 0]),
             line([10, 0, 0, 0], [0; 4], [255, 0, 0, 0]),

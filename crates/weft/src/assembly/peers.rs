@@ -1,7 +1,7 @@
 //! The ways of a process to the other processes of its cluster.
 
-use crate::control::{LinkInfo, PeerInfo};
 use super::near::own_networks;
+use crate::control::{LinkInfo, PeerInfo};
 use crate::node_config::{Protection, resolve};
 use identity::tls::Strangers;
 use identity::{Credentials, JoinToken};
