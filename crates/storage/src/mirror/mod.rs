@@ -11,7 +11,10 @@
 
 mod detached;
 mod holds;
+mod leaving;
 mod member;
+mod mend;
+mod pace;
 mod primary;
 mod progress;
 mod ranges;
@@ -76,6 +79,8 @@ pub struct MemberChange {
     pub state: MemberState,
     /// For people.
     pub reason: String,
+    /// The primary speaks of itself, has nothing under way and begins nothing more.
+    pub orderly: bool,
 }
 
 /// Management, as far as mirrored groups need it.
@@ -192,15 +197,36 @@ impl Mirrors {
         group: GroupId,
     ) -> Result<Arc<Replica>> {
         let key = (target.target(), group);
+        loop {
+            let slot = self.slot(key);
+            if let Some(replica) = slot.replica.get() {
+                return Ok(replica.clone());
+            }
+            let _alone = slot.opening.write().await;
+            // What was in it may have been removed meanwhile, and the place with it.
+            if Arc::ptr_eq(&slot, &self.slot(key)) {
+                return self.open(target, tally, group, &slot).await;
+            }
+        }
+    }
+
+    fn slot(&self, key: (TargetId, GroupId)) -> Arc<Slot> {
         let known = self.slots.read().get(&key).cloned();
-        let slot = known.unwrap_or_else(|| self.slots.write().entry(key).or_default().clone());
+        known.unwrap_or_else(|| self.slots.write().entry(key).or_default().clone())
+    }
+
+    /// Opens a replica whose place is held, unless it is open by now.
+    async fn open(
+        &self,
+        target: &Arc<Store>,
+        tally: &Arc<Tally>,
+        group: GroupId,
+        slot: &Slot,
+    ) -> Result<Arc<Replica>> {
         if let Some(replica) = slot.replica.get() {
             return Ok(replica.clone());
         }
-        let _alone = slot.opening.write().await;
-        if let Some(replica) = slot.replica.get() {
-            return Ok(replica.clone());
-        }
+        let key = (target.target(), group);
         let opened = Store::open_group(target, group, true).await.map_err(|e| tally.failed(key.0, &e))?;
         let Some((store, report)) = opened else {
             return Err(Error::new(Errno::EIO, format!("target {}: group {group} can't be made", key.0)));
@@ -291,7 +317,8 @@ impl Mirrors {
         if self.since(replica.group) != since {
             return;
         }
-        let change = MemberChange { group: replica.group, since, target, state, reason: reason.to_string() };
+        let (group, reason_given) = (replica.group, reason.to_string());
+        let change = MemberChange { group, since, target, state, reason: reason_given, orderly: false };
         tracing::warn!(group = %replica.group, target_id = %target, ?state, "a member of a group changes: {reason}");
         loop {
             match self.links.management.set_member(change.clone()).await {
@@ -339,6 +366,7 @@ impl Mirrors {
                 target: replica.target,
                 state: MemberState::Good,
                 reason: "it goes on as the primary".to_string(),
+                orderly: false,
             };
             match self.links.management.set_member(change).await {
                 Ok(map) => {

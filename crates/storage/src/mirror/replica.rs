@@ -27,6 +27,8 @@ pub(crate) struct Replica {
     pub(crate) turns: Turns,
     pub(crate) sequences: Sequences,
     pub(crate) holds: Holds,
+    /// Shared by all changes that it does as the primary; held alone by who lets another member be the primary.
+    pub(crate) gate: rt::sync::RwLock,
     /// Held by who asks management to change the group.
     pub(crate) deciding: rt::sync::RwLock,
     /// The target's counters.
@@ -88,6 +90,7 @@ impl Replica {
             turns: Turns::default(),
             sequences: Sequences::default(),
             holds: Holds::default(),
+            gate: rt::sync::RwLock::new(),
             deciding: rt::sync::RwLock::new(),
             tally,
             standing: Mutex::default(),
@@ -151,6 +154,11 @@ impl Replica {
     /// It is about to ask to be taken out as the primary of this version.
     pub(crate) fn leave(&self, since: Epoch) {
         self.left_in.fetch_max(since.0, Ordering::AcqRel);
+    }
+
+    /// It goes on as the primary: nobody has taken it out.
+    pub(crate) fn stay(&self) {
+        self.left_in.store(0, Ordering::Release);
     }
 
     /// Whether it has asked so, in this version or a later one.

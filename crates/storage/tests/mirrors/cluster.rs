@@ -24,6 +24,9 @@ pub struct Management {
     map: Mutex<Arc<ClusterMap>>,
     nodes: Mutex<BTreeMap<TargetId, MapHandle>>,
     pub is_away: AtomicBool,
+    /// Primaries that leave are told that they stay, so many times so far.
+    pub refuses_to_leave: AtomicBool,
+    pub refusals: AtomicU64,
     pub changes: Mutex<Vec<MemberChange>>,
     /// Files that there are by the metadata, with what they have in the group, and whether the service that knows it answers.
     pub files: Mutex<BTreeMap<InodeId, u64>>,
@@ -35,6 +38,11 @@ pub struct Management {
 
 impl Management {
     pub fn new(members: u32) -> Arc<Management> {
+        Management::with_others(members, 0)
+    }
+
+    /// With so many targets besides that are in no group.
+    pub fn with_others(members: u32, others: u32) -> Arc<Management> {
         let target = |id| Target {
             id: TargetId(id),
             node: NodeId(id),
@@ -46,6 +54,7 @@ impl Management {
             class: CapacityClass::Normal,
             drain: false,
         };
+        let targets = (1..=members + others).map(target).collect();
         let members: Vec<TargetId> = (1..=members).map(TargetId).collect();
         let group = Group {
             scheme: Scheme::Mirror(members.len() as u8),
@@ -54,7 +63,7 @@ impl Management {
         };
         let map = ClusterMap {
             epoch: Epoch(1),
-            targets: members.iter().map(|id| target(id.0)).collect(),
+            targets,
             groups: vec![Group { members, ..group }],
             ..ClusterMap::default()
         };
@@ -62,6 +71,8 @@ impl Management {
             map: Mutex::new(Arc::new(map)),
             nodes: Mutex::default(),
             is_away: AtomicBool::new(false),
+            refuses_to_leave: AtomicBool::new(false),
+            refusals: AtomicU64::new(0),
             changes: Mutex::default(),
             files: Mutex::default(),
             has_metadata: AtomicBool::new(true),
@@ -132,6 +143,31 @@ impl Management {
         *self.nodes.lock().unwrap()[&TargetId(target)].write().unwrap() = self.map.lock().unwrap().clone();
     }
 
+    /// Puts a target that has nothing into the group: in the place of a member, or beside all until it can take the place of one.
+    pub fn bring(&self, target: u32, (place_of, beside): (u32, bool)) {
+        self.edit(|map| {
+            let epoch = map.epoch;
+            let group = &mut map.groups[0];
+            let mut members: Vec<(TargetId, MemberState)> = group.with_states().collect();
+            members.retain(|(id, _)| beside || id.0 != place_of);
+            members.push((TargetId(target), MemberState::Bad));
+            (group.members, group.states) = members.into_iter().unzip();
+            group.leaving = beside.then_some(TargetId(place_of));
+            group.since = epoch;
+        });
+    }
+
+    /// A member goes that isn't needed any more. Where it was the primary and has left things half done, the others had to be brought in step.
+    fn dismiss(&self, target: TargetId, is_orderly: bool) -> Arc<ClusterMap> {
+        assert_eq!(self.group().primary() == Some(target), is_orderly);
+        self.edit(|map| {
+            let epoch = map.epoch;
+            let group = &mut map.groups[0];
+            group.members.retain(|id| *id != target);
+            (group.states, group.leaving, group.since) = (vec![], None, epoch);
+        })
+    }
+
     pub fn set_online(&self, target: u32, is_online: bool) {
         self.edit(|map| {
             let state = if is_online { TargetState::Online } else { TargetState::Offline };
@@ -151,8 +187,16 @@ impl Groups for Management {
                 self.heard_by_all().await?;
                 return Ok(self.map.lock().unwrap().clone());
             }
+            if change.orderly && self.refuses_to_leave.load(Ordering::SeqCst) {
+                self.refusals.fetch_add(1, Ordering::SeqCst);
+                return Ok(self.map.lock().unwrap().clone());
+            }
             self.changes.lock().unwrap().push(change.clone());
-            let map = self.set(change.target.0, change.state);
+            let is_leaving = self.group().leaving == Some(change.target) && change.state == MemberState::Bad;
+            let map = match is_leaving {
+                true => self.dismiss(change.target, change.orderly),
+                false => self.set(change.target.0, change.state),
+            };
             self.heard_by_all().await?;
             Ok(map)
         })
@@ -381,6 +425,11 @@ impl Cluster {
         files_of(&self.dir, target)
     }
 
+    /// Whether a target has something of the group.
+    pub fn has_group(&self, target: u32) -> bool {
+        Store::group_dir(&self.dir.join(target.to_string()), GROUP).exists()
+    }
+
     pub async fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         for _ in 0..6000 {
             if is_so() {
@@ -398,17 +447,19 @@ impl Cluster {
     }
 
     pub fn require_equal(&self) {
-        let first = self.on_disk(1);
-        for target in self.links.keys().skip(1) {
+        let members = self.management.group().members;
+        let own = members[0];
+        let first = self.on_disk(own.0);
+        for target in members.iter().skip(1) {
             let other = self.on_disk(target.0);
             let names =
                 |files: &BTreeMap<InodeId, Vec<u8>>| -> Vec<InodeId> { files.keys().copied().collect() };
-            assert_eq!(names(&first), names(&other), "files of targets 1 and {target}");
+            assert_eq!(names(&first), names(&other), "files of targets {own} and {target}");
             for (ino, data) in &first {
                 let (len, other_len) = (data.len(), other[ino].len());
-                assert_eq!(len, other_len, "length of inode {ino} on targets 1 and {target}");
+                assert_eq!(len, other_len, "length of inode {ino} on targets {own} and {target}");
                 let at = data.iter().zip(&other[ino]).position(|(a, b)| a != b);
-                assert_eq!(at, None, "inode {ino} differs on targets 1 and {target}");
+                assert_eq!(at, None, "inode {ino} differs on targets {own} and {target}");
             }
         }
     }
@@ -434,10 +485,19 @@ pub fn files_of(dir: &Path, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
 
 /// Runs a test with so many members, all of them good.
 pub fn with_members<F: Future<Output = ()>>(members: u32, test: impl FnOnce(Arc<Cluster>) -> F + 'static) {
+    with_others(members, 0, test);
+}
+
+/// The same with so many targets besides that are in no group.
+pub fn with_others<F: Future<Output = ()>>(
+    members: u32,
+    others: u32,
+    test: impl FnOnce(Arc<Cluster>) -> F + 'static,
+) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();
     rt::block_on(async move {
-        test(Cluster::start(&path, Management::new(members)).await).await;
+        test(Cluster::start(&path, Management::with_others(members, others)).await).await;
     })
     .unwrap();
 }

@@ -18,8 +18,8 @@ struct Decisions {
 impl Groups for Decisions {
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>> {
         Box::pin(async move {
-            let MemberChange { group, since, target, state, reason } = change;
-            let ask = MgmtRequest::SetMember { group, since, target, state, reason };
+            let MemberChange { group, since, target, state, reason, orderly } = change;
+            let ask = MgmtRequest::SetMember { group, since, target, state, reason, orderly };
             match self.management.call(ask, None).await? {
                 MgmtReply::Map { map } => {
                     if let Some(in_force) = &self.in_force {
