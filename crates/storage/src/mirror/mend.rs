@@ -36,6 +36,8 @@ impl Mender {
             return Err(Error::new(Errno::EINVAL, format!("target {to} can't be mended from itself")));
         }
         let _entered = self.replica.gate.read().await;
+        // Until the last step nothing of it counts as settled, so that nobody reads a half-mended copy there.
+        let _unsettled = self.replica.sequences.begin(self.mirrors.since(self.replica.group));
         let rest = self.cut(from, to).await?;
         for range in [range, rest] {
             let mut at = range.start / BLOCK * BLOCK;
