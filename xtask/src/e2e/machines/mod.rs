@@ -10,6 +10,7 @@ mod hang;
 mod kills;
 mod load;
 mod mirror;
+mod scrub;
 mod tests;
 mod twice;
 
@@ -33,6 +34,7 @@ pub(super) use fsck::TESTS as FSCK_TESTS;
 pub(super) use hang::TESTS as HANG_TESTS;
 pub(super) use kills::TESTS as KILL_TESTS;
 pub(super) use mirror::TESTS as MIRROR_TESTS;
+pub(super) use scrub::TESTS as SCRUB_TESTS;
 pub(super) use tests::TESTS;
 pub(super) use twice::TESTS as TWICE_TESTS;
 
