@@ -83,6 +83,9 @@ pub enum Command {
     Scrub(ScrubCommand),
     /// Check a cluster, stopped or running; repair a stopped one
     Fsck(FsckArgs),
+    /// How members of mirrored groups are brought in step: the same as weft group resync
+    #[command(subcommand, hide = true)]
+    Resync(ResyncCommand),
     /// Let mount(8) and fstab know the type fuse.weft
     #[command(hide = true)]
     InstallHelper(InstallHelperArgs),

@@ -17,6 +17,7 @@ mod mount;
 mod mount_helper;
 mod net;
 mod pool_list;
+mod resync;
 mod scrub;
 mod serve;
 mod session_show;
@@ -46,6 +47,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Umount(args) => umount::run(&args),
         Command::Target(command) => manage::target(command),
         Command::Group(command) => group::run(command),
+        Command::Resync(command) => resync::run(command),
         Command::Scrub(command) => scrub::run(command),
         Command::Pool(command) => manage::pool(command),
         Command::Meta(command) => manage::meta(command),
