@@ -91,6 +91,11 @@ impl Commands {
         with(line(&["group", "list", "--json"]), "--dir", dir)
     }
 
+    /// Has targets searched for damage, or tells how far that is.
+    pub fn scrub(&self, dir: &Path, what: &str) -> Vec<OsString> {
+        with(line(&["scrub", what, "--json"]), "--dir", dir)
+    }
+
     /// Checks the cluster as it is being used.
     pub fn fsck(&self, dir: &Path) -> Vec<OsString> {
         with(line(&["fsck", "--json"]), "--dir", dir)
