@@ -169,6 +169,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::EVICTION_TESTS,
     machines::EXPORT_TESTS,
     machines::MIRROR_TESTS,
+    machines::DISK_TESTS,
 ];
 
 /// Runs the suite and prints the totals last.

@@ -13,6 +13,7 @@ mod detached;
 mod holds;
 mod leaving;
 mod member;
+mod mend;
 mod pace;
 mod primary;
 mod progress;

@@ -1,5 +1,6 @@
 //! The primary's way: who may ask it, and how a change comes to all members.
 
+use super::mend::Mender;
 use super::replica::Replica;
 use super::sequences::Ticket;
 use super::{MAP_PATIENCE, MAP_POLL, Mirrors, View, detached, turns};
@@ -58,6 +59,12 @@ impl Mirrors {
         }
         match request.op {
             _ if is_look(&request.op) => self.look(&replica, request, payload).await,
+            StorageOp::Mend { from, to, range } if request.session == SessionId(0) => {
+                detached::run(Mender::new(self.clone(), replica, request.ino).mend(from, to, range)).await
+            }
+            StorageOp::Forget { range } if request.session == SessionId(0) => {
+                detached::run(Mender::new(self.clone(), replica, request.ino).forget(range)).await
+            }
             _ if is_change(&request.op) || is_sync(&request.op) => {
                 detached::run(change(self.clone(), replica, request, payload)).await
             }
@@ -159,7 +166,7 @@ impl Mirrors {
     }
 
     /// Has a member taken out whose copy differs, however long it takes to reach management. Ends, too, when somebody else is the primary.
-    async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
+    pub(super) async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
         while let Ok(view) = self.primary_view(replica)
             && let Ok(group) = view.group()
             && group.state_of(target).is_some_and(MemberState::gets_writes)

@@ -4,6 +4,7 @@
 mod changes;
 mod cluster;
 mod leftovers;
+mod mend;
 mod moves;
 mod readers;
 mod resync;
