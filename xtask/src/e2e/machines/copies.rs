@@ -123,7 +123,7 @@ impl Cluster {
     }
 
     /// Waits until no group has a target and all groups are good, whatever else management complains of.
-    pub fn wait_until_replaced(&self, target: u64) -> TestResult {
+    pub fn wait_until_out_of_groups(&self, target: u64) -> TestResult {
         let mut last = None;
         let is_over = |groups: &Vec<Group>| {
             groups.iter().all(|group| group.are_good && !group.members.contains(&target))

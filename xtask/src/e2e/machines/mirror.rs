@@ -276,7 +276,7 @@ fn node_lost(stage: &Stage) -> TestResult {
     let (lost, folder) = cluster.target_of(0)?;
     let outcome = under_load(stage, &mut cluster, "lost", plan(THREADS, 45, 7), |cluster| {
         cluster.strike(Part::Storage(0), Fault::Killed)?;
-        cluster.wait_until_replaced(lost)
+        cluster.wait_until_out_of_groups(lost)
     })?;
     ensure_no_errors(&outcome, "although others have taken the place of a lost node", &cluster)?;
     let compared = cluster.ensure_copies_are_equal()?;
@@ -292,7 +292,7 @@ fn node_lost(stage: &Stage) -> TestResult {
     let (emptied, _) = cluster.target_of(1)?;
     let outcome = under_load(stage, &mut cluster, "drained", plan(THREADS, 30, 8), |cluster| {
         cluster.drain(emptied)?;
-        cluster.wait_until_replaced(emptied)
+        cluster.wait_until_out_of_groups(emptied)
     })?;
     ensure_no_errors(&outcome, "although a target was emptied", &cluster)?;
     ensure_in_step(&cluster, "after a target was emptied")?;
