@@ -122,6 +122,7 @@ impl Pair {
             members: vec![TargetId(1), TargetId(2)],
             states: Vec::new(),
             since: Epoch(1),
+            leaving: None,
         };
         let map = ClusterMap {
             epoch: Epoch(1),
