@@ -34,6 +34,7 @@ mod cache;
 mod chunk_file;
 mod differences;
 mod error;
+mod forget;
 mod group;
 mod identity;
 mod intent;

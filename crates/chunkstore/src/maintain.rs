@@ -132,7 +132,7 @@ impl Store {
     }
 
     /// Makes the data of a file durable. Its checksums may lag behind as long as its notes are kept.
-    async fn sync_file(&self, file: &ChunkFile) -> Result<()> {
+    pub(crate) async fn sync_file(&self, file: &ChunkFile) -> Result<()> {
         // Before the sync: a change that comes while it runs has to be synced again. The list before the mark: a change in between finds
         // the mark set and is covered by this sync; the other way round it would be marked and in no list.
         self.unsynced.lock().remove(&file.ino);

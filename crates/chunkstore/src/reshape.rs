@@ -135,7 +135,7 @@ impl Store {
         Ok(())
     }
 
-    async fn fallocate(&self, file: &ChunkFile, how: Fallocate, range: ByteRange) -> Result<()> {
+    pub(crate) async fn fallocate(&self, file: &ChunkFile, how: Fallocate, range: ByteRange) -> Result<()> {
         self.mark_unsynced(file);
         let done = file.cached.allocate(how, range.start, range.len()).await;
         self.mark_unsynced(file);

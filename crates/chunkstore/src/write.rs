@@ -134,7 +134,15 @@ impl Store {
         let block = IoBuf::alloc(BLOCK_SIZE);
         let whole = ByteRange::at(start, BLOCK);
         self.fetch(file, whole, &block, IoPath::Cached).await?;
-        self.check_held(file, whole, &block).await?;
+        if let Err(damage) = self.check_held(file, whole, &block).await {
+            let end = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len;
+            let stays = within.start > 0 || start + (within.end as u64) < end;
+            if data.is_none() || stays {
+                return Err(damage);
+            }
+            // Nothing of what is damaged is left: beyond the end there are zeros.
+            block.zero(0..BLOCK_SIZE);
+        }
         match data {
             Some(data) => block.copy_from(within.start, data),
             None => block.zero(within),

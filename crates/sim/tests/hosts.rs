@@ -1,6 +1,6 @@
 //! Runs of the cluster on several hosts, small enough for every build.
 
-use sim::hosts::{HostsOptions, run_hosts_seed};
+use sim::hosts::{HostsOptions, PowerCuts, run_hosts_seed};
 
 fn seeds_pass(options: HostsOptions) {
     let (mut operations, mut open, mut kills) = (0, 0, 0);
@@ -76,7 +76,7 @@ fn what_programs_see_over_the_store_of_another_host_has_an_order() {
 /// The negative control: what checks can't see missing, they can't see broken.
 #[test]
 fn writes_that_a_power_cut_takes_are_noticed() {
-    let options = HostsOptions { power_cuts: true, ..HostsOptions::default() };
+    let options = HostsOptions { power_cuts: PowerCuts::Unsynced, ..HostsOptions::default() };
     let violation = (0..40).find_map(|seed| run_hosts_seed(seed, options).err());
     assert!(violation.expect("some seed of forty fails").cause.contains("violation"));
 }

@@ -120,6 +120,8 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         | StorageOp::Fence { .. }
         // Asked by nodes, between themselves.
         | StorageOp::Settled
-        | StorageOp::Regions { .. } => None,
+        | StorageOp::Regions { .. }
+        | StorageOp::Mend { .. }
+        | StorageOp::Forget { .. } => None,
     }
 }

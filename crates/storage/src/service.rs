@@ -18,8 +18,8 @@ use rt::sync::Event;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use types::{ClusterMap, Errno, Error, ExportAccess, InodeId, Result, SessionId, TargetId};
-use wire::{StorageOp, StorageReply, StorageRequest};
+use types::{ByteRange, ClusterMap, Errno, Error, ExportAccess, InodeId, Result, SessionId, TargetId};
+use wire::{MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
 
 /// Targets that one process serves: each keeps files open and checksums in memory.
 pub const MAX_TARGETS: usize = 64;
@@ -195,7 +195,13 @@ impl StorageService {
         if let Some(asked) = request.group {
             return self.answer_in_group(served, asked, request, deadline, payload).await;
         }
-        if matches!(request.op, StorageOp::Settled | StorageOp::Regions { .. }) {
+        if let StorageOp::Regions { from, which: Regions::All } = request.op {
+            let listed = served.store.files(from, MAX_REGIONS).await.map_err(|e| served.failed(&e))?;
+            let whole = |ino| (ino, ByteRange::new(0, u64::MAX));
+            let regions = listed.0.into_iter().map(whole).collect();
+            return Ok(StorageReply::Regions { regions, next: listed.1 });
+        }
+        if matches!(request.op, StorageOp::Settled | StorageOp::Regions { .. } | StorageOp::Mend { .. }) {
             return Err(Error::new(Errno::EINVAL, "this is asked of members of mirrored groups only"));
         }
         if let StorageOp::Fence { session } = request.op {
@@ -272,7 +278,11 @@ impl StorageService {
 pub(crate) fn is_change(op: &StorageOp) -> bool {
     matches!(
         op,
-        StorageOp::Write { .. } | StorageOp::Truncate { .. } | StorageOp::Allocate { .. } | StorageOp::Delete
+        StorageOp::Write { .. }
+            | StorageOp::Truncate { .. }
+            | StorageOp::Allocate { .. }
+            | StorageOp::Delete
+            | StorageOp::Forget { .. }
     )
 }
 
@@ -342,7 +352,13 @@ pub(crate) async fn perform(
         | StorageOp::Changed { .. }
         | StorageOp::Unwatch { .. }
         | StorageOp::Settled
+        | StorageOp::Mend { .. }
         | StorageOp::Regions { .. } => {}
+        StorageOp::Forget { range } => {
+            let lost = store.forget(ino, range).await?;
+            let regions = lost.into_iter().map(|range| (ino, range)).collect();
+            return Ok(StorageReply::Regions { regions, next: None });
+        }
         StorageOp::SyncTarget => store.sync_all().await?,
         StorageOp::Stat => {
             let stat = store.stat(ino).await?;

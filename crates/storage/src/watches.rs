@@ -114,7 +114,7 @@ impl Watches {
     pub(crate) fn changing(&self, request: &StorageRequest, payload: usize) -> Option<Changing<'_>> {
         let range = match request.op {
             StorageOp::Write { offset, .. } => ByteRange::at(offset, payload as u64),
-            StorageOp::Allocate { range, .. } => range,
+            StorageOp::Allocate { range, .. } | StorageOp::Forget { range } => range,
             StorageOp::Truncate { len } => ByteRange::new(len, u64::MAX),
             StorageOp::Delete => ByteRange::new(0, u64::MAX),
             _ => return None,

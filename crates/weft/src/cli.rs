@@ -83,6 +83,9 @@ pub enum Command {
     /// Give files another redundancy or pool while they are in use (weft entry migrate)
     #[command(hide = true)]
     Migrate(MigrateArgs),
+    /// How members of mirrored groups are brought in step: the same as weft group resync
+    #[command(subcommand, hide = true)]
+    Resync(ResyncCommand),
     /// Let mount(8) and fstab know the type fuse.weft
     #[command(hide = true)]
     InstallHelper(InstallHelperArgs),

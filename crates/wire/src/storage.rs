@@ -163,7 +163,14 @@ pub enum StorageOp {
     /// Tells a member of a mirrored group which changes are on all copies, by [`Part::Member`]: `Unit`.
     Settled,
     /// `Regions` of the group's chunk files here, from the file `from` on and in their order; at most [`MAX_REGIONS`] of them, and whole files only.
+    /// Of a target without a group it is asked for all files only.
     Regions { from: InodeId, which: Regions },
+    /// Asked of the primary of a mirrored group by services: makes the copy of the member `to` what that of the member `from` is, in a range of whole
+    /// blocks, in its length, and in whether there is one; nobody changes it meanwhile: `Unit`.
+    Mend { from: TargetId, to: TargetId, range: ByteRange },
+    /// Asked by services: what of a range is on no good copy becomes a hole, and a chunk file that isn't on any one up to its end. Answers the
+    /// lost parts as `Regions`.
+    Forget { range: ByteRange },
 }
 
 /// What of a mirrored group's chunk files is asked for.

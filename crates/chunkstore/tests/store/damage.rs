@@ -103,3 +103,57 @@ fn damage_of_one_file_leaves_others_alone() {
         assert_eq!(store.list().await.unwrap(), [other, INO]);
     });
 }
+
+#[test]
+fn a_damaged_last_block_is_mended_by_writing_what_it_had() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |file| file.write_all_at(b"damage", 40 * 4096 + 10).unwrap()).await;
+        let part = store.write(INO, 40 * 4096, &buf(&[7; 99]), IoPath::Cached, Durability::Later).await;
+        part.expect_err("the last byte would stay");
+        let whole: Vec<u8> = (40 * 4096..LEN).map(|i| (i * 7 + 1) as u8).collect();
+        store.write(INO, 40 * 4096, &buf(&whole), IoPath::Cached, Durability::Later).await.unwrap();
+        assert_eq!(store.verify(INO).await.unwrap(), []);
+        assert_eq!(read(&store, INO, 40 * 4096, 100, IoPath::Cached).await.unwrap(), whole);
+        assert_eq!(store.stat(INO).await.unwrap().len, LEN as u64);
+    });
+}
+
+#[test]
+fn what_is_forgotten_reads_as_zeros_and_the_rest_stays() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |file| {
+            file.write_all_at(b"damage", 8192 + 10).unwrap();
+            file.set_len(39 * 4096).unwrap();
+        })
+        .await;
+        let lost = [ByteRange::new(8192, 3 * 4096), ByteRange::new(39 * 4096, 41 * 4096)];
+        assert_eq!(store.forget(INO, ByteRange::new(0, LEN as u64)).await.unwrap(), lost);
+        assert_eq!(store.forget(INO, ByteRange::new(0, LEN as u64)).await.unwrap(), [], "once");
+        store.close().await.unwrap();
+        let (store, _) = open(&dir).await;
+        assert_eq!(store.verify(INO).await.unwrap(), []);
+        let found = read(&store, INO, 0, LEN, IoPath::Cached).await.unwrap();
+        let expected: Vec<u8> = (0..LEN)
+            .map(|at| {
+                if lost.iter().any(|l| (l.start..l.end).contains(&(at as u64))) {
+                    0
+                } else {
+                    (at * 7 + 1) as u8
+                }
+            })
+            .collect();
+        assert!(found == expected);
+    });
+}
+
+#[test]
+fn a_chunk_file_that_is_gone_is_forgotten_as_a_hole() {
+    with_target(|dir| async move {
+        let (store, _) = open(&dir).await;
+        let range = ByteRange::new(0, 10_000);
+        assert_eq!(store.forget(INO, range).await.unwrap(), [range]);
+        assert_eq!(store.stat(INO).await.unwrap().len, 10_000);
+        assert_eq!(read(&store, INO, 0, 10_000, IoPath::Cached).await.unwrap(), [0; 10_000]);
+        assert_eq!(store.forget(INO, range).await.unwrap(), []);
+    });
+}

@@ -251,6 +251,7 @@ fn cluster_map() -> ClusterMap {
         members: pair(id).to_vec(),
         states: Vec::new(),
         since: Epoch(1),
+        leaving: None,
     }));
     map
 }

@@ -1,6 +1,7 @@
 //! A member's way: it does what the primary tells it.
 
-use super::primary::{do_on, is_sync};
+use super::primary::{change_range, do_on, is_sync};
+use super::ranges::Hold;
 use super::replica::Replica;
 use super::{Mirrors, View, detached, turns};
 use crate::once::Turn as Once;
@@ -37,6 +38,10 @@ impl Mirrors {
                 let looked = perform(&replica.store, request.ino, request.op, payload).await;
                 looked.map_err(|error| replica.failed(&error))
             }
+            // What a check asks: who has what.
+            StorageOp::Regions { from, which: Regions::All } if state == MemberState::Good => {
+                regions(&replica, from, Regions::All).await
+            }
             _ if state.gets_writes() && (is_change(&request.op) || is_sync(&request.op)) => {
                 // To its end, as the primary's: a change that was begun leaves nothing half done.
                 let mirrors = self.clone();
@@ -60,8 +65,13 @@ impl Mirrors {
         // The primary has let it in; here it is only waited for.
         let _running = self.fences.count(request.session);
         let _turn = replica.turns.enter(replica.group, asked.since, true).await?;
-        if is_change(&request.op) {
-            replica.holds.begin(asked.since, sequence, replica.store.hold_notes());
+        // The primary orders changes; here they only keep away from readers.
+        let mut _held = None;
+        if let Some(range) = change_range(&request.op, payload.as_ref()) {
+            let change = (asked.since, sequence);
+            replica.holds.begin(change, (request.ino, range), replica.store.hold_notes());
+            replica.epochs.note(request.ino, request.epoch);
+            _held = Some(replica.ranges.acquire(request.ino, range, Hold::Alone).await);
         }
         let failed = |error| replica.failed(&error);
         let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {

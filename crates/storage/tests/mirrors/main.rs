@@ -3,5 +3,9 @@
 
 mod changes;
 mod cluster;
+mod leftovers;
+mod mend;
+mod moves;
+mod readers;
 mod resync;
 mod watches;

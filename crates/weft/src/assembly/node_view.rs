@@ -138,6 +138,7 @@ impl NodeView {
                 capacity,
                 used: u64::saturating_sub(capacity, free),
                 free,
+                spare: pool.spare,
             }
         };
         map.pools.iter().map(status).collect()

@@ -35,7 +35,10 @@ struct RequestFields {
     epoch: u64,
     #[prost(message, optional, tag = "7")]
     group: Option<GroupFields>,
-    #[prost(oneof = "OpFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25")]
+    #[prost(
+        oneof = "OpFields",
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 30, 31"
+    )]
     op: Option<OpFields>,
 }
 
@@ -73,6 +76,26 @@ enum OpFields {
     Settled(()),
     #[prost(message, tag = "25")]
     Regions(RegionsFields),
+    #[prost(message, tag = "30")]
+    Mend(MendFields),
+    #[prost(message, tag = "31")]
+    Forget(ForgetFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MendFields {
+    #[prost(uint32, tag = "1")]
+    from: u32,
+    #[prost(uint32, tag = "2")]
+    to: u32,
+    #[prost(message, optional, tag = "3")]
+    range: Option<RangeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ForgetFields {
+    #[prost(message, optional, tag = "1")]
+    range: Option<RangeFields>,
 }
 
 /// The parts are told apart by numbers of their own, since two of them have no fields.
@@ -308,6 +331,10 @@ impl From<&StorageOp> for OpFields {
             StorageOp::Regions { from, which } => {
                 OpFields::Regions(RegionsFields { from: from.0, which: which.number() })
             }
+            StorageOp::Mend { from, to, range } => {
+                OpFields::Mend(MendFields { from: from.0, to: to.0, range: Some(range.into()) })
+            }
+            StorageOp::Forget { range } => OpFields::Forget(ForgetFields { range: Some(range.into()) }),
         }
     }
 }
@@ -340,6 +367,11 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Regions(f) => {
                 StorageOp::Regions { from: InodeId(f.from), which: Regions::take(f.which)? }
             }
+            OpFields::Mend(f) => {
+                let range = need(f.range, "range to mend")?.try_into()?;
+                StorageOp::Mend { from: TargetId(f.from), to: TargetId(f.to), range }
+            }
+            OpFields::Forget(f) => StorageOp::Forget { range: need(f.range, "range to forget")?.try_into()? },
         })
     }
 }

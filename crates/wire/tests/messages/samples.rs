@@ -343,6 +343,8 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Unwatch { token: 1 << 60 },
         StorageOp::Settled,
         StorageOp::Regions { from: INO, which: Regions::Noted },
+        StorageOp::Mend { from: TargetId(3), to: TargetId(4), range: ByteRange::new(4096, 1 << 20) },
+        StorageOp::Forget { range: ByteRange::new(0, 8192) },
     ]
 }
 

@@ -232,6 +232,12 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Unwatch { token: any::<u64>() },
         Settled,
         Regions { from: ino(), which: select(vec![Regions::Noted, Regions::All]) },
+        Mend {
+            from: any::<u32>().prop_map(TargetId),
+            to: any::<u32>().prop_map(TargetId),
+            range: range(),
+        },
+        Forget { range: range() },
     ]
 }
 

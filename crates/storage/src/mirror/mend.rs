@@ -1,0 +1,250 @@
+//! One copy made what another one is, at the word of a check: the bytes of a range, and how long the chunk file is.
+//!
+//! The primary does it piece by piece, each while nobody changes it. What is changed is noted as any other change is, so that a crash in between
+//! has it brought in step again. Only the copy that is mended changes. Who can't be mended is taken out, since nobody knows then what it has.
+
+use super::primary::WHOLE;
+use super::ranges::Hold;
+use super::replica::Replica;
+use super::{Mirrors, turns};
+use crate::service::perform;
+use rt::IoBuf;
+use std::sync::Arc;
+use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
+use wire::{Allocate, InGroup, Part, Path, Seek, StorageOp, StorageReply};
+
+/// Bytes that are mended at a time: as long as this takes, who uses them waits.
+const PIECE_BYTES: u64 = 1 << 20;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// The copies of one chunk file, as the primary of its group sees them.
+pub(super) struct Mender {
+    mirrors: Arc<Mirrors>,
+    replica: Arc<Replica>,
+    ino: InodeId,
+}
+
+impl Mender {
+    pub(super) fn new(mirrors: Arc<Mirrors>, replica: Arc<Replica>, ino: InodeId) -> Mender {
+        Mender { mirrors, replica, ino }
+    }
+
+    /// Makes the copy of `to` what that of `from` is.
+    pub(super) async fn mend(self, from: TargetId, to: TargetId, range: ByteRange) -> Result<StorageReply> {
+        if from == to {
+            return Err(Error::new(Errno::EINVAL, format!("target {to} can't be mended from itself")));
+        }
+        let _entered = self.replica.gate.read().await;
+        let rest = self.cut(from, to).await?;
+        for range in [range, rest] {
+            let mut at = range.start / BLOCK * BLOCK;
+            while at < range.end {
+                let piece = ByteRange::new(at, ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end));
+                at = piece.end;
+                if !self.piece(from, to, piece).await? {
+                    break;
+                }
+            }
+        }
+        Ok(StorageReply::Unit)
+    }
+
+    /// Cuts what is too long, and gives the range in which the copies differ by their lengths.
+    async fn cut(&self, from: TargetId, to: TargetId) -> Result<ByteRange> {
+        let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
+        let (right, wrong) = (self.len(from).await?, self.len(to).await?);
+        if wrong > right {
+            // To the block's beginning, since its rest may be damaged: that is written anew.
+            let op = StorageOp::Truncate { len: right / BLOCK * BLOCK };
+            self.change(from, to, op, None).await?;
+        }
+        let begin = right.min(wrong) / BLOCK * BLOCK;
+        Ok(if right == wrong { ByteRange::new(0, 0) } else { ByteRange::new(begin, right) })
+    }
+
+    /// A piece of the range; false at the end of the file.
+    async fn piece(&self, from: TargetId, to: TargetId, piece: ByteRange) -> Result<bool> {
+        let _held = self.replica.ranges.acquire(self.ino, piece, Hold::Alone).await;
+        let len = self.len(from).await?;
+        let piece = piece.intersect(ByteRange::new(0, len));
+        if piece.is_empty() {
+            return Ok(false);
+        }
+        let seek = StorageOp::Seek { from: piece.start, what: Seek::Data };
+        let is_hole = match self.look(from, seek, None).await? {
+            StorageReply::Offset(data) => data.is_none_or(|data| data >= piece.end),
+            _ => false,
+        };
+        // The last block is written in any case: that makes the file as long as it is to be.
+        let last = (len - 1) / BLOCK * BLOCK;
+        let (hole, data) = match is_hole {
+            true => {
+                (ByteRange::new(piece.start, piece.end.min(last)), piece.intersect(ByteRange::new(last, len)))
+            }
+            false => (ByteRange::new(0, 0), piece),
+        };
+        if !hole.is_empty() {
+            self.change(from, to, StorageOp::Allocate { range: hole, how: Allocate::Punch }, None).await?;
+        }
+        if !data.is_empty() {
+            let buf = IoBuf::alloc(data.len() as usize);
+            let read = StorageOp::Read { offset: data.start, path: Path::Direct };
+            self.look(from, read, Some(buf.clone())).await?;
+            let write = StorageOp::Write { offset: data.start, path: Path::Direct, durable: true };
+            self.change(from, to, write, Some(buf)).await?;
+        }
+        Ok(true)
+    }
+
+    /// Makes holes of what is on no copy any more.
+    pub(super) async fn forget(self, range: ByteRange) -> Result<StorageReply> {
+        let _entered = self.replica.gate.read().await;
+        let mut lost = Vec::new();
+        if self.make_absent_one(range).await? {
+            lost.push((self.ino, range));
+        } else {
+            let mut at = range.start / BLOCK * BLOCK;
+            while at < range.end {
+                let block = ByteRange::at(at, BLOCK);
+                at = block.end;
+                if self.forget_block(block).await? {
+                    lost.push((self.ino, block));
+                }
+            }
+        }
+        Ok(StorageReply::Regions { regions: lost, next: None })
+    }
+
+    /// Makes a hole of a chunk file that nobody has.
+    async fn make_absent_one(&self, range: ByteRange) -> Result<bool> {
+        let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
+        let members = self.all_members()?;
+        for member in &members {
+            if self.len(*member).await? > 0 {
+                return Ok(false);
+            }
+        }
+        for member in members {
+            self.change_one(member, StorageOp::Forget { range }, None).await?;
+        }
+        Ok(true)
+    }
+
+    /// True: nobody could read it.
+    async fn forget_block(&self, block: ByteRange) -> Result<bool> {
+        let _held = self.replica.ranges.acquire(self.ino, block, Hold::Alone).await;
+        let members = self.all_members()?;
+        for member in &members {
+            let buf = IoBuf::alloc(BLOCK_SIZE);
+            let read = StorageOp::Read { offset: block.start, path: Path::Cached };
+            match self.look(*member, read, Some(buf)).await {
+                // It can be mended from here.
+                Ok(_) => return Ok(false),
+                Err(error) if error.errno == Errno::EIO => {}
+                Err(error) => return Err(error),
+            }
+        }
+        for member in members {
+            self.change_one(member, StorageOp::Forget { range: block }, None).await?;
+        }
+        Ok(true)
+    }
+
+    /// All members, if all of them are good: nobody knows what one that is behind could bring back.
+    fn all_members(&self) -> Result<Vec<TargetId>> {
+        let view = self.mirrors.primary_view(&self.replica)?;
+        let group = view.group()?;
+        if group.is_degraded() {
+            let message = format!("group {} has members that aren't in step", group.id);
+            return Err(Error::new(Errno::EBUSY, message)
+                .hint("what is lost on one may be on them: wait until they are good (weft group list)"));
+        }
+        Ok(group.members.clone())
+    }
+
+    async fn len(&self, member: TargetId) -> Result<u64> {
+        match self.look(member, StorageOp::Stat, None).await? {
+            StorageReply::Stat { len, .. } => Ok(len),
+            _ => Err(Error::new(Errno::EPROTO, "a member answered out of turn")
+                .hint("install the same version of weft on all machines")),
+        }
+    }
+
+    /// Asks a member for what it has itself. The caller holds what it asks about.
+    async fn look(&self, member: TargetId, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
+        let (mirrors, replica) = (&self.mirrors, &*self.replica);
+        mirrors.lease_holds(replica.target).await?;
+        let view = mirrors.primary_view(replica)?;
+        let group = view.group()?;
+        require_good(group, member)?;
+        if member == replica.target {
+            replica.turns.enter(replica.group, group.since, false).await?;
+            return perform(&replica.store, self.ino, op, payload).await.map_err(|e| replica.failed(&e));
+        }
+        let in_group = self.in_group(group, 0);
+        mirrors.ask_member(member, (self.ino, op), in_group, payload).await
+    }
+
+    fn in_group(&self, group: &Group, sequence: u64) -> InGroup {
+        let settled = match sequence {
+            0 => 0,
+            _ => self.replica.sequences.settled(group.since),
+        };
+        InGroup { group: group.id, since: group.since, part: Part::Member { sequence, settled } }
+    }
+
+    /// Changes one copy. One that can't be changed is taken out: the other, which is good, brings it in step.
+    async fn change(
+        &self,
+        from: TargetId,
+        to: TargetId,
+        op: StorageOp,
+        payload: Option<IoBuf>,
+    ) -> Result<()> {
+        let (mirrors, replica) = (&self.mirrors, &*self.replica);
+        let view = mirrors.primary_view(replica)?;
+        let group = view.group()?;
+        require_good(group, from)?;
+        let Err(error) = self.change_one(to, op, payload).await else { return Ok(()) };
+        if error.errno != Errno::EREMCHG {
+            if to == replica.target {
+                replica.leave(group.since);
+            }
+            mirrors.expel(replica, to, MemberState::NeedsResync, &error.message).await;
+        }
+        Err(error)
+    }
+
+    async fn change_one(&self, to: TargetId, op: StorageOp, payload: Option<IoBuf>) -> Result<()> {
+        let (mirrors, replica) = (&self.mirrors, &*self.replica);
+        mirrors.lease_holds(replica.target).await?;
+        let _noted = replica.store.hold_notes();
+        let view = mirrors.primary_view(replica)?;
+        let group = view.group()?;
+        require_good(group, to)?;
+        let ticket = replica.sequences.begin(group.since);
+        if mirrors.since(replica.group) != group.since {
+            return Err(turns::another_version(replica.group));
+        }
+        if to == replica.target {
+            let _turn = replica.turns.enter(replica.group, group.since, true).await?;
+            let done = perform(&replica.store, self.ino, op, payload).await;
+            return done.map(drop).map_err(|e| replica.failed(&e));
+        }
+        let in_group = self.in_group(group, ticket.sequence);
+        mirrors.ask_member(to, (self.ino, op), in_group, payload).await.map(drop)
+    }
+}
+
+/// One that isn't is brought in step anyhow.
+fn require_good(group: &Group, member: TargetId) -> Result<()> {
+    match group.state_of(member) {
+        Some(MemberState::Good) => Ok(()),
+        Some(_) => Err(turns::another_version(group.id)),
+        None => {
+            let message = format!("target {member} is no member of group {}", group.id);
+            Err(Error::new(Errno::EINVAL, message).hint("weft group list shows who is"))
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Copies made right again at the word of a check, and what is given up.
+
+use crate::cluster::{Cluster, GROUP, INO, MIB, Road, with_members};
+use chunkstore::Store;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use types::{ByteRange, Errno, InodeId, MemberState, Result, TargetId};
+use wire::{Part, StorageOp, StorageReply};
+
+fn chunk_file(cluster: &Cluster, target: u32) -> File {
+    let store = Store::group_dir(&cluster.dir.join(target.to_string()), GROUP);
+    OpenOptions::new().write(true).open(Store::chunk_file_path(&store, INO)).unwrap()
+}
+
+async fn mend(cluster: &Cluster, from: u32, to: u32, end: u64) -> Result<StorageReply> {
+    let range = ByteRange::new(0, end);
+    let op = StorageOp::Mend { from: TargetId(from), to: TargetId(to), range };
+    cluster.ask_file(INO, (0, None), op, None).await
+}
+
+async fn forget(cluster: &Cluster, end: u64) -> Vec<(InodeId, ByteRange)> {
+    let op = StorageOp::Forget { range: ByteRange::new(0, end) };
+    match cluster.ask_file(INO, (0, None), op, None).await.unwrap() {
+        StorageReply::Regions { regions, next: None } => regions,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_damaged_copy_is_made_what_another_one_is() {
+    with_members(2, |cluster| async move {
+        let data: Vec<u8> = (0..2 * MIB as usize + 5000).map(|at| (at / 700) as u8 | 1).collect();
+        cluster.write(INO, 3, 0, &data).await;
+        let end = data.len() as u64;
+        for (from, to) in [(1, 2), (2, 1)] {
+            let file = chunk_file(&cluster, to);
+            file.write_all_at(b"damage", 9000).unwrap();
+            file.write_all_at(b"damage", end - 10).unwrap();
+            mend(&cluster, from, to, end).await.unwrap();
+            cluster.require_equal();
+            file.set_len(MIB + 77).unwrap();
+            mend(&cluster, from, to, 4096).await.unwrap();
+            cluster.require_equal();
+            file.set_len(end + 9000).unwrap();
+            mend(&cluster, from, to, 4096).await.unwrap();
+            cluster.require_equal();
+            assert!(cluster.read(INO, data.len()).await == data);
+        }
+        assert!(!cluster.management.group().is_degraded());
+    });
+}
+
+#[test]
+fn a_copy_that_is_gone_is_made_anew_with_its_holes() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 5 * MIB, &[7; 3000]).await;
+        let delete = (1, Part::Member { sequence: 0, settled: 0 });
+        cluster.ask_one(2, delete, (0, None), StorageOp::Delete, None).await.unwrap();
+        assert!(cluster.on_disk(2).is_empty());
+        mend(&cluster, 1, 2, 5 * MIB + 3000).await.unwrap();
+        cluster.require_equal();
+        use std::os::unix::fs::MetadataExt;
+        let blocks = chunk_file(&cluster, 2).metadata().unwrap().blocks();
+        assert!(blocks * 512 < MIB, "{blocks} blocks of what is a hole nearly everywhere");
+    });
+}
+
+#[test]
+fn who_can_not_be_mended_is_taken_out() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[7; 10_000]).await;
+        // What is damaged at the source isn't copied, and nobody is to blame.
+        chunk_file(&cluster, 1).write_all_at(b"damage", 5000).unwrap();
+        assert_eq!(mend(&cluster, 1, 2, 10_000).await.unwrap_err().errno, Errno::EIO);
+        assert!(!cluster.management.group().is_degraded());
+        assert_eq!(mend(&cluster, 1, 1, 10_000).await.unwrap_err().errno, Errno::EINVAL);
+        let as_client =
+            StorageOp::Mend { from: TargetId(2), to: TargetId(1), range: ByteRange::new(0, 4096) };
+        let refused = cluster.ask_file(INO, (3, None), as_client, None).await.unwrap_err();
+        assert_eq!(refused.errno, Errno::EOPNOTSUPP);
+        cluster.set_road(2, Road::Closed);
+        mend(&cluster, 1, 2, 4096).await.unwrap_err();
+        assert!(!cluster.management.group().is_degraded(), "it could not be looked at: nothing was begun");
+        cluster.set_road(2, Road::Open);
+        mend(&cluster, 2, 1, 10_000).await.unwrap();
+        cluster.require_equal();
+    });
+}
+
+#[test]
+fn only_what_nobody_has_is_given_up() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[7; 20_000]).await;
+        chunk_file(&cluster, 1).write_all_at(b"damage", 5000).unwrap();
+        chunk_file(&cluster, 2).write_all_at(b"damage", 9000).unwrap();
+        assert!(forget(&cluster, 20_000).await.is_empty(), "each has what the other one hasn't");
+        chunk_file(&cluster, 1).write_all_at(b"damage", 9001).unwrap();
+        assert_eq!(forget(&cluster, 20_000).await, [(INO, ByteRange::new(8192, 12_288))]);
+        mend(&cluster, 2, 1, 20_000).await.unwrap();
+        cluster.require_equal();
+        let expected = [vec![7; 8192], vec![0; 4096], vec![7; 20_000 - 12_288]].concat();
+        assert!(cluster.read(INO, 20_000).await == expected);
+        // While one is behind, nobody knows what it has.
+        cluster.management.set(2, MemberState::NeedsResync);
+        let op = StorageOp::Forget { range: ByteRange::new(0, 4096) };
+        assert_eq!(cluster.ask_file(INO, (0, None), op, None).await.unwrap_err().errno, Errno::EBUSY);
+    });
+}
