@@ -48,6 +48,7 @@ impl Store {
         max: usize,
     ) -> Result<(Vec<(InodeId, ByteRange)>, Option<InodeId>)> {
         match &self.intents {
+            Some(_) if !self.options.tells_differences => Ok((Vec::new(), None)),
             Some(log) if !self.notes_overflowed() => {
                 let (notes, next) = log.noted(from, max);
                 Ok((notes.iter().map(|note| (note.ino, note.bytes())).collect(), next))
@@ -91,6 +92,12 @@ impl Store {
             }
         }
         Ok((found, None))
+    }
+
+    /// What sorts inodes in the order of [`Store::files`].
+    pub fn place_in_order(ino: InodeId) -> (u8, u8, InodeId) {
+        let (outer, inner) = place::folders(ino);
+        (outer, inner, ino)
     }
 
     /// The inodes of the chunk files of a folder, in order.

@@ -86,6 +86,9 @@ struct Hosts {
     /// How storage hosts lose their power: never, unsynced, synced or one-at-a-time.
     #[arg(long, default_value_t = HostsOptions::default().power_cuts)]
     power_cuts: PowerCuts,
+    /// Let nobody know what may differ between copies, to see that it is noticed.
+    #[arg(long)]
+    no_notes: bool,
 }
 
 fn main() -> ExitCode {
@@ -100,7 +103,7 @@ fn main() -> ExitCode {
     };
     match &arguments.scenario {
         None => run_machine(&arguments, seeds),
-        Some(Scenario::Hosts(hosts)) => run_hosts(hosts, arguments.no_intent_log, seeds),
+        Some(Scenario::Hosts(hosts)) => run_hosts(hosts, seeds),
     }
 }
 
@@ -128,7 +131,7 @@ fn run_machine(arguments: &Arguments, seeds: Range<u64>) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run_hosts(hosts: &Hosts, no_intent_log: bool, seeds: Range<u64>) -> ExitCode {
+fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
     let options = HostsOptions {
         clients: hosts.clients.max(1),
         metas: hosts.metas.max(1),
@@ -139,7 +142,7 @@ fn run_hosts(hosts: &Hosts, no_intent_log: bool, seeds: Range<u64>) -> ExitCode 
         storages: hosts.storages.unwrap_or(if hosts.scheme.is_mirrored() { 4 } else { 3 }).max(1),
         scheme: hosts.scheme,
         power_cuts: hosts.power_cuts,
-        intent_log: !no_intent_log,
+        notes: !hosts.no_notes,
         ..HostsOptions::default()
     };
     let mut total = HostsSummary::default();

@@ -3,10 +3,12 @@
 mod cluster;
 mod group;
 mod migrate;
+mod scrub;
 
 pub use cluster::*;
 pub use group::*;
 pub use migrate::*;
+pub use scrub::*;
 
 use crate::size::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -78,6 +80,9 @@ pub enum Command {
     /// The network between nodes
     #[command(subcommand)]
     Net(NetCommand),
+    /// The search of targets for damage that nobody has met yet
+    #[command(subcommand)]
+    Scrub(ScrubCommand),
     /// Check a cluster, stopped or running; repair a stopped one
     Fsck(FsckArgs),
     /// Give files another redundancy or pool while they are in use (weft entry migrate)

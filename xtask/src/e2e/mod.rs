@@ -170,6 +170,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::EXPORT_TESTS,
     machines::MIGRATE_TESTS,
     machines::MIRROR_TESTS,
+    machines::DISK_TESTS,
 ];
 
 /// Runs the suite and prints the totals last.

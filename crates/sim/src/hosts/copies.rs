@@ -73,7 +73,7 @@ impl Site {
             }
         };
         let options =
-            Options { intent_log: self.intent_log, group_log_bytes: GROUP_LOG_BYTES, ..Options::default() };
+            Options { tells_differences: self.notes, group_log_bytes: GROUP_LOG_BYTES, ..Options::default() };
         let opened = Store::open(dir, &own, options).await;
         Ok(opened.map_err(store_error)?.0)
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use storage::{Groups, MemberChange, ServingLease, StorageService};
-use types::{ClusterMap, Epoch, Errno, Error, InodeId, MapHandle, Node, NodeId, Result, Role};
+use types::{ClusterMap, Epoch, Errno, Error, GroupId, InodeId, MapHandle, Node, NodeId, Result, Role};
 use wire::mgmt::{Heartbeat, Join, Register, TargetReport, TargetSpace};
 use wire::{MgmtReply, MgmtRequest};
 
@@ -87,13 +87,22 @@ struct Decisions {
 impl Groups for Decisions {
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>> {
         Box::pin(async move {
-            let MemberChange { group, since, target, state, reason } = change;
-            let ask = MgmtRequest::SetMember { group, since, target, state, reason };
+            let MemberChange { group, since, target, state, reason, orderly } = change;
+            let ask = MgmtRequest::SetMember { group, since, target, state, reason, orderly };
             match self.management.call(ask, None).await? {
                 MgmtReply::Map { map } => {
                     self.map.take_over(&map);
                     Ok(map)
                 }
+                other => Err(out_of_turn(&other)),
+            }
+        })
+    }
+
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match self.management.call(MgmtRequest::TidyGroup { group, files }, None).await? {
+                MgmtReply::Done => Ok(()),
                 other => Err(out_of_turn(&other)),
             }
         })

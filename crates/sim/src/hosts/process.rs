@@ -65,8 +65,8 @@ pub(super) struct Site {
     pub(super) touched: Arc<Mutex<Vec<Touched>>>,
     /// How files are kept. Mirrored ones need a management.
     pub(super) scheme: Scheme,
-    /// Whether targets keep their intent log.
-    pub(super) intent_log: bool,
+    /// Whether targets tell what may differ between copies.
+    pub(super) notes: bool,
 }
 
 impl Site {
@@ -99,8 +99,7 @@ impl Site {
         }
         let mut stores = Vec::new();
         for target in self.targets_of(index) {
-            let options = Options { intent_log: self.intent_log, ..Options::default() };
-            let opened = Store::open(&directory(target), &identity(target), options).await;
+            let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
             let (store, _report) = opened.map_err(store_error)?;
             rt::spawn(store.clone().background());
             stores.push(store);

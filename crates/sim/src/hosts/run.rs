@@ -69,8 +69,9 @@ pub struct HostsOptions {
     pub power_cuts: PowerCuts,
     /// How files are kept. Mirrored ones have a host for management, as several metadata hosts have.
     pub scheme: Scheme,
-    /// Whether targets keep their intent log. Without it runs with mirrored files fail: that shows that it is needed, and that checks work.
-    pub intent_log: bool,
+    /// Whether targets tell what may differ between copies, by the notes of their intent logs. Without it runs with mirrored files fail: that shows that it
+    /// is needed, and that checks work.
+    pub notes: bool,
 }
 
 /// How storage hosts lose their power.
@@ -129,7 +130,7 @@ impl Default for HostsOptions {
             far_store: false,
             power_cuts: PowerCuts::Never,
             scheme: Scheme::Single,
-            intent_log: true,
+            notes: true,
         }
     }
 }
@@ -237,7 +238,7 @@ impl Run {
             storage_ips: storages.iter().map(|host| world.ip(*host)).collect(),
             touched: Arc::default(),
             scheme: options.scheme,
-            intent_log: options.intent_log,
+            notes: options.notes,
         };
         Run {
             options,
