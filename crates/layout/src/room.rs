@@ -1,6 +1,6 @@
 //! Whether data that is to be moved has room where it goes.
 
-use crate::capacity::usable;
+use crate::capacity::{for_new_files, usable};
 use crate::choose::Candidates;
 use std::collections::BTreeMap;
 use types::{ClusterMap, Errno, Error, GroupId, PoolId, Result, Scheme, StripePattern, TargetId};
@@ -12,8 +12,11 @@ pub type Promised = BTreeMap<TargetId, u64>;
 pub fn room(map: &ClusterMap, group: GroupId, promised: &Promised) -> u64 {
     let of = |target: &TargetId| {
         let target = map.target(*target)?;
-        let free = target.free.saturating_sub(promised.get(&target.id).copied().unwrap_or(0));
-        Some(usable(target.capacity, free))
+        // What is kept free for the members of others isn't for this.
+        let spare = map.pool(target.pool).map_or(0, |pool| pool.spare);
+        let (free, _) = for_new_files(target, spare);
+        let promised = promised.get(&target.id).copied().unwrap_or(0);
+        Some(usable(target.capacity, free.saturating_sub(promised)))
     };
     let members = map.group(group).map_or(&[][..], |group| &group.members);
     members.iter().map(|target| of(target).unwrap_or(0)).min().unwrap_or(0)

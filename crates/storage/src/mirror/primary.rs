@@ -43,8 +43,9 @@ impl Mirrors {
         if replica.has_doubtful() {
             self.known_to_all(&replica).await?;
         }
-        // The metadata service is let in before, since it has to see to that.
-        if replica.leftovers.are_there() && request.session != SessionId(0) {
+        // The metadata service is let in before, since it has to see to that; but what it moves elsewhere has to be right.
+        let is_mover = matches!(request.op, StorageOp::Watch { .. });
+        if replica.leftovers.are_there() && (request.session != SessionId(0) || is_mover) {
             self.tidied(&replica).await?;
         }
         if !replica.leftovers.are_there() {

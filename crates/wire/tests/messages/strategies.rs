@@ -287,6 +287,7 @@ fn drain_progress() -> impl Strategy<Value = DrainProgress> {
         rate: done.3,
         remaining_s: left.2,
         hindrance: done.4.map(|why| format!("reason {why}")),
+        groups_left: done.2,
     })
 }
 
