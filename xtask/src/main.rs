@@ -18,6 +18,7 @@ mod summary;
 mod sys;
 mod test;
 mod tidy;
+mod units;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

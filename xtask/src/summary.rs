@@ -1,10 +1,10 @@
-//! Totals of a test run and the line that ends it.
+//! Totals of a test run, the tests that have to be named, and the line that ends it.
 
 use std::fmt;
 use std::ops::AddAssign;
 
 /// How many tests ended how.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Did what they promise.
     pub passed: u64,
@@ -12,27 +12,51 @@ pub struct Summary {
     pub failed: u64,
     /// Couldn't be run here, or are marked ignored.
     pub skipped: u64,
+    /// Those that failed, each with the beginning of what it said.
+    pub failures: Vec<String>,
+    /// Those that passed only when they were run again, with what they had said before.
+    pub unsteady: Vec<String>,
 }
 
+/// Runs of tests that have failed that are granted to a whole run: more than a few don't fail by chance.
+pub const MAX_AGAIN: usize = 4;
+
+/// How much is quoted of what a failed test said, characters.
+const MAX_QUOTE_CHARS: usize = 600;
+
 impl Summary {
-    /// Adds up the `test result:` lines of `cargo test`.
-    pub fn of_cargo_test(output: &str) -> Summary {
-        let mut total = Summary::default();
-        for line in output.lines().filter_map(|line| line.trim().strip_prefix("test result: ")) {
-            total += Summary {
-                passed: count_before(line, " passed"),
-                failed: count_before(line, " failed"),
-                skipped: count_before(line, " ignored"),
-            };
+    /// One test that failed.
+    pub fn fail(&mut self, name: &str, message: &str) {
+        self.failed += 1;
+        self.failures.push(quoted(name, message));
+    }
+
+    /// One that failed and passed when it was run again.
+    pub fn pass_again(&mut self, name: &str, message: &str) {
+        self.passed += 1;
+        self.unsteady.push(quoted(name, message));
+    }
+
+    /// Whether one more test that has failed may be run again.
+    pub fn grants_again(&self) -> bool {
+        self.unsteady.len() + self.failures.len() < MAX_AGAIN
+    }
+
+    /// Names what failed, so that it stands at the end of a long output, and prints the totals last.
+    pub fn print(&self) {
+        for test in &self.unsteady {
+            println!("passed only when run again: {test}");
         }
-        total
+        for test in &self.failures {
+            println!("failed: {test}");
+        }
+        println!("{self}");
     }
 }
 
-/// The number that stands before `word`; 0 when there is none.
-fn count_before(line: &str, word: &str) -> u64 {
-    let Some(end) = line.find(word) else { return 0 };
-    line[..end].rsplit([' ', ';']).next().and_then(|number| number.parse().ok()).unwrap_or(0)
+fn quoted(name: &str, message: &str) -> String {
+    let text: String = message.trim().chars().take(MAX_QUOTE_CHARS).collect();
+    format!("{name}: {text}")
 }
 
 impl AddAssign for Summary {
@@ -40,6 +64,8 @@ impl AddAssign for Summary {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.failures.extend(other.failures);
+        self.unsteady.extend(other.unsteady);
     }
 }
 
@@ -54,17 +80,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cargo_results_add_up() {
-        let output = "running 3 tests\n\
-            test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
-            noise: 7 passed\n\
-            test result: FAILED. 10 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s\n";
-        assert_eq!(Summary::of_cargo_test(output), Summary { passed: 12, failed: 3, skipped: 1 });
+    fn the_closing_line_has_its_exact_form() {
+        let summary = Summary { passed: 12, skipped: 1, ..Summary::default() };
+        assert_eq!(summary.to_string(), "12 passed, 0 failed, 1 skipped");
     }
 
     #[test]
-    fn the_closing_line_has_its_exact_form() {
-        let summary = Summary { passed: 12, failed: 0, skipped: 1 };
-        assert_eq!(summary.to_string(), "12 passed, 0 failed, 1 skipped");
+    fn only_a_few_are_run_again() {
+        let mut summary = Summary::default();
+        for _ in 1..MAX_AGAIN {
+            summary.pass_again("a", "too slow");
+        }
+        assert!(summary.grants_again());
+        summary.fail("b", "wrong");
+        assert!(!summary.grants_again());
     }
 }

@@ -48,6 +48,7 @@ impl Store {
         max: usize,
     ) -> Result<(Vec<(InodeId, ByteRange)>, Option<InodeId>)> {
         match &self.intents {
+            Some(_) if !self.options.tells_differences => Ok((Vec::new(), None)),
             Some(log) if !self.notes_overflowed() => {
                 let (notes, next) = log.noted(from, max);
                 Ok((notes.iter().map(|note| (note.ino, note.bytes())).collect(), next))

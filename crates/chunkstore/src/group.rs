@@ -22,6 +22,29 @@ pub const DEFAULT_GROUP_LOG_BYTES: u64 = 1 << 20;
 /// The part of the target's open files that a group's store may keep open besides: many groups together take as many as a few targets.
 const OPEN_FILES_DIVISOR: usize = 8;
 
+/// What the folder of a group that is being removed ends with.
+const FORGOTTEN: &str = "gone";
+
+/// Removes a folder with everything in it.
+async fn remove_all(dir: PathBuf) -> io::Result<()> {
+    let mut folders = vec![(dir, false)];
+    while let Some((folder, is_empty)) = folders.pop() {
+        if is_empty {
+            rt::remove_dir(&folder).await?;
+            continue;
+        }
+        let names = rt::read_dir(&folder).await?;
+        folders.push((folder.clone(), true));
+        for path in names.iter().map(|name| folder.join(name)) {
+            match rt::remove_file(&path).await {
+                Err(e) if e.kind() == io::ErrorKind::IsADirectory => folders.push((path, false)),
+                removed => removed?,
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Whether a mark is there.
 pub(crate) async fn has_mark(target: TargetId, path: &Path) -> Result<bool> {
     match File::open(path, OpenOptions { read: true, ..OpenOptions::default() }).await {
@@ -81,6 +104,41 @@ impl Store {
         };
         let log_bytes = options.group_log_bytes;
         Store::open_checked(&dir, owner, options, shared, log_bytes).await.map(Some)
+    }
+
+    /// Removes what this target has of a group, whose store must be closed. Should it be cut short, the rest goes with [`Store::remove_forgotten_groups`].
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub async fn forget_group(&self, group: GroupId) -> Result<()> {
+        let dir = Store::group_dir(&self.dir, group);
+        let gone = dir.with_extension(FORGOTTEN);
+        let failed = |e| self.failed("remove", &dir, e);
+        // One of before that is in the way goes first.
+        if rt::read_dir(&gone).await.is_ok() {
+            remove_all(gone.clone()).await.map_err(failed)?;
+        }
+        match rt::rename(&dir, &gone).await {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            renamed => renamed.map_err(failed)?,
+        }
+        rt::sync_dir(&self.dir.join(GROUPS)).await.map_err(failed)?;
+        remove_all(gone).await.map_err(failed)
+    }
+
+    /// Removes what is left of groups whose removal was cut short.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub async fn remove_forgotten_groups(&self) -> Result<()> {
+        let dir = self.dir.join(GROUPS);
+        let Ok(names) = rt::read_dir(&dir).await else { return Ok(()) };
+        for path in names.iter().map(|name| dir.join(name)) {
+            if path.extension().is_some_and(|extension| extension == FORGOTTEN) {
+                remove_all(path.clone()).await.map_err(|e| self.failed("remove", &path, e))?;
+            }
+        }
+        Ok(())
     }
 
     /// The group that this is a store of; `None` for a target itself.

@@ -43,6 +43,8 @@ pub struct Options {
     pub sum_cache_bytes: usize,
     /// Without it, a crash leaves checksums that don't match: only for showing that it is needed.
     pub intent_log: bool,
+    /// Without it nothing is told of where copies may differ, although it is noted: only for showing that it is needed.
+    pub tells_differences: bool,
     /// Length of each intent log file of a group's store that is made, bytes.
     pub group_log_bytes: u64,
 }
@@ -53,6 +55,7 @@ impl Default for Options {
             max_open_files: DEFAULT_MAX_OPEN_FILES,
             sum_cache_bytes: DEFAULT_SUM_CACHE_BYTES,
             intent_log: true,
+            tells_differences: true,
             group_log_bytes: DEFAULT_GROUP_LOG_BYTES,
         }
     }

@@ -7,13 +7,17 @@
 //! what others do. So its epoch is *spent*: before the file is used again, or its lease is given up, the service is asked for another one.
 
 use crate::access::ended_lease;
+use crate::data::Keeper;
 use crate::inode::OpenInode;
 use crate::{Client, file_info};
-use types::{Errno, InodeId, Result};
-use wire::MetaOp;
+use types::{Errno, InodeId, Layout, Result};
+use wire::{MetaOp, StorageOp};
 
 /// How often a request is sent in another epoch before its operation begins anew.
 pub(crate) const MAX_RENEWALS: u32 = 8;
+
+/// Above all epochs: whichever there is now is spent.
+const ANY_EPOCH: u64 = u64::MAX;
 
 /// A file whose chunks are used, and the lease for it: the era for which it is known to be held, and its epoch.
 #[derive(Clone, Copy, Debug)]
@@ -62,14 +66,34 @@ impl Client {
     /// # Errors
     /// `EKEYEXPIRED` when the lease has ended meanwhile.
     pub(crate) async fn leave_spent_epoch(&self, inode: &OpenInode) -> Result<()> {
-        let under = {
-            let content = inode.content.lock();
+        let (under, layout) = {
+            let mut content = inode.content.lock();
             if !content.is_spent() {
                 return Ok(());
             }
-            content.under(inode.ino)
+            let layout = content.layout.clone().filter(|layout| self.is_mirrored(layout));
+            let under = content.under(inode.ino);
+            if layout.is_some() {
+                content.spent = ANY_EPOCH;
+            }
+            (under, layout)
         };
-        self.renew_epoch(under, under.epoch).await.map(drop)
+        let epoch = self.renew_epoch(under, under.epoch).await?;
+        let Some(layout) = layout else { return Ok(()) };
+        // What is read next may be answered by a member that has never heard of the change, which is with the primary. So that one learns first that it is
+        // too late for it.
+        self.on_every_stripe(Under { epoch, ..under }, &layout, |_| StorageOp::Sync).await?;
+        let mut content = inode.content.lock();
+        content.still(inode.ino, under.era)?;
+        // Unless another one has failed meanwhile.
+        if content.spent == ANY_EPOCH {
+            content.spent = 0;
+        }
+        Ok(())
+    }
+
+    fn is_mirrored(&self, layout: &Layout) -> bool {
+        layout.groups.iter().any(|group| matches!(self.keeper(*group), Ok(Keeper::Mirror(_))))
     }
 
     /// The same; false when the lease has ended meanwhile.

@@ -1,6 +1,6 @@
 //! How full is full.
 
-use types::CapacityClass;
+use types::{CapacityClass, Target};
 
 const MIB: u64 = 1 << 20;
 /// Below this capacity a target is judged by percentages alone, or a small one would never be usable.
@@ -35,9 +35,37 @@ pub fn classify(capacity: u64, free: u64) -> CapacityClass {
     }
 }
 
+/// The room of a target for new files, bytes, and how full it is for them, where so many percent of it are to stay free.
+pub(crate) fn for_new_files(target: &Target, spare_percent: u8) -> (u64, CapacityClass) {
+    if spare_percent == 0 {
+        return (target.free, target.class);
+    }
+    let spare = (u128::from(target.capacity) * u128::from(spare_percent) / 100) as u64;
+    let free = target.free.saturating_sub(spare);
+    let class = match (target.class, classify(target.capacity, free)) {
+        (CapacityClass::Emergency, _) | (_, CapacityClass::Emergency) => CapacityClass::Emergency,
+        (CapacityClass::Normal, class) => class,
+        (class, _) => class,
+    };
+    (free, class)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_to_stay_free_is_no_room_for_new_files() {
+        let target = |free| Target { capacity: 1000 << 30, free, ..crate::choose::tests::target(1) };
+        let room = |free: u64, spare| for_new_files(&target(free << 30), spare);
+        assert_eq!(room(300, 0), (300 << 30, Normal));
+        assert_eq!(room(300, 20), (100 << 30, Normal));
+        assert_eq!(room(220, 20), (20 << 30, Low));
+        assert_eq!(room(201, 20), (1 << 30, Emergency));
+        assert_eq!(room(100, 20), (0, Emergency));
+        let low = Target { class: Low, ..target(900 << 30) };
+        assert_eq!(for_new_files(&low, 10).1, Low, "others on the same disk may have filled it");
+    }
     use CapacityClass::{Emergency, Low, Normal};
 
     fn check(capacity: u64, low_below: u64, emergency_below: u64) {

@@ -4,6 +4,7 @@
 //! none in an emergency of space. Of mirrored groups some are better than others: those whose members are all good and on different nodes come
 //! first; where there are none, those with several members on a node; and only then those that are degraded, of which one good member is
 //! online. One without such a member is never a candidate.
+//! What a pool keeps free for the members of others that are lost counts as full here ([`Pool::spare`](types::Pool)).
 //! Candidates with a target that is low on space serve only where the others don't fill the stripe count, and then come
 //! last. Pure: equal arguments give equal answers.
 
@@ -160,13 +161,15 @@ fn condition(map: &ClusterMap, group: &Group) -> Option<Condition> {
         true if crate::is_spread(map, group) => Worth::Whole,
         true => Worth::Crowded,
     };
-    let worst = |class: CapacityClass, target: &Target| match (class, target.class) {
+    let worst = |class: CapacityClass, own: CapacityClass| match (class, own) {
         (CapacityClass::Emergency, _) | (_, CapacityClass::Emergency) => CapacityClass::Emergency,
         (CapacityClass::Low, _) | (_, CapacityClass::Low) => CapacityClass::Low,
         (CapacityClass::Normal, CapacityClass::Normal) => CapacityClass::Normal,
     };
-    let class = members.iter().fold(CapacityClass::Normal, |class, (target, _)| worst(class, target));
-    let free = members.iter().map(|(target, _)| target.free).min()?;
+    let spare = map.pool(group.pool).map_or(0, |pool| pool.spare);
+    let rooms = || members.iter().map(|(target, _)| crate::capacity::for_new_files(target, spare));
+    let class = rooms().fold(CapacityClass::Normal, |class, (_, own)| worst(class, own));
+    let free = rooms().map(|(free, _)| free).min()?;
     (serving > 0).then_some(Condition { worth, class, free })
 }
 

@@ -39,7 +39,8 @@ mod stripe;
 pub use capacity::classify;
 pub use choose::choose;
 pub use groups::{
-    FIRST_MIRRORED, MAX_MIRRORED, Shortage, is_spread, mirrored_groups, single_groups, spreads,
+    FIRST_MIRRORED, MAX_MIRRORED, Move, Shortage, balance, is_spread, member_bytes, mirrored_groups,
+    single_groups, spreads, successor,
 };
 pub use partitions::spread;
 pub use replace::{MAX_SLOTS, replace};

@@ -121,6 +121,7 @@ impl MetaService {
                 rate: drain.rate,
                 remaining_s,
                 hindrance: drain.hindrance,
+                groups_left: 0,
             };
             (drain.target, progress)
         };

@@ -28,6 +28,8 @@ pub struct Word {
     pub since: Epoch,
     pub target: TargetId,
     pub state: MemberState,
+    /// It speaks of itself, has nothing under way and begins nothing more.
+    pub orderly: bool,
 }
 
 /// Does what the primary of a group asks for; `asker`: the node that asks, where that is known. Nothing where the group is of another version
@@ -58,11 +60,18 @@ pub fn set_member(
         return Err(refusal::member_state(word.group, word.target, before, word.state));
     }
     let others = heard_others(map, group, &[word.target], presence);
+    if word.orderly && (others.is_empty() || group.leaving != Some(word.target)) {
+        // That is an answer, too: it stays.
+        return Ok(());
+    }
     if before == MemberState::Good && others.is_empty() {
         return Err(refusal::last_good_member(word.group, word.target));
     }
     let group = group_mut(map, word.group)?;
     match before {
+        MemberState::Good if word.orderly && primary == Some(word.target) => {
+            resign(group, word.target, word.state, &others);
+        }
         MemberState::Good => take_out(group, &[word.target], word.state, &others),
         _ => set(group, word.target, word.state),
     }
@@ -156,6 +165,15 @@ pub fn replace_silent(map: &mut ClusterMap, presence: &Presence) {
     }
 }
 
+/// A good member is lost: it is out while another good one is heard of.
+pub fn lose(map: &mut ClusterMap, group: GroupId, member: TargetId, presence: &Presence) {
+    let Some(known) = map.group(group) else { return };
+    let others = heard_others(map, known, &[member], presence);
+    if let (false, Ok(group)) = (others.is_empty(), group_mut(map, group)) {
+        take_out(group, &[member], MemberState::NeedsResync, &others);
+    }
+}
+
 /// Gives groups that have changed, or are new, the version of the map that changes them.
 pub fn stamp(before: &ClusterMap, after: &mut ClusterMap) {
     let next = Epoch(before.epoch.0 + 1);
@@ -186,9 +204,20 @@ pub fn taken_out(before: &ClusterMap, after: &ClusterMap) -> Vec<(GroupId, Targe
 pub fn log_members(before: &ClusterMap, after: &ClusterMap) {
     for group in after.groups.iter().filter(|group| group.scheme.is_mirrored()) {
         let Some(old) = before.group(group.id) else { continue };
+        let (id, since) = (group.id.0, group.since.0);
+        for gone in old.members.iter().filter(|member| !group.members.contains(member)) {
+            tracing::warn!(group = id, target_id = gone.0, since, "target {gone} is in group {id} no more");
+        }
         for (member, state) in group.with_states() {
-            let was = old.state_of(member).unwrap_or_default();
-            let (id, since) = (group.id.0, group.since.0);
+            let Some(was) = old.state_of(member) else {
+                tracing::warn!(
+                    group = id,
+                    target_id = member.0,
+                    since,
+                    "target {member} comes to group {id}"
+                );
+                continue;
+            };
             match state {
                 _ if was == state => {}
                 MemberState::Good => {
@@ -255,6 +284,19 @@ fn take_out(group: &mut Group, out: &[TargetId], state: MemberState, others: &[T
     let place = |id: TargetId| match id {
         id if id == *primary => 0,
         id if id == replaced => 2,
+        _ => 1,
+    };
+    let mut ordered: Vec<(TargetId, MemberState)> = group.with_states().collect();
+    ordered.sort_by_key(|(id, _)| place(*id));
+    (group.members, group.states) = ordered.into_iter().unzip();
+}
+
+/// The primary goes and has left nothing half done: the others stay as they are, and the first of `others` is the next one.
+fn resign(group: &mut Group, primary: TargetId, state: MemberState, others: &[TargetId]) {
+    set(group, primary, state);
+    let place = |id: TargetId| match id {
+        id if others.first() == Some(&id) => 0,
+        id if id == primary => 2,
         _ => 1,
     };
     let mut ordered: Vec<(TargetId, MemberState)> = group.with_states().collect();

@@ -29,6 +29,10 @@ pub const MAX_SETTLE: Duration = Duration::from_secs(20);
 /// How often it is looked whether that is so, if no heartbeat comes.
 pub const SETTLE_POLL: Duration = Duration::from_millis(250);
 
+/// A member whose target has been gone for this long is replaced, unless the settings say otherwise: longer than a machine takes to start anew and to be
+/// looked after, since copying everything costs more than waiting.
+pub const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
+
 /// Resynchronisations that a heartbeat may tell of; a target is in some dozens of groups.
 pub const MAX_RESYNCS: usize = 1024;
 

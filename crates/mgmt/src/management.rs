@@ -265,6 +265,7 @@ impl Management {
                 groups: map.groups.iter().filter(|g| g.pool == pool.id).count(),
                 capacity: members().map(|t| t.capacity).sum(),
                 free: members().map(|t| t.free).sum(),
+                spare: pool.spare,
             }
         };
         map.pools.iter().map(info).collect()
@@ -282,6 +283,7 @@ impl Management {
         let mut roster = Roster { map: ClusterMap::clone(&before), numbers };
         let answer = edit(&mut roster)?;
         roster.map = self.looked_at(&roster.map);
+        self.move_members(&before, &mut roster.map);
         consistency::stamp(&before, &mut roster.map);
         next_epoch(&before, &mut roster.map);
         log_changes(&before, &roster.map);
@@ -522,6 +524,7 @@ mod tests {
                 since: group.since,
                 target: group.members[0],
                 state: Bad,
+                orderly: false,
             };
             std::fs::remove_dir(list.root().join("t1")).unwrap();
             management.refresh().await.unwrap();

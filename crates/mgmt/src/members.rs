@@ -1,12 +1,16 @@
 //! What management remembers of members of mirrored groups while it runs, and how a primary is answered.
 
 use crate::consistency::{self, Presence, Word};
-use crate::limits::{MAX_SETTLE, REPLACED_AFTER, SETTLE_POLL};
+use crate::limits::{LOST_AFTER, MAX_SETTLE, REPLACED_AFTER, SETTLE_POLL};
 use crate::management::Management;
+use crate::moves::{self, Facts};
 use crate::refusal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
-use types::{ClusterMap, Epoch, Error, Group, GroupId, NodeId, Result, Scheme, TargetId};
+use std::time::Duration;
+use types::{
+    ClusterMap, Epoch, Error, Group, GroupId, MemberState, NodeId, Result, Scheme, TargetId, TargetState,
+};
 use wire::MgmtReply;
 use wire::mgmt::{GroupInfo, ResyncProgress};
 
@@ -18,6 +22,8 @@ pub(crate) struct Members {
     /// Nodes that were started anew and are good nevertheless, since nobody else was heard of, with the version of the group. One that is heard
     /// of later knows more.
     trusted: BTreeSet<(GroupId, NodeId, Epoch)>,
+    /// Targets that can't be reached, and since when, nanoseconds: after a start of management their time begins anew.
+    gone: BTreeMap<TargetId, u64>,
 }
 
 impl Members {
@@ -28,7 +34,7 @@ impl Members {
             let is_alone = |g: &Group| {
                 !g.with_states().any(|(id, state)| {
                     let at = map.target(id).map(|t| t.node);
-                    state == types::MemberState::Good
+                    state == MemberState::Good
                         && at.is_some_and(|at| at != *node && presence.heard.contains(&at))
                 })
             };
@@ -43,18 +49,38 @@ impl Members {
         for member in consistency::taken_out(before, after) {
             self.out.insert(member, after.epoch);
         }
+        // Who has just come has nothing yet that it could serve.
+        for group in after.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+            let known = before.group(group.id);
+            for (target, _) in group.with_states().filter(|(_, state)| *state != MemberState::Good) {
+                if known.is_some_and(|known| !known.members.contains(&target)) {
+                    self.out.insert((group.id, target), Epoch(0));
+                }
+            }
+        }
         let is_out = |(group, target): &(GroupId, TargetId)| {
             let state = after.group(*group).and_then(|g| g.state_of(*target));
-            state.is_some_and(|state| state != types::MemberState::Good)
+            state.is_some_and(|state| state != MemberState::Good)
         };
         self.out.retain(|member, _| is_out(member));
+    }
+
+    /// Targets that have been gone for at least so long, as a map shows them; each look begins the time of those that are newly gone.
+    pub fn lost(&mut self, map: &ClusterMap, after: Duration, now_ns: u64) -> BTreeSet<TargetId> {
+        let is_gone = |id: &TargetId| map.target(*id).is_some_and(|t| t.state == TargetState::Offline);
+        self.gone.retain(|id, _| is_gone(id));
+        for target in map.targets.iter().filter(|t| t.state == TargetState::Offline) {
+            self.gone.entry(target.id).or_insert(now_ns);
+        }
+        let is_lost = |since_ns: u64| u128::from(now_ns.saturating_sub(since_ns)) >= after.as_nanos();
+        self.gone.iter().filter(|(_, since)| is_lost(**since)).map(|(id, _)| *id).collect()
     }
 
     /// A node was started anew: it is trusted where it is good.
     pub fn trust(&mut self, map: &ClusterMap, node: NodeId) {
         for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
-            let is_good = |(id, state): (TargetId, types::MemberState)| {
-                state == types::MemberState::Good && map.target(id).is_some_and(|t| t.node == node)
+            let is_good = |(id, state): (TargetId, MemberState)| {
+                state == MemberState::Good && map.target(id).is_some_and(|t| t.node == node)
             };
             if group.with_states().any(is_good) {
                 self.trusted.insert((group.id, node, group.since));
@@ -111,16 +137,48 @@ impl Management {
     /// than it may serve, nor been started anew.
     fn unaware(&self, group: GroupId) -> Option<TargetId> {
         self.cluster()?;
-        let (map, now_ns) = (self.current(), rt::monotonic_ns());
+        let map = self.current();
         let group = map.group(group)?;
-        let (liveness, members) = (self.liveness(), self.members());
-        let is_unaware = |(id, state): &(TargetId, types::MemberState)| {
-            let Some(node) = map.target(*id).and_then(|target| map.node(target.node)) else { return false };
-            *state != types::MemberState::Good
-                && liveness.seen(node.id).is_none_or(|seen| seen.epoch < members.out_since(group, *id))
-                && !liveness.is_silent_for(node.id, node.state, REPLACED_AFTER, now_ns)
+        let is_unaware = |(id, _): &(TargetId, MemberState)| !self.knows(&map, group, *id);
+        group
+            .with_states()
+            .filter(|(_, state)| *state != MemberState::Good)
+            .find(is_unaware)
+            .map(|(id, _)| id)
+    }
+
+    /// Whether the node of a member that is out by the published map knows so, or can't serve any more.
+    fn knows(&self, map: &ClusterMap, group: &Group, id: TargetId) -> bool {
+        let Some(node) = map.target(id).and_then(|target| map.node(target.node)) else { return true };
+        let out_since = self.members().out_since(group, id);
+        let liveness = self.liveness();
+        liveness.seen(node.id).is_some_and(|seen| seen.epoch >= out_since)
+            || liveness.is_silent_for(node.id, node.state, REPLACED_AFTER, rt::monotonic_ns())
+    }
+
+    /// Lets other targets take the places of members that are lost or drained; `before`: the published map.
+    pub(crate) fn move_members(&self, before: &ClusterMap, map: &mut ClusterMap) {
+        if !map.groups.iter().any(|group| group.scheme.is_mirrored()) {
+            return;
+        }
+        let lost = match map.settings.resync.replace_after_s {
+            Some(0) => BTreeSet::new(),
+            set => {
+                let after = set.map_or(LOST_AFTER, Duration::from_secs);
+                self.members().lost(map, after, rt::monotonic_ns())
+            }
         };
-        group.with_states().find(is_unaware).map(|(id, _)| id)
+        let is_out_for_all = |group: GroupId, id: TargetId| {
+            let known = before.group(group);
+            // What this change does nobody can know yet.
+            known.is_some_and(|known| {
+                known.state_of(id).is_some_and(|state| state != MemberState::Good)
+                    && (self.cluster().is_none() || self.knows(before, known, id))
+            })
+        };
+        let presence = self.presence(map);
+        let facts = Facts { presence: &presence, lost: &lost, is_out_for_all: &is_out_for_all };
+        moves::go_on(map, &facts);
     }
 
     /// Makes the groups that a pool should have of a scheme.

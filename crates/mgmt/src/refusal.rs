@@ -262,14 +262,14 @@ pub(crate) fn too_many_groups() -> Error {
     .hint("use mirrored schemes in fewer pools, or join the disks of a node to fewer, larger targets")
 }
 
-/// Its groups count on it, and nothing replaces a member yet.
+/// Its groups count on it until another target has taken its place.
 pub(crate) fn member_of(target: TargetId, group: GroupId, what: &str) -> Error {
     Error::new(
         Errno::EBUSY,
         format!("target {target} is a member of the mirrored group {group}: it can't {what}"),
     )
     .hint(format!(
-        "weft target drain {target} keeps new files off it; replacing members is not supported yet"
+        "weft target drain {target} --wait lets other targets take its place, and ends when it is in no group any more"
     ))
 }
 

@@ -37,8 +37,8 @@ impl Handler<MgmtRequest, MgmtReply> for Management {
                 MgmtRequest::Attach { cluster, version, clock_s } => {
                     self.attach_from(caller, &cluster, &version, clock_s)
                 }
-                MgmtRequest::SetMember { group, since, target, state, reason } => {
-                    let word = Word { group, since, target, state };
+                MgmtRequest::SetMember { group, since, target, state, reason, orderly } => {
+                    let word = Word { group, since, target, state, orderly };
                     self.set_member(node_of(&caller.proof), word, &reason).await
                 }
                 request => self.answer(request).await,
@@ -65,6 +65,7 @@ fn authorize(proof: &Proof, request: &MgmtRequest) -> std::result::Result<(), ()
                     | MgmtRequest::ListTargets
                     | MgmtRequest::ListPools
                     | MgmtRequest::ListGroups
+                    | MgmtRequest::ListResyncs
                     | MgmtRequest::ListMetas
                     | MgmtRequest::Health
             ),
@@ -148,8 +149,14 @@ impl Management {
             }),
             MgmtRequest::ListGroups => Ok(MgmtReply::Groups { groups: self.groups() }),
             MgmtRequest::MakeGroups { pool, scheme } => self.make_groups(&pool, scheme).await,
-            MgmtRequest::SetMember { group, since, target, state, reason } => {
-                self.set_member(None, Word { group, since, target, state }, &reason).await
+            MgmtRequest::ListResyncs => Ok(MgmtReply::Resyncs {
+                settings: self.current().settings.resync.clone(),
+                members: self.resyncs(),
+            }),
+            MgmtRequest::RebalanceGroups { pool, dry_run } => self.rebalance_groups(&pool, dry_run).await,
+            MgmtRequest::SetMember { group, since, target, state, reason, orderly } => {
+                let word = Word { group, since, target, state, orderly };
+                self.set_member(None, word, &reason).await
             }
             MgmtRequest::NewToken { client } => {
                 let token = self.gate()?.token(client, rt::now().secs)?;
@@ -456,7 +463,7 @@ impl Management {
         };
         let progress = |target: &Target| {
             let found = drains.iter().find(|(id, _)| *id == target.id).map(|(_, progress)| progress.clone());
-            target.drain.then(|| found.unwrap_or_default())
+            target.drain.then(|| self.with_groups(target, found.unwrap_or_default()))
         };
         let info = |target: &Target| TargetInfo {
             progress: progress(target),

@@ -147,6 +147,7 @@ impl Site {
             target,
             state,
             reason: "a test says so".into(),
+            orderly: false,
         };
         match self.ask(ask).await? {
             MgmtReply::Map { map } => Ok(map.group(group.id).unwrap().clone()),
@@ -411,6 +412,7 @@ fn only_the_node_of_the_primary_is_listened_to() {
             target: nodes[1].target,
             state: NeedsResync,
             reason: String::new(),
+            orderly: false,
         };
         let management = site.cluster.borrow().management.clone();
         for proof in [

@@ -13,4 +13,4 @@ mod rules;
 mod state;
 
 pub use rules::{Action, Protocol};
-pub use state::{Consistency, Faults, MAX_MEMBERS, Member, Message, Record, Safeguards, State};
+pub use state::{Consistency, Faults, MAX_MEMBERS, Member, Message, Record, Safeguards, State, Succession};

@@ -1,6 +1,8 @@
 //! What may happen next, and what must hold whatever happens.
 
-use crate::state::{Consistency, Faults, MAX_MEMBERS, Member, Message, Record, Safeguards, State};
+use crate::state::{
+    Consistency, Faults, MAX_MEMBERS, Member, Message, Record, Safeguards, State, Succession,
+};
 use stateright::{Model, Property};
 use std::collections::BTreeSet;
 
@@ -15,6 +17,8 @@ pub struct Protocol {
     pub faults: Faults,
     /// What keeps it safe.
     pub safeguards: Safeguards,
+    /// What becomes of the others when the primary is replaced.
+    pub succession: Succession,
 }
 
 /// A step. Numbers are members.
@@ -54,9 +58,26 @@ impl Protocol {
         next.record.version += 1;
         if !next.record.is_good(next.record.primary) {
             let good = (0..self.size).find(|&member| next.record.is_good(member));
-            next.record.primary = good.expect("the last good member stays good");
+            let primary = good.expect("the last good member stays good");
+            next.record.primary = primary;
+            if self.succession == Succession::TakenOut {
+                for other in (0..self.size).filter(|&other| other != primary) {
+                    next.record.states[other] = Consistency::NeedsResync;
+                }
+            }
         }
         next
+    }
+
+    /// Whether all whom a member's view leaves out know so, or can't serve: what management says when it is asked.
+    fn is_known_to_all(&self, state: &State, me: usize) -> bool {
+        let view = &state.members[me].view;
+        let believes = |other: &usize| {
+            let other = &state.members[*other];
+            other.alive && other.lease && other.view.version < view.version
+        };
+        !self.safeguards.word
+            || !(0..self.size).any(|other| other != me && !view.gets_writes(other) && believes(&other))
     }
 
     fn is_last_good(&self, state: &State, me: usize) -> bool {
@@ -73,7 +94,7 @@ impl Protocol {
         let member = &state.members[me];
         let is_primary = member.view.primary == me;
         let is_quiet = match is_primary {
-            true => member.ready && member.operation.is_none(),
+            true => member.ready && member.operation.is_none() && self.is_known_to_all(state, me),
             false => !(member.open && self.safeguards.open_writes),
         };
         if !(member.alive && member.lease && member.view.is_good(me) && is_quiet) {
@@ -216,6 +237,7 @@ impl Protocol {
                 (next != *state).then_some(next)
             }
             Action::Deliver(message) => state.receive(message, &self.safeguards, self.size),
+            Action::Finish(me) if !self.is_known_to_all(state, me) => None,
             Action::Finish(me) => state.finish(me, self.size),
             Action::Read(me) => self.read(state, me).filter(|next| next != state),
             Action::Sync => self.sync(state),

@@ -141,6 +141,17 @@ pub struct Safeguards {
     pub reconciliation: bool,
     /// Requests of another version are refused.
     pub versions: bool,
+    /// A primary serves when all who have been taken out know so, or can't serve.
+    pub word: bool,
+}
+
+/// What becomes of the other members that are in sync when the primary is replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Succession {
+    /// The new primary copies noted regions to them before it serves.
+    Reconciled,
+    /// They need resync, and are brought up to date like any other.
+    TakenOut,
 }
 
 impl Safeguards {
@@ -151,6 +162,7 @@ impl Safeguards {
         open_writes: true,
         reconciliation: true,
         versions: true,
+        word: true,
     };
 }
 

@@ -1,20 +1,29 @@
 //! Every state that a small group can get into.
 
-use model::{Faults, Protocol, Safeguards};
+use model::{Faults, Protocol, Safeguards, Succession};
 use stateright::{Checker, HasDiscoveries, Model};
 
 const NONE: Faults = Faults { kills: 0, power_cuts: 0, cuts: 0 };
 
 fn check(size: usize, writes: u8, faults: Faults) {
-    let protocol = Protocol { size, writes, faults, safeguards: Safeguards::ALL };
+    check_with(Succession::Reconciled, size, writes, faults);
+}
+
+fn check_with(succession: Succession, size: usize, writes: u8, faults: Faults) {
+    let protocol = Protocol { size, writes, faults, safeguards: Safeguards::ALL, succession };
     let checker = protocol.checker().spawn_bfs().join();
-    println!("{size} members, {writes} writes, {faults:?}: {} states", checker.unique_state_count());
+    let states = checker.unique_state_count();
+    println!("{size} members, {succession:?}, {writes} writes, {faults:?}: {states} states");
     checker.assert_properties();
 }
 
 /// Without one of its safeguards the protocol goes wrong, and the checker finds how.
 fn check_fails(size: usize, faults: Faults, safeguards: Safeguards) {
-    let protocol = Protocol { size, writes: 2, faults, safeguards };
+    check_fails_with(Succession::Reconciled, size, faults, safeguards);
+}
+
+fn check_fails_with(succession: Succession, size: usize, faults: Faults, safeguards: Safeguards) {
+    let protocol = Protocol { size, writes: 2, faults, safeguards, succession };
     let checker = protocol.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let found: Vec<&str> = checker.discoveries().into_keys().collect();
     let is_violation = |name: &&str| {
@@ -41,6 +50,14 @@ fn three_members() {
     check(3, 1, Faults { cuts: 1, ..NONE });
 }
 
+/// As it is built. Of two members nobody else is left.
+#[test]
+fn three_members_of_which_a_new_primary_takes_the_others_out() {
+    check_with(Succession::TakenOut, 3, 1, Faults { kills: 1, ..NONE });
+    check_with(Succession::TakenOut, 3, 1, Faults { power_cuts: 1, ..NONE });
+    check_with(Succession::TakenOut, 3, 1, Faults { cuts: 1, ..NONE });
+}
+
 #[test]
 fn every_safeguard_is_needed() {
     let all = Safeguards::ALL;
@@ -49,4 +66,6 @@ fn every_safeguard_is_needed() {
     check_fails(3, NONE, Safeguards { open_writes: false, ..all });
     check_fails(3, Faults { kills: 1, ..NONE }, Safeguards { reconciliation: false, ..all });
     check_fails(2, Faults { power_cuts: 1, cuts: 1, ..NONE }, Safeguards { versions: false, ..all });
+    let one_is_killed = Faults { kills: 1, ..NONE };
+    check_fails_with(Succession::TakenOut, 3, one_is_killed, Safeguards { word: false, ..all });
 }

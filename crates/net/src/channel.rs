@@ -12,6 +12,19 @@ use wire::{Message, Request};
 /// A future that stays on its core.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
+/// How far away a service is, as far as is known.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Distance {
+    /// In this process.
+    Here,
+    /// On this machine.
+    SameHost,
+    /// In a network that this machine is in.
+    SameNetwork,
+    /// Elsewhere.
+    Far,
+}
+
 /// A service that answers requests.
 pub trait Handler<Req, Rep>: Send + Sync {
     /// Answers one request. `payload` is the data of a write, or the buffer that a read fills.
@@ -57,6 +70,11 @@ pub trait Handler<Req, Rep>: Send + Sync {
         drop(given_up);
         let answer = self.handle(request, payload);
         Box::pin(async move { Some(answer.await) })
+    }
+
+    /// How far away it is.
+    fn distance(&self) -> Distance {
+        Distance::Here
     }
 }
 
@@ -125,6 +143,13 @@ impl<Req, Rep> Channel<Req, Rep> {
         payload: Option<IoBuf>,
     ) -> Option<Result<Rep>> {
         self.service.handle_unless(given_up, request, payload).await
+    }
+}
+
+impl<Req, Rep> Channel<Req, Rep> {
+    /// How far away the service is.
+    pub fn distance(&self) -> Distance {
+        self.service.distance()
     }
 }
 

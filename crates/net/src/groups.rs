@@ -2,12 +2,14 @@
 //!
 //! A group is asked through its primary, which the cluster map names. Who isn't primary, or knows another version of the group, refuses with `EREMCHG`;
 //! then the request waits for another map and is sent again. A primary that doesn't answer is waited for until the map names another one, and no
-//! longer: so that a request lasts as long as it takes to replace a primary, not as long as a call to a dead one.
+//! longer: so that a request lasts as long as it takes to replace a primary, not as long as a call to a dead one. What a client reads any good member
+//! may answer (`reads`); where none can, the primary is asked.
 //!
 //! The same request may so be carried out by two primaries, one after the other. It must bear that: by its number, or because nobody else sees
 //! or changes meanwhile what it is about.
 
 use crate::limits::{FIRST_GROUP_REST, GROUP_LOOK, LAST_WORD_TIME, LONGEST_GROUP_REST};
+use crate::reads::is_for_any;
 use crate::{StorageChannels, WhenOffline};
 use rt::IoBuf;
 use std::sync::{Arc, PoisonError};
@@ -40,6 +42,12 @@ impl StorageChannels {
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
         let mut search = Search::begin(to.patience);
+        if is_for_any(&request) {
+            if let Some(answer) = Box::pin(self.ask_any(to, search.deadline_ns, &request, &payload)).await {
+                return answer;
+            }
+            search.check(to, None)?;
+        }
         loop {
             let (primary, since) = match to.primary()? {
                 (Some(primary), since) => (primary, since),
@@ -77,7 +85,7 @@ impl StorageChannels {
 }
 
 /// Whether an error may be one of the member that was asked, so that another one might do it.
-fn is_of_the_member(errno: Errno) -> bool {
+pub(crate) fn is_of_the_member(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::ETIMEDOUT | Errno::EHOSTDOWN | Errno::ENXIO | Errno::ENODEV | Errno::EIO | Errno::ESHUTDOWN
@@ -119,7 +127,7 @@ impl Search {
 }
 
 impl ToGroup<'_> {
-    fn current(&self) -> Arc<ClusterMap> {
+    pub(crate) fn current(&self) -> Arc<ClusterMap> {
         self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -135,6 +143,18 @@ impl ToGroup<'_> {
 
     fn has_other_primary(&self, than: TargetId) -> bool {
         matches!(self.primary(), Ok((Some(primary), _)) if primary != than)
+    }
+
+    /// Waits until the group has another version, or until it is too late for an answer.
+    pub(crate) async fn has_changed(self, since: Option<Epoch>, deadline_ns: u64) {
+        let end_ns = deadline_ns.saturating_add(LAST_WORD_TIME.as_nanos() as u64);
+        loop {
+            rt::sleep(GROUP_LOOK).await;
+            let now = self.primary().ok().map(|(_, since)| since);
+            if now != since || rt::monotonic_ns() > end_ns {
+                return;
+            }
+        }
     }
 
     /// Waits until there is another primary, or until it is too late for an answer.

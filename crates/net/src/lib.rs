@@ -30,6 +30,7 @@
 
 #![warn(missing_docs)]
 
+mod apart;
 mod appetite;
 mod arena;
 mod budget;
@@ -43,18 +44,21 @@ mod groups;
 mod inbound;
 mod limits;
 mod liveness;
+mod loads;
 mod meta_channels;
 mod networks;
 mod node_channels;
 mod outbox;
+mod reads;
 mod server;
 mod signal;
 mod storage_channels;
 mod stream;
 mod tls;
 
+pub use apart::run_apart;
 pub use caller::{Caller, Proof};
-pub use channel::{Channel, Deadline, Handler, LocalFuture};
+pub use channel::{Channel, Deadline, Distance, Handler, LocalFuture};
 pub use client::{AddressFailure, ClientIdentity, LinkStatus, Peer, PeerOptions, PeerStatus, SameHost};
 pub use exports::Exports;
 pub use groups::ToGroup;

@@ -28,6 +28,15 @@ pub(crate) const LONGEST_GROUP_REST: Duration = Duration::from_millis(500);
 /// How much longer than its patience a request to a group waits for the answer of a call that is under way, which has a time-out of its own.
 pub(crate) const LAST_WORD_TIME: Duration = Duration::from_secs(1);
 
+/// How long a member of a group that is read from may be silent before others are asked beside it: longer than a busy disk takes as a rule.
+pub(crate) const READ_PATIENCE: Duration = Duration::from_millis(1000);
+/// So long others are asked before one that was silent; then it may have come back.
+pub(crate) const SILENCE_MEMORY: Duration = Duration::from_secs(3);
+/// What of a chunk file is read from the same member, bytes: longer than a disk's head takes to get there.
+pub(crate) const READ_REGION_BYTES: u64 = 2 << 20;
+/// Requests that a member has more under way than the least busy one, from which on that one is asked instead.
+pub(crate) const BUSIER_BY: u32 = 4;
+
 /// How often a connection with requests in flight is looked at.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// A client whose requests are unanswered asks for a sign of life after so long without a byte.

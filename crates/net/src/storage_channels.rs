@@ -1,7 +1,8 @@
 //! The ways to all targets.
 
+use crate::loads::Loads;
 use crate::node_channels::{Connect, NodeChannels};
-use crate::{Channel, LocalFuture};
+use crate::{Channel, Distance, LocalFuture};
 use rt::IoBuf;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
@@ -12,7 +13,10 @@ use wire::{StorageReply, StorageRequest};
 pub type StorageChannel = Channel<StorageRequest, StorageReply>;
 
 /// Finds the way to the service of a target.
-pub struct StorageChannels(Ways);
+pub struct StorageChannels {
+    ways: Ways,
+    loads: Loads,
+}
 
 /// What becomes of a request to a target whose node is known to be down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +48,10 @@ impl StorageChannels {
         when_offline: WhenOffline,
         connect: Connect<StorageRequest, StorageReply>,
     ) -> StorageChannels {
-        StorageChannels(Ways::Mapped(Mapped { map, when_offline, nodes: NodeChannels::new(connect) }))
+        StorageChannels {
+            ways: Ways::Mapped(Mapped { map, when_offline, nodes: NodeChannels::new(connect) }),
+            loads: Loads::default(),
+        }
     }
 
     /// Sends a request to the target that it names.
@@ -53,13 +60,30 @@ impl StorageChannels {
     /// `ENXIO` for a target that isn't served by anybody, `EHOSTDOWN` for one whose node is known to be down and
     /// [`WhenOffline::Refuse`]: nothing was sent then. Else the service's and the transport's.
     pub async fn call(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
-        match &self.0 {
+        match &self.ways {
             Ways::Fixed(channels) => {
                 let channel = channels.get(&request.target).ok_or_else(|| not_served(request.target))?;
                 channel.call(request, payload).await
             }
             Ways::Mapped(mapped) => mapped.channel(request.target)?.call(request, payload).await,
         }
+    }
+
+    /// The way to a target.
+    pub(crate) fn way(&self, target: TargetId) -> Result<StorageChannel> {
+        match &self.ways {
+            Ways::Fixed(channels) => channels.get(&target).cloned().ok_or_else(|| not_served(target)),
+            Ways::Mapped(mapped) => mapped.channel(target),
+        }
+    }
+
+    /// How far away a target is.
+    pub(crate) fn distance(&self, target: TargetId) -> Distance {
+        self.way(target).map_or(Distance::Far, |way| way.distance())
+    }
+
+    pub(crate) fn loads(&self) -> &Loads {
+        &self.loads
     }
 
     /// As [`StorageChannels::call`], unless `given_up` ends before: see [`Channel::call_unless`].
@@ -69,13 +93,7 @@ impl StorageChannels {
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> Option<Result<StorageReply>> {
-        let channel = match &self.0 {
-            Ways::Fixed(channels) => {
-                channels.get(&request.target).cloned().ok_or_else(|| not_served(request.target))
-            }
-            Ways::Mapped(mapped) => mapped.channel(request.target),
-        };
-        match channel {
+        match self.way(request.target) {
             Ok(channel) => channel.call_unless(given_up, request, payload).await,
             Err(error) => Some(Err(error)),
         }
@@ -83,7 +101,7 @@ impl StorageChannels {
 
     /// What becomes of requests to targets that are known to be down. Ways that don't follow a map know of none.
     pub(crate) fn when_offline(&self) -> WhenOffline {
-        match &self.0 {
+        match &self.ways {
             Ways::Fixed(_) => WhenOffline::Try,
             Ways::Mapped(mapped) => mapped.when_offline,
         }
@@ -91,7 +109,7 @@ impl StorageChannels {
 
     /// All targets that there are now.
     pub fn targets(&self) -> Vec<TargetId> {
-        match &self.0 {
+        match &self.ways {
             Ways::Fixed(channels) => channels.keys().copied().collect(),
             Ways::Mapped(mapped) => mapped.current().targets.iter().map(|t| t.id).collect(),
         }
@@ -106,7 +124,7 @@ impl From<HashMap<TargetId, StorageChannel>> for StorageChannels {
 
 impl FromIterator<(TargetId, StorageChannel)> for StorageChannels {
     fn from_iter<T: IntoIterator<Item = (TargetId, StorageChannel)>>(ways: T) -> StorageChannels {
-        StorageChannels(Ways::Fixed(BTreeMap::from_iter(ways)))
+        StorageChannels { ways: Ways::Fixed(BTreeMap::from_iter(ways)), loads: Loads::default() }
     }
 }
 

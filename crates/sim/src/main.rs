@@ -1,7 +1,7 @@
 //! Runs seeds of the whole-cluster simulation.
 
 use clap::{Args, Parser, Subcommand};
-use sim::hosts::{HostsOptions, HostsSummary, run_hosts_seed};
+use sim::hosts::{HostsOptions, HostsSummary, PowerCuts, run_hosts_seed};
 use sim::{RunOptions, Summary, run_seed};
 use std::io::IsTerminal;
 use std::ops::Range;
@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
+use types::Scheme;
 
 /// Simulates a whole cluster with crashes and power cuts, decided by seeds, and compares it with a naive model.
 #[derive(Parser)]
@@ -76,6 +77,18 @@ struct Hosts {
     /// Put the store of a single metadata host on another host.
     #[arg(long)]
     far_store: bool,
+    /// Storage hosts [default: 3; 4 where files are mirrored].
+    #[arg(long)]
+    storages: Option<usize>,
+    /// How files are kept: single, mirror:2 or mirror:3.
+    #[arg(long, default_value_t = HostsOptions::default().scheme)]
+    scheme: Scheme,
+    /// How storage hosts lose their power: never, unsynced, synced or one-at-a-time.
+    #[arg(long, default_value_t = HostsOptions::default().power_cuts)]
+    power_cuts: PowerCuts,
+    /// Let nobody know what may differ between copies, to see that it is noticed.
+    #[arg(long)]
+    no_notes: bool,
 }
 
 fn main() -> ExitCode {
@@ -126,6 +139,10 @@ fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
         shared_writes: hosts.shared_writes,
         holes: hosts.holes,
         far_store: hosts.far_store,
+        storages: hosts.storages.unwrap_or(if hosts.scheme.is_mirrored() { 4 } else { 3 }).max(1),
+        scheme: hosts.scheme,
+        power_cuts: hosts.power_cuts,
+        notes: !hosts.no_notes,
         ..HostsOptions::default()
     };
     let mut total = HostsSummary::default();
@@ -136,17 +153,19 @@ fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
         total.concurrent += summary.concurrent;
         total.kills += summary.kills;
         total.replaced += summary.replaced;
+        total.copies += summary.copies;
         Ok(total.operations)
     });
     println!(
         "{} seeds, {} operations, {} of them concurrent, {} with an open effect, {} deaths of processes, \
-         {} sessions replaced: {failed} violations",
+         {} sessions replaced, {} mirrored chunk files compared: {failed} violations",
         seeds.end - seeds.start,
         total.operations,
         total.concurrent,
         total.open,
         total.kills,
         total.replaced,
+        total.copies,
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -87,6 +87,13 @@ impl Epochs {
         Ok(Entered { epochs: self, name, epoch, is_change })
     }
 
+    /// Somebody else has let in a request of this epoch: lower ones are over here, too.
+    pub(crate) fn note(&self, name: InodeId, epoch: u64) {
+        if epoch > 0 {
+            self.shard(name).lock().admit(name, epoch, false);
+        }
+    }
+
     /// True when it has begun, false when it has to wait.
     fn begin(&self, name: InodeId, epoch: u64, is_change: bool) -> Result<bool> {
         match self.shard(name).lock().admit(name, epoch, is_change) {

@@ -163,6 +163,9 @@ pub struct Group {
     /// The epoch of the map that changed members or states last: requests carry it, and no member acts by another one. Zero in a `single` group.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub since: Epoch,
+    /// A member that another one is taking the place of: it goes when the others are good and as many as the scheme says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<TargetId>,
 }
 
 fn is_zero(epoch: &Epoch) -> bool {
@@ -172,7 +175,15 @@ fn is_zero(epoch: &Epoch) -> bool {
 impl Group {
     /// A group of one target.
     pub fn single(id: GroupId, pool: PoolId, target: TargetId) -> Group {
-        Group { id, pool, scheme: Scheme::Single, members: vec![target], states: Vec::new(), since: Epoch(0) }
+        Group {
+            id,
+            pool,
+            scheme: Scheme::Single,
+            members: vec![target],
+            states: Vec::new(),
+            since: Epoch(0),
+            leaving: None,
+        }
     }
 
     /// Members with their states, in order.
@@ -189,6 +200,19 @@ impl Group {
     /// Who orders writes: the first good member. `None` when none is good.
     pub fn primary(&self) -> Option<TargetId> {
         self.with_states().find(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
+    }
+
+    /// Members that have everything.
+    pub fn good(&self) -> impl Iterator<Item = TargetId> + '_ {
+        self.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(member, _)| member)
+    }
+
+    /// The member that goes, once nobody needs it any more: all others are good, and as many as the scheme says.
+    pub fn dismissed(&self) -> Option<TargetId> {
+        let leaving = self.leaving.filter(|leaving| self.members.contains(leaving))?;
+        let stay = || self.with_states().filter(|(member, _)| *member != leaving);
+        let are_good = stay().all(|(_, state)| state == MemberState::Good);
+        (are_good && stay().count() >= self.scheme.members()).then_some(leaving)
     }
 
     /// Whether a member isn't good.

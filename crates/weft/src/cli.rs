@@ -78,6 +78,9 @@ pub enum Command {
     Net(NetCommand),
     /// Check a cluster, stopped or running, and repair it
     Fsck(FsckArgs),
+    /// How members of mirrored groups are brought in step: the same as weft group resync
+    #[command(subcommand, hide = true)]
+    Resync(ResyncCommand),
     /// Let mount(8) and fstab know the type fuse.weft
     #[command(hide = true)]
     InstallHelper(InstallHelperArgs),

@@ -81,14 +81,27 @@ pub enum MgmtRequest {
     /// The groups of a scheme that a pool should have are made, as far as they aren't there: `Groups` of that pool and scheme.
     MakeGroups { pool: String, scheme: Scheme },
     /// A member of a mirrored group has changed, says the primary: `Map` when that holds for everybody who counts. `since`: the version of the group that the
-    /// primary goes by; where there is another, `Map` is all the answer.
-    SetMember { group: GroupId, since: Epoch, target: TargetId, state: MemberState, reason: String },
+    /// primary goes by; where there is another, `Map` is all the answer. `orderly`: the primary speaks of itself, has nothing under way and begins
+    /// nothing more, so that the others need not be brought in step by the next one.
+    SetMember {
+        group: GroupId,
+        since: Epoch,
+        target: TargetId,
+        state: MemberState,
+        reason: String,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        orderly: bool,
+    },
     /// How members are brought in step and replaced from now on: `Done`.
     SetResync { settings: ResyncSettings },
     /// How targets are searched for damage from now on: `Done`.
     SetScrub { settings: ScrubSettings },
     /// Share of each target of a pool that new files leave free, percent: `Done`.
     SetSpare { pool: String, percent: u8 },
+    /// How members are brought in step, and how far those are that have missed something: `Resyncs`.
+    ListResyncs,
+    /// Memberships are moved until all targets of a pool have about equally many of them: `Moves`. `dry_run`: they are only told.
+    RebalanceGroups { pool: String, dry_run: bool },
     /// How far targets are searched for damage: `Scrubs`.
     ListScrubs,
     /// A new token, for a node or for clients: `Token`.
@@ -278,6 +291,14 @@ pub enum MgmtReply {
     Groups {
         groups: Vec<GroupInfo>,
     },
+    /// All members that aren't good, by group.
+    Resyncs {
+        settings: ResyncSettings,
+        members: Vec<ResyncInfo>,
+    },
+    Moves {
+        moves: Vec<MembershipMove>,
+    },
     /// The last word of each target that has said anything yet.
     Scrubs {
         settings: ScrubSettings,
@@ -408,6 +429,13 @@ pub struct DrainProgress {
     /// Why something stays for now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hindrance: Option<String>,
+    /// Mirrored groups that it is a member of yet: others take its place, one after the other.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub groups_left: u64,
+}
+
+fn is_none_left(groups: &u64) -> bool {
+    *groups == 0
 }
 
 /// A pool for people. Sizes are bytes.
@@ -420,6 +448,9 @@ pub struct PoolInfo {
     pub groups: usize,
     pub capacity: u64,
     pub free: u64,
+    /// Share of each target that new files leave free, percent.
+    #[serde(default)]
+    pub spare: u8,
 }
 
 /// A redundancy group for people.
@@ -435,6 +466,35 @@ pub struct GroupInfo {
     /// Members that are being brought in step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resyncs: Vec<ResyncProgress>,
+}
+
+/// A member of a mirrored group that has missed something, for people.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResyncInfo {
+    /// The group.
+    pub group: GroupId,
+    /// The member.
+    pub target: TargetId,
+    /// What it has.
+    pub state: MemberState,
+    /// How far it is; `None` while nobody brings it in step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<ResyncProgress>,
+    /// Seconds that it will take yet, about; `None` when nothing can be said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining_s: Option<u64>,
+    /// What it waits for, while nobody brings it in step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+}
+
+/// A member of a mirrored group whose place another target takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct MembershipMove {
+    pub group: GroupId,
+    pub from: TargetId,
+    pub to: TargetId,
 }
 
 /// A metadata service for people.

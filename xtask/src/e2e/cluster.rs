@@ -497,6 +497,8 @@ fn refusals(stage: &Stage) -> TestResult {
         "roles \"mgmt,storage\"",
     )?;
     rig.refused(&["node", "join", token, "--dir", &a, "--protection", "plain"], "already")?;
+    // Encrypted, where nothing is.
+    rig.refused(&["node", "join", token, "--dir", &fresh], "--protection is the cluster's")?;
     ensure!(!Path::new(&fresh).exists(), "a join that was refused has left {fresh}");
     rig.refused(&["up", "--dir", &a, "--mount", &rig.text(&rig.base)], "")?;
     rig.refused(&["target", "set", "1", "--drain", "on", "--dir", &m], "last of pool")?;

@@ -16,6 +16,11 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The least that mkfs.xfs accepts is 300 MiB.
 pub const SMALLEST_XFS_BYTES: u64 = 320 << 20;
 
+/// Names of files that take room begin so, and the sizes of the largest and smallest of them, as powers of two.
+const BALLAST: &str = "ballast.";
+const MOST_PIECE_BITS: u32 = 29;
+const LEAST_PIECE_BITS: u32 = 12;
+
 /// Kind of a local file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskKind {
@@ -63,6 +68,48 @@ impl Disk {
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.mount
+    }
+
+    /// Takes all the room that is left.
+    pub fn fill(&self) -> TestResult {
+        // In pieces that get smaller, each kind until there is no room for another one.
+        for bits in (LEAST_PIECE_BITS..=MOST_PIECE_BITS).rev() {
+            let mut piece = 0;
+            loop {
+                let path = self.mount.join(format!("{BALLAST}{bits}.{piece}"));
+                let size = (1_u64 << bits).to_string();
+                let asked = process::run(Command::new("fallocate").arg("-l").arg(size).arg(&path), DEADLINE)?;
+                if !asked.status.success() {
+                    drop(fs::remove_file(&path));
+                    break;
+                }
+                piece += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back the room that [`Disk::fill`] took.
+    pub fn relieve(&self) -> TestResult {
+        for entry in fs::read_dir(&self.mount).at(self.mount.display())?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(BALLAST) {
+                fs::remove_file(entry.path()).at(entry.path().display())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on everything fails with EIO, and what isn't on disk yet never will be. XFS only.
+    pub fn shut_down(&self) -> TestResult {
+        process::run_ok(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&self.mount), DEADLINE)?;
+        Ok(())
+    }
+
+    /// Mounts it anew, as after a power cut. Nobody uses it.
+    pub fn remount(&self) -> TestResult {
+        process::run_ok(Command::new("umount").arg(&self.mount), DEADLINE)?;
+        process::run_ok(Command::new("mount").arg(&self.device).arg(&self.mount), DEADLINE)?;
+        Ok(())
     }
 
     /// Cuts the backing file, so that reads and writes beyond `bytes` fail with EIO from now on.

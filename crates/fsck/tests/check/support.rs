@@ -304,6 +304,7 @@ fn cluster_map() -> ClusterMap {
         members: members.map(TargetId).to_vec(),
         states: Vec::new(),
         since: Epoch(1),
+        leaving: None,
     };
     map.groups.extend([mirror(5, [1, 2]), mirror(6, [3, 4])]);
     map

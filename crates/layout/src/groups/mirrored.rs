@@ -59,6 +59,7 @@ pub fn mirrored_groups(
                 members,
                 states: Vec::new(),
                 since: types::Epoch(0),
+                leaving: None,
             });
             return Ok(numbered.collect());
         }

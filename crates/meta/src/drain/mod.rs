@@ -304,10 +304,10 @@ fn stays_mirrored(group: GroupId) -> Error {
     Error::new(
         Errno::EOPNOTSUPP,
         format!(
-            "it has copies in mirrored group {group}, and members of mirrored groups can't be emptied yet"
+            "it has copies in mirrored group {group}, in which another target takes the place of this one"
         ),
     )
-    .hint("copy the files instead (cp, then mv over the old one): copies go to groups without this target")
+    .hint("weft group resync status shows how far that is")
 }
 
 /// Targets that are to be emptied.

@@ -25,6 +25,7 @@ fn map(members: u32) -> ClusterMap {
         members: (1..=members).map(TargetId).collect(),
         states: vec![],
         since: Epoch(5),
+        leaving: None,
     };
     ClusterMap {
         epoch: Epoch(7),
@@ -46,7 +47,7 @@ fn members(map: &ClusterMap) -> Vec<(u32, MemberState)> {
 fn say(map: &mut ClusterMap, target: u32, state: MemberState, presence: &Presence) -> Result<()> {
     let group = map.group(GROUP).unwrap();
     let asker = group.primary().and_then(|id| map.target(id)).map(|t| t.node);
-    let word = Word { group: GROUP, since: group.since, target: TargetId(target), state };
+    let word = Word { group: GROUP, since: group.since, target: TargetId(target), state, orderly: false };
     set_member(map, asker, &word, presence)
 }
 
@@ -90,7 +91,8 @@ fn the_last_good_member_that_is_heard_of_stays() {
 fn only_the_primary_of_the_current_version_is_listened_to() {
     let (mut map, all) = (map(2), there(&[1, 2], &[]));
     let before = map.clone();
-    let word = Word { group: GROUP, since: Epoch(5), target: TargetId(1), state: NeedsResync };
+    let word =
+        Word { group: GROUP, since: Epoch(5), target: TargetId(1), state: NeedsResync, orderly: false };
     for asker in [2, 3] {
         let error = set_member(&mut map, Some(NodeId(asker)), &word, &all).unwrap_err();
         assert!(error.errno == Errno::EACCES && error.message.contains("target 1 is the primary"), "{error}");

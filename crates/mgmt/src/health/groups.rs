@@ -1,6 +1,7 @@
 //! How mirrored groups are.
 
 use super::found;
+use crate::limits::LOST_AFTER;
 use crate::liveness::Liveness;
 use std::collections::BTreeMap;
 use types::{ClusterMap, Group, GroupId, MemberState, Pool, TargetId, TargetState};
@@ -68,12 +69,34 @@ fn out_of_step(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
         }
         let is_there = map.target(target).is_some_and(|t| t.state == TargetState::Online);
         let hint = match is_there {
-            true => "it comes back in step by itself; weft group list shows how far it is".to_string(),
-            false => format!("bring target {target} back: it comes back in step by itself then"),
+            true if map.settings.resync.paused => {
+                "it is paused: weft group resync resume lets it go on".to_string()
+            }
+            true => {
+                "it comes back in step by itself; weft group resync status shows how far it is".to_string()
+            }
+            false => format!(
+                "bring target {target} back: it comes back in step by itself then; {}",
+                replaced(map, &groups, target)
+            ),
         };
         found(Verdict::Warning, what, hint)
     };
     states.into_iter().map(finding).collect()
+}
+
+/// What becomes of a member that stays away.
+fn replaced(map: &ClusterMap, groups: &[GroupId], target: TargetId) -> String {
+    let after_s = map.settings.resync.replace_after_s.unwrap_or(LOST_AFTER.as_secs());
+    let is_stuck =
+        |id: &GroupId| map.group(*id).is_some_and(|group| layout::successor(map, group, target).is_none());
+    match groups.iter().filter(|id| is_stuck(id)).count() {
+        _ if after_s == 0 => "if it is lost: weft target drain lets others take its place".into(),
+        0 => format!("others take its place when it has been gone for {} min", after_s.div_ceil(60)),
+        count => format!(
+            "no other target can take its place in {count} of these groups: add one on another node, with room (weft target add)"
+        ),
+    }
 }
 
 /// What the primary tells of a member that it brings in step.

@@ -222,6 +222,8 @@ impl Link {
         let Dialled { stream, inbound, arena, credits, round_trip_ns, on_host: _ } = dialled;
         self.counters.round_trip_ns.store(round_trip_ns, Ordering::Relaxed);
         self.counters.connect(address.clone(), stream.transport());
+        let is_here = address.inet().is_none_or(|address| address.ip().is_loopback());
+        self.shared.is_on_this_host.store(is_here, Ordering::Relaxed);
         self.shared.reach.reached();
         let options = &self.shared.options;
         let connection = Connection::start(stream, inbound, arena, credits, options, self.counters.clone());

@@ -4,14 +4,14 @@ use super::reach::Reach;
 use super::status::{AddressFailure, LinkCounters, PeerStatus};
 use crate::limits::{DEFAULT_CALL_TIMEOUT, SILENCE_BEFORE_DEATH, SILENCE_BEFORE_PING};
 use crate::networks::Ways;
-use crate::{Liveness, Networks, Security};
+use crate::{Distance, Liveness, Networks, Security};
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use types::Epoch;
+use types::{Epoch, Subnet};
 
 /// Who this process is when it says hello.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ pub struct PeerOptions {
     pub networks: Networks,
     /// What is used if the peer is on this machine.
     pub same_host: SameHost,
+    /// Networks that this machine is in, by which near peers are known.
+    pub near: Vec<Subnet>,
     /// How long a call is repeated before it fails with `ETIMEDOUT`.
     pub timeout: Duration,
     /// Who asks.
@@ -65,6 +67,7 @@ impl PeerOptions {
             addresses,
             networks: Networks::default(),
             same_host: SameHost::default(),
+            near: Vec::new(),
             timeout: DEFAULT_CALL_TIMEOUT,
             identity,
             security: Security::Plain,
@@ -88,6 +91,8 @@ pub(super) struct Shared {
     pub(super) addresses: Mutex<Vec<SocketAddr>>,
     pub(super) epoch: AtomicU64,
     pub(super) reach: Reach,
+    /// It was reached by a way that only this machine has.
+    pub(super) is_on_this_host: AtomicBool,
     /// The peer was dropped.
     pub(super) gone: Event,
     /// One for each core that is calling or has called.
@@ -104,6 +109,7 @@ impl Peer {
             options,
             epoch: AtomicU64::new(0),
             reach: Reach::default(),
+            is_on_this_host: AtomicBool::new(false),
             gone: Event::new(),
             links: Mutex::default(),
         };
@@ -134,6 +140,18 @@ impl Peer {
             unused,
             links: self.shared.links.lock().iter().map(|link| link.status()).collect(),
         }
+    }
+
+    /// How far away it is, as far as is known: that it is on this machine shows when it was reached.
+    pub(super) fn distance(&self) -> Distance {
+        let shared = &self.shared;
+        if shared.is_on_this_host.load(Ordering::Relaxed) {
+            return Distance::SameHost;
+        }
+        let near = &shared.options.near;
+        let is_near = |address: &SocketAddr| near.iter().any(|network| network.contains(address.ip()));
+        let addresses = shared.addresses.lock();
+        if addresses.iter().any(is_near) { Distance::SameNetwork } else { Distance::Far }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {

@@ -5,7 +5,7 @@ use super::connection::{Connection, Outgoing};
 use super::link::Link;
 use super::peer::Peer;
 use crate::either::{Either, either};
-use crate::{Handler, LocalFuture};
+use crate::{Distance, Handler, LocalFuture};
 use rt::IoBuf;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -131,5 +131,9 @@ impl<Req: Request + 'static, Rep: Message + 'static> Handler<Req, Rep> for Remot
         Rep: 'a,
     {
         Box::pin(self.call_unless(given_up, request, payload))
+    }
+
+    fn distance(&self) -> Distance {
+        self.peer.distance()
     }
 }

@@ -1,8 +1,11 @@
 use super::*;
-use crate::{Handler, LocalFuture, StorageChannel};
+use crate::limits::{READ_PATIENCE, READ_REGION_BYTES, SILENCE_MEMORY};
+use crate::{Distance, Handler, LocalFuture, StorageChannel};
 use parking_lot::Mutex;
 use rt::sim::Machine;
 use rt::sync::Event;
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::RwLock;
 use types::{InodeId, MemberState, PoolId, Scheme, SessionId, TargetState};
 use wire::{Number, StorageOp};
@@ -26,6 +29,7 @@ struct Member {
     way: Mutex<Way>,
     asked: Mutex<Vec<(TargetId, InGroup, Option<Number>)>>,
     changed: Event,
+    distance: Mutex<Distance>,
 }
 
 impl Member {
@@ -50,7 +54,9 @@ impl Member {
         let map = self.map.read().unwrap().clone();
         let known = map.group(GROUP).unwrap();
         let since = self.behind.lock().unwrap_or(known.since);
-        if (group.since, Some(request.target)) != (since, known.primary()) {
+        let looks = matches!(request.op, StorageOp::Read { .. });
+        let is_asked_rightly = looks || known.primary() == Some(request.target);
+        if group.since != since || !is_asked_rightly {
             return Err(Errno::EREMCHG.into());
         }
         payload.unwrap().copy_from(0, &[request.target.0 as u8]);
@@ -82,6 +88,10 @@ impl Handler<StorageRequest, StorageReply> for Member {
                 crate::either::Either::Second(()) => None,
             }
         })
+    }
+
+    fn distance(&self) -> Distance {
+        *self.distance.lock()
     }
 }
 
@@ -127,6 +137,7 @@ impl Pair {
                 way: Mutex::new(Way::Answers),
                 asked: Mutex::default(),
                 changed: Event::new(),
+                distance: Mutex::new(Distance::Far),
             })
         };
         let members = [1, 2].map(member);
@@ -161,6 +172,31 @@ impl Pair {
         };
         let to = ToGroup { map: &self.map, group: GROUP, patience: PATIENCE };
         self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
+    }
+
+    /// Who has answered a read.
+    async fn read(&self, ino: u64, offset: u64) -> Result<u8> {
+        let buf = IoBuf::alloc(1);
+        let op = StorageOp::Read { offset, path: wire::Path::Cached };
+        let request = StorageRequest::new(SessionId(9), TargetId(0), InodeId(ino), op);
+        let to = ToGroup { map: &self.map, group: GROUP, patience: PATIENCE };
+        self.channels.call_group(to, request, Some(buf.clone())).await.map(|_| buf.as_slice()[0])
+    }
+
+    /// Begins a read; what is given holds who has answered.
+    fn begin_to_read(self: &Arc<Pair>, ino: u64, offset: u64) -> Rc<Cell<Option<Result<u8, Errno>>>> {
+        let (pair, found) = (self.clone(), Rc::new(Cell::new(None)));
+        let told = found.clone();
+        rt::spawn(async move {
+            let answer = pair.read(ino, offset).await;
+            told.set(Some(answer.map_err(|error| error.errno)));
+        });
+        found
+    }
+
+    /// How often each member was asked.
+    fn counts(&self) -> [usize; 2] {
+        [0, 1].map(|member| std::mem::take(&mut *self.members[member].asked.lock()).len())
     }
 
     /// Whom a member was asked as, by version; the number must be the same each time.
@@ -319,5 +355,145 @@ fn a_group_that_is_gone_is_said_to_be() {
         next.groups.clear();
         *pair.map.write().unwrap() = Arc::new(next);
         assert_eq!(pair.write().await.unwrap_err().errno, Errno::EIO);
+    });
+}
+
+#[test]
+fn a_large_file_is_read_from_all_members_and_a_region_from_one() {
+    run(async |pair| {
+        let mut by_region = Vec::new();
+        for region in 0..8 {
+            let answered = pair.read(5, region * READ_REGION_BYTES).await.unwrap();
+            for part in 1..4 {
+                let offset = region * READ_REGION_BYTES + part * (READ_REGION_BYTES / 4);
+                assert_eq!(pair.read(5, offset).await, Ok(answered), "its cache has this region");
+            }
+            by_region.push(answered);
+        }
+        assert!(
+            by_region == [1, 2, 1, 2, 1, 2, 1, 2] || by_region == [2, 1, 2, 1, 2, 1, 2, 1],
+            "{by_region:?}"
+        );
+        assert_eq!(pair.counts(), [16, 16]);
+    });
+}
+
+#[test]
+fn the_nearest_member_is_read_from() {
+    run(async |pair| {
+        for distance in [Distance::SameNetwork, Distance::SameHost, Distance::Here] {
+            *pair.members[1].distance.lock() = distance;
+            for region in 0..4 {
+                assert_eq!(pair.read(5, region * READ_REGION_BYTES).await, Ok(2), "{distance:?}");
+            }
+            *pair.members[0].distance.lock() = distance;
+            let answered = [pair.read(5, 0).await.unwrap(), pair.read(5, READ_REGION_BYTES).await.unwrap()];
+            assert!(answered == [1, 2] || answered == [2, 1], "equally near: {answered:?}");
+        }
+        // Near or not, what is out of step isn't asked.
+        pair.change(|group| group.states = vec![MemberState::Good, MemberState::Resyncing]);
+        *pair.members[0].distance.lock() = Distance::Far;
+        pair.counts();
+        assert_eq!((pair.read(5, 0).await, pair.counts()), (Ok(1), [1, 0]));
+    });
+}
+
+#[test]
+fn a_member_with_much_to_do_is_spared() {
+    run(async |pair| {
+        // By regions, all of these are of one member.
+        let regions = (0..20).map(|n| 2 * n * READ_REGION_BYTES);
+        pair.members.iter().for_each(|member| member.be(Way::Hangs));
+        let reads: Vec<_> = regions.map(|offset| pair.begin_to_read(5, offset)).collect();
+        rt::sleep(READ_PATIENCE / 2).await;
+        let mut counts = pair.counts();
+        pair.members.iter().for_each(|member| member.be(Way::Answers));
+        rt::sleep(READ_PATIENCE / 4).await;
+        assert!(reads.iter().all(|read| matches!(read.take(), Some(Ok(_)))));
+        counts.sort_unstable();
+        assert!(counts[0] + counts[1] == 20 && counts[0] >= 7, "{counts:?}");
+    });
+}
+
+#[test]
+fn who_cannot_tell_sends_readers_on_at_once() {
+    for errno in [Errno::EREMOTE, Errno::EREMCHG, Errno::EIO, Errno::ETIMEDOUT, Errno::EHOSTDOWN] {
+        for (failing, other) in [(0, 2), (1, 1)] {
+            run(async move |pair| {
+                pair.members[failing].be(Way::Fails(errno));
+                let began_ns = rt::monotonic_ns();
+                for region in 0..4 {
+                    assert_eq!(pair.read(5, region * READ_REGION_BYTES).await, Ok(other), "{errno:?}");
+                }
+                assert!(rt::monotonic_ns() - began_ns < READ_PATIENCE.as_nanos() as u64, "by simulated time");
+            });
+        }
+    }
+    // What concerns the request is told as it is.
+    for errno in [Errno::ESTALE, Errno::EKEYREVOKED, Errno::EACCES] {
+        run(async move |pair| {
+            pair.members.iter().for_each(|member| member.be(Way::Fails(errno)));
+            assert_eq!(pair.read(5, 0).await.unwrap_err().errno, errno);
+            let counts = pair.counts();
+            assert_eq!(counts[0] + counts[1], 1);
+        });
+    }
+}
+
+#[test]
+fn a_silent_member_holds_up_a_reader_for_a_moment_and_later_ones_not_at_all() {
+    run(async |pair| {
+        let region = |n| n * READ_REGION_BYTES;
+        pair.members[0].be(Way::Hangs);
+        for (round, before) in [(0, READ_PATIENCE), (1, Duration::ZERO)] {
+            let began_ns = rt::monotonic_ns();
+            assert_eq!((pair.read(5, region(0)).await, pair.read(5, region(1)).await), (Ok(2), Ok(2)));
+            let took = Duration::from_nanos(rt::monotonic_ns() - began_ns);
+            assert!(took >= before && took < before + READ_PATIENCE / 2, "round {round}: {took:?}");
+        }
+        // It may have come back meanwhile.
+        rt::sleep(SILENCE_MEMORY).await;
+        pair.members[0].be(Way::Answers);
+        let answered = [pair.read(5, region(0)).await.unwrap(), pair.read(5, region(1)).await.unwrap()];
+        assert!(answered == [1, 2] || answered == [2, 1], "{answered:?}");
+    });
+}
+
+#[test]
+fn where_nobody_can_tell_readers_wait_for_another_version() {
+    run(async |pair| {
+        pair.members[0].be(Way::Hangs);
+        pair.members[1].be(Way::Fails(Errno::EREMOTE));
+        let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
+        rt::sleep(5 * READ_PATIENCE).await;
+        assert!(reads.iter().all(|read| read.get().is_none()));
+        pair.fail_over();
+        pair.members[1].be(Way::Answers);
+        rt::sleep(READ_PATIENCE / 2).await;
+        assert_eq!(reads.map(|read| read.take()), [Some(Ok(2)), Some(Ok(2))]);
+    });
+}
+
+#[test]
+fn readers_that_nobody_answers_are_told_so_in_time() {
+    run(async |pair| {
+        pair.members.iter().for_each(|member| member.be(Way::Hangs));
+        let began_ns = rt::monotonic_ns();
+        let error = pair.read(5, 0).await.unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        let took = Duration::from_nanos(rt::monotonic_ns() - began_ns);
+        assert!(took >= PATIENCE && took < PATIENCE + 3 * READ_PATIENCE, "{took:?}");
+    });
+}
+
+#[test]
+fn services_read_from_the_primary() {
+    run(async |pair| {
+        *pair.members[1].distance.lock() = Distance::Here;
+        let op = StorageOp::Read { offset: 0, path: wire::Path::Cached };
+        let request = StorageRequest::new(SessionId(0), TargetId(0), InodeId(5), op);
+        let to = ToGroup { map: &pair.map, group: GROUP, patience: PATIENCE };
+        let answer = pair.channels.call_group(to, request, Some(IoBuf::alloc(1))).await;
+        assert_eq!((answer, pair.counts()), (Ok(StorageReply::Unit), [1, 0]));
     });
 }

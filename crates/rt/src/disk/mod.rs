@@ -186,6 +186,14 @@ pub async fn remove_file(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes an empty directory.
+pub async fn remove_dir(path: &Path) -> io::Result<()> {
+    match context::require()? {
+        Runtime::Core(_) => real::remove_dir(path).await,
+        Runtime::Sim(world) => sim::remove_file(&world, path).await,
+    }
+}
+
 /// The names in a directory are on disk as they are now when this returns.
 pub async fn sync_dir(path: &Path) -> io::Result<()> {
     match context::require()? {

@@ -279,6 +279,14 @@ pub(super) async fn remove_file(path: &Path) -> io::Result<()> {
     unsafe { op::run(large(entry), Keep { paths: [Some(path), None], ..Keep::default() }) }.await.map(drop)
 }
 
+/// Removes an empty directory through the ring.
+pub(super) async fn remove_dir(path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let entry = opcode::UnlinkAt::new(Fd(libc::AT_FDCWD), path.as_ptr()).flags(libc::AT_REMOVEDIR).build();
+    // SAFETY: the entry points to the path's heap memory, which `keep` owns.
+    unsafe { op::run(large(entry), Keep { paths: [Some(path), None], ..Keep::default() }) }.await.map(drop)
+}
+
 pub(super) async fn sync_dir(path: &Path) -> io::Result<()> {
     let dir = Arc::new(OwnedFd::from(fs::File::open(path)?));
     fsync_on_ring(&dir, FsyncFlags::empty()).await

@@ -1,36 +1,31 @@
-//! Several metadata services: management's process, what makes a metadata host a member, and how everybody learns of the map.
+//! Management's process, and the metadata services of a cluster that has one.
 //!
-//! Management is the real one, with nodes for metadata only; what the map says of targets stays as it was made. Its process has the metadata store,
-//! too, and the services reach it over the network, as those of real nodes do.
+//! Management is the real one. Where nothing is mirrored it has nodes for metadata only, and what the map says of targets stays as it was made. Its
+//! process has the metadata store, too, and the services reach it over the network, as those of real nodes do.
 
-use super::process::{Site, new_identity, peer, peer_with, ring, serve};
-use crate::cluster::{HASH_KEY, PARTITIONS, cluster_map};
+use super::member::{Member, RETRY, VERSION, address_of, out_of_turn};
+use super::process::{Site, new_identity, peer, ring, serve};
+use crate::cluster::{HASH_KEY, PARTITIONS};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
-use meta::{Company, MetaOptions, MetaService};
+use meta::{Company, MetaOptions, MetaService, PartitionsChannel};
 use mgmt::{FirstNode, Gate, Management, Superblock};
-use net::{Channel, ClientIdentity, Handler, MetaChannels, Router};
+use net::{Channel, ClientIdentity, Handler, LocalFuture, Router, WhenOffline};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
-use storage::ServingLease;
-use types::{ClusterMap, Epoch, Errno, Error, InodeId, MapHandle, Node, NodeId, Result, Role, Timestamp};
-use wire::mgmt::{Heartbeat, Join, Register};
+use types::{
+    Errno, Error, GroupId, InodeId, Node, NodeId, NodeState, PartitionId, PoolId, Result, Role, SessionId,
+    TargetId, TargetState, Timestamp,
+};
+use wire::mgmt::{DrainProgress, Join, SessionInfo};
 use wire::{MetaRequest, MetaResponse, MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
-type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
-
-/// How long a question to management is repeated: shorter than a serving lease.
-const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client's request to a metadata service is repeated: a partition that has moved may be closed for 15 s, and a command that needs
-/// several tries for 15 s to have them all.
-pub(super) const NAMES_TIMEOUT: Duration = Duration::from_secs(40);
-/// Rest before management is asked again that didn't answer well.
-const RETRY: Duration = Duration::from_millis(500);
 /// How often a service looks for targets that were left in disorder.
 const TIDY_INTERVAL: Duration = Duration::from_millis(100);
-/// Of all processes, in each run.
-const VERSION: &str = "0.0.0";
+/// How long a start of a metadata service waits for the hosts with members of groups: what was being written is settled with them.
+const NODES_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Lets everybody in.
 struct Open;
@@ -61,15 +56,69 @@ pub(super) struct Office {
     pub(super) engine: Arc<Memory>,
 }
 
-/// What a metadata host's process knows of its cluster.
-struct Member {
-    node: NodeId,
-    instance: u64,
-    address: String,
-    management: MgmtChannel,
-    map: MapHandle,
-    /// Until when management counts on it.
-    lease: ServingLease,
+/// The metadata services, as management reaches them: for what a crash left on targets. Nobody asks it for anything else here.
+struct Names {
+    management: Arc<Management>,
+    identity: ClientIdentity,
+}
+
+impl Names {
+    fn owner(&self, partition: PartitionId) -> Result<PartitionsChannel> {
+        let map = self.management.current();
+        let node = map.owner(partition).filter(|node| node.state != NodeState::Offline);
+        let node =
+            node.ok_or_else(|| Error::new(Errno::EAGAIN, format!("nobody executes partition {partition}")))?;
+        Ok(Channel::remote(peer(node.name.clone(), address_of(node), &self.identity)))
+    }
+
+    async fn tidy_parts(
+        &self,
+        files: Vec<InodeId>,
+        tidy: impl Fn(Vec<InodeId>) -> PartitionsRequest,
+    ) -> Result<()> {
+        let mut parts: BTreeMap<PartitionId, Vec<InodeId>> = BTreeMap::new();
+        for ino in files.into_iter().filter(|ino| ino.partition().0 < PARTITIONS) {
+            parts.entry(ino.partition()).or_default().push(ino);
+        }
+        for (partition, files) in parts {
+            self.owner(partition)?.call(tidy(files), None).await?;
+        }
+        Ok(())
+    }
+}
+
+impl mgmt::Metadata for Names {
+    fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(self.tidy_parts(files, move |files| PartitionsRequest::Tidy { target, files }))
+    }
+
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(self.tidy_parts(files, move |files| PartitionsRequest::TidyGroup { group, files }))
+    }
+
+    fn file_on(&self, _target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(async { Err(Errno::EOPNOTSUPP.into()) })
+    }
+
+    fn names_pool(&self, _pool: PoolId) -> LocalFuture<'_, Result<Option<InodeId>>> {
+        Box::pin(async { Err(Errno::EOPNOTSUPP.into()) })
+    }
+
+    fn drains(&self) -> LocalFuture<'_, Vec<(TargetId, DrainProgress)>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    fn sessions(&self) -> LocalFuture<'_, Result<Vec<SessionInfo>>> {
+        Box::pin(async { Err(Errno::EOPNOTSUPP.into()) })
+    }
+
+    fn executed<'a>(&'a self, _node: &'a Node) -> LocalFuture<'a, Result<Vec<PartitionId>>> {
+        Box::pin(async { Err(Errno::EOPNOTSUPP.into()) })
+    }
+
+    fn evict(&self, _session: SessionId) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async { Err(Errno::EOPNOTSUPP.into()) })
+    }
 }
 
 impl Site {
@@ -94,6 +143,10 @@ impl Site {
         let opened = Management::open_cluster(writer, &superblock, &first, Path::new("/")).await;
         let management = Arc::new(opened.map_err(Error::from)?);
         management.set_gate(Arc::new(Open));
+        if self.scheme.is_mirrored() {
+            let identity = new_identity("management");
+            management.set_metadata(Arc::new(Names { management: management.clone(), identity }));
+        }
         rt::spawn(management.clone().background());
         let service: Arc<dyn Handler<MgmtRequest, MgmtReply>> = management;
         let router = Router::new().with(service).with(self.store_service());
@@ -101,11 +154,12 @@ impl Site {
         std::future::pending().await
     }
 
-    /// A metadata host's process, where there are several.
+    /// A metadata host's process, where there is a management.
     pub(super) async fn serve_share(self, index: usize) -> Result<()> {
         let identity = new_identity(&format!("metadata {index}"));
         let ip = self.meta_ips[index];
-        let member = self.become_member(&identity, &format!("meta{index}"), ip).await;
+        let member = self.become_member(&identity, (&format!("meta{index}"), ip), None).await;
+        member.enter().await;
         let store = loop {
             match self.store(&identity).await {
                 Ok(store) => break store,
@@ -114,16 +168,26 @@ impl Site {
             }
         };
         let options = MetaOptions { node: member.node, hash_key: HASH_KEY, partitions: PARTITIONS };
-        let (me, map) = (member.clone(), member.map.clone());
+        let (me, map) = (member.clone(), member.map.handle.clone());
         let way = identity.clone();
         let company = Company {
             connect: Box::new(move |to: &Node| Channel::remote(peer(to.name.clone(), address_of(to), &way))),
             term: Box::new(move || me.lease.term(rt::monotonic_ns())),
         };
-        let meta = MetaService::in_company(store, options, map, self.storage_channels(&identity), company);
+        let meta = match self.scheme.is_mirrored() {
+            false => MetaService::in_company(store, options, map, self.storage_channels(&identity), company),
+            true => {
+                let storage = self.storage_by_map(&identity, &map, WhenOffline::Refuse, None);
+                MetaService::in_company(store, options, map, storage, company)
+            }
+        };
         meta.sign_with(ring(true));
-        rt::spawn(meta.clone().background());
-        rt::spawn(meta.clone().follow_assignment());
+        if self.scheme.is_mirrored() {
+            rt::spawn(execute(meta.clone(), member.clone()));
+        } else {
+            rt::spawn(meta.clone().background());
+            rt::spawn(meta.clone().follow_assignment());
+        }
         let names: Arc<dyn Handler<MetaRequest, MetaResponse>> = meta.clone();
         let partitions: Arc<dyn Handler<PartitionsRequest, PartitionsReply>> = meta.clone();
         let router = Router::new().with(names).with(partitions);
@@ -135,175 +199,34 @@ impl Site {
         }
     }
 
-    fn management(&self, identity: &ClientIdentity) -> Option<MgmtChannel> {
-        let office = self.office.as_ref()?;
-        Some(Channel::remote(peer_with("management".into(), office.ip, identity, ASK_TIMEOUT)))
-    }
-
-    async fn become_member(&self, identity: &ClientIdentity, name: &str, ip: Ipv4Addr) -> Arc<Member> {
+    /// Has management make the mirrored groups, once all storage hosts have told of their targets.
+    pub(super) async fn make_groups(&self) -> Result<()> {
+        let identity = new_identity("setting up");
+        let management = self.management(&identity).ok_or(Errno::ENODEV)?;
         loop {
-            match self.try_to_become_member(identity, name, ip).await {
-                Ok(member) => return member,
-                Err(_) => rt::sleep(RETRY).await,
+            let map = super::member::current_map(&management).await?;
+            let is_there = |target: &&types::Target| target.state == TargetState::Online;
+            if map.targets.iter().filter(is_there).count() == self.storage_ips.len() {
+                break;
             }
-        }
-    }
-
-    async fn try_to_become_member(
-        &self,
-        identity: &ClientIdentity,
-        name: &str,
-        ip: Ipv4Addr,
-    ) -> Result<Arc<Member>> {
-        let management = self.management(identity).ok_or(Errno::ENODEV)?;
-        let address = format!("{ip}:7000");
-        let map = current_map(&management).await?;
-        let node = match map.nodes.iter().find(|node| node.name == name) {
-            Some(node) => node.id,
-            None => {
-                let join = Join {
-                    secret: String::new(),
-                    name: name.into(),
-                    roles: vec![Role::Meta],
-                    addresses: vec![address.clone()],
-                    csr: String::new(),
-                    version: VERSION.into(),
-                    clock_s: rt::now().secs,
-                };
-                match management.call(MgmtRequest::Join(join), None).await? {
-                    MgmtReply::Joined(joined) => joined.node,
-                    other => return Err(out_of_turn(&other)),
-                }
-            }
-        };
-        let member = Arc::new(Member {
-            node,
-            instance: rt::random_u64(),
-            address,
-            management: management.clone(),
-            map: handle(&map),
-            lease: ServingLease::ended(),
-        });
-        member.register().await?;
-        rt::spawn(follow_map(management, member.map.clone()));
-        rt::spawn(member.clone().beat());
-        Ok(member)
-    }
-
-    /// The ways of a client to the metadata services, and the map that they follow.
-    pub(super) async fn mapped(&self, identity: &ClientIdentity) -> Result<(MetaChannels, MapHandle)> {
-        let management = self.management(identity).ok_or(Errno::ENODEV)?;
-        let mut map = current_map(&management).await?;
-        while map.owner(InodeId::ROOT.partition()).is_none() {
             rt::sleep(RETRY).await;
-            map = current_map(&management).await?;
         }
-        let map = handle(&map);
-        rt::spawn(follow_map(management, map.clone()));
-        let identity = identity.clone();
-        let connect = move |node: &Node| {
-            Channel::remote(peer_with(node.name.clone(), address_of(node), &identity, NAMES_TIMEOUT))
-        };
-        Ok((MetaChannels::mapped(map.clone(), Box::new(connect)), map))
-    }
-}
-
-impl Member {
-    async fn register(&self) -> Result<()> {
-        let sent_ns = rt::monotonic_ns();
-        let register = Register {
-            cluster: new_identity("").cluster,
-            node: self.node,
-            instance: self.instance,
-            addresses: vec![self.address.clone()],
-            roles: vec![Role::Meta],
-            version: VERSION.into(),
-            clock_s: rt::now().secs,
-            targets: vec![],
-            again: false,
-        };
-        match self.management.call(MgmtRequest::Register(register), None).await? {
-            MgmtReply::Registered(registered) => {
-                take_over(&self.map, &registered.map);
-                self.renew(sent_ns, registered.lease_ms);
-                Ok(())
-            }
+        let make = MgmtRequest::MakeGroups { pool: "default".into(), scheme: self.scheme };
+        match management.call(make, None).await? {
+            MgmtReply::Groups { groups } if !groups.is_empty() => Ok(()),
             other => Err(out_of_turn(&other)),
         }
     }
+}
 
-    fn renew(&self, sent_ns: u64, lease_ms: u64) {
-        self.lease.renew(sent_ns, rt::monotonic_ns(), Duration::from_millis(lease_ms));
+/// Executes what the map says, from when the hosts with targets are there.
+async fn execute(meta: Arc<MetaService>, member: Arc<Member>) {
+    let began_ns = rt::monotonic_ns();
+    let some_missing =
+        || member.map.current().targets.iter().any(|target| target.state == TargetState::Offline);
+    while some_missing() && rt::monotonic_ns() - began_ns < NODES_TIMEOUT.as_nanos() as u64 {
+        rt::sleep(TIDY_INTERVAL).await;
     }
-
-    /// Says that it lives, for as long as it does.
-    async fn beat(self: Arc<Self>) {
-        loop {
-            rt::sleep(mgmt::limits::HEARTBEAT_INTERVAL).await;
-            let sent_ns = rt::monotonic_ns();
-            let epoch = self.map.read().unwrap_or_else(PoisonError::into_inner).epoch;
-            let (node, instance, clock_s) = (self.node, self.instance, rt::now().secs);
-            let beat = Heartbeat {
-                node,
-                instance,
-                epoch,
-                clock_s,
-                targets: vec![],
-                resyncs: vec![],
-                scrubs: vec![],
-            };
-            match self.management.call(MgmtRequest::Heartbeat(beat), None).await {
-                Ok(MgmtReply::Alive(alive)) => {
-                    alive.map.iter().for_each(|map| take_over(&self.map, map));
-                    self.renew(sent_ns, alive.lease_ms);
-                }
-                Err(error) if error.errno == Errno::ETIMEDOUT => {}
-                // Management was started anew.
-                _ => _ = self.register().await,
-            }
-        }
-    }
-}
-
-async fn current_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
-    match management.call(MgmtRequest::WatchMap { after: Epoch(0) }, None).await? {
-        MgmtReply::Map { map } => Ok(map),
-        other => Err(out_of_turn(&other)),
-    }
-}
-
-async fn follow_map(management: MgmtChannel, handle: MapHandle) {
-    loop {
-        let after = handle.read().unwrap_or_else(PoisonError::into_inner).epoch;
-        match management.call(MgmtRequest::WatchMap { after }, None).await {
-            Ok(MgmtReply::Map { map }) => take_over(&handle, &map),
-            _ => rt::sleep(RETRY).await,
-        }
-    }
-}
-
-/// Nodes and partitions of a map of management, with the targets as they were made.
-fn with_targets(map: &ClusterMap) -> Arc<ClusterMap> {
-    let (nodes, partitions) = (map.nodes.clone(), map.partitions.clone());
-    Arc::new(ClusterMap { epoch: map.epoch, nodes, partitions, ..cluster_map() })
-}
-
-fn handle(map: &ClusterMap) -> MapHandle {
-    Arc::new(RwLock::new(with_targets(map)))
-}
-
-fn take_over(handle: &MapHandle, new: &ClusterMap) {
-    let mut map = handle.write().unwrap_or_else(PoisonError::into_inner);
-    if new.epoch > map.epoch {
-        *map = with_targets(new);
-    }
-}
-
-fn address_of(node: &Node) -> Ipv4Addr {
-    let ip = node.addresses.iter().find_map(|address| address.rsplit_once(':')?.0.parse().ok());
-    ip.unwrap_or(Ipv4Addr::UNSPECIFIED)
-}
-
-fn out_of_turn(reply: &MgmtReply) -> Error {
-    Error::new(Errno::EPROTO, format!("management answered out of turn: {reply:?}"))
+    rt::spawn(meta.clone().background());
+    meta.follow_assignment().await;
 }

@@ -77,10 +77,12 @@ pub(super) struct Program {
     pub(super) dirs: u64,
     /// Whether it appends to logs, too.
     pub(super) logs: bool,
+    /// Whether everything that it writes is on disk when the call returns.
+    pub(super) durable: bool,
 }
 
 /// Makes the files that programs use, full of zeros: as data, or as one hole.
-pub(super) async fn prepare(client: &Client, dirs: u64, holes: bool) -> Result<()> {
+pub(super) async fn prepare(client: &Client, dirs: u64, holes: bool, durable: bool) -> Result<()> {
     for dir in 0..dirs {
         let made = client.mkdir(ROOT_USER, InodeId::ROOT, dir_name(dir).as_bytes(), 0o755, 0).await?;
         client.forget(made.ino, 1);
@@ -93,7 +95,7 @@ pub(super) async fn prepare(client: &Client, dirs: u64, holes: bool) -> Result<(
         if !holes {
             let zeros = IoBuf::alloc((BLOCKS * STRIDE) as usize);
             zeros.zero(0..zeros.len());
-            client.write(&handle, 0, zeros, WriteHow::default()).await?;
+            client.write(&handle, 0, zeros, WriteHow { durable, ..WriteHow::default() }).await?;
         }
         client.release(handle).await;
         client.setattr(ROOT_USER, attr.ino, SetAttr::default(), Some(BLOCKS * STRIDE)).await?;
@@ -261,7 +263,7 @@ impl Program {
         let written = Event::Write { value };
         let write = async {
             let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(BLOCK / 8));
-            let how = WriteHow { direct: below(2) == 0, ..WriteHow::default() };
+            let how = WriteHow { direct: below(2) == 0, durable: self.durable, ..WriteHow::default() };
             match handle.write(block * STRIDE, buf, how).await {
                 Ok(_) => Some(Event::Write { value }),
                 Err(error) if is_open(&error) => None,
@@ -307,7 +309,7 @@ impl Program {
         self.journal.appended.set(self.journal.appended.get() + 1);
         let append = async {
             let buf = IoBuf::from_slice(&record.to_le_bytes().repeat(RECORD / 8));
-            let how = WriteHow { append: true, ..WriteHow::default() };
+            let how = WriteHow { append: true, durable: self.durable, ..WriteHow::default() };
             match handle.write(0, buf, how).await {
                 Ok(_) => Some(Event::Append { record }),
                 Err(error) if is_open(&error) => None,

@@ -4,11 +4,17 @@
 //! must be explained by one operation happening after the other ([`history`]); each call must end in time; and when everything works
 //! again, programs must get on.
 //!
-//! Power isn't cut here: what survives that is the business of the other scenario ([`crate::run_seed`]).
+//! Where files are mirrored, storage hosts lose their power, too, several at once, with what wasn't synced lost or torn: either programs sync
+//! everything that they write, or it happens to one host at a time while the others have everything. In the end all groups must be in step by themselves,
+//! and the copies on the disks the same byte for byte. Of single files what survives the power is the business of the other scenario
+//! ([`crate::run_seed`]).
 
 mod company;
+mod copies;
+mod faults;
 mod load;
+mod member;
 mod process;
 mod run;
 
-pub use run::{HostsOptions, HostsSummary, HostsViolation, run_hosts_seed};
+pub use run::{HostsOptions, HostsSummary, HostsViolation, PowerCuts, run_hosts_seed};

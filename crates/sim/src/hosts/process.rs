@@ -1,6 +1,7 @@
 //! The processes of a cluster, each on its host.
 
 use super::company::Office;
+use super::member::NAMES_TIMEOUT;
 use crate::cluster::{
     HASH_KEY, LOG_BYTES, PARTITIONS, PATTERN, StorageChannel, cluster_map, directory, identity, store_error,
     targets,
@@ -13,7 +14,7 @@ use kvnet::{KvService, RemoteStore};
 use meta::{MetaOptions, MetaService};
 use net::{
     Channel, ClientIdentity, Handler, Liveness, Peer, PeerOptions, Router, Security, Server, ServerLimits,
-    ServerOptions,
+    ServerOptions, WhenOffline,
 };
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,7 +22,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
-use types::{Credentials, Errno, Error, InodeId, MapHandle, NodeId, Result, SessionId, TargetId};
+use types::{Credentials, Errno, Error, InodeId, MapHandle, NodeId, Result, Scheme, SessionId, TargetId};
 use wire::{KvReply, KvRequest, MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
 const PORT: u16 = 7000;
@@ -62,6 +63,10 @@ pub(super) struct Site {
     pub(super) storage_ips: Vec<Ipv4Addr>,
     /// Files that targets found changing when they started.
     pub(super) touched: Arc<Mutex<Vec<Touched>>>,
+    /// How files are kept. Mirrored ones need a management.
+    pub(super) scheme: Scheme,
+    /// Whether targets tell what may differ between copies.
+    pub(super) notes: bool,
 }
 
 impl Site {
@@ -77,7 +82,7 @@ impl Site {
         targets().filter(move |target| self.storage_of(*target) == index)
     }
 
-    /// Makes the targets of a storage host.
+    /// Makes the targets of a storage host, where management doesn't number them.
     pub(super) async fn format(self, index: usize) -> Result<()> {
         for target in self.targets_of(index) {
             Store::format_with_log(&directory(target), &identity(target), LOG_BYTES)
@@ -89,6 +94,9 @@ impl Site {
 
     /// A storage host's process.
     pub(super) async fn serve_storage(self, index: usize) -> Result<()> {
+        if self.scheme.is_mirrored() {
+            return self.serve_copies(index).await;
+        }
         let mut stores = Vec::new();
         for target in self.targets_of(index) {
             let opened = Store::open(&directory(target), &identity(target), Options::default()).await;
@@ -97,7 +105,7 @@ impl Site {
             stores.push(store);
         }
         let service = Arc::new(StorageService::under_lease(Arc::new(ServingLease::forever())));
-        service.demand_capabilities(ring(self.meta_ips.len() > 1));
+        service.demand_capabilities(ring(self.office.is_some()));
         let handler: Arc<dyn Handler<StorageRequest, StorageReply>> = service.clone();
         let name = format!("storage host {index}");
         let _server = serve(name, self.storage_ips[index], Router::new().with(handler))?;
@@ -230,15 +238,14 @@ impl Site {
             None => (Channel::remote(peer("metadata".into(), self.meta_ips[0], &identity)).into(), map()),
             Some(_) => self.mapped(&identity).await?,
         };
-        let client = Client::new(ClientOptions {
-            session,
-            meta,
-            storage: self.storage_channels(&identity).into(),
-            map,
-            server_cache: false,
-            alone: false,
-        });
-        client.set_patience(CALL_TIMEOUT);
+        let mirrored = self.scheme.is_mirrored();
+        let storage = match mirrored {
+            true => self.storage_by_map(&identity, &map, WhenOffline::Try, None),
+            false => self.storage_channels(&identity).into(),
+        };
+        let (server_cache, alone) = (false, false);
+        let client = Client::new(ClientOptions { session, meta, storage, map, server_cache, alone });
+        client.set_patience(if mirrored { NAMES_TIMEOUT } else { CALL_TIMEOUT });
         client.register().await?;
         Ok(client)
     }
@@ -252,9 +259,11 @@ impl Site {
 }
 
 /// What a new file system gets.
-pub(super) async fn set_pattern(client: &Client) -> Result<()> {
+pub(super) async fn set_pattern(client: &Client, scheme: Scheme) -> Result<()> {
     let root = Credentials::default();
-    client.setxattr(root, InodeId::ROOT, b"weft.pattern", PATTERN, XattrMode::Any, false).await
+    let mirrored = format!(r#"{{"chunk_size":65536,"scheme":"{scheme}"}}"#);
+    let pattern = if scheme.is_mirrored() { mirrored.as_bytes() } else { PATTERN };
+    client.setxattr(root, InodeId::ROOT, b"weft.pattern", pattern, XattrMode::Any, false).await
 }
 
 fn map() -> MapHandle {

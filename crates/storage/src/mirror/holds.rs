@@ -1,61 +1,88 @@
-//! A member's notes of changes of which it doesn't know yet whether all members have them.
+//! A member's changes of which it doesn't know yet whether all members have them: their notes are kept, and nobody reads there.
 
 use chunkstore::NoteHold;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use types::Epoch;
+use std::collections::{BTreeMap, HashMap};
+use types::{ByteRange, Epoch, InodeId};
 
 /// The holds of one replica while it isn't the primary. As many as changes are under way, and those of the second before.
 #[derive(Default)]
 pub(crate) struct Holds(Mutex<State<NoteHold>>);
 
+/// A change: the version in which it was sent, and its number there.
+type Name = (Epoch, u64);
+
+/// A change that isn't known to be on all copies.
+struct Open<H> {
+    ino: InodeId,
+    _hold: H,
+}
+
 struct State<H> {
     version: Epoch,
-    by_sequence: BTreeMap<u64, H>,
-    /// Of versions before this one.
-    older: Vec<H>,
+    by_name: BTreeMap<Name, Open<H>>,
+    /// What they change, by file.
+    ranges: HashMap<InodeId, Vec<(Name, ByteRange)>>,
 }
 
 impl<H> Default for State<H> {
     fn default() -> State<H> {
-        State { version: Epoch(0), by_sequence: BTreeMap::new(), older: Vec::new() }
+        State { version: Epoch(0), by_name: BTreeMap::new(), ranges: HashMap::new() }
     }
 }
 
 impl<H> State<H> {
-    fn turn_to(&mut self, version: Epoch) {
-        if version > self.version {
-            self.older.extend(std::mem::take(&mut self.by_sequence).into_values());
-            self.version = version;
-        }
-    }
-
-    fn begin(&mut self, version: Epoch, sequence: u64, hold: H) {
-        self.turn_to(version);
-        if version == self.version {
-            self.by_sequence.insert(sequence, hold);
-        } else {
-            self.older.push(hold);
-        }
+    fn begin(&mut self, name: Name, (ino, range): (InodeId, ByteRange), hold: H) {
+        self.version = self.version.max(name.0);
+        // A change may come twice, when a connection breaks: it is the same one.
+        self.forget_range(name);
+        self.by_name.insert(name, Open { ino, _hold: hold });
+        self.ranges.entry(ino).or_default().push((name, range));
     }
 
     /// Gives what needn't be held any more.
-    fn settle(&mut self, version: Epoch, settled: u64) -> Vec<H> {
-        self.turn_to(version);
+    fn settle(&mut self, version: Epoch, settled: u64) -> Vec<Open<H>> {
+        self.version = self.version.max(version);
         if version < self.version || settled == 0 {
             return Vec::new();
         }
-        let open = self.by_sequence.split_off(&settled);
-        let mut over = std::mem::take(&mut self.older);
-        over.extend(std::mem::replace(&mut self.by_sequence, open).into_values());
-        over
+        let open = self.by_name.split_off(&(version, settled));
+        let over = std::mem::replace(&mut self.by_name, open);
+        for (name, change) in &over {
+            self.forget(*name, change.ino);
+        }
+        over.into_values().collect()
+    }
+
+    fn forget_range(&mut self, name: Name) {
+        if let Some(ino) = self.by_name.get(&name).map(|change| change.ino) {
+            self.forget(name, ino);
+        }
+    }
+
+    fn forget(&mut self, name: Name, ino: InodeId) {
+        let Some(ranges) = self.ranges.get_mut(&ino) else { return };
+        ranges.retain(|(other, _)| *other != name);
+        if ranges.is_empty() {
+            self.ranges.remove(&ino);
+        }
+    }
+
+    fn is_open(&self, ino: InodeId, range: ByteRange) -> bool {
+        let ranges = self.ranges.get(&ino).map(Vec::as_slice).unwrap_or_default();
+        ranges.iter().any(|(_, open)| open.overlaps(range))
     }
 }
 
 impl Holds {
     /// A change begins.
-    pub(crate) fn begin(&self, version: Epoch, sequence: u64, hold: NoteHold) {
-        self.0.lock().begin(version, sequence, hold);
+    pub(crate) fn begin(
+        &self,
+        (version, sequence): (Epoch, u64),
+        (ino, range): (InodeId, ByteRange),
+        hold: NoteHold,
+    ) {
+        self.0.lock().begin((version, sequence), (ino, range), hold);
     }
 
     /// All changes below `settled`, and from 1 on those of older versions, are on all copies.
@@ -63,6 +90,11 @@ impl Holds {
         let over = self.0.lock().settle(version, settled);
         // Outside of the lock, since the log is told of each.
         drop(over);
+    }
+
+    /// Whether something in this range of a file isn't known to be on all copies.
+    pub(crate) fn is_open(&self, ino: InodeId, range: ByteRange) -> bool {
+        self.0.lock().is_open(ino, range)
     }
 
     /// The group is in step, with this replica as its primary.
@@ -75,18 +107,56 @@ impl Holds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    const INO: InodeId = InodeId(7);
+
+    /// Says its name when it is let go.
+    struct Hold(&'static str, Rc<RefCell<Vec<&'static str>>>);
+
+    impl Drop for Hold {
+        fn drop(&mut self) {
+            self.1.borrow_mut().push(self.0);
+        }
+    }
 
     #[test]
     fn what_is_settled_is_let_go_and_older_versions_with_the_first() {
+        let gone = Rc::<RefCell<Vec<&str>>>::default();
         let mut state = State::default();
-        state.begin(Epoch(1), 1, "a");
-        state.begin(Epoch(1), 2, "b");
-        assert_eq!(state.settle(Epoch(1), 2), ["a"]);
-        state.begin(Epoch(2), 1, "c");
-        assert!(state.settle(Epoch(2), 0).is_empty());
-        assert!(state.settle(Epoch(1), 5).is_empty(), "a version that is over says nothing");
-        assert_eq!(state.settle(Epoch(2), 1), ["b"]);
-        state.begin(Epoch(1), 9, "late");
-        assert_eq!(state.settle(Epoch(2), 2), ["late", "c"]);
+        let begin = |state: &mut State<Hold>, version, sequence, name| {
+            let range = ByteRange::at(sequence * 10, 10);
+            state.begin((Epoch(version), sequence), (INO, range), Hold(name, gone.clone()));
+        };
+        let settle = |state: &mut State<Hold>, version, settled| {
+            drop(state.settle(Epoch(version), settled));
+            std::mem::take(&mut *gone.borrow_mut())
+        };
+        begin(&mut state, 1, 1, "a");
+        begin(&mut state, 1, 2, "b");
+        assert!(state.is_open(INO, ByteRange::new(0, 11)) && state.is_open(INO, ByteRange::new(29, 99)));
+        assert_eq!(settle(&mut state, 1, 2), ["a"]);
+        assert!(
+            !state.is_open(INO, ByteRange::new(0, 20)) && !state.is_open(InodeId(8), ByteRange::new(20, 30))
+        );
+        begin(&mut state, 2, 1, "c");
+        assert!(settle(&mut state, 2, 0).is_empty());
+        assert!(settle(&mut state, 1, 5).is_empty(), "a version that is over says nothing");
+        assert!(state.is_open(INO, ByteRange::new(20, 30)));
+        assert_eq!(settle(&mut state, 2, 1), ["b"]);
+        begin(&mut state, 1, 9, "late");
+        assert_eq!(settle(&mut state, 2, 2), ["late", "c"]);
+        assert!(state.ranges.is_empty() && state.by_name.is_empty());
+    }
+
+    #[test]
+    fn a_change_that_comes_twice_is_one() {
+        let mut state = State::default();
+        for hold in ["first", "second"] {
+            state.begin((Epoch(1), 1), (INO, ByteRange::new(0, 10)), hold);
+        }
+        assert_eq!(state.settle(Epoch(1), 2).len(), 1);
+        assert!(!state.is_open(INO, ByteRange::new(0, 10)));
     }
 }

@@ -1,6 +1,7 @@
 //! A member's way: it does what the primary tells it.
 
-use super::primary::{do_on, is_sync};
+use super::primary::{change_range, do_on, is_sync};
+use super::ranges::Hold;
 use super::replica::Replica;
 use super::{Mirrors, View, detached, turns};
 use crate::once::Turn as Once;
@@ -63,8 +64,13 @@ impl Mirrors {
         // The primary has let it in; here it is only waited for.
         let _running = self.fences.count(request.session);
         let _turn = replica.turns.enter(replica.group, asked.since, true).await?;
-        if is_change(&request.op) {
-            replica.holds.begin(asked.since, sequence, replica.store.hold_notes());
+        // The primary orders changes; here they only keep away from readers.
+        let mut _held = None;
+        if let Some(range) = change_range(&request.op, payload.as_ref()) {
+            let change = (asked.since, sequence);
+            replica.holds.begin(change, (request.ino, range), replica.store.hold_notes());
+            replica.epochs.note(request.ino, request.epoch);
+            _held = Some(replica.ranges.acquire(request.ino, range, Hold::Alone).await);
         }
         let failed = |error| replica.failed(&error);
         let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {

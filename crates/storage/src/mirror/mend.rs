@@ -35,6 +35,7 @@ impl Mender {
         if from == to {
             return Err(Error::new(Errno::EINVAL, format!("target {to} can't be mended from itself")));
         }
+        let _entered = self.replica.gate.read().await;
         let rest = self.cut(from, to).await?;
         for range in [range, rest] {
             let mut at = range.start / BLOCK * BLOCK;
@@ -98,6 +99,7 @@ impl Mender {
 
     /// Makes holes of what is on no copy any more.
     pub(super) async fn forget(self, range: ByteRange) -> Result<StorageReply> {
+        let _entered = self.replica.gate.read().await;
         let mut lost = Vec::new();
         if self.make_absent_one(range).await? {
             lost.push((self.ino, range));

@@ -11,15 +11,19 @@
 
 mod detached;
 mod holds;
+mod leaving;
 mod member;
 mod mend;
+mod pace;
 mod primary;
 mod progress;
 mod ranges;
+mod reader;
 mod replica;
 mod resync;
 mod sequences;
 mod step;
+mod tidy;
 mod turns;
 
 pub(crate) use replica::Replica;
@@ -56,6 +60,9 @@ const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
 /// The same where the member has to bring data to disk, which takes as long as there is much of it.
 const SYNC_PATIENCE: Duration = Duration::from_secs(25);
 
+/// How long a client's request waits for management: less than its usual patience, so that it learns the reason.
+const MANAGEMENT_PATIENCE: Duration = Duration::from_secs(45);
+
 /// How often it is looked meanwhile whether its node is heard of.
 const PRESENCE_LOOK: Duration = Duration::from_secs(1);
 
@@ -72,6 +79,8 @@ pub struct MemberChange {
     pub state: MemberState,
     /// For people.
     pub reason: String,
+    /// The primary speaks of itself, has nothing under way and begins nothing more.
+    pub orderly: bool,
 }
 
 /// Management, as far as mirrored groups need it.
@@ -79,6 +88,10 @@ pub trait Groups: Send + Sync {
     /// Says that a member has changed. When it returns, that holds for everybody who counts, and the map of this process is at least the one that
     /// says so, or one of another version of the group if it had changed before.
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>>;
+
+    /// Has what the metadata knows of these files (at most [`wire::mgmt::MAX_TIDY_FILES`]) enforced on a group which has been through a crash with all that
+    /// its good members had. When it returns, that is on disk.
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>>;
 }
 
 /// What a service needs to have members of mirrored groups.
@@ -117,6 +130,10 @@ pub(crate) struct View {
 }
 
 impl View {
+    fn has_other_primary(&self, replica: &Replica) -> Result<bool> {
+        Ok(self.group()?.primary() != Some(replica.target))
+    }
+
     fn group(&self) -> Result<&Group> {
         self.map.group(self.group).ok_or_else(|| {
             Error::new(Errno::ENXIO, format!("there is no group {} in the cluster's map", self.group))
@@ -180,15 +197,36 @@ impl Mirrors {
         group: GroupId,
     ) -> Result<Arc<Replica>> {
         let key = (target.target(), group);
+        loop {
+            let slot = self.slot(key);
+            if let Some(replica) = slot.replica.get() {
+                return Ok(replica.clone());
+            }
+            let _alone = slot.opening.write().await;
+            // What was in it may have been removed meanwhile, and the place with it.
+            if Arc::ptr_eq(&slot, &self.slot(key)) {
+                return self.open(target, tally, group, &slot).await;
+            }
+        }
+    }
+
+    fn slot(&self, key: (TargetId, GroupId)) -> Arc<Slot> {
         let known = self.slots.read().get(&key).cloned();
-        let slot = known.unwrap_or_else(|| self.slots.write().entry(key).or_default().clone());
+        known.unwrap_or_else(|| self.slots.write().entry(key).or_default().clone())
+    }
+
+    /// Opens a replica whose place is held, unless it is open by now.
+    async fn open(
+        &self,
+        target: &Arc<Store>,
+        tally: &Arc<Tally>,
+        group: GroupId,
+        slot: &Slot,
+    ) -> Result<Arc<Replica>> {
         if let Some(replica) = slot.replica.get() {
             return Ok(replica.clone());
         }
-        let _alone = slot.opening.write().await;
-        if let Some(replica) = slot.replica.get() {
-            return Ok(replica.clone());
-        }
+        let key = (target.target(), group);
         let opened = Store::open_group(target, group, true).await.map_err(|e| tally.failed(key.0, &e))?;
         let Some((store, report)) = opened else {
             return Err(Error::new(Errno::EIO, format!("target {}: group {group} can't be made", key.0)));
@@ -196,7 +234,8 @@ impl Mirrors {
         tracing::debug!(target_id = %key.0, %group, ?report, "replica opened");
         rt::spawn(background(store.clone()));
         let is_fenced = |session| self.fences.is_fenced(session);
-        let replica = Arc::new(Replica::new(group, store, report.was_needed, tally.clone(), is_fenced));
+        let leftovers = report.was_needed.then(|| store.take_touched());
+        let replica = Arc::new(Replica::new(group, store, leftovers, tally.clone(), is_fenced));
         Ok(slot.replica.get_or_init(|| replica).clone())
     }
 
@@ -278,12 +317,18 @@ impl Mirrors {
         if self.since(replica.group) != since {
             return;
         }
-        let change = MemberChange { group: replica.group, since, target, state, reason: reason.to_string() };
+        let (group, reason_given) = (replica.group, reason.to_string());
+        let change = MemberChange { group, since, target, state, reason: reason_given, orderly: false };
         tracing::warn!(group = %replica.group, target_id = %target, ?state, "a member of a group changes: {reason}");
         loop {
             match self.links.management.set_member(change.clone()).await {
-                Ok(_) if self.since(replica.group) != since => return,
-                Ok(_) => break,
+                Ok(map) => {
+                    replica.is_known_to_all(map.group(replica.group).map_or(since, |group| group.since));
+                    if self.since(replica.group) != since {
+                        return;
+                    }
+                    break;
+                }
                 Err(error) => {
                     tracing::warn!(group = %replica.group, %error, "management doesn't decide on a member of a group");
                     // The map may have come without the answer: then it doesn't hold for everybody yet. Asked again, management waits for that.
@@ -295,6 +340,55 @@ impl Mirrors {
             }
         }
         rt::sleep(REST).await;
+    }
+}
+
+impl Mirrors {
+    /// Waits until nobody takes a member for good that isn't. A map in which one is out may come here before it comes there, and there somebody may read:
+    /// what that one has missed must not be acknowledged yet, nor shown to anybody else. Management's word is that it is so.
+    ///
+    /// # Errors
+    /// `EREMCHG` when this isn't the primary any more. `ETIMEDOUT` when management can't be asked.
+    async fn known_to_all(&self, replica: &Replica) -> Result<()> {
+        /// Rest before management is asked again.
+        const REST: Duration = Duration::from_millis(200);
+        let began_ns = rt::monotonic_ns();
+        while replica.has_doubtful() {
+            // Who asks management for something else gets the same word.
+            let _alone = replica.deciding.write().await;
+            let view = self.primary_view(replica)?;
+            if !replica.has_doubtful() {
+                break;
+            }
+            let change = MemberChange {
+                group: replica.group,
+                since: view.group()?.since,
+                target: replica.target,
+                state: MemberState::Good,
+                reason: "it goes on as the primary".to_string(),
+                orderly: false,
+            };
+            match self.links.management.set_member(change).await {
+                Ok(map) => {
+                    let told = map.group(replica.group).map_or(Epoch(0), |group| group.since);
+                    replica.is_known_to_all(told);
+                }
+                Err(error) if rt::monotonic_ns() - began_ns > MANAGEMENT_PATIENCE.as_nanos() as u64 => {
+                    let message = format!(
+                        "group {} waits for management's word on who knows its members: {}",
+                        replica.group, error.message
+                    );
+                    return Err(
+                        Error::new(Errno::ETIMEDOUT, message).hint("weft health tells how management is")
+                    );
+                }
+                Err(error) => {
+                    tracing::debug!(group = %replica.group, %error, "management doesn't say who knows the members of a group");
+                    rt::sleep(REST).await;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

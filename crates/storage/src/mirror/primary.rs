@@ -30,13 +30,25 @@ impl Mirrors {
         deadline: Deadline,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
-        self.agreed(&asked).await?;
+        let view = self.agreed(&asked).await?;
+        if request.session != SessionId(0) && is_look(&request.op) && view.has_other_primary(&replica)? {
+            return self.as_reader(&replica, asked, request, payload).await;
+        }
         self.lease_holds(replica.target).await?;
         self.primary_view(&replica)?;
         if replica.is_unclean() {
             self.put_others_out(&replica).await?;
         }
-        replica.open_to_clients();
+        if replica.has_doubtful() {
+            self.known_to_all(&replica).await?;
+        }
+        // The metadata service is let in before, since it has to see to that.
+        if replica.leftovers.are_there() && request.session != SessionId(0) {
+            self.tidied(&replica).await?;
+        }
+        if !replica.leftovers.are_there() {
+            replica.open_to_clients();
+        }
         if request.session != SessionId(0) && replica.once.has_closed_files() {
             let rows = replica.store.recent();
             replica.once.wait_for(rows, request.session, request.ino, request.number).await?;
@@ -46,9 +58,7 @@ impl Mirrors {
             return Err(deadline.error());
         }
         match request.op {
-            StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } => {
-                self.look(&replica, request, payload).await
-            }
+            _ if is_look(&request.op) => self.look(&replica, request, payload).await,
             StorageOp::Mend { from, to, range } if request.session == SessionId(0) => {
                 detached::run(Mender::new(self.clone(), replica, request.ino).mend(from, to, range)).await
             }
@@ -100,17 +110,13 @@ impl Mirrors {
     ) -> Result<StorageReply> {
         let _running = self.fences.enter(request.session)?;
         let entered = replica.epochs.enter(request.ino, request.epoch, false).await?;
-        let range = match (&request.op, &payload) {
-            (StorageOp::Read { offset, .. }, Some(payload)) => ByteRange::at(*offset, payload.len() as u64),
-            (StorageOp::Read { .. }, None) => return Err(Errno::EINVAL.into()),
-            _ => WHOLE,
-        };
+        let range = look_range(&request.op, payload.as_ref())?;
         let _held = replica.ranges.acquire(request.ino, range, super::ranges::Hold::Shared).await;
         // It may have waited, and somebody else be the primary by now.
         self.lease_holds(replica.target).await?;
         let view = self.primary_view(replica)?;
         let group = view.group()?;
-        if replica.has_left(group.since) {
+        if replica.has_left(group.since) || replica.has_doubtful() {
             return Err(turns::another_version(replica.group));
         }
         replica.turns.enter(replica.group, group.since, false).await?;
@@ -125,6 +131,11 @@ impl Mirrors {
                 }
             }
         };
+        // The disk may have taken longer than it has been the primary.
+        self.primary_view(replica)?;
+        if !self.lease.holds(rt::monotonic_ns()) {
+            return Err(turns::another_version(replica.group));
+        }
         entered.check().map(|()| reply)
     }
 
@@ -242,7 +253,8 @@ impl Change<'_> {
     /// Does the change on all copies that count. Under each version of the group it goes to those that don't have it yet.
     async fn replicate(&self) -> Result<()> {
         let (mirrors, replica) = (self.mirrors, self.replica);
-        let _held = match self.range() {
+        let _entered = replica.gate.read().await;
+        let _held = match change_range(&self.request.op, self.payload.as_ref()) {
             Some(range) => {
                 Some(replica.ranges.acquire(self.request.ino, range, super::ranges::Hold::Alone).await)
             }
@@ -272,7 +284,7 @@ impl Change<'_> {
                 })
                 .collect();
             if is_done_here && to.is_empty() {
-                return self.all_know(group).await;
+                return mirrors.known_to_all(replica).await;
             }
             let sends = self.send_all(group, &to, ticket.as_ref().map_or(0, |ticket| ticket.sequence));
             let (local, failures) = match is_done_here {
@@ -290,32 +302,11 @@ impl Change<'_> {
                 Local::Failed(error) => return self.failed_here(group, error, &have, failures).await,
             }
             if failures.is_empty() {
-                return self.all_know(group).await;
+                return mirrors.known_to_all(replica).await;
             }
             for (target, state, error) in failures {
                 self.lose(group, target, state, &error).await;
             }
-        }
-    }
-
-    /// A map in which a member is out may come before management's word that everybody who counts knows so; nothing is answered before that.
-    async fn all_know(&self, group: &Group) -> Result<()> {
-        if group.is_degraded() {
-            drop(self.replica.deciding.read().await);
-        }
-        Ok(())
-    }
-
-    /// What of the file changes; `None` for a sync.
-    fn range(&self) -> Option<ByteRange> {
-        match self.request.op {
-            StorageOp::Write { offset, .. } => {
-                Some(ByteRange::at(offset, self.payload.as_ref().map_or(0, IoBuf::len) as u64))
-            }
-            StorageOp::Allocate { range, .. } => Some(range),
-            StorageOp::Truncate { len } => Some(ByteRange::new(len, u64::MAX)),
-            StorageOp::Delete => Some(WHOLE),
-            _ => None,
         }
     }
 
@@ -327,9 +318,8 @@ impl Change<'_> {
         let send = |(target, _): &(TargetId, MemberState)| {
             let request = StorageRequest {
                 target: *target,
-                // The primary has looked at both.
+                // The primary has looked at it.
                 capability: None,
-                epoch: 0,
                 group: Some(in_group),
                 ..self.request.clone()
             };
@@ -391,6 +381,31 @@ impl Change<'_> {
             mirrors.expel(replica, *target, state, error.message()).await;
         }
         Err(refusal)
+    }
+}
+
+/// Whether a request changes nothing, and asks for nothing but what a chunk file is like.
+pub(super) fn is_look(op: &StorageOp) -> bool {
+    matches!(op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. })
+}
+
+/// What of the file is looked at.
+pub(super) fn look_range(op: &StorageOp, payload: Option<&IoBuf>) -> Result<ByteRange> {
+    match (op, payload) {
+        (StorageOp::Read { offset, .. }, Some(payload)) => Ok(ByteRange::at(*offset, payload.len() as u64)),
+        (StorageOp::Read { .. }, None) => Err(Error::new(Errno::EINVAL, "a read came without a buffer")),
+        _ => Ok(WHOLE),
+    }
+}
+
+/// What of the file changes; `None` for what changes nothing.
+pub(super) fn change_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option<ByteRange> {
+    match *op {
+        StorageOp::Write { offset, .. } => Some(ByteRange::at(offset, payload.map_or(0, IoBuf::len) as u64)),
+        StorageOp::Allocate { range, .. } => Some(range),
+        StorageOp::Truncate { len } => Some(ByteRange::new(len, u64::MAX)),
+        StorageOp::Delete => Some(WHOLE),
+        _ => None,
     }
 }
 

@@ -11,9 +11,24 @@ const NS_PER_S: u64 = 1_000_000_000;
 #[derive(Default)]
 pub(super) struct Progress(Mutex<BTreeMap<(GroupId, TargetId), Entry>>);
 
+/// Over which time it is judged how fast it goes "lately", nanoseconds: long enough to be steady, short enough to follow another rate.
+const LATELY_NS: u64 = 10 * NS_PER_S;
+
 struct Entry {
-    began_ns: u64,
+    /// Two moments with what had been sent by then: the older one is what the rate is counted from.
+    marks: [(u64, u64); 2],
     seen: ResyncProgress,
+}
+
+impl Entry {
+    fn rate(&mut self, now_ns: u64) -> u64 {
+        if now_ns.saturating_sub(self.marks[1].0) >= LATELY_NS {
+            self.marks = [self.marks[1], (now_ns, self.seen.bytes_moved)];
+        }
+        let (from_ns, from) = self.marks[0];
+        let ns = now_ns.saturating_sub(from_ns).max(1);
+        (u128::from(self.seen.bytes_moved - from) * u128::from(NS_PER_S) / u128::from(ns)) as u64
+    }
 }
 
 /// One of them; gone when it is dropped.
@@ -25,7 +40,7 @@ pub(super) struct Tracked<'a> {
 impl Progress {
     pub(super) fn begin(&self, group: GroupId, target: TargetId, now_ns: u64) -> Tracked<'_> {
         let seen = ResyncProgress { group, target, ..ResyncProgress::default() };
-        self.0.lock().insert((group, target), Entry { began_ns: now_ns, seen });
+        self.0.lock().insert((group, target), Entry { marks: [(now_ns, 0); 2], seen });
         Tracked { progress: self, key: (group, target) }
     }
 
@@ -54,10 +69,18 @@ impl Tracked<'_> {
         self.update(|entry| {
             entry.seen.bytes_moved += sent;
             entry.seen.bytes_left = entry.seen.bytes_left.map(|left| left.saturating_sub(done));
-            let ns = now_ns.saturating_sub(entry.began_ns).max(1);
-            entry.seen.rate =
-                (u128::from(entry.seen.bytes_moved) * u128::from(NS_PER_S) / u128::from(ns)) as u64;
+            entry.seen.rate = entry.rate(now_ns);
         });
+    }
+
+    /// Why it stands still, if it does.
+    pub(super) fn hindered(&self, why: Option<&str>) {
+        self.update(|entry| entry.seen.hindrance = why.map(str::to_string));
+    }
+
+    /// What is left, as far as that is known.
+    pub(super) fn bytes_left(&self) -> Option<u64> {
+        self.progress.0.lock().get(&self.key)?.seen.bytes_left
     }
 
     /// A file is in step; `left` bytes of it were counted and not done, since it was shorter.
@@ -72,5 +95,27 @@ impl Tracked<'_> {
 impl Drop for Tracked<'_> {
     fn drop(&mut self) {
         self.progress.0.lock().remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_late() {
+        let progress = Progress::default();
+        let tracked = progress.begin(GroupId(1), TargetId(2), 0);
+        tracked.counted(1, 1 << 40);
+        let rate = || progress.all()[0].rate;
+        for s in 1..=30 {
+            tracked.moved(1000, 1000, s * NS_PER_S);
+        }
+        assert_eq!(rate(), 1000);
+        for s in 31..=60 {
+            tracked.moved(5000, 5000, s * NS_PER_S);
+        }
+        assert_eq!(rate(), 5000, "what was before doesn't count any more");
+        assert_eq!(tracked.bytes_left(), Some((1 << 40) - 180_000));
     }
 }

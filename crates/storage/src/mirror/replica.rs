@@ -3,6 +3,7 @@
 use super::holds::Holds;
 use super::ranges::Ranges;
 use super::sequences::Sequences;
+use super::tidy::Leftovers;
 use super::turns::Turns;
 use crate::epochs::Epochs;
 use crate::once::Once;
@@ -11,7 +12,7 @@ use chunkstore::{Store, StoreError};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::{Epoch, Error, Group, GroupId, MemberState, SessionId, TargetId};
+use types::{Epoch, Error, Group, GroupId, InodeId, MemberState, SessionId, TargetId};
 
 /// A replica: a store with what its service knows of it. As the primary it orders changes, as a member it does what it is told.
 pub(crate) struct Replica {
@@ -26,6 +27,8 @@ pub(crate) struct Replica {
     pub(crate) turns: Turns,
     pub(crate) sequences: Sequences,
     pub(crate) holds: Holds,
+    /// Shared by all changes that it does as the primary; held alone by who lets another member be the primary.
+    pub(crate) gate: rt::sync::RwLock,
     /// Held by who asks management to change the group.
     pub(crate) deciding: rt::sync::RwLock,
     /// The target's counters.
@@ -33,6 +36,8 @@ pub(crate) struct Replica {
     standing: Mutex<Standing>,
     /// It was left by a crash, and neither has it been brought in step since nor have the others been by it.
     is_unclean: AtomicBool,
+    /// What the metadata service has to see to before clients are let in, if the group goes on from here.
+    pub(super) leftovers: Leftovers,
     /// Whether clients have been let in.
     is_open: AtomicBool,
     /// The newest version in which it has asked to be taken out as the primary; 0: none.
@@ -45,13 +50,34 @@ struct Standing {
     since: Epoch,
     /// This replica has missed something.
     is_out: bool,
+    /// Members that count; `None` before anything has been heard.
+    good: Option<Vec<TargetId>>,
+    /// The last version in which one of them went, and the last of which management has said that everybody knows it.
+    lost_in: Epoch,
+    known_in: Epoch,
+}
+
+impl Standing {
+    fn turn_to(&mut self, group: &Group) {
+        let is_good = |target: &TargetId| group.state_of(*target) == Some(MemberState::Good);
+        let loses_one = match &self.good {
+            Some(good) => !good.iter().all(is_good),
+            None => group.is_degraded(),
+        };
+        if loses_one {
+            self.lost_in = group.since;
+        }
+        self.since = group.since;
+        self.good = Some(group.with_states().map(|(target, _)| target).filter(is_good).collect());
+    }
 }
 
 impl Replica {
+    /// `crashed`: the files that were changing when it was left without a shutdown, if it was.
     pub(crate) fn new(
         group: GroupId,
         store: Arc<Store>,
-        is_unclean: bool,
+        crashed: Option<Vec<InodeId>>,
         tally: Arc<Tally>,
         is_fenced: impl Fn(SessionId) -> bool,
     ) -> Replica {
@@ -64,10 +90,12 @@ impl Replica {
             turns: Turns::default(),
             sequences: Sequences::default(),
             holds: Holds::default(),
+            gate: rt::sync::RwLock::new(),
             deciding: rt::sync::RwLock::new(),
             tally,
             standing: Mutex::default(),
-            is_unclean: AtomicBool::new(is_unclean),
+            is_unclean: AtomicBool::new(crashed.is_some()),
+            leftovers: Leftovers::new(crashed.unwrap_or_default()),
             is_open: AtomicBool::new(false),
             left_in: AtomicU64::new(0),
             store,
@@ -88,12 +116,29 @@ impl Replica {
         }
         if is_out {
             self.is_unclean.store(false, Ordering::Release);
+            self.leftovers.forget();
         }
         let is_degraded = group.is_degraded();
-        if is_degraded || !self.is_unclean() {
+        // After another crash the notes have to lead to the same again.
+        if is_degraded || !(self.is_unclean() || self.leftovers.are_there()) {
             self.store.keep_all_notes(is_degraded);
         }
-        *standing = Standing { since: group.since, is_out };
+        standing.is_out = is_out;
+        if group.since > standing.since || standing.good.is_none() {
+            standing.turn_to(group);
+        }
+    }
+
+    /// Whether a member that doesn't count any more may not know so: it may be read from by others.
+    pub(crate) fn has_doubtful(&self) -> bool {
+        let standing = self.standing.lock();
+        standing.lost_in > standing.known_in
+    }
+
+    /// All who don't count in a version know so, or can't serve any more.
+    pub(crate) fn is_known_to_all(&self, since: Epoch) {
+        let mut standing = self.standing.lock();
+        standing.known_in = standing.known_in.max(since);
     }
 
     /// Whether this copy may differ from others by what a crash has left, and nobody has seen to that.
@@ -109,6 +154,11 @@ impl Replica {
     /// It is about to ask to be taken out as the primary of this version.
     pub(crate) fn leave(&self, since: Epoch) {
         self.left_in.fetch_max(since.0, Ordering::AcqRel);
+    }
+
+    /// It goes on as the primary: nobody has taken it out.
+    pub(crate) fn stay(&self) {
+        self.left_in.store(0, Ordering::Release);
     }
 
     /// Whether it has asked so, in this version or a later one.

@@ -1,7 +1,7 @@
 //! Who sees to it that members are brought in step: looks at the map now and then, and at the groups whose primary is here.
 
 use super::replica::Replica;
-use super::{Mirrors, step};
+use super::{Mirrors, leaving, step};
 use crate::tally::Tally;
 use chunkstore::Store;
 use parking_lot::Mutex;
@@ -13,6 +13,9 @@ use wire::{InGroup, Part, StorageOp};
 
 /// How often the map is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How often it is looked whether there is something here of groups that have moved on.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Members that are brought in step from one node at a time: each takes its share of disk and network.
 const MAX_AT_ONCE: usize = 2;
@@ -32,6 +35,7 @@ pub(crate) type Local = (Arc<Store>, Arc<Tally>);
 /// Keeps the groups in step whose primaries are served here, until `targets` says that the service is gone.
 pub(crate) async fn keep_in_step(mirrors: Arc<Mirrors>, targets: impl Fn() -> Option<Vec<Local>>) {
     let rests = Arc::new(Rests::default());
+    let mut swept_ns = rt::monotonic_ns();
     loop {
         rt::sleep(LOOK_INTERVAL).await;
         let Some(targets) = targets() else { return };
@@ -44,6 +48,12 @@ pub(crate) async fn keep_in_step(mirrors: Arc<Mirrors>, targets: impl Fn() -> Op
         }
         if !mirrors.lease.holds(rt::monotonic_ns()) {
             continue;
+        }
+        if rt::monotonic_ns() - swept_ns >= SWEEP_INTERVAL.as_nanos() as u64 {
+            for (store, tally) in &targets {
+                leaving::sweep(&mirrors, &map, store, tally).await;
+            }
+            swept_ns = rt::monotonic_ns();
         }
         for group in map.groups.iter().filter(|group| group.since > Epoch(0)) {
             let primary = group.primary();
@@ -64,15 +74,26 @@ async fn see_to(
     (store, tally): (&Arc<Store>, &Arc<Tally>),
 ) {
     let is_known = mirrors.slots.read().contains_key(&(store.target(), group.id));
-    if !is_known && !group.is_degraded() {
+    if !is_known && !group.is_degraded() && group.leaving.is_none() {
         return;
     }
     let Ok(replica) = mirrors.replica(store, tally, group.id).await else { return };
     if replica.is_unclean() && mirrors.put_others_out(&replica).await.is_err() {
         return;
     }
+    if replica.leftovers.are_there() {
+        // Others are brought in step afterwards: their notes would go then, and after another crash nobody knew what to look at.
+        return mirrors.begin_to_tidy(&replica);
+    }
     mirrors.clone().tell_settled(&replica, group);
-    for (member, state) in group.with_states() {
+    let dismissed = group.dismissed();
+    if let Some(leaving) = dismissed.filter(|leaving| group.state_of(*leaving) == Some(MemberState::Good)) {
+        leaving::let_go(mirrors, &replica, group.since, leaving);
+    }
+    if map.settings.resync.paused {
+        return;
+    }
+    for (member, state) in group.with_states().filter(|(member, _)| dismissed != Some(*member)) {
         let is_online = map.target(member).is_some_and(|target| target.state == TargetState::Online);
         if state != MemberState::Good && is_online {
             begin(mirrors, rests, &replica, member);
@@ -132,7 +153,7 @@ impl Mirrors {
 
     /// What was kept of a time out of step isn't needed when all copies are equal again.
     async fn let_notes_go(&self, replica: &Replica, group: &Group) {
-        if group.is_degraded() || replica.is_unclean() {
+        if group.is_degraded() || replica.is_unclean() || replica.leftovers.are_there() {
             return;
         }
         if group.primary() == Some(replica.target) {

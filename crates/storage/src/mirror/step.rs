@@ -1,5 +1,6 @@
 //! Bringing a member in step: what may differ is sent to it, each piece while nobody changes it.
 
+use super::pace::Pace;
 use super::primary::{WHOLE, fallen};
 use super::progress::Tracked;
 use super::ranges::Hold;
@@ -19,8 +20,11 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// Pieces on their way at a time: so that the disk of one side works while the other's does.
 const PIECES_AT_ONCE: usize = 4;
 
-/// What one member is sent, bytes a second: a part of what a disk and a network of today do, so that who uses them goes on.
-const RATE: u64 = 256 << 20;
+/// How often it is looked whether the settings are others, while nothing may be sent.
+const SETTINGS_POLL: Duration = Duration::from_millis(200);
+
+/// Why nothing is sent, for people.
+const PAUSED: &str = "it is paused (weft group resync resume)";
 
 /// Files looked at at a time that may be gone here.
 const FILES_AT_ONCE: usize = 64;
@@ -40,7 +44,7 @@ pub(super) struct Step<'a> {
     since: Epoch,
     state: MemberState,
     tracked: Tracked<'a>,
-    began_ns: u64,
+    pace: Pace,
     sent: std::cell::Cell<u64>,
 }
 
@@ -75,7 +79,7 @@ pub(super) async fn run(mirrors: &Arc<Mirrors>, replica: &Replica, member: Targe
         since: group.since,
         state: to,
         tracked: mirrors.progress.begin(replica.group, member, now_ns),
-        began_ns: now_ns,
+        pace: Pace::new(now_ns),
         sent: std::cell::Cell::new(0),
     };
     let outcome = step.send_everything(to == MemberState::Rebuilding).await;
@@ -222,6 +226,7 @@ impl Step<'_> {
     /// One file: that it is there or not, its length, and what is in the ranges.
     async fn file(&self, ino: InodeId, ranges: Vec<ByteRange>) -> Result<()> {
         let replica = self.replica;
+        self.rest().await?;
         let is_there = {
             let _held = replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
             let is_there = self.is_here(ino).await?;
@@ -259,7 +264,7 @@ impl Step<'_> {
             }
             let sent = rt::join_all(pieces.iter().map(|piece| self.piece(ino, *piece)).collect()).await;
             sent.into_iter().collect::<Result<()>>()?;
-            self.rest().await;
+            self.rest().await?;
         }
     }
 
@@ -300,16 +305,38 @@ impl Step<'_> {
             self.ask(ino, op, Some(buf)).await?;
         }
         self.sent.set(self.sent.get() + now.len());
+        self.pace.sent(now.len());
         self.tracked.moved(now.len(), piece.len(), rt::monotonic_ns());
         Ok(())
     }
 
-    /// Waits until no more than its share of time has been used.
-    async fn rest(&self) {
-        let due_ns = u128::from(self.sent.get()) * 1_000_000_000 / u128::from(RATE);
-        let spent_ns = u128::from(rt::monotonic_ns() - self.began_ns);
-        if let Ok(early_ns) = u64::try_from(due_ns.saturating_sub(spent_ns)) {
-            rt::sleep(Duration::from_nanos(early_ns)).await;
+    /// Waits until what was sent is no more than the settings allow, and while they say that nothing is sent.
+    async fn rest(&self) -> Result<()> {
+        loop {
+            let map = self.mirrors.map();
+            let (settings, now_ns) = (&map.settings.resync, rt::monotonic_ns());
+            if settings.paused {
+                self.tracked.hindered(Some(PAUSED));
+                self.require_wanted()?;
+                rt::sleep(SETTINGS_POLL).await;
+                self.pace.pass(rt::monotonic_ns());
+                continue;
+            }
+            self.tracked.hindered(None);
+            let rate = self.pace.rate(settings, self.tracked.bytes_left(), now_ns);
+            match self.pace.rest_ns(rate, now_ns) {
+                0 => return Ok(()),
+                ns => rt::sleep(Duration::from_nanos(ns).min(SETTINGS_POLL)).await,
+            }
+        }
+    }
+
+    /// Refuses to go on with a member that is to be brought in step otherwise by now, or not at all.
+    fn require_wanted(&self) -> Result<()> {
+        let view = self.mirrors.primary_view(self.replica)?;
+        match view.group()?.state_of(self.member) == Some(self.state) {
+            true => Ok(()),
+            false => Err(turns::another_version(self.replica.group)),
         }
     }
 

@@ -260,11 +260,11 @@ fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
         cluster.management.set(1, MemberState::NeedsResync);
         cluster.set_road(2, Road::Open);
         cluster.set_road(1, Road::Closed);
+        cluster.management.is_away.store(false, Ordering::SeqCst);
         // Sent again, to the new one.
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
         assert_eq!(*answer.borrow(), Some(Ok(StorageReply::Unit)));
         cluster.write(INO, 3, 0, &[3; 4096]).await;
-        cluster.management.is_away.store(false, Ordering::SeqCst);
         cluster.set_road(1, Road::Open);
         cluster.drive();
         cluster.in_step().await;

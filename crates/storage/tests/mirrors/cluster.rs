@@ -3,7 +3,7 @@
 use chunkstore::{Identity, Options, Store};
 use net::{Channel, Handler, LocalFuture, StorageChannels};
 use rt::IoBuf;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -24,11 +24,25 @@ pub struct Management {
     map: Mutex<Arc<ClusterMap>>,
     nodes: Mutex<BTreeMap<TargetId, MapHandle>>,
     pub is_away: AtomicBool,
+    /// Primaries that leave are told that they stay, so many times so far.
+    pub refuses_to_leave: AtomicBool,
+    pub refusals: AtomicU64,
     pub changes: Mutex<Vec<MemberChange>>,
+    /// Files that there are by the metadata, with what they have in the group, and whether the service that knows it answers.
+    pub files: Mutex<BTreeMap<InodeId, u64>>,
+    pub has_metadata: AtomicBool,
+    /// Nodes that don't hear of maps now. Management says that everybody knows one when they do again.
+    pub deaf: Mutex<BTreeSet<TargetId>>,
+    ways: Mutex<Option<Arc<StorageChannels>>>,
 }
 
 impl Management {
     pub fn new(members: u32) -> Arc<Management> {
+        Management::with_others(members, 0)
+    }
+
+    /// With so many targets besides that are in no group.
+    pub fn with_others(members: u32, others: u32) -> Arc<Management> {
         let target = |id| Target {
             id: TargetId(id),
             node: NodeId(id),
@@ -40,6 +54,7 @@ impl Management {
             class: CapacityClass::Normal,
             drain: false,
         };
+        let targets = (1..=members + others).map(target).collect();
         let members: Vec<TargetId> = (1..=members).map(TargetId).collect();
         let group = Group {
             scheme: Scheme::Mirror(members.len() as u8),
@@ -48,7 +63,7 @@ impl Management {
         };
         let map = ClusterMap {
             epoch: Epoch(1),
-            targets: members.iter().map(|id| target(id.0)).collect(),
+            targets,
             groups: vec![Group { members, ..group }],
             ..ClusterMap::default()
         };
@@ -56,7 +71,13 @@ impl Management {
             map: Mutex::new(Arc::new(map)),
             nodes: Mutex::default(),
             is_away: AtomicBool::new(false),
+            refuses_to_leave: AtomicBool::new(false),
+            refusals: AtomicU64::new(0),
             changes: Mutex::default(),
+            files: Mutex::default(),
+            has_metadata: AtomicBool::new(true),
+            deaf: Mutex::default(),
+            ways: Mutex::default(),
         })
     }
 
@@ -75,7 +96,9 @@ impl Management {
         next.epoch.0 += 1;
         change(&mut next);
         *map = Arc::new(next);
-        for node in self.nodes.lock().unwrap().values() {
+        let nodes = self.nodes.lock().unwrap();
+        let deaf = self.deaf.lock().unwrap();
+        for (_, node) in nodes.iter().filter(|(target, _)| !deaf.contains(target)) {
             *node.write().unwrap() = map.clone();
         }
         map.clone()
@@ -104,6 +127,47 @@ impl Management {
         })
     }
 
+    async fn heard_by_all(&self) -> Result<()> {
+        for _ in 0..50 {
+            if self.deaf.lock().unwrap().is_empty() {
+                return Ok(());
+            }
+            rt::sleep(Duration::from_millis(10)).await;
+        }
+        Err(Error::new(Errno::ETIMEDOUT, "somebody hasn't heard of it"))
+    }
+
+    /// A node hears of the map again.
+    pub fn hears(&self, target: u32) {
+        self.deaf.lock().unwrap().remove(&TargetId(target));
+        *self.nodes.lock().unwrap()[&TargetId(target)].write().unwrap() = self.map.lock().unwrap().clone();
+    }
+
+    /// Puts a target that has nothing into the group: in the place of a member, or beside all until it can take the place of one.
+    pub fn bring(&self, target: u32, (place_of, beside): (u32, bool)) {
+        self.edit(|map| {
+            let epoch = map.epoch;
+            let group = &mut map.groups[0];
+            let mut members: Vec<(TargetId, MemberState)> = group.with_states().collect();
+            members.retain(|(id, _)| beside || id.0 != place_of);
+            members.push((TargetId(target), MemberState::Bad));
+            (group.members, group.states) = members.into_iter().unzip();
+            group.leaving = beside.then_some(TargetId(place_of));
+            group.since = epoch;
+        });
+    }
+
+    /// A member goes that isn't needed any more. Where it was the primary and has left things half done, the others had to be brought in step.
+    fn dismiss(&self, target: TargetId, is_orderly: bool) -> Arc<ClusterMap> {
+        assert_eq!(self.group().primary() == Some(target), is_orderly);
+        self.edit(|map| {
+            let epoch = map.epoch;
+            let group = &mut map.groups[0];
+            group.members.retain(|id| *id != target);
+            (group.states, group.leaving, group.since) = (vec![], None, epoch);
+        })
+    }
+
     pub fn set_online(&self, target: u32, is_online: bool) {
         self.edit(|map| {
             let state = if is_online { TargetState::Online } else { TargetState::Offline };
@@ -119,11 +183,44 @@ impl Groups for Management {
             if self.is_away.load(Ordering::SeqCst) {
                 return Err(Error::new(Errno::ETIMEDOUT, "management is away"));
             }
-            if self.group().since != change.since {
+            if self.group().since != change.since || self.state(change.target.0) == change.state {
+                self.heard_by_all().await?;
+                return Ok(self.map.lock().unwrap().clone());
+            }
+            if change.orderly && self.refuses_to_leave.load(Ordering::SeqCst) {
+                self.refusals.fetch_add(1, Ordering::SeqCst);
                 return Ok(self.map.lock().unwrap().clone());
             }
             self.changes.lock().unwrap().push(change.clone());
-            Ok(self.set(change.target.0, change.state))
+            let is_leaving = self.group().leaving == Some(change.target) && change.state == MemberState::Bad;
+            let map = match is_leaving {
+                true => self.dismiss(change.target, change.orderly),
+                false => self.set(change.target.0, change.state),
+            };
+            self.heard_by_all().await?;
+            Ok(map)
+        })
+    }
+
+    /// As the metadata service does it: by requests of its own to the primary.
+    fn tidy_group(&self, _: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if !self.has_metadata.load(Ordering::SeqCst) {
+                return Err(Error::new(Errno::EAGAIN, "the metadata service isn't there yet"));
+            }
+            let ways = self.ways.lock().unwrap().clone().unwrap();
+            for ino in files {
+                let len = self.files.lock().unwrap().get(&ino).copied();
+                let op = len.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
+                let group = self.group();
+                let in_group = InGroup { group: GROUP, since: group.since, part: Part::Primary };
+                let request = StorageRequest {
+                    group: Some(in_group),
+                    ..StorageRequest::new(SessionId(0), group.primary().unwrap(), ino, op)
+                };
+                ways.call(request, None).await?;
+            }
+            Ok(())
         })
     }
 }
@@ -145,6 +242,7 @@ pub enum Road {
 #[derive(Default)]
 pub struct Link {
     pub service: Mutex<Option<Arc<StorageService>>>,
+    pub lease: Mutex<Option<Arc<ServingLease>>>,
     pub road: Mutex<Road>,
     /// Every other request waits for a moment, so that requests overtake each other.
     pub jitter: AtomicBool,
@@ -207,10 +305,13 @@ impl Cluster {
             targets.iter().map(|id| (*id, Arc::<Link>::default())).collect();
         let way = |(id, link): (&TargetId, &Arc<Link>)| (*id, Channel::in_process(link.clone() as Arc<_>));
         let ways = Arc::new(links.iter().map(way).collect::<StorageChannels>());
+        *management.ways.lock().unwrap() = Some(ways.clone());
         let cluster = Arc::new(Cluster { dir: dir.to_path_buf(), management, links, ways });
         for target in targets {
-            let service = cluster.serve(target, Arc::new(ServingLease::forever())).await;
+            let lease = Arc::new(ServingLease::forever());
+            let service = cluster.serve(target, lease.clone()).await;
             *cluster.links[&target].service.lock().unwrap() = Some(service);
+            *cluster.links[&target].lease.lock().unwrap() = Some(lease);
         }
         cluster
     }
@@ -250,6 +351,10 @@ impl Cluster {
     /// What this process knows of the map, apart from the others.
     pub fn map_of(&self, target: u32) -> MapHandle {
         self.management.nodes.lock().unwrap()[&TargetId(target)].clone()
+    }
+
+    pub async fn call(&self, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
+        self.ways.call(request, payload).await
     }
 
     /// Asks one target for something of the group, once.
@@ -299,6 +404,14 @@ impl Cluster {
         self.ask_file(ino, (session, None), op, Some(data)).await.unwrap();
     }
 
+    /// What a member says to a client that has chosen it.
+    pub async fn read_at(&self, target: u32, since: u64, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        let buf = IoBuf::alloc(len);
+        let op = StorageOp::Read { offset, path: Way::Cached };
+        let asked = self.ask_one(target, (since, Part::Primary), (3, None), op, Some(buf.clone())).await;
+        asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
+    }
+
     /// What the primary says is in a file.
     pub async fn read(&self, ino: InodeId, len: usize) -> Vec<u8> {
         let buf = IoBuf::alloc(len);
@@ -310,6 +423,11 @@ impl Cluster {
     /// The files that a target has of the group, with what is in them, past the service.
     pub fn on_disk(&self, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
         files_of(&self.dir, target)
+    }
+
+    /// Whether a target has something of the group.
+    pub fn has_group(&self, target: u32) -> bool {
+        Store::group_dir(&self.dir.join(target.to_string()), GROUP).exists()
     }
 
     pub async fn until(&self, what: &str, is_so: impl Fn() -> bool) {
@@ -329,17 +447,19 @@ impl Cluster {
     }
 
     pub fn require_equal(&self) {
-        let first = self.on_disk(1);
-        for target in self.links.keys().skip(1) {
+        let members = self.management.group().members;
+        let own = members[0];
+        let first = self.on_disk(own.0);
+        for target in members.iter().skip(1) {
             let other = self.on_disk(target.0);
             let names =
                 |files: &BTreeMap<InodeId, Vec<u8>>| -> Vec<InodeId> { files.keys().copied().collect() };
-            assert_eq!(names(&first), names(&other), "files of targets 1 and {target}");
+            assert_eq!(names(&first), names(&other), "files of targets {own} and {target}");
             for (ino, data) in &first {
                 let (len, other_len) = (data.len(), other[ino].len());
-                assert_eq!(len, other_len, "length of inode {ino} on targets 1 and {target}");
+                assert_eq!(len, other_len, "length of inode {ino} on targets {own} and {target}");
                 let at = data.iter().zip(&other[ino]).position(|(a, b)| a != b);
-                assert_eq!(at, None, "inode {ino} differs on targets 1 and {target}");
+                assert_eq!(at, None, "inode {ino} differs on targets {own} and {target}");
             }
         }
     }
@@ -365,10 +485,19 @@ pub fn files_of(dir: &Path, target: u32) -> BTreeMap<InodeId, Vec<u8>> {
 
 /// Runs a test with so many members, all of them good.
 pub fn with_members<F: Future<Output = ()>>(members: u32, test: impl FnOnce(Arc<Cluster>) -> F + 'static) {
+    with_others(members, 0, test);
+}
+
+/// The same with so many targets besides that are in no group.
+pub fn with_others<F: Future<Output = ()>>(
+    members: u32,
+    others: u32,
+    test: impl FnOnce(Arc<Cluster>) -> F + 'static,
+) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();
     rt::block_on(async move {
-        test(Cluster::start(&path, Management::new(members)).await).await;
+        test(Cluster::start(&path, Management::with_others(members, others)).await).await;
     })
     .unwrap();
 }

@@ -3,5 +3,8 @@
 
 mod changes;
 mod cluster;
+mod leftovers;
 mod mend;
+mod moves;
+mod readers;
 mod resync;

@@ -98,6 +98,49 @@ fn writes_go_on_while_a_member_comes_in_step() {
 }
 
 #[test]
+fn a_rate_that_is_changed_and_a_pause_hold_for_a_resync_that_runs() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &vec![1; 24 * MIB as usize]).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.write(INO, 3, 0, &vec![2; 24 * MIB as usize]).await;
+        cluster.set_road(2, Road::Open);
+        // So slowly that it would never end.
+        cluster.management.edit(|map| map.settings.resync.rate = Some(1000));
+        cluster.drive();
+        let sent = || cluster.link(2).resynced.load(Ordering::SeqCst);
+        cluster.until("it has begun", || sent() > 0).await;
+        rt::sleep(Duration::from_secs(1)).await;
+        let before = sent();
+        assert!(before < 24 * MIB && cluster.management.state(2) == MemberState::Resyncing);
+        cluster.management.edit(|map| {
+            (map.settings.resync.paused, map.settings.resync.rate) = (true, Some(1 << 30));
+        });
+        rt::sleep(Duration::from_secs(1)).await;
+        assert_eq!(sent(), before, "it is paused");
+        let told = || cluster.link(1).service.lock().unwrap().as_ref().unwrap().resyncs();
+        assert!(told()[0].hindrance.as_ref().is_some_and(|why| why.contains("paused")), "{:?}", told());
+        cluster.write(INO, 3, 12 * MIB, &[3; 5000]).await;
+        cluster.management.edit(|map| map.settings.resync.paused = false);
+        cluster.in_step().await;
+        assert_eq!(cluster.on_disk(2)[&INO][12 * MIB as usize], 3);
+    });
+}
+
+#[test]
+fn what_must_be_done_in_time_is_not_held_up_by_a_rate() {
+    with_members(2, |cluster| async move {
+        cluster.set_road(2, Road::Closed);
+        cluster.write(INO, 3, 0, &vec![2; 24 * MIB as usize]).await;
+        cluster.set_road(2, Road::Open);
+        cluster.management.edit(|map| {
+            (map.settings.resync.rate, map.settings.resync.within_s) = (Some(1000), Some(3));
+        });
+        cluster.drive();
+        cluster.in_step().await;
+    });
+}
+
+#[test]
 fn a_member_that_fails_while_it_comes_in_step_begins_again() {
     with_members(2, |cluster| async move {
         cluster.write(INO, 3, 0, &vec![1; 2 * MIB as usize]).await;
@@ -169,6 +212,7 @@ fn after_a_crash_of_all_the_copies_are_equal_again() {
     let path = dir.path().to_path_buf();
     rt::block_on(async move {
         management.is_away.store(false, Ordering::SeqCst);
+        management.files.lock().unwrap().insert(INO, 18_192);
         // Management hadn't heard of the second one when the first came back, so both count as good.
         let cluster = Cluster::start(&path, management).await;
         cluster.drive();

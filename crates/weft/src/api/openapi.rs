@@ -81,6 +81,9 @@ fn schemas() -> Value {
     let squash = json!({ "enum": ["none", "root", "all"] });
     let scheme = json!({ "enum": ["single", "mirror:2", "mirror:3"] });
     let member_state = json!({ "enum": ["good", "needs-resync", "resyncing", "bad", "rebuilding"] });
+    let resync_settings = object(json!({
+        "rate?": maybe_number, "within_s?": maybe_number, "paused?": flag, "replace_after_s?": maybe_number,
+    }));
     let verdict = json!({ "enum": ["healthy", "warning", "critical"] });
     json!({
         "Any": {},
@@ -104,14 +107,22 @@ fn schemas() -> Value {
         })),
         "DrainProgress": object(json!({
             "empty": flag, "files_left": maybe_number, "bytes_left": number, "files_moved": number, "bytes_moved": number,
-            "rate": number, "remaining_s": maybe_number, "hindrance?": text,
+            "rate": number, "remaining_s": maybe_number, "hindrance?": text, "groups_left?": number,
         })),
         "Pool": object(json!({
-            "id": number, "name": text, "targets": number, "groups": number, "capacity": number, "free": number,
+            "id": number, "name": text, "targets": number, "groups": number, "capacity": number, "free": number, "spare": number,
         })),
+        "PoolChange": object(json!({ "name?": text, "spare?": number })),
+        "Resync": object(json!({ "settings": resync_settings, "members": { "type": "array", "items": object(json!({
+            "group": number, "target": number, "state": member_state, "progress?": reference("ResyncProgress"), "remaining_s?": number,
+            "waits_for?": text,
+        })) } })),
+        "ResyncSettings": resync_settings,
+        "Rebalance": object(json!({ "pool?": text, "dry_run?": flag })),
+        "MembershipMove": object(json!({ "group": number, "from": number, "to": number })),
         "Group": object(json!({
             "id": number, "pool": number, "pool_name": text, "scheme": scheme, "members": numbers, "primary": maybe_number,
-            "states?": { "type": "array", "items": member_state }, "since?": number,
+            "states?": { "type": "array", "items": member_state }, "since?": number, "leaving?": number,
             "resyncs?": { "type": "array", "items": reference("ResyncProgress") },
         })),
         "ResyncProgress": object(json!({

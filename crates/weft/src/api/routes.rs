@@ -70,8 +70,8 @@ pub(super) const ROUTES: &[Route] = routes! {
     "GET" "/v1/pools/{pool}" "A pool, by name" None => Some("Pool"), |c| {
         c.one(MgmtRequest::ListPools, "pools", "name").map(Some)
     };
-    "PATCH" "/v1/pools/{pool}" "Another name for a pool" Some("Rename") => None, |c| {
-        c.change(MgmtRequest::RenamePool { pool: c.name.into(), name: c.text("name")? })
+    "PATCH" "/v1/pools/{pool}" "Another name for a pool, or the share of its targets that new files leave free" Some("PoolChange") => None, |c| {
+        c.change_pool()
     };
     "DELETE" "/v1/pools/{pool}" "Forget a pool without targets" None => None, |c| {
         c.change(MgmtRequest::RemovePool { pool: c.name.into() })
@@ -84,6 +84,16 @@ pub(super) const ROUTES: &[Route] = routes! {
     };
     "POST" "/v1/groups" "Make the groups of a scheme that a pool should have, as far as they aren't there" Some("NewGroups") => Some("[Group]"), |c| {
         c.make_groups()
+    };
+    "POST" "/v1/rebalance" "Move memberships until the targets of a pool are in about equally many groups" Some("Rebalance") => Some("[MembershipMove]"), |c| {
+        let dry_run = c.flag("dry_run")?.unwrap_or(false);
+        c.list(MgmtRequest::RebalanceGroups { pool: c.pool()?, dry_run }, "moves")
+    };
+    "GET" "/v1/resync" "How members of mirrored groups are brought in step, and how far those are that have missed something" None => Some("Resync"), |c| {
+        c.manage(MgmtRequest::ListResyncs).map(Some)
+    };
+    "PATCH" "/v1/resync" "Other settings for bringing members in step and replacing them; null: the default" Some("ResyncSettings") => None, |c| {
+        c.change_resync()
     };
     "GET" "/v1/sessions" "All sessions of clients" None => Some("[Session]"), |c| {
         c.list(MgmtRequest::ListSessions, "sessions")
@@ -191,11 +201,41 @@ impl Call<'_> {
         Ok(Some(serde_json::json!({ "target": added })))
     }
 
+    /// The pool that the body names.
+    fn pool(&self) -> Result<String> {
+        match self.body.contains_key("pool") {
+            true => self.text("pool"),
+            false => Ok(mgmt::DEFAULT_POOL.1.to_string()),
+        }
+    }
+
+    fn change_pool(&self) -> Result<Option<Value>> {
+        let pool = || self.name.to_string();
+        if let Some(percent) = self.body.get("spare") {
+            let percent = percent.as_u64().and_then(|percent| u8::try_from(percent).ok());
+            let percent = percent.ok_or_else(|| wrong("spare", "a number of percent"))?;
+            self.change(MgmtRequest::SetSpare { pool: pool(), percent })?;
+            if !self.body.contains_key("name") {
+                return Ok(None);
+            }
+        }
+        self.change(MgmtRequest::RenamePool { pool: pool(), name: self.text("name")? })
+    }
+
+    /// What the body names is set anew, the rest stays.
+    fn change_resync(&self) -> Result<Option<Value>> {
+        let mut known = self.manage(MgmtRequest::ListResyncs)?["settings"].take();
+        let Some(fields) = known.as_object_mut() else { return Err(wrong("settings", "known")) };
+        fields.extend(self.body.iter().map(|(name, value)| (name.clone(), value.clone())));
+        let settings = serde_json::from_value(known).map_err(|cause| {
+            Error::new(Errno::EINVAL, format!("the body holds no settings: {cause}"))
+                .hint("docs/reference/openapi.json says what it holds")
+        })?;
+        self.change(MgmtRequest::SetResync { settings })
+    }
+
     fn make_groups(&self) -> Result<Option<Value>> {
-        let pool = match self.body.contains_key("pool") {
-            true => self.text("pool")?,
-            false => mgmt::DEFAULT_POOL.1.to_string(),
-        };
+        let pool = self.pool()?;
         let scheme = self.text("scheme")?.parse().map_err(|cause: String| {
             Error::new(Errno::EINVAL, cause).hint("docs/reference/openapi.json says what the body holds")
         })?;

@@ -5,7 +5,7 @@ use super::peers::{MgmtChannel, Peers};
 use net::{Channel, LocalFuture, StorageChannel, StorageChannels, WhenOffline};
 use std::sync::Arc;
 use storage::{GroupLinks, Groups, MemberChange, StorageService};
-use types::{ClusterMap, MapHandle, Node, NodeId, Result, TargetId};
+use types::{ClusterMap, GroupId, InodeId, MapHandle, Node, NodeId, Result, TargetId};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Management, asked for a service.
@@ -18,8 +18,8 @@ struct Decisions {
 impl Groups for Decisions {
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>> {
         Box::pin(async move {
-            let MemberChange { group, since, target, state, reason } = change;
-            let ask = MgmtRequest::SetMember { group, since, target, state, reason };
+            let MemberChange { group, since, target, state, reason, orderly } = change;
+            let ask = MgmtRequest::SetMember { group, since, target, state, reason, orderly };
             match self.management.call(ask, None).await? {
                 MgmtReply::Map { map } => {
                     if let Some(in_force) = &self.in_force {
@@ -27,6 +27,15 @@ impl Groups for Decisions {
                     }
                     Ok(map)
                 }
+                other => Err(out_of_turn(&other)),
+            }
+        })
+    }
+
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match self.management.call(MgmtRequest::TidyGroup { group, files }, None).await? {
+                MgmtReply::Done => Ok(()),
                 other => Err(out_of_turn(&other)),
             }
         })

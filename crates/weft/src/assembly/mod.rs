@@ -20,6 +20,7 @@ mod meta_node;
 mod metadata;
 mod mount;
 mod mount_view;
+mod near;
 mod node;
 mod node_view;
 mod online_check;

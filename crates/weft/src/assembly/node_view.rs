@@ -140,6 +140,7 @@ impl NodeView {
                 capacity,
                 used: u64::saturating_sub(capacity, free),
                 free,
+                spare: pool.spare,
             }
         };
         map.pools.iter().map(status).collect()

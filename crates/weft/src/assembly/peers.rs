@@ -1,5 +1,6 @@
 //! The ways of a process to the other processes of its cluster.
 
+use super::near::own_networks;
 use crate::control::{LinkInfo, PeerInfo};
 use crate::node_config::{Protection, resolve};
 use identity::tls::Strangers;
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use types::{ClusterMap, Errno, Error, Node, NodeId, Result};
+use types::{ClusterMap, Errno, Error, Node, NodeId, Result, Subnet};
 use wire::{MgmtReply, MgmtRequest};
 
 /// The way to management.
@@ -44,6 +45,8 @@ pub struct Peers {
     networks: Networks,
     same_host: SameHost,
     timeout: Duration,
+    /// Networks that this machine is in.
+    near: Vec<Subnet>,
     management: Arc<Peer>,
     /// As many as the map has nodes.
     nodes: Mutex<HashMap<NodeId, Arc<Peer>>>,
@@ -66,6 +69,7 @@ impl Peers {
             networks: oneself.networks,
             same_host: oneself.same_host,
             timeout,
+            near: own_networks(),
             management: Peer::new(options),
             nodes: Mutex::default(),
         }))
@@ -133,6 +137,7 @@ impl Peers {
                 security,
                 networks: self.networks.clone(),
                 same_host: self.same_host,
+                near: self.near.clone(),
                 ..PeerOptions::new(name, addresses(node), self.identity.clone())
             };
             Peer::new(options)

@@ -127,6 +127,7 @@ impl View {
             capacity: p.capacity,
             used: p.capacity.saturating_sub(p.free),
             free: p.free,
+            spare: p.spare,
         };
         self.services.management.pools().into_iter().map(status).collect()
     }

@@ -343,11 +343,23 @@ pub struct PoolArgs {
 pub struct PoolSetArgs {
     /// Name of the pool
     pub pool: String,
-    /// Another name
-    #[arg(long, value_name = "NAME")]
-    pub name: String,
+    /// What is to change
+    #[command(flatten)]
+    pub change: PoolChange,
     #[command(flatten)]
     pub query: QueryArgs,
+}
+
+/// What can be changed of a pool.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+pub struct PoolChange {
+    /// Another name
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Share of each target that new files leave free, percent: room for members of mirrored groups whose targets are lost
+    #[arg(long, value_name = "PERCENT")]
+    pub spare: Option<u8>,
 }
 
 /// `weft session`.

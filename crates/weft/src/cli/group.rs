@@ -1,6 +1,7 @@
 //! What administrators can type about redundancy groups.
 
 use super::QueryArgs;
+use crate::size::parse_size;
 use clap::{Args, Subcommand};
 use types::Scheme;
 
@@ -13,6 +14,103 @@ pub enum GroupCommand {
     Show(GroupArgs),
     /// Make the groups of a scheme that a pool should have, as far as they aren't there
     Create(GroupCreateArgs),
+    /// Move memberships until the targets of a pool are in about equally many groups
+    Rebalance(GroupRebalanceArgs),
+    /// How members that have missed something are brought in step (also: weft resync)
+    #[command(subcommand)]
+    Resync(ResyncCommand),
+}
+
+/// `weft group rebalance`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Each group has all its copies meanwhile; weft group resync status shows how far it is."
+)]
+pub struct GroupRebalanceArgs {
+    /// Pool whose targets it is about
+    #[arg(long, value_name = "NAME", default_value = mgmt::DEFAULT_POOL.1)]
+    pub pool: String,
+    /// Only say what would be moved
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// `weft group resync`, and `weft resync`.
+#[derive(Subcommand, Debug)]
+pub enum ResyncCommand {
+    /// Show what is set, and how far members are
+    Status(QueryArgs),
+    /// Send nothing until it is resumed, also by what runs
+    Pause(QueryArgs),
+    /// Go on
+    Resume(QueryArgs),
+    /// Change how fast it goes, and when lost members are replaced
+    Set(ResyncSetArgs),
+}
+
+/// `weft group resync set`.
+#[derive(Args, Debug)]
+pub struct ResyncSetArgs {
+    /// What is to change
+    #[command(flatten)]
+    pub change: ResyncChange,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// What can be changed of resynchronisation.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+pub struct ResyncChange {
+    /// What one member is sent at most in a second, for example 200MiB; or: default
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    pub rate: Option<Wanted>,
+    /// It goes faster than that where it would take longer than this, for example 1h; or: off
+    #[arg(long, value_name = "TIME", value_parser = parse_within)]
+    pub within: Option<Wanted>,
+    /// A member that is gone for so long is replaced by another target, for example 30m; or: never, default
+    #[arg(long, value_name = "TIME", value_parser = parse_after)]
+    pub replace_after: Option<Wanted>,
+}
+
+/// A setting as it is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Wanted {
+    Default,
+    Value(u64),
+}
+
+fn parse_rate(text: &str) -> Result<Wanted, String> {
+    if text == "default" { Ok(Wanted::Default) } else { parse_size(text).map(Wanted::Value) }
+}
+
+fn parse_within(text: &str) -> Result<Wanted, String> {
+    if text == "off" { Ok(Wanted::Default) } else { parse_seconds(text).map(Wanted::Value) }
+}
+
+fn parse_after(text: &str) -> Result<Wanted, String> {
+    match text {
+        "default" => Ok(Wanted::Default),
+        "never" => Ok(Wanted::Value(0)),
+        text => parse_seconds(text).map(Wanted::Value),
+    }
+}
+
+/// Seconds of `45s`, `30m`, `1h`, `2d`.
+fn parse_seconds(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a time: write for example 45s, 30m, 1h or 2d");
+    let unit = match text.as_bytes().last() {
+        Some(b's') => 1,
+        Some(b'm') => 60,
+        Some(b'h') => 3600,
+        Some(b'd') => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    number.checked_mul(unit).filter(|seconds| *seconds > 0).ok_or_else(wrong)
 }
 
 /// A group and where to ask.
@@ -38,4 +136,21 @@ pub struct GroupCreateArgs {
     pub scheme: Scheme,
     #[command(flatten)]
     pub query: QueryArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit() {
+        for (text, seconds) in [("45s", 45), ("30m", 1800), ("1h", 3600), ("2d", 172_800)] {
+            assert_eq!(parse_seconds(text), Ok(seconds));
+        }
+        for text in ["", "5", "h", "1.5h", "-1s", "0s", "999999999999999999d", "1 h", "3\u{20ac}"] {
+            assert!(parse_seconds(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_after("never"), Ok(Wanted::Value(0)));
+        assert_eq!(parse_rate("default"), Ok(Wanted::Default));
+    }
 }

@@ -226,7 +226,7 @@ fn ask_to_join(token: &JoinToken, args: &JoinArgs, request: Join) -> Result<Join
         Err(error) if error.errno == Errno::ETIMEDOUT => {
             let hint =
                 "check that weft serve runs on the management node, and that --protection is the cluster's";
-            Err(if error.hint.is_empty() { error.hint(hint) } else { error })
+            Err(error.hint(hint))
         }
         Err(error) => Err(error),
     }

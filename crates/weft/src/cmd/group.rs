@@ -1,11 +1,11 @@
 //! `weft group`: redundancy groups, and how their members are.
 
 use super::manage::{ask, unexpected};
-use crate::cli::{GroupArgs, GroupCommand, QueryArgs};
+use crate::cli::{GroupArgs, GroupCommand, GroupRebalanceArgs, QueryArgs};
 use crate::output::{Align, list, show, table};
 use crate::size::format_size;
 use types::{ClusterMap, Epoch, Errno, Error, GroupId, MemberState, Result, TargetId};
-use wire::mgmt::{GroupInfo, ResyncProgress};
+use wire::mgmt::{GroupInfo, MembershipMove, ResyncProgress};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Carries out the command.
@@ -24,7 +24,26 @@ pub fn run(command: GroupCommand) -> Result<()> {
             }
             show(args.query.json, &groups, || groups_table(&groups))
         }
+        GroupCommand::Rebalance(args) => rebalance(&args),
+        GroupCommand::Resync(command) => super::resync::run(command),
     }
+}
+
+fn rebalance(args: &GroupRebalanceArgs) -> Result<()> {
+    let ask_for = MgmtRequest::RebalanceGroups { pool: args.pool.clone(), dry_run: args.dry_run };
+    let moves = match ask(&args.query.dir, ask_for)? {
+        MgmtReply::Moves { moves } => moves,
+        other => return Err(unexpected(&other)),
+    };
+    show(args.query.json, &moves, || {
+        if moves.is_empty() {
+            return "the targets are in about equally many groups\n".into();
+        }
+        let row =
+            |next: &MembershipMove| [next.group.to_string(), next.from.to_string(), next.to.to_string()];
+        let heading = [("GROUP", Align::Right), ("FROM TARGET", Align::Right), ("TO TARGET", Align::Right)];
+        table(heading, &moves.iter().map(row).collect::<Vec<_>>())
+    })
 }
 
 fn groups(query: &QueryArgs, request: MgmtRequest) -> Result<Vec<GroupInfo>> {
@@ -121,6 +140,9 @@ fn group_screen(info: &GroupInfo) -> String {
     }
     if group.scheme.is_mirrored() {
         rows.push(("version", group.since.to_string()));
+    }
+    if let Some(leaving) = group.leaving {
+        rows.push(("leaving", format!("target {leaving}, when the others are good")));
     }
     list(&rows)
 }

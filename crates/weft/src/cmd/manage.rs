@@ -1,8 +1,8 @@
 //! Commands that ask management: through the process of any node, whose directory is named.
 
 use crate::cli::{
-    BackupsCommand, HealthArgs, MetaCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, QueryArgs,
-    SessionCommand, Switch, TargetArgs, TargetCommand, TargetSetArgs,
+    BackupsCommand, HealthArgs, MetaCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, PoolSetArgs,
+    QueryArgs, SessionCommand, Switch, TargetArgs, TargetCommand, TargetSetArgs,
 };
 use crate::control::{Control, Request};
 use crate::output::{Align, age, list, print, print_json, show, table};
@@ -217,10 +217,18 @@ pub fn pool(command: PoolCommand) -> Result<()> {
     match command {
         PoolCommand::List(query) => super::pool_list::run(&query),
         PoolCommand::Show(args) => show_pool(&args),
-        PoolCommand::Set(args) => {
-            change(&args.query, MgmtRequest::RenamePool { pool: args.pool, name: args.name })
-        }
+        PoolCommand::Set(args) => set_pool(args),
         PoolCommand::Remove(PoolArgs { pool, query }) => change(&query, MgmtRequest::RemovePool { pool }),
+    }
+}
+
+fn set_pool(args: PoolSetArgs) -> Result<()> {
+    if let Some(percent) = args.change.spare {
+        change(&args.query, MgmtRequest::SetSpare { pool: args.pool.clone(), percent })?;
+    }
+    match args.change.name {
+        Some(name) => change(&args.query, MgmtRequest::RenamePool { pool: args.pool, name }),
+        None => Ok(()),
     }
 }
 
@@ -242,6 +250,7 @@ fn show_pool(args: &PoolArgs) -> Result<()> {
         ("groups", pool.groups.to_string()),
         ("size", format_size(pool.capacity)),
         ("free", format_size(pool.free)),
+        ("spare", format!("{} %", pool.spare)),
     ]));
     Ok(())
 }

@@ -18,6 +18,7 @@ mod mount;
 mod mount_helper;
 mod net;
 mod pool_list;
+mod resync;
 mod serve;
 mod session_show;
 mod status;
@@ -47,6 +48,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Umount(args) => umount::run(&args),
         Command::Target(command) => manage::target(command),
         Command::Group(command) => group::run(command),
+        Command::Resync(command) => resync::run(command),
         Command::Pool(command) => manage::pool(command),
         Command::Meta(command) => manage::meta(command),
         Command::Session(command) => manage::session(command),

@@ -21,6 +21,7 @@ pub fn run(args: &QueryArgs) -> Result<()> {
             format_size(p.capacity),
             format_size(p.used),
             format_size(p.free),
+            format!("{} %", p.spare),
         ]
     };
     let heading = [
@@ -31,6 +32,7 @@ pub fn run(args: &QueryArgs) -> Result<()> {
         ("SIZE", Align::Right),
         ("USED", Align::Right),
         ("FREE", Align::Right),
+        ("SPARE", Align::Right),
     ];
     print(&table(heading, &pools.iter().map(row).collect::<Vec<_>>()));
     Ok(())

@@ -53,12 +53,17 @@ pub fn sentence(progress: &DrainProgress) -> String {
     if progress.empty {
         return "it gets no new files, and holds no data any more".into();
     }
+    let groups = match progress.groups_left {
+        0 => String::new(),
+        1 => "; it is in 1 mirrored group yet".to_string(),
+        count => format!("; it is in {count} mirrored groups yet"),
+    };
     let Some(files) = progress.files_left else {
         let why = progress.hindrance.as_ref().map_or("it is counted what is there", |why| why);
-        return format!("it gets no new files; {why}");
+        return format!("it gets no new files{groups}; {why}");
     };
     let mut text = format!(
-        "it gets no new files; {files} files with {} there are left, {} with {} were moved",
+        "it gets no new files{groups}; {files} files with {} there are left, {} with {} were moved",
         format_size(progress.bytes_left),
         progress.files_moved,
         format_size(progress.bytes_moved)
@@ -100,6 +105,8 @@ mod tests {
         for part in ["3 files", "5 MiB", "2 with", "10 min", "inode 7"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let member = DrainProgress { groups_left: 3, ..progress.clone() };
+        assert!(sentence(&member).contains("in 3 mirrored groups yet"));
         assert!(sentence(&DrainProgress::default()).contains("counted"));
         assert!(sentence(&DrainProgress { empty: true, ..progress }).contains("no data"));
     }

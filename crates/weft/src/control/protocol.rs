@@ -142,6 +142,9 @@ pub struct PoolStatus {
     pub capacity: u64,
     pub used: u64,
     pub free: u64,
+    /// Share of each target that new files leave free, percent.
+    #[serde(default)]
+    pub spare: u8,
 }
 
 /// Room in the whole cluster and in its parts, bytes.

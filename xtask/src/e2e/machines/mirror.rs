@@ -68,7 +68,7 @@ fn misfortune(round: u64) -> (Part, Fault, Duration) {
 }
 
 /// The copies come back in step by themselves, and are equal.
-fn ensure_in_step(cluster: &Cluster, when: &str) -> TestResult {
+pub(super) fn ensure_in_step(cluster: &Cluster, when: &str) -> TestResult {
     let told = |failure| match failure {
         Failure::Failed(message) => Failure::Failed(format!("{when}: {message}")),
         skipped => skipped,

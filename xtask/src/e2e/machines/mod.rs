@@ -2,6 +2,7 @@
 
 mod commands;
 mod copies;
+mod disks;
 mod evicted;
 mod exports;
 mod faults;
@@ -14,6 +15,7 @@ mod tests;
 mod twice;
 
 use super::cleanup::{self, Resource};
+use super::disk::Disk;
 use super::mounts;
 use super::netns::{Network, Node, Plan, Recipe, Role, Service};
 use super::outcome::{At, TestResult};
@@ -27,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+pub(super) use disks::TESTS as DISK_TESTS;
 pub(super) use evicted::TESTS as EVICTION_TESTS;
 pub(super) use exports::TESTS as EXPORT_TESTS;
 pub(super) use fsck::TESTS as FSCK_TESTS;
@@ -71,6 +74,9 @@ pub enum Part {
     Client(usize),
 }
 
+/// How the disk of a storage node is made.
+type MakeDisk<'a> = &'a dyn Fn(&Path) -> TestResult<Disk>;
+
 /// A running cluster; everything of it goes when it is dropped.
 pub struct Cluster {
     commands: Commands,
@@ -81,6 +87,8 @@ pub struct Cluster {
     storage: Vec<Service>,
     metadata: Vec<Service>,
     management: Option<Service>,
+    /// Those of the storage nodes, where they have some of their own; after the processes that use them.
+    disks: Vec<Disk>,
     /// The nodes, and what can be cut.
     pub network: Network,
 }
@@ -93,6 +101,16 @@ impl Cluster {
 
     /// Makes a cluster of this shape.
     pub fn build(stage: &Stage, name: &str, shape: Shape) -> TestResult<Cluster> {
+        Cluster::build_with(stage, name, shape, None)
+    }
+
+    /// The same; `disk` makes the disk of a storage node, mounted at `target` in the folder that it is given.
+    fn build_with(
+        stage: &Stage,
+        name: &str,
+        shape: Shape,
+        disk: Option<MakeDisk<'_>>,
+    ) -> TestResult<Cluster> {
         let Shape { metadata, storage, clients, timeout } = shape;
         let commands = Commands::new(stage.binary()?)?;
         let network = Network::new(Plan { management: 1, metadata, storage, clients })?;
@@ -105,6 +123,7 @@ impl Cluster {
             storage: Vec::new(),
             metadata: Vec::new(),
             management: None,
+            disks: Vec::new(),
             network,
         };
         cluster.start_management()?;
@@ -113,6 +132,10 @@ impl Cluster {
             cluster.metadata.push(service);
         }
         for index in 0..storage.into() {
+            if let Some(disk) = disk {
+                let folder = cluster.folder(cluster.network.node(Role::Storage, index))?;
+                cluster.disks.push(disk(&folder)?);
+            }
             let service = cluster.start_member(Role::Storage, index)?;
             cluster.storage.push(service);
         }

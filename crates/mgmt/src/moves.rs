@@ -1,0 +1,153 @@
+//! Members of mirrored groups make place for other targets: such that are lost for good, and such that are to be emptied. Pure.
+//!
+//! Invariants, whatever happens:
+//! - Nobody is replaced while he is good: a lost member is taken out first, and one that leaves stays until enough others are good.
+//! - Who isn't a member any more has known before that it is out, or doesn't serve.
+//! - A new member is `bad`: it has everything before it counts.
+
+use crate::consistency::{self, Presence};
+use std::collections::BTreeSet;
+use types::{ClusterMap, Group, GroupId, MemberState, TargetId, TargetState};
+
+/// Memberships that one target makes place in at a time: more would only wait for one another.
+const LEAVES_AT_ONCE: usize = 4;
+
+/// Lost members that are looked at at a time: the rest has its turn when the map is looked at again.
+const REPLACED_AT_ONCE: usize = 64;
+
+/// What has to be known beside the map.
+pub struct Facts<'a> {
+    pub presence: &'a Presence,
+    /// Targets that have been gone for so long that others take their places.
+    pub lost: &'a BTreeSet<TargetId>,
+    /// Whether nobody serves any more as this member of the group, which is out.
+    pub is_out_for_all: &'a dyn Fn(GroupId, TargetId) -> bool,
+}
+
+/// Does what is to be done now; what follows from that is done when the map is looked at again.
+pub fn go_on(map: &mut ClusterMap, facts: &Facts<'_>) {
+    finish(map, facts);
+    replace_lost(map, facts);
+    empty_drained(map, facts);
+}
+
+/// Begins to let a target take the place of a member.
+pub fn begin(map: &mut ClusterMap, group: GroupId, from: TargetId, to: TargetId) {
+    if let Some(group) = group_mut(map, group) {
+        let mut members: Vec<(TargetId, MemberState)> = group.with_states().collect();
+        members.push((to, MemberState::Bad));
+        set_members(group, members);
+        group.leaving = Some(from);
+    }
+}
+
+/// Takes members out of groups that nobody needs there any more.
+fn finish(map: &mut ClusterMap, facts: &Facts<'_>) {
+    for group in map.groups.iter_mut().filter(|group| group.leaving.is_some()) {
+        let Some(leaving) = group.leaving else { continue };
+        let is_out = match group.state_of(leaving) {
+            None => true,
+            Some(MemberState::Good) => false,
+            Some(_) => {
+                group.good().count() >= group.scheme.members() && (facts.is_out_for_all)(group.id, leaving)
+            }
+        };
+        if is_out {
+            remove(group, leaving);
+        }
+    }
+}
+
+/// Gives groups other members for those that are lost.
+fn replace_lost(map: &mut ClusterMap, facts: &Facts<'_>) {
+    let is_lost = |(id, _): &(TargetId, MemberState)| facts.lost.contains(id);
+    let hit: Vec<(GroupId, TargetId, MemberState)> = map
+        .groups
+        .iter()
+        .filter(|group| group.scheme.is_mirrored())
+        .filter_map(|group| group.with_states().find(is_lost).map(|(id, state)| (group.id, id, state)))
+        .collect();
+    let mut tried = 0;
+    for (id, member, state) in hit {
+        let Some(group) = map.group(id) else { continue };
+        if !is_served(map, group, member, facts.presence) {
+            continue;
+        }
+        if state == MemberState::Good {
+            consistency::lose(map, id, member, facts.presence);
+            continue;
+        }
+        if !(facts.is_out_for_all)(id, member) || tried == REPLACED_AT_ONCE {
+            continue;
+        }
+        tried += 1;
+        let has_more = group.members.len() > group.scheme.members();
+        let successor = if has_more { None } else { layout::successor(map, group, member) };
+        let Some(group) = group_mut(map, id) else { continue };
+        match successor {
+            _ if has_more => remove(group, member),
+            Some(to) => {
+                let put = |(id, state)| if id == member { (to, MemberState::Bad) } else { (id, state) };
+                let members = group.with_states().map(put).collect();
+                set_members(group, members);
+            }
+            None => {}
+        }
+    }
+}
+
+/// Lets others take the places of members that are drained, some at a time. Groups in which something is amiss come to rest first.
+fn empty_drained(map: &mut ClusterMap, facts: &Facts<'_>) {
+    let drained: Vec<TargetId> = map.targets.iter().filter(|t| t.drain).map(|t| t.id).collect();
+    for from in drained {
+        let leaves = map.groups.iter().filter(|group| group.leaving == Some(from)).count();
+        let may_begin = |group: &&Group| {
+            let others_are_good =
+                group.with_states().all(|(id, state)| id == from || state == MemberState::Good);
+            group.scheme.is_mirrored()
+                && group.leaving.is_none()
+                && group.members.contains(&from)
+                && others_are_good
+                && group.good().any(|id| is_there(map, id, facts.presence))
+        };
+        let groups: Vec<GroupId> = map.groups.iter().filter(may_begin).map(|group| group.id).collect();
+        let mut room = LEAVES_AT_ONCE.saturating_sub(leaves);
+        for id in groups {
+            let to = map.group(id).and_then(|group| layout::successor(map, group, from));
+            let (Some(to), true) = (to, room > 0) else { continue };
+            begin(map, id, from, to);
+            room -= 1;
+        }
+    }
+}
+
+/// Whether a good member but for this one can be reached.
+fn is_served(map: &ClusterMap, group: &Group, but: TargetId, presence: &Presence) -> bool {
+    group.good().any(|id| id != but && is_there(map, id, presence))
+}
+
+fn is_there(map: &ClusterMap, id: TargetId, presence: &Presence) -> bool {
+    map.target(id).is_some_and(|t| t.state == TargetState::Online && presence.heard.contains(&t.node))
+}
+
+fn remove(group: &mut Group, member: TargetId) {
+    let members: Vec<_> = group.with_states().filter(|(id, _)| *id != member).collect();
+    set_members(group, members);
+    if group.members.len() <= group.scheme.members() || group.leaving == Some(member) {
+        group.leaving = None;
+    }
+}
+
+fn set_members(group: &mut Group, members: Vec<(TargetId, MemberState)>) {
+    (group.members, group.states) = members.into_iter().unzip();
+    if group.states.iter().all(|state| *state == MemberState::Good) {
+        group.states.clear();
+    }
+}
+
+fn group_mut(map: &mut ClusterMap, id: GroupId) -> Option<&mut Group> {
+    map.groups.iter_mut().find(|group| group.id == id)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! How far members are that are brought in step or copied anew, for people; and moves that an administrator asks for.
+
+use crate::management::Management;
+use crate::{moves, refusal};
+use types::{ClusterMap, Error, Group, MemberState, Result, Target, TargetId, TargetState};
+use wire::MgmtReply;
+use wire::mgmt::{DrainProgress, GroupInfo, MembershipMove, ResyncInfo, ResyncProgress};
+
+impl Management {
+    /// All members that aren't good.
+    pub(crate) fn resyncs(&self) -> Vec<ResyncInfo> {
+        let map = self.current();
+        let of_group = |info: GroupInfo| {
+            let group = &info.group;
+            let member = |(target, state): (TargetId, MemberState)| {
+                let progress = info.resyncs.iter().find(|progress| progress.target == target).cloned();
+                ResyncInfo {
+                    group: group.id,
+                    target,
+                    state,
+                    remaining_s: progress.as_ref().and_then(remaining_s),
+                    waits_for: progress.is_none().then(|| waits_for(&map, group, target)),
+                    progress,
+                }
+            };
+            group
+                .with_states()
+                .filter(|(_, state)| *state != MemberState::Good)
+                .map(member)
+                .collect::<Vec<_>>()
+        };
+        self.groups().into_iter().filter(|info| info.group.scheme.is_mirrored()).flat_map(of_group).collect()
+    }
+
+    /// Moves memberships until targets of a pool have about equally many, or tells which would be moved.
+    pub(crate) async fn rebalance_groups(&self, pool: &str, dry_run: bool) -> Result<MgmtReply> {
+        let plan = |map: &ClusterMap| {
+            let id = map.pool_named(pool).ok_or_else(|| refusal::no_pool(pool))?.id;
+            Ok::<_, Error>(layout::balance(map, id))
+        };
+        let planned = match dry_run {
+            true => plan(&self.current())?,
+            false => {
+                tracing::info!(pool, "administrator asks for memberships to be spread evenly");
+                let begin = |map: &mut ClusterMap| {
+                    let planned = plan(map)?;
+                    planned.iter().for_each(|next| moves::begin(map, next.group, next.from, next.to));
+                    Ok::<_, Error>(planned)
+                };
+                let planned = self.change(|roster| begin(&mut roster.map)).await?;
+                self.sync().await?;
+                planned
+            }
+        };
+        let moved = |next: &layout::Move| MembershipMove { group: next.group, from: next.from, to: next.to };
+        Ok(MgmtReply::Moves { moves: planned.iter().map(moved).collect() })
+    }
+
+    /// How far a drained target is: what the metadata service tells of its files, with the mirrored groups that it is a member of.
+    pub(crate) fn with_groups(&self, target: &Target, mut told: DrainProgress) -> DrainProgress {
+        let map = self.current();
+        let has_it = |group: &&Group| group.scheme.is_mirrored() && group.members.contains(&target.id);
+        let groups: Vec<&Group> = map.groups.iter().filter(has_it).collect();
+        told.groups_left = groups.len() as u64;
+        if groups.is_empty() {
+            return told;
+        }
+        told.empty = false;
+        let resyncs = self.resyncs();
+        let moving = || {
+            resyncs.iter().filter(|info| {
+                groups.iter().any(|group| group.id == info.group && group.leaving == Some(target.id))
+                    && info.target != target.id
+            })
+        };
+        told.rate += moving().filter_map(|info| Some(info.progress.as_ref()?.rate)).sum::<u64>();
+        // Of a group that is being copied its progress says what is left; of the others their size does.
+        let left = |group: &&Group| {
+            let progress =
+                moving().find(|info| info.group == group.id).and_then(|info| info.progress.as_ref());
+            progress
+                .and_then(|progress| progress.bytes_left)
+                .unwrap_or_else(|| layout::member_bytes(&map, group))
+        };
+        let bytes_left: u64 = groups.iter().map(left).sum();
+        told.remaining_s = (told.rate > 0).then(|| told.bytes_left.max(bytes_left).div_ceil(told.rate));
+        let stuck = groups
+            .iter()
+            .find(|group| group.leaving.is_none() && layout::successor(&map, group, target.id).is_none());
+        if let Some(group) = stuck {
+            told.hindrance = Some(format!(
+                "no other target can take its place in group {}: one is needed in its pool, on another node than the other members, with room",
+                group.id
+            ));
+        }
+        told
+    }
+}
+
+/// Seconds that it will take yet at the rate of late.
+fn remaining_s(progress: &ResyncProgress) -> Option<u64> {
+    let left = progress.bytes_left.filter(|_| progress.hindrance.is_none())?;
+    (progress.rate > 0).then(|| left.div_ceil(progress.rate))
+}
+
+/// Why nobody brings a member in step now.
+fn waits_for(map: &ClusterMap, group: &Group, target: TargetId) -> String {
+    let is_there = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
+    match group.primary() {
+        _ if group.leaving == Some(target) => "it is about to leave the group".into(),
+        None => "nobody has everything".into(),
+        Some(primary) if !is_there(primary) => {
+            format!("target {primary}, which has everything, can't be reached")
+        }
+        _ if !is_there(target) => "its target can't be reached".into(),
+        _ if map.settings.resync.paused => "it is paused".into(),
+        Some(primary) => format!("target {primary} brings others in step first"),
+    }
+}

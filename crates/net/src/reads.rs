@@ -1,0 +1,182 @@
+//! Reads of mirrored groups.
+//!
+//! Every good member may answer them, so one is chosen: the nearest; of those that are equally near one by the region that is read, so that a large file is
+//! read from all of them and each part of it is in the cache of one; unless that one has much more to do for this process than another. A member that can't
+//! tell sends the reader on (`EREMOTE`), one that is silent is waited for as long as it takes, but after a moment others are asked
+//! beside it.
+//!
+//! A member that answers counts at that moment, by its lease and by the version of the group that the request carries. So whoever is asked gives no less than
+//! what was acknowledged to anybody.
+
+use crate::StorageChannels;
+use crate::groups::{ToGroup, is_of_the_member};
+use crate::limits::{BUSIER_BY, READ_PATIENCE, READ_REGION_BYTES};
+use crate::loads::UnderWay;
+use rt::IoBuf;
+use std::cell::RefCell;
+use types::{
+    ClusterMap, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId, TargetState,
+};
+use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
+
+/// Whether any good member may answer a request. Services ask the primary: some of their questions tell it something, too.
+pub(crate) fn is_for_any(request: &StorageRequest) -> bool {
+    let looks = matches!(request.op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. });
+    looks && request.session != SessionId(0)
+}
+
+/// What became of a question to one member.
+enum Outcome {
+    /// This is the answer of the group, an error included.
+    Answer(Result<StorageReply>),
+    /// Another member may know more.
+    Elsewhere,
+    /// The group has changed, or it is too late.
+    Over,
+}
+
+impl Outcome {
+    fn of(answer: Result<StorageReply>) -> Outcome {
+        match answer {
+            Err(error) if is_elsewhere(error.errno) => Outcome::Elsewhere,
+            answer => Outcome::Answer(answer),
+        }
+    }
+}
+
+fn is_elsewhere(errno: Errno) -> bool {
+    matches!(errno, Errno::EREMOTE | Errno::EREMCHG) || is_of_the_member(errno)
+}
+
+impl StorageChannels {
+    /// Asks good members, one after the other, until one answers; `None` when all have been asked, or the group has changed.
+    pub(crate) async fn ask_any(
+        &self,
+        to: ToGroup<'_>,
+        deadline_ns: u64,
+        request: &StorageRequest,
+        payload: &Option<IoBuf>,
+    ) -> Option<Result<StorageReply>> {
+        let map = to.current();
+        let group = map.group(to.group)?;
+        let order = self.order(&map, group, request);
+        let part = Part::Primary;
+        let request = StorageRequest {
+            group: Some(InGroup { group: group.id, since: group.since, part }),
+            ..request.clone()
+        };
+        for (at, member) in order.iter().enumerate() {
+            let asked = StorageRequest { target: *member, ..request.clone() };
+            match self.ask_with_help(to, deadline_ns, asked, payload, &order[at + 1..]).await {
+                Outcome::Answer(answer) => return Some(answer),
+                Outcome::Elsewhere => {}
+                Outcome::Over => return None,
+            }
+        }
+        None
+    }
+
+    /// The good members in the order in which they are asked: the one that was chosen, then the primary, which knows most, then the others.
+    fn order(&self, map: &ClusterMap, group: &Group, request: &StorageRequest) -> Vec<TargetId> {
+        let now_ns = rt::monotonic_ns();
+        let good = group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
+        let mut order: Vec<TargetId> = good.collect();
+        let rank = |id: TargetId| {
+            let is_online = map.target(id).is_some_and(|target| target.state == TargetState::Online);
+            (!is_online || self.loads().is_avoided(id, now_ns), self.distance(id))
+        };
+        let chosen = match request.op {
+            StorageOp::Read { offset, .. } => {
+                let best = order.iter().map(|id| rank(*id)).min();
+                let nearest: Vec<TargetId> =
+                    order.iter().copied().filter(|id| Some(rank(*id)) == best).collect();
+                self.one_of(&nearest, request.ino, offset)
+            }
+            // What a file takes on disk differs a little between copies: who looks twice shall see the same.
+            _ => order.iter().copied().min_by_key(|id| rank(*id).0),
+        };
+        if let Some(at) = chosen.and_then(|chosen| order.iter().position(|id| *id == chosen)) {
+            order[..=at].rotate_right(1);
+        }
+        order
+    }
+
+    /// One of equals.
+    fn one_of(&self, equals: &[TargetId], ino: InodeId, offset: u64) -> Option<TargetId> {
+        let region = offset / READ_REGION_BYTES + ino.0;
+        let by_region = *equals.get(usize::try_from(region).unwrap_or(0) % equals.len().max(1))?;
+        let load = |id: &TargetId| self.loads().under_way(*id);
+        let least = equals.iter().min_by_key(|id| load(id))?;
+        if load(&by_region) > load(least) + BUSIER_BY { Some(*least) } else { Some(by_region) }
+    }
+
+    /// Asks a member, and others beside it when it is silent.
+    async fn ask_with_help(
+        &self,
+        to: ToGroup<'_>,
+        deadline_ns: u64,
+        request: StorageRequest,
+        payload: &Option<IoBuf>,
+        others: &[TargetId],
+    ) -> Outcome {
+        let found = RefCell::new(None);
+        let since = request.group.map(|group| group.since);
+        let under_way = self.loads().begin(request.target);
+        let help = async {
+            rt::sleep(READ_PATIENCE).await;
+            under_way.is_silent();
+            for other in others {
+                let asked = StorageRequest { target: *other, ..request.clone() };
+                let answer = rt::timeout(READ_PATIENCE, self.ask_apart(asked, payload)).await;
+                if let Some(answer) = answer.filter(|(answer, _)| !is_elsewhere_of(answer)) {
+                    *found.borrow_mut() = Some(answer);
+                    return;
+                }
+            }
+            to.has_changed(since, deadline_ns).await;
+        };
+        let answer = self.call_unless(Box::pin(help), request.clone(), payload.clone()).await;
+        match (answer, found.take()) {
+            (Some(answer), _) => {
+                if !matches!(&answer, Err(error) if is_of_the_member(error.errno)) {
+                    under_way.has_answered();
+                }
+                Outcome::of(answer)
+            }
+            (None, Some((answer, buf))) => {
+                if let (Some(payload), Some(buf), Ok(_)) = (payload, buf, &answer) {
+                    payload.copy_from(0, buf.as_slice());
+                }
+                Outcome::Answer(answer)
+            }
+            (None, None) => Outcome::Over,
+        }
+    }
+
+    /// Asks a member with a buffer of its own, which is in use as long as the answer may come, whoever waits for it.
+    async fn ask_apart(
+        &self,
+        request: StorageRequest,
+        payload: &Option<IoBuf>,
+    ) -> (Result<StorageReply>, Option<IoBuf>) {
+        let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
+        let under_way: UnderWay = self.loads().begin(request.target);
+        let answer = match self.way(request.target) {
+            Ok(channel) => {
+                let into = buf.clone();
+                crate::run_apart(async move {
+                    let answer = channel.call(request, into).await;
+                    drop(under_way);
+                    answer
+                })
+                .await
+            }
+            Err(error) => Err(error),
+        };
+        (answer, buf)
+    }
+}
+
+fn is_elsewhere_of(answer: &Result<StorageReply>) -> bool {
+    matches!(answer, Err(Error { errno, .. }) if is_elsewhere(*errno))
+}

@@ -1,0 +1,247 @@
+//! What goes wrong, and how it is repaired.
+
+use super::run::{PowerCuts, Run};
+use rt::sim::{HostId, NetworkOptions, World};
+use std::time::Duration;
+
+/// How long a process stays dead, at most, and how long things go wrong before something else does.
+pub(super) const MAX_DEAD_MS: u64 = 2_000;
+pub(super) const MAX_QUIET_MS: u64 = 1_000;
+/// Chances in a million that a piece of a stream breaks its connection.
+const RESETS_PER_MILLION: u32 = 300;
+/// Of a bad network, chances in a million that something is slow, and by how much: more than others wait before they count a connection as broken.
+const BAD_SLOW_PER_MILLION: u32 = 100_000;
+const BAD_SLOW_NS: (u64, u64) = (10_000_000, 1_500_000_000);
+/// With a management: how long some faults last, so that it gives partitions to others and takes members out of groups.
+pub(super) const MAX_LONG_MS: u64 = 30_000;
+/// Clocks differ by so much then, and run so much faster or slower, millionths.
+const MAX_AHEAD_NS: u64 = 10_000_000_000;
+const MAX_DRIFT_PPM: u64 = 2_000;
+
+pub(super) fn set_askew(world: &mut World, host: HostId) {
+    let ahead_ns = (world.random() % MAX_AHEAD_NS) as i64;
+    let drift_ppm = (world.random() % (2 * MAX_DRIFT_PPM)) as i32 - MAX_DRIFT_PPM as i32;
+    world.set_clock(host, ahead_ns, drift_ppm);
+}
+
+pub(super) fn usual_network() -> NetworkOptions {
+    NetworkOptions { resets_per_million: RESETS_PER_MILLION, ..NetworkOptions::default() }
+}
+
+impl Run {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.world.random() % limit
+    }
+
+    fn one_of(&mut self, hosts: &[HostId]) -> HostId {
+        hosts[self.below(hosts.len() as u64) as usize]
+    }
+
+    pub(super) fn let_pass(&mut self, limit_ms: u64) {
+        let time = Duration::from_millis(self.below(limit_ms));
+        self.world.advance(time);
+    }
+
+    /// Time passes in which nothing changes, and programs take theirs.
+    fn let_pass_calmly(&mut self, limit_ms: u64) {
+        self.journal.calm.set(true);
+        self.let_pass(limit_ms);
+        self.journal.calm.set(false);
+    }
+
+    fn all_hosts(&self) -> Vec<HostId> {
+        let metas = self.metas.iter().take(1).chain(&self.storages).chain(&self.clients);
+        metas.chain(self.metas.iter().skip(1)).chain(&self.store).copied().collect()
+    }
+
+    fn tell(&self, what: &str, host: HostId) {
+        tracing::info!(clock_s = self.clock_s(), host = self.world.name(host), "{what}");
+    }
+
+    fn tell_of_two(&self, what: &str, a: HostId, b: HostId) {
+        let (one, other) = (self.world.name(a), self.world.name(b));
+        tracing::info!(clock_s = self.clock_s(), one, other, "{what}");
+    }
+
+    fn clock_s(&self) -> f64 {
+        self.world.clock_ns() as f64 / 1e9
+    }
+
+    /// Something goes wrong, or is repaired.
+    pub(super) fn disturb(&mut self) -> Result<(), String> {
+        let hosts = self.all_hosts();
+        let (a, b) = (self.one_of(&hosts), self.one_of(&hosts));
+        let kinds = match (self.management, self.store) {
+            (Some(_), _) if self.options.scheme.is_mirrored() => 18,
+            (Some(_), _) => 14,
+            (None, Some(_)) => 12,
+            (None, None) => 10,
+        };
+        match self.below(kinds) {
+            10 | 11 => self.kill_store(),
+            14.. => self.strike_storages()?,
+            12 => self.slow_down(),
+            13 => {
+                self.tell("its clock goes wrong", a);
+                set_askew(&mut self.world, a);
+            }
+            0 | 1 if self.options.scheme.is_mirrored() => self.strike_storages()?,
+            0 | 1 => self.kill_storage(),
+            2 if self.options.meta_dies => self.kill_meta(),
+            3 if self.options.clients_die => self.kill_client(),
+            4 => {
+                self.tell_of_two("no way between them", a, b);
+                self.world.cut(a, b);
+            }
+            5 => {
+                self.tell_of_two("no way from one to the other", a, b);
+                self.world.cut_one_way(a, b);
+            }
+            6 => {
+                self.tell_of_two("connections between them break", a, b);
+                self.world.reset_connections(a, b);
+            }
+            7 => {
+                self.tell("stopped", a);
+                self.world.stop(a);
+            }
+            _ => {
+                self.repair();
+                return Ok(());
+            }
+        }
+        self.summary.cuts += 1;
+        // Long enough for management to take a host for dead.
+        if self.management.is_some() && self.below(4) == 0 {
+            self.let_pass_calmly(MAX_LONG_MS);
+        }
+        Ok(())
+    }
+
+    fn kill_storage(&mut self) {
+        let index = self.below(self.storages.len() as u64) as usize;
+        self.tell("killed", self.storages[index]);
+        match self.options.power_cuts {
+            PowerCuts::Unsynced => self.world.crash(self.storages[index]),
+            _ => self.world.kill(self.storages[index]),
+        }
+        self.summary.kills += 1;
+        self.let_pass(MAX_DEAD_MS);
+        self.tell("started", self.storages[index]);
+        self.start_storage(index);
+    }
+
+    /// Storage hosts with copies die, or lose their power: one, some, or all of them at once.
+    fn strike_storages(&mut self) -> Result<(), String> {
+        let is_alone = self.options.power_cuts == PowerCuts::OneAtATime;
+        if is_alone {
+            // Each copy is all there is of what the other hasn't synced.
+            self.repair();
+            self.await_step()?;
+        }
+        let mut left: Vec<usize> = (0..self.storages.len()).collect();
+        let count = match self.below(8) {
+            _ if is_alone => 1,
+            0..=3 => 1,
+            4 | 5 => 2,
+            6 => 3.min(left.len()),
+            _ => left.len(),
+        };
+        let limit = [MAX_DEAD_MS, MAX_LONG_MS][self.below(2) as usize];
+        let mut dead = Vec::new();
+        for _ in 0..count {
+            let index = left.remove(self.below(left.len() as u64) as usize);
+            self.strike(index);
+            dead.push((self.below(limit), index));
+        }
+        dead.sort_unstable();
+        let mut passed = 0;
+        for (after_ms, index) in dead {
+            self.journal.calm.set(limit == MAX_LONG_MS);
+            self.world.advance(Duration::from_millis(after_ms - passed));
+            self.journal.calm.set(false);
+            passed = after_ms;
+            self.tell("started", self.storages[index]);
+            self.start_storage(index);
+        }
+        if is_alone { self.await_step() } else { Ok(()) }
+    }
+
+    fn strike(&mut self, index: usize) {
+        let host = self.storages[index];
+        let has_power = match self.options.power_cuts {
+            PowerCuts::Never => true,
+            PowerCuts::Unsynced | PowerCuts::OneAtATime => false,
+            PowerCuts::Synced => self.below(2) == 0,
+        };
+        self.summary.kills += 1;
+        if has_power {
+            self.tell("killed", host);
+            self.world.kill(host);
+        } else {
+            self.tell("lost its power", host);
+            self.world.crash(host);
+        }
+    }
+
+    fn kill_meta(&mut self) {
+        self.summary.kills += 1;
+        if self.management.is_none() {
+            self.tell("killed", self.metas[0]);
+            self.world.kill(self.metas[0]);
+            self.site.engine.kill();
+            self.let_pass(MAX_DEAD_MS);
+            return self.start_meta(0);
+        }
+        let index = self.below(self.metas.len() as u64) as usize;
+        let limit = [MAX_DEAD_MS, MAX_LONG_MS][self.below(2) as usize];
+        self.tell("killed", self.metas[index]);
+        self.world.kill(self.metas[index]);
+        match limit {
+            MAX_LONG_MS => self.let_pass_calmly(limit),
+            _ => self.let_pass(limit),
+        }
+        self.tell("started", self.metas[index]);
+        self.start_meta(index);
+    }
+
+    /// Kills the process that has the store, which may be management's.
+    fn kill_store(&mut self) {
+        let Some(host) = self.store else { return };
+        self.tell("killed", host);
+        self.world.kill(host);
+        self.site.engine.kill();
+        self.summary.kills += 1;
+        self.let_pass(MAX_DEAD_MS);
+        self.tell("started", host);
+        self.start_store();
+        self.start_management();
+    }
+
+    /// Much is late from now on, and connections break over it.
+    fn slow_down(&mut self) {
+        tracing::info!(clock_s = self.clock_s(), "the network is slow");
+        let (slow_per_million, slow_ns) = (BAD_SLOW_PER_MILLION, BAD_SLOW_NS);
+        self.world.set_network(NetworkOptions { slow_per_million, slow_ns, ..usual_network() });
+    }
+
+    fn kill_client(&mut self) {
+        let index = self.below(self.clients.len() as u64) as usize;
+        self.tell("killed", self.clients[index]);
+        self.world.kill(self.clients[index]);
+        self.summary.kills += 1;
+        self.let_pass(MAX_DEAD_MS);
+        self.tell("started", self.clients[index]);
+        self.start_client(index);
+    }
+
+    pub(super) fn repair(&mut self) {
+        tracing::info!(clock_s = self.clock_s(), "repaired");
+        self.world.set_network(usual_network());
+        let hosts = self.all_hosts();
+        for (index, &a) in hosts.iter().enumerate() {
+            self.world.resume(a);
+            hosts[index..].iter().for_each(|&b| self.world.heal(a, b));
+        }
+    }
+}

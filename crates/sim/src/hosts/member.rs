@@ -1,0 +1,330 @@
+//! A process that belongs to a cluster with a management: it joins, registers, says that it lives, and follows the map.
+
+use super::process::{Site, new_identity, peer_with};
+use crate::cluster::cluster_map;
+use chunkstore::Store;
+use net::{Channel, ClientIdentity, LocalFuture, MetaChannels, StorageChannel, StorageChannels, WhenOffline};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use storage::{Groups, MemberChange, ServingLease, StorageService};
+use types::{ClusterMap, Epoch, Errno, Error, GroupId, InodeId, MapHandle, Node, NodeId, Result, Role};
+use wire::mgmt::{Heartbeat, Join, Register, TargetReport, TargetSpace};
+use wire::{MgmtReply, MgmtRequest};
+
+pub(super) type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
+
+/// How long a question to management is repeated: shorter than a serving lease.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client's request to a metadata service is repeated: a partition that has moved may be closed for 15 s, and a command that needs
+/// several tries for 15 s to have them all. One to a mirrored group may wait for as long for another primary.
+pub(super) const NAMES_TIMEOUT: Duration = Duration::from_secs(40);
+/// Rest before management is asked again that didn't answer well.
+pub(super) const RETRY: Duration = Duration::from_millis(500);
+/// Of all processes, in each run.
+pub(super) const VERSION: &str = "0.0.0";
+
+/// What a process knows of its cluster.
+pub(super) struct Member {
+    pub(super) node: NodeId,
+    instance: u64,
+    address: String,
+    role: Role,
+    pub(super) management: MgmtChannel,
+    pub(super) map: MapInForce,
+    /// Until when management counts on it.
+    pub(super) lease: Arc<ServingLease>,
+    /// Of a storage host.
+    storage: Option<Arc<StorageService>>,
+    has_registered: AtomicBool,
+}
+
+/// The map that a process goes by.
+#[derive(Clone)]
+pub(super) struct MapInForce {
+    pub(super) handle: MapHandle,
+    /// Whether targets are management's, too. Else they stay as they were made.
+    is_whole: bool,
+}
+
+impl MapInForce {
+    fn seen(&self, map: &Arc<ClusterMap>) -> Arc<ClusterMap> {
+        if self.is_whole {
+            return map.clone();
+        }
+        let (nodes, partitions) = (map.nodes.clone(), map.partitions.clone());
+        Arc::new(ClusterMap { epoch: map.epoch, nodes, partitions, ..cluster_map() })
+    }
+
+    fn take_over(&self, new: &Arc<ClusterMap>) {
+        let mut map = self.handle.write().unwrap_or_else(PoisonError::into_inner);
+        if new.epoch > map.epoch {
+            *map = self.seen(new);
+        }
+    }
+
+    pub(super) fn current(&self) -> Arc<ClusterMap> {
+        self.handle.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn follow(self, management: MgmtChannel) {
+        loop {
+            match management.call(MgmtRequest::WatchMap { after: self.current().epoch }, None).await {
+                Ok(MgmtReply::Map { map }) => self.take_over(&map),
+                _ => rt::sleep(RETRY).await,
+            }
+        }
+    }
+}
+
+/// Management's word on members of groups.
+struct Decisions {
+    management: MgmtChannel,
+    map: MapInForce,
+}
+
+impl Groups for Decisions {
+    fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>> {
+        Box::pin(async move {
+            let MemberChange { group, since, target, state, reason, orderly } = change;
+            let ask = MgmtRequest::SetMember { group, since, target, state, reason, orderly };
+            match self.management.call(ask, None).await? {
+                MgmtReply::Map { map } => {
+                    self.map.take_over(&map);
+                    Ok(map)
+                }
+                other => Err(out_of_turn(&other)),
+            }
+        })
+    }
+
+    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match self.management.call(MgmtRequest::TidyGroup { group, files }, None).await? {
+                MgmtReply::Done => Ok(()),
+                other => Err(out_of_turn(&other)),
+            }
+        })
+    }
+}
+
+impl Site {
+    pub(super) fn management(&self, identity: &ClientIdentity) -> Option<MgmtChannel> {
+        let office = self.office.as_ref()?;
+        Some(Channel::remote(peer_with("management".into(), office.ip, identity, ASK_TIMEOUT)))
+    }
+
+    pub(super) fn in_force(&self, map: &Arc<ClusterMap>) -> MapInForce {
+        let map_in_force = MapInForce { handle: MapHandle::default(), is_whole: self.scheme.is_mirrored() };
+        let seen = map_in_force.seen(map);
+        MapInForce { handle: Arc::new(RwLock::new(seen)), ..map_in_force }
+    }
+
+    /// Joins if need be. It isn't registered yet.
+    pub(super) async fn become_member(
+        &self,
+        identity: &ClientIdentity,
+        (name, ip): (&str, Ipv4Addr),
+        storage: Option<(Arc<StorageService>, Arc<ServingLease>)>,
+    ) -> Arc<Member> {
+        loop {
+            match self.try_to_become_member(identity, (name, ip), storage.clone()).await {
+                Ok(member) => return Arc::new(member),
+                Err(_) => rt::sleep(RETRY).await,
+            }
+        }
+    }
+
+    async fn try_to_become_member(
+        &self,
+        identity: &ClientIdentity,
+        (name, ip): (&str, Ipv4Addr),
+        storage: Option<(Arc<StorageService>, Arc<ServingLease>)>,
+    ) -> Result<Member> {
+        let management = self.management(identity).ok_or(Errno::ENODEV)?;
+        let role = if storage.is_some() { Role::Storage } else { Role::Meta };
+        let address = format!("{ip}:7000");
+        let map = current_map(&management).await?;
+        let node = match map.nodes.iter().find(|node| node.name == name) {
+            Some(node) => node.id,
+            None => {
+                let join = Join {
+                    secret: String::new(),
+                    name: name.into(),
+                    roles: vec![role],
+                    addresses: vec![address.clone()],
+                    csr: String::new(),
+                    version: VERSION.into(),
+                    clock_s: rt::now().secs,
+                };
+                match management.call(MgmtRequest::Join(join), None).await? {
+                    MgmtReply::Joined(joined) => joined.node,
+                    other => return Err(out_of_turn(&other)),
+                }
+            }
+        };
+        let (storage, lease) = match storage {
+            Some((storage, lease)) => (Some(storage), lease),
+            None => (None, Arc::new(ServingLease::ended())),
+        };
+        Ok(Member {
+            node,
+            instance: rt::random_u64(),
+            address,
+            role,
+            management,
+            map: self.in_force(&map),
+            lease,
+            storage,
+            has_registered: AtomicBool::new(false),
+        })
+    }
+
+    /// The ways of a client to the metadata services, and the map that they follow.
+    pub(super) async fn mapped(&self, identity: &ClientIdentity) -> Result<(MetaChannels, MapHandle)> {
+        let management = self.management(identity).ok_or(Errno::ENODEV)?;
+        let mut map = current_map(&management).await?;
+        while map.owner(InodeId::ROOT.partition()).is_none() {
+            rt::sleep(RETRY).await;
+            map = current_map(&management).await?;
+        }
+        let map = self.in_force(&map);
+        rt::spawn(map.clone().follow(management));
+        let identity = identity.clone();
+        let connect = move |node: &Node| {
+            Channel::remote(peer_with(node.name.clone(), address_of(node), &identity, NAMES_TIMEOUT))
+        };
+        Ok((MetaChannels::mapped(map.handle.clone(), Box::new(connect)), map.handle))
+    }
+
+    /// The ways to storage hosts that the map names. `own`: the service of the process itself, if it is one of them.
+    pub(super) fn storage_by_map(
+        &self,
+        identity: &ClientIdentity,
+        map: &MapHandle,
+        when_offline: WhenOffline,
+        own: Option<(NodeId, &Arc<StorageService>)>,
+    ) -> StorageChannels {
+        let identity = identity.clone();
+        let own = own.map(|(node, service)| (node, Arc::downgrade(service)));
+        let connect = move |node: &Node| -> StorageChannel {
+            let own = own.as_ref().filter(|(id, _)| *id == node.id);
+            match own.and_then(|(_, service)| service.upgrade()) {
+                Some(service) => Channel::in_process(service),
+                None => {
+                    Channel::remote(peer_with(node.name.clone(), address_of(node), &identity, NAMES_TIMEOUT))
+                }
+            }
+        };
+        StorageChannels::mapped(map.clone(), when_offline, Box::new(connect))
+    }
+}
+
+impl Member {
+    /// Management's word on members of groups, for the service of this process.
+    pub(super) fn decisions(&self) -> Arc<dyn Groups> {
+        Arc::new(Decisions { management: self.management.clone(), map: self.map.clone() })
+    }
+
+    /// Registers for the first time, however long that takes, and stays in touch from then on.
+    pub(super) async fn enter(self: &Arc<Self>) {
+        while self.register().await.is_err() {
+            rt::sleep(RETRY).await;
+        }
+        rt::spawn(self.map.clone().follow(self.management.clone()));
+        rt::spawn(self.clone().beat());
+    }
+
+    async fn reports(&self) -> Vec<TargetReport> {
+        let Some(storage) = &self.storage else { return Vec::new() };
+        let mut reports = Vec::new();
+        for store in storage.stores() {
+            reports.push(report(store).await);
+        }
+        reports
+    }
+
+    async fn register(&self) -> Result<()> {
+        let sent_ns = rt::monotonic_ns();
+        let register = Register {
+            cluster: new_identity("").cluster,
+            node: self.node,
+            instance: self.instance,
+            addresses: vec![self.address.clone()],
+            roles: vec![self.role],
+            version: VERSION.into(),
+            clock_s: rt::now().secs,
+            targets: self.reports().await,
+            again: self.storage.is_some() && self.has_registered.load(Ordering::Relaxed),
+        };
+        match self.management.call(MgmtRequest::Register(register), None).await? {
+            MgmtReply::Registered(registered) => {
+                self.has_registered.store(true, Ordering::Relaxed);
+                // The map comes first: under a lease that came with it nothing is done by an older one.
+                self.map.take_over(&registered.map);
+                self.renew(sent_ns, registered.lease_ms);
+                Ok(())
+            }
+            other => Err(out_of_turn(&other)),
+        }
+    }
+
+    fn renew(&self, sent_ns: u64, lease_ms: u64) {
+        self.lease.renew(sent_ns, rt::monotonic_ns(), Duration::from_millis(lease_ms));
+    }
+
+    /// Says that it lives, for as long as it does.
+    async fn beat(self: Arc<Self>) {
+        loop {
+            rt::sleep(mgmt::limits::HEARTBEAT_INTERVAL).await;
+            let sent_ns = rt::monotonic_ns();
+            let beat = Heartbeat {
+                node: self.node,
+                instance: self.instance,
+                epoch: self.map.current().epoch,
+                clock_s: rt::now().secs,
+                targets: self.reports().await,
+                resyncs: self.storage.as_ref().map(|storage| storage.resyncs()).unwrap_or_default(),
+                scrubs: vec![],
+            };
+            match self.management.call(MgmtRequest::Heartbeat(beat), None).await {
+                Ok(MgmtReply::Alive(alive)) => {
+                    alive.map.iter().for_each(|map| self.map.take_over(map));
+                    self.renew(sent_ns, alive.lease_ms);
+                }
+                Err(error) if error.errno == Errno::ETIMEDOUT => {}
+                // Management was started anew.
+                _ => _ = self.register().await,
+            }
+        }
+    }
+}
+
+async fn report(store: &Arc<Store>) -> TargetReport {
+    let space = store.space().await.ok();
+    // Each target has a file system of its own.
+    let device = u64::from(store.target().0);
+    TargetReport {
+        target: store.target(),
+        cluster: new_identity("").cluster,
+        path: store.dir().display().to_string(),
+        space: space.map(|space| TargetSpace { capacity: space.capacity, free: space.free, device }),
+    }
+}
+
+pub(super) async fn current_map(management: &MgmtChannel) -> Result<Arc<ClusterMap>> {
+    match management.call(MgmtRequest::WatchMap { after: Epoch(0) }, None).await? {
+        MgmtReply::Map { map } => Ok(map),
+        other => Err(out_of_turn(&other)),
+    }
+}
+
+pub(super) fn address_of(node: &Node) -> Ipv4Addr {
+    let ip = node.addresses.iter().find_map(|address| address.rsplit_once(':')?.0.parse().ok());
+    ip.unwrap_or(Ipv4Addr::UNSPECIFIED)
+}
+
+pub(super) fn out_of_turn(reply: &MgmtReply) -> Error {
+    Error::new(Errno::EPROTO, format!("management answered out of turn: {reply:?}"))
+}

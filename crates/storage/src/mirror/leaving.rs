@@ -1,0 +1,110 @@
+//! Members that leave their group, and what they leave behind.
+
+use super::replica::Replica;
+use super::{MemberChange, Mirrors};
+use crate::tally::Tally;
+use chunkstore::Store;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{ClusterMap, Epoch, GroupId, MemberState, TargetId};
+
+/// Rest before management is asked again.
+const REST: Duration = Duration::from_millis(500);
+
+/// Lets a member go that nobody needs in the group any more, unless that is being done.
+pub(super) fn let_go(mirrors: &Arc<Mirrors>, replica: &Arc<Replica>, since: Epoch, leaving: TargetId) {
+    let key = (replica.group, leaving);
+    if !mirrors.busy.lock().insert(key) {
+        return;
+    }
+    let (mirrors, replica) = (mirrors.clone(), replica.clone());
+    rt::spawn(async move {
+        if leaving == replica.target {
+            mirrors.resign(&replica, since).await;
+        } else {
+            let reason = "another target has taken its place";
+            mirrors.decide(&replica, since, leaving, MemberState::Bad, reason).await;
+        }
+        mirrors.busy.lock().remove(&key);
+    });
+}
+
+impl Mirrors {
+    /// Gives up being the primary. All changes have ended then, so that the copies are equal and the next one goes on without further ado; nothing is
+    /// changed or read here from when it is asked for until it is known how it was decided.
+    async fn resign(&self, replica: &Replica, since: Epoch) {
+        let _alone = replica.gate.write().await;
+        let is_wanted = |group: &types::Group| {
+            group.since == since && group.dismissed() == Some(replica.target) && !group.is_degraded()
+        };
+        let Ok(view) = self.primary_view(replica) else { return };
+        if !view.group().is_ok_and(is_wanted) {
+            return;
+        }
+        replica.leave(since);
+        let change = MemberChange {
+            group: replica.group,
+            since,
+            target: replica.target,
+            state: MemberState::Bad,
+            reason: "another target has taken its place".into(),
+            orderly: true,
+        };
+        while self.since(replica.group) == since {
+            match self.links.management.set_member(change.clone()).await {
+                Ok(map) if map.group(replica.group).is_some_and(|group| group.since == since) => {
+                    replica.stay();
+                    return;
+                }
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(group = %replica.group, %error, "management doesn't decide on a primary that leaves");
+                    rt::sleep(REST).await;
+                }
+            }
+        }
+    }
+
+    /// Removes what a target has of a group that it isn't a member of.
+    async fn forget(&self, store: &Arc<Store>, group: GroupId) -> chunkstore::Result<()> {
+        let key = (store.target(), group);
+        let slot = self.slot(key);
+        let _alone = slot.opening.write().await;
+        // It may have become a member again meanwhile.
+        if !is_over(&self.map(), group, key.0) {
+            return Ok(());
+        }
+        if let Some(replica) = slot.replica.get() {
+            replica.store.close().await?;
+        }
+        store.forget_group(group).await?;
+        self.slots.write().remove(&key);
+        tracing::info!(target_id = %key.0, %group, "what a target had of a group that it has left is removed");
+        Ok(())
+    }
+}
+
+/// Removes what a target has of groups that it isn't a member of, where the members have everything.
+pub(super) async fn sweep(mirrors: &Mirrors, map: &ClusterMap, store: &Arc<Store>, tally: &Tally) {
+    let swept = async {
+        store.remove_forgotten_groups().await?;
+        for group in Store::groups_on(store.dir()).await? {
+            if is_over(map, group, store.target()) {
+                mirrors.forget(store, group).await?;
+            }
+        }
+        chunkstore::Result::Ok(())
+    };
+    if let Err(error) = swept.await {
+        tally.failed(store.target(), &error);
+    }
+}
+
+/// Whether nobody needs what a target has of a group: it is no member, and those that are have everything.
+fn is_over(map: &ClusterMap, group: GroupId, target: TargetId) -> bool {
+    map.group(group).is_some_and(|group| {
+        !group.members.contains(&target)
+            && !group.is_degraded()
+            && group.members.len() >= group.scheme.members()
+    })
+}

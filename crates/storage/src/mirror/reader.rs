@@ -1,0 +1,73 @@
+//! A reader's way at a good member that isn't the primary.
+//!
+//! What such a member has is at least what was acknowledged to anybody: nobody is acknowledged before all good members have a change, and none is taken out
+//! before it knows or its lease has run out. It may have more: a change that not all members have. Read here, and then missed at another
+//! member, that would be a step back in time. So who reads where a change isn't known to be settled is sent to the primary, where it waits.
+
+use super::primary::look_range;
+use super::ranges::Hold;
+use super::replica::Replica;
+use super::{Mirrors, turns};
+use crate::service::perform;
+use rt::IoBuf;
+use types::{Epoch, Errno, Error, MemberState, Result};
+use wire::{InGroup, StorageReply, StorageRequest};
+
+impl Mirrors {
+    /// Answers a client that reads from a member of its choice.
+    ///
+    /// # Errors
+    /// `EREMOTE` where only the primary can tell. `EREMCHG` when the group has another version.
+    pub(super) async fn as_reader(
+        &self,
+        replica: &Replica,
+        asked: InGroup,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let range = look_range(&request.op, payload.as_ref())?;
+        self.require_readable(replica, asked.since)?;
+        let _running = self.fences.enter(request.session)?;
+        let entered = replica.epochs.enter(request.ino, request.epoch, false).await?;
+        // Before the wait, too: a change that is being made isn't settled for some time.
+        let is_open = || replica.holds.is_open(request.ino, range) || replica.once.has_closed_files();
+        if is_open() {
+            return Err(ask_the_primary(replica));
+        }
+        let _held = replica.ranges.acquire(request.ino, range, Hold::Shared).await;
+        if is_open() {
+            return Err(ask_the_primary(replica));
+        }
+        replica.turns.enter(replica.group, asked.since, false).await?;
+        let reply = match perform(&replica.store, request.ino, request.op, payload).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                replica.failed(&error);
+                return Err(ask_the_primary(replica));
+            }
+        };
+        // It counted all the time until now, so what it has is what everybody may rely on.
+        self.require_readable(replica, asked.since)?;
+        entered.check().map(|()| reply)
+    }
+
+    fn require_readable(&self, replica: &Replica, since: Epoch) -> Result<()> {
+        let view = self.view(replica.group);
+        let group = view.group()?;
+        replica.follow(group);
+        if group.since != since {
+            return Err(turns::another_version(replica.group));
+        }
+        let is_good = group.state_of(replica.target) == Some(MemberState::Good);
+        match is_good && !replica.is_unclean() && self.lease.holds(rt::monotonic_ns()) {
+            true => Ok(()),
+            false => Err(ask_the_primary(replica)),
+        }
+    }
+}
+
+fn ask_the_primary(replica: &Replica) -> Error {
+    let message =
+        format!("target {} of group {} can't tell what is there now", replica.target, replica.group);
+    Error::new(Errno::EREMOTE, message).hint("who asks goes to the group's primary by itself")
+}

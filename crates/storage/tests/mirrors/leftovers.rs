@@ -1,0 +1,144 @@
+//! What a crash of all members leaves, of which the metadata knows nothing any more.
+
+use crate::cluster::{Cluster, INO, Management, Road};
+use rt::IoBuf;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::{InodeId, MemberState};
+use wire::{Path as Way, StorageOp, StorageReply};
+
+/// A file of which the metadata was lost, and one that was cut before.
+const LOST: InodeId = InodeId(12);
+const CUT: InodeId = InodeId(13);
+
+/// Writes files, and ends the process of every member while all of them are noted.
+fn crash(dir: &Path, management: &Arc<Management>) {
+    let (path, told) = (dir.to_path_buf(), management.clone());
+    rt::block_on(async move {
+        let cluster = Cluster::start(&path, told).await;
+        for ino in [INO, LOST, CUT] {
+            cluster.write(ino, 3, 0, &[ino.0 as u8; 10_000]).await;
+        }
+    })
+    .unwrap();
+    management.files.lock().unwrap().extend([(INO, 10_000), (CUT, 100)]);
+}
+
+/// Begins to read the first bytes of a file as a client.
+fn begin_to_read(cluster: &Arc<Cluster>, ino: InodeId) -> Rc<RefCell<Option<Vec<u8>>>> {
+    let (cluster, found) = (cluster.clone(), Rc::new(RefCell::new(None)));
+    let told = found.clone();
+    rt::spawn(async move {
+        let data = cluster.read(ino, 200).await;
+        *told.borrow_mut() = Some(data);
+    });
+    found
+}
+
+fn lens(files: &BTreeMap<InodeId, Vec<u8>>) -> Vec<(u64, usize)> {
+    files.iter().map(|(ino, data)| (ino.0, data.len())).collect()
+}
+
+#[test]
+fn chunks_without_metadata_go_before_clients_come_and_from_all_copies() {
+    let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
+    crash(dir.path(), &management);
+    let path = dir.path().to_path_buf();
+    rt::block_on(async move {
+        management.has_metadata.store(false, Ordering::SeqCst);
+        let cluster = Cluster::start(&path, management.clone()).await;
+        cluster.drive();
+        let reads = [begin_to_read(&cluster, LOST), begin_to_read(&cluster, CUT)];
+        cluster.until("the group goes on from one copy", || management.state(2) != MemberState::Good).await;
+        rt::sleep(Duration::from_millis(1500)).await;
+        assert!(reads.iter().all(|read| read.borrow().is_none()), "what is there may be nobody's");
+        assert_eq!(
+            management.state(2),
+            MemberState::NeedsResync,
+            "its notes are needed if there is another crash"
+        );
+        // The metadata service settles other things first, and is let in for that.
+        let stat = cluster.ask_file(CUT, (0, None), StorageOp::Stat, None).await.unwrap();
+        assert!(matches!(stat, StorageReply::Stat { len: 10_000, .. }), "{stat:?}");
+        management.has_metadata.store(true, Ordering::SeqCst);
+        cluster.until("clients are let in", || reads.iter().all(|read| read.borrow().is_some())).await;
+        assert_eq!(reads[0].borrow().as_deref(), Some(&[0; 200][..]));
+        assert_eq!(reads[1].borrow().as_deref(), Some(&[&[CUT.0 as u8; 100][..], &[0; 100]].concat()[..]));
+        cluster.in_step().await;
+        assert_eq!(lens(&cluster.on_disk(2)), [(INO.0, 10_000), (CUT.0, 100)]);
+    })
+    .unwrap();
+}
+
+/// Nobody drives the group yet: the first client that comes has it seen to.
+#[test]
+fn a_client_that_comes_first_finds_it_put_right() {
+    let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
+    crash(dir.path(), &management);
+    let path = dir.path().to_path_buf();
+    rt::block_on(async move {
+        let cluster = Cluster::start(&path, management).await;
+        assert_eq!(cluster.read(LOST, 200).await, [0; 200]);
+        assert_eq!(lens(&cluster.on_disk(1)), [(INO.0, 10_000), (CUT.0, 100)]);
+    })
+    .unwrap();
+}
+
+/// A crash in the middle of it: the notes lead to the same again.
+#[test]
+fn what_was_not_put_right_yet_is_known_after_another_crash() {
+    let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
+    crash(dir.path(), &management);
+    let (path, told) = (dir.path().to_path_buf(), management.clone());
+    rt::block_on(async move {
+        told.has_metadata.store(false, Ordering::SeqCst);
+        let cluster = Cluster::start(&path, told.clone()).await;
+        cluster.drive();
+        cluster.until("the group goes on from one copy", || told.state(2) != MemberState::Good).await;
+        // Longer than notes live that nobody needs.
+        rt::sleep(Duration::from_secs(11)).await;
+    })
+    .unwrap();
+    let path = dir.path().to_path_buf();
+    rt::block_on(async move {
+        management.has_metadata.store(true, Ordering::SeqCst);
+        let cluster = Cluster::start(&path, management).await;
+        cluster.drive();
+        assert_eq!(cluster.read(LOST, 200).await, [0; 200]);
+        cluster.in_step().await;
+        assert_eq!(lens(&cluster.on_disk(2)), [(INO.0, 10_000), (CUT.0, 100)]);
+    })
+    .unwrap();
+}
+
+/// Where another copy has everything, it alone says what there is: nobody is asked about the one that has crashed.
+#[test]
+fn a_member_that_is_brought_in_step_is_not_looked_at() {
+    let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
+    crash(dir.path(), &management);
+    let path = dir.path().to_path_buf();
+    rt::block_on(async move {
+        // By a word of management that the first one was started anew, and the second one never went away.
+        management.set(1, MemberState::NeedsResync);
+        management.has_metadata.store(false, Ordering::SeqCst);
+        management.files.lock().unwrap().insert(LOST, 10_000);
+        let cluster = Cluster::start(&path, management.clone()).await;
+        cluster.set_road(1, Road::Closed);
+        management.has_metadata.store(true, Ordering::SeqCst);
+        cluster.drive();
+        let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
+        let data = Some(IoBuf::from_slice(&[9; 100]));
+        cluster.ask_file(INO, (3, None), write, data).await.unwrap();
+        management.has_metadata.store(false, Ordering::SeqCst);
+        cluster.set_road(1, Road::Open);
+        cluster.in_step().await;
+        assert_eq!(cluster.on_disk(1)[&INO][..100], [9; 100]);
+        assert_eq!(lens(&cluster.on_disk(1)).len(), 3);
+    })
+    .unwrap();
+}

@@ -1,0 +1,234 @@
+//! Readers that choose a member by themselves.
+
+use crate::cluster::{Cluster, INO, Road, with_members};
+use rt::IoBuf;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use types::{ByteRange, Errno, MemberState, TargetId};
+use wire::{Allocate, Part, Path as Way, Seek, StorageOp, StorageReply};
+
+const BLOCK: usize = 4096;
+
+/// The version of the group in force.
+fn since(cluster: &Cluster) -> u64 {
+    cluster.management.group().since.0
+}
+
+/// Waits until a member knows of everything that is on all copies.
+async fn settled(cluster: &Cluster, target: u32) {
+    for _ in 0..1000 {
+        if cluster.read_at(target, since(cluster), 0, 16 * BLOCK).await.is_ok() {
+            return;
+        }
+        rt::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("target {target} never answers");
+}
+
+#[test]
+fn a_good_member_answers_where_everything_is_settled() {
+    with_members(3, |cluster| async move {
+        cluster.drive();
+        cluster.write(INO, 3, 0, &[1; 2 * BLOCK]).await;
+        settled(&cluster, 2).await;
+        for target in 1..=3 {
+            settled(&cluster, target).await;
+            assert_eq!(cluster.read_at(target, 1, 0, BLOCK).await, Ok(vec![1; BLOCK]));
+            let ask = async |op| cluster.ask_one(target, (1, Part::Primary), (3, None), op, None).await;
+            assert!(matches!(ask(StorageOp::Stat).await, Ok(StorageReply::Stat { len: 8192, .. })));
+            let seek = StorageOp::Seek { from: 0, what: Seek::Hole };
+            assert_eq!(ask(seek).await, Ok(StorageReply::Offset(Some(8192))));
+        }
+        // Nothing is changed there, and services ask the primary.
+        let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
+        let data = Some(IoBuf::from_slice(&[9; BLOCK]));
+        let refused = cluster.ask_one(2, (1, Part::Primary), (3, None), write, data).await;
+        assert_eq!(refused.unwrap_err().errno, Errno::EREMCHG);
+        let refused = cluster.ask_one(2, (1, Part::Primary), (0, None), StorageOp::Stat, None).await;
+        assert_eq!(refused.unwrap_err().errno, Errno::EREMCHG);
+    });
+}
+
+#[test]
+fn where_a_change_is_not_known_to_be_settled_the_primary_is_asked() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; BLOCK]).await;
+        assert_eq!(cluster.read_at(2, 1, 0, 1).await, Err(Errno::EREMOTE));
+        assert_eq!(cluster.read_at(2, 1, BLOCK as u64, BLOCK).await, Ok(vec![0; BLOCK]));
+        let stat = cluster.ask_one(2, (1, Part::Primary), (3, None), StorageOp::Stat, None).await;
+        assert_eq!(stat.unwrap_err().errno, Errno::EREMOTE, "it is about the whole file");
+        // The next change says that the one before is settled.
+        cluster.write(INO, 3, 2 * BLOCK as u64, &[2; BLOCK]).await;
+        assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Ok(vec![1; BLOCK]));
+        assert_eq!(cluster.read_at(2, 1, 0, 2 * BLOCK + 1).await, Err(Errno::EREMOTE));
+        let punch = StorageOp::Allocate { range: ByteRange::at(0, BLOCK as u64), how: Allocate::Punch };
+        cluster.ask_file(INO, (3, None), punch, None).await.unwrap();
+        assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Err(Errno::EREMOTE));
+        cluster.ask_file(INO, (3, None), StorageOp::Truncate { len: 10_000 }, None).await.unwrap();
+        assert_eq!(
+            cluster.read_at(2, 1, 0, 10_000).await.map(|data| data[8191..8193].to_vec()),
+            Ok(vec![0, 2])
+        );
+        assert_eq!(cluster.read_at(2, 1, 10_000, 1).await, Err(Errno::EREMOTE));
+    });
+}
+
+#[test]
+fn who_does_not_count_answers_nobody() {
+    with_members(3, |cluster| async move {
+        cluster.drive();
+        cluster.write(INO, 3, 0, &[1; BLOCK]).await;
+        settled(&cluster, 3).await;
+        cluster.link(3).lease.lock().unwrap().clone().unwrap().end();
+        assert_eq!(cluster.read_at(3, 1, 0, BLOCK).await, Err(Errno::EREMOTE), "it may have been taken out");
+        settled(&cluster, 2).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.write(INO, 3, 0, &[2; BLOCK]).await;
+        cluster.set_road(2, Road::Open);
+        assert_eq!(cluster.read_at(2, 1, 0, BLOCK).await, Err(Errno::EREMCHG));
+        // Whatever it is while it is brought in step.
+        while cluster.management.group().is_degraded() {
+            let now = since(&cluster);
+            let seen = cluster.read_at(2, now, 0, BLOCK).await;
+            if now == since(&cluster) && cluster.management.state(2) != MemberState::Good {
+                assert!(matches!(seen, Err(Errno::EREMOTE | Errno::EREMCHG)), "{seen:?}");
+            }
+            rt::sleep(Duration::from_millis(5)).await;
+        }
+        settled(&cluster, 2).await;
+        assert_eq!(cluster.read_at(2, since(&cluster), 0, BLOCK).await, Ok(vec![2; BLOCK]));
+    });
+}
+
+#[test]
+fn who_was_ended_or_whose_lease_is_over_reads_nothing_anywhere() {
+    with_members(2, |cluster| async move {
+        cluster.drive();
+        let ask = async |target, session, epoch, op| {
+            let in_group =
+                wire::InGroup { group: crate::cluster::GROUP, since: types::Epoch(1), part: Part::Primary };
+            let request = wire::StorageRequest {
+                group: Some(in_group),
+                epoch,
+                ..wire::StorageRequest::new(types::SessionId(session), TargetId(target), INO, op)
+            };
+            cluster.call(request, Some(IoBuf::from_slice(&[1; BLOCK]))).await.map_err(|error| error.errno)
+        };
+        let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
+        let read = StorageOp::Read { offset: 0, path: Way::Cached };
+        ask(1, 3, 7, write).await.unwrap();
+        settled(&cluster, 2).await;
+        assert_eq!(ask(2, 4, 7, read.clone()).await, Ok(StorageReply::Unit));
+        assert_eq!(ask(2, 4, 6, read.clone()).await, Err(Errno::EKEYREVOKED));
+        let fence = StorageOp::Fence { session: types::SessionId(4) };
+        let fence = wire::StorageRequest::new(types::SessionId(0), TargetId(2), INO, fence);
+        cluster.call(fence, None).await.unwrap();
+        assert_eq!(ask(2, 4, 7, read).await, Err(Errno::ESTALE));
+    });
+}
+
+/// Of three members one has a change that another hasn't, when the primary is replaced by the one. Who has read it there must not read less from
+/// the other one afterwards, which doesn't know yet that it doesn't count any more.
+#[test]
+fn a_new_primary_waits_until_those_that_it_leaves_behind_know() {
+    with_members(3, |cluster| async move {
+        cluster.drive();
+        cluster.write(INO, 3, 0, &[1; BLOCK]).await;
+        settled(&cluster, 2).await;
+        settled(&cluster, 3).await;
+        cluster.set_road(3, Road::Closed);
+        cluster.management.is_away.store(true, Ordering::SeqCst);
+        let half = cluster.clone();
+        rt::spawn(async move { half.write(INO, 3, 0, &[2; BLOCK]).await });
+        cluster.until("the second one has it", || cluster.on_disk(2)[&INO] == [2; BLOCK]).await;
+        cluster.set_road(1, Road::Closed);
+        cluster.set_road(3, Road::Open);
+        cluster.management.deaf.lock().unwrap().insert(TargetId(3));
+        cluster.management.set(1, MemberState::NeedsResync);
+        cluster.management.is_away.store(false, Ordering::SeqCst);
+        assert_eq!(cluster.management.group().primary(), Some(TargetId(2)));
+        let seen = Rc::new(Cell::new(None));
+        let (reader, told) = (cluster.clone(), seen.clone());
+        rt::spawn(async move { told.set(Some(reader.read(INO, BLOCK).await[0])) });
+        for _ in 0..40 {
+            assert_eq!(cluster.read_at(3, 1, 0, BLOCK).await, Ok(vec![1; BLOCK]));
+            assert_eq!(seen.get(), None, "somebody has read what another one doesn't show yet");
+            rt::sleep(Duration::from_millis(20)).await;
+        }
+        cluster.management.hears(3);
+        cluster.until("the new primary answers", || seen.get().is_some()).await;
+        assert_eq!(seen.get(), Some(2));
+        assert_eq!(cluster.read_at(3, 1, 0, BLOCK).await, Err(Errno::EREMCHG));
+    });
+}
+
+/// What readers of any member have seen of a block that counts up.
+#[derive(Default)]
+struct Seen {
+    /// The last number that was acknowledged, and the largest that anybody has read.
+    floor: Cell<u8>,
+    begun: Cell<u8>,
+    is_over: Cell<bool>,
+    reads: [Cell<u32>; 4],
+}
+
+/// Reads a block of members in turn, as clients do that are behind with the map now and then.
+async fn read_around(cluster: Arc<Cluster>, seen: Rc<Seen>, mut turn: u32) {
+    while !seen.is_over.get() {
+        turn = turn.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+        let target = turn / 65_536 % 3 + 1;
+        let (floor, version) = (seen.floor.get(), since(&cluster));
+        if let Ok(data) = cluster.read_at(target, version, 0, 3 * BLOCK).await {
+            let now = data[0];
+            assert!(data.iter().all(|byte| *byte == now), "target {target} shows a part of a write");
+            assert!(now >= floor, "target {target} shows {now} after {floor} was acknowledged or read");
+            assert!(now <= seen.begun.get());
+            seen.floor.set(seen.floor.get().max(now));
+            seen.reads[target as usize].set(seen.reads[target as usize].get() + 1);
+        }
+        rt::sleep(Duration::from_micros(u64::from(turn / 1024 % 3000))).await;
+    }
+}
+
+#[test]
+fn readers_of_any_member_never_go_back_in_time() {
+    with_members(3, |cluster| async move {
+        cluster.drive();
+        cluster.links.values().for_each(|link| link.jitter.store(true, Ordering::SeqCst));
+        let seen = Rc::<Seen>::default();
+        let readers = Rc::new(Cell::new(6));
+        for reader in 0..readers.get() {
+            let (cluster, seen, readers) = (cluster.clone(), seen.clone(), readers.clone());
+            rt::spawn(async move {
+                read_around(cluster, seen, reader * 77).await;
+                readers.set(readers.get() - 1);
+            });
+        }
+        for number in 1..=120 {
+            seen.begun.set(number);
+            cluster.write(INO, 3, 0, &[number; 3 * BLOCK]).await;
+            seen.floor.set(seen.floor.get().max(number));
+            match number % 40 {
+                // A secondary goes and comes back; then the primary is replaced.
+                8 => cluster.set_road(cluster.management.group().members[1].0, Road::Closed),
+                20 => (1..=3).for_each(|target| cluster.set_road(target, Road::Open)),
+                32 => {
+                    cluster.until("all count", || !cluster.management.group().is_degraded()).await;
+                    let primary = cluster.management.group().primary().unwrap();
+                    cluster.management.set(primary.0, MemberState::NeedsResync);
+                }
+                // Long enough that others than the primary know what is settled.
+                other if other % 4 == 0 => rt::sleep(Duration::from_millis(400)).await,
+                _ => rt::sleep(Duration::from_millis(5)).await,
+            }
+        }
+        seen.is_over.set(true);
+        cluster.until("all readers are done", || readers.get() == 0).await;
+        let reads: Vec<u32> = seen.reads.iter().map(Cell::get).collect();
+        assert!(reads[1..].iter().all(|reads| *reads > 20), "{reads:?}");
+        cluster.in_step().await;
+    });
+}

@@ -1,0 +1,81 @@
+//! Which networks this machine is in: what is in one of them is nearer than the rest.
+
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use types::Subnet;
+
+/// The networks as they are now. None where the kernel doesn't tell: then nobody is near.
+pub fn own_networks() -> Vec<Subnet> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let mut networks = of_routes(&read("/proc/net/route"));
+    networks.extend(of_interfaces(&read("/proc/net/if_inet6")));
+    networks.sort_unstable();
+    networks.dedup();
+    networks
+}
+
+/// Those of IPv4: what has a route without a gateway. Numbers are hexadecimal, with the bytes of addresses as they are in memory.
+fn of_routes(routes: &str) -> Vec<Subnet> {
+    let network = |line: &str| -> Option<Subnet> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let address = |index: usize| -> Option<Ipv4Addr> {
+            let bytes = u32::from_str_radix(fields.get(index)?, 16).ok()?.to_ne_bytes();
+            Some(Ipv4Addr::from(bytes))
+        };
+        let (first, gateway, mask) = (address(1)?, address(2)?, address(7)?.to_bits());
+        let is_direct = gateway.is_unspecified() && mask != 0;
+        is_direct.then(|| format!("{first}/{}", mask.leading_ones()).parse().ok()).flatten()
+    };
+    routes.lines().skip(1).filter_map(network).collect()
+}
+
+/// Those of IPv6, by the addresses of interfaces. What every machine has, link-local addresses and that of the loopback, says nothing.
+fn of_interfaces(interfaces: &str) -> Vec<Subnet> {
+    let network = |line: &str| -> Option<Subnet> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let own = Ipv6Addr::from_bits(u128::from_str_radix(fields.first()?, 16).ok()?);
+        let bits = u32::from_str_radix(fields.get(2)?, 16).ok()?;
+        let mask = u128::MAX.checked_shl(128_u32.checked_sub(bits)?).unwrap_or(0);
+        let says_something = mask != 0 && !own.is_loopback() && !own.is_unicast_link_local();
+        let first = Ipv6Addr::from_bits(own.to_bits() & mask);
+        says_something.then(|| format!("{first}/{bits}").parse().ok()).flatten()
+    };
+    interfaces.lines().filter_map(network).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(networks: Vec<Subnet>) -> Vec<String> {
+        networks.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn routes_without_a_gateway_are_near() {
+        // 192.0.2.0/24 and 10.0.0.0/8 are, what is behind 192.0.2.1 isn't.
+        let hex = |address: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(address));
+        let line = |to, gateway, mask| {
+            format!("eth0\t{}\t{}\t0001\t0\t0\t0\t{}\t0\t0\t0\n", hex(to), hex(gateway), hex(mask))
+        };
+        let routes = [
+            "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+                .to_string(),
+            line([0; 4], [192, 0, 2, 1], [0; 4]),
+            line([192, 0, 2, 0], [0; 4], [255, 255, 255, 0]),
+            line([10, 0, 0, 0], [0; 4], [255, 0, 0, 0]),
+            line([172, 16, 0, 0], [192, 0, 2, 1], [255, 255, 0, 0]),
+            "something else\n".to_string(),
+        ];
+        assert_eq!(texts(of_routes(&routes.concat())), ["192.0.2.0/24", "10.0.0.0/8"]);
+    }
+
+    #[test]
+    fn networks_of_addresses_are_near_but_for_those_that_everybody_has() {
+        let interfaces = "fd000000000000010000000000000002 04 40 00 82     eth0\n\
+            00000000000000000000000000000001 01 80 10 80       lo\n\
+            fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n\
+            what is this\n";
+        assert_eq!(texts(of_interfaces(interfaces)), ["fd00:0:0:1::/64"]);
+    }
+}
