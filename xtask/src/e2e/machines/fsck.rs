@@ -138,7 +138,7 @@ const SPOILT: [&str; 5] = ["flipped", "cut", "deleted", "swapped-a", "swapped-b"
 
 /// Copies that were spoilt behind the services' backs are found while the cluster runs, mended from the other copy, and right then.
 fn mended_cluster(stage: &Stage) -> TestResult {
-    let mut cluster = Cluster::start(stage, "mend", 0, 2)?;
+    let mut cluster = Cluster::start(stage, "mend", 2, 1)?;
     cluster.mirror_everything(2)?;
     let folder = cluster.shared_folder("mirrored")?.remove(0);
     let content = |name: &str| {
