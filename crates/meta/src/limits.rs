@@ -99,8 +99,12 @@ pub(crate) const FENCE_TIME: Duration = Duration::from_secs(15);
 /// Rest before a target is told again.
 pub(crate) const FENCE_RETRY: Duration = Duration::from_secs(1);
 
-/// How long sessions from before a start may take to come back. As long as one may be silent while it is in somebody's way.
+/// How long sessions from before a start may take to come back, and once more from when the service first hears of one. As long as one may be
+/// silent while it is in somebody's way.
 pub(crate) const GRACE_TIME: Duration = SILENCE_TIME;
+
+/// How often it is looked whether that time is over, and then, whether sessions that were just coming back have done so.
+pub(crate) const GRACE_LOOK: Duration = Duration::from_secs(1);
 
 /// How often silent sessions are looked for.
 pub(crate) const IDLE_CHECK: Duration = Duration::from_secs(5);

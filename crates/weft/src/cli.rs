@@ -2,9 +2,11 @@
 
 mod cluster;
 mod group;
+mod scrub;
 
 pub use cluster::*;
 pub use group::*;
+pub use scrub::*;
 
 use crate::size::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -76,6 +78,9 @@ pub enum Command {
     /// The network between nodes
     #[command(subcommand)]
     Net(NetCommand),
+    /// The search of targets for damage that nobody has met yet
+    #[command(subcommand)]
+    Scrub(ScrubCommand),
     /// Check a cluster, stopped or running, and repair it
     Fsck(FsckArgs),
     /// How members of mirrored groups are brought in step: the same as weft group resync

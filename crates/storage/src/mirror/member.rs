@@ -30,7 +30,10 @@ impl Mirrors {
         }
         match request.op {
             StorageOp::Settled => Ok(StorageReply::Unit),
-            StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. }
+            StorageOp::Regions { from, which: Regions::All } if state == MemberState::Good => {
+                regions(&replica, from, Regions::All).await
+            }
+            StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Survey { .. }
                 if state == MemberState::Good =>
             {
                 replica.turns.enter(replica.group, asked.since, false).await?;

@@ -9,6 +9,7 @@
 //! - nothing is done under a version of the group when something has begun under a newer one;
 //! - what may differ between the copies is noted on disk.
 
+mod compare;
 mod detached;
 mod holds;
 mod leaving;
@@ -19,12 +20,14 @@ mod primary;
 mod progress;
 mod ranges;
 mod reader;
+mod repair;
 mod replica;
 mod resync;
 mod sequences;
 mod step;
 mod tidy;
 mod turns;
+mod verdict;
 
 pub(crate) use replica::Replica;
 pub(crate) use resync::keep_in_step;
@@ -113,6 +116,8 @@ pub(crate) struct Mirrors {
     progress: Progress,
     /// Members that are being brought in step now.
     busy: Mutex<BTreeSet<(GroupId, TargetId)>>,
+    /// Files that are being mended because somebody has met damage.
+    healing: Mutex<BTreeSet<(GroupId, InodeId)>>,
 }
 
 /// The place of one replica.
@@ -151,6 +156,7 @@ impl Mirrors {
             slots: RwLock::default(),
             progress: Progress::default(),
             busy: Mutex::default(),
+            healing: Mutex::default(),
         }
     }
 

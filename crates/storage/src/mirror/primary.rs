@@ -1,6 +1,7 @@
 //! The primary's way: who may ask it, and how a change comes to all members.
 
 use super::mend::Mender;
+use super::repair::Look;
 use super::replica::Replica;
 use super::sequences::Ticket;
 use super::{MAP_PATIENCE, MAP_POLL, Mirrors, View, detached, turns};
@@ -59,6 +60,9 @@ impl Mirrors {
         }
         match request.op {
             _ if is_look(&request.op) => self.look(&replica, request, payload).await,
+            StorageOp::Heal { range } if request.session == SessionId(0) => {
+                self.heal(replica, request.ino, range).await.map(StorageReply::Healed)
+            }
             StorageOp::Mend { from, to, range } if request.session == SessionId(0) => {
                 detached::run(Mender::new(self.clone(), replica, request.ino).mend(from, to, range)).await
             }
@@ -120,17 +124,8 @@ impl Mirrors {
             return Err(turns::another_version(replica.group));
         }
         replica.turns.enter(replica.group, group.since, false).await?;
-        let reply = match perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                let refusal = replica.failed(&error);
-                let is_mending = matches!(error.kind(), Kind::Io | Kind::Corrupt { .. });
-                match self.look_elsewhere(group, replica.target, &request, payload).await {
-                    Some(reply) if is_mending => reply,
-                    _ => return Err(refusal),
-                }
-            }
-        };
+        let look = Look { group, request: &request, payload: &payload };
+        let reply = self.look_or_heal(replica, look).await?;
         // The disk may have taken longer than it has been the primary.
         self.primary_view(replica)?;
         if !self.lease.holds(rt::monotonic_ns()) {
@@ -140,7 +135,7 @@ impl Mirrors {
     }
 
     /// What this copy can't tell, another one may. Its reader holds the range here, so nothing changes there either.
-    async fn look_elsewhere(
+    pub(super) async fn look_elsewhere(
         self: &Arc<Self>,
         group: &Group,
         own: TargetId,

@@ -3,6 +3,7 @@
 
 mod changes;
 mod cluster;
+mod damage;
 mod leftovers;
 mod mend;
 mod moves;

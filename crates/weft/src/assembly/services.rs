@@ -203,6 +203,14 @@ impl Served for Services {
             rt::spawn(store.clone().background());
         }
         rt::spawn(StorageService::keep_groups_in_step(self.storage.clone()));
+        rt::spawn(StorageService::keep_searching(self.storage.clone(), self.management.map()));
+        let services = self.clone();
+        rt::spawn(async move {
+            loop {
+                rt::sleep(mgmt::limits::HEARTBEAT_INTERVAL).await;
+                services.management.tell_scrubs(services.storage.scrubs());
+            }
+        });
     }
 
     /// Ends the session and closes the services; the first failure is told after all were tried.

@@ -19,6 +19,7 @@ mod mount_helper;
 mod net;
 mod pool_list;
 mod resync;
+mod scrub;
 mod serve;
 mod session_show;
 mod status;
@@ -49,6 +50,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Target(command) => manage::target(command),
         Command::Group(command) => group::run(command),
         Command::Resync(command) => resync::run(command),
+        Command::Scrub(command) => scrub::run(command),
         Command::Pool(command) => manage::pool(command),
         Command::Meta(command) => manage::meta(command),
         Command::Session(command) => manage::session(command),

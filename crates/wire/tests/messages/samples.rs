@@ -332,6 +332,8 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Unwatch { token: 1 << 60 },
         StorageOp::Settled,
         StorageOp::Regions { from: INO, which: Regions::Noted },
+        StorageOp::Survey { range: ByteRange::new(0, 1 << 24), unit: 4096, read: true },
+        StorageOp::Heal { range: ByteRange::new(4096, 8192) },
         StorageOp::Mend { from: TargetId(3), to: TargetId(4), range: ByteRange::new(4096, 1 << 20) },
         StorageOp::Forget { range: ByteRange::new(0, 8192) },
     ]
@@ -372,6 +374,16 @@ fn storage_replies() -> Vec<StorageReply> {
             regions: vec![(INO, ByteRange::new(0, 1 << 20)), (DIR, ByteRange::new(1 << 20, 3 << 20))],
             next: Some(DIR),
         },
+        StorageReply::Survey(wire::Survey {
+            is_there: true,
+            len: 5000,
+            sum_end: 8192,
+            mtime: TIME,
+            ctime: TIME,
+            sums: vec![7, 0, 1 << 31],
+            damaged: vec![ByteRange::new(4096, 8192)],
+        }),
+        StorageReply::Healed(wire::Healed { damaged: 3, mended: 2, unclear: 1 }),
     ]
 }
 

@@ -83,6 +83,14 @@ pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
         any::<(u64, u64)>().prop_map(|(capacity, free)| StorageReply::Space { capacity, free }),
         (vec_of((ino(), range())), of(ino()))
             .prop_map(|(regions, next)| StorageReply::Regions { regions, next }),
+        (any::<(bool, u64, u64)>(), time(), time(), vec_of(any::<u32>()), vec_of(range())).prop_map(
+            |((is_there, len, sum_end), mtime, ctime, sums, damaged)| {
+                StorageReply::Survey(wire::Survey { is_there, len, sum_end, mtime, ctime, sums, damaged })
+            }
+        ),
+        any::<(u64, u64, u64)>().prop_map(|(damaged, mended, unclear)| {
+            StorageReply::Healed(wire::Healed { damaged, mended, unclear })
+        }),
     ]
 }
 
@@ -229,6 +237,8 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Unwatch { token: any::<u64>() },
         Settled,
         Regions { from: ino(), which: select(vec![Regions::Noted, Regions::All]) },
+        Survey { range: range(), unit: any::<u64>(), read: any::<bool>() },
+        Heal { range: range() },
         Mend {
             from: any::<u32>().prop_map(TargetId),
             to: any::<u32>().prop_map(TargetId),
