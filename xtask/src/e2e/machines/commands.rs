@@ -112,8 +112,15 @@ impl Commands {
     }
 
     /// Checks the cluster as it is being used.
-    pub fn fsck(&self, dir: &Path) -> Vec<OsString> {
-        with(line(&["fsck", "--json"]), "--dir", dir)
+    pub fn fsck(&self, dir: &Path, orders: &[&str]) -> Vec<OsString> {
+        let mut command = with(line(&["fsck", "--json"]), "--dir", dir);
+        command.extend(orders.iter().map(OsString::from));
+        command
+    }
+
+    /// What would be lost with each target and node.
+    pub fn exposure(&self, dir: &Path) -> Vec<OsString> {
+        with(line(&["health", "--exposure", "--json"]), "--dir", dir)
     }
 
     /// Mounts, in the foreground.
