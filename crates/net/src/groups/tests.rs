@@ -460,6 +460,19 @@ fn a_silent_member_holds_up_a_reader_for_a_moment_and_later_ones_not_at_all() {
     });
 }
 
+/// One is gone for good and nobody replaces it, since nobody writes; the other one is only slow.
+#[test]
+fn a_slow_member_answers_in_the_place_of_a_silent_one() {
+    run(async |pair| {
+        pair.members.iter().for_each(|member| member.be(Way::Hangs));
+        let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
+        rt::sleep(4 * READ_PATIENCE).await;
+        pair.members[0].be(Way::Answers);
+        rt::sleep(READ_PATIENCE / 10).await;
+        assert_eq!(reads.map(|read| read.take()), [Some(Ok(1)), Some(Ok(1))]);
+    });
+}
+
 #[test]
 fn where_nobody_can_tell_readers_wait_for_another_version() {
     run(async |pair| {
