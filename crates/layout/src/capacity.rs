@@ -31,16 +31,6 @@ pub fn classify(capacity: u64, free: u64) -> CapacityClass {
     }
 }
 
-/// How many of its free bytes a target can take before it is in an emergency.
-pub(crate) fn usable(capacity: u64, free: u64) -> u64 {
-    free.saturating_sub(threshold(capacity, EMERGENCY_PERCENT, EMERGENCY_FLOOR))
-}
-
-fn threshold(capacity: u64, percent: u64, floor: u64) -> u64 {
-    let share = (capacity as u128 * percent as u128 / 100) as u64;
-    if capacity < TINY_CAPACITY { share } else { share.max(floor) }
-}
-
 /// The room of a target for new files, bytes, and how full it is for them, where so many percent of it are to stay free.
 pub(crate) fn for_new_files(target: &Target, spare_percent: u8) -> (u64, CapacityClass) {
     if spare_percent == 0 {
@@ -54,6 +44,16 @@ pub(crate) fn for_new_files(target: &Target, spare_percent: u8) -> (u64, Capacit
         (class, _) => class,
     };
     (free, class)
+}
+
+/// How many of its free bytes a target can take before it is in an emergency.
+pub(crate) fn usable(capacity: u64, free: u64) -> u64 {
+    free.saturating_sub(threshold(capacity, EMERGENCY_PERCENT, EMERGENCY_FLOOR))
+}
+
+fn threshold(capacity: u64, percent: u64, floor: u64) -> u64 {
+    let share = (capacity as u128 * percent as u128 / 100) as u64;
+    if capacity < TINY_CAPACITY { share } else { share.max(floor) }
 }
 
 #[cfg(test)]

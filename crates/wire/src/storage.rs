@@ -172,7 +172,7 @@ pub enum StorageOp {
     /// different from a copy that is right: `Healed`.
     Heal { range: ByteRange },
     /// Asked of the primary of a mirrored group by services: makes the copy of the member `to` what that of the member `from` is, in a range of whole
-    /// blocks, in its length, and in whether there is one; nobody changes it meanwhile: `Unit`.
+    /// blocks, and in its length where the range reaches the end of that; nobody changes it meanwhile: `Unit`.
     Mend { from: TargetId, to: TargetId, range: ByteRange },
     /// Asked by services: what of a range is on no good copy becomes a hole, and a chunk file that isn't on any one up to its end. Answers the
     /// lost parts as `Regions`.

@@ -170,6 +170,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::EXPORT_TESTS,
     machines::MIGRATE_TESTS,
     machines::MIRROR_TESTS,
+    machines::SCRUB_TESTS,
     machines::DISK_TESTS,
 ];
 

@@ -41,10 +41,6 @@ impl Mirrors {
                 let looked = perform(&replica.store, request.ino, request.op, payload).await;
                 looked.map_err(|error| replica.failed(&error))
             }
-            // What a check asks: who has what.
-            StorageOp::Regions { from, which: Regions::All } if state == MemberState::Good => {
-                regions(&replica, from, Regions::All).await
-            }
             _ if state.gets_writes() && (is_change(&request.op) || is_sync(&request.op)) => {
                 // To its end, as the primary's: a change that was begun leaves nothing half done.
                 let mirrors = self.clone();

@@ -264,8 +264,12 @@ impl Change<'_> {
         let mut ticket: Option<Ticket<'_>> = None;
         let (mut have, mut is_done_here) = (Vec::new(), false);
         loop {
-            if !is_done_here {
-                mirrors.lease_holds(replica.target).await?;
+            if !is_done_here && let Err(error) = mirrors.lease_holds(replica.target).await {
+                // Where others have it, this one gets it, too, or isn't the primary any more.
+                if have.is_empty() {
+                    return Err(error);
+                }
+                continue;
             }
             let view = mirrors.primary_view(replica)?;
             let group = view.group()?;

@@ -6,6 +6,7 @@ mod down;
 mod entry_info;
 mod entry_set_pattern;
 mod export;
+mod exposure;
 mod fsck;
 mod group;
 pub mod install_helper;
@@ -29,6 +30,7 @@ mod target_list;
 mod umount;
 mod up;
 
+pub use self::exposure::parse_domain;
 use crate::cli::{Command, EntryCommand};
 use types::Result;
 
@@ -54,6 +56,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Pool(command) => manage::pool(command),
         Command::Meta(command) => manage::meta(command),
         Command::Session(command) => manage::session(command),
+        Command::Health(args) if args.exposure => exposure::run(&args),
         Command::Health(args) => manage::health(&args),
         Command::Export(command) => export::run(command),
         Command::Net(command) => net::run(command),

@@ -12,6 +12,7 @@ mod kills;
 mod load;
 mod migrate;
 mod mirror;
+mod scrub;
 mod tests;
 mod twice;
 
@@ -38,6 +39,7 @@ pub(super) use hang::TESTS as HANG_TESTS;
 pub(super) use kills::TESTS as KILL_TESTS;
 pub(super) use migrate::TESTS as MIGRATE_TESTS;
 pub(super) use mirror::TESTS as MIRROR_TESTS;
+pub(super) use scrub::TESTS as SCRUB_TESTS;
 pub(super) use tests::TESTS;
 pub(super) use twice::TESTS as TWICE_TESTS;
 
