@@ -94,6 +94,12 @@ impl Store {
         Ok((found, None))
     }
 
+    /// What sorts inodes in the order of [`Store::files`].
+    pub fn place_in_order(ino: InodeId) -> (u8, u8, InodeId) {
+        let (outer, inner) = place::folders(ino);
+        (outer, inner, ino)
+    }
+
     /// The inodes of the chunk files of a folder, in order.
     pub(crate) async fn inodes_in(&self, folder: &std::path::Path) -> Result<Vec<InodeId>> {
         let names = self.names(folder).await?;

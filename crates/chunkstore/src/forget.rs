@@ -11,7 +11,7 @@ use types::{BLOCK_SIZE, ByteRange, InodeId};
 
 impl Store {
     /// Makes holes of the blocks of a range that can't be read: they read as zeros afterwards, and everything else stays as it is. What was lost, in
-    /// order. A chunk file that isn't there is made, as a hole up to the end of the range: all of the range was lost then.
+    /// order. One that isn't there, or has nothing in it, is made, as a hole up to the end of the range: all of the range was lost then.
     ///
     /// Each block is looked at while nobody changes it, so that what was written over meanwhile is safe.
     pub async fn forget(&self, ino: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
@@ -20,6 +20,7 @@ impl Store {
             self.set_len(ino, range.end).await?;
             return Ok(vec![range]);
         };
+        let is_empty = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len == 0;
         let mut lost: Vec<ByteRange> = Vec::new();
         let blocks = whole_blocks(range);
         let mut at = blocks.start;
@@ -38,6 +39,10 @@ impl Store {
             self.flush_sums(&file).await?;
             self.sync_file(&file).await?;
             self.sync_sums(&file).await?;
+        }
+        if is_empty {
+            self.set_len(ino, range.end).await?;
+            return Ok(vec![range]);
         }
         Ok(lost)
     }

@@ -50,6 +50,7 @@ mod scrub;
 mod statistics;
 mod store;
 mod sums;
+mod survey;
 mod write;
 
 pub use error::{Kind, Result, StoreError};
@@ -62,4 +63,5 @@ pub use statistics::{Counter, Statistics};
 pub use store::{
     Allocate, ChunkStat, DEFAULT_MAX_OPEN_FILES, DEFAULT_SUM_CACHE_BYTES, IoPath, Options, Seek, Space, Store,
 };
+pub use survey::{MAX_UNITS, Survey};
 pub use write::Durability;

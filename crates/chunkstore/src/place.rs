@@ -20,7 +20,7 @@ pub(crate) const GROUP_SUPERBLOCK: &str = "group.toml";
 /// There while a group's store counts everything as noted.
 pub(crate) const OVERFLOW: &str = "overflow";
 /// What the name of a checksum file ends with.
-const SUM_SUFFIX: &str = ".sum";
+pub(crate) const SUM_SUFFIX: &str = ".sum";
 
 /// The two folders of a chunk file, 0..256 each.
 ///

@@ -39,11 +39,14 @@ impl Store {
             return Ok(());
         }
         let end = self.end_of(ino, offset, buf.len() as u64)?;
+        let range = ByteRange::new(offset, end);
         let Some(file) = self.find(ino).await? else {
+            if self.is_missing(ino).await? {
+                return Err(self.report_corrupt(ino, whole_blocks(range)));
+            }
             buf.zero(0..buf.len());
             return Ok(());
         };
-        let range = ByteRange::new(offset, end);
         let blocks = whole_blocks(range);
         if blocks == range {
             return self.read_blocks(&file, blocks, buf, path).await;

@@ -1,8 +1,9 @@
 //! Making checksums match the data again where a change may have been cut short.
 
-use crate::chunk_file::ChunkFile;
+use crate::chunk_file::{ChunkFile, absent_is_fine};
 use crate::error::Result;
 use crate::intent::{Inherited, Note, Past, Records, Span, merged};
+use crate::place;
 use crate::range_lock::Passage;
 use crate::read::BLOCK;
 use crate::store::{IoPath, Store};
@@ -70,7 +71,11 @@ impl Store {
     async fn recover_one(&self, notes: &[Note], report: &mut RecoveryReport) -> Result<()> {
         let ino = notes[0].ino;
         self.touched.lock().push(ino);
-        let Some(file) = self.find(ino).await? else { return Ok(()) };
+        let Some(file) = self.find(ino).await? else {
+            // A deletion that was cut short: later, checksums without a chunk file mean that somebody else removed it.
+            let sums = place::sum_file(&self.dir, ino);
+            return absent_is_fine(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e));
+        };
         report.files += 1;
         for note in notes {
             let outcome = self.resum(&file, note.bytes()).await?;

@@ -2,11 +2,12 @@
 
 use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result};
-use crate::place::CHUNKS;
+use crate::place::{self, CHUNKS};
 use crate::read::BLOCK;
 use crate::store::{IoPath, Store};
 use crate::sums::PAGE_SUMS;
-use rt::IoBuf;
+use rt::{File, FileStat, IoBuf, OpenOptions};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +17,14 @@ use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
 const SEGMENT_BYTES: u64 = 1 << 20;
 /// Damaged ranges after which an examination gives up: the file is lost anyway.
 const MAX_DAMAGED_RANGES: usize = 10_000;
+
+/// Adds a range to those before it.
+fn join(ranges: &mut Vec<ByteRange>, range: ByteRange) {
+    match ranges.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => ranges.push(range),
+    }
+}
 
 impl Store {
     /// The inodes of all chunk files, in order.
@@ -49,10 +58,26 @@ impl Store {
     pub async fn verify(&self, ino: InodeId) -> Result<Vec<ByteRange>> {
         let mut damaged: Vec<ByteRange> = Vec::new();
         let Some(file) = self.find(ino).await? else { return Ok(damaged) };
+        let end = self.sought_end(&file).await?;
+        self.verify_range(&file, ByteRange::new(0, end), &mut damaged).await?;
+        Ok(damaged)
+    }
+
+    /// Where what is to be verified of a file ends.
+    pub(crate) async fn sought_end(&self, file: &Arc<ChunkFile>) -> Result<u64> {
+        let len = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len;
+        Ok(len.next_multiple_of(BLOCK).max(self.known_sum_pages(file).await? * PAGE_SUMS * BLOCK))
+    }
+
+    /// The damaged blocks of a range of whole blocks, added to those before it.
+    pub(crate) async fn verify_range(
+        &self,
+        file: &Arc<ChunkFile>,
+        range: ByteRange,
+        damaged: &mut Vec<ByteRange>,
+    ) -> Result<()> {
         let failed = |e| self.failed("stat", &file.path, e);
-        let len = file.cached.stat().await.map_err(failed)?.len.next_multiple_of(BLOCK);
-        let end = len.max(self.known_sum_pages(&file).await? * PAGE_SUMS * BLOCK);
-        let mut at = 0;
+        let (mut at, end) = (range.start, range.end);
         while at < end && damaged.len() < MAX_DAMAGED_RANGES {
             let segment = ByteRange::at(at, SEGMENT_BYTES).intersect(ByteRange::new(0, end));
             at = segment.end;
@@ -63,12 +88,12 @@ impl Store {
                 .await
                 .map_err(failed)?
                 .is_none_or(|data| data >= segment.end);
-            if is_hole && !self.has_sums(&file, segment).await? {
+            if is_hole && !self.has_sums(file, segment).await? {
                 continue;
             }
-            self.verify_segment(&file, segment, &mut damaged).await?;
+            self.verify_segment(file, segment, damaged).await?;
         }
-        Ok(damaged)
+        Ok(())
     }
 
     async fn verify_segment(
@@ -81,14 +106,108 @@ impl Store {
         while !rest.is_empty() {
             let buf = IoBuf::alloc(rest.len() as usize);
             let Err(e) = self.read_blocks(file, rest, &buf, IoPath::Direct).await else { return Ok(()) };
-            let Kind::Corrupt { range, .. } = e.kind() else { return Err(e) };
-            match damaged.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => damaged.push(range),
+            match e.kind() {
+                Kind::Corrupt { range, .. } => {
+                    join(damaged, range);
+                    rest.start = range.end;
+                }
+                Kind::Io => return self.unreadable_blocks(file, rest, damaged).await,
+                _ => return Err(e),
             }
-            rest.start = range.end;
         }
         Ok(())
+    }
+
+    /// Where the disk fails, block by block: which can't be read, and which don't match.
+    async fn unreadable_blocks(
+        &self,
+        file: &Arc<ChunkFile>,
+        blocks: ByteRange,
+        damaged: &mut Vec<ByteRange>,
+    ) -> Result<()> {
+        let buf = IoBuf::alloc(BLOCK_SIZE);
+        for at in (blocks.start..blocks.end).step_by(BLOCK_SIZE) {
+            match self.read_blocks(file, ByteRange::at(at, BLOCK), &buf, IoPath::Direct).await {
+                Ok(()) => {}
+                Err(e) if matches!(e.kind(), Kind::Corrupt { .. } | Kind::Io) => {
+                    join(damaged, ByteRange::at(at, BLOCK));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether checksums are here and the chunk file isn't: somebody else has removed it, or the local file system has lost it.
+    pub async fn is_missing(&self, ino: InodeId) -> Result<bool> {
+        let shard = self.cache.shard(ino);
+        // Whoever makes or removes one holds this.
+        let _opening = shard.opening.write().await;
+        if shard.get(ino).is_some() || self.len_on_disk(&place::chunk_file(&self.dir, ino)).await?.is_some() {
+            return Ok(false);
+        }
+        Ok(self.len_on_disk(&place::sum_file(&self.dir, ino)).await?.is_some_and(|len| len > 0))
+    }
+
+    /// The chunk files that are missing, and those that are open here but under their names no more: see [`Store::is_missing`].
+    pub async fn missing(&self) -> Result<Vec<InodeId>> {
+        let mut missing = Vec::new();
+        let root = self.dir.join(CHUNKS);
+        for outer in self.names(&root).await? {
+            let outer = root.join(outer);
+            for inner in self.names(&outer).await? {
+                let folder = outer.join(inner);
+                let names: BTreeSet<String> = self.names(&folder).await?.into_iter().collect();
+                let sums = names.iter().filter_map(|name| name.strip_suffix(place::SUM_SUFFIX));
+                let alone = sums.filter(|plain| !names.contains(*plain));
+                for ino in alone.filter_map(place::inode_of) {
+                    // Those of a file that is open here and gone from its folder, too.
+                    if self.is_missing(ino).await? || self.is_replaced(ino).await? {
+                        missing.push(ino);
+                    }
+                }
+            }
+        }
+        missing.sort_unstable();
+        Ok(missing)
+    }
+
+    async fn len_on_disk(&self, path: &Path) -> Result<Option<u64>> {
+        Ok(self.stat_on_disk(path).await?.map(|stat| stat.len))
+    }
+
+    pub(crate) async fn stat_on_disk(&self, path: &Path) -> Result<Option<FileStat>> {
+        let read = OpenOptions { read: true, ..OpenOptions::default() };
+        match File::open(path, read).await {
+            Ok(file) => file.stat().await.map(Some).map_err(|e| self.failed("stat", path, e)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(self.failed("open", path, e)),
+        }
+    }
+
+    /// Whether somebody else has put another file under the name of a chunk file that is open here, or none: what is open is lost when it is closed.
+    pub async fn is_replaced(&self, ino: InodeId) -> Result<bool> {
+        let shard = self.cache.shard(ino);
+        let _opening = shard.opening.write().await;
+        let Some(file) = shard.get(ino) else { return Ok(false) };
+        let open = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?;
+        let named = self.stat_on_disk(&file.path).await?;
+        Ok(named.is_none_or(|named| named.inode != open.inode))
+    }
+
+    /// Whether a chunk file is open here; one that was just used mostly is.
+    pub fn is_open(&self, ino: InodeId) -> bool {
+        self.cache.get(ino).is_some()
+    }
+
+    /// A range is in order again: damage there is told anew.
+    pub fn forget_damage(&self, ino: InodeId, range: ByteRange) {
+        let blocks = (ino, range.start / BLOCK)..(ino, range.end.div_ceil(BLOCK));
+        let mut reported = self.reported.lock();
+        let old: Vec<_> = reported.range(blocks).copied().collect();
+        for block in old {
+            reported.remove(&block);
+        }
     }
 
     async fn has_sums(&self, file: &Arc<ChunkFile>, blocks: ByteRange) -> Result<bool> {

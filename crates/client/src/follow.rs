@@ -29,8 +29,23 @@ const PAGE_TIME: Duration = Duration::from_secs(1);
 /// How long, after that, changes are waited for that are on their way to chunk files: what lands when the service has let others in could come over
 /// what they do. With [`SOON`] well below the time that sessions have to come back. A target that doesn't answer for so long is down as a rule.
 const LANDING_TIME: Duration = Duration::from_secs(5);
+/// How long the kernel may take, after that, to forget inodes that aren't open, all of them. Microseconds each, unless everybody who tells it
+/// waits for pages.
+const REST_TIME: Duration = Duration::from_secs(2);
 /// Inodes that the kernel forgets side by side.
 const AT_ONCE: usize = 64;
+
+/// What the kernel hasn't forgotten in time.
+struct Late {
+    open: Vec<Arc<OpenInode>>,
+    closed: Vec<InodeId>,
+}
+
+impl Late {
+    fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.closed.is_empty()
+    }
+}
 
 impl Client {
     /// Makes the session known to the cluster. Before that it gets no leases. Services that are not needed to find the root directory are told
@@ -76,8 +91,7 @@ impl Client {
                 }
             }
         }
-        self.forget_late(late).await;
-        closed.iter().for_each(|inode| inode.fills.open());
+        self.end_forgetting(closed, late);
         self.look_again();
     }
 
@@ -106,8 +120,7 @@ impl Client {
                 rt::sleep(RETRY).await;
             }
         }
-        self.forget_late(late).await;
-        closed.iter().for_each(|inode| inode.fills.open());
+        self.end_forgetting(closed, late);
         self.look_again();
     }
 
@@ -118,7 +131,7 @@ impl Client {
         &self,
         ended: Vec<InodeId>,
         concerned: impl Fn(InodeId) -> bool,
-    ) -> (Vec<Arc<OpenInode>>, Vec<Arc<OpenInode>>) {
+    ) -> (Vec<Arc<OpenInode>>, Late) {
         let ended: HashSet<InodeId> = ended.into_iter().collect();
         let open = self.inodes.open_inodes().into_iter();
         let open: Vec<_> = open.filter(|inode| concerned(inode.ino) || ended.contains(&inode.ino)).collect();
@@ -136,18 +149,49 @@ impl Client {
             forgotten.is_none().then(|| Arc::clone(inode))
         });
         let late = rt::join_all(forgetting.collect()).await.into_iter().flatten().collect();
-        let rest: Vec<InodeId> = ended.into_iter().filter(|&ino| self.inodes.open(ino).is_none()).collect();
-        for some in rest.chunks(AT_ONCE) {
-            rt::join_all(some.iter().map(|&ino| self.uncache(ino, None, Pass::Once)).collect()).await;
-        }
-        (open, late)
+        let rest = ended.iter().copied().filter(|&ino| self.inodes.open(ino).is_none()).collect();
+        let closed = self.forget_rest(rest).await;
+        (open, Late { open: late, closed })
     }
 
-    /// What the kernel couldn't forget before: now the reads get their answers that it waited for.
-    async fn forget_late(&self, late: Vec<Arc<OpenInode>>) {
-        for inode in late {
-            self.uncache(inode.ino, Some(&inode), Pass::Once).await;
+    /// Has the kernel forget inodes that are not open; gives those that it hasn't forgotten in time.
+    async fn forget_rest(&self, rest: Vec<InodeId>) -> Vec<InodeId> {
+        let until_ns = rt::monotonic_ns() + REST_TIME.as_nanos() as u64;
+        let mut late = Vec::new();
+        for some in rest.chunks(AT_ONCE) {
+            let left = Duration::from_nanos(until_ns.saturating_sub(rt::monotonic_ns()));
+            let forgetting = some.iter().map(|&ino| async move {
+                let forgotten = within(left, pin!(self.uncache(ino, None, Pass::Once))).await;
+                forgotten.is_none().then_some(ino)
+            });
+            late.extend(rt::join_all(forgetting.collect()).await.into_iter().flatten());
         }
+        if !late.is_empty() {
+            tracing::warn!(
+                inodes = late.len(),
+                "the kernel waits for pages, and forgets inodes when it has them"
+            );
+        }
+        late
+    }
+
+    /// Lets reads for the kernel's page cache in again, when the kernel has forgotten what it couldn't before: now the reads get their answers that it
+    /// waited for. Nobody waits for that here: a page may have to come from a storage service that doesn't answer, and meanwhile the session has
+    /// to hear of recalls.
+    fn end_forgetting(&self, closed: Vec<Arc<OpenInode>>, late: Late) {
+        let Some(client) = self.myself.upgrade().filter(|_| !late.is_empty()) else {
+            closed.iter().for_each(|inode| inode.fills.open());
+            return;
+        };
+        rt::spawn(async move {
+            for some in late.closed.chunks(AT_ONCE) {
+                rt::join_all(some.iter().map(|&ino| client.uncache(ino, None, Pass::Once)).collect()).await;
+            }
+            let forgetting =
+                late.open.iter().map(|inode| client.uncache(inode.ino, Some(inode), Pass::Once)).collect();
+            rt::join_all(forgetting).await;
+            closed.iter().for_each(|inode| inode.fills.open());
+        });
     }
 
     /// The cluster has ended the session: nothing works any more, and nothing waits.

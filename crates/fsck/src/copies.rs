@@ -6,8 +6,8 @@ use crate::tree::{Tree, file_ranges};
 use crate::{Progress, Subject};
 use chunkstore::{IoPath, Store};
 use rt::IoBuf;
-use std::collections::{BTreeMap, BTreeSet};
-use types::{ByteRange, Group, InodeId, Layout, MemberState, Result};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use types::{ByteRange, Group, InodeId, MemberState, Result};
 
 /// Bytes that are compared at once.
 const PIECE: u64 = 1 << 20;
@@ -15,19 +15,19 @@ const PIECE: u64 = 1 << 20;
 /// Files of which notes are read at once.
 const NOTES_AT_ONCE: usize = 4096;
 
-const REMEDY: &str =
-    "see which copy is right, and write the file anew from it (cp, then mv over the old one)";
+const REMEDY: &str = "repair takes what most copies have, and among two what the group's primary has";
 
 /// Says which copies aren't judged, and compares the others of each group, file by file.
 pub(crate) async fn check(
     subject: &Subject<'_>,
     tree: &Tree,
+    below: Option<&HashSet<InodeId>>,
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<()> {
     for group in subject.map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
         tell_states(subject, group, report);
-        Comparison::of(subject, tree, group).await?.run(report, progress).await?;
+        Comparison::of(subject, tree, group).await?.run(below, report, progress).await?;
     }
     Ok(())
 }
@@ -82,7 +82,12 @@ impl<'a> Comparison<'a> {
         Ok(comparison)
     }
 
-    async fn run(&self, report: &mut Report, progress: Progress<'_>) -> Result<()> {
+    async fn run(
+        &self,
+        below: Option<&HashSet<InodeId>>,
+        report: &mut Report,
+        progress: Progress<'_>,
+    ) -> Result<()> {
         let Some(((first, reference), others)) = self.stores.split_first() else { return Ok(()) };
         if others.is_empty() {
             return Ok(());
@@ -94,7 +99,11 @@ impl<'a> Comparison<'a> {
             ));
             return Ok(());
         }
-        let files = reference.list().await.map_err(unreadable)?;
+        let mut files: BTreeSet<InodeId> = reference.list().await.map_err(unreadable)?.into_iter().collect();
+        for (_, other) in others {
+            files.extend(other.list().await.map_err(unreadable)?);
+        }
+        files.retain(|name| below.is_none_or(|below| below.contains(&name.of_chunk_file())));
         let total = files.len() as u64;
         for (done, &name) in files.iter().enumerate() {
             progress(&format!("comparing copies of group {}", self.group.id), done as u64, total);
@@ -115,7 +124,7 @@ impl<'a> Comparison<'a> {
         let ino = name.of_chunk_file();
         let layout = self.tree.layout(ino);
         let owned = layout.and_then(|layout| {
-            let stripe = stripe_of(self.subject, &layout, first, name.slot())?;
+            let stripe = stripe_of(self.subject.map, &layout, first, name.slot())?;
             Some((layout, stripe))
         });
         // What is nobody's is told as that.
@@ -128,9 +137,13 @@ impl<'a> Comparison<'a> {
             [reference.stat(name).await.map_err(unreadable)?, other.stat(name).await.map_err(unreadable)?];
         let lens = lens.map(|stat| stat.len);
         let object = format!("chunk file {:016x}", name.0);
-        if lens[0] != lens[1] && lens.iter().all(|len| *len > 0) {
+        let size = self.tree.inode(ino).map_or(0, |inode| inode.size);
+        // One that is gone of a file without holes is told as that.
+        let is_told = lens.contains(&0) && self.tree.is_dense(ino);
+        if lens[0] != lens[1] && !is_told {
             let cause = format!("{object} has {} bytes on {first} and {} on {second}", lens[0], lens[1]);
-            report.add(Kind::CopiesDiffer, self.tree.path(ino), cause, REMEDY);
+            let found = Finding::new(Kind::CopiesDiffer, self.tree.path(ino), cause, REMEDY);
+            report.findings.push(found.at(second, self.subject.map).of(ino, stripe));
         }
         let mut differing: Vec<ByteRange> = Vec::new();
         let (end, mut at) = (lens[0].min(lens[1]), 0);
@@ -144,35 +157,12 @@ impl<'a> Comparison<'a> {
             };
             differing.extend(differences(one.as_slice(), two.as_slice(), range.start));
         }
-        let size = self.tree.inode(ino).map_or(0, |inode| inode.size);
-        self.tell(
-            ino,
-            (&layout, stripe, size),
-            &differing,
-            format!("{object} is not the same on {first} and {second}"),
-            report,
-        );
-        Ok(())
-    }
-
-    fn tell(
-        &self,
-        ino: InodeId,
-        (layout, stripe, size): (&Layout, usize, u64),
-        differing: &[ByteRange],
-        cause: String,
-        report: &mut Report,
-    ) {
-        for range in differing.iter().flat_map(|local| file_ranges(layout, stripe, *local, size)) {
-            report.findings.push(Finding {
-                kind: Kind::CopiesDiffer,
-                object: self.tree.path(ino),
-                range: Some(range),
-                cause: cause.clone(),
-                remedy: REMEDY.into(),
-                repaired: false,
-            });
+        let cause = format!("{object} is not the same on {first} and {second}");
+        for range in differing.iter().flat_map(|local| file_ranges(&layout, stripe, *local, size)) {
+            let found = Finding::new(Kind::CopiesDiffer, self.tree.path(ino), cause.clone(), REMEDY);
+            report.findings.push(found.over(range).at(second, self.subject.map).of(ino, stripe));
         }
+        Ok(())
     }
 }
 

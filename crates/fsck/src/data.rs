@@ -5,17 +5,20 @@ use crate::finding::{Finding, Kind, Report};
 use crate::tree::{Tree, file_ranges};
 use crate::{Progress, Subject};
 use chunkstore::{Store, StoreError};
-use std::collections::{BTreeMap, BTreeSet};
-use types::{ByteRange, Errno, Error, Group, GroupId, InodeId, Layout, MemberState, Result, TargetId};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use types::{
+    ByteRange, ClusterMap, Errno, Error, Group, GroupId, InodeId, Layout, MemberState, Result, TargetId,
+};
 
 /// Checks every chunk file, and every layout for chunk files that are gone.
 pub(crate) async fn check(
     subject: &Subject<'_>,
     tree: &Tree,
-    repair: bool,
+    (repair, below): (bool, Option<&HashSet<InodeId>>),
     report: &mut Report,
     progress: Progress<'_>,
 ) -> Result<()> {
+    let repair = (repair, below);
     let mut present = Present::new();
     for (&target, store) in subject.stores {
         let seat = Seat { target, group: None };
@@ -28,7 +31,7 @@ pub(crate) async fn check(
             check_store(subject, tree, (seat, store), &mut present, (repair, report), progress).await?;
         }
     }
-    missing(subject, tree, &present, report).await
+    missing(subject, tree, (&present, below), report).await
 }
 
 /// Where chunk files are that have names of their own: those of a target, or of its copy of a mirrored group.
@@ -57,7 +60,7 @@ async fn check_store(
     tree: &Tree,
     (seat, store): (Seat, &Store),
     present: &mut Present,
-    (repair, report): (bool, &mut Report),
+    ((repair, below), report): ((bool, Option<&HashSet<InodeId>>), &mut Report),
     progress: Progress<'_>,
 ) -> Result<()> {
     let files = store.list().await.map_err(unreadable)?;
@@ -65,6 +68,9 @@ async fn check_store(
     for (done, &ino) in files.iter().enumerate() {
         progress(&format!("reading {seat}"), done as u64, total);
         let (name, ino) = (ino, ino.of_chunk_file());
+        if below.is_some_and(|below| !below.contains(&ino)) {
+            continue;
+        }
         ChunkFile { subject, tree, seat, store, name, ino }.check(repair, report).await?;
     }
     present.insert(seat, files.into_iter().collect());
@@ -93,12 +99,12 @@ struct ChunkFile<'a> {
 
 impl ChunkFile<'_> {
     async fn check(&self, repair: bool, report: &mut Report) -> Result<()> {
-        if self.is_doomed() {
+        if is_doomed(self.subject.map, self.tree, self.seat, self.name) {
             return Ok(());
         }
         let layout = self.tree.layout(self.ino);
         let owned = layout.and_then(|layout| {
-            let stripe = stripe_of(self.subject, &layout, self.seat, self.name.slot())?;
+            let stripe = stripe_of(self.subject.map, &layout, self.seat, self.name.slot())?;
             Some((layout, stripe))
         });
         match owned {
@@ -112,22 +118,14 @@ impl ChunkFile<'_> {
         }
     }
 
-    /// Whether it is on record that it is to be deleted. A note under the name of a file that is gone has slots in it.
-    fn is_doomed(&self) -> bool {
-        [self.name, self.ino].iter().any(|noted| {
-            self.tree.doomed.get(noted).is_some_and(|doomed| {
-                let names = (0..doomed.groups.len()).filter(|&s| doomed.chunk_file(*noted, s) == self.name);
-                names.into_iter().any(|s| holds(self.subject, doomed.groups[s], self.seat))
-            })
-        })
-    }
-
     fn object(&self) -> String {
         format!("chunk file {:016x} on {}", self.name.0, self.seat)
     }
 
     async fn stray(&self, repair: bool, report: &mut Report) -> Result<()> {
-        report.add(Kind::StrayChunkFile, self.object(), "no file has chunks here", "repair deletes it");
+        let found =
+            Finding::new(Kind::StrayChunkFile, self.object(), "no file has chunks here", "repair deletes it");
+        report.findings.push(found.at(self.seat, self.subject.map));
         if repair {
             self.store.delete(self.name).await.map_err(unreadable)?;
             mark_repaired(report);
@@ -146,7 +144,8 @@ impl ChunkFile<'_> {
             return Ok(());
         }
         let cause = format!("{} has {len} bytes, {expected} belong to the file", self.object());
-        report.add(Kind::LongChunkFile, self.tree.path(self.ino), cause, "repair cuts it");
+        let found = Finding::new(Kind::LongChunkFile, self.tree.path(self.ino), cause, "repair cuts it");
+        report.findings.push(found.at(self.seat, self.subject.map));
         if repair {
             self.store.truncate(self.name, expected).await.map_err(unreadable)?;
             mark_repaired(report);
@@ -163,12 +162,10 @@ impl ChunkFile<'_> {
             Ok(damaged) => damaged,
             Err(error) => {
                 let remedy = "check the target's device; restore the file from a copy";
-                report.add(
-                    Kind::DamagedContent,
-                    self.tree.path(self.ino),
-                    error.message().to_owned(),
-                    remedy,
-                );
+                let path = self.tree.path(self.ino);
+                let found = Finding::new(Kind::DamagedContent, path, error.message(), remedy);
+                let found = found.at(self.seat, self.subject.map).of(self.ino, stripe);
+                report.findings.push(found);
                 return Ok(());
             }
         };
@@ -184,23 +181,17 @@ impl ChunkFile<'_> {
         };
         let group = self.seat.group.and_then(|group| self.subject.map.group(group));
         match group.is_some_and(|group| group.with_states().any(is_good)) {
-            true => {
-                "another copy has them if it is not reported, too: copy the file (cp, then mv over the old one) from there"
-            }
+            true => "another copy has them if it is not reported, too: repair takes them from there",
             false => "restore the file from a copy, or delete it: there is no second copy to repair from",
         }
     }
 
     fn damaged(&self, layout: &Layout, stripe: usize, local: ByteRange, size: u64, report: &mut Report) {
         for range in file_ranges(layout, stripe, local, size) {
-            report.findings.push(Finding {
-                kind: Kind::DamagedContent,
-                object: self.tree.path(self.ino),
-                range: Some(range),
-                cause: format!("bytes {local} of {} do not match their checksums", self.object()),
-                remedy: self.remedy_of_damage().into(),
-                repaired: false,
-            });
+            let cause = format!("bytes {local} of {} do not match their checksums", self.object());
+            let path = self.tree.path(self.ino);
+            let found = Finding::new(Kind::DamagedContent, path, cause, self.remedy_of_damage());
+            report.findings.push(found.over(range).at(self.seat, self.subject.map).of(self.ino, stripe));
         }
     }
 }
@@ -212,13 +203,23 @@ fn mark_repaired(report: &mut Report) {
 }
 
 /// Which stripe of the layout is in the chunk file of a slot there.
-pub(crate) fn stripe_of(subject: &Subject<'_>, layout: &Layout, seat: Seat, slot: u8) -> Option<usize> {
+pub(crate) fn stripe_of(map: &ClusterMap, layout: &Layout, seat: Seat, slot: u8) -> Option<usize> {
     (0..layout.groups.len())
-        .find(|&stripe| layout.slot(stripe) == slot && holds(subject, layout.groups[stripe], seat))
+        .find(|&stripe| layout.slot(stripe) == slot && holds(map, layout.groups[stripe], seat))
 }
 
-fn holds(subject: &Subject<'_>, group: GroupId, seat: Seat) -> bool {
-    seats(subject.map.group(group)).any(|(other, _)| other == seat)
+pub(crate) fn holds(map: &ClusterMap, group: GroupId, seat: Seat) -> bool {
+    seats(map.group(group)).any(|(other, _)| other == seat)
+}
+
+/// Whether it is on record that a chunk file is to be deleted. A note under the name of a file that is gone has slots in it.
+pub(crate) fn is_doomed(map: &ClusterMap, tree: &Tree, seat: Seat, name: InodeId) -> bool {
+    [name, name.of_chunk_file()].iter().any(|noted| {
+        tree.doomed.get(noted).is_some_and(|doomed| {
+            let mut names = (0..doomed.groups.len()).filter(|&s| doomed.chunk_file(*noted, s) == name);
+            names.any(|s| holds(map, doomed.groups[s], seat))
+        })
+    })
 }
 
 /// Where the chunk files of a group are, with the states of the copies.
@@ -232,10 +233,17 @@ pub(crate) fn seats(group: Option<&Group>) -> impl Iterator<Item = (Seat, Member
 
 /// Files whose chunk files are gone. A chunk file may rightly be absent where the file has a hole, so only files that
 /// have no holes (as much space allocated as they have bytes) are judged.
-async fn missing(subject: &Subject<'_>, tree: &Tree, present: &Present, report: &mut Report) -> Result<()> {
-    const REMEDY: &str = "restore the file from a copy, or delete it";
+async fn missing(
+    subject: &Subject<'_>,
+    tree: &Tree,
+    (present, below): (&Present, Option<&HashSet<InodeId>>),
+    report: &mut Report,
+) -> Result<()> {
+    const REMEDY: &str =
+        "repair takes it from another copy; where there is none, restore the file from a backup";
     let noted = all_noted(subject).await?;
     let mut files: Vec<InodeId> = tree.inodes.keys().copied().collect();
+    files.retain(|ino| below.is_none_or(|below| below.contains(ino)));
     files.sort();
     for ino in files {
         let (Some(layout), Some(inode)) = (tree.layout(ino), tree.inode(ino)) else { continue };
@@ -248,7 +256,7 @@ async fn missing(subject: &Subject<'_>, tree: &Tree, present: &Present, report: 
                 continue;
             }
             let expected = layout::local_len(&layout, stripe, inode.size);
-            let dense = inode.blocks.saturating_mul(512) >= inode.size && !tree.writing.contains(&ino);
+            let dense = tree.is_dense(ino) && !tree.writing.contains(&ino);
             if expected == 0 || !dense {
                 continue;
             }
@@ -264,7 +272,8 @@ async fn missing(subject: &Subject<'_>, tree: &Tree, present: &Present, report: 
                     Some(_) => format!("its chunk file of {expected} bytes on {seat} is gone"),
                     None => format!("its chunk file of {expected} bytes in group {group} is gone"),
                 };
-                report.add(Kind::MissingChunkFile, tree.path(ino), cause, REMEDY);
+                let found = Finding::new(Kind::MissingChunkFile, tree.path(ino), cause, REMEDY);
+                report.findings.push(found.at(seat, subject.map).of(ino, stripe));
             }
         }
     }

@@ -1,6 +1,8 @@
 //! What a check finds.
 
+use crate::data::Seat;
 use serde::{Deserialize, Serialize};
+use types::{ByteRange, ClusterMap, InodeId, TargetId};
 
 /// What is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -51,6 +53,56 @@ pub struct Finding {
     pub remedy: String,
     /// It was put right.
     pub repaired: bool,
+    /// No copy has it, or had it before it was made zeros.
+    #[serde(default)]
+    pub lost: bool,
+    /// The target whose copy is wrong, where it is about one.
+    #[serde(default)]
+    pub target: Option<TargetId>,
+    /// The name of its node.
+    #[serde(default)]
+    pub node: Option<String>,
+    /// The file and stripe that it is about, for who mends it.
+    #[serde(skip)]
+    pub(crate) place: Option<(InodeId, usize)>,
+}
+
+impl Finding {
+    /// A finding that isn't about bytes or a target.
+    pub fn new(
+        kind: Kind,
+        object: impl Into<String>,
+        cause: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            kind,
+            object: object.into(),
+            range: None,
+            cause: cause.into(),
+            remedy: remedy.into(),
+            repaired: false,
+            lost: false,
+            target: None,
+            node: None,
+            place: None,
+        }
+    }
+
+    /// The bytes of the file that it is about.
+    pub fn over(self, range: ByteRange) -> Finding {
+        Finding { range: Some(range), ..self }
+    }
+
+    /// The copy that is wrong.
+    pub(crate) fn at(self, seat: Seat, map: &ClusterMap) -> Finding {
+        let node = map.target(seat.target).and_then(|target| map.node(target.node));
+        Finding { target: Some(seat.target), node: node.map(|node| node.name.clone()), ..self }
+    }
+
+    pub(crate) fn of(self, ino: InodeId, stripe: usize) -> Finding {
+        Finding { place: Some((ino, stripe)), ..self }
+    }
 }
 
 /// The result of a check.
@@ -102,13 +154,6 @@ impl Report {
         cause: impl Into<String>,
         remedy: &str,
     ) {
-        self.findings.push(Finding {
-            kind,
-            object: object.into(),
-            range: None,
-            cause: cause.into(),
-            remedy: remedy.to_owned(),
-            repaired: false,
-        });
+        self.findings.push(Finding::new(kind, object, cause, remedy));
     }
 }

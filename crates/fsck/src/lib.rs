@@ -2,29 +2,39 @@
 //!
 //! Works on a metadata store and targets that nobody serves. What a restart settles by itself (orphans, files that were being
 //! written, chunks that are yet to be deleted) is no damage and is left to it. Each finding says what it is about,
-//! the cause and the remedy. With repair, what can be put right without guessing about content is put right;
-//! damaged content never is.
+//! the cause and the remedy. With repair, what can be put right is: names and records, chunk files of nobody, and content of which there is a good copy
+//! (`plan` says which that is). What no copy has is left as it is, unless the caller gives it up (`Orders::forget`): then it is told first, and reads as
+//! zeros afterwards.
 //!
 //! Copies of mirrored groups are checked each for itself, and against each other where nothing is noted that may differ. One that isn't good by the
 //! cluster map is brought in step when the cluster runs: that is no damage either, but said.
 
 mod copies;
 mod data;
+mod exposure;
 mod finding;
+mod local;
+mod look;
+mod mend;
 mod names;
 mod online;
+mod plan;
 mod repair;
+mod strays;
 mod tree;
 
 pub use data::Seat;
+pub use exposure::{Amount, Domain, Exposed, Exposure, Heavy, exposure};
 pub use finding::{Finding, Kind, Report, Verdict};
-pub use online::{Freeze, Later, Online, Targets, check_online};
+pub use local::Local;
+pub use look::{Later, Targets};
+pub use online::{Freeze, Online, check_online};
 
 use chunkstore::Store;
 use kv::Engine;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use types::{ClusterMap, GroupId, Result, TargetId};
+use types::{ByteRange, ClusterMap, GroupId, InodeId, Result, TargetId};
 
 /// What to check.
 pub struct Subject<'a> {
@@ -64,20 +74,59 @@ pub async fn open_copies(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<Copi
 /// Told now and then how far the check is.
 pub type Progress<'a> = &'a dyn Fn(&str, u64, u64);
 
-/// Checks everything; with `repair`, mends what can be mended.
+/// What is to be done beside looking.
+#[derive(Clone, Copy, Default)]
+pub struct Orders<'a> {
+    /// Mend what can be mended.
+    pub repair: bool,
+    /// Give up the content that no copy has, with `repair` only: it is told here before it becomes zeros.
+    pub forget: Option<&'a dyn Fn(&Loss) -> Result<()>>,
+    /// Only what is at or below this path, which begins at the root of the file system. Chunk files of nobody are not looked for then.
+    pub below: Option<&'a str>,
+}
+
+/// Content that is given up.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Loss {
+    /// A path of the file.
+    pub path: String,
+    /// Its inode.
+    pub ino: InodeId,
+    /// Bytes of the file.
+    pub range: ByteRange,
+}
+
+/// Checks everything that the orders are about.
 ///
 /// # Errors
-/// A store or target that can't be read at all. Damage is no error: it is in the report.
-pub async fn check(subject: &Subject<'_>, repair: bool, progress: Progress<'_>) -> Result<Report> {
+/// A store or target that can't be read at all, a path that isn't there. Damage is no error: it is in the report.
+pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progress<'_>) -> Result<Report> {
     let mut report = Report::default();
     let mut tree = tree::Tree::read(subject, &mut report, progress)?;
     let fixes = names::check(subject, &mut tree, &mut report);
-    if repair {
-        repair::apply(subject, &fixes, &mut report)?;
+    let below = orders.below.map(|path| tree.below(path)).transpose()?;
+    match orders.below {
+        // Names belong together: what is wrong with those of the others isn't told, and isn't changed.
+        Some(path) => report.findings.retain(|finding| is_below(&finding.object, path)),
+        None if orders.repair => repair::apply(subject, &fixes, &mut report)?,
+        None => {}
     }
-    data::check(subject, &tree, repair, &mut report, progress).await?;
-    copies::check(subject, &tree, &mut report, progress).await?;
+    data::check(subject, &tree, (orders.repair, below.as_ref()), &mut report, progress).await?;
+    copies::check(subject, &tree, below.as_ref(), &mut report, progress).await?;
+    if orders.repair {
+        let contents = report.findings.iter().filter_map(|finding| finding.place);
+        let contents = contents.filter_map(|(ino, _)| Some((ino, tree.content(ino)?))).collect();
+        let targets = local::Local(subject);
+        let mending = mend::Mending { targets: &targets, map: subject.map, orders };
+        mending.run(&contents, &mut report).await?;
+    }
     report.files = tree.files();
     report.directories = tree.directories();
     Ok(report)
+}
+
+/// Whether an object of a finding is a path at or below another one.
+fn is_below(object: &str, path: &str) -> bool {
+    let path = path.trim_end_matches('/');
+    object.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

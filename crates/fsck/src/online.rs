@@ -4,44 +4,25 @@
 //! other meanwhile, and go on changing. What looks wrong is only suspected, therefore: it counts when it still is after a second look,
 //! before and after which the file's record was the same and nobody was writing. A file that is never found at rest is counted as pending.
 //!
-//! Nothing is changed. Chunk files that belong to no file are not looked for.
+//! Content is mended by the services themselves, which look again at what they change and let nobody change it meanwhile. Names are not changed.
 
 use crate::data::{Seat, seats};
 use crate::finding::{Finding, Kind, Report};
+use crate::look::{Targets, look};
+use crate::mend::{Content, Mending};
+use crate::plan::{Looked, PIECE_BYTES};
 use crate::tree::{Tree, file_ranges};
-use crate::{Subject, names};
+use crate::{Orders, Progress, Subject, is_below, names};
 use kv::Engine;
-use namespace::record::Inode;
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use types::{ByteRange, ClusterMap, Errno, GroupId, InodeId, Layout, MemberState, Result};
-
-/// Bytes that are read at once.
-const READ_BYTES: u64 = 1 << 20;
 
 /// How often a suspect is looked at again.
 const LOOKS: usize = 5;
 
 /// Findings that a report tells; it is sent as one message.
 const MAX_FINDINGS: usize = 1000;
-
-/// Where content that is in order ends for good.
-const BLOCK: u64 = types::BLOCK_SIZE as u64;
-
-/// What comes later.
-pub type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
-
-/// The targets of a cluster, wherever they are.
-pub trait Targets {
-    /// Length of a chunk file; 0 for one that isn't there.
-    fn len(&self, seat: Seat, ino: InodeId) -> Later<'_, u64>;
-    /// Reads a range of a chunk file, which checks it against its checksums; a sum of what there is.
-    fn read(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, u32>;
-    /// Waits a moment.
-    fn rest(&self) -> Later<'_, ()>;
-}
 
 /// Shows the metadata store as it is at the moment of the call.
 pub type Freeze<'a> = &'a dyn Fn() -> Result<Arc<dyn Engine>>;
@@ -58,51 +39,67 @@ pub struct Online<'a> {
     pub map: &'a ClusterMap,
     /// The targets.
     pub targets: &'a dyn Targets,
+    /// What is to be done beside looking.
+    pub orders: Orders<'a>,
+    /// Told how far it is.
+    pub progress: Progress<'a>,
 }
 
 /// Where it was of no use to ask, and why.
-type Unreachable = BTreeMap<Seat, String>;
-
-/// What a copy of a chunk file looks like.
-struct Looked {
-    len: u64,
-    /// Of each [`READ_BYTES`] of it; none for those that can't be read.
-    sums: Vec<Option<u32>>,
-    wrong: Option<Wrong>,
-}
+pub(crate) type Unreachable = BTreeMap<Seat, String>;
 
 /// What looks wrong about one file.
 struct Wrong {
     kind: Kind,
+    stripe: usize,
+    seat: Option<Seat>,
     cause: String,
     ranges: Vec<ByteRange>,
 }
 
-/// Checks a cluster that is served, without changing anything.
+/// Checks a cluster that is served. Without an order to repair nothing is changed.
 ///
 /// # Errors
-/// A metadata store that can't be read. Damage, and targets that don't answer, are in the report.
+/// A metadata store that can't be read, a path that isn't there. Damage, and targets that don't answer, are in the report.
 pub async fn check_online(cluster: &Online<'_>) -> Result<Report> {
     let mut report = Report::default();
     let tree = cluster.read(&mut report, true)?;
     (report.files, report.directories) = (tree.files(), tree.directories());
     let mut unreachable = BTreeMap::new();
     let mut suspects = BTreeSet::new();
-    for ino in files(&tree) {
+    let below = cluster.orders.below.map(|path| tree.below(path)).transpose()?;
+    if let Some(path) = cluster.orders.below {
+        report.findings.retain(|finding| is_below(&finding.object, path));
+    }
+    let mut files = files(&tree);
+    files.retain(|ino| below.as_ref().is_none_or(|below| below.contains(ino)));
+    let total = files.len() as u64;
+    for (done, ino) in files.into_iter().enumerate() {
+        (cluster.progress)("reading files", done as u64, total);
         match cluster.look(&tree, ino, &mut report, &mut unreachable).await {
             wrong if wrong.is_empty() => {}
             _ => drop(suspects.insert(ino)),
         }
     }
     drop(tree);
+    let mut contents = BTreeMap::new();
     for _ in 0..LOOKS {
         if suspects.is_empty() {
             break;
         }
         cluster.targets.rest().await?;
-        cluster.look_again(&mut suspects, &mut report, &mut unreachable).await?;
+        (cluster.progress)("looking again at files", 0, suspects.len() as u64);
+        cluster.look_again(&mut suspects, &mut contents, &mut report, &mut unreachable).await?;
     }
     report.pending += suspects.len() as u64;
+    if below.is_none() {
+        cluster.strays(&mut report, &unreachable).await?;
+    }
+    if cluster.orders.repair {
+        (cluster.progress)("mending files", 0, contents.len() as u64);
+        let (targets, map, orders) = (cluster.targets, cluster.map, &cluster.orders);
+        Mending { targets, map, orders }.run(&contents, &mut report).await?;
+    }
     cluster.tell_unreachable(unreachable, &mut report);
     shorten(&mut report);
     Ok(report)
@@ -132,7 +129,7 @@ fn shorten(report: &mut Report) {
 
 impl Online<'_> {
     /// Everything that the store holds now; its findings go to the report when they are wanted.
-    fn read(&self, report: &mut Report, wanted: bool) -> Result<Tree> {
+    pub(crate) fn read(&self, report: &mut Report, wanted: bool) -> Result<Tree> {
         let (engine, stores) = ((self.freeze)()?, BTreeMap::new());
         let subject = Subject {
             engine: &*engine,
@@ -147,6 +144,10 @@ impl Online<'_> {
         }
         let mut tree = Tree::read(&subject, report, &|_, _, _| {})?;
         drop(names::check(&subject, &mut tree, report));
+        for finding in &mut report.findings {
+            // Those who serve names have them in memory.
+            finding.remedy = format!("while nobody serves the cluster (weft down): {}", finding.remedy);
+        }
         Ok(tree)
     }
 
@@ -154,6 +155,7 @@ impl Online<'_> {
     async fn look_again(
         &self,
         suspects: &mut BTreeSet<InodeId>,
+        contents: &mut BTreeMap<InodeId, Content>,
         report: &mut Report,
         unreachable: &mut Unreachable,
     ) -> Result<()> {
@@ -172,8 +174,9 @@ impl Online<'_> {
                 continue;
             }
             suspects.remove(&ino);
-            for Wrong { kind, cause, ranges } in wrong {
-                tell(report, kind, &after.path(ino), &cause, ranges);
+            contents.extend(after.content(ino).map(|content| (ino, content)));
+            for wrong in wrong {
+                self.tell(report, ino, &after.path(ino), wrong);
             }
         }
         Ok(())
@@ -193,24 +196,27 @@ impl Online<'_> {
             let members: Vec<(Seat, MemberState)> = seats(self.map.group(group)).collect();
             if members.is_empty() {
                 let cause = format!("group {group} of its layout has no target");
-                wrong.push(Wrong { kind: Kind::UnknownTarget, cause, ranges: vec![] });
+                wrong.push(Wrong { kind: Kind::UnknownTarget, stripe, seat: None, cause, ranges: vec![] });
             }
             let mut copies: Vec<(Seat, Looked)> = Vec::new();
+            let (name, is_dense) = (layout.chunk_file(ino, stripe), tree.is_dense(ino));
+            let expected = layout::local_len(&layout, stripe, inode.size);
             for (seat, _) in members.into_iter().filter(|(_, state)| *state == MemberState::Good) {
                 if unreachable.contains_key(&seat) {
                     continue;
                 }
-                match self.look_at(seat, ino, inode, &layout, stripe).await {
-                    Ok(mut looked) => {
+                match look(self.targets, seat, name, if is_dense { expected } else { 0 }).await {
+                    Ok(looked) => {
                         report.chunk_files += u64::from(looked.len > 0);
                         report.bytes += looked.len;
-                        wrong.extend(looked.wrong.take());
+                        let place = Place { seat, name, stripe, layout: &layout, size: inode.size };
+                        wrong.extend(place.wrong(&looked, is_dense));
                         copies.push((seat, looked));
                     }
                     Err(error) => drop(unreachable.insert(seat, said(&error))),
                 }
             }
-            wrong.extend(differing(&copies, &layout, stripe, inode.size));
+            wrong.extend(differing(&copies, &layout, stripe, (inode.size, is_dense)));
         }
         wrong
     }
@@ -246,81 +252,64 @@ impl Online<'_> {
         }
     }
 
-    /// One chunk file, and what is wrong with it. An error means that the target can't be asked.
-    async fn look_at(
-        &self,
-        seat: Seat,
-        ino: InodeId,
-        inode: &Inode,
-        layout: &Layout,
-        stripe: usize,
-    ) -> Result<Looked> {
-        let name = layout.chunk_file(ino, stripe);
-        let object = format!("chunk file {:016x} on {seat}", name.0);
-        let (len, expected) =
-            (self.targets.len(seat, name).await?, layout::local_len(layout, stripe, inode.size));
-        let none = |wrong| Ok(Looked { len: 0, sums: Vec::new(), wrong: Some(wrong) });
-        let dense = inode.blocks.saturating_mul(512) >= inode.size;
-        if len == 0 && expected > 0 && dense {
-            let cause = format!("{object} of {expected} bytes is gone");
-            return none(Wrong { kind: Kind::MissingChunkFile, cause, ranges: vec![] });
-        }
-        if len > expected {
-            let cause = format!("{object} has {len} bytes, {expected} belong to the file");
-            return none(Wrong { kind: Kind::LongChunkFile, cause, ranges: vec![] });
-        }
-        let (sums, damaged) = self.read_all(seat, name, len).await?;
-        let ranges: Vec<ByteRange> =
-            damaged.iter().flat_map(|local| file_ranges(layout, stripe, *local, inode.size)).collect();
-        let cause = format!("{object} does not match its checksums");
-        let wrong = (!ranges.is_empty()).then_some(Wrong { kind: Kind::DamagedContent, cause, ranges });
-        Ok(Looked { len, sums, wrong })
-    }
-
-    /// Reads a chunk file: sums of its pieces, and the blocks that can't be read.
-    async fn read_all(
-        &self,
-        seat: Seat,
-        name: InodeId,
-        len: u64,
-    ) -> Result<(Vec<Option<u32>>, Vec<ByteRange>)> {
-        let (mut sums, mut damaged): (Vec<Option<u32>>, Vec<ByteRange>) = (Vec::new(), Vec::new());
-        let mut at = 0;
-        while at < len {
-            let piece = ByteRange::new(at, (at + READ_BYTES).min(len));
-            at = piece.end;
-            sums.push(self.sum(seat, name, piece).await?);
-            if matches!(sums.last(), Some(Some(_))) {
-                continue;
+    fn tell(&self, report: &mut Report, ino: InodeId, path: &str, wrong: Wrong) {
+        let remedy = match wrong.kind {
+            Kind::LongChunkFile => "stop the cluster; weft fsck --repair cuts it",
+            Kind::CopiesDiffer => {
+                "repair takes what most copies have, and among two what the group's primary has"
             }
-            let mut block = piece.start;
-            while block < piece.end {
-                let range = ByteRange::new(block, (block + BLOCK).min(piece.end));
-                block = range.end;
-                if self.sum(seat, name, range).await?.is_some() {
-                    continue;
-                }
-                match damaged.last_mut() {
-                    Some(last) if last.end == range.start => last.end = range.end,
-                    _ => damaged.push(range),
-                }
+            _ => "repair takes it from another copy; where there is none, restore the file from a backup",
+        };
+        let found = Finding::new(wrong.kind, path, wrong.cause, remedy).of(ino, wrong.stripe);
+        let found = match wrong.seat {
+            Some(seat) => found.at(seat, self.map),
+            None => found,
+        };
+        match wrong.ranges.is_empty() {
+            true => report.findings.push(found),
+            false => {
+                report.findings.extend(wrong.ranges.into_iter().map(|range| found.clone().over(range)));
             }
-        }
-        Ok((sums, damaged))
-    }
-
-    /// The sum of a range; `None` when it can't be read.
-    async fn sum(&self, seat: Seat, name: InodeId, range: ByteRange) -> Result<Option<u32>> {
-        match self.targets.read(seat, name, range).await {
-            Ok(sum) => Ok(Some(sum)),
-            Err(error) if error.errno == Errno::EIO => Ok(None),
-            Err(error) => Err(error),
         }
     }
 }
 
+/// A copy of a chunk file.
+struct Place<'a> {
+    seat: Seat,
+    name: InodeId,
+    stripe: usize,
+    layout: &'a Layout,
+    size: u64,
+}
+
+impl Place<'_> {
+    /// What is wrong with it by itself.
+    fn wrong(&self, looked: &Looked, is_dense: bool) -> Option<Wrong> {
+        let expected = layout::local_len(self.layout, self.stripe, self.size);
+        let object = format!("chunk file {:016x} on {}", self.name.0, self.seat);
+        let wrong = |kind, cause, ranges| {
+            Some(Wrong { kind, stripe: self.stripe, seat: Some(self.seat), cause, ranges })
+        };
+        if looked.len == 0 && expected > 0 && is_dense {
+            let cause = format!("{object} of {expected} bytes is gone");
+            return wrong(Kind::MissingChunkFile, cause, vec![]);
+        }
+        if looked.len > expected {
+            let cause = format!("{object} has {} bytes, {expected} belong to the file", looked.len);
+            return wrong(Kind::LongChunkFile, cause, vec![]);
+        }
+        let in_file = |local: &ByteRange| file_ranges(self.layout, self.stripe, *local, self.size);
+        let ranges: Vec<ByteRange> = looked.damaged.iter().flat_map(in_file).collect();
+        if ranges.is_empty() {
+            return None;
+        }
+        wrong(Kind::DamagedContent, format!("{object} does not match its checksums"), ranges)
+    }
+}
+
 /// Why a target could not be asked.
-fn said(error: &types::Error) -> String {
+pub(crate) fn said(error: &types::Error) -> String {
     match error.errno {
         Errno::EREMCHG => "it can't be asked for what it has now".into(),
         _ => format!("it doesn't answer: {}", error.message),
@@ -328,24 +317,35 @@ fn said(error: &types::Error) -> String {
 }
 
 /// What isn't the same in copies that can be read.
-fn differing(copies: &[(Seat, Looked)], layout: &Layout, stripe: usize, size: u64) -> Option<Wrong> {
-    let ((first, reference), others) = copies.split_first()?;
-    let (other, differs) = others.iter().find_map(|(seat, looked)| {
-        // What is missing altogether is told as that.
-        let both = looked.len > 0 && reference.len > 0;
+fn differing(
+    copies: &[(Seat, Looked)],
+    layout: &Layout,
+    stripe: usize,
+    (size, is_dense): (u64, bool),
+) -> Vec<Wrong> {
+    let Some(((first, reference), others)) = copies.split_first() else { return Vec::new() };
+    let mut wrong = Vec::new();
+    for (seat, looked) in others {
+        // What is missing altogether of a file without holes is told as that.
+        if is_dense && (looked.len == 0 || reference.len == 0) {
+            continue;
+        }
         let pieces = reference.sums.iter().zip(&looked.sums).enumerate();
         let differs = pieces.filter(|(_, (one, two))| one.is_some() && two.is_some() && one != two);
-        let mut differs: Vec<u64> = differs.map(|(at, _)| at as u64 * READ_BYTES).collect();
-        if both && looked.len != reference.len && differs.is_empty() {
-            differs.push(looked.len.min(reference.len).saturating_sub(1) / READ_BYTES * READ_BYTES);
+        let mut differs: Vec<u64> = differs.map(|(at, _)| at as u64 * PIECE_BYTES).collect();
+        if looked.len != reference.len && differs.is_empty() {
+            differs.push(looked.len.min(reference.len).saturating_sub(1) / PIECE_BYTES * PIECE_BYTES);
         }
-        (both && !differs.is_empty()).then_some((seat, differs))
-    })?;
-    let end = |at: u64| (at + READ_BYTES).min(layout::local_len(layout, stripe, size));
-    let ranges = differs.into_iter().map(|at| ByteRange::new(at, end(at)));
-    let ranges = ranges.flat_map(|local| file_ranges(layout, stripe, local, size)).collect();
-    let cause = format!("it is not the same on {first} and {other}");
-    Some(Wrong { kind: Kind::CopiesDiffer, cause, ranges })
+        if differs.is_empty() {
+            continue;
+        }
+        let end = |at: u64| (at + PIECE_BYTES).min(layout::local_len(layout, stripe, size));
+        let ranges = differs.into_iter().map(|at| ByteRange::new(at, end(at)));
+        let ranges = ranges.flat_map(|local| file_ranges(layout, stripe, local, size)).collect();
+        let cause = format!("it is not the same on {first} and {seat}");
+        wrong.push(Wrong { kind: Kind::CopiesDiffer, stripe, seat: Some(*seat), cause, ranges });
+    }
+    wrong
 }
 
 fn is_at_rest(tree: &Tree, ino: InodeId) -> bool {
@@ -355,25 +355,4 @@ fn is_at_rest(tree: &Tree, ino: InodeId) -> bool {
 /// What a file's content depends on.
 fn record(tree: &Tree, ino: InodeId) -> Option<(u64, u64, Option<Layout>)> {
     tree.inode(ino).map(|inode| (inode.size, inode.blocks, tree.layout(ino)))
-}
-
-fn tell(report: &mut Report, kind: Kind, path: &str, cause: &str, ranges: Vec<ByteRange>) {
-    let remedy = match kind {
-        Kind::LongChunkFile => "stop the cluster; weft fsck --repair cuts it",
-        Kind::CopiesDiffer => {
-            "see which copy is right, and write the file anew from it (cp, then mv over the old one)"
-        }
-        _ => "restore the file from a copy, or delete it",
-    };
-    if ranges.is_empty() {
-        return report.add(kind, path, cause, remedy);
-    }
-    report.findings.extend(ranges.into_iter().map(|range| Finding {
-        kind,
-        object: path.to_owned(),
-        range: Some(range),
-        cause: cause.to_owned(),
-        remedy: remedy.to_owned(),
-        repaired: false,
-    }));
 }

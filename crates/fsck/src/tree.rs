@@ -1,11 +1,12 @@
 //! Everything that the metadata store holds, read once.
 
 use crate::finding::{Kind, Report};
+use crate::mend::Content;
 use crate::{Progress, Subject};
 use bytes::Bytes;
 use namespace::keys::{self, Key, KeyRange};
 use namespace::record::{self, Entry, Inode, Next};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use types::{ByteRange, Errno, Error, InodeId, Layout, PartitionId, Result};
 
 /// Pairs that one scan brings.
@@ -133,6 +134,10 @@ impl Tree {
                 let layout: record::Layout = record::decode(key, value).map_err(failed)?;
                 self.doomed.insert(ino, Layout::try_from(&layout).map_err(failed)?);
             }
+            Key::Migrating(_) => {
+                // It goes on where it was, and ends at once for a file that is gone.
+                record::decode::<record::Migrating>(key, value).map_err(failed)?;
+            }
             Key::Next(partition) => {
                 let next: Next = record::decode(key, value).map_err(failed)?;
                 self.next.insert(partition, next.sequence);
@@ -183,6 +188,46 @@ impl Tree {
         }
         names.reverse();
         format!("/{}", names.join("/"))
+    }
+
+    /// Whether a file has as much space as bytes, so that it has no holes in which chunk files may rightly be absent.
+    pub(crate) fn is_dense(&self, ino: InodeId) -> bool {
+        self.inode(ino).is_some_and(|inode| inode.blocks.saturating_mul(512) >= inode.size)
+    }
+
+    /// What the content of a file depends on.
+    pub(crate) fn content(&self, ino: InodeId) -> Option<Content> {
+        let (layout, inode) = (self.layout(ino)?, self.inode(ino)?);
+        Some(Content { layout, size: inode.size, is_dense: self.is_dense(ino) })
+    }
+
+    /// The inodes at and below a path.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub(crate) fn below(&self, path: &str) -> Result<HashSet<InodeId>> {
+        let mut children: HashMap<InodeId, Vec<(&[u8], InodeId)>> = HashMap::new();
+        for (&ino, known) in &self.inodes {
+            for name in &known.names {
+                children.entry(name.dir).or_default().push((&name.name, ino));
+            }
+        }
+        let in_dir = |dir: &InodeId| children.get(dir).map_or(&[][..], |list| list);
+        let mut at = InodeId::ROOT;
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            let found = in_dir(&at).iter().find(|(name, _)| *name == part.as_bytes());
+            at = found.map(|(_, ino)| *ino).ok_or_else(|| {
+                Error::new(Errno::ENOENT, format!("there is no {path} in the file system"))
+                    .hint("the path begins at the root of the file system, wherever that is mounted")
+            })?;
+        }
+        let (mut below, mut waiting) = (HashSet::new(), vec![at]);
+        while let Some(ino) = waiting.pop() {
+            if below.insert(ino) {
+                waiting.extend(in_dir(&ino).iter().map(|(_, child)| *child));
+            }
+        }
+        Ok(below)
     }
 
     /// Number of inodes that aren't directories.

@@ -19,10 +19,18 @@ use rt::sync::Event;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 use types::InodeId;
 
 /// Threads that tell the kernel where it has to be told often: one inode whose pages are busy doesn't hold up the others.
 pub const THREADS: usize = 4;
+/// Threads that come to help while all of those wait for pages, at most. Reads may wait for a service until the kernel has forgotten other inodes, and
+/// there are as many of them as programs read. Each costs some KiB.
+const MAX_HELPERS: usize = 256;
+/// How long nothing may move before another one comes: to forget takes microseconds, unless it waits for a page.
+const STUCK: Duration = Duration::from_millis(20);
+/// How long one stays that has nothing to do.
+const SPARE_TIME: Duration = Duration::from_secs(10);
 /// Directories that are remembered with their epoch. Beyond it all count as handed out in the last epoch.
 const MAX_DIRECTORIES: usize = 65536;
 
@@ -31,6 +39,8 @@ const MAX_DIRECTORIES: usize = 65536;
 pub struct Notifier {
     state: Mutex<State>,
     changed: Condvar,
+    /// All threads are busy.
+    behind: Condvar,
     names: Names,
 }
 
@@ -38,6 +48,13 @@ pub struct Notifier {
 struct State {
     pending: VecDeque<Job>,
     ended: bool,
+    /// Threads that wait for something to do.
+    idle: usize,
+    helpers: usize,
+    /// Jobs that a thread has begun so far.
+    begun: u64,
+    /// It is being watched whether another one is begun in time.
+    is_watched: bool,
 }
 
 struct Job {
@@ -56,6 +73,7 @@ impl Notifier {
         } else {
             state.pending.push_back(Job { ino, done: done.clone() });
             self.changed.notify_one();
+            self.note_backlog(&state);
         }
         done
     }
@@ -73,29 +91,107 @@ impl Notifier {
             std::mem::take(&mut state.pending)
         };
         self.changed.notify_all();
+        self.behind.notify_all();
         pending.into_iter().for_each(|job| job.done.set());
     }
 
     /// A thread's work: runs until [`Notifier::end`].
     pub fn run(&self, device: &OwnedFd) {
-        while let Some(job) = self.next() {
-            if self.names.begin_epoch_without(job.ino) {
-                // EINVAL from a kernel without epochs, which was given no names to keep.
-                let _ = sys::write(device.as_raw_fd(), bytes_of(&next_epoch()));
-            }
-            // ENOENT: the kernel doesn't know the inode (any more), so there is nothing to forget. Other errors mean the end of
-            // the connection, which the transport notices.
-            let _ = sys::write(device.as_raw_fd(), &invalidation(job.ino));
+        self.work(&|ino| self.tell(device, ino), None);
+    }
+
+    /// The work of the thread that gets others to help when all wait for pages: runs until [`Notifier::end`].
+    pub fn keep_up(&self, device: &OwnedFd) {
+        self.get_help(&|ino| self.tell(device, ino));
+    }
+
+    fn tell(&self, device: &OwnedFd, ino: InodeId) {
+        if self.names.begin_epoch_without(ino) {
+            // EINVAL from a kernel without epochs, which was given no names to keep.
+            let _ = sys::write(device.as_raw_fd(), bytes_of(&next_epoch()));
+        }
+        // ENOENT: the kernel doesn't know the inode (any more), so there is nothing to forget. Other errors mean the end of
+        // the connection, which the transport notices.
+        let _ = sys::write(device.as_raw_fd(), &invalidation(ino));
+    }
+
+    fn work(&self, tell: &(impl Fn(InodeId) + Sync), patience: Option<Duration>) {
+        while let Some(job) = self.next(patience) {
+            tell(job.ino);
             job.done.set();
         }
     }
 
-    fn next(&self) -> Option<Job> {
+    fn get_help(&self, tell: &(impl Fn(InodeId) + Sync)) {
+        std::thread::scope(|threads| {
+            while self.is_help_needed() {
+                let helper = std::thread::Builder::new().name("fuse-notify-more".into());
+                let started = helper.spawn_scoped(threads, || {
+                    self.work(tell, Some(SPARE_TIME));
+                    self.state.lock().helpers -= 1;
+                });
+                if let Err(error) = started {
+                    tracing::warn!(%error, "no further thread can be started that tells the kernel to forget");
+                    self.state.lock().helpers -= 1;
+                }
+            }
+        });
+    }
+
+    /// Waits until nobody begins a job that waits, and counts a helper in. False at the end.
+    fn is_help_needed(&self) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            while !state.ended && !(state.is_behind() && state.helpers < MAX_HELPERS) {
+                self.behind.wait(&mut state);
+            }
+            if state.ended {
+                return false;
+            }
+            let begun = state.begun;
+            state.is_watched = true;
+            self.behind.wait_for(&mut state, STUCK);
+            state.is_watched = false;
+            if !state.ended && state.is_behind() && state.begun == begun {
+                state.helpers += 1;
+                return true;
+            }
+        }
+    }
+
+    fn note_backlog(&self, state: &State) {
+        if state.is_behind() && !state.is_watched {
+            self.behind.notify_one();
+        }
+    }
+
+    fn next(&self, patience: Option<Duration>) -> Option<Job> {
         let mut state = self.state.lock();
         while state.pending.is_empty() && !state.ended {
-            self.changed.wait(&mut state);
+            state.idle += 1;
+            let is_over = match patience {
+                Some(patience) => self.changed.wait_for(&mut state, patience).timed_out(),
+                None => {
+                    self.changed.wait(&mut state);
+                    false
+                }
+            };
+            state.idle -= 1;
+            if is_over && state.pending.is_empty() {
+                return None;
+            }
         }
-        if state.ended { None } else { state.pending.pop_front() }
+        let job = if state.ended { None } else { state.pending.pop_front() };
+        state.begun += 1;
+        self.note_backlog(&state);
+        job
+    }
+}
+
+impl State {
+    /// Something waits, and nobody takes it.
+    fn is_behind(&self) -> bool {
+        self.idle == 0 && !self.pending.is_empty()
     }
 }
 
@@ -196,6 +292,42 @@ mod tests {
         let before = notifier.forget(DIR);
         notifier.end();
         assert!(before.is_set() && notifier.forget(DIR).is_set());
-        assert!(notifier.next().is_none());
+        assert!(notifier.next(None).is_none());
+    }
+
+    #[test]
+    fn files_whose_pages_are_busy_do_not_keep_the_kernel_from_forgetting_others() {
+        let notifier = Notifier::default();
+        let (filled, page) = (Mutex::new(false), Condvar::new());
+        let busy = InodeId(1000);
+        let tell = |ino| {
+            let mut filled = filled.lock();
+            while ino < busy && !*filled {
+                page.wait(&mut filled);
+            }
+        };
+        std::thread::scope(|threads| {
+            for _ in 0..THREADS {
+                threads.spawn(|| notifier.work(&tell, None));
+            }
+            threads.spawn(|| notifier.get_help(&tell));
+            let waiting: Vec<_> =
+                (0..3 * THREADS as u64).map(|number| notifier.forget(InodeId(number))).collect();
+            let other = notifier.forget(busy);
+            let mut looks = 0;
+            while !other.is_set() && looks < 3000 {
+                std::thread::sleep(Duration::from_millis(10));
+                looks += 1;
+            }
+            let outcome = (other.is_set(), waiting.iter().any(|done| done.is_set()));
+            *filled.lock() = true;
+            page.notify_all();
+            while !waiting.iter().all(|done| done.is_set()) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            notifier.end();
+            assert_eq!(outcome, (true, false), "others are forgotten, and none of the busy ones");
+        });
+        assert_eq!(notifier.state.lock().helpers, 0);
     }
 }

@@ -315,10 +315,11 @@ fn start_threads(shared: &Arc<Shared>, depth: usize) -> io::Result<Vec<JoinHandl
     let starting = shared.enter();
     let mut threads = transport::start(shared, depth)?;
     // Where the kernel is never told anything, there is nothing to do for them.
-    for number in 0..if shared.is_shared { notify::THREADS } else { 0 } {
+    for number in 0..if shared.is_shared { notify::THREADS + 1 } else { 0 } {
         let (device, notified) = (sys::duplicate(shared.mount.device())?, shared.clone());
         let notifier = std::thread::Builder::new().name(format!("fuse-notify-{number}"));
-        threads.push(notifier.spawn(move || notified.notifier.run(&device))?);
+        let work = if number < notify::THREADS { Notifier::run } else { Notifier::keep_up };
+        threads.push(notifier.spawn(move || work(&notified.notifier, &device))?);
     }
     starting.leave();
     Ok(threads)

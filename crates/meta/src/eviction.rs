@@ -1,6 +1,6 @@
 //! Recalls and their answers, and the end of sessions that don't answer.
 
-use crate::chunks::Under;
+use crate::chunks::{Place, Under};
 use crate::grace::stored_sessions;
 use crate::limits::{
     FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, RETRY_TIME, SILENCE_TIME, STANDSTILL,
@@ -115,6 +115,7 @@ impl MetaService {
         // One that shares its sessions with other services makes none known by itself.
         let registers = (self.neighbours.is_some() || asker == Asks::FromElsewhere) && id != SessionId(0);
         if self.grace.awaits_registration(id) || (registers && self.sessions.is_unknown(id)) {
+            self.grace.told(id);
             return Err(is_not_registered(id));
         }
         self.sessions.get(id)
@@ -131,6 +132,7 @@ impl MetaService {
         let known = self.sessions.find(id).zip(holder);
         known.map_or(Ok(()), |(session, holder)| self.check_holder(&session, holder))?;
         let began = self.sessions.next_moment();
+        let _arriving = self.grace.arrives(id);
         let _turn = match self.grace.awaits_registration(id) {
             // Of two copies one waits: what it settles could be what the session has begun after the other.
             true => Some(self.sessions.turn_to_register(id).write().await),
@@ -169,7 +171,10 @@ impl MetaService {
             partitions.retain(|partition| self.is_owned(*partition));
             match partitions.is_empty() {
                 true => MetaReply::Recalls(session.recalls_after(after)),
-                false => MetaReply::Adopted { partitions },
+                false => {
+                    self.grace.told(session.id);
+                    MetaReply::Adopted { partitions }
+                }
             }
         };
         match news() {
@@ -240,6 +245,10 @@ impl MetaService {
     /// relies on its leases for as long as one that is silent, too.
     fn patience(&self, due: &Due, since_ns: u64) -> Duration {
         let Some(session) = self.sessions.find(due.session) else { return YIELD_TIME };
+        if self.grace.is_arriving(due.session) {
+            // It is this service that it waits for.
+            session.hear();
+        }
         let (heard_ns, now_ns) = (session.heard_ns(), rt::monotonic_ns());
         let answer_ns = since_ns + YIELD_TIME.as_nanos() as u64;
         let has_seen = session.has_seen(due.number);
@@ -396,7 +405,8 @@ impl MetaService {
     /// Returns the targets that didn't answer.
     async fn fence_at(&self, session: SessionId, targets: Vec<TargetId>) -> Vec<TargetId> {
         let fence = |target| async move {
-            let fenced = self.chunks.on(target, Under::TARGET, StorageOp::Fence { session }).await;
+            let fenced =
+                self.chunks.at(Place::Target(target), Under::TARGET, StorageOp::Fence { session }).await;
             fenced.is_err().then_some(target)
         };
         rt::join_all(targets.into_iter().map(fence).collect()).await.into_iter().flatten().collect()

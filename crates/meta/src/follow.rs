@@ -19,6 +19,7 @@ impl MetaService {
             return Err(not_owner(*foreign));
         }
         // Where it has followed already it may have been granted leases since: then this is an old request that comes again.
+        let _arriving = self.grace.arrives(session.id);
         let awaited = self.grace.awaits_following(session.id);
         let partitions: Vec<PartitionId> =
             partitions.iter().copied().filter(|partition| awaited.contains(partition)).collect();
@@ -26,6 +27,7 @@ impl MetaService {
         for &partition in &partitions {
             self.settle_files(partition, &|other| other == session.id, &mut recovery).await?;
         }
+        session.hear();
         // The other service may have carried out what is going to be sent here again.
         session.take_answers(stored_answers(&self.executors.store, session.id).await?);
         self.leases.leave_partitions(session.id, &partitions);

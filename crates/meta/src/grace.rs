@@ -5,7 +5,7 @@
 //! by registering, of partitions that were another service's by following them.
 
 use crate::eviction::within;
-use crate::limits::GRACE_TIME;
+use crate::limits::{GRACE_LOOK, GRACE_TIME, STANDSTILL};
 use crate::record::StoredSession;
 use crate::service::MetaService;
 use crate::view::store_error;
@@ -33,6 +33,8 @@ struct State {
     /// Sessions that may come back.
     expected: BTreeMap<SessionId, Expected>,
     until_ns: u64,
+    /// When it was last looked how much time there is left.
+    looked_ns: u64,
     /// Somebody sees to its end.
     is_ending: bool,
     was_needed: bool,
@@ -44,6 +46,24 @@ struct Expected {
     registers: bool,
     /// Partitions that it has to follow.
     follows: BTreeSet<PartitionId>,
+    /// It has been told what it has to do.
+    is_told: bool,
+    /// Requests of it under way by which it comes back. What it left is settled meanwhile, which takes as long as storage services need.
+    arriving: usize,
+}
+
+/// A session is coming back, until this is dropped.
+pub(crate) struct Arriving<'a> {
+    grace: &'a Grace,
+    session: SessionId,
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        if let Some(expected) = self.grace.state.lock().expected.get_mut(&self.session) {
+            expected.arriving = expected.arriving.saturating_sub(1);
+        }
+    }
 }
 
 impl Grace {
@@ -61,12 +81,15 @@ impl Grace {
                 let expected = state.expected.entry(session).or_default();
                 expected.registers |= registers;
                 expected.follows.extend(follow);
+                // Of something new it has yet to hear.
+                expected.is_told = false;
             }
         }
         if state.expected.is_empty() {
             return;
         }
-        state.until_ns = rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64;
+        let now_ns = rt::monotonic_ns();
+        (state.until_ns, state.looked_ns) = (now_ns + GRACE_TIME.as_nanos() as u64, now_ns);
         self.over.clear();
         state.was_needed = true;
         self.is_on.store(true, Ordering::Release);
@@ -98,6 +121,34 @@ impl Grace {
         let state = self.state.lock();
         let follows = state.expected.get(&session).map(|expected| expected.follows.iter().copied());
         follows.into_iter().flatten().collect()
+    }
+
+    /// A session is about to be told what it has to do. One that lives has its time from then on, however long it took until the two heard of each
+    /// other; it is given once.
+    pub fn told(&self, session: SessionId) {
+        if !self.is_on() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let is_first = |expected: &mut Expected| !std::mem::replace(&mut expected.is_told, true);
+        if !state.is_ending && state.expected.get_mut(&session).is_some_and(is_first) {
+            state.until_ns = rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64;
+        }
+    }
+
+    /// A session does what is expected of it. It isn't late before that has ended.
+    pub fn arrives(&self, session: SessionId) -> Option<Arriving<'_>> {
+        if !self.is_on() {
+            return None;
+        }
+        let mut state = self.state.lock();
+        state.expected.get_mut(&session)?.arriving += 1;
+        Some(Arriving { grace: self, session })
+    }
+
+    /// Whether a session is coming back at this moment.
+    pub fn is_arriving(&self, session: SessionId) -> bool {
+        self.is_on() && self.state.lock().expected.get(&session).is_some_and(|one| one.arriving > 0)
     }
 
     /// A session has done something of what is expected of it; true if it was the last one, and the grace is over.
@@ -142,18 +193,29 @@ impl Grace {
         is_over
     }
 
+    /// The time that sessions still have. To be asked every [`GRACE_LOOK`]: when it wasn't, this service stood still, and what was said to it meanwhile
+    /// is still to be heard.
     fn remaining(&self) -> Duration {
-        Duration::from_nanos(self.state.lock().until_ns.saturating_sub(rt::monotonic_ns()))
+        let mut state = self.state.lock();
+        let now_ns = rt::monotonic_ns();
+        let since = Duration::from_nanos(now_ns.saturating_sub(state.looked_ns));
+        state.looked_ns = now_ns;
+        if since > GRACE_LOOK + STANDSTILL && !state.is_ending {
+            state.until_ns = now_ns + GRACE_TIME.as_nanos() as u64;
+        }
+        Duration::from_nanos(state.until_ns.saturating_sub(now_ns))
     }
 
-    /// The sessions that have not come back in time, for who ends them. `None` when somebody does already, or there is time left.
+    /// The sessions that have not come back in time, for who ends them. `None` when somebody does already, there is time left, or all are coming.
     fn late(&self) -> Option<BTreeSet<SessionId>> {
         let mut state = self.state.lock();
         if state.is_ending || rt::monotonic_ns() < state.until_ns {
             return None;
         }
-        state.is_ending = true;
-        Some(state.expected.keys().copied().collect())
+        let absent = state.expected.iter().filter(|(_, expected)| expected.arriving == 0);
+        let late: BTreeSet<SessionId> = absent.map(|(session, _)| *session).collect();
+        state.is_ending = !late.is_empty();
+        state.is_ending.then_some(late)
     }
 
     /// They are ended; true if nobody else is expected, and the grace is over.
@@ -214,10 +276,9 @@ impl MetaService {
             let remaining = self.grace.remaining();
             if remaining.is_zero() {
                 self.end_grace();
-                within(GRACE_TIME, self.grace.over.wait()).await;
-            } else {
-                within(remaining, self.grace.over.wait()).await;
             }
+            let time = if remaining.is_zero() { GRACE_LOOK } else { remaining.min(GRACE_LOOK) };
+            within(time, self.grace.over.wait()).await;
         }
     }
 

@@ -5,7 +5,7 @@
 mod support;
 
 use support::world::{Call, ROOT, SECOND, getattr, simulated};
-use support::{Client, bytes, create, errno};
+use support::{CHUNK_MTIME, Client, bytes, create, errno};
 use types::{Errno, InodeId, SessionId};
 use wire::LeaseMode::Read;
 use wire::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, MetaOp, MetaReply};
@@ -103,6 +103,69 @@ fn a_session_that_does_not_come_back_is_ended_for_good() {
         let begun = rt::monotonic_ns();
         world.client(3).await.create(ROOT, "b").await.unwrap();
         assert!(rt::monotonic_ns() - begun < SECOND.as_nanos() as u64);
+        world.meta.stop();
+    });
+}
+
+/// However long it takes until it hears of the service, and to forget what it relied on.
+#[test]
+fn a_session_that_lives_has_its_time_from_when_it_is_heard_of() {
+    simulated(|world| async move {
+        world.client(1).await.getattr(ROOT).await.unwrap();
+        let world = world.restart().await;
+        let two = world.client(2).await;
+        let waits = Call::call(&two, create(ROOT, "a")).await;
+        let one = Client::new(&world.meta, 1);
+        rt::sleep(10 * SECOND).await;
+        assert_eq!(errno(one.call(MetaOp::NextRecalls { after: 0 }).await), Errno::ENOTCONN);
+        rt::sleep(10 * SECOND).await;
+        assert!(!waits.is_done());
+        one.call(register()).await.unwrap();
+        waits.wait().await.unwrap();
+        assert!(world.chunks.fenced.lock().is_empty());
+        world.meta.stop();
+    });
+}
+
+/// What it wrote is settled before that, by storage services that take their time.
+#[test]
+fn a_session_that_is_coming_back_is_not_late() {
+    simulated(|world| async move {
+        let writer = world.client(1).await;
+        let ino = writer.create(ROOT, "log").await.unwrap().ino;
+        writer.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        writer.call(MetaOp::DropInline { ino, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
+        *world.chunks.stat_time.lock() = 40 * SECOND;
+        let world = world.restart().await;
+        let two = world.client(2).await;
+        let waits = Call::call(&two, create(ROOT, "a")).await;
+        let writer = Client::new(&world.meta, 1);
+        writer.call(MetaOp::Register { in_use: vec![ino] }).await.unwrap();
+        waits.wait().await.unwrap();
+        writer.call(getattr(ino)).await.unwrap();
+        assert!(world.chunks.fenced.lock().is_empty());
+        world.meta.stop();
+    });
+}
+
+/// That it says that it lives doesn't keep the others waiting for ever.
+#[test]
+fn a_session_that_is_heard_of_and_does_not_come_back_is_ended() {
+    simulated(|world| async move {
+        world.client(1).await.getattr(ROOT).await.unwrap();
+        let world = world.restart().await;
+        let begun = rt::monotonic_ns();
+        let two = world.client(2).await;
+        let waits = Call::call(&two, create(ROOT, "a")).await;
+        let one = Client::new(&world.meta, 1);
+        while !waits.is_done() {
+            rt::sleep(SECOND).await;
+            _ = one.call(MetaOp::NextRecalls { after: 0 }).await;
+        }
+        let waited = (rt::monotonic_ns() - begun) / SECOND.as_nanos() as u64;
+        assert!((15..20).contains(&waited), "{waited} s");
+        assert!(!world.chunks.fenced.lock().is_empty());
+        assert_eq!(errno(one.call(register()).await), Errno::ESTALE);
         world.meta.stop();
     });
 }

@@ -8,9 +8,9 @@ use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
-use support::create;
 use support::world::{Call, ROOT, SECOND, World, getattr, give_up, recalls, wish};
-use wire::LeaseMode::Write;
+use support::{Client, create};
+use wire::{LeaseMode::Write, MetaOp};
 
 /// How long the host stands still: longer than a silent session is waited for.
 const STANDSTILL: Duration = Duration::from_secs(30);
@@ -66,5 +66,25 @@ fn a_session_that_stays_silent_after_a_standstill_is_ended() {
         two.call(create(ROOT, "b")).await.unwrap();
         waits.wait().await.unwrap();
         assert!(!world.chunks.fenced.lock().is_empty());
+    });
+}
+
+/// Of a service that has just been started, too.
+#[test]
+fn a_session_of_before_has_its_time_after_a_standstill() {
+    with_a_standstill(|world| async move {
+        world.client(1).await.call(getattr(ROOT)).await.unwrap();
+        let world = world.restart().await;
+        let two = world.client(2).await;
+        let waits = Call::call(&two, create(ROOT, "a")).await;
+        rt::sleep(STANDSTILL).await;
+        rt::sleep(2 * SECOND).await;
+        assert!(!waits.is_done());
+        let one = Client::new(&world.meta, 1);
+        one.call(MetaOp::Register { in_use: vec![] }).await.unwrap();
+        waits.wait().await.unwrap();
+        one.call(getattr(ROOT)).await.unwrap();
+        assert!(world.chunks.fenced.lock().is_empty());
+        world.meta.stop();
     });
 }

@@ -1,6 +1,7 @@
 //! One word about a cluster, and what it is made of.
 
 mod groups;
+mod scrubs;
 
 use crate::liveness::Liveness;
 use crate::roster::check_version;
@@ -37,6 +38,7 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
         })
     }));
     findings.extend(groups::group_findings(map, liveness));
+    findings.extend(scrubs::scrub_findings(&liveness.scrubs()));
     findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
     let verdict = findings.first().map_or(Verdict::Healthy, |f| f.verdict);
     Health { verdict, findings, copies: None }

@@ -17,6 +17,7 @@ use wire::mgmt::{ResyncProgress, ScrubProgress, TargetReport, TargetSpace};
 pub struct Liveness {
     started_ns: u64,
     nodes: BTreeMap<NodeId, Seen>,
+    own_scrubs: Vec<ScrubProgress>,
 }
 
 /// A process of a node.
@@ -40,7 +41,7 @@ pub struct Seen {
 impl Liveness {
     /// Nobody has been heard of yet.
     pub fn new(now_ns: u64) -> Liveness {
-        Liveness { started_ns: now_ns, nodes: BTreeMap::new() }
+        Liveness { started_ns: now_ns, nodes: BTreeMap::new(), own_scrubs: Vec::new() }
     }
 
     /// A process of a node has registered.
@@ -72,10 +73,15 @@ impl Liveness {
         }
     }
 
+    /// The process of management itself searches targets for damage, where there are no nodes.
+    pub fn searches_itself(&mut self, scrubs: Vec<ScrubProgress>) {
+        self.own_scrubs = scrubs;
+    }
+
     /// How far targets are searched for damage, by target.
     pub fn scrubs(&self) -> Vec<ScrubProgress> {
-        let mut scrubs: Vec<ScrubProgress> =
-            self.nodes.values().flat_map(|seen| seen.scrubs.clone()).collect();
+        let of_nodes = self.nodes.values().flat_map(|seen| seen.scrubs.clone());
+        let mut scrubs: Vec<ScrubProgress> = of_nodes.chain(self.own_scrubs.clone()).collect();
         scrubs.sort_by_key(|progress| progress.target);
         scrubs
     }

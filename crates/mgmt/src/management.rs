@@ -211,6 +211,11 @@ impl Management {
         }
     }
 
+    /// How far the targets of this process are searched for damage, where there are no nodes that tell it.
+    pub fn tell_scrubs(&self, scrubs: Vec<wire::mgmt::ScrubProgress>) {
+        self.liveness().searches_itself(scrubs);
+    }
+
     pub(crate) fn liveness(&self) -> MutexGuard<'_, Liveness> {
         self.liveness.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -78,7 +78,7 @@ fn timers_fire_in_order_of_their_deadlines() {
 #[test]
 fn a_dropped_sleep_wakes_nobody() {
     let polls = rt::block_on(async {
-        let mut long = Box::pin(rt::sleep(Duration::from_millis(20)));
+        let mut long = Box::pin(rt::sleep(Duration::from_millis(200)));
         poll_fn(|cx| {
             assert!(long.as_mut().poll(cx).is_pending());
             Poll::Ready(())
@@ -86,7 +86,7 @@ fn a_dropped_sleep_wakes_nobody() {
         .await;
         drop(long);
         let polls = Cell::new(0);
-        let mut longer = Box::pin(rt::sleep(Duration::from_millis(60)));
+        let mut longer = Box::pin(rt::sleep(Duration::from_millis(400)));
         poll_fn(|cx| {
             polls.set(polls.get() + 1);
             longer.as_mut().poll(cx)
@@ -94,7 +94,8 @@ fn a_dropped_sleep_wakes_nobody() {
         .await;
         polls.get()
     });
-    assert_eq!(polls.unwrap(), 2);
+    // One when the machine was so busy that it was over at the first look.
+    assert!(matches!(polls.unwrap(), 1 | 2));
 }
 
 #[test]

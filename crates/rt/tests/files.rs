@@ -103,7 +103,7 @@ fn dropped_operations_keep_their_buffers_and_files() {
             decoys.push(File::open(&decoy, writable()).await.unwrap());
         }
         let file = File::open(&path, writable()).await.unwrap();
-        for _ in 0..5000 {
+        for _ in 0..60_000 {
             if file.stat().await.unwrap().len == 200 * BLOCK as u64 {
                 break;
             }
@@ -133,7 +133,7 @@ fn a_dropped_open_leaks_no_descriptor() {
         };
         // The opens may not even have started; a sync behind them in the queue makes sure that they have.
         File::open(&path, writable()).await.unwrap().sync_data().await.unwrap();
-        for _ in 0..5000 {
+        for _ in 0..60_000 {
             if still_open() == 0 {
                 return;
             }

@@ -117,7 +117,7 @@ impl Cluster {
             stores: &self.stores,
             copies: &fsck::Copies::new(),
         };
-        fsck::check(&subject, false, &|_, _, _| ()).await
+        fsck::check(&subject, &fsck::Orders::default(), &|_, _, _| ()).await
     }
 
     /// Ends everything in good order.

@@ -29,6 +29,11 @@ pub(crate) fn seek(what: wire::Seek) -> chunkstore::Seek {
     }
 }
 
+pub(crate) fn survey(survey: chunkstore::Survey) -> wire::Survey {
+    let chunkstore::Survey { is_there, len, sum_end, mtime, ctime, sums, damaged } = survey;
+    wire::Survey { is_there, len, sum_end, mtime, ctime, sums, damaged }
+}
+
 /// What a program sees of a store's error.
 pub(crate) fn error(error: &StoreError) -> Error {
     let errno = match error.kind() {

@@ -18,6 +18,7 @@ mod lease;
 mod mirror;
 mod once;
 mod permit;
+mod scrub;
 mod service;
 mod tally;
 mod watches;

@@ -121,6 +121,8 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         // Asked by nodes, between themselves.
         | StorageOp::Settled
         | StorageOp::Regions { .. }
+        | StorageOp::Survey { .. }
+        | StorageOp::Heal { .. }
         | StorageOp::Mend { .. }
         | StorageOp::Forget { .. } => None,
     }

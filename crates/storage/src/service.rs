@@ -8,6 +8,7 @@ use crate::lease::ServingLease;
 use crate::mirror::{self, Mirrors};
 use crate::once::{Once, Turn};
 use crate::permit::Permit;
+use crate::scrub::Scrubs;
 use crate::tally::{Counters, Tally};
 use crate::watches::Watches;
 use chunkstore::{Store, StoreError};
@@ -56,9 +57,10 @@ pub struct StorageService {
     permit: OnceLock<Permit>,
     /// What clients of certain networks may do.
     exports: Exports,
-    watches: Watches,
+    pub(crate) watches: Arc<Watches>,
     /// What the targets have of mirrored groups; none are served if it isn't set.
     pub(crate) mirrors: OnceLock<Arc<Mirrors>>,
+    pub(crate) scrubs: Scrubs,
 }
 
 impl StorageService {
@@ -85,8 +87,9 @@ impl StorageService {
             fences: Arc::default(),
             permit: OnceLock::new(),
             exports: Exports::default(),
-            watches: Watches::default(),
+            watches: Arc::default(),
             mirrors: OnceLock::new(),
+            scrubs: Scrubs::default(),
         }
     }
 
@@ -201,7 +204,10 @@ impl StorageService {
             let regions = listed.0.into_iter().map(whole).collect();
             return Ok(StorageReply::Regions { regions, next: listed.1 });
         }
-        if matches!(request.op, StorageOp::Settled | StorageOp::Regions { .. } | StorageOp::Mend { .. }) {
+        if matches!(
+            request.op,
+            StorageOp::Settled | StorageOp::Regions { .. } | StorageOp::Mend { .. } | StorageOp::Heal { .. }
+        ) {
             return Err(Error::new(Errno::EINVAL, "this is asked of members of mirrored groups only"));
         }
         if let StorageOp::Fence { session } = request.op {
@@ -354,11 +360,16 @@ pub(crate) async fn perform(
         | StorageOp::Unwatch { .. }
         | StorageOp::Settled
         | StorageOp::Mend { .. }
+        | StorageOp::Heal { .. }
         | StorageOp::Regions { .. } => {}
         StorageOp::Forget { range } => {
             let lost = store.forget(ino, range).await?;
             let regions = lost.into_iter().map(|range| (ino, range)).collect();
             return Ok(StorageReply::Regions { regions, next: None });
+        }
+        StorageOp::Survey { range, unit, read } => {
+            let survey = store.survey(ino, range, unit, read).await?;
+            return Ok(StorageReply::Survey(convert::survey(survey)));
         }
         StorageOp::SyncTarget => store.sync_all().await?,
         StorageOp::Stat => {

@@ -5,6 +5,7 @@ use crate::convert;
 use chunkstore::{Kind, StoreError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{Error, TargetId};
+use wire::Healed;
 
 /// Requests and failures of one target, since the service was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,9 +25,23 @@ pub(crate) struct Tally {
     requests: AtomicU64,
     no_space: AtomicU64,
     io_errors: AtomicU64,
+    /// Damage that requests have met, and what of it was mended.
+    damaged: AtomicU64,
+    mended: AtomicU64,
 }
 
 impl Tally {
+    /// Counts damage that somebody has met.
+    pub(crate) fn heal(&self, healed: &Healed) {
+        self.damaged.fetch_add(healed.damaged, Ordering::Relaxed);
+        self.mended.fetch_add(healed.mended, Ordering::Relaxed);
+    }
+
+    /// Damage that requests have met, and what of it was mended, since the service was made.
+    pub(crate) fn healed(&self) -> (u64, u64) {
+        (self.damaged.load(Ordering::Relaxed), self.mended.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn asked(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }

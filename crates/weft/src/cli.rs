@@ -2,9 +2,13 @@
 
 mod cluster;
 mod group;
+mod migrate;
+mod scrub;
 
 pub use cluster::*;
 pub use group::*;
+pub use migrate::*;
+pub use scrub::*;
 
 use crate::size::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -49,7 +53,7 @@ pub enum Command {
     /// Show a running cluster
     Status(QueryArgs),
     /// Say in one word how a cluster is, and what to do
-    Health(QueryArgs),
+    Health(HealthArgs),
     /// Show free space
     Df(QueryArgs),
     /// Look at files, and say how new ones are striped
@@ -76,11 +80,17 @@ pub enum Command {
     /// The network between nodes
     #[command(subcommand)]
     Net(NetCommand),
-    /// Check a cluster, stopped or running; repair a stopped one
+    /// The search of targets for damage that nobody has met yet
+    #[command(subcommand)]
+    Scrub(ScrubCommand),
+    /// Check a cluster, stopped or running, and repair it
     Fsck(FsckArgs),
     /// How members of mirrored groups are brought in step: the same as weft group resync
     #[command(subcommand, hide = true)]
     Resync(ResyncCommand),
+    /// Give files another redundancy or pool while they are in use (weft entry migrate)
+    #[command(hide = true)]
+    Migrate(MigrateArgs),
     /// Let mount(8) and fstab know the type fuse.weft
     #[command(hide = true)]
     InstallHelper(InstallHelperArgs),
@@ -217,16 +227,38 @@ pub struct QueryArgs {
     pub json: bool,
 }
 
+/// `weft health`.
+#[derive(Args, Debug)]
+pub struct HealthArgs {
+    /// State directory of the cluster
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
+    pub dir: PathBuf,
+    /// Show what would be lost, and what left with one copy, if a target or a node died now
+    #[arg(long)]
+    pub exposure: bool,
+    /// Of this one only: target:N or node:N
+    #[arg(long, value_name = "WHICH", requires = "exposure", value_parser = crate::cmd::parse_domain)]
+    pub of: Option<fsck::Domain>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `weft fsck`.
 #[derive(Args, Debug)]
 #[command(after_help = "Exit status: 0 in order, 1 repaired, 4 damage is left, 8 could not check")]
 pub struct FsckArgs {
+    /// Check only what is at or below this path, which begins at the root of the file system
+    pub path: Option<String>,
     /// State directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Put right what takes no guess; damaged content stays as it is
+    /// Put right what is wrong, content from a good copy; names only while nobody serves the cluster
     #[arg(long)]
     pub repair: bool,
+    /// Make zeros of what no copy has, and list in FILE, which must not be there yet, what that was
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    pub forget: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -239,6 +271,8 @@ pub enum EntryCommand {
     Info(EntryInfoArgs),
     /// Change what a directory hands to new files
     SetPattern(SetPatternArgs),
+    /// Give files another redundancy or pool while they are in use (also: weft migrate)
+    Migrate(MigrateArgs),
 }
 
 /// `weft entry info`.
@@ -401,6 +435,10 @@ mod tests {
             "weft entry set-pattern d",
             "weft entry set-pattern d --chunk-size 1X",
             "weft entry set-pattern d --stripe-count 0",
+            "weft migrate f",
+            "weft migrate --scheme single",
+            "weft migrate f --scheme raid",
+            "weft migrate f --scheme single --set-pattern",
             "weft target",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");

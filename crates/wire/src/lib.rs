@@ -45,13 +45,13 @@ pub use lease::{Grant, LeaseMode, Recall, Yield};
 pub use lock::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 pub use message::{Answer, Malformed, Message, Request, Service};
 pub use meta::{
-    Description, DirEntry, DirectoryState, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse,
+    Description, DirEntry, DirectoryState, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, Migration,
     PatternChange, RenameMode, WriteRecord, XattrMode,
 };
 pub use mgmt::{MgmtReply, MgmtRequest};
 pub use partitions::{Access, PartitionsReply, PartitionsRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{
-    Allocate, CAPABILITY_BYTES, Capability, InGroup, MAX_REGIONS, Number, Part, Path, Regions, Seek,
-    StorageOp, StorageReply, StorageRequest, WATCHED_REGION,
+    Allocate, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_REGIONS, MAX_SURVEYED, Number, Part, Path,
+    Regions, Seek, StorageOp, StorageReply, StorageRequest, Survey, WATCHED_REGION,
 };

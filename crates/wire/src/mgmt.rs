@@ -211,7 +211,7 @@ pub struct ScrubProgress {
     pub ended_s: i64,
     /// Looked at by the one that runs, or by the last.
     pub bytes_done: u64,
-    /// What it has to look at in all; `None` while it is counted.
+    /// What it has to look at in all, by what the last one looked at; `None` in the first.
     pub bytes_total: Option<u64>,
     /// Chunk files looked at.
     pub files_done: u64,
@@ -219,7 +219,7 @@ pub struct ScrubProgress {
     pub damaged: u64,
     /// Of those, mended from another copy.
     pub mended: u64,
-    /// Chunk files that are missing, and such that belong to no file.
+    /// Chunk files that are missing, and such that belong to no file: the latter are looked for by `weft fsck` only.
     pub missing: u64,
     #[allow(missing_docs)]
     pub stray: u64,

@@ -165,8 +165,14 @@ pub enum StorageOp {
     /// `Regions` of the group's chunk files here, from the file `from` on and in their order; at most [`MAX_REGIONS`] of them, and whole files only.
     /// Of a target without a group it is asked for all files only.
     Regions { from: InodeId, which: Regions },
+    /// `Survey` of a range of the chunk file here, whole blocks and at most [`MAX_SURVEYED`] units of `unit` bytes; with `read` its blocks are
+    /// compared with their checksums.
+    Survey { range: ByteRange, unit: u64, read: bool },
+    /// Asked of a group's primary: looks at the chunk file on all good members, compares them, and mends in this range what is damaged, missing or
+    /// different from a copy that is right: `Healed`.
+    Heal { range: ByteRange },
     /// Asked of the primary of a mirrored group by services: makes the copy of the member `to` what that of the member `from` is, in a range of whole
-    /// blocks, in its length, and in whether there is one; nobody changes it meanwhile: `Unit`.
+    /// blocks, and in its length where the range reaches the end of that; nobody changes it meanwhile: `Unit`.
     Mend { from: TargetId, to: TargetId, range: ByteRange },
     /// Asked by services: what of a range is on no good copy becomes a hole, and a chunk file that isn't on any one up to its end. Answers the
     /// lost parts as `Regions`.
@@ -184,6 +190,9 @@ pub enum Regions {
 
 /// Items of one [`StorageReply::Regions`], unless the first file has more.
 pub const MAX_REGIONS: usize = 4096;
+
+/// Units of one [`StorageReply::Survey`].
+pub const MAX_SURVEYED: usize = 4096;
 
 /// Bytes of what [`StorageOp::Changed`] tells apart.
 pub const WATCHED_REGION: u64 = 1 << 20;
@@ -210,4 +219,44 @@ pub enum StorageReply {
         regions: Vec<(InodeId, ByteRange)>,
         next: Option<InodeId>,
     },
+    Survey(Survey),
+    Healed(Healed),
+}
+
+/// What a copy of a chunk file looks like from outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// There is a file, and it is the one that its service has open.
+    pub is_there: bool,
+    /// Bytes.
+    pub len: u64,
+    /// Where the last block ends that has a checksum of data: beyond the length, something was cut off.
+    pub sum_end: u64,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of anything, which nobody can set.
+    pub ctime: Timestamp,
+    /// A sum of the checksums of each unit; 0 for one of zeros only, as are all that aren't told.
+    pub sums: Vec<u32>,
+    /// Blocks that don't match their checksums, or can't be read.
+    pub damaged: Vec<ByteRange>,
+}
+
+/// What came of mending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Healed {
+    /// Ranges that were damaged, missing, or different on a member.
+    pub damaged: u64,
+    /// Those that are equal to a copy that is right now.
+    pub mended: u64,
+    /// Those of which nothing tells which copy is right.
+    pub unclear: u64,
+}
+
+impl std::ops::AddAssign for Healed {
+    fn add_assign(&mut self, more: Healed) {
+        self.damaged += more.damaged;
+        self.mended += more.mended;
+        self.unclear += more.unclear;
+    }
 }

@@ -230,7 +230,35 @@ fn with_damage(stage: &Stage, name: &str, damage: fn(&File) -> io::Result<()>) -
     ensure_logged(&rig, number.ok_or_else(|| format!("{} lies in no target", chunk_file.display()))?)?;
     rig.down()?;
     ensure!(rig.fsck().is_err(), "fsck finds nothing wrong");
-    Ok(())
+    given_up(stage, &mut rig, &victim, &content)
+}
+
+/// What has no second copy isn't repaired, and is given up only when that is asked for: then it is listed, and reads as zeros.
+fn given_up(stage: &Stage, rig: &mut Rig, victim: &Path, content: &[u8]) -> TestResult {
+    let dir = rig.dir().to_string_lossy().into_owned();
+    let list = stage.scratch("lost")?.join("list");
+    let list = list.to_string_lossy();
+    let kept = rig.weft(&["fsck", "--dir", &dir, "--repair"])?;
+    ensure_eq!(kept.code(), 4, "exit status of a repair without a second copy: {}", kept.tail());
+    ensure!(kept.stdout.contains("lost: ") && kept.stdout.contains("--forget"), "{}", kept.stdout);
+    let done = rig.weft(&["fsck", "--dir", &dir, "--repair", "--forget", &list])?;
+    ensure_eq!(done.code(), 1, "exit status when it is given up: {}", done.tail());
+    rig.fsck()?;
+    let mut expected = content.to_vec();
+    for line in fs::read_to_string(&*list).at("the list")?.lines() {
+        let loss: serde_json::Value = serde_json::from_str(line).map_err(|e| format!("{line}: {e}"))?;
+        let at = |end: &str| loss["range"][end].as_u64().unwrap_or(0) as usize;
+        ensure!(
+            loss["path"].as_str().is_some_and(|path| victim.ends_with(path.trim_start_matches('/'))),
+            "{line}"
+        );
+        ensure!(at("start") < at("end") && at("end") <= expected.len(), "{line}");
+        expected[at("start")..at("end")].fill(0);
+    }
+    ensure!(expected != content, "the list is empty");
+    rig.up()?;
+    ensure!(fs::read(victim).at("victim")? == expected, "something else than what was listed has changed");
+    rig.down()
 }
 
 fn truncated_chunk_file(stage: &Stage) -> TestResult {

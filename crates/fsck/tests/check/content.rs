@@ -2,8 +2,9 @@
 
 use crate::support::on_a_core;
 use chunkstore::{Durability, IoPath};
-use fsck::Kind;
+use fsck::{Kind, Loss, Orders, Verdict};
 use rt::IoBuf;
+use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use types::{ByteRange, GroupId, InodeId};
@@ -27,6 +28,90 @@ fn damaged_bytes_are_found_with_path_and_range_and_left() {
         let report = fs.check(true).await;
         let last = report.findings.last().unwrap();
         assert_eq!(last.range, Some(ByteRange::at(3 * CHUNK + 4096, 5000 - 4096)));
+    });
+}
+
+#[test]
+fn what_no_copy_has_is_given_up_only_when_it_is_said_and_is_on_record_first() {
+    on_a_core(async |fs| {
+        let ino = fs.chunked(InodeId::ROOT, "big", 3 * CHUNK as usize + 5000).await;
+        let gone = fs.chunked(InodeId::ROOT, "gone", 2 * CHUNK as usize).await;
+        let file = OpenOptions::new().write(true).open(fs.chunk_file(ino, 1)).unwrap();
+        file.write_all_at(b"flipped", 8192 + 10).unwrap();
+        fs.store_of(&fs.layout(gone), 1).delete(gone).await.unwrap();
+        let left = fs.check(true).await;
+        assert_eq!(left.verdict(), Verdict::Damaged);
+        assert!(left.findings.iter().all(|finding| finding.lost && !finding.repaired), "{:?}", left.findings);
+        assert!(left.findings[0].remedy.contains("--forget"), "{}", left.findings[0].remedy);
+
+        let refuse = |_: &Loss| Err(types::Error::new(types::Errno::ENOSPC, "the list can't be written"));
+        let refused = fs.check_with(&Orders { repair: true, forget: Some(&refuse), below: None }).await;
+        assert!(refused.findings.iter().all(|finding| !finding.repaired), "{:?}", refused.findings);
+
+        let told = RefCell::new(Vec::new());
+        let note = |loss: &Loss| {
+            told.borrow_mut().push((loss.path.clone(), loss.range));
+            Ok(())
+        };
+        let forgotten = fs.check_with(&Orders { repair: true, forget: Some(&note), below: None }).await;
+        assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
+        assert!(forgotten.findings.iter().all(|finding| finding.lost));
+        let mut told = told.into_inner();
+        told.sort_by_key(|(path, _)| path.clone());
+        let lost = [ByteRange::at(CHUNK + 8192, 4096), ByteRange::at(CHUNK, CHUNK)];
+        assert_eq!(told, [("/big".to_owned(), lost[0]), ("/gone".to_owned(), lost[1])]);
+        assert_eq!(fs.check(false).await.findings, []);
+
+        let found = fs.contents(ino, 1, CHUNK as usize).await.remove(0);
+        let expected = |at: usize| {
+            if (8192..12_288).contains(&at) { 0 } else { ((CHUNK as usize + at) / 1000) as u8 | 1 }
+        };
+        assert!(found.iter().enumerate().all(|(at, byte)| *byte == expected(at)));
+        assert!(fs.contents(gone, 1, CHUNK as usize).await[0].iter().all(|byte| *byte == 0));
+    });
+}
+
+#[test]
+fn a_chunk_file_that_was_cut_from_outside_is_given_up_from_there_on() {
+    on_a_core(async |fs| {
+        let ino = fs.chunked(InodeId::ROOT, "big", CHUNK as usize).await;
+        let empty = fs.chunked(InodeId::ROOT, "empty", CHUNK as usize).await;
+        let cut = |ino, len| {
+            OpenOptions::new().write(true).open(fs.chunk_file(ino, 0)).unwrap().set_len(len).unwrap();
+        };
+        cut(ino, 500_000);
+        cut(empty, 0);
+        let note = |_: &Loss| Ok(());
+        let forgotten = fs.check_with(&Orders { repair: true, forget: Some(&note), below: None }).await;
+        assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
+        assert_eq!(fs.check(false).await.findings, []);
+        let found = fs.contents(ino, 0, CHUNK as usize).await.remove(0);
+        let whole = 500_000 / 4096 * 4096;
+        assert!(found[..whole].iter().enumerate().all(|(at, byte)| *byte == (at / 1000) as u8 | 1));
+        assert!(found[whole..].iter().all(|byte| *byte == 0));
+    });
+}
+
+#[test]
+fn only_what_is_below_a_path_is_looked_at() {
+    on_a_core(async |fs| {
+        let (one, two) = (fs.mkdir(InodeId::ROOT, "one"), fs.mkdir(InodeId::ROOT, "two"));
+        for dir in [one, two] {
+            let ino = fs.chunked(dir, "f", 1000).await;
+            let file = OpenOptions::new().write(true).open(fs.chunk_file(ino, 0)).unwrap();
+            file.write_all_at(b"flipped", 10).unwrap();
+            fs.edit_inode(ino, |inode| inode.nlink = 7);
+        }
+        for below in ["/one", "/one/", "/one/f"] {
+            let report = fs.check_with(&Orders { below: Some(below), ..Orders::default() }).await;
+            let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
+            assert_eq!(kinds, [Kind::LinkCount, Kind::DamagedContent], "{below}");
+            assert!(report.findings.iter().all(|finding| finding.object == "/one/f"));
+        }
+        let subject = fs.subject();
+        let orders = Orders { below: Some("/three"), ..Orders::default() };
+        let absent = fsck::check(&subject, &orders, &|_, _, _| ()).await.unwrap_err();
+        assert_eq!(absent.errno, types::Errno::ENOENT);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IoPath, Store};
-use fsck::{Kind, Later, Online, Report, Seat, Targets, Verdict};
+use fsck::{Kind, Later, Local, Loss, Online, Orders, Report, Seat, Subject, Targets, Verdict};
 use rt::IoBuf;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -30,29 +30,35 @@ async fn put(store: &Arc<Store>, name: InodeId, at: usize, byte: u8) {
 /// The copies of a cluster that is served, but for a target that doesn't answer.
 struct Served<'a> {
     fs: &'a Fs,
+    subject: &'a Subject<'a>,
     silent: Option<TargetId>,
 }
 
 impl Served<'_> {
-    fn store(&self, seat: Seat) -> Result<&Arc<Store>> {
+    fn local(&self, seat: Seat) -> Result<Local<'_>> {
         if self.silent == Some(seat.target) {
             return Err(Error::new(Errno::EHOSTDOWN, "its node is down"));
         }
-        Ok(match seat.group {
-            Some(group) => &self.fs.copies[&(seat.target, group)],
-            None => &self.fs.stores[&seat.target],
-        })
+        Ok(Local(self.subject))
     }
 
-    async fn check(&self) -> Report {
-        let engine = self.fs.frozen();
+    async fn check(fs: &Fs, silent: Option<TargetId>) -> Report {
+        Served::check_with(fs, silent, Orders::default()).await
+    }
+
+    async fn check_with(fs: &Fs, silent: Option<TargetId>, orders: Orders<'_>) -> Report {
+        let subject = fs.subject();
+        let served = Served { fs, subject: &subject, silent };
+        let engine = served.fs.frozen();
         let freeze = || Ok(engine.clone());
         let cluster = Online {
             freeze: &freeze,
             partitions: PARTITIONS,
             hash_key: HASH_KEY,
-            map: &self.fs.map,
-            targets: self,
+            map: &served.fs.map,
+            targets: &served,
+            orders,
+            progress: &|_, _, _| (),
         };
         fsck::check_online(&cluster).await.unwrap()
     }
@@ -60,15 +66,27 @@ impl Served<'_> {
 
 impl Targets for Served<'_> {
     fn len(&self, seat: Seat, ino: InodeId) -> Later<'_, u64> {
-        Box::pin(async move { Ok(self.store(seat)?.stat(ino).await.unwrap().len) })
+        Box::pin(async move { Targets::len(&self.local(seat)?, seat, ino).await })
     }
 
     fn read(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, u32> {
-        Box::pin(async move {
-            let buf = IoBuf::alloc(range.len() as usize);
-            let read = self.store(seat)?.read(ino, range.start, &buf, IoPath::Cached).await;
-            read.map(|_| types::crc32c(buf.as_slice())).map_err(|_| Errno::EIO.into())
-        })
+        Box::pin(async move { Targets::read(&self.local(seat)?, seat, ino, range).await })
+    }
+
+    fn list(&self, seat: Seat, from: InodeId) -> Later<'_, (Vec<InodeId>, Option<InodeId>)> {
+        Box::pin(async move { Targets::list(&self.local(seat)?, seat, from).await })
+    }
+
+    fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> Later<'_, ()> {
+        Box::pin(async move { Targets::mend(&self.local(from)?, from, to, ino, range).await })
+    }
+
+    fn forget(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, Vec<ByteRange>> {
+        Box::pin(async move { Targets::forget(&self.local(seat)?, seat, ino, range).await })
+    }
+
+    fn delete(&self, seat: Seat, ino: InodeId) -> Later<'_, ()> {
+        Box::pin(async move { Targets::delete(&self.local(seat)?, seat, ino).await })
     }
 
     fn rest(&self) -> Later<'_, ()> {
@@ -80,10 +98,10 @@ impl Targets for Served<'_> {
 fn a_cluster_that_runs_has_its_copies_compared() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
-        let report = Served { fs: &fs, silent: None }.check().await;
+        let report = Served::check(&fs, None).await;
         assert_eq!((report.verdict(), report.chunk_files), (Verdict::Clean, 4), "{:?}", report.findings);
         put(copy(&fs, ino, 1), ino, 8192, 0xee).await;
-        let report = Served { fs: &fs, silent: None }.check().await;
+        let report = Served::check(&fs, None).await;
         let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!(kinds, [Kind::CopiesDiffer], "{:?}", report.findings);
         assert_eq!(report.findings[0].range, Some(ByteRange::new(0, CHUNK as u64)));
@@ -91,7 +109,7 @@ fn a_cluster_that_runs_has_its_copies_compared() {
         let store = copy(&fs, ino, 1);
         let file = OpenOptions::new().write(true).open(Store::chunk_file_path(store.dir(), ino)).unwrap();
         file.write_all_at(b"flipped", 8192 + 10).unwrap();
-        let report = Served { fs: &fs, silent: None }.check().await;
+        let report = Served::check(&fs, None).await;
         assert!(report.findings.iter().any(|finding| finding.kind == Kind::DamagedContent
             && finding.cause.contains(&format!("target {} ", store.target()))));
     });
@@ -102,7 +120,7 @@ fn a_copy_that_does_not_answer_is_said_and_no_damage_while_there_is_another() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;
         let silent = copy(&fs, ino, 0).target();
-        let report = Served { fs: &fs, silent: Some(silent) }.check().await;
+        let report = Served::check(&fs, Some(silent)).await;
         assert_eq!(report.verdict(), Verdict::Clean, "{:?}", report.findings);
         assert_eq!(report.unjudged.len(), 1, "{:?}", report.unjudged);
         assert!(report.unjudged[0].contains("its node is down"));
@@ -110,7 +128,7 @@ fn a_copy_that_does_not_answer_is_said_and_no_damage_while_there_is_another() {
         let id = fs.layout(ino).groups[0];
         let group = fs.map.groups.iter_mut().find(|group| group.id == id).unwrap();
         group.states = vec![MemberState::Good, MemberState::NeedsResync];
-        let report = Served { fs: &fs, silent: Some(silent) }.check().await;
+        let report = Served::check(&fs, Some(silent)).await;
         assert_eq!(report.findings.len(), 1, "{:?}", report.findings);
         assert_eq!(report.findings[0].object, format!("group {id}"));
     });
@@ -119,6 +137,82 @@ fn a_copy_that_does_not_answer_is_said_and_no_damage_while_there_is_another() {
 /// A copy of the first stripe.
 fn copy(fs: &Fs, ino: InodeId, which: usize) -> &Arc<Store> {
     fs.stores_of(&fs.layout(ino), 0)[which]
+}
+
+/// Finds one fault, and mends it from the other copy.
+async fn finds_and_mends(fs: &mut Fs, kind: Kind, ino: InodeId) -> fsck::Finding {
+    let findings = fs.finds_and_repairs(kind).await;
+    fs.settle().await;
+    assert_eq!(fs.check(false).await.findings, []);
+    right(fs, ino).await;
+    findings[0].clone()
+}
+
+/// All copies hold what was written.
+async fn right(fs: &Fs, ino: InodeId) {
+    for stripe in 0..2 {
+        for content in fs.contents(ino, stripe, CHUNK).await {
+            assert!(
+                content
+                    .iter()
+                    .enumerate()
+                    .all(|(at, byte)| *byte == ((stripe * CHUNK + at) / 1000) as u8 | 1)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_cluster_that_runs_is_mended_from_the_other_copy() {
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
+        let spoil = |which: usize, at: u64| {
+            let file = Store::chunk_file_path(copy(&fs, ino, which).dir(), ino);
+            OpenOptions::new().write(true).open(file).unwrap().write_all_at(b"flipped", at).unwrap();
+        };
+        spoil(0, 8192);
+        spoil(1, 20_000);
+        spoil(1, CHUNK as u64 - 100);
+        put(copy(&fs, ino, 1), InodeId(4242), 0, 1).await;
+        put(&fs.stores[&TargetId(3)], InodeId(4243), 0, 1).await;
+        let found = Served::check(&fs, None).await;
+        let kinds: Vec<Kind> = found.findings.iter().map(|finding| finding.kind).collect();
+        let (damaged, stray) = (Kind::DamagedContent, Kind::StrayChunkFile);
+        assert_eq!(kinds, [damaged, damaged, damaged, stray, stray], "{:?}", found.findings);
+        let repair = Orders { repair: true, ..Orders::default() };
+        let repaired = Served::check_with(&fs, None, repair).await;
+        assert_eq!(repaired.verdict(), Verdict::Repaired, "{:?}", repaired.findings);
+        assert_eq!(Served::check(&fs, None).await.findings, []);
+        right(&fs, ino).await;
+    });
+}
+
+#[test]
+fn what_all_copies_have_lost_is_given_up_only_while_all_are_there() {
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
+        for which in [0, 1] {
+            let file = Store::chunk_file_path(copy(&fs, ino, which).dir(), ino);
+            OpenOptions::new().write(true).open(file).unwrap().write_all_at(b"flipped", 8192).unwrap();
+        }
+        let note = |_: &Loss| Ok(());
+        let forget = Orders { repair: true, forget: Some(&note), below: Some("/d") };
+        let group = fs.map.groups.iter_mut().find(|group| group.id == GroupId(5)).unwrap();
+        group.states = vec![MemberState::Good, MemberState::NeedsResync];
+        let other = fs.map.groups.iter_mut().find(|group| group.id == GroupId(6)).unwrap();
+        other.states = vec![MemberState::Good, MemberState::NeedsResync];
+        let kept = Served::check_with(&fs, None, forget).await;
+        assert_eq!(kept.verdict(), Verdict::Damaged);
+        assert!(kept.findings[0].remedy.contains("aren't in step"), "{:?}", kept.findings);
+        fs.map.groups.iter_mut().for_each(|group| group.states.clear());
+        let forgotten = Served::check_with(&fs, None, forget).await;
+        assert_eq!(forgotten.verdict(), Verdict::Repaired, "{:?}", forgotten.findings);
+        assert_eq!(Served::check(&fs, None).await.findings, []);
+        for content in fs.contents(ino, 0, CHUNK).await {
+            assert_eq!(content[8192..12_288], [0; 4096]);
+            assert!(content[..8192].iter().chain(&content[12_288..]).all(|byte| *byte != 0));
+        }
+    });
 }
 
 #[test]
@@ -142,8 +236,9 @@ fn copies_that_differ_are_found_with_path_range_and_targets() {
         let ino = mirrored(&mut fs).await;
         put(copy(&fs, ino, 1), ino, 8192, 0xee).await;
         fs.settle().await;
-        let finding = fs.finds_and_leaves(Kind::CopiesDiffer).await;
+        let finding = finds_and_mends(&mut fs, Kind::CopiesDiffer, ino).await;
         assert_eq!((finding.object.as_str(), finding.range), ("/d/f", Some(ByteRange::at(8192, 4096))));
+        assert_eq!(finding.target, Some(copy(&fs, ino, 1).target()));
         let [one, two] = [0, 1].map(|which| format!("target {} ", copy(&fs, ino, which).target()));
         assert!(finding.cause.contains(&one) && finding.cause.contains(&two), "{}", finding.cause);
     });
@@ -168,7 +263,7 @@ fn copies_of_different_lengths_are_found() {
         let ino = mirrored(&mut fs).await;
         copy(&fs, ino, 0).truncate(ino, 5000).await.unwrap();
         fs.settle().await;
-        let finding = fs.finds_and_leaves(Kind::CopiesDiffer).await;
+        let finding = finds_and_mends(&mut fs, Kind::CopiesDiffer, ino).await;
         assert!(finding.cause.contains("5000") && finding.cause.contains("1048576"), "{}", finding.cause);
     });
 }
@@ -179,7 +274,7 @@ fn a_copy_that_is_gone_is_missed() {
         let ino = mirrored(&mut fs).await;
         copy(&fs, ino, 1).delete(ino).await.unwrap();
         fs.settle().await;
-        let finding = fs.finds_and_leaves(Kind::MissingChunkFile).await;
+        let finding = finds_and_mends(&mut fs, Kind::MissingChunkFile, ino).await;
         let target = copy(&fs, ino, 1).target();
         assert!(finding.cause.contains(&format!("target {target} ")), "{}", finding.cause);
     });
@@ -192,8 +287,10 @@ fn damage_of_one_copy_is_told_of_that_copy() {
         let store = copy(&fs, ino, 1);
         let file = OpenOptions::new().write(true).open(Store::chunk_file_path(store.dir(), ino)).unwrap();
         file.write_all_at(b"flipped", 8192 + 10).unwrap();
-        let finding = fs.finds_and_leaves(Kind::DamagedContent).await;
-        assert!(finding.cause.contains(&format!("target {} ", store.target())), "{}", finding.cause);
+        let target = store.target();
+        let finding = finds_and_mends(&mut fs, Kind::DamagedContent, ino).await;
+        assert!(finding.cause.contains(&format!("target {target} ")), "{}", finding.cause);
+        assert_eq!(finding.target, Some(target));
         assert!(finding.remedy.contains("another copy"), "{}", finding.remedy);
     });
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use chunkstore::{Durability, Identity, IoPath, Options, Store};
-use fsck::{Copies, Finding, Kind, Report, Subject, Verdict};
+use fsck::{Copies, Finding, Kind, Orders, Report, Subject, Verdict};
 use kv::{Batch, Embedded, Engine, Outcome};
 use namespace::record::Inode;
 use namespace::{Env, ReadError, Reader, Writes, keys};
@@ -217,16 +217,34 @@ impl Fs {
         Store::chunk_file_path(&self.dir.path().join(format!("t{target}")), ino)
     }
 
-    pub async fn check(&self, repair: bool) -> Report {
-        let subject = Subject {
+    pub fn subject(&self) -> Subject<'_> {
+        Subject {
             engine: &self.engine,
             partitions: PARTITIONS,
             hash_key: HASH_KEY,
             map: &self.map,
             stores: &self.stores,
             copies: &self.copies,
-        };
-        fsck::check(&subject, repair, &|_, _, _| ()).await.unwrap()
+        }
+    }
+
+    pub async fn check(&self, repair: bool) -> Report {
+        self.check_with(&Orders { repair, ..Orders::default() }).await
+    }
+
+    pub async fn check_with(&self, orders: &Orders<'_>) -> Report {
+        fsck::check(&self.subject(), orders, &|_, _, _| ()).await.unwrap()
+    }
+
+    /// What a file holds on the copies of a stripe.
+    pub async fn contents(&self, ino: InodeId, stripe: usize, len: usize) -> Vec<Vec<u8>> {
+        let mut contents = Vec::new();
+        for store in self.stores_of(&self.layout(ino), stripe) {
+            let buf = IoBuf::alloc(len);
+            store.read(ino, 0, &buf, IoPath::Cached).await.unwrap();
+            contents.push(buf.as_slice().to_vec());
+        }
+        contents
     }
 
     /// Finds exactly this kind of fault, in a check that changes nothing, and nothing after a repair.

@@ -15,6 +15,7 @@ use rt::IoBuf;
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 use types::{
     Attr, ClusterMap, Credentials, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, NodeId,
     PartitionId, Pool, PoolId, Result, SessionId, Target, TargetId, TargetState, Timestamp,
@@ -253,6 +254,8 @@ pub struct Chunks {
     pub down: Mutex<Vec<TargetId>>,
     /// Chunk files are deleted only when this is set.
     pub held: Mutex<Option<Arc<rt::sync::Event>>>,
+    /// How long it takes them to say how long a chunk file is.
+    pub stat_time: Mutex<Duration>,
     /// What they were told of ended sessions.
     pub fenced: Mutex<Vec<(TargetId, SessionId)>>,
 }
@@ -274,6 +277,10 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
             let held = self.held.lock().clone().filter(|_| matches!(request.op, StorageOp::Delete));
             if let Some(held) = held {
                 held.wait().await;
+            }
+            if matches!(request.op, StorageOp::Stat) {
+                let time = *self.stat_time.lock();
+                rt::sleep(time).await;
             }
             let mut lens = self.lens.lock();
             let key = (request.target, request.ino);

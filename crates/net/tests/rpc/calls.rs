@@ -3,6 +3,7 @@
 use crate::proxy::Proxy;
 use crate::raw::Raw;
 use crate::support::{Ask, Service1, Told, channel_to, localhost, pattern, peer_of, serve, sum};
+use crate::until::until;
 use net::Channel;
 use rt::IoBuf;
 use std::cell::Cell;
@@ -121,10 +122,10 @@ fn bodies_may_be_longer_than_what_is_staged() {
             assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, len)));
         }
         drop(channel);
-        rt::sleep(Duration::from_millis(20)).await; // The goodbye leaves.
+        until(|| server.is_finished()).await; // The goodbye leaves.
+        server.join().unwrap();
     })
     .unwrap();
-    server.join().unwrap();
 }
 
 #[test]
@@ -210,7 +211,7 @@ fn frames_may_arrive_in_pieces_of_any_size() {
         1 => 1 + rt::random_u64() as usize % 100,
         _ => 1 + rt::random_u64() as usize % len.max(1),
     });
-    let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![proxy.address], Duration::from_secs(60)));
+    let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![proxy.address], Duration::from_secs(600)));
     rt::block_on(async move {
         all(150, |index| {
             let channel = channel.clone();

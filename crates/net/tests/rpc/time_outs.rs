@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::Errno;
 
-const SHORT: Duration = Duration::from_millis(500);
+/// Longer than a busy machine takes for what is to be done before it.
+const SHORT: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_call_that_is_never_answered_times_out_and_the_connection_stays() {
@@ -21,7 +22,7 @@ fn a_call_that_is_never_answered_times_out_and_the_connection_stays() {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         let error = channel.call(Ask::Count(1), Some(IoBuf::alloc(100_000))).await.unwrap_err();
         assert_eq!(error.errno, Errno::ETIMEDOUT);
-        let expected = format!("storage node 3 at {address} has not answered within 500ms");
+        let expected = format!("storage node 3 at {address} has not answered within 3s");
         assert_eq!(error.message, expected);
         assert_eq!(channel.call(Ask::Sum(2), None).await, Ok(Told(2, 0)));
         // Its late answer disturbs nobody.

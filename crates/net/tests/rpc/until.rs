@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+/// Looks before it is given up, 5 ms apart: two minutes, however busy the machine is.
+const LOOKS: usize = 24_000;
+
 /// Waits until something becomes true.
 pub async fn until(mut condition: impl FnMut() -> bool) {
-    for _ in 0..2000 {
+    for _ in 0..LOOKS {
         if condition() {
             return;
         }

@@ -37,6 +37,10 @@ pub struct FileStat {
     pub blocks: u64,
     /// Last change of the content.
     pub mtime: Timestamp,
+    /// Last change of anything, which nobody can set.
+    pub ctime: Timestamp,
+    /// Number of the file in its file system.
+    pub inode: u64,
 }
 
 /// What to do with a range of a file.

@@ -165,6 +165,8 @@ impl RealFile {
             len: stat.st_size as u64,
             blocks: stat.st_blocks as u64,
             mtime: Timestamp::new(stat.st_mtime, stat.st_mtime_nsec as u32),
+            ctime: Timestamp::new(stat.st_ctime, stat.st_ctime_nsec as u32),
+            inode: stat.st_ino,
         })
     }
 

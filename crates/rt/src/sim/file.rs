@@ -101,6 +101,8 @@ impl SimFile {
                 len: inode.visible.len(),
                 blocks: inode.visible.allocated() * (PAGE / UNIT),
                 mtime: Timestamp::from_nanos(inode.mtime_ns as i64),
+                ctime: Timestamp::from_nanos(inode.mtime_ns as i64),
+                inode: ino,
             })
         });
         stat.await

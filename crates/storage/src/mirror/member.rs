@@ -23,6 +23,7 @@ impl Mirrors {
     ) -> Result<StorageReply> {
         let view = self.agreed(&asked).await?;
         let state = state_here(&replica, &view)?;
+        self.watches.end_in(replica.target, replica.group);
         replica.holds.settle(asked.since, settled);
         if replica.is_unclean() {
             let message = format!("target {}: group {} was left by a crash", replica.target, replica.group);
@@ -30,16 +31,15 @@ impl Mirrors {
         }
         match request.op {
             StorageOp::Settled => Ok(StorageReply::Unit),
-            StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. }
+            StorageOp::Regions { from, which: Regions::All } if state == MemberState::Good => {
+                regions(&replica, from, Regions::All).await
+            }
+            StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Survey { .. }
                 if state == MemberState::Good =>
             {
                 replica.turns.enter(replica.group, asked.since, false).await?;
                 let looked = perform(&replica.store, request.ino, request.op, payload).await;
                 looked.map_err(|error| replica.failed(&error))
-            }
-            // What a check asks: who has what.
-            StorageOp::Regions { from, which: Regions::All } if state == MemberState::Good => {
-                regions(&replica, from, Regions::All).await
             }
             _ if state.gets_writes() && (is_change(&request.op) || is_sync(&request.op)) => {
                 // To its end, as the primary's: a change that was begun leaves nothing half done.
@@ -101,6 +101,7 @@ impl Mirrors {
         if !matches!(state_here(&replica, &view)?, MemberState::Resyncing | MemberState::Rebuilding) {
             return Err(turns::another_version(replica.group));
         }
+        self.watches.end_in(replica.target, replica.group);
         match request.op {
             StorageOp::Regions { from, which } => regions(&replica, from, which).await,
             _ => detached::run(async move { bring_in_step(&replica, asked, request, payload).await }).await,

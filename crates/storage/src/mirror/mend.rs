@@ -1,4 +1,4 @@
-//! One copy made what another one is, at the word of a check: the bytes of a range, and how long the chunk file is.
+//! One copy made what another one is, at the word of a check: the bytes of a range, and how long the chunk file is where the range reaches its end.
 //!
 //! The primary does it piece by piece, each while nobody changes it. What is changed is noted as any other change is, so that a crash in between
 //! has it brought in step again. Only the copy that is mended changes. Who can't be mended is taken out, since nobody knows then what it has.
@@ -36,31 +36,33 @@ impl Mender {
             return Err(Error::new(Errno::EINVAL, format!("target {to} can't be mended from itself")));
         }
         let _entered = self.replica.gate.read().await;
-        let rest = self.cut(from, to).await?;
-        for range in [range, rest] {
-            let mut at = range.start / BLOCK * BLOCK;
-            while at < range.end {
-                let piece = ByteRange::new(at, ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end));
-                at = piece.end;
-                if !self.piece(from, to, piece).await? {
-                    break;
-                }
+        // Until the last step nothing of it counts as settled, so that nobody reads a half-mended copy there.
+        let _unsettled = self.replica.sequences.begin(self.mirrors.since(self.replica.group));
+        let mut at = self.begin(from, to, range).await?;
+        while at < range.end {
+            let piece = ByteRange::new(at, ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end));
+            at = piece.end;
+            if !self.piece(from, to, piece).await? {
+                break;
             }
         }
         Ok(StorageReply::Unit)
     }
 
-    /// Cuts what is too long, and gives the range in which the copies differ by their lengths.
-    async fn cut(&self, from: TargetId, to: TargetId) -> Result<ByteRange> {
+    /// Where to begin. Of a range that reaches the end of the file the length is part, too: what is too long is cut, and what differs by the lengths
+    /// is mended as well.
+    async fn begin(&self, from: TargetId, to: TargetId, range: ByteRange) -> Result<u64> {
         let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
         let (right, wrong) = (self.len(from).await?, self.len(to).await?);
+        if range.end < right || right == wrong {
+            return Ok(range.start / BLOCK * BLOCK);
+        }
         if wrong > right {
             // To the block's beginning, since its rest may be damaged: that is written anew.
             let op = StorageOp::Truncate { len: right / BLOCK * BLOCK };
             self.change(from, to, op, None).await?;
         }
-        let begin = right.min(wrong) / BLOCK * BLOCK;
-        Ok(if right == wrong { ByteRange::new(0, 0) } else { ByteRange::new(begin, right) })
+        Ok(range.start.min(right).min(wrong) / BLOCK * BLOCK)
     }
 
     /// A piece of the range; false at the end of the file.

@@ -9,6 +9,7 @@
 //! - nothing is done under a version of the group when something has begun under a newer one;
 //! - what may differ between the copies is noted on disk.
 
+mod compare;
 mod detached;
 mod holds;
 mod leaving;
@@ -19,12 +20,14 @@ mod primary;
 mod progress;
 mod ranges;
 mod reader;
+mod repair;
 mod replica;
 mod resync;
 mod sequences;
 mod step;
 mod tidy;
 mod turns;
+mod verdict;
 
 pub(crate) use replica::Replica;
 pub(crate) use resync::keep_in_step;
@@ -32,6 +35,7 @@ pub(crate) use resync::keep_in_step;
 use crate::fences::Fences;
 use crate::lease::ServingLease;
 use crate::tally::Tally;
+use crate::watches::Watches;
 use chunkstore::Store;
 use net::{LocalFuture, StorageChannels};
 use parking_lot::{Mutex, RwLock};
@@ -111,8 +115,12 @@ pub(crate) struct Mirrors {
     pub(crate) fences: Arc<Fences>,
     slots: RwLock<BTreeMap<(TargetId, GroupId), Arc<Slot>>>,
     progress: Progress,
+    /// Of the service.
+    watches: Arc<Watches>,
     /// Members that are being brought in step now.
     busy: Mutex<BTreeSet<(GroupId, TargetId)>>,
+    /// Files that are being mended because somebody has met damage.
+    healing: Mutex<BTreeSet<(GroupId, InodeId)>>,
 }
 
 /// The place of one replica.
@@ -143,14 +151,21 @@ impl View {
 }
 
 impl Mirrors {
-    pub(crate) fn new(links: GroupLinks, lease: Arc<ServingLease>, fences: Arc<Fences>) -> Mirrors {
+    pub(crate) fn new(
+        links: GroupLinks,
+        lease: Arc<ServingLease>,
+        fences: Arc<Fences>,
+        watches: Arc<Watches>,
+    ) -> Mirrors {
         Mirrors {
             links,
             lease,
             fences,
             slots: RwLock::default(),
             progress: Progress::default(),
+            watches,
             busy: Mutex::default(),
+            healing: Mutex::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The primary's way: who may ask it, and how a change comes to all members.
 
 use super::mend::Mender;
+use super::repair::Look;
 use super::replica::Replica;
 use super::sequences::Ticket;
 use super::{MAP_PATIENCE, MAP_POLL, Mirrors, View, detached, turns};
@@ -42,8 +43,9 @@ impl Mirrors {
         if replica.has_doubtful() {
             self.known_to_all(&replica).await?;
         }
-        // The metadata service is let in before, since it has to see to that.
-        if replica.leftovers.are_there() && request.session != SessionId(0) {
+        // The metadata service is let in before, since it has to see to that; but what it moves elsewhere has to be right.
+        let is_mover = matches!(request.op, StorageOp::Watch { .. });
+        if replica.leftovers.are_there() && (request.session != SessionId(0) || is_mover) {
             self.tidied(&replica).await?;
         }
         if !replica.leftovers.are_there() {
@@ -57,10 +59,16 @@ impl Mirrors {
         if deadline.is_over() {
             return Err(deadline.error());
         }
+        if let Some(answer) = self.watches.answer(&request) {
+            return answer;
+        }
         match request.op {
             _ if is_look(&request.op) => {
                 let looked = self.look(&replica, request, payload).await;
                 looked.map_err(|error| self.unless_left(&replica, asked.since, error))
+            }
+            StorageOp::Heal { range } if request.session == SessionId(0) => {
+                self.heal(replica, request.ino, range).await.map(StorageReply::Healed)
             }
             StorageOp::Mend { from, to, range } if request.session == SessionId(0) => {
                 detached::run(Mender::new(self.clone(), replica, request.ino).mend(from, to, range)).await
@@ -123,17 +131,8 @@ impl Mirrors {
             return Err(turns::another_version(replica.group));
         }
         replica.turns.enter(replica.group, group.since, false).await?;
-        let reply = match perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                let refusal = replica.failed(&error);
-                let is_mending = matches!(error.kind(), Kind::Io | Kind::Corrupt { .. });
-                match self.look_elsewhere(group, replica.target, &request, payload).await {
-                    Some(reply) if is_mending => reply,
-                    _ => return Err(refusal),
-                }
-            }
-        };
+        let look = Look { group, request: &request, payload: &payload };
+        let reply = self.look_or_heal(replica, look).await?;
         // The disk may have taken longer than it has been the primary.
         self.primary_view(replica)?;
         if !self.lease.holds(rt::monotonic_ns()) {
@@ -143,7 +142,7 @@ impl Mirrors {
     }
 
     /// What this copy can't tell, another one may. Its reader holds the range here, so nothing changes there either.
-    async fn look_elsewhere(
+    pub(super) async fn look_elsewhere(
         self: &Arc<Self>,
         group: &Group,
         own: TargetId,
@@ -232,6 +231,7 @@ async fn change(
     if matches!(request.op, StorageOp::Write { .. }) && payload.is_none() {
         return Err(Error::new(Errno::EINVAL, "a write came without its payload"));
     }
+    let _noted = mirrors.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
     let one =
         |doing| Change { mirrors: &mirrors, replica: &replica, request: &request, payload: &payload, doing };
     let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {
@@ -298,8 +298,12 @@ impl Change<'_> {
         let mut ticket: Option<Ticket<'_>> = None;
         let (mut have, mut is_done_here) = (Vec::new(), false);
         loop {
-            if !is_done_here {
-                mirrors.lease_holds(replica.target).await?;
+            if !is_done_here && let Err(error) = mirrors.lease_holds(replica.target).await {
+                // Where others have it, this one gets it, too, or isn't the primary any more.
+                if have.is_empty() {
+                    return Err(error);
+                }
+                continue;
             }
             let view = mirrors.primary_view(replica)?;
             let group = view.group()?;

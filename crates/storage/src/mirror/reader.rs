@@ -6,10 +6,13 @@
 
 use super::primary::look_range;
 use super::ranges::Hold;
+use super::repair::has_file;
 use super::replica::Replica;
 use super::{Mirrors, turns};
 use crate::service::perform;
+use chunkstore::Kind;
 use rt::IoBuf;
+use std::sync::Arc;
 use types::{Epoch, Errno, Error, MemberState, Result};
 use wire::{InGroup, StorageReply, StorageRequest};
 
@@ -19,7 +22,7 @@ impl Mirrors {
     /// # Errors
     /// `EREMOTE` where only the primary can tell. `EREMCHG` when the group has another version.
     pub(super) async fn as_reader(
-        &self,
+        self: &Arc<Self>,
         replica: &Replica,
         asked: InGroup,
         request: StorageRequest,
@@ -39,10 +42,16 @@ impl Mirrors {
             return Err(ask_the_primary(replica));
         }
         replica.turns.enter(replica.group, asked.since, false).await?;
-        let reply = match perform(&replica.store, request.ino, request.op, payload).await {
+        let ino = request.ino;
+        let reply = match perform(&replica.store, ino, request.op, payload).await {
+            // The primary knows whether others have one.
+            Ok(_) if !has_file(replica, ino).await => return Err(ask_the_primary(replica)),
             Ok(reply) => reply,
             Err(error) => {
                 replica.failed(&error);
+                if matches!(error.kind(), Kind::Io | Kind::Corrupt { .. }) {
+                    self.heal_later(replica, ino, range);
+                }
                 return Err(ask_the_primary(replica));
             }
         };

@@ -32,7 +32,7 @@ pub(crate) struct Replica {
     /// Held by who asks management to change the group.
     pub(crate) deciding: rt::sync::RwLock,
     /// The target's counters.
-    tally: Arc<Tally>,
+    pub(super) tally: Arc<Tally>,
     standing: Mutex<Standing>,
     /// It was left by a crash, and neither has it been brought in step since nor have the others been by it.
     is_unclean: AtomicBool,

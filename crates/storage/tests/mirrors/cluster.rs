@@ -85,6 +85,11 @@ impl Management {
         self.map.lock().unwrap().group(GROUP).unwrap().clone()
     }
 
+    /// How often a search for damage was asked for.
+    pub fn asked(&self) -> u64 {
+        self.map.lock().unwrap().settings.scrub.asked
+    }
+
     pub fn state(&self, target: u32) -> MemberState {
         self.group().state_of(TargetId(target)).unwrap()
     }
@@ -330,6 +335,29 @@ impl Cluster {
         service.open_to_clients(target);
         service.all_added();
         service
+    }
+
+    /// Shuts a node down in good order.
+    pub async fn stop(&self, target: u32) {
+        let service = self.link(target).service.lock().unwrap().take().unwrap();
+        service.close_groups().await.unwrap();
+        for store in service.stores() {
+            store.close().await.unwrap();
+        }
+    }
+
+    /// Starts the node of a target that was stopped. Management isn't told: what it has is what it had.
+    pub async fn start_again(&self, target: u32) {
+        let service = self.serve(TargetId(target), Arc::new(ServingLease::forever())).await;
+        *self.link(target).service.lock().unwrap() = Some(service);
+    }
+
+    /// Targets are searched for damage from now on.
+    pub fn search(&self) {
+        for (target, link) in &self.links {
+            let service = link.service.lock().unwrap().clone().unwrap();
+            rt::spawn(StorageService::keep_searching(service, self.map_of(target.0)));
+        }
     }
 
     /// Members are brought in step from now on.

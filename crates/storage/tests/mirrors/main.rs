@@ -3,8 +3,10 @@
 
 mod changes;
 mod cluster;
+mod damage;
 mod leftovers;
 mod mend;
 mod moves;
 mod readers;
 mod resync;
+mod watches;

@@ -39,10 +39,10 @@ fn a_damaged_copy_is_made_what_another_one_is() {
             mend(&cluster, from, to, end).await.unwrap();
             cluster.require_equal();
             file.set_len(MIB + 77).unwrap();
-            mend(&cluster, from, to, 4096).await.unwrap();
+            mend(&cluster, from, to, end).await.unwrap();
             cluster.require_equal();
             file.set_len(end + 9000).unwrap();
-            mend(&cluster, from, to, 4096).await.unwrap();
+            mend(&cluster, from, to, end).await.unwrap();
             cluster.require_equal();
             assert!(cluster.read(INO, data.len()).await == data);
         }

@@ -95,6 +95,12 @@ pub(super) const ROUTES: &[Route] = routes! {
     "PATCH" "/v1/resync" "Other settings for bringing members in step and replacing them; null: the default" Some("ResyncSettings") => None, |c| {
         c.change_resync()
     };
+    "GET" "/v1/scrubs" "The search of targets for damage: how far each is, and what was found" None => Some("Scrubs"), |c| {
+        c.manage(MgmtRequest::ListScrubs).map(Some)
+    };
+    "PUT" "/v1/scrubs" "How targets are searched for damage from now on; asked, one more than it was: now" Some("ScrubSettings") => None, |c| {
+        c.set_scrub()
+    };
     "GET" "/v1/sessions" "All sessions of clients" None => Some("[Session]"), |c| {
         c.list(MgmtRequest::ListSessions, "sessions")
     };
@@ -240,6 +246,14 @@ impl Call<'_> {
             Error::new(Errno::EINVAL, cause).hint("docs/reference/openapi.json says what the body holds")
         })?;
         self.list(MgmtRequest::MakeGroups { pool, scheme }, "groups")
+    }
+
+    fn set_scrub(&self) -> Result<Option<Value>> {
+        let settings = serde_json::from_value(Value::Object(self.body.clone())).map_err(|cause| {
+            Error::new(Errno::EINVAL, format!("the body holds no settings: {cause}"))
+                .hint("docs/reference/openapi.json says what it holds")
+        })?;
+        self.change(MgmtRequest::SetScrub { settings })
     }
 
     fn zone(&self) -> Result<Option<u32>> {

@@ -1,10 +1,15 @@
-//! The check of a cluster that nobody serves.
+//! The check of a cluster that nobody serves, and what a check of either kind is told to do.
 
 use super::core::Served;
 use super::services::{Plan, Services};
+use crate::control::{CheckOrders, CheckProgress};
 use crate::output::os_error;
 use mgmt::StateDir;
-use types::Result;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use types::{Errno, Error, Result};
 
 /// Opens the services, which settles what a process that died may have left; checks everything, and closes them.
 ///
@@ -12,15 +17,76 @@ use types::Result;
 /// What keeps it from looking. Damage is in the report.
 pub fn check(
     state: &StateDir,
-    repair: bool,
+    orders: CheckOrders,
     progress: impl Fn(&str, u64, u64) + 'static,
 ) -> Result<fsck::Report> {
     let plan = Plan::existing(state)?;
     let checked = rt::block_on(async move {
         let services = Services::open(&plan).await?;
-        let report = services.check(&plan, repair, &progress).await;
+        let note = |loss: &fsck::Loss| note_loss(orders.forget.as_deref(), loss);
+        let orders = orders_of(&orders, &note);
+        let report = services.check(&plan, &orders, &progress).await;
         let closed = services.close().await;
         report.and_then(|report| closed.map(|()| report))
     });
     checked.map_err(|e| os_error("io_uring", &e))?
+}
+
+/// What the check itself is told.
+pub(super) fn orders_of<'a>(
+    orders: &'a CheckOrders,
+    note: &'a dyn Fn(&fsck::Loss) -> Result<()>,
+) -> fsck::Orders<'a> {
+    fsck::Orders {
+        repair: orders.repair,
+        forget: orders.forget.as_ref().map(|_| note),
+        below: orders.path.as_deref(),
+    }
+}
+
+/// Writes down what is about to be given up, a line of JSON for each range, and brings it to disk.
+pub(super) fn note_loss(file: Option<&Path>, loss: &fsck::Loss) -> Result<()> {
+    let Some(file) = file else { return Err(Error::new(Errno::EINVAL, "there is no list of what is lost")) };
+    let mut line = serde_json::to_vec(loss).map_err(|e| Error::new(Errno::EIO, e.to_string()))?;
+    line.push(b'\n');
+    let write = || {
+        let mut list = OpenOptions::new().append(true).open(file)?;
+        list.write_all(&line)?;
+        list.sync_data()
+    };
+    write().map_err(|e| os_error(format_args!("can't write {}", file.display()), &e))
+}
+
+/// Checks of a process that serves: one at a time, so that two don't mend the same.
+#[derive(Default)]
+pub struct Checks {
+    running: Mutex<()>,
+    progress: Mutex<CheckProgress>,
+}
+
+impl Checks {
+    /// The place of the one that runs.
+    ///
+    /// # Errors
+    /// `EBUSY`.
+    pub fn begin(&self) -> Result<MutexGuard<'_, ()>> {
+        match self.running.try_lock() {
+            Ok(place) => Ok(place),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                Err(Error::new(Errno::EBUSY, "another check is under way").hint("try again when it is done"))
+            }
+        }
+    }
+
+    /// Takes note of how far it is.
+    pub fn tell(&self, what: &str, done: u64, total: u64) {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        *progress = CheckProgress { what: what.to_owned(), done, total };
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> CheckProgress {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }

@@ -39,6 +39,11 @@ impl MapInForce {
         self.map.read().unwrap_or_else(PoisonError::into_inner).epoch
     }
 
+    /// Where the map in force is.
+    pub fn handle(&self) -> MapHandle {
+        self.map.clone()
+    }
+
     /// Puts a map into force unless a later one is already.
     pub fn take_over(&self, new: Arc<ClusterMap>) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);

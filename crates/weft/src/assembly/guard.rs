@@ -34,9 +34,16 @@ pub trait Guard {
 impl Guard for StorageRequest {
     fn is_internal(&self) -> bool {
         let between_members = self.group.is_some_and(|group| group.part != Part::Primary);
-        let is_nodes =
-            matches!(self.op, StorageOp::Fence { .. } | StorageOp::Settled | StorageOp::Regions { .. })
-                || matches!(self.op, StorageOp::Mend { .. } | StorageOp::Forget { .. });
+        let is_nodes = matches!(
+            self.op,
+            StorageOp::Fence { .. }
+                | StorageOp::Settled
+                | StorageOp::Regions { .. }
+                | StorageOp::Survey { .. }
+                | StorageOp::Heal { .. }
+                | StorageOp::Mend { .. }
+                | StorageOp::Forget { .. }
+        );
         self.session == SessionId(0) || between_members || is_nodes
     }
 }

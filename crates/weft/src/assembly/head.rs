@@ -1,5 +1,6 @@
 //! The role that a cluster has once: management, with the store of metadata.
 
+use super::check::Checks;
 use super::copies::Copies;
 use super::engine::{note_engine, open_engine};
 use super::gate::Gate;
@@ -7,6 +8,7 @@ use super::metadata::Metadata;
 use super::online_check::OnlineCheck;
 use super::peers::Peers;
 use crate::cli;
+use crate::control::CheckOrders;
 use crate::node_config::NodeConfig;
 use kv::{Durability, Engine, Writer};
 use meta::MetaService;
@@ -14,7 +16,7 @@ use mgmt::{FirstNode, Management, StatePaths, Superblock};
 use net::{Channel, StorageChannels, WhenOffline};
 use std::sync::Arc;
 use storage::StorageService;
-use types::{ClusterMap, NodeId, Result};
+use types::{NodeId, Result};
 
 /// Management, and the store of metadata.
 pub struct Head {
@@ -22,6 +24,8 @@ pub struct Head {
     /// Keeps the map.
     pub management: Arc<Management>,
     online: OnlineCheck,
+    /// The checks that are made here.
+    pub checks: Checks,
     /// Copies of the metadata.
     pub copies: Arc<Copies>,
 }
@@ -76,7 +80,7 @@ impl Head {
         management.set_copies(Arc::new(move || told.info()));
         let (map, partitions) = (management.map(), superblock.partitions);
         management.set_metadata(Arc::new(Metadata { node, service, map, peers, partitions }));
-        Head { writer, management, online, copies }
+        Head { writer, management, online, checks: Checks::default(), copies }
     }
 
     /// Starts what runs beside requests, on the calling core.
@@ -86,8 +90,13 @@ impl Head {
     }
 
     /// What the file system check finds in the cluster as it is being used.
-    pub async fn check(&self, map: &ClusterMap) -> Result<fsck::Report> {
-        self.online.run(&**self.writer.engine(), map).await
+    pub async fn check(&self, orders: &CheckOrders) -> Result<fsck::Report> {
+        self.online.run(&**self.writer.engine(), orders, &self.checks).await
+    }
+
+    /// What would be lost with each target and node.
+    pub async fn exposure(&self) -> Result<fsck::Exposure> {
+        self.online.exposure(&**self.writer.engine()).await
     }
 
     /// The store of metadata.

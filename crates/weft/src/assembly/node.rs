@@ -16,7 +16,7 @@ use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::stop::{Stop, Stops};
 use super::storage_node::{StorageNode, StorageOptions};
 use super::{forget, prepare_process};
-use crate::control::{self, ClusterStatus, Counters};
+use crate::control::{self, CheckOrders, ClusterStatus, Counters};
 use crate::node_config::{NodeConfig, Protection};
 use crate::output::os_error;
 use identity::Credentials;
@@ -268,12 +268,16 @@ impl NodeServices {
     }
 
     /// What the file system check finds in the cluster as it is being used.
-    pub async fn check(&self, map: &ClusterMap) -> Result<fsck::Report> {
-        match &self.head {
-            Some(head) => head.check(map).await,
-            None => Err(Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
-                .hint("run weft fsck on the management node")),
-        }
+    pub async fn check(&self, orders: &CheckOrders) -> Result<fsck::Report> {
+        self.head()?.check(orders).await
+    }
+
+    /// What looks at all metadata.
+    pub fn head(&self) -> Result<&Head> {
+        self.head.as_ref().ok_or_else(|| {
+            Error::new(types::Errno::EINVAL, "this node doesn't keep the cluster's metadata")
+                .hint("run this command on the management node")
+        })
     }
 
     /// What makes copies of the metadata.

@@ -5,7 +5,9 @@ use super::node::NodeServices;
 use super::stop::Stop;
 use crate::api;
 use crate::cli::value_name;
-use crate::control::{ClusterStatus, Counters, DiskFree, PoolStatus, Request, Service, TargetStatus};
+use crate::control::{
+    CheckOrders, ClusterStatus, Counters, DiskFree, PoolStatus, Request, Service, TargetStatus,
+};
 use crate::node_config::{NodeConfig, Protection, TargetConfig};
 use crate::output::os_error;
 use mgmt::{StateDir, Superblock};
@@ -164,10 +166,17 @@ impl NodeView {
 
     /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that busy for long, and starts nothing that is to
     /// outlive its answer.
-    fn check(&self) -> Result<Value> {
-        let (services, map) = (self.services.clone(), self.map());
-        let checked = rt::block_on(async move { services.check(&map).await });
+    fn check(&self, orders: CheckOrders) -> Result<Value> {
+        let services = self.services.clone();
+        let checked = rt::block_on(async move { services.check(&orders).await });
         json(&checked.map_err(|e| os_error("io_uring", &e))??)
+    }
+
+    /// The same for the exposure map.
+    fn exposure(&self) -> Result<Value> {
+        let services = self.services.clone();
+        let weighed = rt::block_on(async move { services.head()?.exposure().await });
+        json(&weighed.map_err(|e| os_error("io_uring", &e))??)
     }
 
     /// Adds to node.toml what has become a target: a start after this finds it.
@@ -197,7 +206,9 @@ impl Service for NodeView {
             Request::Net => json(&self.services.peers.infos()),
             Request::Manage { request } => self.manage(request),
             Request::AddTarget { target } => self.add_target(target),
-            Request::Check => self.check(),
+            Request::Check { orders } => self.check(orders),
+            Request::CheckProgress => json(&self.services.head()?.checks.progress()),
+            Request::Exposure => self.exposure(),
             Request::Backup { place, changes_only } => {
                 json(&self.services.copies()?.make(place.as_deref(), changes_only)?)
             }

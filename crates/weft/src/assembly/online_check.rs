@@ -1,13 +1,15 @@
 //! The check of a cluster that is being used: metadata is here, chunk files are on all nodes.
 
+use super::check::{Checks, note_loss, orders_of};
+use crate::control::CheckOrders;
 use fsck::{Online, Seat, Targets};
 use kv::Engine;
 use net::StorageChannels;
 use rt::IoBuf;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use types::{ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Result, SessionId, crc32c};
-use wire::{InGroup, Part, Path, StorageOp, StorageReply, StorageRequest};
+use types::{ByteRange, ClusterMap, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId, crc32c};
+use wire::{InGroup, Part, Path, Regions, StorageOp, StorageReply, StorageRequest};
 
 /// Rest before a file that looks wrong is looked at again: longer than most writes take to be reported.
 const REST: Duration = Duration::from_secs(2);
@@ -28,8 +30,45 @@ const TRIES: usize = 5;
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 impl OnlineCheck {
-    /// Checks everything, and changes nothing.
-    pub async fn run(&self, engine: &dyn Engine, map: &ClusterMap) -> Result<fsck::Report> {
+    /// Does what it is told, on the calling core.
+    ///
+    /// # Errors
+    /// `EBUSY` while another one runs.
+    pub async fn run(
+        &self,
+        engine: &dyn Engine,
+        orders: &CheckOrders,
+        checks: &Checks,
+    ) -> Result<fsck::Report> {
+        let _alone = checks.begin()?;
+        let note = |loss: &fsck::Loss| note_loss(orders.forget.as_deref(), loss);
+        let progress = |what: &str, done: u64, total: u64| checks.tell(what, done, total);
+        let map = self.map_now();
+        self.with(engine, &map, orders_of(orders, &note), &progress, async |online| {
+            fsck::check_online(online).await
+        })
+        .await
+    }
+
+    /// What would be lost with each target and node.
+    pub async fn exposure(&self, engine: &dyn Engine) -> Result<fsck::Exposure> {
+        let map = self.map_now();
+        self.with(engine, &map, fsck::Orders::default(), &|_, _, _| (), async |online| fsck::exposure(online))
+            .await
+    }
+
+    fn map_now(&self) -> Arc<ClusterMap> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn with<T>(
+        &self,
+        engine: &dyn Engine,
+        map: &ClusterMap,
+        orders: fsck::Orders<'_>,
+        progress: fsck::Progress<'_>,
+        run: impl AsyncFnOnce(&Online<'_>) -> Result<T>,
+    ) -> Result<T> {
         let freeze = || {
             engine.snapshot().ok_or_else(|| {
                 Error::new(Errno::EOPNOTSUPP, "this metadata store can't be read while it is used")
@@ -37,7 +76,31 @@ impl OnlineCheck {
             })
         };
         let (partitions, hash_key) = (self.partitions, self.hash_key);
-        fsck::check_online(&Online { freeze: &freeze, partitions, hash_key, map, targets: self }).await
+        run(&Online { freeze: &freeze, partitions, hash_key, map, targets: self, orders, progress }).await
+    }
+
+    /// Asks the primary of a seat's group, or the seat's target where it has no group.
+    async fn ask_all(&self, seat: Seat, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
+        let Some(id) = seat.group else { return self.ask(seat, ino, op, None).await };
+        let mut tries = 0;
+        loop {
+            let map = self.map_now();
+            let group =
+                map.group(id).ok_or_else(|| Error::new(Errno::ENXIO, format!("there is no group {id}")))?;
+            let primary = group.primary().ok_or_else(|| {
+                Error::new(Errno::EIO, format!("group {id} has no good member"))
+                    .hint("weft group list shows what it waits for")
+            })?;
+            let mut request = StorageRequest::new(SessionId(0), primary, ino, op.clone());
+            request.group = Some(InGroup { group: id, since: group.since, part: Part::Primary });
+            match self.storage.call(request, None).await {
+                Err(error) if error.errno == Errno::EREMCHG && tries < TRIES => {
+                    tries += 1;
+                    rt::sleep(TRY_AGAIN).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     async fn ask(
@@ -50,7 +113,7 @@ impl OnlineCheck {
         let mut tries = 0;
         loop {
             let mut request = StorageRequest::new(SessionId(0), seat.target, ino, op.clone());
-            let map = self.map.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let map = self.map_now();
             request.group = seat.group.map(|group| InGroup {
                 group,
                 since: map.group(group).map_or(types::Epoch(0), |group| group.since),
@@ -85,6 +148,40 @@ impl Targets for OnlineCheck {
             self.ask(seat, ino, op, Some(buffer.clone())).await?;
             Ok(crc32c(buffer.as_slice()))
         })
+    }
+
+    fn list(&self, seat: Seat, from: InodeId) -> fsck::Later<'_, (Vec<InodeId>, Option<InodeId>)> {
+        Box::pin(async move {
+            let op = StorageOp::Regions { from, which: Regions::All };
+            match self.ask(seat, InodeId(0), op, None).await? {
+                StorageReply::Regions { regions, next } => {
+                    Ok((regions.into_iter().map(|(ino, _)| ino).collect(), next))
+                }
+                other => Err(Error::new(Errno::EPROTO, format!("{seat} answered out of turn: {other:?}"))),
+            }
+        })
+    }
+
+    fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> fsck::Later<'_, ()> {
+        Box::pin(async move {
+            let op = StorageOp::Mend { from: from.target, to, range };
+            self.ask_all(from, ino, op).await.map(drop)
+        })
+    }
+
+    fn forget(&self, seat: Seat, ino: InodeId, range: ByteRange) -> fsck::Later<'_, Vec<ByteRange>> {
+        Box::pin(async move {
+            match self.ask_all(seat, ino, StorageOp::Forget { range }).await? {
+                StorageReply::Regions { regions, .. } => {
+                    Ok(regions.into_iter().map(|(_, range)| range).collect())
+                }
+                other => Err(Error::new(Errno::EPROTO, format!("{seat} answered out of turn: {other:?}"))),
+            }
+        })
+    }
+
+    fn delete(&self, seat: Seat, ino: InodeId) -> fsck::Later<'_, ()> {
+        Box::pin(async move { self.ask_all(seat, ino, StorageOp::Delete).await.map(drop) })
     }
 
     fn rest(&self) -> fsck::Later<'_, ()> {

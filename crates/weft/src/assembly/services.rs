@@ -1,5 +1,6 @@
 //! The services of a cluster, opened from the bottom up and closed from the top down.
 
+use super::check::Checks;
 use super::copies::{Copies, DEFAULT_KEPT};
 use super::core::Served;
 use super::engine::{note_engine, open_engine};
@@ -137,6 +138,8 @@ pub struct Services {
     pub client: Arc<Client>,
     /// Copies of the metadata.
     pub copies: Arc<Copies>,
+    /// The checks that are made while it is served.
+    pub checks: Checks,
 }
 
 impl Served for Services {
@@ -187,7 +190,7 @@ impl Served for Services {
             server_cache: plan.server_cache,
             alone: true,
         });
-        Ok(Services { writer, stores, storage, management, meta, client, copies })
+        Ok(Services { writer, stores, storage, management, meta, client, copies, checks: Checks::default() })
     }
 
     /// Starts the background work of every service on the calling core.
@@ -200,6 +203,14 @@ impl Served for Services {
             rt::spawn(store.clone().background());
         }
         rt::spawn(StorageService::keep_groups_in_step(self.storage.clone()));
+        rt::spawn(StorageService::keep_searching(self.storage.clone(), self.management.map()));
+        let services = self.clone();
+        rt::spawn(async move {
+            loop {
+                rt::sleep(mgmt::limits::HEARTBEAT_INTERVAL).await;
+                services.management.tell_scrubs(services.storage.scrubs());
+            }
+        });
     }
 
     /// Ends the session and closes the services; the first failure is told after all were tried.
@@ -220,7 +231,7 @@ impl Services {
     pub async fn check(
         &self,
         plan: &Plan,
-        repair: bool,
+        orders: &fsck::Orders<'_>,
         progress: fsck::Progress<'_>,
     ) -> Result<fsck::Report> {
         let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -233,7 +244,7 @@ impl Services {
             stores: &self.stores,
             copies: &copies,
         };
-        let mut report = fsck::check(&subject, repair, progress).await;
+        let mut report = fsck::check(&subject, orders, progress).await;
         for copy in copies.values() {
             let closed = copy.close().await.map_err(refusal);
             report = report.and_then(|report| closed.map(|()| report));
@@ -241,14 +252,12 @@ impl Services {
         report
     }
 
-    /// What the file system check finds while all of it is served.
-    pub async fn check_online(&self, superblock: &mgmt::Superblock) -> Result<fsck::Report> {
-        let map = self.management.map().read().unwrap_or_else(PoisonError::into_inner).clone();
+    /// The check of the file system while all of it is served.
+    pub fn online_check(&self, superblock: &mgmt::Superblock) -> OnlineCheck {
         let channel: StorageChannel = Channel::in_process(self.storage.clone());
         let storage = self.stores.keys().map(|id| (*id, channel.clone())).collect();
         let (partitions, hash_key) = (superblock.partitions, superblock.hash_key);
-        let handle = self.management.map();
-        OnlineCheck { partitions, hash_key, storage, map: handle }.run(&**self.writer.engine(), &map).await
+        OnlineCheck { partitions, hash_key, storage, map: self.management.map() }
     }
 
     /// The store of metadata.

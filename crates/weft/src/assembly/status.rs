@@ -5,7 +5,9 @@ use super::peers::MgmtChannel;
 use super::services::Services;
 use super::stop::Stop;
 use crate::cli::{UpArgs, value_name};
-use crate::control::{ClusterStatus, Counters, DiskFree, PoolStatus, Request, Service, TargetStatus};
+use crate::control::{
+    CheckOrders, ClusterStatus, Counters, DiskFree, PoolStatus, Request, Service, TargetStatus,
+};
 use fuse::Session;
 use mgmt::{StateDir, Superblock};
 use net::Channel;
@@ -145,10 +147,19 @@ impl View {
 impl View {
     /// Checks the cluster while it is served, on a core of the control thread's own: it keeps that busy for long, and starts nothing that is to
     /// outlive its answer.
-    fn check(&self) -> Result<fsck::Report> {
+    fn check(&self, orders: CheckOrders) -> Result<fsck::Report> {
         let (services, superblock) = (self.services.clone(), self.superblock.clone());
-        rt::block_on(async move { services.check_online(&superblock).await })
-            .map_err(|e| crate::output::os_error("io_uring", &e))?
+        let check = async move {
+            services.online_check(&superblock).run(&**services.engine(), &orders, &services.checks).await
+        };
+        rt::block_on(check).map_err(|e| crate::output::os_error("io_uring", &e))?
+    }
+
+    /// The same for the exposure map.
+    fn exposure(&self) -> Result<fsck::Exposure> {
+        let (services, superblock) = (self.services.clone(), self.superblock.clone());
+        let weigh = async move { services.online_check(&superblock).exposure(&**services.engine()).await };
+        rt::block_on(weigh).map_err(|e| crate::output::os_error("io_uring", &e))?
     }
 
     /// Asks management.
@@ -173,7 +184,9 @@ impl Service for View {
             Request::Pools => serde_json::to_value(self.pools()),
             Request::Df => serde_json::to_value(self.df()),
             Request::Manage { request } => return self.manage(request),
-            Request::Check => serde_json::to_value(self.check()?),
+            Request::Check { orders } => serde_json::to_value(self.check(orders)?),
+            Request::CheckProgress => serde_json::to_value(self.services.checks.progress()),
+            Request::Exposure => serde_json::to_value(self.exposure()?),
             Request::Backup { place, changes_only } => {
                 serde_json::to_value(self.services.copies.make(place.as_deref(), changes_only)?)
             }

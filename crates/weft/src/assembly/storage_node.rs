@@ -216,6 +216,7 @@ impl StorageNode {
         rt::spawn(self.clone().keep_in_touch());
         rt::spawn(self.clone().make_wanted());
         rt::spawn(StorageService::keep_groups_in_step(self.service.clone()));
+        rt::spawn(StorageService::keep_searching(self.service.clone(), self.map.handle()));
         for store in self.service.stores() {
             rt::spawn(self.clone().bring_up(store.clone()));
         }
@@ -270,7 +271,7 @@ impl StorageNode {
             clock_s: rt::now().secs,
             targets: self.reports(),
             resyncs: self.service.resyncs(),
-            scrubs: Vec::new(),
+            scrubs: self.service.scrubs(),
         });
         match self.management.call(beat, None).await {
             Ok(MgmtReply::Alive(alive)) => self.go_on(sent_ns, alive.lease_ms, alive.map, &alive.keys),

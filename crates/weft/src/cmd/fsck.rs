@@ -2,20 +2,25 @@
 
 use crate::assembly::{check, prepare_process};
 use crate::cli::FsckArgs;
-use crate::control::{Control, Request};
-use crate::output::{complain, print, print_json};
+use crate::control::{CheckOrders, CheckProgress, Control, Request};
+use crate::output::{complain, os_error, print, print_json};
 use crate::size::format_size;
 use ::fsck::{Finding, Report, Verdict};
 use mgmt::{StateDir, StatePaths, Superblock};
 use serde::Serialize;
+use std::fs::File;
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::exit;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use types::{Errno, Error, Result};
 
 /// How long the check of a running cluster may take: it reads all of its data.
 const PATIENCE: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// How often is said how far it is.
+const TELL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Damage was found, and all of it put right, as fsck(8) tells it.
 const EXIT_REPAIRED: i32 = 1;
@@ -53,25 +58,69 @@ pub fn run(args: &FsckArgs) -> Result<()> {
 }
 
 fn open_and_check(args: &FsckArgs) -> Result<Report> {
-    let dir = std::path::absolute(&args.dir).map_err(|e| crate::output::os_error(args.dir.display(), &e))?;
+    let dir = std::path::absolute(&args.dir).map_err(|e| os_error(args.dir.display(), &e))?;
     require_cluster(&dir)?;
-    if let Some(mut control) = Control::connect(&dir)? {
-        if args.repair {
-            let message = format!(
-                "the cluster in {} is running, and only a stopped one can be repaired",
-                dir.display()
-            );
-            return Err(Error::new(Errno::EBUSY, message)
-                .hint("weft fsck without --repair checks a running one; weft down stops it"));
-        }
-        return control.exchange_within(Request::Check, PATIENCE);
+    if args.path.as_ref().is_some_and(|path| !path.starts_with('/')) {
+        return Err(Error::new(Errno::EINVAL, "a path to check begins with /, the root of the file system")
+            .hint("leave out where it is mounted"));
     }
-    let state = StateDir::open_or_create(&dir, "")?;
+    let forget = args.forget.as_ref().map(|file| make_list(file)).transpose()?;
+    let orders = CheckOrders { repair: args.repair, forget: forget.clone(), path: args.path.clone() };
+    let report = match Control::connect(&dir)? {
+        Some(control) => ask(control, &dir, orders),
+        None => check_here(&dir, orders),
+    };
+    if let Some(file) = forget
+        && file.metadata().is_ok_and(|meta| meta.len() == 0)
+    {
+        // Nothing was lost.
+        let _ = std::fs::remove_file(file);
+    }
+    report
+}
+
+/// Makes the list of what will be given up: who can't write it learns that before anything is looked at.
+fn make_list(file: &Path) -> Result<PathBuf> {
+    let failed = |e| os_error(format_args!("can't make {}", file.display()), &e);
+    let file = std::path::absolute(file).map_err(failed)?;
+    let made = File::options().write(true).create_new(true).open(&file);
+    made.map(|_| file.clone()).map_err(|e| {
+        os_error(format_args!("can't make {}", file.display()), &e).hint("name a file that isn't there yet")
+    })
+}
+
+fn tell(what: &str, done: u64, total: u64) {
+    let _ = write!(std::io::stderr(), "\r\x1b[K{what}: {done} of {total}");
+}
+
+fn ask(mut control: Control, dir: &Path, orders: CheckOrders) -> Result<Report> {
+    let (done, is_done) = channel::<()>();
+    let asked = dir.to_path_buf();
+    let tell_all = move || {
+        while let Err(RecvTimeoutError::Timeout) = is_done.recv_timeout(TELL_INTERVAL) {
+            if let Ok(CheckProgress { what, done, total }) = Control::ask(&asked, Request::CheckProgress) {
+                tell(&what, done, total);
+            }
+        }
+    };
+    let teller = std::io::stderr().is_terminal().then(|| std::thread::spawn(tell_all));
+    let report = control.exchange_within(Request::Check { orders }, PATIENCE);
+    drop(done);
+    if let Some(teller) = teller {
+        // It says nothing that counts.
+        let _ = teller.join();
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    report
+}
+
+fn check_here(dir: &Path, orders: CheckOrders) -> Result<Report> {
+    let state = StateDir::open_or_create(dir, "")?;
     prepare_process()?;
     let shown = std::io::stderr().is_terminal();
-    let report = check(&state, args.repair, move |what, done, total| {
+    let report = check(&state, orders, move |what, done, total| {
         if shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K{what}: {done} of {total}");
+            tell(what, done, total);
         }
     });
     if shown {
@@ -108,9 +157,15 @@ fn screen(report: &Report) -> String {
 
 fn line(finding: &Finding) -> String {
     let place = finding.range.map_or(String::new(), |range| format!(", bytes {range}"));
-    let state = if finding.repaired { "repaired: " } else { "" };
+    let state = match (finding.repaired, finding.lost) {
+        (true, true) => "lost, and zeros now: ",
+        (true, false) => "repaired: ",
+        (false, true) => "lost: ",
+        (false, false) => "",
+    };
+    let node = finding.node.as_ref().map_or(String::new(), |node| format!(" (node {node})"));
     let hint = if finding.repaired { String::new() } else { format!("  hint: {}\n", finding.remedy) };
-    format!("{state}{}{place}: {}\n{hint}", finding.object, finding.cause)
+    format!("{state}{}{place}: {}{node}\n{hint}", finding.object, finding.cause)
 }
 
 #[cfg(test)]
@@ -120,14 +175,10 @@ mod tests {
     use types::ByteRange;
 
     fn finding(repaired: bool) -> Finding {
-        Finding {
-            kind: Kind::DamagedContent,
-            object: "/a".into(),
-            range: Some(ByteRange::new(0, 4096)),
-            cause: "it is wrong".into(),
-            remedy: "restore it".into(),
-            repaired,
-        }
+        let mut finding = Finding::new(Kind::DamagedContent, "/a", "it is wrong", "restore it")
+            .over(ByteRange::new(0, 4096));
+        finding.repaired = repaired;
+        finding
     }
 
     #[test]
@@ -143,6 +194,25 @@ mod tests {
                 "\n/a, bytes 0..4096: it is wrong\n  hint: restore it\n1 faults left, 1 repaired: "
             )
         );
+    }
+
+    #[test]
+    fn what_is_lost_is_called_so() {
+        let mut lost = finding(false);
+        lost.lost = true;
+        lost.node = Some("n1".into());
+        assert_eq!(line(&lost), "lost: /a, bytes 0..4096: it is wrong (node n1)\n  hint: restore it\n");
+        lost.repaired = true;
+        assert!(line(&lost).starts_with("lost, and zeros now: /a"));
+    }
+
+    #[test]
+    fn the_list_of_what_is_lost_must_be_a_new_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lost");
+        make_list(&file).unwrap();
+        assert_eq!(make_list(&file).unwrap_err().errno, Errno::EEXIST);
+        assert_eq!(make_list(&dir.path().join("absent/lost")).unwrap_err().errno, Errno::ENOENT);
     }
 
     #[test]

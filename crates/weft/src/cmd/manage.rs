@@ -1,8 +1,8 @@
 //! Commands that ask management: through the process of any node, whose directory is named.
 
 use crate::cli::{
-    BackupsCommand, MetaCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, PoolSetArgs, QueryArgs,
-    SessionCommand, Switch, TargetArgs, TargetCommand, TargetSetArgs,
+    BackupsCommand, HealthArgs, MetaCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, PoolSetArgs,
+    QueryArgs, SessionCommand, Switch, TargetArgs, TargetCommand, TargetSetArgs,
 };
 use crate::control::{Control, Request};
 use crate::output::{Align, age, list, print, print_json, show, table};
@@ -291,7 +291,7 @@ fn sessions_table(sessions: &[SessionInfo]) -> String {
 }
 
 /// `weft health`: exit status 0 healthy, 1 warning, 2 critical.
-pub fn health(query: &QueryArgs) -> Result<()> {
+pub fn health(query: &HealthArgs) -> Result<()> {
     let health = match ask(&query.dir, MgmtRequest::Health)? {
         MgmtReply::Health(health) => health,
         other => return Err(unexpected(&other)),

@@ -6,6 +6,7 @@ mod down;
 mod entry_info;
 mod entry_set_pattern;
 mod export;
+mod exposure;
 mod fsck;
 mod group;
 pub mod install_helper;
@@ -13,11 +14,13 @@ mod manage;
 mod meta_backup;
 mod meta_backups;
 mod meta_restore;
+mod migrate;
 mod mount;
 mod mount_helper;
 mod net;
 mod pool_list;
 mod resync;
+mod scrub;
 mod serve;
 mod session_show;
 mod status;
@@ -27,6 +30,7 @@ mod target_list;
 mod umount;
 mod up;
 
+pub use self::exposure::parse_domain;
 use crate::cli::{Command, EntryCommand};
 use types::Result;
 
@@ -39,6 +43,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Df(args) => df::run(&args),
         Command::Entry(EntryCommand::Info(args)) => entry_info::run(&args),
         Command::Entry(EntryCommand::SetPattern(args)) => entry_set_pattern::run(&args),
+        Command::Entry(EntryCommand::Migrate(args)) | Command::Migrate(args) => migrate::run(&args),
         Command::Cluster(command) => cluster::run(command),
         Command::Node(command) => manage::node(command),
         Command::Serve(args) => serve::run(&args),
@@ -47,9 +52,11 @@ pub fn run(command: Command) -> Result<()> {
         Command::Target(command) => manage::target(command),
         Command::Group(command) => group::run(command),
         Command::Resync(command) => resync::run(command),
+        Command::Scrub(command) => scrub::run(command),
         Command::Pool(command) => manage::pool(command),
         Command::Meta(command) => manage::meta(command),
         Command::Session(command) => manage::session(command),
+        Command::Health(args) if args.exposure => exposure::run(&args),
         Command::Health(args) => manage::health(&args),
         Command::Export(command) => export::run(command),
         Command::Net(command) => net::run(command),

@@ -11,8 +11,8 @@ mod server;
 
 pub use client::{Control, not_running};
 pub use protocol::{
-    Answer, ClusterStatus, CopyMade, CopyProgress, Counters, DiskFree, LinkInfo, MountSession, PeerInfo,
-    PoolStatus, ReplacedInfo, Request, Stopping, TargetStatus,
+    Answer, CheckOrders, CheckProgress, ClusterStatus, CopyMade, CopyProgress, Counters, DiskFree, LinkInfo,
+    MountSession, PeerInfo, PoolStatus, ReplacedInfo, Request, Stopping, TargetStatus,
 };
 pub use server::{Service, start};
 

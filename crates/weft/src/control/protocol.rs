@@ -27,7 +27,14 @@ pub enum Request {
     /// A directory of this node becomes a target: its id.
     AddTarget { target: TargetConfig },
     /// A [`fsck::Report`] of the cluster as it is being used.
-    Check,
+    Check {
+        #[serde(default)]
+        orders: CheckOrders,
+    },
+    /// [`CheckProgress`].
+    CheckProgress,
+    /// A [`fsck::Exposure`].
+    Exposure,
     /// [`CopyMade`]: a copy of the metadata at this place, or in the folder that is the process's own for them.
     Backup { place: Option<PathBuf>, changes_only: bool },
     /// [`CopyProgress`].
@@ -226,6 +233,29 @@ pub struct CopyMade {
     pub removed: u64,
     /// Length of the file.
     pub bytes: u64,
+}
+
+/// What a check of the file system is told to do.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckOrders {
+    /// Mend what can be mended.
+    pub repair: bool,
+    /// Give up what no copy has, and list it in this file, which is there.
+    pub forget: Option<PathBuf>,
+    /// Only what is at or below this path of the file system.
+    pub path: Option<String>,
+}
+
+/// How far a check is.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckProgress {
+    /// What it does.
+    pub what: String,
+    /// Of `total` things.
+    pub done: u64,
+    /// All of them.
+    pub total: u64,
 }
 
 /// How far a copy of the metadata is.

@@ -3,8 +3,8 @@
 use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, time};
 use super::fields;
 use crate::{
-    Allocate, Answer, CAPABILITY_BYTES, Capability, InGroup, MAX_LIST_ITEMS, Malformed, Message, Number,
-    Part, Path, Regions, Request, Seek, Service,
+    Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_LIST_ITEMS, MAX_SURVEYED, Malformed,
+    Message, Number, Part, Path, Regions, Request, Seek, Service, Survey,
 };
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
@@ -37,7 +37,7 @@ struct RequestFields {
     group: Option<GroupFields>,
     #[prost(
         oneof = "OpFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 30, 31"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31"
     )]
     op: Option<OpFields>,
 }
@@ -76,6 +76,10 @@ enum OpFields {
     Settled(()),
     #[prost(message, tag = "25")]
     Regions(RegionsFields),
+    #[prost(message, tag = "26")]
+    Survey(SurveyFields),
+    #[prost(message, tag = "27")]
+    Heal(HealFields),
     #[prost(message, tag = "30")]
     Mend(MendFields),
     #[prost(message, tag = "31")]
@@ -119,6 +123,22 @@ struct RegionsFields {
     from: u64,
     #[prost(uint32, tag = "2")]
     which: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SurveyFields {
+    #[prost(message, optional, tag = "1")]
+    range: Option<RangeFields>,
+    #[prost(uint64, tag = "2")]
+    unit: u64,
+    #[prost(bool, tag = "3")]
+    read: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealFields {
+    #[prost(message, optional, tag = "1")]
+    range: Option<RangeFields>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -193,7 +213,7 @@ struct UnwatchFields {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct ReplyFields {
-    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14")]
+    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14, 15, 16")]
     answer: Option<AnswerFields>,
 }
 
@@ -209,6 +229,39 @@ enum AnswerFields {
     Space(SpaceFields),
     #[prost(message, tag = "14")]
     Regions(FoundFields),
+    #[prost(message, tag = "15")]
+    Survey(SurveyedFields),
+    #[prost(message, tag = "16")]
+    Healed(HealedFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SurveyedFields {
+    #[prost(bool, tag = "1")]
+    is_there: bool,
+    #[prost(uint64, tag = "2")]
+    len: u64,
+    #[prost(uint64, tag = "3")]
+    sum_end: u64,
+    #[prost(message, optional, tag = "4")]
+    mtime: Option<TimeFields>,
+    #[prost(message, optional, tag = "5")]
+    ctime: Option<TimeFields>,
+    /// Four bytes each, little-endian.
+    #[prost(bytes = "vec", tag = "6")]
+    sums: Vec<u8>,
+    #[prost(message, optional, tag = "7")]
+    damaged: Option<List<RangeFields, MAX_LIST_ITEMS>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealedFields {
+    #[prost(uint64, tag = "1")]
+    damaged: u64,
+    #[prost(uint64, tag = "2")]
+    mended: u64,
+    #[prost(uint64, tag = "3")]
+    unclear: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -331,6 +384,10 @@ impl From<&StorageOp> for OpFields {
             StorageOp::Regions { from, which } => {
                 OpFields::Regions(RegionsFields { from: from.0, which: which.number() })
             }
+            StorageOp::Survey { range, unit, read } => {
+                OpFields::Survey(SurveyFields { range: Some(range.into()), unit, read })
+            }
+            StorageOp::Heal { range } => OpFields::Heal(HealFields { range: Some(range.into()) }),
             StorageOp::Mend { from, to, range } => {
                 OpFields::Mend(MendFields { from: from.0, to: to.0, range: Some(range.into()) })
             }
@@ -367,6 +424,11 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::Regions(f) => {
                 StorageOp::Regions { from: InodeId(f.from), which: Regions::take(f.which)? }
             }
+            OpFields::Survey(f) => {
+                let range = need(f.range, "range to survey")?.try_into()?;
+                StorageOp::Survey { range, unit: f.unit, read: f.read }
+            }
+            OpFields::Heal(f) => StorageOp::Heal { range: need(f.range, "range to mend")?.try_into()? },
             OpFields::Mend(f) => {
                 let range = need(f.range, "range to mend")?.try_into()?;
                 StorageOp::Mend { from: TargetId(f.from), to: TargetId(f.to), range }
@@ -438,6 +500,38 @@ impl Request for StorageRequest {
     }
 }
 
+fn surveyed(survey: &Survey) -> SurveyedFields {
+    SurveyedFields {
+        is_there: survey.is_there,
+        len: survey.len,
+        sum_end: survey.sum_end,
+        mtime: Some(survey.mtime.into()),
+        ctime: Some(survey.ctime.into()),
+        sums: survey.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect(),
+        damaged: List::of(&survey.damaged, |range| (*range).into()),
+    }
+}
+
+impl TryFrom<SurveyedFields> for Survey {
+    type Error = Malformed;
+
+    fn try_from(f: SurveyedFields) -> Result<Survey, Malformed> {
+        let (sums, rest) = f.sums.as_chunks::<4>();
+        if !rest.is_empty() || sums.len() > MAX_SURVEYED {
+            return Err(Malformed::new(format!("a survey with {} bytes of sums", f.sums.len())));
+        }
+        Ok(Survey {
+            is_there: f.is_there,
+            len: f.len,
+            sum_end: f.sum_end,
+            mtime: time(f.mtime, "mtime")?,
+            ctime: time(f.ctime, "ctime")?,
+            sums: sums.iter().map(|sum| u32::from_le_bytes(*sum)).collect(),
+            damaged: List::take(f.damaged, |range: RangeFields| range.try_into())?,
+        })
+    }
+}
+
 impl Message for StorageReply {
     fn encode(&self, out: &mut Vec<u8>) {
         let answer = match self {
@@ -457,6 +551,10 @@ impl Message for StorageReply {
                     next: next.map(|next| next.0),
                 })
             }
+            StorageReply::Survey(survey) => AnswerFields::Survey(surveyed(survey)),
+            &StorageReply::Healed(Healed { damaged, mended, unclear }) => {
+                AnswerFields::Healed(HealedFields { damaged, mended, unclear })
+            }
         };
         ReplyFields { answer: Some(answer) }.encode_raw(out);
     }
@@ -473,6 +571,10 @@ impl Message for StorageReply {
             AnswerFields::Regions(f) => {
                 let region = |f: FoundRegion| Ok((InodeId(f.ino), need(f.range, "region")?.try_into()?));
                 StorageReply::Regions { regions: List::take(f.regions, region)?, next: f.next.map(InodeId) }
+            }
+            AnswerFields::Survey(f) => StorageReply::Survey(f.try_into()?),
+            AnswerFields::Healed(HealedFields { damaged, mended, unclear }) => {
+                StorageReply::Healed(Healed { damaged, mended, unclear })
             }
         })
     }

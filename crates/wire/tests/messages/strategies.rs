@@ -83,6 +83,14 @@ pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
         any::<(u64, u64)>().prop_map(|(capacity, free)| StorageReply::Space { capacity, free }),
         (vec_of((ino(), range())), of(ino()))
             .prop_map(|(regions, next)| StorageReply::Regions { regions, next }),
+        (any::<(bool, u64, u64)>(), time(), time(), vec_of(any::<u32>()), vec_of(range())).prop_map(
+            |((is_there, len, sum_end), mtime, ctime, sums, damaged)| {
+                StorageReply::Survey(wire::Survey { is_there, len, sum_end, mtime, ctime, sums, damaged })
+            }
+        ),
+        any::<(u64, u64, u64)>().prop_map(|(damaged, mended, unclear)| {
+            StorageReply::Healed(wire::Healed { damaged, mended, unclear })
+        }),
     ]
 }
 
@@ -177,6 +185,8 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         MayOpen { ino: ino(), wanted: u32s() },
         Reopen { ino: ino(), past: u64s() },
         Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
+        Migrate { ino: ino(), pool: of(".{0,20}"), scheme: of(".{0,20}") },
+        MigrationOf { ino: ino() },
     ]
 }
 
@@ -198,6 +208,7 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
         file().prop_map(MetaReply::File).boxed(),
         of(held).prop_map(MetaReply::Lock).boxed(),
         vec_of(recall()).prop_map(MetaReply::Recalls).boxed(),
+        of(migration()).prop_map(|moving| MetaReply::Migration(moving.map(Box::new))).boxed(),
         description().prop_map(|description| MetaReply::Description(Box::new(description))).boxed(),
     ]);
     replies
@@ -229,6 +240,8 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Unwatch { token: any::<u64>() },
         Settled,
         Regions { from: ino(), which: select(vec![Regions::Noted, Regions::All]) },
+        Survey { range: range(), unit: any::<u64>(), read: any::<bool>() },
+        Heal { range: range() },
         Mend {
             from: any::<u32>().prop_map(TargetId),
             to: any::<u32>().prop_map(TargetId),
@@ -274,6 +287,7 @@ fn drain_progress() -> impl Strategy<Value = DrainProgress> {
         rate: done.3,
         remaining_s: left.2,
         hindrance: done.4.map(|why| format!("reason {why}")),
+        groups_left: done.2,
     })
 }
 
@@ -460,6 +474,19 @@ fn file() -> impl Strategy<Value = FileInfo> {
 
 fn recall() -> impl Strategy<Value = Recall> {
     (any::<u64>(), ino(), of(kept())).prop_map(|(number, ino, keep)| Recall { number, ino, keep })
+}
+
+fn migration() -> impl Strategy<Value = Migration> {
+    (pattern(), any::<(u64, u64, bool)>(), of(errors())).prop_map(
+        |(pattern, (bytes, bytes_moved, given_up), error)| Migration {
+            pool: pattern.pool,
+            scheme: pattern.scheme,
+            bytes,
+            bytes_moved,
+            error,
+            given_up,
+        },
+    )
 }
 
 fn description() -> impl Strategy<Value = Description> {

@@ -14,8 +14,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub(in super::super) const TESTS: &[TestCase] =
-    &[TestCase { name: "fsck_of_a_running_cluster", scope: Scope::Own, minutes: 5, run: running_cluster }];
+pub(in super::super) const TESTS: &[TestCase] = &[
+    TestCase { name: "fsck_of_a_running_cluster", scope: Scope::Own, minutes: 5, run: running_cluster },
+    TestCase { name: "fsck_mends_a_running_cluster", scope: Scope::Own, minutes: 5, run: mended_cluster },
+];
 
 /// How long a check may take: a busy file is looked at a few times.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -25,12 +27,21 @@ const FILE_BYTES: usize = 3 << 20;
 impl Cluster {
     /// What `weft fsck` tells of the cluster, whatever that is.
     pub fn fsck(&self) -> TestResult<Value> {
+        self.fsck_with(&[])
+    }
+
+    /// The same with options.
+    pub fn fsck_with(&self, orders: &[&str]) -> TestResult<Value> {
         let node = self.node(Part::Management);
-        let arguments = self.commands.fsck(&self.folder(node)?.join("state"));
+        let arguments = self.commands.fsck(&self.folder(node)?.join("state"), orders);
         let done = process::run(node.command(self.commands.weft()).args(arguments), DEADLINE)?;
         let told: Value = serde_json::from_str(&done.stdout)
             .map_err(|error| Failure::Failed(format!("weft fsck: no JSON: {error}: {}", done.tail())))?;
-        let expected = if told["verdict"] == "clean" { 0 } else { 4 };
+        let expected = match told["verdict"].as_str() {
+            Some("clean") => 0,
+            Some("repaired") => 1,
+            _ => 4,
+        };
         ensure_eq!(done.code(), expected, "exit status of weft fsck, which says {told}");
         Ok(told)
     }
@@ -91,6 +102,111 @@ fn damage_is_found(cluster: &mut Cluster) -> TestResult {
         ensure!(findings.contains(&finding), "weft fsck doesn't tell of {finding:?}: {told}");
     }
     ensure_eq!(findings.len(), expected.len(), "findings of {told}");
+    lost_is_given_up(cluster, folder)
+}
+
+/// Without a second copy nothing is repaired, and only what is asked for is given up.
+fn lost_is_given_up(cluster: &Cluster, folder: &Path) -> TestResult {
+    let kept = cluster.fsck_with(&["--repair", "/damaged"])?;
+    ensure_eq!(&kept["verdict"], "damaged", "a repair without a second copy: {kept}");
+    let spoilt = folder.join("spoilt");
+    ensure!(fs::read(&spoilt).is_err(), "{} can be read", spoilt.display());
+    let list = cluster.folder(cluster.node(Part::Management))?.join("lost");
+    let forgotten = cluster.fsck_with(&["--repair", "--forget", &list.to_string_lossy()])?;
+    ensure_eq!(&forgotten["verdict"], "repaired", "giving up: {forgotten}");
+    cluster.ensure_clean()?;
+    let text = fs::read_to_string(&list).at("the list of what is lost")?;
+    for name in ["lost", "spoilt"] {
+        let mut expected = Rng::new(3).bytes(FILE_BYTES);
+        let of_it = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        for loss in of_it.filter(|loss| loss["path"] == format!("/damaged/{name}")) {
+            let at = |end: &str| loss["range"][end].as_u64().unwrap_or(0) as usize;
+            expected[at("start")..at("end")].fill(0);
+        }
+        let path = folder.join(name);
+        ensure!(expected != Rng::new(3).bytes(FILE_BYTES), "{name} isn't in the list: {text}");
+        ensure!(
+            fs::read(&path).at(path.display())? == expected,
+            "{name} is not as it was but for what is lost"
+        );
+    }
+    Ok(())
+}
+
+/// What is wrong with a copy.
+const SPOILT: [&str; 5] = ["flipped", "cut", "deleted", "swapped-a", "swapped-b"];
+
+/// Copies that were spoilt behind the services' backs are found while the cluster runs, mended from the other copy, and right then.
+fn mended_cluster(stage: &Stage) -> TestResult {
+    let mut cluster = Cluster::start(stage, "mend", 2, 1)?;
+    cluster.mirror_everything(2)?;
+    let folder = cluster.shared_folder("mirrored")?.remove(0);
+    let content = |name: &str| {
+        Rng::new(name.len() as u64 + u64::from(name.as_bytes()[name.len() - 1])).bytes(FILE_BYTES)
+    };
+    for name in SPOILT {
+        let path = folder.join(name);
+        let file = File::create(&path).at(path.display())?;
+        file.write_all_at(&content(name), 0).and_then(|()| file.sync_all()).at(path.display())?;
+    }
+    cluster.ensure_clean()?;
+    exposed(&cluster)?;
+    let files: Vec<Vec<PathBuf>> =
+        SPOILT.iter().map(|name| chunk_files(&cluster, &folder.join(name))).collect::<TestResult<_>>()?;
+    let storage = [Part::Storage(0), Part::Storage(1)];
+    storage.iter().try_for_each(|part| cluster.service(*part).terminate().map(drop))?;
+    spoil(&files)?;
+    storage.iter().try_for_each(|part| cluster.restart(*part))?;
+    cluster.wait_until_copies_are_good()?;
+    let told = cluster.fsck()?;
+    for name in SPOILT {
+        let object = format!("/mirrored/{name}");
+        let findings = told["findings"].as_array().into_iter().flatten();
+        let mut of_it = findings.filter(|finding| finding["object"] == *object);
+        ensure!(
+            of_it.any(|finding| finding["target"].is_u64() && finding["node"].is_string()),
+            "{name}: {told}"
+        );
+    }
+    let mended = cluster.fsck_with(&["--repair"])?;
+    ensure_eq!(&mended["verdict"], "repaired", "the repair: {mended}\n    {}", cluster.log());
+    cluster.ensure_clean()?;
+    cluster.ensure_copies_are_equal()?;
+    for name in SPOILT {
+        let path = folder.join(name);
+        ensure!(fs::read(&path).at(path.display())? == content(name), "{name} is not what was written");
+    }
+    cluster.stop()
+}
+
+/// Spoils one copy of each file; of different files those of different members.
+fn spoil(files: &[Vec<PathBuf>]) -> TestResult {
+    let open = |path: &Path| File::options().write(true).open(path).at(path.display());
+    open(&files[0][0])?.write_all_at(b"not what was written", 5000).at("flip")?;
+    let cut = files[1].last().ok_or_else(|| "no copy".to_string())?;
+    open(cut)?.set_len(300_000).at("cut")?;
+    fs::remove_file(&files[2][0]).at("delete")?;
+    // Two chunk files of one folder of chunks change places.
+    let first = &files[3][0];
+    let store = |path: &Path| path.ancestors().nth(3).map(Path::to_path_buf);
+    let second = files[4].iter().find(|path| store(path) == store(first));
+    let second = second.ok_or_else(|| format!("no chunk files that could be swapped: {files:?}"))?;
+    let beside = first.with_extension("beside");
+    fs::rename(first, &beside).and_then(|()| fs::rename(second, first)).at("swap")?;
+    fs::rename(&beside, second).at("swap")
+}
+
+/// Of files with two copies nothing would be lost with one target, and all of it be left with one copy.
+fn exposed(cluster: &Cluster) -> TestResult {
+    let told = cluster.ask_management(|management| cluster.commands.exposure(management))?;
+    let told: Value = serde_json::from_str(&told).map_err(|e| format!("weft health --exposure: {e}"))?;
+    let bytes = (SPOILT.len() * FILE_BYTES) as u64;
+    ensure_eq!(told["all"]["bytes"].as_u64(), Some(bytes), "bytes in {told}");
+    let all = told["exposed"].as_array().cloned().unwrap_or_default();
+    let targets: Vec<&Value> = all.iter().filter(|one| one["domain"]["target"].is_u64()).collect();
+    ensure!(targets.len() == 2 && targets.iter().all(|one| one["lost"]["bytes"] == 0), "{told}");
+    ensure!(targets.iter().all(|one| one["at_risk"]["bytes"].as_u64() == Some(bytes)), "{told}");
+    ensure!(targets.iter().all(|one| one["top"][0]["path"] == "/mirrored"), "{told}");
     Ok(())
 }
 

@@ -1,0 +1,108 @@
+//! What a chunk file looks like from outside: enough to compare it with another copy, and to tell which of them somebody else has had a hand in.
+
+use crate::chunk_file::ChunkFile;
+use crate::error::Result;
+use crate::read::BLOCK;
+use crate::store::Store;
+use crate::sums::PAGE_SUMS;
+use std::sync::{Arc, LazyLock};
+use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, Timestamp, block_sum, crc32c};
+
+/// Units that one survey tells: a message of moderate size, and checksums of 16 MiB where a unit is a block.
+pub const MAX_UNITS: usize = 4096;
+
+/// The checksum of a block of zeros that were written; it counts as a hole, as which other copies may have it.
+static SUM_OF_ZEROS: LazyLock<BlockSum> = LazyLock::new(|| block_sum(&[0; BLOCK_SIZE]));
+
+/// What a copy of a chunk file looks like.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Survey {
+    /// There is one, and it is the one that is open here, if one is.
+    pub is_there: bool,
+    /// Bytes.
+    pub len: u64,
+    /// Where the last block ends that has a checksum of data: beyond the length, something was cut off.
+    pub sum_end: u64,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of anything, which nobody can set.
+    pub ctime: Timestamp,
+    /// Of each unit of the range a sum of its checksums; 0 for one of zeros only, as are all after the last. Of units of one block it is the
+    /// block's checksum.
+    pub sums: Vec<u32>,
+    /// Blocks of the range that don't match their checksums or can't be read, if they were to be read.
+    pub damaged: Vec<ByteRange>,
+}
+
+impl Store {
+    /// Looks at a range, which is cut to whole blocks and [`MAX_UNITS`] units. An absent chunk file has nothing.
+    ///
+    /// # Errors
+    /// Only what keeps it from looking; damage is no error here.
+    pub async fn survey(&self, ino: InodeId, range: ByteRange, unit: u64, read: bool) -> Result<Survey> {
+        let Some(file) = self.find(ino).await? else { return Ok(Survey::default()) };
+        if self.is_replaced(ino).await? {
+            return Ok(Survey::default());
+        }
+        let unit = unit.clamp(BLOCK, 1 << 40) / BLOCK * BLOCK;
+        let start = range.start / BLOCK * BLOCK;
+        let most = unit.saturating_mul(MAX_UNITS as u64);
+        let end = range.end.min(start.saturating_add(most)).min(self.sought_end(&file).await?);
+        let range = ByteRange::new(start, end.next_multiple_of(BLOCK));
+        let stat = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?;
+        let mut survey = Survey {
+            is_there: true,
+            len: stat.len,
+            sum_end: self.sum_end(&file).await?,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+            sums: self.sums_of_units(&file, range, unit).await?,
+            damaged: Vec::new(),
+        };
+        if read {
+            self.verify_range(&file, range, &mut survey.damaged).await?;
+        }
+        Ok(survey)
+    }
+
+    async fn sums_of_units(&self, file: &Arc<ChunkFile>, range: ByteRange, unit: u64) -> Result<Vec<u32>> {
+        let mut sums = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let part = ByteRange::at(at, unit).intersect(range);
+            at = part.end;
+            let mut blocks = vec![BlockSum::HOLE; (part.len() / BLOCK) as usize];
+            self.copy_sums(file, part.start / BLOCK, &mut blocks).await?;
+            blocks.iter_mut().filter(|sum| **sum == *SUM_OF_ZEROS).for_each(|sum| *sum = BlockSum::HOLE);
+            sums.push(digest(&blocks));
+        }
+        let used = sums.iter().rposition(|sum| *sum != 0).map_or(0, |last| last + 1);
+        sums.truncate(used);
+        Ok(sums)
+    }
+
+    /// Where the last block with a checksum of data ends.
+    async fn sum_end(&self, file: &Arc<ChunkFile>) -> Result<u64> {
+        let mut sums = [BlockSum::HOLE; PAGE_SUMS as usize];
+        for page in (0..self.known_sum_pages(file).await?).rev() {
+            self.copy_sums(file, page * PAGE_SUMS, &mut sums).await?;
+            if let Some(last) = sums.iter().rposition(|sum| *sum != BlockSum::HOLE) {
+                return Ok((page * PAGE_SUMS + last as u64 + 1) * BLOCK);
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Of one block its checksum; of several a sum that ends in zeros or not, whichever holes are told at the end.
+fn digest(blocks: &[BlockSum]) -> u32 {
+    let used = blocks.iter().rposition(|sum| *sum != BlockSum::HOLE).map_or(0, |last| last + 1);
+    match &blocks[..used] {
+        [] => 0,
+        [one] if blocks.len() == 1 => one.0,
+        several => {
+            let bytes: Vec<u8> = several.iter().flat_map(|sum| sum.0.to_le_bytes()).collect();
+            crc32c(&bytes).max(1)
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What would be lost, and what would be left with one copy, if a target or a node died at this moment.
+//!
+//! Counted from the metadata and the map: the bytes of a file are those of its length, so holes count as data. A member of a mirrored group counts when it
+//! is good. What is inline in the metadata is not counted: it goes with the node that keeps the metadata, and so does the way to everything else.
+
+use crate::finding::Report;
+use crate::online::Online;
+use crate::tree::Tree;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use types::{ClusterMap, InodeId, Layout, MemberState, NodeId, Result, Role, TargetId};
+
+/// Directories that are named for each target and node.
+const MAX_HEAVY: usize = 5;
+
+/// What can die.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Domain {
+    /// One target.
+    Target(TargetId),
+    /// All targets of a node.
+    Node(NodeId),
+}
+
+/// Bytes of files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Amount {
+    /// Files that they are of.
+    pub files: u64,
+    /// Bytes, by the lengths of the files.
+    pub bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, bytes: u64) {
+        self.files += u64::from(bytes > 0);
+        self.bytes += bytes;
+    }
+}
+
+/// A directory with much in it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Heavy {
+    /// Its path; what is in directories below it counts for those.
+    pub path: String,
+    /// What would be lost.
+    pub lost: Amount,
+    /// What would be left with one copy.
+    pub at_risk: Amount,
+}
+
+/// What goes with one target or node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Exposed {
+    /// What dies.
+    pub domain: Domain,
+    /// The name of the node.
+    pub node: String,
+    /// It keeps the metadata: without a copy of that (`weft meta backup`) everything goes with it.
+    pub keeps_metadata: bool,
+    /// No other good copy of it exists.
+    pub lost: Amount,
+    /// One good copy would be left, of several that there should be.
+    pub at_risk: Amount,
+    /// Where most of it is.
+    pub top: Vec<Heavy>,
+}
+
+/// The exposure map of a cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Exposure {
+    /// Files with content on targets, and their bytes.
+    pub all: Amount,
+    /// What has one good copy now although it should have several.
+    pub at_risk_now: Amount,
+    /// What has no good copy now.
+    pub lost_now: Amount,
+    /// Files of which the lengths are more than what is allocated, or that are being written: of them the numbers are estimates.
+    pub estimated_files: u64,
+    /// Nodes, then targets; what loses most comes first.
+    pub exposed: Vec<Exposed>,
+}
+
+/// A file that is weighed.
+pub(crate) struct Weighed<'a> {
+    pub(crate) directory: &'a str,
+    pub(crate) layout: &'a Layout,
+    pub(crate) size: u64,
+    pub(crate) is_estimate: bool,
+}
+
+/// The exposure map of a cluster that is served, by its metadata at this moment.
+///
+/// # Errors
+/// A metadata store that can't be read.
+pub fn exposure(cluster: &Online<'_>) -> Result<Exposure> {
+    let tree = cluster.read(&mut Report::default(), false)?;
+    let mut scale = Scale::new(cluster.map);
+    let mut directories: BTreeMap<InodeId, String> = BTreeMap::new();
+    let total = tree.inodes.len() as u64;
+    for (done, (&ino, known)) in tree.inodes.iter().enumerate() {
+        if done % 4096 == 0 {
+            (cluster.progress)("weighing files", done as u64, total);
+        }
+        let (Some(layout), Some(inode)) = (tree.layout(ino), &known.inode) else { continue };
+        let directory = directory_of(&tree, ino, &mut directories);
+        let is_estimate = !tree.is_dense(ino) || tree.writing.contains(&ino);
+        scale.put(&Weighed { directory: &directory, layout: &layout, size: inode.size, is_estimate });
+    }
+    Ok(scale.told())
+}
+
+fn directory_of(tree: &Tree, ino: InodeId, known: &mut BTreeMap<InodeId, String>) -> String {
+    match tree.inodes.get(&ino).and_then(|known| known.names.first()) {
+        Some(name) => known.entry(name.dir).or_insert_with(|| tree.path(name.dir)).clone(),
+        None => "files without a name".into(),
+    }
+}
+
+/// Weighs files.
+pub(crate) struct Scale<'a> {
+    map: &'a ClusterMap,
+    told: Exposure,
+    domains: BTreeMap<Domain, Load>,
+}
+
+#[derive(Default)]
+struct Load {
+    lost: Amount,
+    at_risk: Amount,
+    directories: BTreeMap<String, (Amount, Amount)>,
+}
+
+/// Bytes of one file.
+#[derive(Clone, Copy, Default)]
+struct Bytes {
+    lost: u64,
+    at_risk: u64,
+}
+
+impl<'a> Scale<'a> {
+    pub(crate) fn new(map: &'a ClusterMap) -> Scale<'a> {
+        let targets = map.targets.iter().map(|target| Domain::Target(target.id));
+        let nodes = map.nodes.iter().map(|node| Domain::Node(node.id));
+        let domains = targets.chain(nodes).map(|domain| (domain, Load::default())).collect();
+        Scale { map, told: Exposure::default(), domains }
+    }
+
+    /// Puts a file on it.
+    pub(crate) fn put(&mut self, file: &Weighed<'_>) {
+        let mut here: BTreeMap<Domain, Bytes> = BTreeMap::new();
+        let mut now = Bytes::default();
+        for stripe in 0..file.layout.groups.len() {
+            let bytes = layout::local_len(file.layout, stripe, file.size);
+            self.stripe(file.layout, stripe, bytes, (&mut here, &mut now));
+        }
+        self.told.all.add(file.size);
+        self.told.at_risk_now.add(now.at_risk);
+        self.told.lost_now.add(now.lost);
+        self.told.estimated_files += u64::from(file.is_estimate);
+        for (domain, bytes) in here {
+            let Some(load) = self.domains.get_mut(&domain) else { continue };
+            load.lost.add(bytes.lost);
+            load.at_risk.add(bytes.at_risk);
+            if bytes.lost + bytes.at_risk > 0 {
+                let (lost, at_risk) = load.directories.entry(file.directory.to_owned()).or_default();
+                lost.add(bytes.lost);
+                at_risk.add(bytes.at_risk);
+            }
+        }
+    }
+
+    fn stripe(
+        &self,
+        layout: &Layout,
+        stripe: usize,
+        bytes: u64,
+        (here, now): (&mut BTreeMap<Domain, Bytes>, &mut Bytes),
+    ) {
+        let group = self.map.group(layout.groups[stripe]);
+        let members = group.into_iter().flat_map(|group| group.with_states());
+        let good: Vec<TargetId> =
+            members.filter(|(_, state)| *state == MemberState::Good).map(|(target, _)| target).collect();
+        let is_mirrored = group.is_some_and(|group| group.scheme.is_mirrored());
+        match good.len() {
+            0 => now.lost += bytes,
+            1 if is_mirrored => now.at_risk += bytes,
+            _ => {}
+        }
+        let node_of = |target: &TargetId| self.map.target(*target).map(|target| target.node);
+        let mut touched: Vec<Domain> = good.iter().map(|target| Domain::Target(*target)).collect();
+        touched.extend(good.iter().filter_map(node_of).map(Domain::Node));
+        touched.sort_unstable();
+        touched.dedup();
+        for domain in touched {
+            let stays = |target: &&TargetId| match domain {
+                Domain::Target(dead) => **target != dead,
+                Domain::Node(dead) => node_of(target) != Some(dead),
+            };
+            let entry = here.entry(domain).or_default();
+            match good.iter().filter(stays).count() {
+                0 => entry.lost += bytes,
+                1 if is_mirrored => entry.at_risk += bytes,
+                _ => {}
+            }
+        }
+    }
+
+    /// What it shows.
+    pub(crate) fn told(self) -> Exposure {
+        let Scale { map, mut told, domains } = self;
+        told.exposed = domains.into_iter().map(|(domain, load)| exposed(map, domain, load)).collect();
+        let is_target = |exposed: &Exposed| matches!(exposed.domain, Domain::Target(_));
+        told.exposed.sort_by_key(|exposed| {
+            let (lost, at_risk) = (exposed.lost.bytes, exposed.at_risk.bytes);
+            (is_target(exposed), std::cmp::Reverse((lost, at_risk)), exposed.domain)
+        });
+        told
+    }
+}
+
+fn exposed(map: &ClusterMap, domain: Domain, load: Load) -> Exposed {
+    let node = match domain {
+        Domain::Node(node) => Some(node),
+        Domain::Target(target) => map.target(target).map(|target| target.node),
+    };
+    let node = node.and_then(|node| map.node(node));
+    let mut top: Vec<Heavy> =
+        load.directories.into_iter().map(|(path, (lost, at_risk))| Heavy { path, lost, at_risk }).collect();
+    top.sort_by_key(|heavy| std::cmp::Reverse((heavy.lost.bytes, heavy.at_risk.bytes)));
+    top.truncate(MAX_HEAVY);
+    Exposed {
+        domain,
+        node: node.map_or_else(String::new, |node| node.name.clone()),
+        keeps_metadata: matches!(domain, Domain::Node(_))
+            && node.is_some_and(|node| node.roles.contains(&Role::Mgmt)),
+        lost: load.lost,
+        at_risk: load.at_risk,
+        top,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! The exposure map against one that is made by trying: everything of a target or node is taken away, and it is counted what is left of each stripe.
+
+use super::*;
+use proptest::prelude::*;
+use types::{CapacityClass, Epoch, Group, GroupId, Node, NodeState, PoolId, Scheme, Target, TargetState};
+
+const STATES: [MemberState; 4] =
+    [MemberState::Good, MemberState::Good, MemberState::NeedsResync, MemberState::Bad];
+
+/// Six targets on three nodes, of which the first keeps the metadata; groups as they are said.
+fn map(groups: &[Vec<(u32, usize)>]) -> ClusterMap {
+    let target = |id: u32| Target {
+        id: TargetId(id),
+        node: NodeId(id.div_ceil(2)),
+        pool: PoolId(1),
+        path: String::new(),
+        state: TargetState::Online,
+        capacity: 0,
+        free: 0,
+        class: CapacityClass::Normal,
+        drain: false,
+    };
+    let node = |id: u32| Node {
+        id: NodeId(id),
+        name: format!("n{id}"),
+        addresses: vec![],
+        roles: if id == 1 { vec![Role::Mgmt, Role::Storage] } else { vec![Role::Storage] },
+        state: NodeState::Online,
+        version: String::new(),
+    };
+    let group = |(at, members): (usize, &Vec<(u32, usize)>)| Group {
+        scheme: if members.len() > 1 { Scheme::Mirror(members.len() as u8) } else { Scheme::Single },
+        members: members.iter().map(|(target, _)| TargetId(*target)).collect(),
+        states: members.iter().map(|(_, state)| STATES[*state]).collect(),
+        since: Epoch(1),
+        ..Group::single(GroupId(at as u32), PoolId(1), TargetId(1))
+    };
+    ClusterMap {
+        nodes: (1..=3).map(node).collect(),
+        targets: (1..=6).map(target).collect(),
+        groups: groups.iter().enumerate().map(group).collect(),
+        ..ClusterMap::default()
+    }
+}
+
+fn layout(groups: &[u32]) -> Layout {
+    Layout {
+        chunk_size: 4096,
+        pool: PoolId(1),
+        scheme: Scheme::Single,
+        groups: groups.iter().map(|id| GroupId(*id)).collect(),
+        slots: vec![],
+    }
+}
+
+/// Good copies of each stripe when some targets are gone, with the stripe's bytes.
+fn left(
+    map: &ClusterMap,
+    (groups, size): &(Vec<u32>, u64),
+    is_gone: impl Fn(u32) -> bool,
+) -> Vec<(usize, usize, u64)> {
+    let mut bytes = vec![0; groups.len()];
+    (0..*size).step_by(512).for_each(|at| {
+        bytes[(at / 4096) as usize % groups.len()] += 512.min(size - at);
+    });
+    let copies = |id: &u32| {
+        let group = &map.groups[*id as usize];
+        let good = group.with_states().filter(|(_, state)| *state == MemberState::Good);
+        (good.filter(|(target, _)| !is_gone(target.0)).count(), group.members.len())
+    };
+    groups.iter().zip(bytes).map(|(id, bytes)| (copies(id).0, copies(id).1, bytes)).collect()
+}
+
+proptest! {
+    #[test]
+    fn it_is_what_trying_shows(
+        groups in prop::collection::vec(
+            prop::sample::subsequence((1..=6u32).collect::<Vec<_>>(), 1..=3)
+                .prop_flat_map(|members| {
+                    let len = members.len();
+                    (Just(members), prop::collection::vec(0..STATES.len(), len))
+                })
+                .prop_map(|(members, states)| members.into_iter().zip(states).collect::<Vec<_>>()),
+            1..6,
+        ),
+        files in prop::collection::vec((prop::collection::vec(0..100u32, 1..4), 0..40_000u64), 0..8),
+    ) {
+        let map = map(&groups);
+        let files: Vec<(Vec<u32>, u64)> = files
+            .into_iter()
+            .map(|(ids, size)| (ids.iter().map(|id| id % groups.len() as u32).collect(), size))
+            .collect();
+        let mut scale = Scale::new(&map);
+        for (at, (ids, size)) in files.iter().enumerate() {
+            let directory = format!("/d{}", at % 2);
+            let layout = layout(ids);
+            scale.put(&Weighed { directory: &directory, layout: &layout, size: *size, is_estimate: false });
+        }
+        let told = scale.told();
+        prop_assert_eq!(told.exposed.len(), 9);
+        for exposed in &told.exposed {
+            let is_gone = |target: u32| match exposed.domain {
+                Domain::Target(dead) => target == dead.0,
+                Domain::Node(dead) => target.div_ceil(2) == dead.0,
+            };
+            let (mut lost, mut at_risk) = (Amount::default(), Amount::default());
+            for file in &files {
+                let (before, after) = (left(&map, file, |_| false), left(&map, file, is_gone));
+                let changed = before.iter().zip(&after).filter(|(before, after)| before.0 != after.0);
+                let (mut gone, mut single) = (0, 0);
+                for (_, (copies, of, bytes)) in changed {
+                    gone += if *copies == 0 { *bytes } else { 0 };
+                    single += if *copies == 1 && *of > 1 { *bytes } else { 0 };
+                }
+                lost.add(gone);
+                at_risk.add(single);
+            }
+            prop_assert_eq!((exposed.lost, exposed.at_risk), (lost, at_risk), "{:?}", exposed.domain);
+            let sum = |part: fn(&Heavy) -> u64| exposed.top.iter().map(part).sum::<u64>();
+            prop_assert_eq!(sum(|heavy| heavy.lost.bytes), lost.bytes);
+            prop_assert_eq!(sum(|heavy| heavy.at_risk.bytes), at_risk.bytes);
+            prop_assert_eq!(exposed.keeps_metadata, exposed.domain == Domain::Node(NodeId(1)));
+        }
+    }
+}
+
+#[test]
+fn what_hurts_most_comes_first() {
+    let map = map(&[vec![(1, 0)], vec![(3, 0), (5, 0)]]);
+    let mut scale = Scale::new(&map);
+    let (single, mirrored) = (layout(&[0]), layout(&[1]));
+    scale.put(&Weighed { directory: "/scratch", layout: &single, size: 1000, is_estimate: true });
+    scale.put(&Weighed { directory: "/home", layout: &mirrored, size: 5000, is_estimate: false });
+    let told = scale.told();
+    assert_eq!((told.all, told.estimated_files), (Amount { files: 2, bytes: 6000 }, 1));
+    assert_eq!((told.at_risk_now, told.lost_now), (Amount::default(), Amount::default()));
+    let first = &told.exposed[0];
+    assert_eq!((first.domain, first.lost), (Domain::Node(NodeId(1)), Amount { files: 1, bytes: 1000 }));
+    assert_eq!(first.top[0].path, "/scratch");
+    let targets: Vec<Domain> = told.exposed[3..5].iter().map(|exposed| exposed.domain).collect();
+    assert_eq!(targets, [Domain::Target(TargetId(1)), Domain::Target(TargetId(3))]);
+    assert_eq!(told.exposed[4].at_risk, Amount { files: 1, bytes: 5000 });
+}

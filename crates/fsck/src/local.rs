@@ -1,0 +1,155 @@
+//! The targets of a cluster that nobody serves.
+
+use crate::Subject;
+use crate::data::{Seat, seats, unreadable};
+use crate::look::{Later, Targets};
+use chunkstore::{Durability, IoPath, Kind, Store, StoreError};
+use rt::IoBuf;
+use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
+
+/// Bytes that are copied at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+const BLOCK: u64 = types::BLOCK_SIZE as u64;
+
+/// Chunk files that are listed at once.
+const FILES_AT_ONCE: usize = 4096;
+
+/// The opened stores.
+pub struct Local<'a>(pub &'a Subject<'a>);
+
+impl Local<'_> {
+    fn store(&self, seat: Seat) -> Result<&Store> {
+        let found = match seat.group {
+            Some(group) => self.0.copies.get(&(seat.target, group)),
+            None => self.0.stores.get(&seat.target),
+        };
+        found.map(|store| &**store).ok_or_else(|| Error::new(Errno::ENODEV, format!("{seat} is not here")))
+    }
+
+    async fn mend(&self, from: Seat, to: TargetId, name: InodeId, range: ByteRange) -> Result<()> {
+        let (from, to) = (self.store(from)?, self.store(Seat { target: to, ..from })?);
+        let len = from.stat(name).await.map_err(failed)?.len;
+        let had = to.stat(name).await.map_err(failed)?.len;
+        let mut pieces = range.intersect(ByteRange::new(0, len));
+        copy(from, to, name, pieces).await?;
+        if had < len {
+            pieces = ByteRange::new(had / BLOCK * BLOCK, len);
+            copy(from, to, name, pieces).await?;
+        }
+        if had > len && to.truncate(name, len).await.is_err() {
+            // The rest of the last block is damaged.
+            to.truncate(name, len / BLOCK * BLOCK).await.map_err(failed)?;
+            copy(from, to, name, ByteRange::new(len / BLOCK * BLOCK, len)).await?;
+        }
+        to.sync(name).await.map_err(failed)
+    }
+
+    async fn forget(&self, seat: Seat, name: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
+        let stores = self.all_copies(seat)?;
+        let mut is_gone = true;
+        for store in &stores {
+            is_gone &= store.stat(name).await.map_err(failed)?.len == 0;
+        }
+        if is_gone {
+            for store in stores {
+                store.forget(name, range).await.map_err(failed)?;
+            }
+            return Ok(vec![range]);
+        }
+        let mut lost = Vec::new();
+        let mut at = range.start / BLOCK * BLOCK;
+        while at < range.end {
+            let block = ByteRange::at(at, BLOCK);
+            at = block.end;
+            let mut is_lost = true;
+            for store in &stores {
+                let read = store.read(name, block.start, &IoBuf::alloc(BLOCK as usize), IoPath::Cached).await;
+                is_lost &= read.is_err();
+            }
+            if !is_lost {
+                continue;
+            }
+            for store in &stores {
+                store.forget(name, block).await.map_err(failed)?;
+            }
+            lost.push(block);
+        }
+        Ok(lost)
+    }
+
+    /// The stores of all members of a group; what one that isn't in step or isn't here has, nobody knows.
+    fn all_copies(&self, seat: Seat) -> Result<Vec<&Store>> {
+        let Some(id) = seat.group else { return Ok(vec![self.store(seat)?]) };
+        let group = self.0.map.group(id);
+        if group.is_none_or(|group| group.is_degraded()) {
+            let message = format!("group {id} has members that aren't in step");
+            return Err(Error::new(Errno::EBUSY, message).hint(
+                "what is lost on one may be on them: start the cluster, and wait until they are good",
+            ));
+        }
+        seats(group)
+            .filter(|(_, state)| *state == MemberState::Good)
+            .map(|(seat, _)| self.store(seat))
+            .collect()
+    }
+}
+
+async fn copy(from: &Store, to: &Store, name: InodeId, range: ByteRange) -> Result<()> {
+    let mut at = range.start / BLOCK * BLOCK;
+    while at < range.end {
+        let piece = ByteRange::new(at, ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end));
+        at = piece.end;
+        let data = from.seek(name, piece.start, chunkstore::Seek::Data).await.map_err(failed)?;
+        if data.is_none_or(|data| data >= piece.end) && piece.end < range.end {
+            to.allocate(name, piece, chunkstore::Allocate::Punch).await.map_err(failed)?;
+            continue;
+        }
+        let buf = IoBuf::alloc(piece.len() as usize);
+        from.read(name, piece.start, &buf, IoPath::Direct).await.map_err(failed)?;
+        to.write(name, piece.start, &buf, IoPath::Direct, Durability::Later).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Damage is an error of its own kind, whatever else there is.
+fn failed(error: StoreError) -> Error {
+    match error.kind() {
+        Kind::Corrupt { .. } | Kind::Io => unreadable(error),
+        _ => Error::new(Errno::EINVAL, error.message().to_owned()).hint(error.hint().to_owned()),
+    }
+}
+
+impl Targets for Local<'_> {
+    fn len(&self, seat: Seat, ino: InodeId) -> Later<'_, u64> {
+        Box::pin(async move { Ok(self.store(seat)?.stat(ino).await.map_err(failed)?.len) })
+    }
+
+    fn read(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, u32> {
+        Box::pin(async move {
+            let buf = IoBuf::alloc(range.len() as usize);
+            self.store(seat)?.read(ino, range.start, &buf, IoPath::Direct).await.map_err(failed)?;
+            Ok(types::crc32c(buf.as_slice()))
+        })
+    }
+
+    fn list(&self, seat: Seat, from: InodeId) -> Later<'_, (Vec<InodeId>, Option<InodeId>)> {
+        Box::pin(async move { self.store(seat)?.files(from, FILES_AT_ONCE).await.map_err(failed) })
+    }
+
+    fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> Later<'_, ()> {
+        Box::pin(Local::mend(self, from, to, ino, range))
+    }
+
+    fn forget(&self, seat: Seat, ino: InodeId, range: ByteRange) -> Later<'_, Vec<ByteRange>> {
+        Box::pin(Local::forget(self, seat, ino, range))
+    }
+
+    fn delete(&self, seat: Seat, ino: InodeId) -> Later<'_, ()> {
+        Box::pin(async move { self.store(seat)?.delete(ino).await.map_err(failed) })
+    }
+
+    fn rest(&self) -> Later<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}

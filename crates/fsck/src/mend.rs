@@ -1,0 +1,191 @@
+//! Putting right what was found about the content of files: from a good copy where there is one. What no copy has is given up when the caller says so,
+//! and never otherwise.
+
+use crate::data::{Seat, seats};
+use crate::finding::{Kind, Report};
+use crate::look::{Targets, look};
+use crate::plan::{Looked, Step, steps};
+use crate::tree::file_ranges;
+use crate::{Loss, Orders};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{ByteRange, ClusterMap, Error, InodeId, Layout, MemberState, Result, TargetId};
+
+/// How often a chunk file is looked at: what differs in pieces that no copy has as a whole shows when the blocks are mended.
+const ROUNDS: usize = 5;
+
+/// What a file's content depends on.
+#[derive(Clone, Debug)]
+pub(crate) struct Content {
+    pub(crate) layout: Layout,
+    pub(crate) size: u64,
+    /// It has as much space as bytes, so that all its chunk files have to be there.
+    pub(crate) is_dense: bool,
+}
+
+/// What has been found, and who has it.
+pub(crate) struct Mending<'a> {
+    pub(crate) targets: &'a dyn Targets,
+    pub(crate) map: &'a ClusterMap,
+    pub(crate) orders: &'a Orders<'a>,
+}
+
+/// How a chunk file is after all that could be done.
+#[derive(Default)]
+struct Outcome {
+    /// Ranges of it that are not right.
+    left: Vec<ByteRange>,
+    /// Of these, what no copy has.
+    lost: Vec<ByteRange>,
+    /// What was given up.
+    forgotten: Vec<ByteRange>,
+    /// Why it isn't mended.
+    hindrance: Option<Error>,
+}
+
+impl Mending<'_> {
+    /// Mends the chunk files that findings are about.
+    pub(crate) async fn run(&self, contents: &BTreeMap<InodeId, Content>, report: &mut Report) -> Result<()> {
+        let is_content =
+            |kind: Kind| matches!(kind, Kind::DamagedContent | Kind::MissingChunkFile | Kind::CopiesDiffer);
+        let found = report.findings.iter().filter(|finding| is_content(finding.kind) && !finding.repaired);
+        let places: BTreeSet<(InodeId, usize)> = found.filter_map(|finding| finding.place).collect();
+        for (ino, stripe) in places {
+            let Some(content) = contents.get(&ino) else { continue };
+            let path = report
+                .findings
+                .iter()
+                .find(|finding| finding.place == Some((ino, stripe)))
+                .map_or_else(String::new, |finding| finding.object.clone());
+            let outcome = self.chunk_file(content, (ino, stripe), &path).await?;
+            let ranges = |local: &[ByteRange]| -> Vec<ByteRange> {
+                local
+                    .iter()
+                    .flat_map(|local| file_ranges(&content.layout, stripe, *local, content.size))
+                    .collect()
+            };
+            let (left, lost, forgotten) =
+                (ranges(&outcome.left), ranges(&outcome.lost), ranges(&outcome.forgotten));
+            let of_it = report
+                .findings
+                .iter_mut()
+                .filter(|finding| finding.place == Some((ino, stripe)) && is_content(finding.kind));
+            for finding in of_it {
+                let meets = |ranges: &[ByteRange]| match finding.range {
+                    Some(own) => ranges.iter().any(|range| range.overlaps(own)),
+                    None => !ranges.is_empty(),
+                };
+                finding.lost = meets(&lost) || meets(&forgotten);
+                if finding.lost {
+                    finding.remedy = LOST.into();
+                }
+                if let Some(error) = &outcome.hindrance {
+                    let why = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
+                    finding.remedy = format!("it could not be mended: {}{why}", error.message);
+                } else {
+                    finding.repaired = !meets(&left);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn chunk_file(
+        &self,
+        content: &Content,
+        (ino, stripe): (InodeId, usize),
+        path: &str,
+    ) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let whole = ByteRange::new(0, layout::local_len(&content.layout, stripe, content.size));
+        for round in 0..ROUNDS {
+            let planned = match self.planned(content, (ino, stripe)).await {
+                Ok(planned) => planned,
+                Err(error) => {
+                    outcome.left = vec![whole];
+                    outcome.hindrance = Some(error);
+                    return Ok(outcome);
+                }
+            };
+            outcome.left = planned.iter().map(|step| step.range(whole)).collect();
+            let is_lost = |step: &&Step| matches!(step, Step::Lose { .. });
+            outcome.lost = planned.iter().filter(is_lost).map(|step| step.range(whole)).collect();
+            if planned.is_empty() || round + 1 == ROUNDS {
+                break;
+            }
+            let mut has_changed = false;
+            for step in planned {
+                match self.one(content, (ino, stripe), path, &step).await {
+                    Ok(Some(lost)) => {
+                        has_changed = true;
+                        outcome.forgotten.extend(lost);
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        outcome.hindrance.get_or_insert(error);
+                    }
+                }
+            }
+            if !has_changed {
+                break;
+            }
+            outcome.hindrance = None;
+        }
+        Ok(outcome)
+    }
+
+    /// What to do about a chunk file next.
+    async fn planned(&self, content: &Content, (ino, stripe): (InodeId, usize)) -> Result<Vec<Step>> {
+        let name = content.layout.chunk_file(ino, stripe);
+        let expected = layout::local_len(&content.layout, stripe, content.size);
+        let needed = if content.is_dense { expected } else { 0 };
+        let mut copies: Vec<(TargetId, Looked)> = Vec::new();
+        for (seat, _) in self.good(content, stripe) {
+            copies.push((seat.target, look(self.targets, seat, name, needed).await?));
+        }
+        Ok(steps(&copies, expected, needed))
+    }
+
+    fn good(&self, content: &Content, stripe: usize) -> impl Iterator<Item = (Seat, MemberState)> {
+        let group = self.map.group(content.layout.groups[stripe]);
+        seats(group).filter(|(_, state)| *state == MemberState::Good)
+    }
+
+    /// Does one thing; what it gave up, or `None` when it may not be done.
+    async fn one(
+        &self,
+        content: &Content,
+        (ino, stripe): (InodeId, usize),
+        path: &str,
+        step: &Step,
+    ) -> Result<Option<Vec<ByteRange>>> {
+        let name = content.layout.chunk_file(ino, stripe);
+        let Some((seat, _)) = self.good(content, stripe).next() else { return Ok(None) };
+        match step {
+            Step::Bring { from, to, range } => {
+                self.targets.mend(Seat { target: *from, ..seat }, *to, name, *range).await?;
+                Ok(Some(Vec::new()))
+            }
+            Step::Lose { range } => {
+                let Some(note) = self.orders.forget else { return Ok(None) };
+                // On record before it is gone.
+                for range in file_ranges(&content.layout, stripe, *range, content.size) {
+                    note(&Loss { path: path.to_owned(), ino, range })?;
+                }
+                self.targets.forget(seat, name, *range).await.map(Some)
+            }
+        }
+    }
+}
+
+/// What can be done about what no copy has.
+const LOST: &str = "no copy has it: restore the file from a backup; or weft fsck --repair --forget FILE lists what is lost in FILE and makes it zeros";
+
+impl Step {
+    /// What it is about. Of one that is about the length only: everything.
+    fn range(&self, whole: ByteRange) -> ByteRange {
+        match self {
+            Step::Bring { range, .. } if range.is_empty() => whole,
+            Step::Bring { range, .. } | Step::Lose { range } => *range,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What is to be done about the copies of one chunk file that aren't right: a pure function of what they look like.
+//!
+//! Bytes that match their checksums are right. Where several copies do and are not the same, most votes win, and among as many the copy that comes first
+//! in the group, which is its primary's: nothing else tells them apart. A copy that has lost its end has less than another one, so the longest that
+//! is not longer than the file is taken to be right.
+
+use std::collections::BTreeMap;
+use types::{ByteRange, TargetId};
+
+/// Bytes that one sum stands for.
+pub(crate) const PIECE_BYTES: u64 = 1 << 20;
+
+/// What a copy of a chunk file looks like.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Looked {
+    /// 0 for one that isn't there.
+    pub(crate) len: u64,
+    /// Of each [`PIECE_BYTES`] of it; none for those that can't be read.
+    pub(crate) sums: Vec<Option<u32>>,
+    /// Blocks that can't be read.
+    pub(crate) damaged: Vec<ByteRange>,
+}
+
+/// One thing to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// The copy on `to` becomes what that on `from` is, in this range and in its length.
+    Bring { from: TargetId, to: TargetId, range: ByteRange },
+    /// No copy has these bytes.
+    Lose { range: ByteRange },
+}
+
+/// What to do next; nothing when the copies are right. `needed`: bytes that have to be there because the file has no holes, else 0. To be asked again when
+/// it is done: what differs within pieces that no copy has as a whole shows only then.
+pub(crate) fn steps(copies: &[(TargetId, Looked)], expected: u64, needed: u64) -> Vec<Step> {
+    let Some((first, reference)) = copies.first() else { return Vec::new() };
+    let longest = copies.iter().map(|(_, copy)| copy.len).filter(|len| *len <= expected).max();
+    let len = longest.unwrap_or(reference.len);
+    if len == 0 && copies.iter().all(|(_, copy)| copy.len == 0) {
+        return match needed {
+            0 => Vec::new(),
+            needed => vec![Step::Lose { range: ByteRange::new(0, needed) }],
+        };
+    }
+    let donor = copies.iter().find(|(_, copy)| copy.len == len).map_or(*first, |(target, _)| *target);
+    let others = copies.iter().filter(|(_, copy)| copy.len != len);
+    let lengths: Vec<Step> =
+        others.map(|(to, _)| Step::Bring { from: donor, to: *to, range: ByteRange::new(0, 0) }).collect();
+    if !lengths.is_empty() {
+        return lengths;
+    }
+    let ends = copies.iter().flat_map(|(_, copy)| copy.damaged.last()).map(|range| range.end);
+    let end = ends.max().unwrap_or(0).max(len);
+    let mut steps = Vec::new();
+    let mut at = 0;
+    while at < end {
+        let piece = ByteRange::new(at, (at + PIECE_BYTES).min(end));
+        at = piece.end;
+        in_piece(copies, piece, &mut steps);
+    }
+    steps
+}
+
+fn in_piece(copies: &[(TargetId, Looked)], piece: ByteRange, steps: &mut Vec<Step>) {
+    let sum = |copy: &Looked| copy.sums.get((piece.start / PIECE_BYTES) as usize).copied().flatten();
+    let mut votes: BTreeMap<u32, usize> = BTreeMap::new();
+    copies.iter().filter_map(|(_, copy)| sum(copy)).for_each(|sum| *votes.entry(sum).or_default() += 1);
+    let Some(most) = votes.values().max() else { return by_blocks(copies, piece, steps) };
+    let winner = copies.iter().find(|(_, copy)| sum(copy).is_some_and(|sum| votes[&sum] == *most));
+    let Some((from, winner)) = winner else { return };
+    for (to, copy) in copies.iter().filter(|(_, copy)| sum(copy) != sum(winner)) {
+        match sum(copy) {
+            Some(_) => steps.push(Step::Bring { from: *from, to: *to, range: piece }),
+            None => {
+                steps.extend(within(copy, piece).map(|range| Step::Bring { from: *from, to: *to, range }))
+            }
+        }
+    }
+}
+
+/// No copy has all of it.
+fn by_blocks(copies: &[(TargetId, Looked)], piece: ByteRange, steps: &mut Vec<Step>) {
+    let block_bytes = types::BLOCK_SIZE as u64;
+    let mut at = piece.start;
+    while at < piece.end {
+        let block = ByteRange::new(at, (at + block_bytes).min(piece.end));
+        at = block.end;
+        let has = |copy: &Looked| !copy.damaged.iter().any(|range| range.overlaps(block));
+        let damaged = copies.iter().filter(|(_, copy)| !has(copy)).map(|(target, _)| *target);
+        match copies.iter().find(|(_, copy)| has(copy)) {
+            Some((from, _)) => {
+                damaged.for_each(|to| add(steps, Step::Bring { from: *from, to, range: block }))
+            }
+            None => add(steps, Step::Lose { range: block }),
+        }
+    }
+}
+
+fn within(copy: &Looked, piece: ByteRange) -> impl Iterator<Item = ByteRange> {
+    copy.damaged.iter().map(move |range| range.intersect(piece)).filter(|range| !range.is_empty())
+}
+
+/// Adds a step, or makes the one before it longer.
+fn add(steps: &mut Vec<Step>, step: Step) {
+    let (last, range) = match (steps.last_mut(), &step) {
+        (Some(Step::Lose { range: last }), Step::Lose { range }) => (last, range),
+        (
+            Some(Step::Bring { from: last_from, to: last_to, range: last }),
+            Step::Bring { from, to, range },
+        ) if (&*last_from, &*last_to) == (from, to) => (last, range),
+        _ => return steps.push(step),
+    };
+    match last.end == range.start {
+        true => last.end = range.end,
+        false => steps.push(step),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = types::BLOCK_SIZE as u64;
+
+    /// What each block of a copy holds; `None`: it doesn't match its checksum.
+    type Blocks = Vec<Option<u8>>;
+
+    fn looked(blocks: &Blocks) -> Looked {
+        let per_piece = (PIECE_BYTES / BLOCK) as usize;
+        let sum = |piece: &[Option<u8>]| {
+            let bytes: Option<Vec<u8>> = piece.iter().copied().collect();
+            bytes.map(|bytes| types::crc32c(&bytes))
+        };
+        let damaged = blocks.iter().enumerate().filter(|(_, block)| block.is_none());
+        Looked {
+            len: blocks.len() as u64 * BLOCK,
+            sums: blocks.chunks(per_piece).map(sum).collect(),
+            damaged: damaged.map(|(at, _)| ByteRange::at(at as u64 * BLOCK, BLOCK)).collect(),
+        }
+    }
+
+    /// Does the steps until there are none but losses: the copies then, and what is lost.
+    fn settle(mut copies: Vec<Blocks>) -> (Vec<Blocks>, Vec<ByteRange>) {
+        let expected = copies.iter().map(Vec::len).max().unwrap_or(0) as u64 * BLOCK;
+        for _ in 0..6 {
+            let seen: Vec<(TargetId, Looked)> =
+                copies.iter().enumerate().map(|(at, copy)| (TargetId(at as u32), looked(copy))).collect();
+            let steps = steps(&seen, expected, expected);
+            let mut lost = Vec::new();
+            let mut has_changed = false;
+            for step in steps {
+                match step {
+                    Step::Lose { range } => lost.push(range),
+                    Step::Bring { from, to, range } => {
+                        has_changed = true;
+                        let from = copies[from.0 as usize].clone();
+                        let to = &mut copies[to.0 as usize];
+                        let had = to.len();
+                        to.resize(from.len(), Some(0));
+                        let blocks = |range: ByteRange| {
+                            (range.start / BLOCK) as usize..range.end.div_ceil(BLOCK) as usize
+                        };
+                        for at in blocks(range).chain(had..from.len()).filter(|at| *at < from.len()) {
+                            to[at] = from[at];
+                        }
+                    }
+                }
+            }
+            if !has_changed {
+                return (copies, lost);
+            }
+        }
+        panic!("it doesn't come to an end: {copies:?}");
+    }
+
+    /// A few blocks at the borders of pieces, the others are all alike.
+    fn spread(some: &[Option<u8>]) -> Blocks {
+        let per_piece = (PIECE_BYTES / BLOCK) as usize;
+        let mut blocks = vec![Some(1); per_piece + 3];
+        for (at, block) in [0, 1, per_piece - 1, per_piece, per_piece + 1].iter().zip(some) {
+            blocks[*at] = *block;
+        }
+        blocks
+    }
+
+    #[test]
+    fn whatever_is_damaged_nothing_goes_that_some_copy_has() {
+        // Every combination of damage of two blocks in each of two pieces, on two and on three copies.
+        for copies in [2usize, 3] {
+            for damage in 0..1u32 << (4 * copies) {
+                let copy = |n: usize| {
+                    let is_damaged = |at: usize| damage >> (n * 4 + at) & 1 == 1;
+                    let blocks: Vec<Option<u8>> =
+                        (0..4).map(|at| (!is_damaged(at)).then_some(at as u8 + 10)).collect();
+                    spread(&[blocks[0], blocks[1], Some(7), blocks[2], blocks[3]])
+                };
+                let before: Vec<Blocks> = (0..copies).map(copy).collect();
+                let (after, lost) = settle(before.clone());
+                for at in 0..before[0].len() {
+                    let range = ByteRange::at(at as u64 * BLOCK, BLOCK);
+                    let is_lost = lost.iter().any(|lost| lost.overlaps(range));
+                    let had = before.iter().find_map(|copy| copy[at]);
+                    assert_eq!(is_lost, had.is_none(), "block {at} of {damage:b}");
+                    for copy in &after {
+                        assert_eq!(copy[at], had, "block {at} of {damage:b}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_that_was_cut_or_is_gone_gets_its_end_back() {
+        for cut in [0, 1, 200, 257] {
+            for which in [0, 1] {
+                let mut copies = vec![spread(&[Some(3)]), spread(&[Some(3)])];
+                copies[which].truncate(cut);
+                let (after, lost) = settle(copies);
+                assert!(after.iter().all(|copy| *copy == spread(&[Some(3)])) && lost.is_empty(), "{cut}");
+            }
+        }
+        assert_eq!(settle(vec![vec![], vec![]]).1, []);
+    }
+
+    #[test]
+    fn of_copies_that_hold_their_checksums_most_win_and_then_the_first() {
+        let copy = |block| spread(&[Some(block)]);
+        assert!(settle(vec![copy(1), copy(2)]).0.iter().all(|after| *after == copy(1)));
+        assert!(settle(vec![copy(1), copy(2), copy(2)]).0.iter().all(|after| *after == copy(2)));
+        assert!(settle(vec![copy(1), copy(2), copy(3)]).0.iter().all(|after| *after == copy(1)));
+    }
+
+    #[test]
+    fn what_has_to_be_there_and_is_on_no_copy_is_lost() {
+        let none = [(TargetId(1), Looked::default())];
+        assert_eq!(steps(&none, 9000, 9000), [Step::Lose { range: ByteRange::new(0, 9000) }]);
+        assert_eq!(steps(&none, 9000, 0), [], "it may be a hole");
+        // A chunk file that was cut from outside: its checksums know that there was more.
+        let cut = Looked { len: 4096, sums: vec![Some(1)], damaged: vec![ByteRange::new(4096, 8192)] };
+        let cut = Looked { sums: vec![None], ..cut };
+        assert_eq!(
+            steps(&[(TargetId(1), cut)], 8192, 8192),
+            [Step::Lose { range: ByteRange::new(4096, 8192) }]
+        );
+    }
+}

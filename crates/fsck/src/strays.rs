@@ -1,0 +1,90 @@
+//! Chunk files that belong to no file, in a cluster that is being used.
+//!
+//! A file's inode is on disk before its first chunk file is made, and outlasts the last one: its own record, or the note of what is to be deleted. So
+//! a chunk file that was there before the metadata was looked at, that nothing in it stands for, and that is there yet, is nobody's for good: inode numbers
+//! are never given out twice.
+
+use crate::data::{Seat, is_doomed, seats, stripe_of};
+use crate::finding::{Finding, Kind, Report};
+use crate::online::{Online, Unreachable, said};
+use crate::tree::Tree;
+use std::collections::BTreeSet;
+use types::{ClusterMap, InodeId, MemberState, Result};
+
+impl Online<'_> {
+    /// Tells of them, and removes them where that is ordered.
+    pub(crate) async fn strays(&self, report: &mut Report, unreachable: &Unreachable) -> Result<()> {
+        let mut listed: Vec<(Seat, BTreeSet<InodeId>)> = Vec::new();
+        let all = self.seats();
+        let total = all.len() as u64;
+        for (done, seat) in all.into_iter().enumerate() {
+            (self.progress)("listing chunk files", done as u64, total);
+            // Of those that don't answer that is said already.
+            if unreachable.keys().any(|silent| silent.target == seat.target) {
+                continue;
+            }
+            match self.list(seat).await {
+                Ok(files) => listed.push((seat, files)),
+                Err(error) => report.unjudged.push(format!("what is on {seat}: {}", said(&error))),
+            }
+        }
+        let tree = self.read(&mut Report::default(), false)?;
+        for (seat, files) in listed {
+            let nobodys: Vec<InodeId> =
+                files.into_iter().filter(|name| !is_somebodys(self.map, &tree, seat, *name)).collect();
+            if nobodys.is_empty() {
+                continue;
+            }
+            let now = self.list(seat).await.unwrap_or_default();
+            for name in nobodys.into_iter().filter(|name| now.contains(name)) {
+                self.stray(seat, name, report).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn stray(&self, seat: Seat, name: InodeId, report: &mut Report) {
+        let object = format!("chunk file {:016x} on {seat}", name.0);
+        let found =
+            Finding::new(Kind::StrayChunkFile, object, "no file has chunks here", "repair deletes it");
+        let mut found = found.at(seat, self.map);
+        if self.orders.repair {
+            match self.targets.delete(seat, name).await {
+                Ok(()) => found.repaired = true,
+                Err(error) => found.remedy = format!("it could not be deleted: {}", error.message),
+            }
+        }
+        report.findings.push(found);
+    }
+
+    /// Where chunk files are: on each target, and in each good copy of a group.
+    fn seats(&self) -> Vec<Seat> {
+        let targets = self.map.targets.iter().map(|target| Seat { target: target.id, group: None });
+        let groups = self.map.groups.iter().filter(|group| group.scheme.is_mirrored());
+        let copies = groups.flat_map(|group| seats(Some(group)));
+        let good = copies.filter(|(_, state)| *state == MemberState::Good).map(|(seat, _)| seat);
+        targets.chain(good).collect()
+    }
+
+    async fn list(&self, seat: Seat) -> Result<BTreeSet<InodeId>> {
+        let (mut files, mut from) = (BTreeSet::new(), Some(InodeId(0)));
+        while let Some(at) = from {
+            let (some, next) = self.targets.list(seat, at).await?;
+            files.extend(some);
+            from = next;
+        }
+        Ok(files)
+    }
+}
+
+/// Whether a file has it, is about to have it, or is to be rid of it.
+fn is_somebodys(map: &ClusterMap, tree: &Tree, seat: Seat, name: InodeId) -> bool {
+    let ino = name.of_chunk_file();
+    // What interrupted writes have left is put right by who serves the file.
+    if tree.writing.contains(&ino) || tree.inode(ino).is_some_and(|inode| inode.inline) {
+        return true;
+    }
+    let is_owned =
+        tree.layout(ino).is_some_and(|layout| stripe_of(map, &layout, seat, name.slot()).is_some());
+    is_owned || is_doomed(map, tree, seat, name)
+}

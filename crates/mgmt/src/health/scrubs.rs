@@ -1,0 +1,54 @@
+//! What the search of targets for damage has found.
+
+use super::found;
+use wire::mgmt::{HealthFinding, ScrubProgress, Verdict};
+
+/// A finding for each target where something was found.
+pub(super) fn scrub_findings(scrubs: &[ScrubProgress]) -> Vec<HealthFinding> {
+    scrubs.iter().filter_map(finding).collect()
+}
+
+fn finding(progress: &ScrubProgress) -> Option<HealthFinding> {
+    let ScrubProgress { target, damaged, mended, missing, .. } = progress;
+    if *damaged == 0 && *missing == 0 {
+        return None;
+    }
+    // A missing chunk file of a mirrored group is among the damage that was mended.
+    let left = damaged.saturating_sub(*mended) + missing.saturating_sub(*mended);
+    let lost = if *missing > 0 { format!(", {missing} missing chunk files") } else { String::new() };
+    Some(match left {
+        0 => found(
+            Verdict::Warning,
+            format!("target {target} had {damaged} damaged places{lost}; all were mended from other copies"),
+            "check its disk (smartctl, kernel log); weft scrub start looks again".into(),
+        ),
+        _ => found(
+            Verdict::Critical,
+            format!("target {target} has damage that could not be mended: {damaged} damaged places{lost}, {mended} mended"),
+            "weft fsck names the files: restore them from a backup; check the disk, and weft scrub start looks again".into(),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::TargetId;
+
+    #[test]
+    fn damage_is_told_of_until_a_search_finds_none() {
+        let progress = |damaged, mended, missing| ScrubProgress {
+            target: TargetId(4),
+            damaged,
+            mended,
+            missing,
+            ..ScrubProgress::default()
+        };
+        let verdict = |progress| scrub_findings(&[progress]).first().map(|found| found.verdict);
+        assert_eq!(verdict(progress(0, 0, 0)), None);
+        assert_eq!(verdict(progress(2, 2, 0)), Some(Verdict::Warning));
+        assert_eq!(verdict(progress(1, 1, 1)), Some(Verdict::Warning));
+        assert_eq!(verdict(progress(2, 1, 0)), Some(Verdict::Critical));
+        assert_eq!(verdict(progress(0, 0, 1)), Some(Verdict::Critical));
+    }
+}

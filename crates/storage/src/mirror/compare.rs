@@ -1,0 +1,184 @@
+//! Copies against each other, without reading them: which files there are, how long they are, and what their checksums are.
+
+use super::primary::WHOLE;
+use super::ranges::Hold;
+use super::replica::Replica;
+use super::{Mirrors, turns};
+use crate::service::perform;
+use chunkstore::Store;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use types::{ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
+use wire::{Healed, InGroup, MAX_REGIONS, Part, Regions, StorageOp, StorageReply, Survey};
+
+/// What one sum stands for, bytes: what differs is looked at block by block.
+const UNIT_BYTES: u64 = 1 << 20;
+
+/// Compared at a time, bytes: as long as a question and its answer take, the file isn't changed.
+const PIECE_BYTES: u64 = 256 << 20;
+
+/// Files of one step of a walk.
+pub(crate) struct Page {
+    pub(crate) files: Vec<InodeId>,
+    /// Where to go on.
+    pub(crate) next: Option<InodeId>,
+}
+
+impl Mirrors {
+    /// Whether a replica is the primary's, by the map in force, and may say so.
+    pub(crate) fn is_primary(&self, replica: &Replica) -> bool {
+        self.lease.holds(rt::monotonic_ns()) && !replica.is_unclean() && self.primary_view(replica).is_ok()
+    }
+
+    /// The files that any good member has, from one on and in the order of stores. A member that doesn't answer has none.
+    pub(crate) async fn files_of_all(self: &Arc<Self>, replica: &Replica, from: InodeId) -> Result<Page> {
+        let failed = |error| replica.failed(&error);
+        let (own, next) = replica.store.files(from, MAX_REGIONS).await.map_err(failed)?;
+        let mut files: BTreeSet<InodeId> = own.into_iter().collect();
+        let mut ends: Vec<InodeId> = next.into_iter().collect();
+        let view = self.primary_view(replica)?;
+        let group = view.group()?;
+        for target in others(group, replica.target) {
+            let op = StorageOp::Regions { from, which: Regions::All };
+            match self.ask_member(target, (InodeId(0), op), as_member(group), None).await? {
+                StorageReply::Regions { regions, next } => {
+                    files.extend(regions.into_iter().map(|(ino, _)| ino));
+                    ends.extend(next);
+                }
+                other => return Err(out_of_turn(&other)),
+            }
+        }
+        // Beyond the page that ends first, the others may have more.
+        let next = ends.into_iter().min_by_key(|ino| Store::place_in_order(*ino));
+        let is_before =
+            |ino: &InodeId| next.is_none_or(|next| Store::place_in_order(*ino) < Store::place_in_order(next));
+        let mut files: Vec<InodeId> = files.into_iter().filter(is_before).collect();
+        files.sort_by_key(|ino| Store::place_in_order(*ino));
+        Ok(Page { files, next })
+    }
+
+    /// Compares a file on all good members, and mends where they differ; says, too, whether one of them had none.
+    pub(crate) async fn compare(
+        self: &Arc<Self>,
+        replica: &Arc<Replica>,
+        ino: InodeId,
+    ) -> Result<(Healed, bool)> {
+        let (mut healed, mut is_missing, mut at, mut end) = (Healed::default(), false, 0, 1);
+        while at < end {
+            let piece = ByteRange::at(at, PIECE_BYTES);
+            let surveys = self.surveys(replica, ino, piece).await?;
+            end = surveys.iter().map(|survey| survey.len.max(survey.sum_end)).max().unwrap_or(0);
+            at = piece.end;
+            if is_equal(&surveys) {
+                continue;
+            }
+            if end > 0 && surveys.iter().any(|survey| !survey.is_there) {
+                is_missing = true;
+                // That mends all of it.
+                healed += self.heal(replica.clone(), ino, ByteRange::new(0, 1)).await?;
+                continue;
+            }
+            for range in differences(&surveys, piece) {
+                healed += self.heal(replica.clone(), ino, range).await?;
+            }
+        }
+        Ok((healed, is_missing))
+    }
+
+    /// What the copies look like at a moment in which nobody changes the file.
+    async fn surveys(
+        self: &Arc<Self>,
+        replica: &Replica,
+        ino: InodeId,
+        piece: ByteRange,
+    ) -> Result<Vec<Survey>> {
+        let _held = replica.ranges.acquire(ino, WHOLE, Hold::Shared).await;
+        let view = self.primary_view(replica)?;
+        let group = view.group()?;
+        if replica.has_left(group.since) {
+            return Err(turns::another_version(replica.group));
+        }
+        let op = StorageOp::Survey { range: piece, unit: UNIT_BYTES, read: false };
+        let own = perform(&replica.store, ino, op.clone(), None).await;
+        let ask = |target| self.ask_member(target, (ino, op.clone()), as_member(group), None);
+        let asked = rt::join_all(others(group, replica.target).map(ask).collect()).await;
+        let mut surveys = Vec::new();
+        for reply in std::iter::once(own.map_err(|error| replica.failed(&error))).chain(asked) {
+            match reply? {
+                StorageReply::Survey(survey) => surveys.push(survey),
+                other => return Err(out_of_turn(&other)),
+            }
+        }
+        Ok(surveys)
+    }
+}
+
+fn others(group: &Group, own: TargetId) -> impl Iterator<Item = TargetId> {
+    let good =
+        group.with_states().filter(move |(target, state)| *target != own && *state == MemberState::Good);
+    good.map(|(target, _)| target)
+}
+
+fn as_member(group: &Group) -> InGroup {
+    let part = Part::Member { sequence: 0, settled: 0 };
+    InGroup { group: group.id, since: group.since, part }
+}
+
+fn out_of_turn(reply: &StorageReply) -> Error {
+    Error::new(Errno::EPROTO, format!("a member answered out of turn: {reply:?}"))
+        .hint("install the same version of weft on all machines")
+}
+
+/// Whether copies look the same.
+fn is_equal(surveys: &[Survey]) -> bool {
+    let Some((first, rest)) = surveys.split_first() else { return true };
+    let is_whole = |survey: &Survey| survey.sum_end <= survey.len.next_multiple_of(types::BLOCK_SIZE as u64);
+    // None is as good as an empty one.
+    is_whole(first)
+        && rest
+            .iter()
+            .all(|survey| is_whole(survey) && (first.len, &first.sums) == (survey.len, &survey.sums))
+}
+
+/// The units in which copies differ; where only their lengths do, the one in which the shortest ends.
+fn differences(surveys: &[Survey], piece: ByteRange) -> Vec<ByteRange> {
+    let sum = |survey: &Survey, at: usize| survey.sums.get(at).copied().unwrap_or(0);
+    let units = surveys.iter().map(|survey| survey.sums.len()).max().unwrap_or(0);
+    let differs = |at: &usize| surveys.windows(2).any(|pair| sum(&pair[0], *at) != sum(&pair[1], *at));
+    let mut starts: BTreeSet<u64> =
+        (0..units).filter(differs).map(|at| piece.start + at as u64 * UNIT_BYTES).collect();
+    let shortest = surveys.iter().map(|survey| survey.len).min().unwrap_or(0);
+    let is_cut = surveys.iter().any(|survey| {
+        survey.len != shortest || survey.sum_end > survey.len.next_multiple_of(types::BLOCK_SIZE as u64)
+    });
+    if is_cut && piece.start <= shortest && shortest <= piece.end {
+        starts.insert(shortest.saturating_sub(1) / UNIT_BYTES * UNIT_BYTES);
+        starts.insert(shortest / UNIT_BYTES * UNIT_BYTES);
+    }
+    starts.into_iter().map(|start| ByteRange::at(start, UNIT_BYTES)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survey(len: u64, sums: &[u32]) -> Survey {
+        Survey { is_there: true, len, sum_end: len, sums: sums.into(), ..Survey::default() }
+    }
+
+    #[test]
+    fn what_differs_is_named_by_units() {
+        let mib = UNIT_BYTES;
+        let (one, two) = (survey(3 * mib, &[1, 2, 3]), survey(3 * mib, &[1, 9, 3]));
+        assert!(is_equal(&[one.clone(), one.clone()]));
+        assert!(!is_equal(&[one.clone(), two.clone()]));
+        let piece = ByteRange::new(0, PIECE_BYTES);
+        assert_eq!(differences(&[one.clone(), two], piece), [ByteRange::at(mib, mib)]);
+        let short = survey(mib, &[1]);
+        assert_eq!(
+            differences(&[one, short], piece),
+            [ByteRange::at(0, mib), ByteRange::at(mib, mib), ByteRange::at(2 * mib, mib)]
+        );
+        assert!(is_equal(&[Survey::default(), survey(0, &[])]), "none is as good as an empty one");
+    }
+}

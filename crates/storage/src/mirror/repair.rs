@@ -1,0 +1,463 @@
+//! Healing what is damaged, missing or different on a member, from a copy that is right.
+//!
+//! The primary does it, as a change of its own: nobody else changes the file meanwhile, and what is written is noted on all who are concerned, so a crash in the
+//! middle ends as one in the middle of a write does. A member that can't be mended is taken out.
+
+use super::primary::{WHOLE, do_on, fallen};
+use super::ranges::Hold;
+use super::replica::Replica;
+use super::sequences::Ticket;
+use super::verdict::{Copy, Fix, Plan, plan};
+use super::{Mirrors, detached, turns};
+use crate::service::perform;
+use chunkstore::{IoPath, Kind, StoreError};
+use rt::IoBuf;
+use std::cell::RefCell;
+use std::sync::Arc;
+use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
+use wire::{Allocate, Healed, InGroup, Part, Path, StorageOp, StorageReply, StorageRequest, Survey};
+
+/// What is looked at and mended at a time, bytes: as long as that takes, the file is not changed.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// The longest chunk file that is written anew while clients wait, bytes: some ten seconds. Of a longer one the member is rebuilt as a whole.
+const MAX_RESTORED_BYTES: u64 = 2 << 30;
+
+/// Files that are mended at a time because somebody has met damage; the scrubber finds the others.
+const MAX_HEALED_AT_ONCE: usize = 64;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Beyond every chunk file.
+const MAX_END: u64 = i64::MAX as u64;
+
+/// A look at a file, and what it is about.
+pub(super) struct Look<'a> {
+    pub(super) group: &'a Group,
+    pub(super) request: &'a StorageRequest,
+    pub(super) payload: &'a Option<IoBuf>,
+}
+
+/// The file while the primary mends it.
+struct Healing<'a> {
+    mirrors: &'a Arc<Mirrors>,
+    replica: &'a Replica,
+    ino: InodeId,
+    group: Group,
+    /// One for each change, all until the end: before that nobody reads there, and the notes of all members stay.
+    tickets: RefCell<Vec<Ticket<'a>>>,
+}
+
+impl Mirrors {
+    /// Answers a look from the primary's copy, or from another one where this one is damaged, fails or is gone; then it is mended.
+    pub(super) async fn look_or_heal(
+        self: &Arc<Self>,
+        replica: &Replica,
+        look: Look<'_>,
+    ) -> Result<StorageReply> {
+        let (request, payload) = (look.request, look.payload);
+        let done = perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await;
+        let refusal = match done {
+            Ok(reply) if !self.is_lost_here(replica, &look).await => return Ok(reply),
+            Ok(_) => lost(replica, request.ino),
+            Err(error) if matches!(error.kind(), Kind::Io | Kind::Corrupt { .. }) => replica.failed(&error),
+            Err(error) => return Err(replica.failed(&error)),
+        };
+        let found = self.look_elsewhere(look.group, replica.target, request, payload.clone()).await;
+        self.heal_later(replica, request.ino, concerned(request, payload));
+        found.ok_or(refusal)
+    }
+
+    /// Whether there is no chunk file here although another member has one. Asked of others only where there is none: of files with holes.
+    async fn is_lost_here(&self, replica: &Replica, look: &Look<'_>) -> bool {
+        let ino = look.request.ino;
+        if has_file(replica, ino).await {
+            return false;
+        }
+        let others = look
+            .group
+            .with_states()
+            .filter(|(target, state)| *target != replica.target && *state == MemberState::Good);
+        for (target, _) in others {
+            let part = Part::Member { sequence: 0, settled: 0 };
+            let group = Some(InGroup { group: look.group.id, since: look.group.since, part });
+            let request = StorageRequest::new(types::SessionId(0), target, look.request.ino, StorageOp::Stat);
+            let answer = self.links.members.call(StorageRequest { group, ..request }, None);
+            // It is only looked after: who doesn't answer soon isn't waited for.
+            let told = rt::timeout(super::PRESENCE_LOOK, answer).await;
+            if let Some(Ok(StorageReply::Stat { len, .. })) = told
+                && len > 0
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Has damage mended that somebody has met, whichever member this is. Whoever waits for the range goes first.
+    pub(crate) fn heal_later(self: &Arc<Self>, replica: &Replica, ino: InodeId, range: ByteRange) {
+        let key = (replica.group, ino);
+        {
+            let mut healing = self.healing.lock();
+            if healing.len() >= MAX_HEALED_AT_ONCE || !healing.insert(key) {
+                return;
+            }
+        }
+        let (mirrors, group, target) = (self.clone(), replica.group, replica.target);
+        let tally = replica.tally.clone();
+        rt::spawn(async move {
+            match mirrors.ask_to_heal(target, group, ino, range).await {
+                Ok(healed) => tally.heal(&healed),
+                Err(error) => {
+                    tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't mended yet");
+                }
+            }
+            mirrors.healing.lock().remove(&key);
+        });
+    }
+
+    /// Asks the primary to mend a range; `asker`: the member that has found it.
+    pub(crate) async fn ask_to_heal(
+        self: &Arc<Self>,
+        asker: TargetId,
+        group: types::GroupId,
+        ino: InodeId,
+        range: ByteRange,
+    ) -> Result<Healed> {
+        let view = self.view(group);
+        let known = view.group()?;
+        let Some(primary) = known.primary() else { return Err(turns::another_version(group)) };
+        let op = StorageOp::Heal { range };
+        let in_group = InGroup { group, since: known.since, part: Part::Primary };
+        let request = StorageRequest {
+            group: Some(in_group),
+            ..StorageRequest::new(types::SessionId(0), primary, ino, op)
+        };
+        let open = self.open_replicas();
+        let own = open.iter().find(|replica| (replica.group, replica.target) == (group, primary));
+        let reply = match own {
+            Some(replica) => StorageReply::Healed(self.heal(replica.clone(), ino, range).await?),
+            None => self.links.members.call(request, None).await?,
+        };
+        match reply {
+            StorageReply::Healed(mended) => {
+                tracing::debug!(%group, target_id = %asker, inode = %ino, %range, ?mended, "asked to mend");
+                Ok(mended)
+            }
+            other => Err(Error::new(Errno::EPROTO, format!("the primary answered out of turn: {other:?}"))
+                .hint("install the same version of weft on all machines")),
+        }
+    }
+
+    /// Mends a range of a file of whose group this is the primary, to its end, whether or not anybody waits for it.
+    pub(crate) async fn heal(
+        self: &Arc<Self>,
+        replica: Arc<Replica>,
+        ino: InodeId,
+        range: ByteRange,
+    ) -> Result<Healed> {
+        let mirrors = self.clone();
+        detached::run(async move {
+            let (mut mended, mut at) = (Healed::default(), range.start / PIECE_BYTES * PIECE_BYTES);
+            let range = ByteRange::new(at, range.end.min(MAX_END).next_multiple_of(BLOCK));
+            loop {
+                let piece = ByteRange::at(at, PIECE_BYTES).intersect(range);
+                let (found, end) = mirrors.heal_piece(&replica, ino, piece).await?;
+                mended += found;
+                at = piece.end;
+                if at >= range.end.min(end) {
+                    return Ok(mended);
+                }
+            }
+        })
+        .await
+    }
+
+    /// One piece, and where the file ends.
+    async fn heal_piece(
+        self: &Arc<Self>,
+        replica: &Replica,
+        ino: InodeId,
+        piece: ByteRange,
+    ) -> Result<(Healed, u64)> {
+        if replica.is_unclean() {
+            self.put_others_out(replica).await?;
+        }
+        let _entered = replica.gate.read().await;
+        let _held = replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
+        self.lease_holds(replica.target).await?;
+        let group = self.primary_view(replica)?.group()?.clone();
+        let _noted = replica.store.hold_notes();
+        let ticket = replica.sequences.begin(group.since);
+        if replica.has_left(group.since) || self.since(replica.group) != group.since {
+            return Err(turns::another_version(replica.group));
+        }
+        let _turn = replica.turns.enter(replica.group, group.since, true).await?;
+        let healing = Healing { mirrors: self, replica, ino, group, tickets: RefCell::new(vec![ticket]) };
+        let copies = healing.survey(piece).await?;
+        let end = copies.iter().map(|copy| copy.survey.len.max(copy.survey.sum_end)).max().unwrap_or(0);
+        let plan = plan(&copies, piece);
+        if plan.is_nothing() {
+            return Ok((Healed::default(), end));
+        }
+        Ok((healing.carry_out(&copies, &plan).await?, end))
+    }
+}
+
+/// Whether there is a chunk file here; whoever has just looked at it has left it open.
+pub(super) async fn has_file(replica: &Replica, ino: InodeId) -> bool {
+    replica.store.is_open(ino) || replica.store.stat(ino).await.is_ok_and(|stat| stat.len > 0)
+}
+
+/// The refusal of a look at a chunk file that others have, when none of them answers.
+fn lost(replica: &Replica, ino: InodeId) -> Error {
+    let message = format!("target {}: the chunk file of inode {ino} is gone", replica.target);
+    Error::new(Errno::EIO, message).hint("bring up the other members of its group: weft group list")
+}
+
+/// What of a file a look is about.
+fn concerned(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRange {
+    match (&request.op, payload) {
+        (StorageOp::Read { offset, .. }, Some(payload)) => ByteRange::at(*offset, payload.len() as u64),
+        // Existence and length are looked at with any piece.
+        _ => ByteRange::new(0, BLOCK),
+    }
+}
+
+impl Healing<'_> {
+    /// Looks at a piece on all good members. Of those that don't answer nothing is said.
+    async fn survey(&self, piece: ByteRange) -> Result<Vec<Copy>> {
+        let good = self.group.with_states().filter(|(_, state)| *state == MemberState::Good);
+        let look = |(target, _): (TargetId, MemberState)| async move {
+            let survey = self.survey_one(target, piece).await;
+            survey.map(|survey| Copy { target, survey })
+        };
+        let looked = rt::join_all(good.map(look).collect()).await;
+        looked.into_iter().collect()
+    }
+
+    async fn survey_one(&self, target: TargetId, piece: ByteRange) -> Result<Survey> {
+        let op = StorageOp::Survey { range: piece, unit: BLOCK, read: true };
+        let reply = match target == self.replica.target {
+            true => {
+                let looked = perform(&self.replica.store, self.ino, op, None).await;
+                looked.map_err(|error| self.replica.failed(&error))?
+            }
+            false => {
+                let in_group = self.in_group(Part::Member { sequence: 0, settled: 0 });
+                self.mirrors.ask_member(target, (self.ino, op), in_group, None).await?
+            }
+        };
+        match reply {
+            StorageReply::Survey(survey) => Ok(survey),
+            other => Err(Error::new(Errno::EPROTO, format!("a member answered out of turn: {other:?}"))
+                .hint("install the same version of weft on all machines")),
+        }
+    }
+
+    fn in_group(&self, part: Part) -> InGroup {
+        InGroup { group: self.group.id, since: self.group.since, part }
+    }
+
+    async fn carry_out(&self, copies: &[Copy], plan: &Plan) -> Result<Healed> {
+        let (group, ino) = (self.group.id, self.ino);
+        let found = (plan.missing.len() + plan.fixes.len() + plan.resized.len()) as u64;
+        let mut mended = Healed {
+            damaged: found + (plan.lost.len() + plan.unclear.len()) as u64,
+            mended: 0,
+            unclear: plan.unclear.len() as u64,
+        };
+        for range in &plan.lost {
+            tracing::error!(
+                %group, inode = %ino, %range,
+                "no good copy is left of this range; hint: weft fsck names the file; restore it from a backup"
+            );
+        }
+        for range in &plan.unclear {
+            tracing::error!(
+                %group, inode = %ino, %range,
+                "copies differ, each holds by its checksums, and nothing tells which is right; hint: weft fsck names the file: compare it with a backup"
+            );
+        }
+        let differs = !plan.resized.is_empty() || plan.fixes.iter().any(|fix| fix.differs);
+        // One that is being brought in step may have been sent what is wrong.
+        let is_copied = |(_, state): (TargetId, MemberState)| {
+            matches!(state, MemberState::Resyncing | MemberState::Rebuilding)
+        };
+        if differs && self.group.with_states().any(is_copied) {
+            return Ok(mended);
+        }
+        for &member in &plan.missing {
+            mended.mended += u64::from(self.restore(copies, member).await?);
+        }
+        for fix in &plan.fixes {
+            let target = copies[fix.member].target;
+            let done = self.fix(copies, fix, plan.len).await;
+            mended.mended += u64::from(self.judge(target, (fix.range, "a damaged range"), done).await?);
+        }
+        let len = plan.len.unwrap_or(0);
+        for &member in &plan.resized {
+            let target = copies[member].target;
+            let done = self.resize(copies, member, len).await;
+            let what = (ByteRange::new(copies[member].survey.len.min(len), len), "a wrong length");
+            mended.mended += u64::from(self.judge(target, what, done).await?);
+        }
+        Ok(mended)
+    }
+
+    /// Tells of what was mended; a member that couldn't be is taken out.
+    async fn judge(
+        &self,
+        target: TargetId,
+        (range, what): (ByteRange, &str),
+        done: Result<()>,
+    ) -> Result<bool> {
+        let (group, ino) = (self.group.id, self.ino);
+        let error = match done {
+            Ok(()) => {
+                tracing::warn!(%group, target_id = %target, inode = %ino, %range, "{what} was mended from another copy");
+                return Ok(true);
+            }
+            // Where it was to come from; nothing has changed.
+            Err(error) if error.errno == Errno::EAGAIN => return Err(error),
+            Err(error) => error,
+        };
+        let message = format!("{what} of inode {ino} can't be mended: {}", error.message);
+        tracing::error!(%group, target_id = %target, inode = %ino, %range, "target {target}: {message}; hint: check its disk");
+        if target == self.replica.target {
+            // What was begun here may be half done: nothing is read here any more.
+            self.replica.leave(self.group.since);
+        }
+        let state = match error.errno {
+            Errno::EIO => MemberState::Bad,
+            _ => fallen(MemberState::Good),
+        };
+        self.mirrors.expel(self.replica, target, state, &message).await;
+        Err(turns::another_version(group))
+    }
+
+    /// Writes the blocks of a range anew, from a copy in which they are right.
+    async fn fix(&self, copies: &[Copy], fix: &Fix, len: Option<u64>) -> Result<()> {
+        let target = copies[fix.member].target;
+        let source = &copies[fix.from];
+        let end = len.unwrap_or(source.survey.len);
+        let data = fix.range.intersect(ByteRange::new(0, end));
+        let buf = self.read(source.target, data).await?;
+        self.write(target, fix.range, (data.start, buf)).await
+    }
+
+    /// Reads a range of a copy that was just found right.
+    async fn read(&self, source: TargetId, range: ByteRange) -> Result<IoBuf> {
+        let buf = IoBuf::alloc(range.len() as usize);
+        if range.is_empty() {
+            return Ok(buf);
+        }
+        if source == self.replica.target {
+            let read = self.replica.store.read(self.ino, range.start, &buf, IoPath::Direct).await;
+            read.map_err(|error| self.source_failed(&error))?;
+        } else {
+            let op = StorageOp::Read { offset: range.start, path: Path::Direct };
+            let in_group = self.in_group(Part::Member { sequence: 0, settled: 0 });
+            let asked = self.mirrors.ask_member(source, (self.ino, op), in_group, Some(buf.clone())).await;
+            // Nothing was changed: it isn't the fault of the member that was to be mended.
+            asked.map_err(|error| {
+                Error::new(Errno::EAGAIN, error.message.to_string()).hint("it is tried again")
+            })?;
+        }
+        Ok(buf)
+    }
+
+    fn source_failed(&self, error: &StoreError) -> Error {
+        Error::new(Errno::EAGAIN, self.replica.failed(error).message.to_string()).hint("it is tried again")
+    }
+
+    /// Makes blocks holes, whatever they were, and then what they are to be: only whole blocks are taken without a look at what was there.
+    async fn write(&self, target: TargetId, blocks: ByteRange, (offset, data): (u64, IoBuf)) -> Result<()> {
+        self.change(target, StorageOp::Allocate { range: blocks, how: Allocate::Punch }, None).await?;
+        if data.as_slice().iter().any(|byte| *byte != 0) {
+            let op = StorageOp::Write { offset, path: Path::Direct, durable: false };
+            self.change(target, op, Some(data)).await?;
+        }
+        if target == self.replica.target {
+            self.replica.store.forget_damage(self.ino, blocks);
+        }
+        Ok(())
+    }
+
+    /// Gives a member's copy the right length. Its last block is written anew: what is there may be damaged by the wrong one.
+    async fn resize(&self, copies: &[Copy], member: usize, len: u64) -> Result<()> {
+        let right = copies.iter().position(|copy| copy.survey.is_there && copy.survey.len == len);
+        if let (Some(from), true) = (right, len > 0) {
+            let range = ByteRange::at((len - 1) / BLOCK * BLOCK, BLOCK);
+            self.fix(copies, &Fix { member, range, from, differs: false }, Some(len)).await?;
+        }
+        self.set_len(copies[member].target, len).await
+    }
+
+    async fn set_len(&self, target: TargetId, len: u64) -> Result<()> {
+        self.change(target, StorageOp::Truncate { len }, None).await?;
+        if len == 0 {
+            return Ok(());
+        }
+        // Where it is too short; what is right beyond has been written before, or is a hole.
+        let last = StorageOp::Allocate { range: ByteRange::new(len - 1, len), how: Allocate::Zero };
+        let stat = self.survey_one(target, ByteRange::new(0, 0)).await?;
+        if stat.len < len { self.change(target, last, None).await } else { Ok(()) }
+    }
+
+    /// Writes a file anew on a member that has none where others have one.
+    async fn restore(&self, copies: &[Copy], member: usize) -> Result<bool> {
+        let target = copies[member].target;
+        let sources: Vec<&Copy> = copies.iter().filter(|copy| copy.survey.is_there).collect();
+        let len = sources.iter().map(|copy| copy.survey.len).max().unwrap_or(0);
+        let what = (ByteRange::new(0, len), "a missing chunk file");
+        if len > MAX_RESTORED_BYTES {
+            let message = format!("{} bytes are missing of one chunk file", len);
+            return self.judge(target, what, Err(Error::new(Errno::EIO, message))).await;
+        }
+        // Half of it would look like a file with holes.
+        let done = self.restore_from(&sources, target, len).await;
+        let done = done.map_err(|error| Error::new(Errno::EIO, error.message.to_string()));
+        self.judge(target, what, done).await
+    }
+
+    async fn restore_from(&self, sources: &[&Copy], target: TargetId, len: u64) -> Result<()> {
+        self.change(target, StorageOp::Delete, None).await?;
+        self.set_len(target, len).await?;
+        // Notes all of it, for as long as this takes.
+        let whole = ByteRange::new(0, len);
+        self.change(target, StorageOp::Allocate { range: whole, how: Allocate::Punch }, None).await?;
+        for start in (0..len).step_by(PIECE_BYTES as usize) {
+            let piece = ByteRange::at(start, PIECE_BYTES).intersect(ByteRange::new(0, len));
+            let mut read = Err(Error::new(Errno::EAGAIN, "no member has it"));
+            for source in sources {
+                read = self.read(source.target, piece).await;
+                if read.is_ok() {
+                    break;
+                }
+            }
+            let data = read?;
+            if data.as_slice().iter().any(|byte| *byte != 0) {
+                let op = StorageOp::Write { offset: start, path: Path::Direct, durable: false };
+                self.change(target, op, Some(data)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One change on one member.
+    async fn change(&self, target: TargetId, op: StorageOp, payload: Option<IoBuf>) -> Result<()> {
+        let ticket = self.replica.sequences.begin(self.group.since);
+        let sequence = ticket.sequence;
+        self.tickets.borrow_mut().push(ticket);
+        let settled = self.replica.sequences.settled(self.group.since);
+        let request = StorageRequest {
+            group: Some(self.in_group(Part::Member { sequence, settled })),
+            ..StorageRequest::new(types::SessionId(0), target, self.ino, op)
+        };
+        if target != self.replica.target {
+            return self.mirrors.send(request, payload).await.map(drop);
+        }
+        do_on(self.replica, &request, &payload, None).await.map_err(|error| self.replica.failed(&error))
+    }
+}

@@ -1,0 +1,274 @@
+//! Which copy of a chunk file is right. Pure.
+//!
+//! In this order:
+//! 1. A block that doesn't match its checksum, or can't be read, is wrong.
+//! 2. A chunk file that is there is right where another copy has none: of two that may be lost or left over, the one is lost for good when it goes. (What
+//!    belongs to no file is found by `weft fsck`, which asks the metadata.)
+//! 3. Where copies hold by their checksums and differ, what more than half of them have is right.
+//! 4. Else a copy that somebody else than weft has had a hand in is wrong: weft's own changes set the time of the content and the time of any change together,
+//!    and who puts an older file back, moves it or sets its time leaves the second later than the first.
+//! 5. Else nothing tells which one is right, and nothing is changed. `weft fsck` names the file then, and who knows more decides.
+
+use types::{BLOCK_SIZE, ByteRange, TargetId};
+use wire::Survey;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// The time of any change may be later than that of the content by this much, nanoseconds, without anybody having had a hand in it.
+const TOUCHED_AFTER_NS: i128 = 2_000_000_000;
+
+/// A copy, as its member sees it: sums are of single blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Copy {
+    pub(crate) target: TargetId,
+    pub(crate) survey: Survey,
+}
+
+/// What is to be done in a piece of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Plan {
+    /// Members, by their place in the list, that have no file where others have one.
+    pub(crate) missing: Vec<usize>,
+    /// Ranges of whole blocks: which member, and from which one.
+    pub(crate) fixes: Vec<Fix>,
+    /// The right length, and the members that have another one.
+    pub(crate) len: Option<u64>,
+    pub(crate) resized: Vec<usize>,
+    /// Ranges that no good copy is left of.
+    pub(crate) lost: Vec<ByteRange>,
+    /// Ranges of which nothing tells which copy is right. A length counts as one.
+    pub(crate) unclear: Vec<ByteRange>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fix {
+    pub(crate) member: usize,
+    pub(crate) range: ByteRange,
+    pub(crate) from: usize,
+    /// Both hold by their checksums.
+    pub(crate) differs: bool,
+}
+
+impl Plan {
+    /// Whether there is anything to say.
+    pub(crate) fn is_nothing(&self) -> bool {
+        *self == Plan { len: self.len, ..Plan::default() }
+    }
+}
+
+impl Copy {
+    fn is_damaged(&self, block: ByteRange) -> bool {
+        self.survey.damaged.iter().any(|range| range.overlaps(block))
+    }
+
+    fn sum(&self, index: usize) -> u32 {
+        self.survey.sums.get(index).copied().unwrap_or(0)
+    }
+
+    /// Somebody else has had a hand in it.
+    fn is_touched(&self) -> bool {
+        let ns = |time: types::Timestamp| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
+        ns(self.survey.ctime) - ns(self.survey.mtime) > TOUCHED_AFTER_NS
+    }
+
+    /// Nothing says that its length is wrong.
+    fn holds_len(&self) -> bool {
+        let survey = &self.survey;
+        let last = ByteRange::new(survey.len.saturating_sub(1) / BLOCK * BLOCK, survey.len);
+        survey.sum_end <= survey.len.next_multiple_of(BLOCK) && !(survey.len > 0 && self.is_damaged(last))
+    }
+}
+
+/// Compares copies in a piece of whole blocks.
+pub(crate) fn plan(copies: &[Copy], piece: ByteRange) -> Plan {
+    let mut plan = Plan::default();
+    let there: Vec<usize> = (0..copies.len()).filter(|at| copies[*at].survey.is_there).collect();
+    if there.is_empty() {
+        return plan;
+    }
+    // An empty one is as good as none.
+    if there.iter().any(|at| copies[*at].survey.len > 0) {
+        plan.missing = (0..copies.len()).filter(|at| !there.contains(at)).collect();
+    }
+    // Where the shortest ends it shows whether something was cut off.
+    let shortest = there.iter().map(|at| copies[*at].survey.len).min().unwrap_or(0);
+    if piece.overlaps(ByteRange::at(shortest.saturating_sub(1), 1)) {
+        lengths(copies, &there, &mut plan);
+    }
+    let longest = there.iter().map(|at| copies[*at].survey.len.max(copies[*at].survey.sum_end)).max();
+    let end = piece.end.min(longest.unwrap_or(0).next_multiple_of(BLOCK));
+    let blocks = (piece.start..end).step_by(BLOCK_SIZE).enumerate();
+    for (index, at) in blocks {
+        block(copies, &there, (index, ByteRange::at(at, BLOCK)), &mut plan);
+    }
+    plan
+}
+
+fn lengths(copies: &[Copy], there: &[usize], plan: &mut Plan) {
+    let holding: Vec<usize> = there.iter().copied().filter(|at| copies[*at].holds_len()).collect();
+    let len = |at: &usize| copies[*at].survey.len;
+    let right = match holding.split_first() {
+        // Blocks are told as lost; what there is of them stays.
+        None => there.iter().copied().max_by_key(len),
+        Some((first, rest)) if rest.iter().all(|at| len(at) == len(first)) => Some(*first),
+        Some(_) => choose(copies, &holding, |at| len(&at)),
+    };
+    let Some(right) = right else {
+        let shortest = holding.iter().map(len).min().unwrap_or(0);
+        let longest = holding.iter().map(len).max().unwrap_or(0);
+        plan.unclear.push(ByteRange::new(shortest, longest));
+        return;
+    };
+    plan.len = Some(len(&right));
+    plan.resized = there.iter().copied().filter(|at| len(at) != len(&right)).collect();
+}
+
+fn block(copies: &[Copy], there: &[usize], (index, range): (usize, ByteRange), plan: &mut Plan) {
+    let good: Vec<usize> = there.iter().copied().filter(|at| !copies[*at].is_damaged(range)).collect();
+    let sum = |at: usize| copies[at].sum(index);
+    let Some((first, rest)) = good.split_first() else {
+        return join(&mut plan.lost, range);
+    };
+    let right = match rest.iter().all(|at| sum(*at) == sum(*first)) {
+        true => Some(*first),
+        false => choose(copies, &good, sum),
+    };
+    let Some(right) = right else { return join(&mut plan.unclear, range) };
+    for &member in there.iter().filter(|at| **at != right) {
+        let holds = good.contains(&member);
+        if holds && sum(member) == sum(right) {
+            continue;
+        }
+        let last = plan.fixes.iter_mut().rev().find(|fix| fix.member == member);
+        match last {
+            Some(fix) if (fix.range.end, fix.from, fix.differs) == (range.start, right, holds) => {
+                fix.range.end = range.end;
+            }
+            _ => plan.fixes.push(Fix { member, range, from: right, differs: holds }),
+        }
+    }
+}
+
+/// Of copies that hold and differ, one that is right.
+fn choose<V: PartialEq>(copies: &[Copy], holding: &[usize], value: impl Fn(usize) -> V) -> Option<usize> {
+    let votes = |at: usize| holding.iter().filter(|other| value(**other) == value(at)).count();
+    if let Some(most) = holding.iter().find(|at| 2 * votes(**at) > copies.len()) {
+        return Some(*most);
+    }
+    let untouched: Vec<usize> = holding.iter().copied().filter(|at| !copies[*at].is_touched()).collect();
+    let (first, rest) = untouched.split_first()?;
+    rest.iter().all(|at| value(*at) == value(*first)).then_some(*first)
+}
+
+/// Adds a range to those before it.
+fn join(ranges: &mut Vec<ByteRange>, range: ByteRange) {
+    match ranges.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => ranges.push(range),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::Timestamp;
+
+    const WHOLE: ByteRange = ByteRange::new(0, 1 << 20);
+
+    fn copy(target: u32, sums: &[u32]) -> Copy {
+        let len = sums.len() as u64 * BLOCK;
+        let (mtime, ctime) = (Timestamp::new(100, 0), Timestamp::new(100, 0));
+        let survey =
+            Survey { is_there: true, len, sum_end: len, mtime, ctime, sums: sums.into(), damaged: vec![] };
+        Copy { target: TargetId(target), survey }
+    }
+
+    fn damaged(mut copy: Copy, blocks: &[u64]) -> Copy {
+        copy.survey.damaged = blocks.iter().map(|block| ByteRange::at(block * BLOCK, BLOCK)).collect();
+        copy
+    }
+
+    fn touched(mut copy: Copy) -> Copy {
+        copy.survey.ctime.secs += 10;
+        copy
+    }
+
+    fn absent(target: u32) -> Copy {
+        Copy { target: TargetId(target), survey: Survey::default() }
+    }
+
+    fn fix(member: usize, from: usize, blocks: std::ops::Range<u64>, differs: bool) -> Fix {
+        Fix { member, from, range: ByteRange::new(blocks.start * BLOCK, blocks.end * BLOCK), differs }
+    }
+
+    #[test]
+    fn equal_copies_need_nothing() {
+        assert!(plan(&[copy(1, &[1, 2]), copy(2, &[1, 2])], WHOLE).is_nothing());
+        assert!(plan(&[absent(1), absent(2)], WHOLE).is_nothing());
+    }
+
+    #[test]
+    fn each_damaged_block_comes_from_whoever_has_it() {
+        let copies = [damaged(copy(1, &[1, 2, 3, 4]), &[1, 2]), damaged(copy(2, &[1, 2, 3, 4]), &[3])];
+        let plan = plan(&copies, WHOLE);
+        assert_eq!(plan.fixes, [fix(0, 1, 1..3, false), fix(1, 0, 3..4, false)]);
+        assert!(plan.lost.is_empty() && plan.unclear.is_empty() && plan.resized.is_empty());
+    }
+
+    #[test]
+    fn what_is_damaged_everywhere_is_lost() {
+        let copies = [damaged(copy(1, &[1, 2]), &[0]), damaged(copy(2, &[1, 2]), &[0])];
+        let plan = plan(&copies, WHOLE);
+        assert_eq!((plan.lost, plan.fixes.len()), (vec![ByteRange::new(0, BLOCK)], 0));
+    }
+
+    #[test]
+    fn one_that_is_there_counts_more_than_one_that_is_not() {
+        let plan = plan(&[absent(1), copy(2, &[1])], WHOLE);
+        assert_eq!((plan.missing, plan.len), (vec![0], Some(BLOCK)));
+    }
+
+    #[test]
+    fn a_copy_that_was_cut_is_shorter_than_its_checksums_say() {
+        let mut cut = damaged(copy(1, &[1, 2, 3]), &[1, 2]);
+        cut.survey.len = BLOCK;
+        let plan = plan(&[cut, copy(2, &[1, 2, 3])], WHOLE);
+        assert_eq!((plan.len, plan.resized), (Some(3 * BLOCK), vec![0]));
+        assert_eq!(plan.fixes, [fix(0, 1, 1..3, false)]);
+    }
+
+    #[test]
+    fn of_copies_that_hold_and_differ_the_untouched_or_the_most_are_right() {
+        let (new, old) = (copy(1, &[5, 6]), copy(2, &[5, 7]));
+        let undecided = plan(&[new.clone(), old.clone()], WHOLE);
+        assert_eq!(undecided.unclear, [ByteRange::new(BLOCK, 2 * BLOCK)]);
+        assert!(undecided.fixes.is_empty());
+        for places in [[touched(old.clone()), new.clone()], [new.clone(), touched(old.clone())]] {
+            let plan = plan(&places, WHOLE);
+            let wrong = places.iter().position(|copy| copy.target == TargetId(2)).unwrap();
+            assert_eq!(plan.fixes, [fix(wrong, 1 - wrong, 1..2, true)]);
+        }
+        assert!(!plan(&[touched(new.clone()), touched(old.clone())], WHOLE).unclear.is_empty());
+        let three = plan(&[old, new, copy(3, &[5, 6])], WHOLE);
+        assert_eq!(three.fixes, [fix(0, 1, 1..2, true)]);
+    }
+
+    #[test]
+    fn a_length_is_judged_where_the_shortest_ends() {
+        let mut cut = damaged(copy(1, &[1, 2, 3]), &[2]);
+        cut.survey.len -= 1;
+        let copies = [cut, copy(2, &[1, 2, 3])];
+        assert!(plan(&copies, ByteRange::new(0, BLOCK),).unclear.is_empty());
+        assert_eq!(plan(&copies, WHOLE).resized, [0]);
+    }
+
+    #[test]
+    fn a_length_that_nothing_tells_of_is_unclear() {
+        let mut longer = copy(2, &[1]);
+        longer.survey.len = 3 * BLOCK;
+        let undecided = plan(&[copy(1, &[1]), longer.clone()], WHOLE);
+        assert_eq!((undecided.len, undecided.unclear.len()), (None, 1));
+        let decided = plan(&[copy(1, &[1]), touched(longer)], WHOLE);
+        assert_eq!((decided.len, decided.resized), (Some(BLOCK), vec![1]));
+    }
+}

@@ -1,0 +1,108 @@
+//! Looking for damage that nobody has met yet: each target reads what it has, block by block against its checksums, and the primaries of mirrored groups
+//! compare the copies. What can be mended from another copy is; of the rest the log tells, and management.
+//!
+//! It goes on over restarts where it was, a piece at a time, at a rate that is set for the cluster, and slower while the target is in use.
+
+mod record;
+mod round;
+
+use crate::service::StorageService;
+use record::Record;
+use round::Round;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use types::{MapHandle, ScrubSettings, TargetId};
+use wire::mgmt::ScrubProgress;
+
+/// How often it is looked whether a search is due, or was asked for, or may go on.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A target is gone through this long after the last time began unless something else is set: a bad block is found while the other copy is good, and
+/// even a slow and full disk is read within a small part of the time.
+const EVERY_S: u64 = 30 * 24 * 3600;
+
+/// Bytes a second that are read of a target unless something else is set: a part of what a single disk does.
+const RATE: u64 = 64 << 20;
+
+/// How far the targets of a service are, by target.
+#[derive(Default)]
+pub(crate) struct Scrubs(Mutex<std::collections::BTreeMap<TargetId, ScrubProgress>>);
+
+impl Scrubs {
+    fn tell(&self, progress: ScrubProgress) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(progress.target, progress);
+    }
+
+    fn all(&self) -> Vec<ScrubProgress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}
+
+impl StorageService {
+    /// Searches all targets for damage when it is due, by the settings of the map, until the service is gone. Runs beside requests, on one core.
+    pub async fn keep_searching(service: Arc<StorageService>, map: MapHandle) {
+        let service = Arc::downgrade(&service);
+        let mut known = BTreeSet::new();
+        loop {
+            let Some(service) = service.upgrade() else { return };
+            let targets: Vec<TargetId> = service.stores().map(|store| store.target()).collect();
+            for target in targets.into_iter().filter(|target| known.insert(*target)) {
+                rt::spawn(keep_searching_one(Arc::downgrade(&service), map.clone(), target));
+            }
+            drop(service);
+            rt::sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// How far the targets are searched for damage.
+    pub fn scrubs(&self) -> Vec<ScrubProgress> {
+        let mut all = self.scrubs.all();
+        for progress in &mut all {
+            // What reads have met meanwhile counts as well.
+            if let Some(served) = self.find(progress.target) {
+                let (damaged, mended) = served.tally.healed();
+                progress.damaged += damaged;
+                progress.mended += mended;
+            }
+        }
+        all
+    }
+}
+
+fn settings(map: &MapHandle) -> ScrubSettings {
+    map.read().unwrap_or_else(PoisonError::into_inner).settings.scrub.clone()
+}
+
+/// Searches one target, time and again.
+async fn keep_searching_one(service: std::sync::Weak<StorageService>, map: MapHandle, target: TargetId) {
+    let dir = match service.upgrade().as_deref().and_then(|service| service.find(target)) {
+        Some(served) => served.store.dir().to_path_buf(),
+        None => return,
+    };
+    let now_s = rt::now().secs;
+    let mut record = Record::load(&dir, now_s).await;
+    loop {
+        {
+            let Some(service) = service.upgrade() else { return };
+            service.scrubs.tell(record.progress(target, false, None));
+        }
+        rt::sleep(LOOK_INTERVAL).await;
+        let Some(service) = service.upgrade() else { return };
+        let settings = settings(&map);
+        if settings.stopped || !record.is_due(&settings, target, rt::now().secs) {
+            continue;
+        }
+        if !record.is_under_way() || record.asked < settings.asked {
+            record.begin(settings.asked, rt::now().secs);
+            tracing::info!(target_id = %target, "target {target} is searched for damage");
+        }
+        let round = Round { service: &service, map: &map, target, dir: &dir };
+        if let Err(error) = round.run(&mut record).await {
+            tracing::warn!(target_id = %target, %error, "the search of target {target} for damage rests");
+            service.scrubs.tell(record.progress(target, true, Some(error.message.to_string())));
+            rt::sleep(10 * LOOK_INTERVAL).await;
+        }
+        record.store(&dir, target).await;
+    }
+}

@@ -1,0 +1,352 @@
+//! Chunk files that somebody else than weft has changed on one member: found, never served, and made right from another one.
+
+use crate::cluster::{Cluster, GROUP, INO, MIB, files_of, with_members};
+use chunkstore::Store;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use types::{ByteRange, InodeId};
+use wire::{Healed, Part, StorageOp, StorageReply};
+
+fn chunk_file(dir: &Path, target: u32, ino: InodeId) -> PathBuf {
+    Store::chunk_file_path(&Store::group_dir(&dir.join(target.to_string()), GROUP), ino)
+}
+
+fn sum_file(data: &Path) -> PathBuf {
+    data.with_extension("sum")
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x40], at).unwrap();
+}
+
+fn content(ino: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u64 / 4096 + at as u64 * ino) as u8 | 1).collect()
+}
+
+async fn heal(cluster: &Cluster, ino: InodeId) -> Healed {
+    let op = StorageOp::Heal { range: ByteRange::new(0, u64::MAX) };
+    match cluster.ask_file(ino, (0, None), op, None).await.unwrap() {
+        StorageReply::Healed(healed) => healed,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn healed_soon(cluster: &Cluster) {
+    let dir = cluster.dir.clone();
+    let copies = cluster.links.len() as u32;
+    cluster
+        .until("the copies are equal", || {
+            (2..=copies).all(|target| files_of(&dir, target) == files_of(&dir, 1))
+        })
+        .await;
+}
+
+#[test]
+fn what_a_read_finds_damaged_is_read_elsewhere_and_made_right() {
+    with_members(2, |cluster| async move {
+        let data = content(1, 3 * MIB as usize + 777);
+        cluster.write(INO, 3, 0, &data).await;
+        let path = chunk_file(&cluster.dir, 1, INO);
+        flip(&path, MIB + 5);
+        flip(&path, data.len() as u64 - 1);
+        assert_eq!(cluster.read(INO, data.len()).await, data, "what is damaged here is good there");
+        healed_soon(&cluster).await;
+        assert_eq!(cluster.on_disk(1)[&INO], data);
+        assert!(!cluster.management.group().is_degraded(), "nobody had to be taken out");
+        assert_eq!(heal(&cluster, INO).await, Healed::default(), "nothing is left to do");
+    });
+}
+
+#[test]
+fn damage_on_another_member_is_made_right_from_the_primary() {
+    with_members(3, |cluster| async move {
+        let data = content(2, MIB as usize);
+        cluster.write(INO, 3, 0, &data).await;
+        flip(&chunk_file(&cluster.dir, 3, INO), 4096);
+        flip(&chunk_file(&cluster.dir, 2, INO), 8192);
+        flip(&chunk_file(&cluster.dir, 1, INO), 0);
+        assert_eq!(heal(&cluster, INO).await, Healed { damaged: 3, mended: 3, unclear: 0 });
+        cluster.require_equal();
+        assert_eq!(cluster.on_disk(2)[&INO], data);
+    });
+}
+
+#[test]
+fn a_block_that_is_damaged_on_all_members_is_refused_and_told_as_lost() {
+    with_members(2, |cluster| async move {
+        let data = content(2, 3 * 4096);
+        cluster.write(INO, 3, 0, &data).await;
+        flip(&chunk_file(&cluster.dir, 1, INO), 4096);
+        flip(&chunk_file(&cluster.dir, 2, INO), 4097);
+        assert_eq!(heal(&cluster, INO).await, Healed { damaged: 1, mended: 0, unclear: 0 });
+        let buf = rt::IoBuf::alloc(data.len());
+        let op = StorageOp::Read { offset: 0, path: wire::Path::Cached };
+        assert!(cluster.ask_file(INO, (3, None), op, Some(buf)).await.is_err());
+        assert!(!cluster.management.group().is_degraded(), "who is as damaged as the others stays");
+    });
+}
+
+#[test]
+fn a_cut_chunk_file_gets_back_what_was_cut_off() {
+    with_members(2, |cluster| async move {
+        let data = content(3, 2 * MIB as usize + 100);
+        cluster.write(INO, 3, 0, &data).await;
+        for (target, len) in [(1, MIB + 50), (2, 0), (1, data.len() as u64 - 1)] {
+            File::options()
+                .write(true)
+                .open(chunk_file(&cluster.dir, target, INO))
+                .unwrap()
+                .set_len(len)
+                .unwrap();
+            assert_eq!(cluster.read(INO, data.len()).await, data);
+            let healed = heal(&cluster, INO).await;
+            assert_eq!(healed.unclear, 0);
+            cluster.require_equal();
+            assert_eq!(cluster.on_disk(target)[&INO], data, "target {target} cut to {len}");
+        }
+    });
+}
+
+#[test]
+fn a_chunk_file_that_was_removed_while_it_was_open_comes_back() {
+    with_members(2, |cluster| async move {
+        let data = content(4, MIB as usize + 5);
+        for target in [1, 2] {
+            cluster.write(INO, 3, 0, &data).await;
+            fs::remove_file(chunk_file(&cluster.dir, target, INO)).unwrap();
+            assert_eq!(heal(&cluster, INO).await, Healed { damaged: 1, mended: 1, unclear: 0 });
+            cluster.require_equal();
+            assert_eq!(cluster.on_disk(target)[&INO], data);
+            assert_eq!(cluster.read(INO, data.len()).await, data);
+        }
+    });
+}
+
+/// Stops everybody, lets somebody change files meanwhile, and starts again: nothing is open then.
+async fn meanwhile(cluster: &Cluster, change: impl FnOnce(&Path)) {
+    let since = cluster.management.group().since.0;
+    for target in cluster.links.keys() {
+        // All copies are known to be equal; else a stop is like a crash.
+        let part = Part::Member { sequence: 0, settled: u64::MAX };
+        cluster.ask_one(target.0, (since, part), (0, None), StorageOp::Settled, None).await.unwrap();
+        cluster.stop(target.0).await;
+    }
+    change(&cluster.dir);
+    for target in cluster.links.keys() {
+        cluster.start_again(target.0).await;
+    }
+}
+
+#[test]
+fn a_chunk_file_that_is_gone_is_not_read_as_zeros() {
+    with_members(2, |cluster| async move {
+        let data = content(5, 100_000);
+        for (target, is_sum_gone) in [(1, false), (1, true), (2, false), (2, true)] {
+            cluster.write(INO, 3, 0, &data).await;
+            meanwhile(&cluster, |dir| {
+                let path = chunk_file(dir, target, INO);
+                fs::remove_file(&path).unwrap();
+                if is_sum_gone {
+                    fs::remove_file(sum_file(&path)).unwrap();
+                }
+            })
+            .await;
+            assert_eq!(cluster.read(INO, data.len()).await, data);
+            heal(&cluster, INO).await;
+            healed_soon(&cluster).await;
+            assert_eq!(cluster.on_disk(target)[&INO], data);
+        }
+    });
+}
+
+/// Puts back what was there before, as a backup program does: with the time of the content.
+fn put_back(saved: &[(PathBuf, Vec<u8>, SystemTime)]) {
+    for (path, bytes, modified) in saved {
+        fs::write(path, bytes).unwrap();
+        File::options().write(true).open(path).unwrap().set_modified(*modified).unwrap();
+    }
+}
+
+fn save(data: &Path) -> Vec<(PathBuf, Vec<u8>, SystemTime)> {
+    let old = SystemTime::now() - Duration::from_secs(3600);
+    [data.to_path_buf(), sum_file(data)].map(|path| (path.clone(), fs::read(&path).unwrap(), old)).into()
+}
+
+#[test]
+fn an_older_copy_that_was_put_back_is_overwritten_with_what_is_newer() {
+    with_members(2, |cluster| async move {
+        for target in [1, 2] {
+            cluster.write(INO, 3, 0, &content(6, 50_000)).await;
+            let mut saved = Vec::new();
+            meanwhile(&cluster, |dir| saved = save(&chunk_file(dir, target, INO))).await;
+            let data = content(7, 60_000);
+            cluster.write(INO, 3, 0, &data).await;
+            meanwhile(&cluster, |_| put_back(&saved)).await;
+            let healed = heal(&cluster, INO).await;
+            assert!(healed.mended > 0 && healed.unclear == 0, "{healed:?}");
+            cluster.require_equal();
+            assert_eq!(cluster.on_disk(target)[&INO], data);
+        }
+    });
+}
+
+#[test]
+fn where_nothing_tells_which_copy_is_right_nothing_is_changed() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &content(8, 8192)).await;
+        let mut saved = BTreeMap::new();
+        meanwhile(&cluster, |dir| {
+            let path = chunk_file(dir, 2, INO);
+            for path in [path.clone(), sum_file(&path)] {
+                saved.insert(path.clone(), fs::read(&path).unwrap());
+            }
+        })
+        .await;
+        let data = content(9, 8192);
+        cluster.write(INO, 3, 0, &data).await;
+        // A plain copy: it looks like a change that only this one has.
+        meanwhile(&cluster, |_| saved.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap())).await;
+        assert_eq!(heal(&cluster, INO).await, Healed { damaged: 1, mended: 0, unclear: 1 });
+        assert_eq!(
+            (cluster.on_disk(1)[&INO].clone(), cluster.on_disk(2)[&INO].clone()),
+            (data, content(8, 8192))
+        );
+    });
+}
+
+/// One of the things that happen to chunk files on disks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Injection {
+    Flipped,
+    Cut,
+    Deleted,
+    DeletedWithSums,
+    /// With another file's.
+    Swapped,
+    SwappedWithSums,
+    Stale,
+    StaleWithSums,
+    LostSums,
+}
+
+const INJECTIONS: [Injection; 9] = [
+    Injection::Flipped,
+    Injection::Cut,
+    Injection::Deleted,
+    Injection::DeletedWithSums,
+    Injection::Swapped,
+    Injection::SwappedWithSums,
+    Injection::Stale,
+    Injection::StaleWithSums,
+    Injection::LostSums,
+];
+
+/// Injected altogether by `WEFT_INJECTIONS`, or a few of each kind.
+fn injections() -> u64 {
+    std::env::var("WEFT_INJECTIONS").map_or(72, |number| number.parse().unwrap())
+}
+
+fn swap(one: &Path, other: &Path) {
+    let between = one.with_extension("swap");
+    fs::rename(one, &between).unwrap();
+    fs::rename(other, one).unwrap();
+    fs::rename(&between, other).unwrap();
+}
+
+fn inject(dir: &Path, at: u64, what: Injection, saved: &[(PathBuf, Vec<u8>, SystemTime)]) {
+    let (target, ino) = (at as u32 % 2 + 1, InodeId(100 + at));
+    let path = chunk_file(dir, target, ino);
+    let other = chunk_file(dir, target, InodeId(100_000 + at));
+    match what {
+        Injection::Flipped => flip(&path, at * 37 % 9000),
+        Injection::Cut => {
+            File::options().write(true).open(&path).unwrap().set_len(at * 31 % 9000).unwrap();
+        }
+        Injection::Deleted => fs::remove_file(&path).unwrap(),
+        Injection::DeletedWithSums => {
+            fs::remove_file(&path).unwrap();
+            fs::remove_file(sum_file(&path)).unwrap();
+        }
+        Injection::Swapped => swap(&path, &other),
+        Injection::SwappedWithSums => {
+            swap(&path, &other);
+            swap(&sum_file(&path), &sum_file(&other));
+        }
+        Injection::Stale => put_back(&saved[..1]),
+        Injection::StaleWithSums => put_back(saved),
+        Injection::LostSums => fs::remove_file(sum_file(&path)).unwrap(),
+    }
+}
+
+/// Searches all targets once.
+async fn scrub(cluster: &Cluster) {
+    cluster.management.edit(|map| map.settings.scrub.asked += 1);
+    let asked = cluster.management.asked();
+    let has_ended = || {
+        cluster.links.values().all(|link| {
+            let service = link.service.lock().unwrap().clone().unwrap();
+            service.scrubs().iter().all(|progress| progress.asked == asked && !progress.is_running)
+                && !service.scrubs().is_empty()
+        })
+    };
+    cluster.until("all targets are searched", has_ended).await;
+}
+
+#[test]
+fn whatever_happens_to_chunk_files_a_search_finds_and_makes_right_and_nobody_reads_it() {
+    with_members(2, |cluster| async move {
+        cluster.management.edit(|map| map.settings.scrub.rate = Some(1 << 30));
+        let old = |ino: InodeId| content(ino.0 + 7, 9000 + ino.0 as usize % 500);
+        let new = |ino: InodeId| content(ino.0, 9500 + ino.0 as usize % 5000);
+        let what = |at: u64| INJECTIONS[at as usize / 2 % INJECTIONS.len()];
+        let files: Vec<InodeId> =
+            (0..injections()).flat_map(|at| [InodeId(100 + at), InodeId(100_000 + at)]).collect();
+        for ino in &files {
+            cluster.write(*ino, 3, 0, &old(*ino)).await;
+        }
+        let mut saved = Vec::new();
+        meanwhile(&cluster, |dir| {
+            saved.extend(
+                (0..injections()).map(|at| save(&chunk_file(dir, at as u32 % 2 + 1, InodeId(100 + at)))),
+            );
+        })
+        .await;
+        for ino in &files {
+            cluster.write(*ino, 3, 0, &new(*ino)).await;
+        }
+        // A rename is told by its time only when it isn't just after the write.
+        rt::sleep(Duration::from_millis(2500)).await;
+        let good = files_of(&cluster.dir, 1);
+        meanwhile(&cluster, |dir| {
+            (0..injections()).for_each(|at| inject(dir, at, what(at), &saved[at as usize]));
+        })
+        .await;
+        // What is wrong and holds by its checksums shows when copies are compared; all else isn't served before, either.
+        let holds = |at: u64| matches!(what(at), Injection::SwappedWithSums | Injection::StaleWithSums);
+        for at in (0..injections()).filter(|at| !holds(*at)).step_by(3) {
+            let ino = InodeId(100 + at);
+            assert_eq!(cluster.read(ino, new(ino).len()).await, new(ino), "{:?} of inode {ino}", what(at));
+        }
+        cluster.search();
+        scrub(&cluster).await;
+        for ino in &files {
+            assert_eq!(cluster.read(*ino, new(*ino).len()).await, new(*ino), "inode {ino}");
+        }
+        assert_eq!(files_of(&cluster.dir, 1), good);
+        cluster.require_equal();
+        assert!(!cluster.management.group().is_degraded(), "nobody had to be taken out");
+        let found = |cluster: &Cluster| -> (u64, u64) {
+            let services = cluster.links.values().map(|link| link.service.lock().unwrap().clone().unwrap());
+            let scrubs: Vec<_> = services.flat_map(|service| service.scrubs()).collect();
+            (scrubs.iter().map(|s| s.damaged).sum(), scrubs.iter().map(|s| s.mended).sum())
+        };
+        let (damaged, mended) = found(&cluster);
+        assert!(damaged == mended && damaged >= injections(), "{damaged} found, {mended} mended");
+    });
+}

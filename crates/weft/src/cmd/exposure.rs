@@ -1,0 +1,134 @@
+//! `weft health --exposure`: what would be lost if a target or a node died now.
+
+use crate::cli::HealthArgs;
+use crate::control::{Control, Request, not_running};
+use crate::output::{print, print_json};
+use crate::size::format_size;
+use ::fsck::{Amount, Domain, Exposed, Exposure};
+use std::time::Duration;
+use types::{Errno, Error, NodeId, Result, TargetId};
+
+/// How long it may take: all metadata is read.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// `target:N` or `node:N`.
+pub fn parse_domain(text: &str) -> std::result::Result<Domain, String> {
+    let wrong = || format!("{text:?} is neither target:N nor node:N");
+    let (kind, number) = text.split_once(':').ok_or_else(wrong)?;
+    let number: u32 = number.parse().map_err(|_| wrong())?;
+    match kind {
+        "target" => Ok(Domain::Target(TargetId(number))),
+        "node" => Ok(Domain::Node(NodeId(number))),
+        _ => Err(wrong()),
+    }
+}
+
+/// Shows the exposure map.
+pub fn run(args: &HealthArgs) -> Result<()> {
+    let mut control = Control::connect(&args.dir)?.ok_or_else(|| not_running(&args.dir))?;
+    let mut exposure: Exposure = control.exchange_within(Request::Exposure, PATIENCE)?;
+    if let Some(of) = args.of {
+        exposure.exposed.retain(|exposed| exposed.domain == of);
+        if exposure.exposed.is_empty() {
+            return Err(Error::new(Errno::ENOENT, format!("there is no {}", name(of)))
+                .hint("weft target list and weft node list show all"));
+        }
+    }
+    match args.json {
+        true => print_json(&exposure),
+        false => {
+            print(&screen(&exposure));
+            Ok(())
+        }
+    }
+}
+
+fn name(domain: Domain) -> String {
+    match domain {
+        Domain::Target(target) => format!("target {target}"),
+        Domain::Node(node) => format!("node {node}"),
+    }
+}
+
+fn amount(Amount { files, bytes }: Amount) -> String {
+    match bytes {
+        0 => "nothing".into(),
+        bytes => format!("{} of {files} files", format_size(bytes)),
+    }
+}
+
+fn screen(exposure: &Exposure) -> String {
+    let mut text = format!("{} on targets\n", amount(exposure.all));
+    let mut now = |what: &str, now: Amount| {
+        if now.bytes > 0 {
+            text += &format!("now: {} {what}\n", amount(now));
+        }
+    };
+    now("have no good copy", exposure.lost_now);
+    now("have one good copy of several", exposure.at_risk_now);
+    if exposure.estimated_files > 0 {
+        text += &format!(
+            "estimated: {} of the files have holes or are being written, and count with their whole length\n",
+            exposure.estimated_files
+        );
+    }
+    text + &exposure.exposed.iter().map(one).collect::<String>()
+}
+
+fn one(exposed: &Exposed) -> String {
+    let node = match (exposed.domain, &*exposed.node) {
+        (_, "") => String::new(),
+        (Domain::Node(_), name) => format!(" ({name})"),
+        (Domain::Target(_), name) => format!(" (on {name})"),
+    };
+    let mut text = format!(
+        "without {}{node}: lost: {}; left with one copy: {}\n",
+        name(exposed.domain),
+        amount(exposed.lost),
+        amount(exposed.at_risk)
+    );
+    if exposed.keeps_metadata {
+        text += "  it keeps the metadata: without a copy of that nothing could be read (weft meta backup)\n";
+    }
+    for heavy in &exposed.top {
+        let part = |what: &str, part: Amount| match part.bytes {
+            0 => String::new(),
+            _ => format!("  {what}: {}", amount(part)),
+        };
+        text += &format!("  {}{}{}\n", heavy.path, part("lost", heavy.lost), part("one copy", heavy.at_risk));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::fsck::Heavy;
+
+    #[test]
+    fn domains_are_named_as_people_name_them() {
+        assert_eq!(parse_domain("target:7"), Ok(Domain::Target(TargetId(7))));
+        assert_eq!(parse_domain("node:2"), Ok(Domain::Node(NodeId(2))));
+        for wrong in ["rack:1", "target", "node:x", ""] {
+            assert!(parse_domain(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_exposed_is_said_with_its_places() {
+        let (lost, at_risk) = (Amount { files: 2, bytes: 2048 }, Amount::default());
+        let exposed = Exposed {
+            domain: Domain::Target(TargetId(3)),
+            node: "a".into(),
+            keeps_metadata: false,
+            lost,
+            at_risk,
+            top: vec![Heavy { path: "/scratch".into(), lost, at_risk }],
+        };
+        let exposure = Exposure { all: lost, exposed: vec![exposed], ..Exposure::default() };
+        let expected = "2 KiB of 2 files on targets\n\
+            without target 3 (on a): lost: 2 KiB of 2 files; left with one copy: nothing\n  \
+            /scratch  lost: 2 KiB of 2 files\n";
+        assert_eq!(screen(&exposure), expected);
+    }
+}
