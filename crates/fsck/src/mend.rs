@@ -181,7 +181,7 @@ impl Mending<'_> {
 const LOST: &str = "no copy has it: restore the file from a backup; or weft fsck --repair --forget FILE lists what is lost in FILE and makes it zeros";
 
 impl Step {
-    /// What it is about. Of one that is about the length only: everything.
+    /// What it is about. Of one that only cuts: everything.
     fn range(&self, whole: ByteRange) -> ByteRange {
         match self {
             Step::Bring { range, .. } if range.is_empty() => whole,

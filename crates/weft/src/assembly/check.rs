@@ -57,7 +57,7 @@ pub(super) fn note_loss(file: Option<&Path>, loss: &fsck::Loss) -> Result<()> {
     write().map_err(|e| os_error(format_args!("can't write {}", file.display()), &e))
 }
 
-/// Checks of a process that serves: one at a time, so that two don't mend the same.
+/// Checks of a process that serves: one at a time that mends, so that two don't mend the same.
 #[derive(Default)]
 pub struct Checks {
     running: Mutex<()>,
@@ -74,7 +74,7 @@ impl Checks {
             Ok(place) => Ok(place),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
-                Err(Error::new(Errno::EBUSY, "another check is under way").hint("try again when it is done"))
+                Err(Error::new(Errno::EBUSY, "another repair is under way").hint("try again when it is done"))
             }
         }
     }
