@@ -4,9 +4,10 @@ use crate::{Client, unexpected};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use types::{
-    ByteRange, Credentials, Errno, Error, FileKind, Group, InodeId, Layout, Result, Scheme, TargetId,
+    ByteRange, ClusterMap, Credentials, Errno, Error, FileKind, Group, InodeId, Layout, PoolId, Result,
+    Scheme, TargetId,
 };
-use wire::{Description, MetaOp, MetaReply, PatternChange};
+use wire::{Description, MetaOp, MetaReply, Migration, PatternChange};
 
 /// Chunks that a description lists; the rest is counted.
 const CHUNKS_SHOWN: usize = 64;
@@ -56,7 +57,8 @@ impl Client {
                 })
                 .collect();
             let scheme = group.map(|group| group.scheme);
-            json!({ "group": id, "scheme": scheme, "primary": group.and_then(primary), "targets": targets })
+            let pool = group.and_then(|group| pool_name(&map, group.pool));
+            json!({ "group": id, "pool": pool, "scheme": scheme, "primary": group.and_then(primary), "targets": targets })
         });
         Ok(json!({ "chunk_size": layout.chunk_size, "groups": groups.collect::<Vec<_>>() }))
     }
@@ -97,6 +99,37 @@ impl Client {
         let change = parse_change(json)?;
         self.change(credentials, MetaOp::SetPattern { dir, change }).await.map(drop)
     }
+}
+
+impl Client {
+    /// Asks for a file to be moved to groups of another scheme or pool, as its owner or root.
+    pub(crate) async fn migrate(&self, credentials: Credentials, ino: InodeId, json: &[u8]) -> Result<()> {
+        let PatternChange { pool, scheme, .. } = parse_change(json)?;
+        self.change(credentials, MetaOp::Migrate { ino, pool, scheme }).await.map(drop)
+    }
+
+    /// How far that is, as JSON; `null` when the file doesn't move.
+    pub(crate) async fn migration_of(&self, ino: InodeId) -> Result<Bytes> {
+        let moving = match self.ask(MetaOp::MigrationOf { ino }).await?.reply {
+            MetaReply::Migration(moving) => moving,
+            other => return Err(unexpected(other)),
+        };
+        let map = self.map.read().expect("nobody panics while holding the map").clone();
+        let to_json = |moving: Box<Migration>| {
+            let error = moving
+                .error
+                .map(|error| json!({ "errno": error.errno.0, "message": error.message, "hint": error.hint }));
+            json!({
+                "pool": pool_name(&map, moving.pool), "scheme": moving.scheme, "bytes": moving.bytes,
+                "bytes_moved": moving.bytes_moved, "given_up": moving.given_up, "error": error,
+            })
+        };
+        Ok(Bytes::from(moving.map_or(Value::Null, to_json).to_string()))
+    }
+}
+
+fn pool_name(map: &ClusterMap, id: PoolId) -> Option<String> {
+    map.pool(id).map(|pool| pool.name.clone())
 }
 
 /// Who answers for a group; of a mirrored one that has no good member, nobody.

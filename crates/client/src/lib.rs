@@ -474,7 +474,7 @@ fn subject(op: &MetaOp) -> InodeId {
         | MetaOp::Rmdir { parent, .. }
         | MetaOp::Rename { parent, .. } => parent,
         MetaOp::Setattr { ino, .. } | MetaOp::SetXattr { ino, .. } | MetaOp::RemoveXattr { ino, .. } => ino,
-        MetaOp::SetPattern { dir, .. } => dir,
+        MetaOp::SetPattern { dir: ino, .. } | MetaOp::Migrate { ino, .. } => ino,
         _ => InodeId::ROOT,
     }
 }

@@ -1,4 +1,4 @@
-//! Extended attributes: stored ones, and the two by which tools talk to the file system through any mount.
+//! Extended attributes: stored ones, and those by which tools talk to the file system through any mount.
 
 use crate::{Client, unexpected};
 use bytes::Bytes;
@@ -9,6 +9,10 @@ use wire::{MetaOp, MetaReply, XattrMode};
 const ENTRY: &[u8] = b"weft.entry";
 /// File capabilities, which a write takes away.
 const CAPABILITY: &[u8] = b"security.capability";
+/// Written, on a file, by its owner: the scheme and pool that it is to move to, as JSON. Not listed.
+const MIGRATE: &[u8] = b"weft.migrate";
+/// Read: how far that is, as JSON. Not listed.
+const MIGRATION: &[u8] = b"weft.migration";
 /// Written, on a directory, by its owner: changes of its stripe pattern as JSON. Not listed.
 const PATTERN: &[u8] = b"weft.pattern";
 
@@ -17,6 +21,9 @@ impl Client {
     pub async fn getxattr(&self, credentials: Credentials, ino: InodeId, name: &[u8]) -> Result<Bytes> {
         if name == ENTRY {
             return self.describe(ino).await;
+        }
+        if name == MIGRATION {
+            return self.migration_of(ino).await;
         }
         // The kernel asks for it before the first write to any file.
         if name == CAPABILITY && self.is_bare(ino) {
@@ -45,8 +52,11 @@ impl Client {
         if name == PATTERN {
             return self.set_pattern(credentials, ino, value).await;
         }
-        if name == ENTRY {
-            return Err(Error::new(Errno::EPERM, "weft.entry can only be read"));
+        if name == MIGRATE {
+            return self.migrate(credentials, ino, value).await;
+        }
+        if name == ENTRY || name == MIGRATION {
+            return Err(Error::new(Errno::EPERM, "weft.entry and weft.migration can only be read"));
         }
         if let Some(open) = self.inodes.open(ino) {
             open.content.lock().bare = false;

@@ -134,6 +134,10 @@ impl Tree {
                 let layout: record::Layout = record::decode(key, value).map_err(failed)?;
                 self.doomed.insert(ino, Layout::try_from(&layout).map_err(failed)?);
             }
+            Key::Migrating(_) => {
+                // It goes on where it was, and ends at once for a file that is gone.
+                record::decode::<record::Migrating>(key, value).map_err(failed)?;
+            }
             Key::Next(partition) => {
                 let next: Next = record::decode(key, value).map_err(failed)?;
                 self.next.insert(partition, next.sequence);

@@ -21,11 +21,7 @@ const LOW_FLOOR: u64 = 512 * MIB;
 /// - `Low`: `free < max(5 % of capacity, 512 MiB floor)`;
 /// - `Normal`: otherwise.
 pub fn classify(capacity: u64, free: u64) -> CapacityClass {
-    let tiny = capacity < TINY_CAPACITY;
-    let threshold = |percent: u64, floor: u64| {
-        let share = (capacity as u128 * percent as u128 / 100) as u64;
-        if tiny { share } else { share.max(floor) }
-    };
+    let threshold = |percent, floor| threshold(capacity, percent, floor);
     if free == 0 || free < threshold(EMERGENCY_PERCENT, EMERGENCY_FLOOR) {
         CapacityClass::Emergency
     } else if free < threshold(LOW_PERCENT, LOW_FLOOR) {
@@ -48,6 +44,16 @@ pub(crate) fn for_new_files(target: &Target, spare_percent: u8) -> (u64, Capacit
         (class, _) => class,
     };
     (free, class)
+}
+
+/// How many of its free bytes a target can take before it is in an emergency.
+pub(crate) fn usable(capacity: u64, free: u64) -> u64 {
+    free.saturating_sub(threshold(capacity, EMERGENCY_PERCENT, EMERGENCY_FLOOR))
+}
+
+fn threshold(capacity: u64, percent: u64, floor: u64) -> u64 {
+    let share = (capacity as u128 * percent as u128 / 100) as u64;
+    if capacity < TINY_CAPACITY { share } else { share.max(floor) }
 }
 
 #[cfg(test)]

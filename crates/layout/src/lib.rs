@@ -34,6 +34,7 @@ mod partitions;
 pub mod pattern;
 mod random;
 mod replace;
+mod room;
 mod stripe;
 
 pub use capacity::classify;
@@ -44,4 +45,5 @@ pub use groups::{
 };
 pub use partitions::spread;
 pub use replace::{MAX_SLOTS, replace};
+pub use room::{Promised, fit, room};
 pub use stripe::{Piece, file_end, file_offset, local_len, local_range, locate, pieces};

@@ -2,12 +2,12 @@
 
 use crate::choose::{Candidate, Candidates, weighted};
 use crate::random::{SplitMix64, mix};
-use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, Result, StripePattern};
+use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme, StripePattern};
 
 /// Chunk files that a target may have of one inode. More are needed only where most targets of a pool have been drained one after another.
 pub const MAX_SLOTS: u8 = 16;
 
-/// Chooses another group for a stripe, and the slot of its chunk file there: a group of the same pool that a new file could get and that the
+/// Chooses another group for a stripe, and the slot of its chunk file there: a group of this pool and scheme that a new file could get and that the
 /// file isn't on yet, in proportion to free space; where there is none, the one that has the fewest of its stripes.
 ///
 /// `is_taken`: chunk files that are there for another reason.
@@ -17,11 +17,11 @@ pub const MAX_SLOTS: u8 = 16;
 pub fn replace(
     map: &ClusterMap,
     layout: &Layout,
-    stripe: usize,
+    (stripe, kind): (usize, (PoolId, Scheme)),
     is_taken: impl Fn(GroupId, u8) -> bool,
     (ino, seed): (InodeId, u64),
 ) -> Result<(GroupId, u8)> {
-    let pattern = StripePattern { pool: layout.pool, scheme: layout.scheme, ..StripePattern::default() };
+    let pattern = StripePattern { pool: kind.0, scheme: kind.1, ..StripePattern::default() };
     let mut candidates = Candidates::find(map, &pattern);
     let stripes_in = |group: GroupId| layout.groups.iter().filter(|&&other| other == group).count();
     let free_slot = |group: GroupId| {
@@ -58,7 +58,7 @@ fn none_left(left: &Candidates, map: &ClusterMap, pattern: &StripePattern) -> Er
 mod tests {
     use super::*;
     use crate::choose::tests::map;
-    use types::{CapacityClass, PoolId, Scheme, TargetState};
+    use types::{CapacityClass, TargetState};
 
     fn layout(groups: &[u32]) -> Layout {
         let groups = groups.iter().map(|&id| GroupId(id)).collect();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     fn place(map: &ClusterMap, layout: &Layout, stripe: usize, seed: u64) -> Result<(GroupId, u8)> {
-        replace(map, layout, stripe, |_, _| false, (InodeId(9), seed))
+        replace(map, layout, (stripe, (PoolId(1), Scheme::Single)), |_, _| false, (InodeId(9), seed))
     }
 
     #[test]
@@ -101,7 +101,14 @@ mod tests {
         let refused = place(&map, &moved, 19, 1).unwrap_err();
         assert_eq!(refused.errno, Errno::ENOSPC);
         let doomed = |group, slot| group == map.groups[1].id && slot == 0;
-        let first = replace(&map, &layout(&[map.groups[0].id.0]), 0, doomed, (InodeId(9), 1)).unwrap();
+        let first = replace(
+            &map,
+            &layout(&[map.groups[0].id.0]),
+            (0, (PoolId(1), Scheme::Single)),
+            doomed,
+            (InodeId(9), 1),
+        )
+        .unwrap();
         assert_eq!(first, (map.groups[1].id, 1));
     }
 

@@ -2,10 +2,11 @@
 
 use crate::limits::GROUP_PATIENCE;
 use net::{StorageChannels, ToGroup};
+use rt::IoBuf;
 use std::sync::{Arc, PoisonError};
 use types::{
-    ClusterMap, Errno, Error, Group, GroupId, InodeId, Layout, MapHandle, Result, SessionId, TargetId,
-    Timestamp,
+    ClusterMap, Errno, Error, Group, GroupId, InodeId, Layout, MapHandle, PoolId, Result, Scheme, SessionId,
+    TargetId, Timestamp,
 };
 use wire::{StorageOp, StorageReply, StorageRequest};
 
@@ -34,6 +35,15 @@ pub(crate) enum Place {
     Target(TargetId),
     /// In a mirrored group.
     Group(GroupId),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Target(target) => write!(f, "target {target}"),
+            Place::Group(group) => write!(f, "group {group}"),
+        }
+    }
 }
 
 /// What the chunk files of one file say.
@@ -95,33 +105,54 @@ impl Chunks {
 
     /// One request to a group, about the chunk file of this name: to its target, or to its primary, which sees to it that all members do it.
     pub async fn in_group(&self, group: GroupId, file: Under, op: StorageOp) -> Result<StorageReply> {
-        let known = self.group(group)?;
-        if !known.scheme.is_mirrored() {
-            let target = known.members.first().copied().ok_or_else(|| {
-                Error::new(Errno::EIO, format!("group {group} has no target"))
-                    .hint("weft target list shows what is there")
-            })?;
-            return self.on(target, file, op).await;
-        }
-        let Under { ino, epoch } = file;
-        let request = StorageRequest { epoch, ..StorageRequest::new(SessionId(0), TargetId(0), ino, op) };
-        let to = ToGroup { map: &self.map, group, patience: GROUP_PATIENCE };
-        self.channels.call_group(to, request, None).await
-    }
-
-    /// One request to one target, about the chunk file of this name that it has for itself.
-    pub async fn on(&self, target: TargetId, file: Under, op: StorageOp) -> Result<StorageReply> {
-        let Under { ino, epoch } = file;
-        let request = StorageRequest { epoch, ..StorageRequest::new(SessionId(0), target, ino, op) };
-        self.channels.call(request, None).await
+        let place = self.place(group)?;
+        self.at(place, file, op).await
     }
 
     /// One request about the chunk file of this name in a place.
     pub async fn at(&self, place: Place, file: Under, op: StorageOp) -> Result<StorageReply> {
+        self.send(place, file, op, None).await
+    }
+
+    /// The same with data.
+    pub async fn send(
+        &self,
+        place: Place,
+        Under { ino, epoch }: Under,
+        op: StorageOp,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let of = |target| StorageRequest { epoch, ..StorageRequest::new(SessionId(0), target, ino, op) };
         match place {
-            Place::Target(target) => self.on(target, file, op).await,
-            Place::Group(group) => self.in_group(group, file, op).await,
+            Place::Target(target) => self.channels.call(of(target), payload).await,
+            Place::Group(group) => {
+                let to = ToGroup { map: &self.map, group, patience: GROUP_PATIENCE };
+                self.channels.call_group(to, of(TargetId(0)), payload).await
+            }
         }
+    }
+
+    /// Where a group has its chunk files.
+    pub fn place(&self, id: GroupId) -> Result<Place> {
+        let known = self.group(id)?;
+        if known.scheme.is_mirrored() {
+            return Ok(Place::Group(id));
+        }
+        known.members.first().copied().map(Place::Target).ok_or_else(|| {
+            Error::new(Errno::EIO, format!("group {id} has no target"))
+                .hint("weft target list shows what is there")
+        })
+    }
+
+    /// Bytes that each stripe of a file takes up in each copy.
+    pub async fn allocated(&self, ino: InodeId, layout: &Layout) -> Result<Vec<u64>> {
+        let mut bytes = vec![0; layout.groups.len()];
+        for (stripe, reply) in self.each(Under { ino, epoch: 0 }, layout, |_| StorageOp::Stat).await? {
+            if let StorageReply::Stat { blocks, .. } = reply {
+                bytes[stripe] = blocks * 512;
+            }
+        }
+        Ok(bytes)
     }
 
     /// The first stripe of a layout of which a target has the data, alone or with others; `None` when it has none.
@@ -157,6 +188,11 @@ impl Chunks {
 
     pub fn is_mirrored(&self, group: GroupId) -> Result<bool> {
         self.group(group).map(|group| group.scheme.is_mirrored())
+    }
+
+    /// Pool and scheme of a group.
+    pub fn kind(&self, group: GroupId) -> Result<(PoolId, Scheme)> {
+        self.group(group).map(|group| (group.pool, group.scheme))
     }
 
     fn group(&self, id: GroupId) -> Result<Group> {

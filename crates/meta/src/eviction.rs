@@ -1,6 +1,6 @@
 //! Recalls and their answers, and the end of sessions that don't answer.
 
-use crate::chunks::Under;
+use crate::chunks::{Place, Under};
 use crate::grace::stored_sessions;
 use crate::limits::{
     FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, RETRY_TIME, SILENCE_TIME, STANDSTILL,
@@ -405,7 +405,8 @@ impl MetaService {
     /// Returns the targets that didn't answer.
     async fn fence_at(&self, session: SessionId, targets: Vec<TargetId>) -> Vec<TargetId> {
         let fence = |target| async move {
-            let fenced = self.chunks.on(target, Under::TARGET, StorageOp::Fence { session }).await;
+            let fenced =
+                self.chunks.at(Place::Target(target), Under::TARGET, StorageOp::Fence { session }).await;
             fenced.is_err().then_some(target)
         };
         rt::join_all(targets.into_iter().map(fence).collect()).await.into_iter().flatten().collect()

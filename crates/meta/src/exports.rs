@@ -129,7 +129,8 @@ fn changes(op: &MetaOp) -> bool {
         | MetaOp::BeginWrite { .. }
         | MetaOp::DropInline { .. }
         | MetaOp::Truncate { .. }
-        | MetaOp::SetPattern { .. } => true,
+        | MetaOp::SetPattern { .. }
+        | MetaOp::Migrate { .. } => true,
         // Readers that share a file with its writers wish for the shared lease, too.
         MetaOp::Open { wish, .. } => *wish == Some(LeaseMode::Write),
         MetaOp::MayOpen { wanted, .. } => wanted & 2 != 0,

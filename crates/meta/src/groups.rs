@@ -1,4 +1,5 @@
-//! Groups of a scheme that a pool hasn't any of yet are made when a directory is to hand it to new files.
+//! Groups of a scheme that a pool hasn't any of yet are made when a directory is to hand it to new files, or a file is to
+//! move there.
 
 use crate::executor::Pass;
 use crate::limits::{GROUPS_PATIENCE, GROUPS_POLL};
@@ -7,7 +8,7 @@ use crate::sessions::Session;
 use net::{Deadline, LocalFuture};
 use std::sync::{Arc, PoisonError};
 use types::{ClusterMap, Errno, Error, Result, Scheme};
-use wire::{MetaOp, MetaRequest};
+use wire::{MetaOp, MetaRequest, PatternChange};
 
 /// Who makes redundancy groups: management.
 pub trait GroupMaker: Send + Sync {
@@ -32,10 +33,17 @@ impl MetaService {
             Err(error) if error.errno == Errno::ENODEV => error,
             answer => return answer,
         };
-        let MetaOp::SetPattern { dir, change } = &request.op else { return Err(refused) };
+        let (ino, change) = match &request.op {
+            MetaOp::SetPattern { dir, change } => (*dir, change.clone()),
+            MetaOp::Migrate { ino, pool, scheme } => {
+                let (pool, scheme) = (pool.clone(), scheme.clone());
+                (*ino, PatternChange { pool, scheme, ..PatternChange::default() })
+            }
+            _ => return Err(refused),
+        };
         let map = self.map_now();
         let missing =
-            self.read(dir.partition(), |view| namespace::missing_groups(view, &map, *dir, change)).await?;
+            self.read(ino.partition(), |view| namespace::missing_groups(view, &map, ino, &change)).await?;
         let (Some((pool, scheme)), Some(maker)) = (missing, self.group_maker.get()) else {
             return Err(refused);
         };

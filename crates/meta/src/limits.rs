@@ -168,6 +168,33 @@ pub(crate) const MAX_ROUNDS: usize = 8;
 /// Regions that are copied while everybody waits: 64 MiB, well under a second.
 pub(crate) const LAST_REGIONS: u64 = 64;
 
+/// The same of a file that changes faster than it is copied, after several attempts: 1 GiB, some seconds.
+pub(crate) const MOST_LAST_REGIONS: u64 = 1024;
+
+/// Files at a time that move to another scheme or pool, beside those that move off targets. As [`MOVES_AT_ONCE`].
+pub(crate) const MIGRATIONS_AT_ONCE: usize = 4;
+
+/// How often it is looked for files that are on their way and nobody moves.
+pub(crate) const MIGRATE_POLL: Duration = Duration::from_secs(1);
+
+/// Rest before a file is moved again that could not be; it doubles up to [`MIGRATE_LONGEST_RETRY`].
+pub(crate) const MIGRATE_RETRY: Duration = Duration::from_millis(200);
+
+/// The longest such rest.
+pub(crate) const MIGRATE_LONGEST_RETRY: Duration = Duration::from_secs(5);
+
+/// How long a file may get on with nothing before it is left where it is: longer than the restart of a machine takes.
+pub(crate) const MIGRATE_PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// The same for errors that mostly stay: a damaged block, no room. Attempts.
+pub(crate) const MIGRATE_TRIES: u32 = 4;
+
+/// Files of which it is kept in mind why they were given up; beyond it the oldest is forgotten. Some 300 bytes each.
+pub(crate) const MAX_GIVEN_UP: usize = 4096;
+
+/// Files that wait for their turn or are on their way; beyond it nobody may ask for more at once. Some 200 bytes each.
+pub(crate) const MAX_MIGRATIONS: usize = 65_536;
+
 /// How often the mover asks for the lease of a file that others keep taking.
 pub(crate) const LEASE_TRIES: usize = 100;
 

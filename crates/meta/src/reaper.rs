@@ -20,6 +20,7 @@ impl MetaService {
         rt::spawn(self.clone().reclaim_abandoned());
         rt::spawn(self.clone().tidy_after_grace());
         rt::spawn(self.clone().drain_targets());
+        rt::spawn(self.clone().migrate_files());
         rt::spawn(self.clone().settle_shut());
         while !self.stopping.is_set() {
             self.doomed.wait().await;
@@ -35,6 +36,7 @@ impl MetaService {
     pub fn stop(&self) {
         self.stopping.set();
         self.doomed.set();
+        self.migrations.asked.set();
         self.leases.stop();
         self.shut.stop();
     }

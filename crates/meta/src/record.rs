@@ -160,6 +160,7 @@ impl StoredReply {
             // change nothing.
             MetaReply::File(_)
             | MetaReply::Description(_)
+            | MetaReply::Migration(_)
             | MetaReply::Bytes(_)
             | MetaReply::Names(_)
             | MetaReply::Directory { .. }

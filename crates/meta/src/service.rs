@@ -3,7 +3,7 @@
 use crate::chunks::Chunks;
 use crate::coherence::{Cleared, Granted};
 use crate::cuts::Cuts;
-use crate::drain::{Claims, Drains};
+use crate::drain::{Claims, Drains, Migrations};
 use crate::eviction::Asks;
 use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
 use crate::exports::permit;
@@ -65,6 +65,7 @@ pub struct MetaService {
     /// Files that nobody gets at for now.
     pub(crate) shut: Shut,
     pub(crate) drains: Drains,
+    pub(crate) migrations: Migrations,
     /// Makes groups that somebody wants to use.
     pub(crate) group_maker: OnceLock<Arc<dyn GroupMaker>>,
     /// There may be chunks to delete.
@@ -144,6 +145,7 @@ impl MetaService {
             claims: Claims::default(),
             shut: Shut::default(),
             drains: Drains::default(),
+            migrations: Migrations::default(),
             group_maker: OnceLock::new(),
             doomed: rt::sync::Event::new(),
             stopping: rt::sync::Event::new(),
@@ -253,8 +255,10 @@ impl MetaService {
                 if self.grace.is_on() && self.neighbours.is_none() {
                     self.wait_for_grace().await;
                 }
-                let Answered { reply, granted, reads_only } =
-                    self.execute_at_home(&request, &session, deadline).await?;
+                let answered = self.execute_at_home(&request, &session, deadline).await;
+                let Answered { mut reply, granted, reads_only } =
+                    answered.inspect_err(|error| self.note_refusal(&request.op, error))?;
+                self.answer_migration(&request.op, &mut reply)?;
                 let Granted { grants, recalls, directories } = granted;
                 let capability = self.capability_for(&session, &request.op, &reply, reads_only);
                 return Ok(MetaResponse { reply, grants, recalls, capability, directories });

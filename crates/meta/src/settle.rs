@@ -80,14 +80,8 @@ impl MetaService {
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let rewound = self.rewound().await?;
         for &name in files.iter().filter(|ino| self.has_partition(ino.partition())) {
-            // What a move fills is no file's yet, and the move notices that the target was started anew. Nothing moves into mirrored groups.
-            let claim = match place {
-                Place::Target(target) => Some(self.claims.claim_to_tidy(target, name)),
-                Place::Group(_) => None,
-            };
-            if matches!(claim, Some(None)) {
-                continue;
-            }
+            // What a move fills is no file's yet, and the move notices that the target was started anew, or the primary of the group.
+            let Some(_claim) = self.claims.claim_to_tidy(place, name) else { continue };
             let ino = name.of_chunk_file();
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let owned = match known {

@@ -12,11 +12,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use support::{Cluster, open};
-use types::{Epoch, Errno, Group, GroupId, MemberState, NodeId, Result, Scheme, StripePattern, TargetId};
+use types::{
+    Epoch, Errno, Group, GroupId, MemberState, NodeId, Result, ResyncSettings, Scheme, StripePattern,
+    TargetId,
+};
 use wire::mgmt::*;
 use wire::{MgmtReply, MgmtRequest};
 
-use MemberState::{Bad, Good, NeedsResync, Resyncing};
+use MemberState::{Bad, Good, NeedsResync, Rebuilding, Resyncing};
 
 const TWO: Scheme = Scheme::Mirror(2);
 
@@ -155,6 +158,50 @@ impl Site {
         }
     }
 
+    /// The primary goes, and has left nothing half done.
+    async fn resign(&self, group: &Group) {
+        let target = group.primary().unwrap();
+        let reason = "a test says so".into();
+        let (group, since, state) = (group.id, group.since, Bad);
+        self.ask(MgmtRequest::SetMember { group, since, target, state, reason, orderly: true })
+            .await
+            .unwrap();
+    }
+
+    /// Groups that a target is in, as the map says.
+    fn groups_with(&self, target: TargetId) -> Vec<Group> {
+        let map = self.cluster.borrow().map();
+        let has_it = |g: &&Group| g.scheme.is_mirrored() && g.members.contains(&target);
+        map.groups.iter().filter(has_it).cloned().collect()
+    }
+
+    async fn set_resync(&self, change: impl FnOnce(&mut ResyncSettings)) {
+        let mut settings = ResyncSettings::default();
+        change(&mut settings);
+        self.ask(MgmtRequest::SetResync { settings }).await.unwrap();
+    }
+
+    /// What the primaries do once: they copy, and let members go that others have taken the place of.
+    async fn serve(&self) {
+        let groups: Vec<Group> = self.cluster.borrow().map().groups.to_vec();
+        for group in groups.iter().filter(|group| group.scheme.is_mirrored()) {
+            match group.dismissed().filter(|id| group.state_of(*id) == Some(Good)) {
+                Some(leaving) if group.primary() == Some(leaving) => self.resign(group).await,
+                Some(leaving) => drop(self.say_until_heard(group, leaving, Bad).await),
+                None => {}
+            }
+            for (member, state) in group.with_states().filter(|(id, _)| group.leaving != Some(*id)) {
+                let group = self.group(group.id);
+                match state {
+                    Bad => drop(self.say_until_heard(&group, member, Rebuilding).await),
+                    NeedsResync => drop(self.say_until_heard(&group, member, Resyncing).await),
+                    Rebuilding | Resyncing => drop(self.say_until_heard(&group, member, Good).await),
+                    _ => {}
+                }
+            }
+        }
+    }
+
     async fn say_until_heard(&self, group: &Group, target: TargetId, state: MemberState) -> Group {
         loop {
             match self.say(group, target, state).await {
@@ -206,6 +253,158 @@ fn simulated<F: Future<Output = ()> + 'static>(
         test(site, processes).await;
     };
     world.run(host, run).unwrap();
+}
+
+/// Everything that is copied ends up good, on as many members as it should.
+fn require_whole(site: &Site) {
+    let map = site.cluster.borrow().map();
+    for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+        assert!(!group.is_degraded() && group.leaving.is_none(), "{group:?}");
+        assert_eq!(group.members.len(), group.scheme.members(), "{group:?}");
+        assert!(layout::is_spread(&map, group), "{group:?}");
+    }
+}
+
+#[test]
+fn a_member_that_is_gone_for_long_is_replaced_by_others() {
+    simulated(4, TWO, async |site, nodes| {
+        site.set_resync(|settings| settings.replace_after_s = Some(60)).await;
+        let (lost, before) = (nodes[0].target, site.groups_with(nodes[0].target));
+        nodes[0].kill();
+        while nodes[0].silent_for() < seconds(70) {
+            assert_eq!(site.groups_with(lost).len(), before.len(), "it may come back");
+            rt::sleep(seconds(1)).await;
+        }
+        while !site.groups_with(lost).is_empty() {
+            assert!(nodes[0].silent_for() < seconds(200), "it isn't replaced: {:?}", site.groups_with(lost));
+            rt::sleep(seconds(1)).await;
+        }
+        let mut holders = std::collections::BTreeSet::new();
+        for old in &before {
+            let now = site.members(old.id);
+            let stays = *old.members.iter().find(|id| **id != lost).unwrap();
+            assert!(now.contains(&(stays, Good)) && now.len() == 2, "{now:?}");
+            holders.extend(now.into_iter().filter(|(_, state)| *state == Bad).map(|(id, _)| id));
+        }
+        assert_eq!(holders.len(), 3, "all others have a part in it");
+        (site.serve().await, site.serve().await);
+        require_whole(&site);
+        // Who comes back then is a member of nothing, and stays so.
+        site.start(nodes[0].node, lost).await;
+        rt::sleep(seconds(30)).await;
+        assert!(site.groups_with(lost).is_empty());
+        require_whole(&site);
+    });
+}
+
+#[test]
+fn lost_members_stay_where_nobody_may_replace_them() {
+    simulated(4, TWO, async |site, nodes| {
+        site.set_resync(|settings| settings.replace_after_s = Some(0)).await;
+        let count = site.groups_with(nodes[0].target).len();
+        nodes[0].kill();
+        rt::sleep(seconds(3 * 3600)).await;
+        assert_eq!(site.groups_with(nodes[0].target).len(), count);
+        // A day is too short a time where two are gone and one of them alone has everything.
+        let group = site.group_of(&nodes[1]);
+        site.set_resync(|_| ()).await;
+        while site.groups_with(nodes[0].target).len() == count {
+            rt::sleep(seconds(10)).await;
+        }
+        (site.serve().await, site.serve().await);
+        let group = site.group(group.id);
+        assert!(!group.is_degraded());
+        for node in &nodes {
+            node.kill();
+        }
+        rt::sleep(seconds(24 * 3600)).await;
+        assert_eq!(site.group(group.id), group, "nobody is there to copy from");
+    });
+}
+
+#[test]
+fn a_drained_member_leaves_all_groups_with_no_copy_less() {
+    simulated(4, TWO, async |site, nodes| {
+        let target = nodes[1].target;
+        let error = site.ask(MgmtRequest::RemoveTarget { target }).await.unwrap_err();
+        assert!(error.errno == Errno::EBUSY && error.hint.contains("drain"), "{error}");
+        site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
+        let progress = async || match site.ask(MgmtRequest::ListTargets).await {
+            Ok(MgmtReply::Targets { targets }) => {
+                targets.into_iter().find(|t| t.target.id == target).unwrap().progress.unwrap()
+            }
+            other => panic!("{other:?}"),
+        };
+        let mut rounds = 0;
+        while !site.groups_with(target).is_empty() {
+            let told = progress().await;
+            assert_eq!(told.groups_left, site.groups_with(target).len() as u64);
+            assert!(!told.empty && told.hindrance.is_none(), "{told:?}");
+            rt::sleep(seconds(5)).await;
+            site.serve().await;
+            for group in &site.cluster.borrow().map().groups {
+                assert!(group.good().count() >= group.scheme.members(), "{group:?}");
+            }
+            rounds += 1;
+            assert!(rounds < 200, "{:?}", site.groups_with(target));
+        }
+        rt::sleep(seconds(5)).await;
+        assert_eq!(progress().await.groups_left, 0);
+        require_whole(&site);
+        site.ask(MgmtRequest::RemoveTarget { target }).await.unwrap();
+    });
+}
+
+#[test]
+fn a_new_target_gets_its_part_when_memberships_are_spread() {
+    simulated(3, TWO, async |site, _nodes| {
+        let node = site.cluster().join("n9", 7502 + 6).await;
+        let register = site.cluster.borrow().registration(node, 1000, 7499 + node.0 as u16, &[]);
+        // Its port is another one than that it joined with.
+        site.ask(MgmtRequest::Register(register)).await.unwrap();
+        let new = site.cluster().add(node, "/t9").await;
+        let process = site.start(node, new).await;
+        rt::sleep(2 * HEARTBEAT_INTERVAL).await;
+        let rebalance = async |dry_run| {
+            let pool = "default".into();
+            match site.ask(MgmtRequest::RebalanceGroups { pool, dry_run }).await {
+                Ok(MgmtReply::Moves { moves }) => moves,
+                other => panic!("{other:?}"),
+            }
+        };
+        let before = site.cluster().map();
+        let planned = rebalance(true).await;
+        assert_eq!(site.cluster().map().groups, before.groups, "it was only asked");
+        assert_eq!(rebalance(false).await, planned);
+        for _ in 0..20 {
+            site.serve().await;
+            rt::sleep(seconds(5)).await;
+        }
+        require_whole(&site);
+        let counts: Vec<usize> =
+            site.cluster().map().targets.iter().map(|t| site.groups_with(t.id).len()).collect();
+        let spread = counts.iter().max().unwrap() - counts.iter().min().unwrap();
+        assert!(spread <= 1, "{counts:?}");
+        assert!(process.alive.get());
+    });
+}
+
+#[test]
+fn resyncs_are_told_with_what_they_wait_for() {
+    simulated(2, TWO, async |site, nodes| {
+        let told = async || match site.ask(MgmtRequest::ListResyncs).await {
+            Ok(MgmtReply::Resyncs { members, .. }) => members,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(told().await, []);
+        let group = site.group_of(&nodes[0]);
+        nodes[1].kill();
+        site.say_until_heard(&group, nodes[1].target, NeedsResync).await;
+        let members = told().await;
+        let waiting = members.iter().find(|info| info.group == group.id).unwrap();
+        assert_eq!((waiting.target, waiting.state), (nodes[1].target, NeedsResync));
+        assert_eq!(waiting.waits_for.as_deref(), Some("its target can't be reached"));
+    });
 }
 
 fn seconds(seconds: u64) -> Duration {

@@ -69,15 +69,16 @@ impl Protocol {
         next
     }
 
-    /// Whether all whom a member's view leaves out know so, or can't serve: what management says when it is asked.
+    /// Whether all whom a member's view leaves out know so, or can't serve: what management says when it is asked. Who are brought up to date
+    /// before anybody is served needn't know.
     fn is_known_to_all(&self, state: &State, me: usize) -> bool {
         let view = &state.members[me].view;
         let believes = |other: &usize| {
             let other = &state.members[*other];
             other.alive && other.lease && other.view.version < view.version
         };
-        !self.safeguards.word
-            || !(0..self.size).any(|other| other != me && !view.gets_writes(other) && believes(&other))
+        let waits = self.safeguards.word && self.succession == Succession::TakenOut;
+        !waits || !(0..self.size).any(|other| other != me && !view.gets_writes(other) && believes(&other))
     }
 
     fn is_last_good(&self, state: &State, me: usize) -> bool {

@@ -141,7 +141,7 @@ pub struct Safeguards {
     pub reconciliation: bool,
     /// Requests of another version are refused.
     pub versions: bool,
-    /// A primary serves when all who have been taken out know so, or can't serve.
+    /// A primary that takes the others out serves when all of them know so, or can't serve.
     pub word: bool,
 }
 

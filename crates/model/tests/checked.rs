@@ -19,11 +19,11 @@ fn check_with(succession: Succession, size: usize, writes: u8, faults: Faults) {
 
 /// Without one of its safeguards the protocol goes wrong, and the checker finds how.
 fn check_fails(size: usize, faults: Faults, safeguards: Safeguards) {
-    check_fails_with(Succession::Reconciled, size, faults, safeguards);
+    fails(Protocol { size, writes: 2, faults, safeguards, succession: Succession::Reconciled });
 }
 
-fn check_fails_with(succession: Succession, size: usize, faults: Faults, safeguards: Safeguards) {
-    let protocol = Protocol { size, writes: 2, faults, safeguards, succession };
+fn fails(protocol: Protocol) {
+    let Protocol { size, faults, safeguards, .. } = protocol;
     let checker = protocol.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let found: Vec<&str> = checker.discoveries().into_keys().collect();
     let is_violation = |name: &&str| {
@@ -66,6 +66,6 @@ fn every_safeguard_is_needed() {
     check_fails(3, NONE, Safeguards { open_writes: false, ..all });
     check_fails(3, Faults { kills: 1, ..NONE }, Safeguards { reconciliation: false, ..all });
     check_fails(2, Faults { power_cuts: 1, cuts: 1, ..NONE }, Safeguards { versions: false, ..all });
-    let one_is_killed = Faults { kills: 1, ..NONE };
-    check_fails_with(Succession::TakenOut, 3, one_is_killed, Safeguards { word: false, ..all });
+    let (faults, safeguards) = (Faults { kills: 1, ..NONE }, Safeguards { word: false, ..all });
+    fails(Protocol { size: 3, writes: 1, faults, safeguards, succession: Succession::TakenOut });
 }

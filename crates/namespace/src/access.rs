@@ -77,7 +77,9 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
         }
         MetaOp::Setattr { ino, set } => check.setattr(*ino, set),
         MetaOp::SetXattr { ino, name, .. } | MetaOp::RemoveXattr { ino, name } => check.set_xattr(*ino, name),
-        MetaOp::SetPattern { dir, .. } => check.own(&check.tx.inode(*dir)?),
+        MetaOp::SetPattern { dir: ino, .. } | MetaOp::Migrate { ino, .. } => {
+            check.own(&check.tx.inode(*ino)?)
+        }
         _ => Ok(()),
     }
 }

@@ -12,6 +12,7 @@
 //! | orphan | inode | | [`record::Orphan`](crate::record::Orphan): no name is left, but the inode is still used |
 //! | writing | inode | session u64 | [`record::Writing`](crate::record::Writing): its chunks may differ from what the inode says |
 //! | doomed | inode | | [`record::Layout`](crate::record::Layout): chunk files of this name that belong to no file any more are still to be deleted |
+//! | migrating | inode | | [`record::Migrating`](crate::record::Migrating): its chunks are on their way to groups of another pool or scheme |
 //! | next | 0 | | [`record::Next`](crate::record::Next): the sequence number of the partition's next inode |
 //!
 //! The hash of an entry has 63 bits, so that it is a directory offset that every program can hold. Its top 16 bits (of
@@ -45,6 +46,7 @@ const ORPHAN: u8 = 5;
 const WRITING: u8 = 6;
 const DOOMED: u8 = 7;
 const NEXT: u8 = 8;
+const MIGRATING: u8 = 9;
 const OWNER: u8 = 16;
 const OPERATION: u8 = 17;
 const SESSION: u8 = 18;
@@ -60,6 +62,7 @@ pub enum Key {
     Orphan(InodeId),
     Writing { ino: InodeId, session: SessionId },
     Doomed(InodeId),
+    Migrating(InodeId),
     Next(PartitionId),
     Owner(PartitionId),
     Operation { session: SessionId, sequence: u64 },
@@ -147,6 +150,11 @@ pub fn doomed(ino: InodeId) -> IdKey {
     id_key(ino.partition(), DOOMED, ino.0)
 }
 
+/// Key of the note that a file moves to other groups.
+pub fn migrating(ino: InodeId) -> IdKey {
+    id_key(ino.partition(), MIGRATING, ino.0)
+}
+
 /// Key of the next sequence number of a partition.
 pub fn next(partition: PartitionId) -> IdKey {
     id_key(partition, NEXT, 0)
@@ -228,6 +236,11 @@ pub fn doomed_after(partition: PartitionId, after: InodeId) -> KeyRange {
     range_after(partition, DOOMED, after)
 }
 
+/// All files of a partition above `after` that move to other groups.
+pub fn migrating_after(partition: PartitionId, after: InodeId) -> KeyRange {
+    range_after(partition, MIGRATING, after)
+}
+
 /// Every key of a partition.
 pub fn all_of(partition: PartitionId) -> KeyRange {
     let from = partition.0.to_be_bytes().to_vec();
@@ -275,8 +288,11 @@ pub fn decode_key(key: &[u8]) -> Option<Key> {
     let id = u64::from_be_bytes(*head.last_chunk::<8>()?);
     let ino = InodeId(id);
     let kind = head[2];
-    let at_home =
-        if kind < NEXT { ino.partition() == partition } else { kind == NEXT || partition == GLOBAL };
+    let at_home = match kind {
+        ..NEXT | MIGRATING => ino.partition() == partition,
+        NEXT => true,
+        _ => partition == GLOBAL,
+    };
     if !at_home {
         return None;
     }
@@ -294,6 +310,7 @@ pub fn decode_key(key: &[u8]) -> Option<Key> {
             Some(Key::Writing { ino, session: SessionId(u64::from_be_bytes(rest.try_into().ok()?)) })
         }
         (DOOMED, 0) => Some(Key::Doomed(ino)),
+        (MIGRATING, 0) => Some(Key::Migrating(ino)),
         (NEXT, 0) if id == 0 => Some(Key::Next(partition)),
         (OWNER, 0) => Some(Key::Owner(PartitionId(u16::try_from(id).ok()?))),
         (OPERATION, 8) => Some(Key::Operation {
@@ -321,6 +338,7 @@ mod tests {
             (orphan(ino).to_vec(), Key::Orphan(ino)),
             (writing(ino, session), Key::Writing { ino, session }),
             (doomed(ino).to_vec(), Key::Doomed(ino)),
+            (migrating(ino).to_vec(), Key::Migrating(ino)),
             (next(PartitionId(3)).to_vec(), Key::Next(PartitionId(3))),
             (owner(PartitionId(3)).to_vec(), Key::Owner(PartitionId(3))),
             (operation(session, 5), Key::Operation { session, sequence: 5 }),
@@ -330,7 +348,12 @@ mod tests {
             assert_eq!(decode_key(&key), Some(decoded.clone()), "{key:?}");
             let of_inode = !matches!(
                 decoded,
-                Key::Doomed(_) | Key::Next(_) | Key::Owner(_) | Key::Operation { .. } | Key::Session(_)
+                Key::Doomed(_)
+                    | Key::Migrating(_)
+                    | Key::Next(_)
+                    | Key::Owner(_)
+                    | Key::Operation { .. }
+                    | Key::Session(_)
             );
             assert_eq!(inode_of_key(&key), of_inode.then_some(ino));
             let global = matches!(decoded, Key::Owner(_) | Key::Operation { .. } | Key::Session(_));

@@ -79,6 +79,8 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
         MetaOp::Reclaim { ino } => reclaim::reclaim(tx, *ino),
         MetaOp::Describe { ino } => pattern::describe(tx, *ino),
         MetaOp::SetPattern { dir, change } => pattern::set_pattern(tx, *dir, change),
+        MetaOp::Migrate { ino, pool, scheme } => pattern::migrate(tx, *ino, pool, scheme),
+        MetaOp::MigrationOf { ino } => pattern::migration_of(tx, *ino),
         MetaOp::Lock { .. }
         | MetaOp::Unlock { .. }
         | MetaOp::TestLock { .. }

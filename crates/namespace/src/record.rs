@@ -268,6 +268,30 @@ pub struct Layout {
     pub slots: Vec<u8>,
 }
 
+/// That a file is on its way to other groups.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[allow(missing_docs)]
+pub struct Migrating {
+    #[prost(uint32, tag = "1")]
+    pub pool: u32,
+    #[prost(uint32, optional, tag = "2")]
+    pub scheme: Option<u32>,
+}
+
+impl From<crate::Goal> for Migrating {
+    fn from(goal: crate::Goal) -> Migrating {
+        Migrating { pool: goal.pool.0 as u32, scheme: Some(scheme_number(goal.scheme)) }
+    }
+}
+
+impl TryFrom<Migrating> for crate::Goal {
+    type Error = Error;
+
+    fn try_from(stored: Migrating) -> Result<crate::Goal, Error> {
+        Ok(crate::Goal { pool: pool_of(stored.pool)?, scheme: scheme_of(stored.scheme.unwrap_or(0))? })
+    }
+}
+
 fn scheme_number(scheme: Scheme) -> u32 {
     match scheme {
         Scheme::Single => 0,

@@ -11,7 +11,7 @@ use crate::record::{self, Inode};
 use crate::{ReadError, Reader, Writes};
 use prost::Message;
 use std::collections::BTreeMap;
-use types::{GroupId, InodeId, Layout};
+use types::{GroupId, InodeId, Layout, PoolId, Scheme};
 
 /// A stripe that moves.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +24,8 @@ pub struct Move {
     pub stripe: usize,
     /// Where to: the group, and the slot of the chunk file there.
     pub to: (GroupId, u8),
+    /// Pool and scheme of that group.
+    pub kind: (PoolId, Scheme),
 }
 
 impl Move {
@@ -34,7 +36,8 @@ impl Move {
 
     /// The layout that the file will have.
     pub fn after(&self) -> Layout {
-        self.from.with_stripe(self.stripe, self.to.0, self.to.1)
+        let (pool, scheme) = self.kind;
+        Layout { pool, scheme, ..self.from.with_stripe(self.stripe, self.to.0, self.to.1) }
     }
 }
 

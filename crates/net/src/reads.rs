@@ -14,6 +14,8 @@ use crate::limits::{BUSIER_BY, READ_PATIENCE, READ_REGION_BYTES};
 use crate::loads::UnderWay;
 use rt::IoBuf;
 use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 use types::{
     ClusterMap, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId, TargetState,
 };
@@ -125,15 +127,13 @@ impl StorageChannels {
         let help = async {
             rt::sleep(READ_PATIENCE).await;
             under_way.is_silent();
-            for other in others {
-                let asked = StorageRequest { target: *other, ..request.clone() };
-                let answer = rt::timeout(READ_PATIENCE, self.ask_apart(asked, payload)).await;
-                if let Some(answer) = answer.filter(|(answer, _)| !is_elsewhere_of(answer)) {
-                    *found.borrow_mut() = Some(answer);
-                    return;
-                }
+            // All at once, and for as long as it takes: any of them may be busy.
+            let asked = others.iter().map(|other| StorageRequest { target: *other, ..request.clone() });
+            let answers = asked.map(|asked| self.ask_apart(asked, payload)).collect();
+            match first_of(answers).await {
+                Some(answer) => *found.borrow_mut() = Some(answer),
+                None => to.has_changed(since, deadline_ns).await,
             }
-            to.has_changed(since, deadline_ns).await;
         };
         let answer = self.call_unless(Box::pin(help), request.clone(), payload.clone()).await;
         match (answer, found.take()) {
@@ -154,11 +154,7 @@ impl StorageChannels {
     }
 
     /// Asks a member with a buffer of its own, which is in use as long as the answer may come, whoever waits for it.
-    async fn ask_apart(
-        &self,
-        request: StorageRequest,
-        payload: &Option<IoBuf>,
-    ) -> (Result<StorageReply>, Option<IoBuf>) {
+    async fn ask_apart(&self, request: StorageRequest, payload: &Option<IoBuf>) -> Apart {
         let buf = payload.as_ref().map(|payload| IoBuf::alloc(payload.len()));
         let under_way: UnderWay = self.loads().begin(request.target);
         let answer = match self.way(request.target) {
@@ -175,6 +171,26 @@ impl StorageChannels {
         };
         (answer, buf)
     }
+}
+
+/// An answer, and the buffer that it came in.
+type Apart = (Result<StorageReply>, Option<IoBuf>);
+
+/// The first answer of those that aren't about the member alone; `None` when there is none.
+async fn first_of(answers: Vec<impl Future<Output = Apart>>) -> Option<Apart> {
+    let mut waiting: Vec<_> = answers.into_iter().map(Box::pin).collect();
+    poll_fn(|context| {
+        let mut at = 0;
+        while at < waiting.len() {
+            match waiting[at].as_mut().poll(context) {
+                Poll::Pending => at += 1,
+                Poll::Ready(answer) if is_elsewhere_of(&answer.0) => drop(waiting.swap_remove(at)),
+                Poll::Ready(answer) => return Poll::Ready(Some(answer)),
+            }
+        }
+        if waiting.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+    })
+    .await
 }
 
 fn is_elsewhere_of(answer: &Result<StorageReply>) -> bool {

@@ -13,7 +13,10 @@ use wire::{InGroup, Part, StorageReply, StorageRequest};
 impl StorageService {
     /// Serves members of mirrored groups from now on. Beside it [`StorageService::keep_groups_in_step`] has to run.
     pub fn serve_groups(&self, links: GroupLinks) {
-        self.mirrors.get_or_init(|| Arc::new(Mirrors::new(links, self.lease.clone(), self.fences.clone())));
+        self.mirrors.get_or_init(|| {
+            let (lease, fences) = (self.lease.clone(), self.fences.clone());
+            Arc::new(Mirrors::new(links, lease, fences, self.watches.clone()))
+        });
     }
 
     /// Opens what a target has of mirrored groups already, which recovers it after a crash.

@@ -57,7 +57,7 @@ pub struct StorageService {
     permit: OnceLock<Permit>,
     /// What clients of certain networks may do.
     exports: Exports,
-    watches: Watches,
+    pub(crate) watches: Arc<Watches>,
     /// What the targets have of mirrored groups; none are served if it isn't set.
     pub(crate) mirrors: OnceLock<Arc<Mirrors>>,
     pub(crate) scrubs: Scrubs,
@@ -87,7 +87,7 @@ impl StorageService {
             fences: Arc::default(),
             permit: OnceLock::new(),
             exports: Exports::default(),
-            watches: Watches::default(),
+            watches: Arc::default(),
             mirrors: OnceLock::new(),
             scrubs: Scrubs::default(),
         }

@@ -6,7 +6,7 @@
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use types::{ByteRange, Errno, Error, InodeId, Result, TargetId};
+use types::{ByteRange, Errno, Error, GroupId, InodeId, Result, TargetId};
 use wire::{StorageOp, StorageReply, StorageRequest, WATCHED_REGION};
 
 /// Watches of a process. Each is some KiB as a rule and 4 MiB at most; beyond it the one that was used longest ago ends.
@@ -14,6 +14,13 @@ const MAX_WATCHES: usize = 256;
 
 /// Regions that a list holds one by one; beyond it everything from the first of them on counts as changed.
 const MAX_REGIONS: usize = 65_536;
+
+/// A chunk file: of a target for itself, or of its replica of a mirrored group.
+type File = (TargetId, Option<GroupId>, InodeId);
+
+fn file_of(request: &StorageRequest) -> File {
+    (request.target, request.group.map(|asked| asked.group), request.ino)
+}
 
 /// The watches of all targets.
 #[derive(Default)]
@@ -25,7 +32,7 @@ pub(crate) struct Watches {
 
 #[derive(Default)]
 struct Table {
-    files: HashMap<(TargetId, InodeId), Watch>,
+    files: HashMap<File, Watch>,
     uses: u64,
 }
 
@@ -85,7 +92,7 @@ impl Regions {
 /// Notes a change when it is dropped.
 pub(crate) struct Changing<'a> {
     watches: &'a Watches,
-    file: (TargetId, InodeId),
+    file: File,
     range: ByteRange,
 }
 
@@ -112,12 +119,12 @@ impl Watches {
             StorageOp::Delete => ByteRange::new(0, u64::MAX),
             _ => return None,
         };
-        Some(Changing { watches: self, file: (request.target, request.ino), range })
+        Some(Changing { watches: self, file: file_of(request), range })
     }
 
     /// Answers requests that are about watches; `None` for others.
     pub(crate) fn answer(&self, request: &StorageRequest) -> Option<Result<StorageReply>> {
-        let file = (request.target, request.ino);
+        let file = file_of(request);
         match request.op {
             StorageOp::Watch { token, round } => {
                 Some(self.watch(file, token, round).map(|()| StorageReply::Unit))
@@ -133,7 +140,7 @@ impl Watches {
         }
     }
 
-    fn watch(&self, file: (TargetId, InodeId), token: u64, round: u64) -> Result<()> {
+    fn watch(&self, file: File, token: u64, round: u64) -> Result<()> {
         let mut table = self.table.lock();
         let now = table.tick();
         if let Some(watch) = table.files.get_mut(&file).filter(|watch| watch.token == token) {
@@ -157,12 +164,7 @@ impl Watches {
         Ok(())
     }
 
-    fn changed(
-        &self,
-        file: (TargetId, InodeId),
-        (token, round): (u64, u64),
-        from: u64,
-    ) -> Result<Option<u64>> {
+    fn changed(&self, file: File, (token, round): (u64, u64), from: u64) -> Result<Option<u64>> {
         let mut table = self.table.lock();
         let now = table.tick();
         let found = table.files.get_mut(&file).filter(|watch| (watch.token, watch.round) == (token, round));
@@ -171,7 +173,17 @@ impl Watches {
         Ok(watch.readable.next(from))
     }
 
-    fn unwatch(&self, file: (TargetId, InodeId), token: u64) {
+    /// Ends all watches of a replica that isn't the primary of its group: what changes is another one's to note.
+    pub(crate) fn end_in(&self, target: TargetId, group: GroupId) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut table = self.table.lock();
+        table.files.retain(|file, _| (file.0, file.1) != (target, Some(group)));
+        self.count.store(table.files.len(), Ordering::SeqCst);
+    }
+
+    fn unwatch(&self, file: File, token: u64) {
         let mut table = self.table.lock();
         if table.files.get(&file).is_some_and(|watch| watch.token == token) {
             table.files.remove(&file);
@@ -195,7 +207,7 @@ impl Table {
     }
 }
 
-fn nobody_watches((target, ino): (TargetId, InodeId)) -> Error {
+fn nobody_watches((target, _, ino): File) -> Error {
     Error::new(Errno::ESTALE, format!("chunk file {:016x} on target {target} is not watched any more", ino.0))
         .hint("begin anew: any part of it may have changed")
 }
@@ -208,6 +220,7 @@ mod tests {
 
     const TARGET: TargetId = TargetId(1);
     const INO: InodeId = InodeId(5);
+    const FILE: File = (TARGET, None, INO);
 
     fn request(op: StorageOp) -> StorageRequest {
         StorageRequest::new(SessionId(0), TARGET, INO, op)
@@ -221,7 +234,7 @@ mod tests {
     fn changed(watches: &Watches, round: u64) -> Vec<u64> {
         let mut found = Vec::new();
         let mut from = 0;
-        while let Some(at) = watches.changed((TARGET, INO), (7, round), from).unwrap() {
+        while let Some(at) = watches.changed(FILE, (7, round), from).unwrap() {
             found.push(at / WATCHED_REGION);
             from = at + 1;
             if found.len() == 5 {
@@ -235,17 +248,17 @@ mod tests {
     fn every_round_tells_what_changed_in_the_one_before_and_may_be_asked_again() {
         let watches = Watches::default();
         write(&watches, 1);
-        watches.watch((TARGET, INO), 7, 0).unwrap();
+        watches.watch(FILE, 7, 0).unwrap();
         write(&watches, 3);
         write(&watches, 2);
-        watches.watch((TARGET, INO), 7, 1).unwrap();
+        watches.watch(FILE, 7, 1).unwrap();
         write(&watches, 9);
-        watches.watch((TARGET, INO), 7, 1).unwrap();
+        watches.watch(FILE, 7, 1).unwrap();
         assert_eq!(changed(&watches, 1), [2, 3]);
         assert_eq!(changed(&watches, 1), [2, 3]);
-        watches.watch((TARGET, INO), 7, 2).unwrap();
+        watches.watch(FILE, 7, 2).unwrap();
         assert_eq!(changed(&watches, 2), [9]);
-        watches.watch((TARGET, INO), 7, 3).unwrap();
+        watches.watch(FILE, 7, 3).unwrap();
         assert!(changed(&watches, 3).is_empty());
     }
 
@@ -255,19 +268,19 @@ mod tests {
         let op = StorageOp::Write { offset: 0, path: Path::Cached, durable: false };
         let asked = request(op);
         let running = watches.changing(&asked, 1);
-        watches.watch((TARGET, INO), 7, 0).unwrap();
+        watches.watch(FILE, 7, 0).unwrap();
         drop(running);
-        watches.watch((TARGET, INO), 7, 1).unwrap();
+        watches.watch(FILE, 7, 1).unwrap();
         assert_eq!(changed(&watches, 1), [0]);
     }
 
     #[test]
     fn a_cut_changes_everything_behind_it() {
         let watches = Watches::default();
-        watches.watch((TARGET, INO), 7, 0).unwrap();
+        watches.watch(FILE, 7, 0).unwrap();
         write(&watches, 1);
         drop(watches.changing(&request(StorageOp::Truncate { len: 4 * WATCHED_REGION }), 0));
-        watches.watch((TARGET, INO), 7, 1).unwrap();
+        watches.watch(FILE, 7, 1).unwrap();
         assert_eq!(changed(&watches, 1), [1, 4, 5, 6, 7]);
     }
 
@@ -275,24 +288,24 @@ mod tests {
     fn who_does_not_watch_any_more_is_told_so() {
         let watches = Watches::default();
         let refused = |watches: &Watches, token, round| {
-            watches.watch((TARGET, INO), token, round).unwrap_err().errno == Errno::ESTALE
+            watches.watch(FILE, token, round).unwrap_err().errno == Errno::ESTALE
         };
         assert!(refused(&watches, 7, 1), "the process has been started anew");
-        watches.watch((TARGET, INO), 7, 0).unwrap();
+        watches.watch(FILE, 7, 0).unwrap();
         assert!(refused(&watches, 8, 1), "another's");
         assert!(refused(&watches, 7, 2), "a round was left out");
-        assert!(watches.changed((TARGET, INO), (7, 1), 0).is_err());
-        watches.unwatch((TARGET, INO), 8);
-        assert!(watches.changed((TARGET, INO), (7, 0), 0).is_ok());
-        watches.unwatch((TARGET, INO), 7);
-        assert!(watches.changed((TARGET, INO), (7, 0), 0).is_err());
+        assert!(watches.changed(FILE, (7, 1), 0).is_err());
+        watches.unwatch(FILE, 8);
+        assert!(watches.changed(FILE, (7, 0), 0).is_ok());
+        watches.unwatch(FILE, 7);
+        assert!(watches.changed(FILE, (7, 0), 0).is_err());
     }
 
     #[test]
     fn watches_and_lists_are_bounded() {
         let watches = Watches::default();
         for ino in 0..MAX_WATCHES as u64 + 5 {
-            watches.watch((TARGET, InodeId(ino)), 7, 0).unwrap();
+            watches.watch((TARGET, None, InodeId(ino)), 7, 0).unwrap();
         }
         assert_eq!(watches.table.lock().files.len(), MAX_WATCHES);
         let mut regions = Regions::default();
@@ -306,5 +319,27 @@ mod tests {
             Some(4 * WATCHED_REGION),
             "more than it was, never less"
         );
+    }
+
+    #[test]
+    fn a_replica_is_watched_apart_from_its_target_until_it_is_not_the_primary() {
+        let watches = Watches::default();
+        let group = GroupId(7);
+        let replica = (TARGET, Some(group), INO);
+        watches.watch(FILE, 7, 0).unwrap();
+        watches.watch(replica, 7, 0).unwrap();
+        let asked = wire::InGroup { group, since: types::Epoch(1), part: wire::Part::Primary };
+        let write = StorageOp::Write { offset: 0, path: Path::Cached, durable: false };
+        drop(watches.changing(&StorageRequest { group: Some(asked), ..request(write) }, 10));
+        for file in [FILE, replica] {
+            watches.watch(file, 7, 1).unwrap();
+        }
+        assert_eq!(watches.changed(FILE, (7, 1), 0).unwrap(), None);
+        assert_eq!(watches.changed(replica, (7, 1), 0).unwrap(), Some(0));
+        watches.end_in(TARGET, GroupId(8));
+        watches.watch(replica, 7, 2).unwrap();
+        watches.end_in(TARGET, group);
+        assert_eq!(watches.watch(replica, 7, 3).unwrap_err().errno, Errno::ESTALE);
+        watches.watch(FILE, 7, 2).unwrap();
     }
 }

@@ -172,3 +172,35 @@ fn errors_name_target_and_remedy() {
         assert!(unknown.message.contains("target 3"), "{unknown}");
     });
 }
+
+/// Of a file with one copy nothing can be mended, but told.
+#[test]
+fn a_search_tells_what_is_damaged_and_what_is_gone() {
+    with_service(|service, path| async move {
+        for target in [1, 2] {
+            let op = StorageOp::Write { offset: 0, path: Way::Cached, durable: true };
+            ask(&service, target, op, Some(IoBuf::from_slice(&[7; 20_000]))).await.unwrap();
+        }
+        for store in service.stores() {
+            store.maintain(0).await.unwrap();
+            store.maintain(0).await.unwrap();
+        }
+        let file = |target: u32| Store::chunk_file_path(&path.join(target.to_string()), INO);
+        let mut bytes = std::fs::read(file(1)).unwrap();
+        bytes[5000] ^= 1;
+        std::fs::write(file(1), &bytes).unwrap();
+        std::fs::remove_file(file(2)).unwrap();
+        let mut map = types::ClusterMap::default();
+        map.settings.scrub.asked = 1;
+        let handle: types::MapHandle = Arc::new(std::sync::RwLock::new(Arc::new(map)));
+        rt::spawn(StorageService::keep_searching(service.clone(), handle));
+        while service.scrubs().len() < 2 || service.scrubs().iter().any(|p| p.asked == 0 || p.is_running) {
+            rt::sleep(Duration::from_millis(20)).await;
+        }
+        let told: Vec<(u64, u64, u64)> =
+            service.scrubs().iter().map(|p| (p.damaged, p.mended, p.missing)).collect();
+        assert_eq!(told, [(1, 0, 0), (0, 0, 1)]);
+        assert!(service.scrubs()[0].bytes_done >= 20_000 && service.scrubs()[0].ended_s > 0);
+        assert!(path.join("1/scrub.json").exists(), "it is kept for the next start");
+    });
+}

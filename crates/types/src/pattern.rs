@@ -139,9 +139,9 @@ impl Default for StripePattern {
 pub struct Layout {
     /// Bytes.
     pub chunk_size: u32,
-    /// Where the groups came from.
+    /// Where the groups came from; of a file that has moved, the pool of the stripe that moved last.
     pub pool: PoolId,
-    /// Redundancy of the groups.
+    /// Redundancy of those groups. What a group is now, the cluster map says: while a file moves, they are of several kinds.
     pub scheme: Scheme,
     /// In stripe order; never empty.
     pub groups: Vec<GroupId>,

@@ -3,6 +3,9 @@
 //! One file per command in `cmd/`. [`assembly`] puts the services together; [`control`] is how commands talk
 //! to a process that is running. Nothing here knows how a request is carried out.
 
+// The schemas of the HTTP interface are one large literal (api::openapi).
+#![recursion_limit = "256"]
+
 mod api;
 mod assembly;
 mod cli;

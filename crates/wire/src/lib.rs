@@ -45,7 +45,7 @@ pub use lease::{Grant, LeaseMode, Recall, Yield};
 pub use lock::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 pub use message::{Answer, Malformed, Message, Request, Service};
 pub use meta::{
-    Description, DirEntry, DirectoryState, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse,
+    Description, DirEntry, DirectoryState, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, Migration,
     PatternChange, RenameMode, WriteRecord, XattrMode,
 };
 pub use mgmt::{MgmtReply, MgmtRequest};

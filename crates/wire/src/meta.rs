@@ -5,7 +5,8 @@ use crate::{
 };
 use bytes::Bytes;
 use types::{
-    Attr, Chooser, Credentials, InodeId, Layout, PartitionId, SessionId, SetAttr, StripePattern, Timestamp,
+    Attr, Chooser, Credentials, Error, InodeId, Layout, PartitionId, PoolId, Scheme, SessionId, SetAttr,
+    StripePattern, Timestamp,
 };
 
 /// A request with what every request carries.
@@ -197,6 +198,10 @@ pub enum MetaOp {
     Describe { ino: InodeId },
     /// Changes what a directory hands to new files: `Description`.
     SetPattern { dir: InodeId, change: PatternChange },
+    /// Moves a file to groups of another pool or scheme, in the background; `None` leaves one as it is: `Migration`.
+    Migrate { ino: InodeId, pool: Option<String>, scheme: Option<String> },
+    /// How far that is: `Migration`.
+    MigrationOf { ino: InodeId },
     /// Everything acknowledged before is on disk when this answers: `Unit`.
     Sync,
 }
@@ -237,6 +242,8 @@ impl MetaOp {
             | MetaOp::Unlock { ino, .. }
             | MetaOp::TestLock { ino, .. }
             | MetaOp::Introduce { ino, .. }
+            | MetaOp::Migrate { ino, .. }
+            | MetaOp::MigrationOf { ino }
             | MetaOp::Describe { ino } => Some(*ino),
             MetaOp::ReclaimLocks { .. }
             | MetaOp::StillYielding { .. }
@@ -298,6 +305,23 @@ pub struct Description {
     pub inline: Option<u64>,
 }
 
+/// A file that moves to other groups, or has been given up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Migration {
+    /// Where it goes.
+    pub pool: PoolId,
+    /// How its groups keep data there.
+    pub scheme: Scheme,
+    /// What there was to copy.
+    pub bytes: u64,
+    /// How much of that has been copied.
+    pub bytes_moved: u64,
+    /// What keeps it for now, or what it was given up for.
+    pub error: Option<Error>,
+    /// It is not tried any more.
+    pub given_up: bool,
+}
+
 /// A durable note on a file whose chunks may differ from what its inode says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteRecord {
@@ -341,6 +365,8 @@ pub enum MetaReply {
     Lock(Option<(LockKind, LockRange, u32)>),
     Recalls(Vec<Recall>),
     Description(Box<Description>),
+    /// `None`: the file doesn't move.
+    Migration(Option<Box<Migration>>),
     /// Instead of `Entry`: what the name names is of a partition that another service executes, which knows its attributes and grants the
     /// lease on it.
     Elsewhere {

@@ -25,7 +25,7 @@ const ROUNDS: (u64, u64) = (10, 50);
 const LOADERS: u64 = 2;
 
 /// How long a program may take to notice that its file system is gone.
-const END_DEADLINE: Duration = Duration::from_secs(30);
+const END_DEADLINE: Duration = Duration::from_secs(120);
 
 /// The kill comes within so many milliseconds after the start of the load.
 const KILL_MS: std::ops::Range<u64> = 100..3000;

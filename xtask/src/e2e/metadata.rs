@@ -26,7 +26,7 @@ pub(super) const TESTS: &[TestCase] = &[
 const OTHER_USER: u32 = 1;
 
 /// Deadline of one small program.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn xattr_namespaces(stage: &Stage) -> TestResult {
     let dir = stage.folder("xattr_namespaces")?;

@@ -168,7 +168,9 @@ const TABLES: &[&[TestCase]] = &[
     machines::TWICE_TESTS,
     machines::EVICTION_TESTS,
     machines::EXPORT_TESTS,
+    machines::MIGRATE_TESTS,
     machines::MIRROR_TESTS,
+    machines::SCRUB_TESTS,
     machines::DISK_TESTS,
 ];
 

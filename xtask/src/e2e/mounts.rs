@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How long an orderly unmount may take.
-const UNMOUNT_DEADLINE: Duration = Duration::from_secs(20);
+const UNMOUNT_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Where the kernel lists FUSE connections.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";

@@ -16,7 +16,7 @@ const START_DEADLINE: Duration = Duration::from_secs(60);
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Deadline of one administrator's command.
-pub const COMMAND_DEADLINE: Duration = Duration::from_secs(30);
+pub const COMMAND_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Deadline of a check of the whole file system.
 const FSCK_DEADLINE: Duration = Duration::from_secs(300);

@@ -157,3 +157,80 @@ fn a_chunk_file_that_is_gone_is_forgotten_as_a_hole() {
         assert_eq!(store.forget(INO, range).await.unwrap(), []);
     });
 }
+
+#[test]
+fn a_chunk_file_that_somebody_removed_is_not_read_as_zeros() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |_| ()).await;
+        let (path, len) = (chunk_files(&dir).pop().unwrap(), LEN);
+        read(&store, INO, 0, len, IoPath::Cached).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // What is open can be read still, and is gone when it is closed.
+        read(&store, INO, 0, len, IoPath::Cached).await.unwrap();
+        assert!(
+            store.is_replaced(INO).await.unwrap()
+                && !store.survey(INO, WHOLE, 4096, true).await.unwrap().is_there
+        );
+        assert_eq!(store.missing().await.unwrap(), [INO]);
+        store.close().await.unwrap();
+        let (store, _) = open(&dir).await;
+        let error = read(&store, INO, 4096, 100, IoPath::Cached).await.expect_err("it was there");
+        assert!(matches!(error.kind(), Kind::Corrupt { ino: INO, .. }));
+        assert_eq!(store.missing().await.unwrap(), [INO]);
+        // Once it is deleted it is gone for good reason.
+        store.delete(INO).await.unwrap();
+        assert_eq!(read(&store, INO, 0, 4096, IoPath::Cached).await.unwrap(), [0; 4096]);
+        assert_eq!(store.missing().await.unwrap(), []);
+    });
+}
+
+/// A deletion that a crash cuts short is finished by the recovery, and leaves no trace of a loss.
+#[test]
+fn a_deletion_that_was_cut_short_is_no_damage() {
+    with_target(|dir| async move {
+        let (store, _) = open(&dir).await;
+        store.write(INO, 0, &buf(&[1; 10_000]), IoPath::Cached, Durability::Later).await.unwrap();
+        store.maintain(0).await.unwrap();
+        store.maintain(0).await.unwrap();
+        let path = chunk_files(&dir).pop().unwrap();
+        let sums = std::fs::read(path.with_extension("sum")).unwrap();
+        store.delete(INO).await.unwrap();
+        drop(store);
+        std::fs::write(path.with_extension("sum"), sums).unwrap();
+        let (store, report) = open(&dir).await;
+        assert!(report.was_needed);
+        assert_eq!(read(&store, INO, 0, 4096, IoPath::Cached).await.unwrap(), [0; 4096]);
+        assert_eq!(store.missing().await.unwrap(), []);
+    });
+}
+
+const WHOLE: ByteRange = ByteRange::new(0, 1 << 30);
+
+#[test]
+fn a_survey_is_the_same_of_equal_files_however_they_came_about() {
+    with_target(|dir| async move {
+        let (store, _) = open(&dir).await;
+        let (one, two) = (InodeId(1), InodeId(2));
+        let data: Vec<u8> = (0..3 << 20).map(|i| (i / 4096 % 5) as u8).collect();
+        store.write(one, 0, &buf(&data), IoPath::Cached, Durability::Later).await.unwrap();
+        store.write(two, 0, &buf(&[9; 5 << 20]), IoPath::Cached, Durability::Later).await.unwrap();
+        store.truncate(two, 3 << 20).await.unwrap();
+        store.allocate(two, WHOLE, Allocate::Punch).await.unwrap();
+        for (at, block) in data.chunks(4096).enumerate().filter(|(_, block)| block[0] != 0) {
+            store.write(two, at as u64 * 4096, &buf(block), IoPath::Direct, Durability::Later).await.unwrap();
+        }
+        for unit in [4096, 1 << 20] {
+            let survey = async |ino| store.survey(ino, WHOLE, unit, true).await.unwrap();
+            let (first, second) = (survey(one).await, survey(two).await);
+            assert_eq!((first.len, &first.sums), (second.len, &second.sums));
+            assert!(first.is_there && first.damaged.is_empty() && first.sum_end == 3 << 20);
+        }
+        store.write(two, 1 << 20, &buf(b"other"), IoPath::Cached, Durability::Later).await.unwrap();
+        let (first, second) = (
+            store.survey(one, WHOLE, 1 << 20, false).await.unwrap(),
+            store.survey(two, WHOLE, 1 << 20, false).await.unwrap(),
+        );
+        let differing: Vec<usize> = (0..3).filter(|at| first.sums[*at] != second.sums[*at]).collect();
+        assert_eq!(differing, [1]);
+    });
+}

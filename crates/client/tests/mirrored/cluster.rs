@@ -5,7 +5,8 @@ use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions, Handle, ReadHow, WriteHow};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{MetaOptions, MetaService};
-use net::Channel;
+use net::{Caller, Channel, Handler, LocalFuture};
+use parking_lot::Mutex;
 use rt::IoBuf;
 use rt::sim::Machine;
 use std::cell::Cell;
@@ -19,7 +20,7 @@ use types::{
     CapacityClass, ClusterMap, Credentials, Epoch, Group, GroupId, InodeId, MapHandle, NodeId, Pool, PoolId,
     Result, Scheme, SessionId, Target, TargetId, TargetState,
 };
-use wire::XattrMode;
+use wire::{MetaRequest, MetaResponse, XattrMode};
 
 pub(crate) const TARGETS: u32 = 3;
 /// Bytes of a chunk.
@@ -33,10 +34,43 @@ const CAPACITY: u64 = 1 << 40;
 
 pub(crate) struct Cluster {
     pub(crate) meta: Arc<MetaService>,
+    /// The way of all clients to the metadata service that there is now.
+    names: Arc<Names>,
+    engine: Arc<Memory>,
     pub(crate) map: MapHandle,
     pub(crate) groups: Arc<Groups>,
     stores: Vec<Arc<Store>>,
     sessions: Cell<u64>,
+}
+
+/// Leads to the metadata service that there is now.
+struct Names(Mutex<Arc<MetaService>>);
+
+impl Handler<MetaRequest, MetaResponse> for Names {
+    fn handle(&self, request: MetaRequest, payload: Option<IoBuf>) -> LocalFuture<'_, Result<MetaResponse>> {
+        let now = self.0.lock().clone();
+        Box::pin(async move { now.handle(request, payload).await })
+    }
+
+    fn handle_from<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: MetaRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<MetaResponse>> {
+        let now = self.0.lock().clone();
+        Box::pin(async move { now.handle_from(caller, request, payload).await })
+    }
+}
+
+async fn serve_names(engine: &Arc<Memory>, groups: &Arc<Groups>, map: &MapHandle) -> Arc<MetaService> {
+    let engine: Arc<dyn Engine> = engine.clone();
+    let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
+    let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: 4 };
+    let meta = MetaService::open(writer, options, map.clone(), ways(groups)).await.unwrap();
+    meta.recover().await.unwrap();
+    rt::spawn(meta.clone().background());
+    meta
 }
 
 /// Runs a test on a new machine with a new cluster.
@@ -56,17 +90,22 @@ impl Cluster {
             stores.push(opened.unwrap().0);
         }
         let groups = Groups::new(Arc::new(StorageService::new(stores.iter().cloned())), map.clone());
-        let engine: Arc<dyn Engine> = Arc::new(Memory::new());
-        let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
-        let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: 4 };
-        let meta = MetaService::open(writer, options, map.clone(), ways(&groups)).await.unwrap();
-        meta.recover().await.unwrap();
-        rt::spawn(meta.clone().background());
-        let cluster = Cluster { meta, map, groups, stores, sessions: Cell::new(0) };
+        let engine = Arc::new(Memory::new());
+        let meta = serve_names(&engine, &groups, &map).await;
+        let names = Arc::new(Names(Mutex::new(meta.clone())));
+        let cluster = Cluster { meta, names, engine, map, groups, stores, sessions: Cell::new(0) };
         let first = cluster.client().await;
         first.setxattr(ROOT, InodeId::ROOT, b"weft.pattern", PATTERN, XattrMode::Any, false).await.unwrap();
         first.shutdown().await.unwrap();
         cluster
+    }
+
+    /// Ends the metadata service without warning, and starts another.
+    pub(crate) async fn restart_names(&self) {
+        let old = self.names.0.lock().clone();
+        old.stop();
+        let next = serve_names(&self.engine, &self.groups, &self.map).await;
+        *self.names.0.lock() = next;
     }
 
     /// A client that hears of maps as the members do.
@@ -79,7 +118,7 @@ impl Cluster {
         self.sessions.set(self.sessions.get() + 1);
         let client = Client::new(ClientOptions {
             session: SessionId(self.sessions.get()),
-            meta: Channel::in_process(self.meta.clone()).into(),
+            meta: Channel::in_process(self.names.clone()).into(),
             storage: ways(&self.groups),
             map,
             server_cache: false,
@@ -212,6 +251,7 @@ fn cluster_map() -> ClusterMap {
         members: pair(id).to_vec(),
         states: Vec::new(),
         since: Epoch(1),
+        leaving: None,
     }));
     map
 }

@@ -7,7 +7,7 @@ use types::{Errno, GroupId, MemberState, TargetId};
 use wire::{Part, StorageOp};
 
 #[test]
-fn every_request_is_for_the_primary_of_a_version() {
+fn changes_are_for_the_primary_of_a_version_and_reads_for_any_member() {
     with_cluster(async |cluster| {
         let client = cluster.client().await;
         let file = client.make("a").await;
@@ -17,10 +17,45 @@ fn every_request_is_for_the_primary_of_a_version() {
         client.fsync(&file, true).await.unwrap();
         let asked = cluster.groups.asked();
         assert!(asked.len() >= 9, "{asked:?}");
-        for request in asked {
+        let primary = |request: &wire::StorageRequest| request.group.unwrap().group.0 - 10;
+        for request in &asked {
             let group = request.group.unwrap();
             assert_eq!((group.part, group.since.0), (Part::Primary, 1));
-            assert_eq!(request.target.0, group.group.0 - 10);
+            let reads = matches!(request.op, StorageOp::Read { .. });
+            assert!(reads || request.target.0 == primary(request), "{request:?}");
+        }
+        let other = client.make("b").await;
+        client.put(&other, 0, 3 * CHUNK, 2).await;
+        assert_eq!(client.runs(&other).await, [(2, 3 * CHUNK)]);
+        let all = asked.into_iter().chain(cluster.groups.asked());
+        let reads: Vec<_> = all.filter(|request| matches!(request.op, StorageOp::Read { .. })).collect();
+        let at_primary = reads.iter().filter(|request| request.target.0 == primary(request)).count();
+        assert!(at_primary > 0 && at_primary < reads.len(), "{at_primary} of {}", reads.len());
+    });
+}
+
+/// A member that is read from hears nothing of a write that never got further than the primary, and couldn't keep it from coming late.
+#[test]
+fn a_write_that_failed_does_not_come_after_what_was_read_since() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        client.set_patience(Duration::from_secs(5));
+        // One of them is read from the primary, one from the other member.
+        for name in ["a", "b"] {
+            let file = client.make(name).await;
+            client.put(&file, 0, 100, 1).await;
+            let first = cluster.groups.asked().into_iter().rev().find_map(|request| request.group).unwrap();
+            let primary = first.group.0 - 10;
+            cluster.groups.be(primary, Way::Hangs);
+            assert_eq!(client.try_put(&file, 0, 100, 2).await.unwrap_err().errno, Errno::ETIMEDOUT);
+            cluster.groups.be(primary, Way::Answers);
+            let is_write = |request: &wire::StorageRequest| matches!(request.op, StorageOp::Write { .. });
+            let late = cluster.groups.asked().into_iter().find(is_write).unwrap();
+            assert_eq!(client.runs(&file).await, [(1, 100)]);
+            let data = Some(rt::IoBuf::from_slice(&[2; 100]));
+            let refused = net::Handler::handle(&*cluster.groups, late, data).await;
+            assert_eq!(refused.map_err(|error| error.errno), Err(Errno::EKEYREVOKED), "{name}");
+            assert_eq!(client.runs(&file).await, [(1, 100)]);
         }
     });
 }

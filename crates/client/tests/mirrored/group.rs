@@ -1,5 +1,5 @@
-//! Groups as clients know them: the primary does what is asked on all good members and answers then; who isn't primary in the version of the group
-//! that the request names refuses. Each copy is a real store behind a real storage service, so that numbers, epochs and fences are theirs.
+//! Groups as clients know them: the primary does what is asked on all good members and answers then, each of them answers readers; who isn't primary, or good, in the version of the
+//! group that the request names refuses. Each copy is a real store behind a real storage service, so that numbers, epochs and fences are theirs.
 
 use net::{Handler, LocalFuture};
 use parking_lot::Mutex;
@@ -100,13 +100,19 @@ impl Groups {
         assert_eq!(part, Part::Primary, "clients and services ask the primary");
         let map = self.map.read().unwrap().clone();
         let group = map.group(id).unwrap();
-        if (group.since, group.primary()) != (since, Some(request.target)) {
+        let looks = matches!(request.op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. });
+        let is_client = request.session != types::SessionId(0);
+        let is_reader = looks && is_client && group.state_of(request.target) == Some(MemberState::Good);
+        if group.since != since || !(is_reader || group.primary() == Some(request.target)) {
             return Err(Errno::EREMCHG.into());
         }
-        let looks = matches!(request.op, StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. });
+        if looks {
+            let request = StorageRequest { target: copy(request.target, id), group: None, ..request.clone() };
+            return self.service.handle(request, payload).await;
+        }
         let mut answer = Err(Errno::EIO.into());
         let good = group.with_states().filter(|(_, state)| *state == MemberState::Good);
-        for (member, _) in good.take(if looks { 1 } else { usize::MAX }) {
+        for (member, _) in good {
             // The primary takes a member out that doesn't answer.
             if member != request.target && self.way(member) != Way::Answers {
                 take_out(&self.map, id, member);

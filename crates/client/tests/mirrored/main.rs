@@ -8,5 +8,6 @@
 mod cluster;
 mod failover;
 mod group;
+mod migrate;
 mod services;
 mod sync;

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::InodeId;
@@ -19,13 +20,15 @@ pub(crate) struct Kernel {
     pub(crate) forgotten: Mutex<Vec<(InodeId, u64)>>,
     /// A page of this inode that is being filled, which has to be waited for.
     filling: Mutex<Option<(InodeId, Arc<rt::sync::Event>)>>,
+    /// Everybody who tells it to forget waits for that page.
+    is_all_busy: AtomicBool,
 }
 
 impl Invalidate for Kernel {
     fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(async move {
-            let filling = self.filling.lock().clone();
-            if let Some((_, filled)) = filling.filter(|(filling, _)| *filling == ino) {
+            let (filling, is_all_busy) = (self.filling.lock().clone(), self.is_all_busy.load(Relaxed));
+            if let Some((_, filled)) = filling.filter(|(filling, _)| is_all_busy || *filling == ino) {
                 filled.wait().await;
             }
             rt::sleep(Duration::from_millis(5)).await;
@@ -134,6 +137,50 @@ fn a_read_that_waits_for_the_registration_does_not_keep_the_session_from_it() {
         let buf = IoBuf::alloc(4096);
         one.read(&open, 4096, buf.clone(), kept).await.unwrap();
         assert!(!one.is_over() && buf.as_slice().iter().all(|&byte| byte == b'y'));
+    });
+}
+
+/// The session has other inodes than the one that is read, and the kernel forgets none of them before the read has its answer.
+#[test]
+fn a_kernel_that_forgets_nothing_for_a_while_does_not_keep_the_session_from_its_registration() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        for name in ["f", "other"] {
+            let file = two.make(name).await;
+            two.put(&file, 0, CHUNK, b'x').await;
+            two.release(file.clone()).await;
+        }
+        let open = one.open_named("f", RDONLY).await;
+        let kept = ReadHow { kept: true, ..ReadHow::default() };
+        one.read(&open, 0, IoBuf::alloc(4096), kept).await.unwrap();
+        let other = one.lookup(ROOT, InodeId::ROOT, b"other").await.unwrap().ino;
+        // What has just been recalled is shared for a while.
+        rt::sleep(Duration::from_secs(2)).await;
+        assert!(one.getattr(other).await.unwrap().trusted);
+
+        let filled = Arc::new(rt::sync::Event::new());
+        *kernel.filling.lock() = Some((open.ino(), filled.clone()));
+        kernel.is_all_busy.store(true, Relaxed);
+        cluster.restart_names().await;
+        rt::sleep(Duration::from_millis(100)).await;
+        let (reader, page, done) = (one.clone(), open.clone(), filled.clone());
+        rt::spawn(async move {
+            reader.read(&page, 4096, IoBuf::alloc(4096), kept).await.unwrap();
+            done.set();
+        });
+        rt::sleep(Duration::from_secs(12)).await;
+        assert!(
+            filled.is_set(),
+            "the registration waits for the kernel, and the kernel for the registration"
+        );
+        let forgotten = kernel.forgotten.lock().clone();
+        assert!(forgotten.iter().any(|(ino, _)| *ino == other), "{forgotten:?}");
+        two.set_size(other, 10).await;
+        assert_eq!(one.size(other).await, 10);
+        assert!(!one.is_over());
     });
 }
 

@@ -4,13 +4,13 @@ use crate::chunks::Place;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use types::{InodeId, TargetId};
+use types::InodeId;
 
 /// Names that are not used again by this process, because a request to them may still be on its way. Beyond it the smallest is forgotten: by
 /// then every request has long timed out.
 const MAX_BURNT: usize = 65_536;
 
-/// Claims by target and name.
+/// Claims by place and name.
 #[derive(Default)]
 pub(crate) struct Claims(Mutex<State>);
 
@@ -19,9 +19,9 @@ pub(crate) type Turn = Arc<rt::sync::RwLock>;
 
 #[derive(Default)]
 struct State {
-    claimed: BTreeSet<(TargetId, InodeId)>,
+    claimed: BTreeSet<(Place, InodeId)>,
     /// With the order in which they came.
-    burnt: BTreeMap<(TargetId, InodeId), u64>,
+    burnt: BTreeMap<(Place, InodeId), u64>,
     burns: u64,
     turns: BTreeMap<Place, Turn>,
 }
@@ -29,7 +29,7 @@ struct State {
 /// A chunk file that is somebody's until this is dropped.
 pub(crate) struct Claim<'a> {
     claims: &'a Claims,
-    file: (TargetId, InodeId),
+    file: (Place, InodeId),
 }
 
 impl Drop for Claim<'_> {
@@ -54,8 +54,8 @@ impl Claim<'_> {
 
 impl Claims {
     /// Claims a chunk file; `None` when it is claimed or burnt.
-    pub fn claim(&self, target: TargetId, name: InodeId) -> Option<Claim<'_>> {
-        let (file, mut state) = ((target, name), self.0.lock());
+    pub fn claim(&self, place: Place, name: InodeId) -> Option<Claim<'_>> {
+        let (file, mut state) = ((place, name), self.0.lock());
         let is_free = !state.burnt.contains_key(&file) && state.claimed.insert(file);
         drop(state);
         // Not made before it is known to be free: the end of one frees the file.
@@ -63,8 +63,8 @@ impl Claims {
     }
 
     /// Claims a chunk file that is to be put right; `None` while it is claimed.
-    pub fn claim_to_tidy(&self, target: TargetId, name: InodeId) -> Option<Claim<'_>> {
-        let file = (target, name);
+    pub fn claim_to_tidy(&self, place: Place, name: InodeId) -> Option<Claim<'_>> {
+        let file = (place, name);
         let is_free = self.0.lock().claimed.insert(file);
         is_free.then(|| Claim { claims: self, file })
     }
@@ -75,31 +75,34 @@ impl Claims {
     }
 
     /// Whether it can't be claimed.
-    pub fn is_claimed(&self, target: TargetId, name: InodeId) -> bool {
+    pub fn is_claimed(&self, place: Place, name: InodeId) -> bool {
         let state = self.0.lock();
-        state.claimed.contains(&(target, name)) || state.burnt.contains_key(&(target, name))
+        state.claimed.contains(&(place, name)) || state.burnt.contains_key(&(place, name))
     }
 
     /// Whether somebody has it.
-    pub fn is_filling(&self, target: TargetId, name: InodeId) -> bool {
-        self.0.lock().claimed.contains(&(target, name))
+    pub fn is_filling(&self, place: Place, name: InodeId) -> bool {
+        self.0.lock().claimed.contains(&(place, name))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::{GroupId, TargetId};
 
     #[test]
     fn what_is_claimed_is_free_again_unless_it_is_burnt() {
-        let (claims, target, name) = (Claims::default(), TargetId(1), InodeId(2));
-        let claim = claims.claim(target, name).unwrap();
-        assert!(claims.claim(target, name).is_none() && claims.claim_to_tidy(target, name).is_none());
-        assert!(claims.is_filling(target, name));
+        let (claims, place, name) = (Claims::default(), Place::Target(TargetId(1)), InodeId(2));
+        let claim = claims.claim(place, name).unwrap();
+        assert!(claims.claim(place, name).is_none() && claims.claim_to_tidy(place, name).is_none());
+        assert!(claims.is_filling(place, name));
+        let elsewhere = Place::Group(GroupId(1));
+        assert!(claims.claim(elsewhere, name).is_some());
         drop(claim);
-        claims.claim(target, name).unwrap().burn();
-        assert!(claims.claim(target, name).is_none() && claims.is_claimed(target, name));
-        assert!(!claims.is_filling(target, name), "it may be deleted");
-        assert!(claims.claim_to_tidy(target, name).is_some());
+        claims.claim(place, name).unwrap().burn();
+        assert!(claims.claim(place, name).is_none() && claims.is_claimed(place, name));
+        assert!(!claims.is_filling(place, name), "it may be deleted");
+        assert!(claims.claim_to_tidy(place, name).is_some());
     }
 }

@@ -1,4 +1,5 @@
-//! Emptying targets: files move off a target that is drained, one stripe at a time, while they are in use.
+//! Files that move while they are in use, one stripe at a time: off a target that is drained, or to groups of another scheme or pool
+//! (`migrate`).
 //!
 //! A move, step by step:
 //!
@@ -10,34 +11,39 @@
 //!    layout. What is left is copied, and the new chunk file is put on disk.
 //! 4. One commit changes the layout, dooms the old chunk file and spares the new one. The lease goes, and clients ask anew.
 //!
-//! Nothing else has to be remembered: which targets are drained is in the cluster map, so that a service that is started anew, or that
+//! Of a drain nothing else has to be remembered: which targets are drained is in the cluster map, so that a service that is started anew, or that
 //! gets a partition of another one, goes on by itself; and a target that isn't drained any more keeps what it still has.
 //!
 //! Invariants:
 //! - A chunk file that is being filled is *claimed*: nobody deletes it, and no other move fills it.
-//! - The layout changes only if both storage processes have been there all the time, if the source took no change since the last round, and
+//! - The layout changes only if both storage processes have been there all the time, as primaries where they keep mirrored groups, if the source took no change since the last round, and
 //!   if no session has a note on the file's chunks.
-//! - Nobody is kept waiting for long: under the lease at most [`LAST_REGIONS`] regions are copied.
+//! - Nobody is kept waiting for long: under the lease at most [`LAST_REGIONS`] regions are copied, and more only of a file that changes faster than
+//!   it is copied, [`MOST_LAST_REGIONS`] at the most.
+//!
+//! [`LAST_REGIONS`]: crate::limits::LAST_REGIONS
+//! [`MOST_LAST_REGIONS`]: crate::limits::MOST_LAST_REGIONS
 
 mod alone;
 mod claims;
+mod migrate;
+mod migrations;
 mod status;
+mod stripe;
 mod transfer;
 
 pub(crate) use claims::Claims;
+pub(crate) use migrations::Migrations;
 pub use status::DrainStatus;
 pub(crate) use status::Drains;
 
 use crate::eviction::within;
-use crate::limits::{
-    BACKGROUND_BATCH, DRAIN_IDLE, DRAIN_POLL, DRAIN_RETRY, LAST_REGIONS, MAX_ROUNDS, MOVES_AT_ONCE,
-};
+use crate::limits::{BACKGROUND_BATCH, DRAIN_IDLE, DRAIN_POLL, DRAIN_RETRY, MOVES_AT_ONCE};
 use crate::service::MetaService;
 use crate::sessions::Session;
-use namespace::{Move, Step};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use transfer::{End, Transfer};
+use stripe::{Order, busy};
 use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId, TargetId};
 
 /// A file with a stripe on a target that is drained.
@@ -196,106 +202,10 @@ impl MetaService {
             if self.chunks.is_mirrored(group)? {
                 return Err(stays_mirrored(group));
             }
-            self.move_stripe(mover, (found.ino, found.target), layout, stripe).await?;
+            let kind = self.chunks.kind(group)?;
+            let order = Order { kind, lacks_room: &|_| false, copied: &|_| () };
+            self.move_stripe(mover, found.ino, (layout, stripe), &order).await?;
         }
-    }
-
-    async fn move_stripe(
-        &self,
-        mover: &Arc<Session>,
-        (ino, source): (InodeId, TargetId),
-        from: Layout,
-        stripe: usize,
-    ) -> Result<()> {
-        let to = self.choose_place(ino, &from, stripe).await?;
-        let moved = Move { ino, from, stripe, to };
-        let target = *self.chunks.members(to.0)?.first().ok_or(Errno::EIO)?;
-        let name = ino.chunk_file(to.1);
-        let Some(claim) = self.claims.claim(target, name) else { return Err(busy(ino)) };
-        let epoch = self.leases.next_epoch(ino);
-        self.step(&moved, namespace::begin_move).await?;
-        let source = End { target: source, name: moved.from.chunk_file(ino, stripe) };
-        let goes_on = || !self.stopping.is_set() && self.executes(ino.partition());
-        let transfer = Transfer::new((&self.chunks, epoch), source, End { target, name }, &goes_on);
-        let outcome = self.fill_and_switch(mover, &moved, &transfer).await;
-        transfer.forget().await;
-        if let Err(error) = &outcome {
-            // What was sent may still be on its way, so that the name isn't used again by this process. The chunk file is deleted.
-            tracing::debug!(ino = ino.0, %error, "a move is given up");
-            claim.burn();
-        } else {
-            drop(claim);
-        }
-        self.doomed.set();
-        outcome
-    }
-
-    async fn fill_and_switch(
-        &self,
-        mover: &Arc<Session>,
-        moved: &Move,
-        transfer: &Transfer<'_>,
-    ) -> Result<()> {
-        transfer.begin().await?;
-        transfer.copy_all().await?;
-        for _ in 0..MAX_ROUNDS {
-            if transfer.copy_changes(u64::MAX).await? <= LAST_REGIONS {
-                break;
-            }
-        }
-        transfer.sync().await?;
-        let _alone = self.hold_alone(mover, moved.ino).await?;
-        if transfer.copy_changes(LAST_REGIONS).await? > LAST_REGIONS {
-            return Err(busy(moved.ino));
-        }
-        transfer.finish().await?;
-        self.step(moved, namespace::finish_move).await
-    }
-
-    /// Carries a step of a move out.
-    async fn step(
-        &self,
-        moved: &Move,
-        step: impl Fn(&dyn namespace::Reader, &Move) -> Result<Step, namespace::ReadError>,
-    ) -> Result<()> {
-        use crate::executor::{Change, Stop};
-        let command = |view: &crate::view::View<'_>| match step(view, moved) {
-            Ok(Step::Writes(writes)) => Ok(Change { answer: Ok(()), writes }),
-            Ok(Step::Changed) => Ok(Change { answer: Err(Errno::EAGAIN.into()), writes: Vec::new() }),
-            Ok(Step::Unsettled) => Ok(Change { answer: Err(busy(moved.ino)), writes: Vec::new() }),
-            Err(namespace::ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
-            Err(namespace::ReadError::Store(error)) => Err(Stop::Refused(error)),
-            Err(namespace::ReadError::NotHere) => Err(Stop::NotHere),
-        };
-        self.executors.transact_freely(moved.ino.partition(), command).await?
-    }
-
-    /// Another group for a stripe, and a slot of which no chunk file is there or about to be deleted.
-    async fn choose_place(&self, ino: InodeId, layout: &Layout, stripe: usize) -> Result<(GroupId, u8)> {
-        let doomed = self
-            .read(ino.partition(), |view| {
-                (0..layout::MAX_SLOTS)
-                    .map(|slot| namespace::doomed_in(view, ino, slot))
-                    .collect::<Result<Vec<_>, _>>()
-            })
-            .await?;
-        let map = self.current_map();
-        let is_taken = |group: GroupId, slot: u8| {
-            let members = map.group(group).map_or(&[][..], |group| &group.members);
-            doomed[slot as usize].contains(&group)
-                || members.iter().any(|&target| self.claims.is_claimed(target, ino.chunk_file(slot)))
-        };
-        layout::replace(&map, layout, stripe, is_taken, (ino, rt::random_u64()))
-    }
-
-    /// Whether one of these chunk files is just being filled.
-    pub(crate) fn is_filling(&self, ino: InodeId, layout: &Layout) -> bool {
-        let map = self.current_map();
-        layout.groups.iter().enumerate().any(|(stripe, &group)| {
-            let name = layout.chunk_file(ino, stripe);
-            let members = map.group(group).map_or(&[][..], |group| &group.members);
-            members.iter().any(|&target| self.claims.is_filling(target, name))
-        })
     }
 }
 
@@ -313,12 +223,4 @@ fn stays_mirrored(group: GroupId) -> Error {
 /// Targets that are to be emptied.
 fn draining(map: &ClusterMap) -> Vec<TargetId> {
     map.targets.iter().filter(|target| target.drain).map(|target| target.id).collect()
-}
-
-fn busy(ino: InodeId) -> Error {
-    Error::new(
-        Errno::EBUSY,
-        format!("inode {ino} changes too fast, or a client that wrote it is being settled"),
-    )
-    .hint("it is tried again by itself")
 }

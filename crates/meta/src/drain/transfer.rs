@@ -1,19 +1,19 @@
-//! Copying a chunk file from target to target while it changes.
+//! Copying a chunk file from place to place while it changes.
 
-use crate::chunks::Chunks;
+use crate::chunks::{Chunks, Place, Under};
 use crate::limits::COPIES_AT_ONCE;
 use rt::IoBuf;
 use std::cell::Cell;
-use types::{BLOCK_SIZE, Errno, Error, InodeId, Result, SessionId, TargetId};
-use wire::{Path, Seek, StorageOp, StorageReply, StorageRequest, WATCHED_REGION};
+use types::{BLOCK_SIZE, Errno, Error, InodeId, Result};
+use wire::{Path, Seek, StorageOp, StorageReply, WATCHED_REGION};
 
 /// Transfers of at least this many bytes go past the page caches of both sides: nobody is about to read them.
 const DIRECT_FROM: u64 = 64 * 1024;
 
-/// A chunk file on a target.
+/// A chunk file in a place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct End {
-    pub target: TargetId,
+    pub place: Place,
     pub name: InodeId,
 }
 
@@ -28,8 +28,12 @@ pub(crate) struct Transfer<'a> {
     epoch: u64,
     /// The round of the source's watch.
     round: Cell<u64>,
+    /// From where on what changed in the round before is still to be copied.
+    left: Cell<Option<u64>>,
     /// Whether it is still this service's to make: another one deletes what it finds half made.
     goes_on: &'a dyn Fn() -> bool,
+    /// Is told how many bytes have been copied.
+    copied: &'a dyn Fn(u64),
 }
 
 impl<'a> Transfer<'a> {
@@ -37,9 +41,10 @@ impl<'a> Transfer<'a> {
         (chunks, epoch): (&'a Chunks, u64),
         source: End,
         into: End,
-        goes_on: &'a dyn Fn() -> bool,
+        (goes_on, copied): (&'a dyn Fn() -> bool, &'a dyn Fn(u64)),
     ) -> Transfer<'a> {
-        Transfer { chunks, source, into, token: rt::random_u64(), epoch, round: Cell::new(0), goes_on }
+        let (token, round, left) = (rt::random_u64(), Cell::new(0), Cell::new(None));
+        Transfer { chunks, source, into, token, epoch, round, left, goes_on, copied }
     }
 
     /// Has both services watch: the source for what changes, the other so that its death is noticed.
@@ -72,21 +77,35 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Copies the regions that have changed since the last round, at most `limit` of them; how many there were, as far as it was looked.
+    /// Copies the regions that have changed since the last round; how many there were. When there are more than `limit`, some of them are left
+    /// for the next call.
     pub async fn copy_changes(&self, limit: u64) -> Result<u64> {
+        let before = self.copy_noted(limit).await?;
+        if self.left.get().is_some() {
+            return Ok(before);
+        }
         let (token, round) = (self.token, self.round.get() + 1);
         self.ask(self.source, StorageOp::Watch { token, round }).await?;
         self.round.set(round);
+        self.left.set(Some(0));
+        Ok(before + self.copy_noted(limit.saturating_sub(before)).await?)
+    }
+
+    /// Copies what the source has noted in the round before, as far as that has not been done; one more than `limit` tells that there is more.
+    async fn copy_noted(&self, limit: u64) -> Result<u64> {
+        let Some(mut from) = self.left.get() else { return Ok(0) };
         let (len, _) = self.stat(self.source).await?;
-        let (mut from, mut count, mut parts) = (0, 0, Vec::new());
+        let (mut count, mut parts) = (0, Vec::new());
         // Beyond its end there is nothing to copy: whoever makes it longer later changes what is there then.
         while from < len
-            && let Some(start) = self.next_change(round, from).await?
+            && let Some(start) = self.next_change(self.round.get(), from).await?
             && start < len
         {
             count += 1;
             if count > limit {
-                break;
+                self.copy_parts(&mut parts).await?;
+                self.left.set(Some(start));
+                return Ok(count);
             }
             from = start + WATCHED_REGION;
             parts.push((start, from.min(len)));
@@ -95,6 +114,7 @@ impl<'a> Transfer<'a> {
             }
         }
         self.copy_parts(&mut parts).await?;
+        self.left.set(None);
         Ok(count)
     }
 
@@ -117,9 +137,8 @@ impl<'a> Transfer<'a> {
         self.sync().await?;
         self.ask(self.into, StorageOp::Changed { token: self.token, round: 0, from: u64::MAX }).await?;
         if self.stat(self.into).await?.0 != len {
-            let End { target, name } = self.into;
-            let message =
-                format!("the copy {:016x} on target {target} isn't as long as it should be", name.0);
+            let End { place, name } = self.into;
+            let message = format!("the copy {:016x} in {place} isn't as long as it should be", name.0);
             return Err(Error::new(Errno::EIO, message).hint("it is tried again by itself"));
         }
         Ok(())
@@ -147,7 +166,9 @@ impl<'a> Transfer<'a> {
             return Err(Error::new(Errno::EREMOTE, "the file is another metadata service's now"));
         }
         let write = StorageOp::Write { offset: start, path, durable: false };
-        self.send(self.into, write, Some(buf.slice(0..len))).await.map(drop)
+        self.send(self.into, write, Some(buf.slice(0..len))).await?;
+        (self.copied)(len as u64);
+        Ok(())
     }
 
     async fn seek(&self, from: u64, what: Seek) -> Result<Option<u64>> {
@@ -173,8 +194,7 @@ impl<'a> Transfer<'a> {
     async fn send(&self, end: End, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
         // The source is only read.
         let epoch = if end == self.into { self.epoch } else { 0 };
-        let request = StorageRequest { epoch, ..StorageRequest::new(SessionId(0), end.target, end.name, op) };
-        self.chunks.channels.call(request, payload).await
+        self.chunks.send(end.place, Under { ino: end.name, epoch }, op, payload).await
     }
 }
 

@@ -1,11 +1,12 @@
 //! Stripe patterns.
 
 use super::data::{inline_content, pattern_of};
-use crate::record::{self, Inode};
+use crate::migrate::Goal;
+use crate::record::{self, Inode, Migrating};
 use crate::tx::{Outcome, Tx};
 use crate::{ReadError, Reader, keys};
 use types::{ClusterMap, Errno, Error, Group, InodeId, Layout, PoolId, Scheme, StripePattern};
-use wire::{Description, MetaReply, PatternChange};
+use wire::{Description, MetaReply, Migration, PatternChange};
 
 /// Everything that is known of an inode.
 pub(crate) fn describe(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
@@ -21,6 +22,33 @@ pub(crate) fn set_pattern(tx: &mut Tx<'_>, dir: InodeId, change: &PatternChange)
     directory.touch(tx.env.now);
     tx.put_inode(dir, &directory);
     description(tx, dir, &directory)
+}
+
+/// Where a file's chunks are to be kept from now on, if it can be so. What there is of them is moved by others.
+pub(crate) fn migrate(
+    tx: &Tx<'_>,
+    ino: InodeId,
+    pool: &Option<String>,
+    scheme: &Option<String>,
+) -> Outcome<MetaReply> {
+    let inode = tx.regular(ino)?;
+    let change = PatternChange { pool: pool.clone(), scheme: scheme.clone(), ..PatternChange::default() };
+    let StripePattern { pool, scheme, .. } = changed(&pattern_of(&inode)?, &change, tx.env.map)?;
+    Ok(begun(Goal { pool, scheme }))
+}
+
+/// Where a file is on its way to, as it is on record. How far it is, who carries it out knows.
+pub(crate) fn migration_of(tx: &Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
+    tx.inode(ino)?;
+    Ok(match tx.get::<Migrating>(&keys::migrating(ino))? {
+        Some(note) => begun(note.try_into()?),
+        None => MetaReply::Migration(None),
+    })
+}
+
+fn begun(Goal { pool, scheme }: Goal) -> MetaReply {
+    let migration = Migration { pool, scheme, bytes: 0, bytes_moved: 0, error: None, given_up: false };
+    MetaReply::Migration(Some(Box::new(migration)))
 }
 
 fn changed(old: &StripePattern, change: &PatternChange, map: &ClusterMap) -> Result<StripePattern, Error> {
@@ -59,14 +87,14 @@ fn lacks_groups(pattern: &StripePattern, map: &ClusterMap) -> bool {
     pattern.scheme.is_mirrored() && !map.groups.iter().any(fits)
 }
 
-/// The name of the pool and the scheme of groups that aren't there yet, and that a change of a directory's pattern needs.
+/// The name of the pool and the scheme of groups that aren't there yet, and that a change of a pattern needs.
 pub fn missing_groups(
     reader: &dyn Reader,
     map: &ClusterMap,
-    dir: InodeId,
+    ino: InodeId,
     change: &PatternChange,
 ) -> Result<Option<(String, Scheme)>, ReadError> {
-    let key = keys::inode(dir);
+    let key = keys::inode(ino);
     let Some(value) = reader.get(&key)? else { return Ok(None) };
     let inode: Inode = record::decode(&key, value)?;
     let mut pattern = match &inode.pattern {

@@ -1,12 +1,16 @@
 //! Stripes that move to other groups.
 
 use crate::support::{Holding, World};
-use namespace::{Move, Step, begin_move, doomed, finish_move, keys, layout_of};
+use namespace::{
+    Goal, Move, Step, begin_migration, begin_move, doomed, finish_migration, finish_move, forget_migration,
+    keys, layout_of, migrating, placed,
+};
 use std::collections::BTreeSet;
-use types::{GroupId, InodeId, Layout, SessionId};
+use types::{GroupId, InodeId, Layout, PoolId, Scheme, SessionId};
 use wire::MetaOp;
 
 const ROOT: InodeId = InodeId::ROOT;
+const KIND: (PoolId, Scheme) = (PoolId(1), Scheme::Single);
 
 /// Every chunk file that somebody is to delete: group and name.
 fn doomed_files(world: &World, ino: InodeId) -> BTreeSet<(GroupId, InodeId)> {
@@ -48,7 +52,7 @@ fn written(world: &mut World) -> (InodeId, Layout) {
 fn at_every_step_what_is_not_the_files_is_to_be_deleted() {
     let mut world = World::new(Holding::All);
     let (ino, from) = written(&mut world);
-    let moved = Move { ino, from: from.clone(), stripe: 0, to: (GroupId(77), 0) };
+    let moved = Move { ino, from: from.clone(), stripe: 0, to: (GroupId(77), 0), kind: KIND };
     let begun = begin_move(&world.state, &moved).unwrap();
     carry_out(&mut world, begun);
     assert_eq!(doomed_files(&world, ino), BTreeSet::from([(GroupId(77), ino)]));
@@ -59,7 +63,7 @@ fn at_every_step_what_is_not_the_files_is_to_be_deleted() {
     // Once more, to a group that has a chunk file of it; the one before has not been deleted yet.
     let from = layout_of(&world.state, ino).unwrap().unwrap();
     let to = (*from.groups.last().unwrap(), 1);
-    let again = Move { ino, from: from.clone(), stripe: 0, to };
+    let again = Move { ino, from: from.clone(), stripe: 0, to, kind: KIND };
     for step in [begin_move, finish_move] {
         let step = step(&world.state, &again).unwrap();
         carry_out(&mut world, step);
@@ -83,7 +87,7 @@ fn at_every_step_what_is_not_the_files_is_to_be_deleted() {
 fn a_file_that_changed_meanwhile_is_left_alone() {
     let mut world = World::new(Holding::All);
     let (ino, from) = written(&mut world);
-    let moved = Move { ino, from, stripe: 0, to: (GroupId(77), 0) };
+    let moved = Move { ino, from, stripe: 0, to: (GroupId(77), 0), kind: KIND };
     let begun = begin_move(&world.state, &moved).unwrap();
     carry_out(&mut world, begun);
     world.session = SessionId(5);
@@ -101,4 +105,42 @@ fn a_file_that_changed_meanwhile_is_left_alone() {
     assert_eq!(finish_move(&world.state, &moved).unwrap(), Step::Changed);
     assert!(doomed_files(&world, ino).contains(&(GroupId(77), ino)), "the copy goes with it");
     assert!(!world.holds(keys::inode(ino)));
+}
+
+#[test]
+fn a_file_that_is_to_be_mirrored_says_so_until_all_of_it_is() {
+    let mut world = World::new(Holding::All);
+    let (ino, from) = written(&mut world);
+    let goal = Goal { pool: PoolId(1), scheme: Scheme::Mirror(2) };
+    let begun = begin_migration(&world.state, ino, goal).unwrap();
+    carry_out(&mut world, begun);
+    let notes = |world: &World| migrating(&world.state, ino.partition(), InodeId(0), 10).unwrap();
+    assert_eq!(notes(&world), [(ino, goal)]);
+    assert_eq!(placed(&world.state, ino).unwrap().unwrap().goal, goal, "what comes later is there already");
+    let is_there = |group: GroupId| group.0 >= 77;
+    assert_eq!(finish_migration(&world.state, (ino, goal), is_there).unwrap(), Step::Changed);
+    for (stripe, group) in (0..from.groups.len()).zip(77..) {
+        let from = layout_of(&world.state, ino).unwrap().unwrap();
+        let kind = (goal.pool, goal.scheme);
+        let moved = Move { ino, from, stripe, to: (GroupId(group), 0), kind };
+        for step in [begin_move, finish_move] {
+            let step = step(&world.state, &moved).unwrap();
+            carry_out(&mut world, step);
+        }
+    }
+    assert_eq!(layout_of(&world.state, ino).unwrap().unwrap().scheme, goal.scheme);
+    let finished = finish_migration(&world.state, (ino, goal), is_there).unwrap();
+    carry_out(&mut world, finished);
+    assert_eq!(notes(&world), []);
+    // One that is begun and called off is where it is, and one that is gone leaves nothing.
+    let back = Goal { scheme: Scheme::Single, ..goal };
+    let begun = begin_migration(&world.state, ino, back).unwrap();
+    carry_out(&mut world, begun);
+    world.unlink(ROOT, "file").unwrap();
+    world.reclaim(ino);
+    assert_eq!(finish_migration(&world.state, (ino, back), is_there).unwrap(), Step::Changed);
+    let forgotten = forget_migration(&world.state, ino).unwrap();
+    carry_out(&mut world, Step::Writes(forgotten));
+    assert_eq!(notes(&world), []);
+    assert_eq!(forget_migration(&world.state, ino).unwrap(), []);
 }

@@ -122,6 +122,7 @@ impl Pair {
             members: vec![TargetId(1), TargetId(2)],
             states: Vec::new(),
             since: Epoch(1),
+            leaving: None,
         };
         let map = ClusterMap {
             epoch: Epoch(1),
@@ -456,6 +457,19 @@ fn a_silent_member_holds_up_a_reader_for_a_moment_and_later_ones_not_at_all() {
         pair.members[0].be(Way::Answers);
         let answered = [pair.read(5, region(0)).await.unwrap(), pair.read(5, region(1)).await.unwrap()];
         assert!(answered == [1, 2] || answered == [2, 1], "{answered:?}");
+    });
+}
+
+/// One is gone for good and nobody replaces it, since nobody writes; the other one is only slow.
+#[test]
+fn a_slow_member_answers_in_the_place_of_a_silent_one() {
+    run(async |pair| {
+        pair.members.iter().for_each(|member| member.be(Way::Hangs));
+        let reads = [pair.begin_to_read(5, 0), pair.begin_to_read(5, READ_REGION_BYTES)];
+        rt::sleep(4 * READ_PATIENCE).await;
+        pair.members[0].be(Way::Answers);
+        rt::sleep(READ_PATIENCE / 10).await;
+        assert_eq!(reads.map(|read| read.take()), [Some(Ok(1)), Some(Ok(1))]);
     });
 }
 

@@ -23,6 +23,7 @@ impl Mirrors {
     ) -> Result<StorageReply> {
         let view = self.agreed(&asked).await?;
         let state = state_here(&replica, &view)?;
+        self.watches.end_in(replica.target, replica.group);
         replica.holds.settle(asked.since, settled);
         if replica.is_unclean() {
             let message = format!("target {}: group {} was left by a crash", replica.target, replica.group);
@@ -99,6 +100,7 @@ impl Mirrors {
         if !matches!(state_here(&replica, &view)?, MemberState::Resyncing | MemberState::Rebuilding) {
             return Err(turns::another_version(replica.group));
         }
+        self.watches.end_in(replica.target, replica.group);
         match request.op {
             StorageOp::Regions { from, which } => regions(&replica, from, which).await,
             _ => detached::run(async move { bring_in_step(&replica, asked, request, payload).await }).await,

@@ -35,6 +35,9 @@ impl Mender {
         if from == to {
             return Err(Error::new(Errno::EINVAL, format!("target {to} can't be mended from itself")));
         }
+        let _entered = self.replica.gate.read().await;
+        // Until the last step nothing of it counts as settled, so that nobody reads a half-mended copy there.
+        let _unsettled = self.replica.sequences.begin(self.mirrors.since(self.replica.group));
         let mut at = self.begin(from, to, range).await?;
         while at < range.end {
             let piece = ByteRange::new(at, ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end));

@@ -35,6 +35,7 @@ pub(crate) use resync::keep_in_step;
 use crate::fences::Fences;
 use crate::lease::ServingLease;
 use crate::tally::Tally;
+use crate::watches::Watches;
 use chunkstore::Store;
 use net::{LocalFuture, StorageChannels};
 use parking_lot::{Mutex, RwLock};
@@ -114,6 +115,8 @@ pub(crate) struct Mirrors {
     pub(crate) fences: Arc<Fences>,
     slots: RwLock<BTreeMap<(TargetId, GroupId), Arc<Slot>>>,
     progress: Progress,
+    /// Of the service.
+    watches: Arc<Watches>,
     /// Members that are being brought in step now.
     busy: Mutex<BTreeSet<(GroupId, TargetId)>>,
     /// Files that are being mended because somebody has met damage.
@@ -148,13 +151,19 @@ impl View {
 }
 
 impl Mirrors {
-    pub(crate) fn new(links: GroupLinks, lease: Arc<ServingLease>, fences: Arc<Fences>) -> Mirrors {
+    pub(crate) fn new(
+        links: GroupLinks,
+        lease: Arc<ServingLease>,
+        fences: Arc<Fences>,
+        watches: Arc<Watches>,
+    ) -> Mirrors {
         Mirrors {
             links,
             lease,
             fences,
             slots: RwLock::default(),
             progress: Progress::default(),
+            watches,
             busy: Mutex::default(),
             healing: Mutex::default(),
         }

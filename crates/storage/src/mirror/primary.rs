@@ -43,8 +43,9 @@ impl Mirrors {
         if replica.has_doubtful() {
             self.known_to_all(&replica).await?;
         }
-        // The metadata service is let in before, since it has to see to that.
-        if replica.leftovers.are_there() && request.session != SessionId(0) {
+        // The metadata service is let in before, since it has to see to that; but what it moves elsewhere has to be right.
+        let is_mover = matches!(request.op, StorageOp::Watch { .. });
+        if replica.leftovers.are_there() && (request.session != SessionId(0) || is_mover) {
             self.tidied(&replica).await?;
         }
         if !replica.leftovers.are_there() {
@@ -57,6 +58,9 @@ impl Mirrors {
         // A write that is done after its program was told that it failed could come over what the program wrote then.
         if deadline.is_over() {
             return Err(deadline.error());
+        }
+        if let Some(answer) = self.watches.answer(&request) {
+            return answer;
         }
         match request.op {
             _ if is_look(&request.op) => self.look(&replica, request, payload).await,
@@ -194,6 +198,7 @@ async fn change(
     if matches!(request.op, StorageOp::Write { .. }) && payload.is_none() {
         return Err(Error::new(Errno::EINVAL, "a write came without its payload"));
     }
+    let _noted = mirrors.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
     let one =
         |doing| Change { mirrors: &mirrors, replica: &replica, request: &request, payload: &payload, doing };
     let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {
@@ -259,8 +264,12 @@ impl Change<'_> {
         let mut ticket: Option<Ticket<'_>> = None;
         let (mut have, mut is_done_here) = (Vec::new(), false);
         loop {
-            if !is_done_here {
-                mirrors.lease_holds(replica.target).await?;
+            if !is_done_here && let Err(error) = mirrors.lease_holds(replica.target).await {
+                // Where others have it, this one gets it, too, or isn't the primary any more.
+                if have.is_empty() {
+                    return Err(error);
+                }
+                continue;
             }
             let view = mirrors.primary_view(replica)?;
             let group = view.group()?;

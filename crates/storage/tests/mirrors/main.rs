@@ -9,3 +9,4 @@ mod mend;
 mod moves;
 mod readers;
 mod resync;
+mod watches;

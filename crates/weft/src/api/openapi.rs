@@ -84,6 +84,14 @@ fn schemas() -> Value {
     let resync_settings = object(json!({
         "rate?": maybe_number, "within_s?": maybe_number, "paused?": flag, "replace_after_s?": maybe_number,
     }));
+    // Apart from the rest, since one macro expands only so deep.
+    let scrub_settings =
+        object(json!({ "every_s?": number, "rate?": number, "asked?": number, "stopped?": flag }));
+    let scrub = object(json!({
+        "target": number, "is_running": flag, "asked": number, "began_s": number, "ended_s": number, "bytes_done": number,
+        "bytes_total": maybe_number, "files_done": number, "damaged": number, "mended": number, "missing": number, "stray": number,
+        "hindrance?": text,
+    }));
     let verdict = json!({ "enum": ["healthy", "warning", "critical"] });
     json!({
         "Any": {},
@@ -129,12 +137,8 @@ fn schemas() -> Value {
             "group": number, "target": number, "files_left": maybe_number, "bytes_left": maybe_number, "bytes_moved": number,
             "rate": number, "hindrance?": text,
         })),
-        "ScrubSettings": object(json!({ "every_s?": number, "rate?": number, "asked?": number, "stopped?": flag })),
-        "Scrubs": object(json!({ "settings": reference("ScrubSettings"), "scrubs": { "type": "array", "items": object(json!({
-            "target": number, "is_running": flag, "asked": number, "began_s": number, "ended_s": number, "bytes_done": number,
-            "bytes_total": maybe_number, "files_done": number, "damaged": number, "mended": number, "missing": number, "stray": number,
-            "hindrance?": text,
-        })) } })),
+        "ScrubSettings": scrub_settings,
+        "Scrubs": object(json!({ "settings": reference("ScrubSettings"), "scrubs": { "type": "array", "items": scrub } })),
         "NewGroups": object(json!({ "pool?": text, "scheme": scheme })),
         "Session": object(json!({ "session": number, "client": text, "address": text, "idle_s": maybe_number, "leases": maybe_number, "in_use": maybe_number })),
         "Health": object(json!({ "verdict": verdict, "findings": { "type": "array", "items": object(json!({

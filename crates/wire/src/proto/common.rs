@@ -431,7 +431,7 @@ impl TryFrom<PatternFields> for StripePattern {
     }
 }
 
-fn pool(number: u32) -> Result<PoolId, Malformed> {
+pub(crate) fn pool(number: u32) -> Result<PoolId, Malformed> {
     u16::try_from(number).map(PoolId).map_err(|_| Malformed::new(format!("impossible pool {number}")))
 }
 

@@ -9,7 +9,7 @@ use types::{Errno, Error};
 const MAX_ERRNO: u32 = 4095;
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ErrorFields {
+pub(crate) struct ErrorFields {
     #[prost(uint32, tag = "1")]
     errno: u32,
     #[prost(string, tag = "2")]
@@ -18,22 +18,34 @@ struct ErrorFields {
     hint: String,
 }
 
-impl Message for Error {
-    fn encode(&self, out: &mut Vec<u8>) {
-        let Error { errno, message, hint } = self;
+impl From<&Error> for ErrorFields {
+    fn from(Error { errno, message, hint }: &Error) -> ErrorFields {
         // A number that no program could read as an error would not be taken by the other side.
         let number = u32::try_from(errno.0).ok().filter(|number| (1..=MAX_ERRNO).contains(number));
         let errno = number.unwrap_or(Errno::EIO.0 as u32);
-        ErrorFields { errno, message: message.to_string(), hint: hint.to_string() }.encode_raw(out);
+        ErrorFields { errno, message: message.to_string(), hint: hint.to_string() }
     }
+}
 
-    fn decode(bytes: &[u8]) -> Result<Error, Malformed> {
-        let ErrorFields { errno, message, hint } = fields(bytes)?;
+impl TryFrom<ErrorFields> for Error {
+    type Error = Malformed;
+
+    fn try_from(ErrorFields { errno, message, hint }: ErrorFields) -> Result<Error, Malformed> {
         match errno {
             1..=MAX_ERRNO => {
                 Ok(Error { errno: Errno(errno as i32), message: message.into(), hint: hint.into() })
             }
             _ => Err(Malformed::new(format!("an error with the number {errno}"))),
         }
+    }
+}
+
+impl Message for Error {
+    fn encode(&self, out: &mut Vec<u8>) {
+        ErrorFields::from(self).encode_raw(out);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Error, Malformed> {
+        fields::<ErrorFields>(bytes)?.try_into()
     }
 }

@@ -188,6 +188,16 @@ pub(crate) struct MayOpenFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct MigrateFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(string, optional, tag = "2")]
+    pub pool: Option<String>,
+    #[prost(string, optional, tag = "3")]
+    pub scheme: Option<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct WriteInlineFields {
     #[prost(uint64, tag = "1")]
     pub ino: u64,

@@ -94,6 +94,10 @@ pub(crate) enum OpFields {
     MayOpen(MayOpenFields),
     #[prost(message, tag = "54")]
     Reopen(ReopenFields),
+    #[prost(message, tag = "55")]
+    Migrate(MigrateFields),
+    #[prost(message, tag = "56")]
+    MigrationOf(InodeFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -194,6 +198,10 @@ impl From<&MetaOp> for OpFields {
                 OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
             }
             &MetaOp::Reopen { ino, past } => OpFields::Reopen(ReopenFields { ino: ino.0, past }),
+            MetaOp::Migrate { ino, pool, scheme } => {
+                OpFields::Migrate(MigrateFields { ino: ino.0, pool: pool.clone(), scheme: scheme.clone() })
+            }
+            MetaOp::MigrationOf { ino } => OpFields::MigrationOf(InodeFields::of(ino)),
             &MetaOp::MayOpen { ino, wanted } => OpFields::MayOpen(MayOpenFields { ino: ino.0, wanted }),
             &MetaOp::Introduce { ino, ref groups, privileged } => {
                 OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone(), privileged })
@@ -324,6 +332,12 @@ impl TryFrom<OpFields> for MetaOp {
                 MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
             }
             OpFields::Reopen(f) => MetaOp::Reopen { ino: InodeId(f.ino), past: f.past },
+            OpFields::Migrate(f) => MetaOp::Migrate {
+                ino: InodeId(f.ino),
+                pool: f.pool.map(name).transpose()?,
+                scheme: f.scheme.map(name).transpose()?,
+            },
+            OpFields::MigrationOf(f) => MetaOp::MigrationOf { ino: InodeId(f.ino) },
             OpFields::MayOpen(f) => MetaOp::MayOpen { ino: InodeId(f.ino), wanted: f.wanted },
             OpFields::Introduce(f) => {
                 let (groups, privileged) = (bounded(f.groups, "groups")?, f.privileged);

@@ -1,11 +1,12 @@
 //! Answers of a metadata service.
 
 use super::common::{AttrFields, LayoutFields, List, MAX_ENTRIES, MAX_LIST_ITEMS, NameFields, PatternFields};
-use super::common::{Numbered, name, need, partitions};
+use super::common::{Numbered, name, need, partitions, pool};
+use super::error::ErrorFields;
 use super::meta_args::LockRangeFields;
-use crate::{Description, DirEntry, FileInfo, LeaseMode, LockKind, Malformed, MetaReply, Recall};
+use crate::{Description, DirEntry, FileInfo, LeaseMode, LockKind, Malformed, MetaReply, Migration, Recall};
 use bytes::Bytes;
-use types::InodeId;
+use types::{InodeId, Scheme};
 
 /// The answer's kind by its field number.
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -39,6 +40,8 @@ pub(crate) enum ReplyFields {
     Elsewhere(ElsewhereFields),
     #[prost(message, tag = "25")]
     Adopted(AdoptedFields),
+    #[prost(message, tag = "26")]
+    Migration(MigrationFields),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -143,6 +146,28 @@ pub(crate) struct DescriptionFields {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct MigrationFields {
+    #[prost(message, optional, tag = "1")]
+    moving: Option<MovingFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct MovingFields {
+    #[prost(uint32, tag = "1")]
+    pool: u32,
+    #[prost(uint32, tag = "2")]
+    scheme: u32,
+    #[prost(uint64, tag = "3")]
+    bytes: u64,
+    #[prost(uint64, tag = "4")]
+    bytes_moved: u64,
+    #[prost(message, optional, tag = "5")]
+    error: Option<ErrorFields>,
+    #[prost(bool, tag = "6")]
+    given_up: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ElsewhereFields {
     #[prost(uint64, tag = "1")]
     ino: u64,
@@ -192,6 +217,9 @@ impl From<&MetaReply> for ReplyFields {
                 ReplyFields::Recalls(List::of(recalls, RecallFields::from).unwrap_or_default())
             }
             MetaReply::Description(description) => ReplyFields::Description((&**description).into()),
+            MetaReply::Migration(moving) => {
+                ReplyFields::Migration(MigrationFields { moving: moving.as_deref().map(Into::into) })
+            }
             MetaReply::Elsewhere { ino, mode } => {
                 ReplyFields::Elsewhere(ElsewhereFields { ino: ino.0, mode: *mode })
             }
@@ -234,8 +262,40 @@ impl TryFrom<ReplyFields> for MetaReply {
             }
             ReplyFields::Recalls(list) => MetaReply::Recalls(List::take(Some(list), Recall::try_from)?),
             ReplyFields::Description(f) => MetaReply::Description(Box::new(f.try_into()?)),
+            ReplyFields::Migration(f) => {
+                let moving = f.moving.map(Migration::try_from).transpose()?;
+                MetaReply::Migration(moving.map(Box::new))
+            }
             ReplyFields::Elsewhere(f) => MetaReply::Elsewhere { ino: InodeId(f.ino), mode: f.mode },
             ReplyFields::Adopted(f) => MetaReply::Adopted { partitions: partitions(f.partitions)? },
+        })
+    }
+}
+
+impl From<&Migration> for MovingFields {
+    fn from(migration: &Migration) -> MovingFields {
+        MovingFields {
+            pool: migration.pool.0.into(),
+            scheme: migration.scheme.number(),
+            bytes: migration.bytes,
+            bytes_moved: migration.bytes_moved,
+            error: migration.error.as_ref().map(ErrorFields::from),
+            given_up: migration.given_up,
+        }
+    }
+}
+
+impl TryFrom<MovingFields> for Migration {
+    type Error = Malformed;
+
+    fn try_from(f: MovingFields) -> Result<Migration, Malformed> {
+        Ok(Migration {
+            pool: pool(f.pool)?,
+            scheme: Scheme::take(f.scheme)?,
+            bytes: f.bytes,
+            bytes_moved: f.bytes_moved,
+            error: f.error.map(TryInto::try_into).transpose()?,
+            given_up: f.given_up,
         })
     }
 }

@@ -251,6 +251,8 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::MayOpen { ino, wanted: 6 },
         MetaOp::Reopen { ino, past: 3 << 44 | 257 },
         MetaOp::Introduce { ino, groups: vec![100, 27], privileged: true },
+        MetaOp::Migrate { ino, pool: Some("nvme".into()), scheme: Some("mirror:2".into()) },
+        MetaOp::MigrationOf { ino },
     ]
 }
 
@@ -289,6 +291,14 @@ fn meta_replies() -> Vec<MetaReply> {
         layout: Some(layout.clone()),
         inline: Some(0),
     };
+    let migration = Migration {
+        pool: PoolId(2),
+        scheme: Scheme::Mirror(2),
+        bytes: 1 << 33,
+        bytes_moved: 1 << 20,
+        error: Some(Error::new(Errno::ENOSPC, "full").hint("make room")),
+        given_up: true,
+    };
     vec![
         MetaReply::Unit,
         MetaReply::Entry(attr()),
@@ -310,6 +320,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::Recalls(vec![recall(1, None), recall(2, Some(LeaseMode::Shared))]),
         MetaReply::Description(Box::new(description)),
         MetaReply::Elsewhere { ino: INO, mode: mode::S_IFDIR },
+        MetaReply::Migration(Some(Box::new(migration))),
         MetaReply::Adopted { partitions: vec![PartitionId(0), PartitionId(63)] },
     ]
 }

@@ -185,6 +185,8 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         MayOpen { ino: ino(), wanted: u32s() },
         Reopen { ino: ino(), past: u64s() },
         Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
+        Migrate { ino: ino(), pool: of(".{0,20}"), scheme: of(".{0,20}") },
+        MigrationOf { ino: ino() },
     ]
 }
 
@@ -206,6 +208,7 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
         file().prop_map(MetaReply::File).boxed(),
         of(held).prop_map(MetaReply::Lock).boxed(),
         vec_of(recall()).prop_map(MetaReply::Recalls).boxed(),
+        of(migration()).prop_map(|moving| MetaReply::Migration(moving.map(Box::new))).boxed(),
         description().prop_map(|description| MetaReply::Description(Box::new(description))).boxed(),
     ]);
     replies
@@ -284,6 +287,7 @@ fn drain_progress() -> impl Strategy<Value = DrainProgress> {
         rate: done.3,
         remaining_s: left.2,
         hindrance: done.4.map(|why| format!("reason {why}")),
+        groups_left: done.2,
     })
 }
 
@@ -470,6 +474,19 @@ fn file() -> impl Strategy<Value = FileInfo> {
 
 fn recall() -> impl Strategy<Value = Recall> {
     (any::<u64>(), ino(), of(kept())).prop_map(|(number, ino, keep)| Recall { number, ino, keep })
+}
+
+fn migration() -> impl Strategy<Value = Migration> {
+    (pattern(), any::<(u64, u64, bool)>(), of(errors())).prop_map(
+        |(pattern, (bytes, bytes_moved, given_up), error)| Migration {
+            pool: pattern.pool,
+            scheme: pattern.scheme,
+            bytes,
+            bytes_moved,
+            error,
+            given_up,
+        },
+    )
 }
 
 fn description() -> impl Strategy<Value = Description> {

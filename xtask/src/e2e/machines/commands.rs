@@ -91,6 +91,26 @@ impl Commands {
         with(line(&["group", "list", "--json"]), "--dir", dir)
     }
 
+    /// Has targets searched for damage, or tells how far that is.
+    pub fn scrub(&self, dir: &Path, what: &str) -> Vec<OsString> {
+        with(line(&["scrub", what, "--json"]), "--dir", dir)
+    }
+
+    /// Lets other targets take the place of members that are gone for so long.
+    pub fn replace_after(&self, dir: &Path, time: &str) -> Vec<OsString> {
+        with(line(&["group", "resync", "set", "--replace-after", time]), "--dir", dir)
+    }
+
+    /// Begins to empty a target.
+    pub fn drain(&self, dir: &Path, target: u64) -> Vec<OsString> {
+        with(line(&["target", "drain", &target.to_string()]), "--dir", dir)
+    }
+
+    /// Forgets a target that is empty.
+    pub fn remove_target(&self, dir: &Path, target: u64) -> Vec<OsString> {
+        with(line(&["target", "remove", &target.to_string()]), "--dir", dir)
+    }
+
     /// Checks the cluster as it is being used.
     pub fn fsck(&self, dir: &Path, orders: &[&str]) -> Vec<OsString> {
         let mut command = with(line(&["fsck", "--json"]), "--dir", dir);

@@ -100,6 +100,42 @@ impl Cluster {
         Ok(compared)
     }
 
+    /// Lets other targets take the place of members that are gone for so long.
+    pub fn replace_after(&self, time: &str) -> TestResult {
+        self.ask_management(|management| self.commands.replace_after(management, time)).map(drop)
+    }
+
+    /// Begins to empty a target.
+    pub fn drain(&self, target: u64) -> TestResult {
+        self.ask_management(|management| self.commands.drain(management, target)).map(drop)
+    }
+
+    /// Forgets a target that is empty.
+    pub fn remove_target(&self, target: u64) -> TestResult {
+        self.ask_management(|management| self.commands.remove_target(management, target)).map(drop)
+    }
+
+    /// The target of a storage node, with its folder.
+    pub fn target_of(&self, storage: usize) -> TestResult<(u64, PathBuf)> {
+        let own = self.folder(self.node(Part::Storage(storage)))?;
+        let found = self.target_folders()?.into_iter().find(|(_, folder)| folder.starts_with(&own));
+        Ok(found.ok_or_else(|| format!("storage node {storage} has no target"))?)
+    }
+
+    /// Waits until no group has a target and all groups are good, whatever else management complains of.
+    pub fn wait_until_out_of_groups(&self, target: u64) -> TestResult {
+        let mut last = None;
+        let is_over = |groups: &Vec<Group>| {
+            groups.iter().all(|group| group.are_good && !group.members.contains(&target))
+        };
+        let replaced = process::eventually(
+            GOOD_DEADLINE,
+            || matches!(last.insert(self.groups()), Ok(groups) if is_over(groups)),
+        );
+        let log = || format!("target {target} isn't replaced: {last:?}\n    {}", self.log());
+        if replaced { Ok(()) } else { Err(log().into()) }
+    }
+
     /// Where each target's files are.
     fn target_folders(&self) -> TestResult<BTreeMap<u64, PathBuf>> {
         let mut found = BTreeMap::new();

@@ -35,6 +35,7 @@ pub(in super::super) const TESTS: &[TestCase] = &[
         run: fsx_under_faults,
     },
     TestCase { name: "mirrored_file_while_its_node_is_gone", scope: Scope::Own, minutes: 10, run: node_gone },
+    TestCase { name: "mirrored_node_lost_for_good", scope: Scope::Own, minutes: 6, run: node_lost },
     TestCase { name: "mirrored_both_members_killed", scope: Scope::Own, minutes: 6, run: all_killed },
 ];
 
@@ -251,5 +252,53 @@ fn all_killed(stage: &Stage) -> TestResult {
         ensure_no_errors(&outcome, &format!("although all came back, {name}"), &cluster)?;
         ensure_in_step(&cluster, &name)?;
     }
+    cluster.stop()
+}
+
+/// A node dies and doesn't come back: others take its place while programs go on, and nothing is missing. When it comes back after all, what it had
+/// is removed. Then the target of another one is emptied, and forgotten.
+fn node_lost(stage: &Stage) -> TestResult {
+    let mut cluster = start(stage, "mirror-lost")?;
+    cluster.replace_after("5s")?;
+    let folders = cluster.shared_folder("files")?;
+    let path = |mount: usize, file: usize| folders[mount].join(file.to_string());
+    let expected: Vec<Vec<u8>> =
+        (0..4 * usize::from(STORAGE)).map(|file| Rng::new(file as u64 + 1).bytes(FILE_BYTES)).collect();
+    for (file, content) in expected.iter().enumerate() {
+        fs::write(path(0, file), content).at(path(0, file).display())?;
+    }
+    let ensure_all_there = |when: &str| -> TestResult {
+        for (file, content) in expected.iter().enumerate() {
+            ensure!(read_directly(&path(1, file))? == *content, "file {file} isn't what was written, {when}");
+        }
+        Ok(())
+    };
+    let (lost, folder) = cluster.target_of(0)?;
+    let outcome = under_load(stage, &mut cluster, "lost", plan(THREADS, 45, 7), |cluster| {
+        cluster.strike(Part::Storage(0), Fault::Killed)?;
+        cluster.wait_until_out_of_groups(lost)
+    })?;
+    ensure_no_errors(&outcome, "although others have taken the place of a lost node", &cluster)?;
+    let compared = cluster.ensure_copies_are_equal()?;
+    println!("without the lost node: {} files with {} bytes are the same", compared.files, compared.bytes);
+    ensure_all_there("without the lost node")?;
+
+    cluster.mend(Part::Storage(0), Fault::Killed)?;
+    let left = || fs::read_dir(folder.join("groups")).map(|found| found.count());
+    let swept = process::eventually(DEADLINE, || matches!(left(), Ok(0)));
+    ensure!(swept, "what the lost node had is there yet: {:?}", left());
+    ensure_in_step(&cluster, "after the lost node is back")?;
+
+    let (emptied, _) = cluster.target_of(1)?;
+    let outcome = under_load(stage, &mut cluster, "drained", plan(THREADS, 30, 8), |cluster| {
+        cluster.drain(emptied)?;
+        cluster.wait_until_out_of_groups(emptied)
+    })?;
+    ensure_no_errors(&outcome, "although a target was emptied", &cluster)?;
+    ensure_in_step(&cluster, "after a target was emptied")?;
+    ensure_all_there("after a target was emptied")?;
+    let mut last = None;
+    let removed = process::eventually(DEADLINE, || last.insert(cluster.remove_target(emptied)).is_ok());
+    ensure!(removed, "the emptied target can't be removed: {last:?}");
     cluster.stop()
 }

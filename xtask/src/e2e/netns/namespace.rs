@@ -12,7 +12,7 @@ use std::time::Duration;
 pub const FOLDER: &str = "/run/netns";
 
 /// Deadline of one call of `ip` or `nft`.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A named namespace; it and all processes in it go when this is dropped.
 pub struct Namespace {

@@ -1,0 +1,196 @@
+//! Files move to groups of another scheme or pool, while they are in use.
+//!
+//! Somebody asks ([`wire::MetaOp::Migrate`]); from then on it is the service's. Before a file is begun it is made sure that there is room for it; then
+//! its pattern says where it goes, so that stripes which it gets from now on are there already, and a note says that it is on its way. Stripe
+//! by stripe it moves as from a target that is drained, and the note goes when all are there: so whoever has the partition after this service
+//! goes on. What there is of a file in between is as good as any: a group's scheme is the group's.
+
+use super::migrations::End;
+use super::stripe::Order;
+use crate::eviction::within;
+use crate::executor::{Change, Stop};
+use crate::limits::BACKGROUND_BATCH;
+use crate::service::MetaService;
+use crate::sessions::Session;
+use crate::view::View;
+use namespace::{Goal, Placed, ReadError, Step, Writes};
+use std::sync::Arc;
+use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PartitionId, Result, SessionId};
+use wire::{MetaOp, MetaReply};
+
+impl MetaService {
+    /// Carries out what concerns migrations of a command that has been looked at.
+    pub(crate) fn answer_migration(&self, op: &MetaOp, reply: &mut MetaReply) -> Result<()> {
+        let MetaReply::Migration(moving) = reply else { return Ok(()) };
+        let ino = match op {
+            MetaOp::Migrate { ino, .. } | MetaOp::MigrationOf { ino } => *ino,
+            _ => return Ok(()),
+        };
+        if let (MetaOp::Migrate { .. }, Some(wanted)) = (op, &moving) {
+            self.migrations.ask(ino, Goal { pool: wanted.pool, scheme: wanted.scheme })?;
+        }
+        // One that is on record, and that this service hasn't come to yet, is told as it is there.
+        if let Some(status) = self.migrations.status(ino) {
+            *moving = Some(Box::new(status));
+        }
+        Ok(())
+    }
+
+    /// Keeps in mind why a file can't be moved: a kernel tells its programs no more than a number.
+    pub(crate) fn note_refusal(&self, op: &MetaOp, error: &Error) {
+        if let MetaOp::Migrate { ino, .. } = op
+            && matches!(error.errno, Errno::EINVAL | Errno::ENODEV | Errno::ENOSPC | Errno::EAGAIN)
+        {
+            let goal = Goal { pool: types::PoolId(0), scheme: types::Scheme::Single };
+            self.migrations.refuse(*ino, goal, error);
+        }
+    }
+
+    /// Moves files that are on their way, as long as the service runs.
+    pub(crate) async fn migrate_files(self: Arc<Self>) {
+        let mut mover = None;
+        let mut partitions = Vec::new();
+        loop {
+            let _ = within(self.migrations.rest(), self.migrations.asked.wait()).await;
+            self.migrations.asked.clear();
+            if self.stopping.is_set() {
+                return;
+            }
+            let executed = self.executed();
+            self.migrations.keep(|partition| executed.contains(&partition));
+            if self.grace.is_on() {
+                continue;
+            }
+            if partitions != executed {
+                match self.find_migrations(&executed).await {
+                    Ok(()) => partitions = executed,
+                    Err(error) => tracing::warn!(%error, "files that are on their way wait"),
+                }
+            }
+            if mover.is_none() {
+                mover = self.sessions.register_local(SessionId::drawn(rt::random_u64())).ok();
+            }
+            let Some(mover) = &mover else { continue };
+            while let Some(ino) = self.migrations.next() {
+                rt::spawn(self.clone().carry_on(mover.clone(), ino));
+            }
+        }
+    }
+
+    async fn find_migrations(&self, partitions: &[PartitionId]) -> Result<()> {
+        for &partition in partitions {
+            let mut after = InodeId(0);
+            loop {
+                let read = |view: &View<'_>| namespace::migrating(view, partition, after, BACKGROUND_BATCH);
+                let page = self.read(partition, read).await?;
+                let Some(&(last, _)) = page.last() else { break };
+                after = last;
+                page.into_iter().for_each(|(ino, goal)| self.migrations.found(ino, goal));
+            }
+        }
+        Ok(())
+    }
+
+    async fn carry_on(self: Arc<Self>, mover: Arc<Session>, ino: InodeId) {
+        let outcome = self.migrate_file(&mover, ino).await;
+        if let Err(error) = &outcome {
+            tracing::debug!(ino = ino.0, %error, "a file is not where it should be yet");
+        }
+        if self.migrations.ended(ino, &outcome) == End::GivenUp {
+            let error = outcome.err().unwrap_or_else(|| Errno::EIO.into());
+            tracing::warn!(ino = ino.0, %error, "a file stays in the groups where it is");
+            if let Err(error) = self.forget_migration(ino).await {
+                tracing::warn!(ino = ino.0, %error, "it is tried again when the service starts anew");
+            }
+        }
+        self.migrations.asked.set();
+    }
+
+    /// Moves a file to where it is to go; the goal that it has reached.
+    async fn migrate_file(&self, mover: &Arc<Session>, ino: InodeId) -> Result<Goal> {
+        if self.drains.has_local_mount() {
+            let message = "the file system is mounted in the process of its metadata service, without leases";
+            return Err(Error::new(Errno::EOPNOTSUPP, message)
+                .hint("set the pattern of its directory and copy the file (cp, then mv over the old one)"));
+        }
+        loop {
+            let Some((goal, is_noted)) = self.migrations.goal(ino) else {
+                return Err(Errno::ECANCELED.into());
+            };
+            let placed = self.read(ino.partition(), |view| namespace::placed(view, ino)).await?;
+            let Some(file) = placed else {
+                self.forget_migration(ino).await?;
+                return Ok(goal);
+            };
+            let map = self.current_map();
+            let left = elsewhere(&map, &file, goal);
+            let (Some(layout), Some(&stripe)) = (&file.layout, left.first()) else {
+                if self.finish_migration(ino, goal).await? {
+                    return Ok(goal);
+                }
+                continue;
+            };
+            let sizes = self.sizes(ino, &file, layout, &left).await?;
+            let kind = (goal.pool, goal.scheme);
+            let fit = |promised: &layout::Promised| layout::fit(&map, kind, &sizes, promised);
+            self.migrations.promise(ino, sizes.iter().sum(), fit)?;
+            if !is_noted {
+                self.begin_migration(ino, goal).await?;
+                self.migrations.noted(ino, goal);
+                continue;
+            }
+            let (bytes, promised) = (sizes[0], self.migrations.promised_but_to(ino));
+            let lacks_room = |group: GroupId| layout::room(&map, group, &promised) < bytes;
+            let copied = |bytes| self.migrations.copied(ino, bytes);
+            let order = Order { kind, lacks_room: &lacks_room, copied: &copied };
+            self.move_stripe(mover, ino, (layout.clone(), stripe), &order).await?;
+            self.migrations.stripe_is_there(ino, bytes);
+        }
+    }
+
+    /// What the stripes take up that are to be moved.
+    async fn sizes(&self, ino: InodeId, file: &Placed, layout: &Layout, left: &[usize]) -> Result<Vec<u64>> {
+        if file.inline {
+            return Ok(vec![0; left.len()]);
+        }
+        let all = self.chunks.allocated(ino, layout).await?;
+        Ok(left.iter().map(|&stripe| all[stripe]).collect())
+    }
+
+    async fn begin_migration(&self, ino: InodeId, goal: Goal) -> Result<()> {
+        // One that is gone or has changed is looked at again.
+        self.note(ino, |view| namespace::begin_migration(view, ino, goal)).await.map(drop)
+    }
+
+    /// Takes the note back; false when a stripe is still elsewhere.
+    async fn finish_migration(&self, ino: InodeId, goal: Goal) -> Result<bool> {
+        let map = self.current_map();
+        let is_there = |group: GroupId| is_of(&map, group, goal);
+        self.note(ino, |view| namespace::finish_migration(view, (ino, goal), is_there)).await
+    }
+
+    async fn forget_migration(&self, ino: InodeId) -> Result<()> {
+        self.note(ino, |view| namespace::forget_migration(view, ino).map(Step::Writes)).await.map(drop)
+    }
+
+    async fn note(&self, ino: InodeId, step: impl Fn(&View<'_>) -> Result<Step, ReadError>) -> Result<bool> {
+        let command = |view: &View<'_>| match step(view) {
+            Ok(Step::Writes(writes)) => Ok(Change { answer: true, writes }),
+            Ok(_) => Ok(Change { answer: false, writes: Writes::new() }),
+            Err(ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
+            Err(ReadError::Store(error)) => Err(Stop::Refused(error)),
+            Err(ReadError::NotHere) => Err(Stop::NotHere),
+        };
+        self.executors.transact_freely(ino.partition(), command).await
+    }
+}
+
+/// The stripes of a file that aren't where they should be.
+fn elsewhere(map: &ClusterMap, file: &Placed, goal: Goal) -> Vec<usize> {
+    let groups = file.layout.iter().flat_map(|layout| layout.groups.iter().enumerate());
+    groups.filter(|(_, group)| !is_of(map, **group, goal)).map(|(stripe, _)| stripe).collect()
+}
+
+fn is_of(map: &ClusterMap, group: GroupId, goal: Goal) -> bool {
+    map.group(group).is_some_and(|group| (group.pool, group.scheme) == (goal.pool, goal.scheme))
+}

@@ -1,0 +1,329 @@
+//! The files that move to another scheme or pool, as this service knows them: what there is to do, and how far it is.
+
+use crate::limits::{
+    MAX_GIVEN_UP, MAX_MIGRATIONS, MIGRATE_LONGEST_RETRY, MIGRATE_PATIENCE, MIGRATE_POLL, MIGRATE_RETRY,
+    MIGRATE_TRIES, MIGRATIONS_AT_ONCE,
+};
+use layout::Promised;
+use namespace::Goal;
+use parking_lot::Mutex;
+use rt::sync::Event;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::{Errno, Error, InodeId, PartitionId, Result};
+use wire::Migration;
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Migrations {
+    table: Mutex<Table>,
+    /// There may be something to do.
+    pub asked: Event,
+}
+
+#[derive(Default)]
+struct Table {
+    jobs: BTreeMap<InodeId, Job>,
+    /// Why files were given up, with the order in which they were.
+    given_up: BTreeMap<InodeId, (u64, Migration)>,
+    order: u64,
+}
+
+struct Job {
+    goal: Goal,
+    /// The goal on record.
+    noted: Option<Goal>,
+    is_running: bool,
+    /// Bytes of stripes that are there, what has been copied of the one that moves, and all.
+    done: u64,
+    copied: u64,
+    bytes: u64,
+    /// What targets get of it.
+    promised: Promised,
+    hindrance: Option<Error>,
+    /// Failures since it last got on, and when the first of them was.
+    failures: u32,
+    stuck_ns: u64,
+    due_ns: u64,
+}
+
+/// What becomes of a file whose move has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// There is nothing more to be done here.
+    Over,
+    /// It is tried again.
+    Again,
+    /// It stays where it is. The note is to be taken back.
+    GivenUp,
+}
+
+impl Job {
+    fn new(goal: Goal, noted: Option<Goal>) -> Job {
+        Job {
+            goal,
+            noted,
+            is_running: false,
+            done: 0,
+            copied: 0,
+            bytes: 0,
+            promised: Promised::new(),
+            hindrance: None,
+            failures: 0,
+            stuck_ns: 0,
+            due_ns: 0,
+        }
+    }
+
+    fn status(&self) -> Migration {
+        Migration {
+            pool: self.goal.pool,
+            scheme: self.goal.scheme,
+            bytes: self.bytes,
+            bytes_moved: (self.done + self.copied).min(self.bytes),
+            error: self.hindrance.clone(),
+            given_up: false,
+        }
+    }
+
+    /// Whether it is of no use to go on trying.
+    fn is_hopeless(&self, errno: Errno, now_ns: u64) -> bool {
+        let has_begun = self.noted == Some(self.goal);
+        match errno {
+            Errno::EOPNOTSUPP | Errno::EINVAL => true,
+            // What can't be done is refused before it is begun.
+            Errno::ENOSPC | Errno::ENODEV if !has_begun => true,
+            Errno::ENOSPC | Errno::ENODEV | Errno::EIO if self.failures >= MIGRATE_TRIES => true,
+            _ => now_ns - self.stuck_ns > MIGRATE_PATIENCE.as_nanos() as u64,
+        }
+    }
+}
+
+impl Migrations {
+    /// Somebody wants a file to be moved.
+    pub fn ask(&self, ino: InodeId, goal: Goal) -> Result<()> {
+        let mut table = self.table.lock();
+        table.given_up.remove(&ino);
+        if table.jobs.len() >= MAX_MIGRATIONS && !table.jobs.contains_key(&ino) {
+            let message = format!("{MAX_MIGRATIONS} files are on their way already");
+            return Err(Error::new(Errno::EAGAIN, message).hint("ask again when some of them are there"));
+        }
+        let job = table.jobs.entry(ino).or_insert_with(|| Job::new(goal, None));
+        (job.goal, job.failures, job.due_ns, job.hindrance) = (goal, 0, 0, None);
+        drop(table);
+        self.asked.set();
+        Ok(())
+    }
+
+    /// What somebody asked for can't be.
+    pub fn refuse(&self, ino: InodeId, goal: Goal, error: &Error) {
+        let mut refused = Job::new(goal, None).status();
+        (refused.error, refused.given_up) = (Some(error.clone()), true);
+        self.table.lock().give_up(ino, refused);
+    }
+
+    /// A note of an earlier time says that a file is on its way.
+    pub fn found(&self, ino: InodeId, goal: Goal) {
+        self.table.lock().jobs.entry(ino).or_insert_with(|| Job::new(goal, Some(goal)));
+    }
+
+    /// Leaves files to other services.
+    pub fn keep(&self, is_here: impl Fn(PartitionId) -> bool) {
+        let mut table = self.table.lock();
+        table.jobs.retain(|ino, job| job.is_running || is_here(ino.partition()));
+        table.given_up.retain(|ino, _| is_here(ino.partition()));
+    }
+
+    /// A file that is to be moved now, if there is one and fewer than [`MIGRATIONS_AT_ONCE`] are being moved.
+    pub fn next(&self) -> Option<InodeId> {
+        let now_ns = rt::monotonic_ns();
+        let mut table = self.table.lock();
+        if table.jobs.values().filter(|job| job.is_running).count() >= MIGRATIONS_AT_ONCE {
+            return None;
+        }
+        let (ino, job) = table.jobs.iter_mut().find(|(_, job)| !job.is_running && job.due_ns <= now_ns)?;
+        job.is_running = true;
+        Some(*ino)
+    }
+
+    /// How long there is surely nothing to do, unless somebody asks.
+    pub fn rest(&self) -> Duration {
+        let table = self.table.lock();
+        let waiting = table.jobs.values().filter(|job| !job.is_running);
+        match waiting.map(|job| job.due_ns).min() {
+            Some(due_ns) => Duration::from_nanos(due_ns.saturating_sub(rt::monotonic_ns()))
+                .clamp(MIGRATE_RETRY, MIGRATE_POLL),
+            None => MIGRATE_POLL,
+        }
+    }
+
+    /// Where a file goes, and whether that is on record.
+    pub fn goal(&self, ino: InodeId) -> Option<(Goal, bool)> {
+        self.table.lock().jobs.get(&ino).map(|job| (job.goal, job.noted == Some(job.goal)))
+    }
+
+    /// It is on record where a file goes.
+    pub fn noted(&self, ino: InodeId, goal: Goal) {
+        self.on(ino, |job| job.noted = Some(goal));
+    }
+
+    /// How far a file is; `None` for one that doesn't move.
+    pub fn status(&self, ino: InodeId) -> Option<Migration> {
+        let table = self.table.lock();
+        let given_up = || table.given_up.get(&ino).map(|(_, migration)| migration.clone());
+        table.jobs.get(&ino).map(Job::status).or_else(given_up)
+    }
+
+    /// Makes sure that what a file still needs is there, and promises it. `fit`: what targets would get, beside what others were promised.
+    pub fn promise(
+        &self,
+        ino: InodeId,
+        bytes: u64,
+        fit: impl FnOnce(&Promised) -> Result<Promised>,
+    ) -> Result<()> {
+        let mut table = self.table.lock();
+        let others = table.promised_but_to(ino);
+        let fits = fit(&others)?;
+        if let Some(job) = table.jobs.get_mut(&ino) {
+            job.promised = fits;
+            job.bytes = job.done + bytes;
+        }
+        Ok(())
+    }
+
+    /// What other files were promised.
+    pub fn promised_but_to(&self, ino: InodeId) -> Promised {
+        self.table.lock().promised_but_to(ino)
+    }
+
+    pub fn copied(&self, ino: InodeId, bytes: u64) {
+        self.on(ino, |job| job.copied += bytes);
+    }
+
+    /// A stripe is where it should be.
+    pub fn stripe_is_there(&self, ino: InodeId, bytes: u64) {
+        self.on(ino, |job| {
+            job.done += bytes;
+            (job.copied, job.failures, job.hindrance) = (0, 0, None);
+        });
+    }
+
+    fn on(&self, ino: InodeId, change: impl FnOnce(&mut Job)) {
+        if let Some(job) = self.table.lock().jobs.get_mut(&ino) {
+            change(job);
+        }
+    }
+
+    /// Nobody moves the file any more. `pursued`: the goal that was reached, if it was.
+    pub fn ended(&self, ino: InodeId, pursued: &Result<Goal>) -> End {
+        let now_ns = rt::monotonic_ns();
+        let mut table = self.table.lock();
+        let Some(job) = table.jobs.get_mut(&ino) else { return End::Over };
+        job.is_running = false;
+        job.copied = 0;
+        job.promised.clear();
+        let error = match pursued {
+            // Somebody may have asked for another one meanwhile.
+            Ok(goal) if *goal != job.goal => return End::Again,
+            Ok(_) => {
+                table.jobs.remove(&ino);
+                return End::Over;
+            }
+            Err(error) => error,
+        };
+        if job.failures == 0 {
+            job.stuck_ns = now_ns;
+        }
+        job.failures += 1;
+        job.hindrance = Some(error.clone());
+        if !job.is_hopeless(error.errno, now_ns) {
+            let doubled = MIGRATE_RETRY * 2u32.saturating_pow(job.failures.min(16) - 1);
+            job.due_ns = now_ns + doubled.min(MIGRATE_LONGEST_RETRY).as_nanos() as u64;
+            return End::Again;
+        }
+        let given_up = Migration { given_up: true, ..job.status() };
+        table.jobs.remove(&ino);
+        table.give_up(ino, given_up);
+        End::GivenUp
+    }
+}
+
+impl Table {
+    fn give_up(&mut self, ino: InodeId, migration: Migration) {
+        self.order += 1;
+        self.given_up.insert(ino, (self.order, migration));
+        if self.given_up.len() > MAX_GIVEN_UP {
+            let oldest = self.given_up.iter().min_by_key(|(_, (order, _))| *order).map(|(ino, _)| *ino);
+            oldest.and_then(|ino| self.given_up.remove(&ino));
+        }
+    }
+
+    fn promised_but_to(&self, ino: InodeId) -> Promised {
+        let mut all = Promised::new();
+        for (_, job) in self.jobs.iter().filter(|(other, _)| **other != ino) {
+            for (target, bytes) in &job.promised {
+                *all.entry(*target).or_insert(0) += bytes;
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{PoolId, Scheme, TargetId};
+
+    const INO: InodeId = InodeId(9);
+    const GOAL: Goal = Goal { pool: PoolId(1), scheme: Scheme::Mirror(2) };
+
+    #[test]
+    fn a_file_is_asked_for_gets_on_and_is_there() {
+        let migrations = Migrations::default();
+        assert!(migrations.next().is_none() && migrations.status(INO).is_none());
+        migrations.ask(INO, GOAL).unwrap();
+        assert_eq!((migrations.next(), migrations.next()), (Some(INO), None));
+        migrations.promise(INO, 100, |_| Ok(Promised::from([(TargetId(1), 100)]))).unwrap();
+        assert_eq!(migrations.promised_but_to(InodeId(1)), [(TargetId(1), 100)].into());
+        assert!(migrations.promised_but_to(INO).is_empty());
+        migrations.copied(INO, 60);
+        migrations.stripe_is_there(INO, 50);
+        migrations.copied(INO, 70);
+        let status = migrations.status(INO).unwrap();
+        assert_eq!((status.bytes, status.bytes_moved, status.given_up), (100, 100, false));
+        // Another goal while it moves isn't forgotten.
+        let other = Goal { scheme: Scheme::Single, ..GOAL };
+        migrations.ask(INO, other).unwrap();
+        assert_eq!(migrations.ended(INO, &Ok(GOAL)), End::Again);
+        assert_eq!(migrations.next(), Some(INO));
+        assert_eq!(migrations.ended(INO, &Ok(other)), End::Over);
+        assert!(migrations.status(INO).is_none() && migrations.next().is_none());
+    }
+
+    #[test]
+    fn what_can_not_be_is_given_up_and_what_may_pass_is_tried_again() {
+        let migrations = Migrations::default();
+        migrations.ask(INO, GOAL).unwrap();
+        assert_eq!(migrations.next(), Some(INO));
+        let full = || Err(Error::new(Errno::ENOSPC, "full"));
+        assert_eq!(migrations.ended(INO, &full()), End::GivenUp);
+        let status = migrations.status(INO).unwrap();
+        assert!(status.given_up && status.error.unwrap().message.contains("full"));
+        // Asked again it begins anew, and what has begun isn't given up at once.
+        migrations.ask(INO, GOAL).unwrap();
+        assert!(!migrations.status(INO).unwrap().given_up);
+        migrations.noted(INO, GOAL);
+        for _ in 1..MIGRATE_TRIES {
+            assert_eq!(migrations.ended(INO, &full()), End::Again);
+        }
+        assert_eq!(migrations.ended(INO, &full()), End::GivenUp);
+        migrations.found(INO, GOAL);
+        for _ in 0..2 * MIGRATE_TRIES {
+            assert_eq!(migrations.ended(INO, &Err(Errno::EBUSY.into())), End::Again);
+        }
+        assert!(migrations.status(INO).unwrap().error.is_some());
+        assert!(migrations.next().is_none(), "it rests");
+        migrations.keep(|_| false);
+        assert!(migrations.status(INO).is_none(), "it is another service's");
+    }
+}

@@ -1,0 +1,140 @@
+//! One stripe on its way from group to group.
+
+use super::transfer::{End, Transfer};
+use crate::limits::{LAST_REGIONS, MAX_ROUNDS, MOST_LAST_REGIONS};
+use crate::service::MetaService;
+use crate::sessions::Session;
+use namespace::{Move, Step};
+use std::sync::Arc;
+use types::{Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme};
+
+/// Where a stripe is to go.
+pub(super) struct Order<'a> {
+    /// Pool and scheme of its new group.
+    pub kind: (PoolId, Scheme),
+    /// Groups that it would be too much for.
+    pub lacks_room: &'a dyn Fn(GroupId) -> bool,
+    /// Is told how many bytes have been copied.
+    pub copied: &'a dyn Fn(u64),
+}
+
+impl MetaService {
+    /// Moves a stripe of a file to another group.
+    pub(super) async fn move_stripe(
+        &self,
+        mover: &Arc<Session>,
+        ino: InodeId,
+        (from, stripe): (Layout, usize),
+        order: &Order<'_>,
+    ) -> Result<()> {
+        let to = self.choose_place(ino, (&from, stripe), order).await?;
+        let moved = Move { ino, from, stripe, to, kind: order.kind };
+        let (place, name) = (self.chunks.place(to.0)?, ino.chunk_file(to.1));
+        let source = self.chunks.place(moved.source().0)?;
+        let Some(claim) = self.claims.claim(place, name) else { return Err(busy(ino)) };
+        let epoch = self.leases.next_epoch(ino);
+        self.step(&moved, namespace::begin_move).await?;
+        let source = End { place: source, name: moved.from.chunk_file(ino, stripe) };
+        let goes_on = || !self.stopping.is_set() && self.executes(ino.partition());
+        let ways = (&self.chunks, epoch);
+        let transfer = Transfer::new(ways, source, End { place, name }, (&goes_on, order.copied));
+        let outcome = self.fill_and_switch(mover, &moved, &transfer).await;
+        transfer.forget().await;
+        if let Err(error) = &outcome {
+            // What was sent may still be on its way, so that the name isn't used again by this process. The chunk file is deleted.
+            tracing::debug!(ino = ino.0, %error, "a move is given up");
+            claim.burn();
+        } else {
+            drop(claim);
+        }
+        self.doomed.set();
+        outcome
+    }
+
+    async fn fill_and_switch(
+        &self,
+        mover: &Arc<Session>,
+        moved: &Move,
+        transfer: &Transfer<'_>,
+    ) -> Result<()> {
+        transfer.begin().await?;
+        transfer.copy_all().await?;
+        let mut limit = LAST_REGIONS;
+        loop {
+            for _ in 0..MAX_ROUNDS {
+                if transfer.copy_changes(u64::MAX).await? <= LAST_REGIONS {
+                    break;
+                }
+            }
+            transfer.sync().await?;
+            let alone = self.hold_alone(mover, moved.ino).await?;
+            if transfer.copy_changes(limit).await? <= limit {
+                transfer.finish().await?;
+                return self.step(moved, namespace::finish_move).await;
+            }
+            drop(alone);
+            if limit >= MOST_LAST_REGIONS {
+                return Err(busy(moved.ino));
+            }
+            limit *= 2;
+        }
+    }
+
+    /// Carries a step of a move out.
+    pub(super) async fn step(
+        &self,
+        moved: &Move,
+        step: impl Fn(&dyn namespace::Reader, &Move) -> Result<Step, namespace::ReadError>,
+    ) -> Result<()> {
+        use crate::executor::{Change, Stop};
+        let command = |view: &crate::view::View<'_>| match step(view, moved) {
+            Ok(Step::Writes(writes)) => Ok(Change { answer: Ok(()), writes }),
+            Ok(Step::Changed) => Ok(Change { answer: Err(Errno::EAGAIN.into()), writes: Vec::new() }),
+            Ok(Step::Unsettled) => Ok(Change { answer: Err(busy(moved.ino)), writes: Vec::new() }),
+            Err(namespace::ReadError::NeedPartition(partition)) => Err(Stop::NeedPartition(partition)),
+            Err(namespace::ReadError::Store(error)) => Err(Stop::Refused(error)),
+            Err(namespace::ReadError::NotHere) => Err(Stop::NotHere),
+        };
+        self.executors.transact_freely(moved.ino.partition(), command).await?
+    }
+
+    /// Another group for a stripe, and a slot of which no chunk file is there or about to be deleted.
+    async fn choose_place(
+        &self,
+        ino: InodeId,
+        (layout, stripe): (&Layout, usize),
+        order: &Order<'_>,
+    ) -> Result<(GroupId, u8)> {
+        let doomed = self
+            .read(ino.partition(), |view| {
+                (0..layout::MAX_SLOTS)
+                    .map(|slot| namespace::doomed_in(view, ino, slot))
+                    .collect::<Result<Vec<_>, _>>()
+            })
+            .await?;
+        let map = self.current_map();
+        let is_taken = |group: GroupId, slot: u8| {
+            let place = self.chunks.place(group);
+            doomed[slot as usize].contains(&group)
+                || place.is_ok_and(|place| self.claims.is_claimed(place, ino.chunk_file(slot)))
+                || (order.lacks_room)(group)
+        };
+        layout::replace(&map, layout, (stripe, order.kind), is_taken, (ino, rt::random_u64()))
+    }
+
+    /// Whether one of these chunk files is just being filled.
+    pub(crate) fn is_filling(&self, ino: InodeId, layout: &Layout) -> bool {
+        layout.groups.iter().enumerate().any(|(stripe, &group)| {
+            let name = layout.chunk_file(ino, stripe);
+            self.chunks.place(group).is_ok_and(|place| self.claims.is_filling(place, name))
+        })
+    }
+}
+
+pub(super) fn busy(ino: InodeId) -> Error {
+    Error::new(
+        Errno::EBUSY,
+        format!("inode {ino} changes too fast, or a client that wrote it is being settled"),
+    )
+    .hint("it is tried again by itself")
+}

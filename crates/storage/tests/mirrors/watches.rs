@@ -1,0 +1,54 @@
+//! Who copies a file of a group elsewhere hears of all that changes, or that it has to begin anew.
+
+use crate::cluster::{Cluster, INO, MIB, with_members};
+use types::{Errno, InodeId, MemberState, Result};
+use wire::{StorageOp, StorageReply};
+
+const TOKEN: u64 = 5;
+
+async fn ask(cluster: &Cluster, ino: InodeId, op: StorageOp) -> Result<StorageReply> {
+    cluster.ask_file(ino, (0, None), op, None).await
+}
+
+/// The regions that changed in the round before this one.
+async fn changed(cluster: &Cluster, round: u64) -> Result<Vec<u64>> {
+    ask(cluster, INO, StorageOp::Watch { token: TOKEN, round }).await?;
+    let (mut found, mut from) = (Vec::new(), 0);
+    loop {
+        match ask(cluster, INO, StorageOp::Changed { token: TOKEN, round, from }).await? {
+            StorageReply::Offset(Some(at)) => {
+                found.push(at / MIB);
+                from = at + 1;
+            }
+            _ => return Ok(found),
+        }
+    }
+}
+
+#[test]
+fn the_primary_notes_what_changes_and_nobody_else_answers_for_it() {
+    with_members(2, async |cluster| {
+        cluster.drive();
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        ask(&cluster, INO, StorageOp::Watch { token: TOKEN, round: 0 }).await.unwrap();
+        cluster.write(INO, 3, 3 * MIB, &[2; 4096]).await;
+        cluster.write(InodeId(INO.0 + 1), 3, 5 * MIB, &[2; 4096]).await;
+        assert_eq!(changed(&cluster, 1).await.unwrap(), [3]);
+        cluster.write(INO, 3, 0, &[3; 8192]).await;
+        // The second one goes, and comes back: all went through the same primary.
+        cluster.management.set(2, MemberState::NeedsResync);
+        cluster.write(INO, 3, 7 * MIB, &[4; 4096]).await;
+        assert_eq!(changed(&cluster, 2).await.unwrap(), [0, 7]);
+        cluster.in_step().await;
+        // The primary goes and comes back, and is it again. What was written in between it was told of as any member.
+        cluster.management.set(1, MemberState::NeedsResync);
+        cluster.write(INO, 3, 9 * MIB, &[5; 4096]).await;
+        assert_eq!(changed(&cluster, 3).await.unwrap_err().errno, Errno::ESTALE, "another primary");
+        cluster.in_step().await;
+        cluster.management.set(2, MemberState::NeedsResync);
+        assert_eq!(cluster.management.group().primary(), Some(types::TargetId(1)));
+        assert_eq!(changed(&cluster, 3).await.unwrap_err().errno, Errno::ESTALE, "it wasn't all the time");
+        ask(&cluster, INO, StorageOp::Watch { token: TOKEN + 1, round: 0 }).await.unwrap();
+        ask(&cluster, INO, StorageOp::Unwatch { token: TOKEN + 1 }).await.unwrap();
+    });
+}
