@@ -38,6 +38,8 @@ struct Outcome {
     lost: Vec<ByteRange>,
     /// What was given up.
     forgotten: Vec<ByteRange>,
+    /// A copy is longer than the file yet: all of them are, so that none can be taken for right.
+    is_long: bool,
     /// Why it isn't mended.
     hindrance: Option<Error>,
 }
@@ -45,8 +47,12 @@ struct Outcome {
 impl Mending<'_> {
     /// Mends the chunk files that findings are about.
     pub(crate) async fn run(&self, contents: &BTreeMap<InodeId, Content>, report: &mut Report) -> Result<()> {
-        let is_content =
-            |kind: Kind| matches!(kind, Kind::DamagedContent | Kind::MissingChunkFile | Kind::CopiesDiffer);
+        let is_content = |kind: Kind| {
+            matches!(
+                kind,
+                Kind::DamagedContent | Kind::MissingChunkFile | Kind::CopiesDiffer | Kind::LongChunkFile
+            )
+        };
         let found = report.findings.iter().filter(|finding| is_content(finding.kind) && !finding.repaired);
         let places: BTreeSet<(InodeId, usize)> = found.filter_map(|finding| finding.place).collect();
         for (ino, stripe) in places {
@@ -82,7 +88,8 @@ impl Mending<'_> {
                     let why = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
                     finding.remedy = format!("it could not be mended: {}{why}", error.message);
                 } else {
-                    finding.repaired = !meets(&left);
+                    let is_long = finding.kind == Kind::LongChunkFile && outcome.is_long;
+                    finding.repaired = !meets(&left) && !is_long;
                 }
             }
         }
@@ -99,7 +106,10 @@ impl Mending<'_> {
         let whole = ByteRange::new(0, layout::local_len(&content.layout, stripe, content.size));
         for round in 0..ROUNDS {
             let planned = match self.planned(content, (ino, stripe)).await {
-                Ok(planned) => planned,
+                Ok((planned, is_long)) => {
+                    outcome.is_long = is_long;
+                    planned
+                }
                 Err(error) => {
                     outcome.left = vec![whole];
                     outcome.hindrance = Some(error);
@@ -133,8 +143,8 @@ impl Mending<'_> {
         Ok(outcome)
     }
 
-    /// What to do about a chunk file next.
-    async fn planned(&self, content: &Content, (ino, stripe): (InodeId, usize)) -> Result<Vec<Step>> {
+    /// What to do about a chunk file next, and whether a copy is longer than the file.
+    async fn planned(&self, content: &Content, (ino, stripe): (InodeId, usize)) -> Result<(Vec<Step>, bool)> {
         let name = content.layout.chunk_file(ino, stripe);
         let expected = layout::local_len(&content.layout, stripe, content.size);
         let needed = if content.is_dense { expected } else { 0 };
@@ -142,7 +152,8 @@ impl Mending<'_> {
         for (seat, _) in self.good(content, stripe) {
             copies.push((seat.target, look(self.targets, seat, name, needed).await?));
         }
-        Ok(steps(&copies, expected, needed))
+        let is_long = copies.iter().any(|(_, copy)| copy.len > expected);
+        Ok((steps(&copies, expected, needed), is_long))
     }
 
     fn good(&self, content: &Content, stripe: usize) -> impl Iterator<Item = (Seat, MemberState)> {
@@ -181,7 +192,7 @@ impl Mending<'_> {
 const LOST: &str = "no copy has it: restore the file from a backup; or weft fsck --repair --forget FILE lists what is lost in FILE and makes it zeros";
 
 impl Step {
-    /// What it is about. Of one that is about the length only: everything.
+    /// What it is about. Of one that only cuts: everything.
     fn range(&self, whole: ByteRange) -> ByteRange {
         match self {
             Step::Bring { range, .. } if range.is_empty() => whole,

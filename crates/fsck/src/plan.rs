@@ -44,8 +44,10 @@ pub(crate) fn steps(copies: &[(TargetId, Looked)], expected: u64, needed: u64) -
     }
     let donor = copies.iter().find(|(_, copy)| copy.len == len).map_or(*first, |(target, _)| *target);
     let others = copies.iter().filter(|(_, copy)| copy.len != len);
+    let block = types::BLOCK_SIZE as u64;
+    let missing = |copy: &Looked| ByteRange::new(copy.len.min(len) / block * block, len);
     let lengths: Vec<Step> =
-        others.map(|(to, _)| Step::Bring { from: donor, to: *to, range: ByteRange::new(0, 0) }).collect();
+        others.map(|(to, copy)| Step::Bring { from: donor, to: *to, range: missing(copy) }).collect();
     if !lengths.is_empty() {
         return lengths;
     }

@@ -188,6 +188,26 @@ fn a_cluster_that_runs_is_mended_from_the_other_copy() {
 }
 
 #[test]
+fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
+        put(copy(&fs, ino, 1), ino, CHUNK, 0xee).await;
+        let repair = Orders { repair: true, ..Orders::default() };
+        let cut = Served::check_with(&fs, None, repair).await;
+        assert_eq!(cut.verdict(), Verdict::Repaired, "{:?}", cut.findings);
+        assert_eq!(Served::check(&fs, None).await.findings, []);
+        right(&fs, ino).await;
+        for which in [0, 1] {
+            put(copy(&fs, ino, which), ino, CHUNK, 0xee).await;
+        }
+        let left = Served::check_with(&fs, None, repair).await;
+        assert_eq!(left.verdict(), Verdict::Damaged);
+        assert!(left.findings.iter().all(|finding| finding.kind == Kind::LongChunkFile && !finding.repaired));
+        assert!(left.findings[0].remedy.contains("stop the cluster"), "{:?}", left.findings);
+    });
+}
+
+#[test]
 fn what_all_copies_have_lost_is_given_up_only_while_all_are_there() {
     on_a_core(async |mut fs| {
         let ino = mirrored(&mut fs).await;

@@ -8,7 +8,8 @@ use mgmt::StateDir;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use types::{Errno, Error, Result};
 
 /// Opens the services, which settles what a process that died may have left; checks everything, and closes them.
@@ -57,24 +58,32 @@ pub(super) fn note_loss(file: Option<&Path>, loss: &fsck::Loss) -> Result<()> {
     write().map_err(|e| os_error(format_args!("can't write {}", file.display()), &e))
 }
 
-/// Checks of a process that serves: one at a time, so that two don't mend the same.
+/// Checks of a process that serves: one at a time that mends, so that two don't mend the same.
 #[derive(Default)]
 pub struct Checks {
-    running: Mutex<()>,
+    is_mending: AtomicBool,
     progress: Mutex<CheckProgress>,
 }
 
+/// The place of the one that mends.
+pub struct Place<'a>(&'a AtomicBool);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 impl Checks {
-    /// The place of the one that runs.
+    /// The place of the one that mends.
     ///
     /// # Errors
     /// `EBUSY`.
-    pub fn begin(&self) -> Result<MutexGuard<'_, ()>> {
-        match self.running.try_lock() {
-            Ok(place) => Ok(place),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(Error::new(Errno::EBUSY, "another check is under way").hint("try again when it is done"))
+    pub fn begin(&self) -> Result<Place<'_>> {
+        match self.is_mending.swap(true, Ordering::AcqRel) {
+            false => Ok(Place(&self.is_mending)),
+            true => {
+                Err(Error::new(Errno::EBUSY, "another repair is under way").hint("try again when it is done"))
             }
         }
     }
@@ -88,5 +97,39 @@ impl Checks {
     /// How far it is.
     pub fn progress(&self) -> CheckProgress {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_mends_at_a_time() {
+        let checks = Checks::default();
+        let first = checks.begin().unwrap();
+        assert!(matches!(checks.begin(), Err(error) if error.errno == Errno::EBUSY));
+        drop(first);
+        assert!(checks.begin().is_ok());
+    }
+
+    #[test]
+    fn what_is_given_up_is_on_record_line_by_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lost");
+        let loss = |path: &str| fsck::Loss {
+            path: path.into(),
+            ino: types::InodeId(5),
+            range: types::ByteRange::new(0, 4096),
+        };
+        assert!(note_loss(Some(&file), &loss("/a")).is_err(), "nobody has made the list");
+        std::fs::write(&file, "").unwrap();
+        for path in ["/a", "/with\nnewline"] {
+            note_loss(Some(&file), &loss(path)).unwrap();
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        let told: Vec<fsck::Loss> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(told, [loss("/a"), loss("/with\nnewline")]);
+        assert!(note_loss(None, &loss("/a")).is_err());
     }
 }

@@ -23,6 +23,9 @@ pub struct OnlineCheck {
     pub map: MapHandle,
 }
 
+/// Bytes that are mended by one request: about a second of a slow disk.
+const PART_BYTES: u64 = 64 << 20;
+
 /// How often a member of a group is asked whose version has changed: the map comes behind the members.
 const TRIES: usize = 5;
 
@@ -40,7 +43,7 @@ impl OnlineCheck {
         orders: &CheckOrders,
         checks: &Checks,
     ) -> Result<fsck::Report> {
-        let _alone = checks.begin()?;
+        let _alone = if orders.repair { Some(checks.begin()?) } else { None };
         let note = |loss: &fsck::Loss| note_loss(orders.forget.as_deref(), loss);
         let progress = |what: &str, done: u64, total: u64| checks.tell(what, done, total);
         let map = self.map_now();
@@ -164,19 +167,34 @@ impl Targets for OnlineCheck {
 
     fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> fsck::Later<'_, ()> {
         Box::pin(async move {
-            let op = StorageOp::Mend { from: from.target, to, range };
-            self.ask_all(from, ino, op).await.map(drop)
+            let mut parts = parts(range);
+            // One that is only cut has nothing to be brought.
+            if parts.is_empty() {
+                parts.push(range);
+            }
+            for range in parts {
+                let op = StorageOp::Mend { from: from.target, to, range };
+                self.ask_all(from, ino, op).await?;
+            }
+            Ok(())
         })
     }
 
     fn forget(&self, seat: Seat, ino: InodeId, range: ByteRange) -> fsck::Later<'_, Vec<ByteRange>> {
         Box::pin(async move {
-            match self.ask_all(seat, ino, StorageOp::Forget { range }).await? {
-                StorageReply::Regions { regions, .. } => {
-                    Ok(regions.into_iter().map(|(_, range)| range).collect())
+            let mut lost = Vec::new();
+            for range in parts(range) {
+                match self.ask_all(seat, ino, StorageOp::Forget { range }).await? {
+                    StorageReply::Regions { regions, .. } => {
+                        lost.extend(regions.into_iter().map(|(_, range)| range));
+                    }
+                    other => {
+                        let message = format!("{seat} answered out of turn: {other:?}");
+                        return Err(Error::new(Errno::EPROTO, message));
+                    }
                 }
-                other => Err(Error::new(Errno::EPROTO, format!("{seat} answered out of turn: {other:?}"))),
             }
+            Ok(lost)
         })
     }
 
@@ -190,4 +208,16 @@ impl Targets for OnlineCheck {
             Ok(())
         })
     }
+}
+
+/// A range in parts, each of which is done well within the time that a request may take.
+fn parts(range: ByteRange) -> Vec<ByteRange> {
+    let mut parts = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let part = ByteRange::new(at, ((at / PART_BYTES + 1) * PART_BYTES).min(range.end));
+        at = part.end;
+        parts.push(part);
+    }
+    parts
 }
