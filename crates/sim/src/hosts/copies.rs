@@ -7,7 +7,7 @@ use chunkstore::{Options, Store};
 use net::{Handler, Router, WhenOffline};
 use rt::{File, IoBuf, OpenOptions};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use storage::{GroupLinks, ServingLease, StorageService};
 use types::{ByteRange, ClusterMap, Errno, Group, GroupId, InodeId, Result, TargetId};
@@ -144,7 +144,7 @@ fn chunk_of(path: &Path) -> Option<InodeId> {
     u64::from_str_radix(name, 16).ok().map(InodeId)
 }
 
-async fn content(path: &PathBuf) -> std::io::Result<Vec<u8>> {
+async fn content(path: &Path) -> std::io::Result<Vec<u8>> {
     let file = File::open(path, OpenOptions { read: true, ..OpenOptions::default() }).await?;
     let len = file.stat().await?.len as usize;
     let mut bytes = Vec::with_capacity(len);

@@ -103,9 +103,10 @@ impl<'a> Run<'a> {
     }
 
     fn all(&mut self, is_over: impl Fn() -> bool) {
-        let mut walk = Walk::new(&self.args.paths, self.args.recursive);
+        let args = self.args;
+        let mut walk = Walk::new(&args.paths, args.recursive);
         let (mut is_at_end, mut rest) = (false, RESTS[0]);
-        while !is_over() && !(is_at_end && self.under_way.is_empty()) {
+        while !(is_over() || is_at_end && self.under_way.is_empty()) {
             while !is_at_end && self.under_way.len() < AT_ONCE && !is_over() {
                 match walk.next() {
                     Some(found) => self.take(found),

@@ -24,17 +24,16 @@ pub enum Found {
 }
 
 /// A walk. It holds one open directory for each level, and the inode of each file that has several names.
-pub struct Walk {
-    paths: std::vec::IntoIter<PathBuf>,
+pub struct Walk<'a> {
+    paths: std::slice::Iter<'a, PathBuf>,
     is_recursive: bool,
     open: Vec<(PathBuf, u64, ReadDir)>,
     several_names: HashSet<(u64, u64)>,
 }
 
-impl Walk {
-    pub fn new(paths: &[PathBuf], is_recursive: bool) -> Walk {
-        let paths = paths.to_vec().into_iter();
-        Walk { paths, is_recursive, open: Vec::new(), several_names: HashSet::new() }
+impl<'a> Walk<'a> {
+    pub fn new(paths: &'a [PathBuf], is_recursive: bool) -> Walk<'a> {
+        Walk { paths: paths.iter(), is_recursive, open: Vec::new(), several_names: HashSet::new() }
     }
 
     fn look(&mut self, path: PathBuf, metadata: &Metadata) -> Found {
@@ -85,13 +84,13 @@ impl Walk {
     }
 }
 
-impl Iterator for Walk {
+impl Iterator for Walk<'_> {
     type Item = Found;
 
     fn next(&mut self) -> Option<Found> {
         loop {
             let Some((dir, device, entries)) = self.open.last_mut() else {
-                let path = self.paths.next()?;
+                let path = self.paths.next()?.clone();
                 return Some(self.named(path));
             };
             match entries.next() {
