@@ -9,6 +9,7 @@
 //! what was acknowledged to anybody.
 
 use crate::StorageChannels;
+use crate::either::{Either, either};
 use crate::groups::{ToGroup, is_of_the_member};
 use crate::limits::{BUSIER_BY, READ_PATIENCE, READ_REGION_BYTES};
 use crate::loads::UnderWay;
@@ -130,9 +131,10 @@ impl StorageChannels {
             // All at once, and for as long as it takes: any of them may be busy.
             let asked = others.iter().map(|other| StorageRequest { target: *other, ..request.clone() });
             let answers = asked.map(|asked| self.ask_apart(asked, payload)).collect();
-            match first_of(answers).await {
-                Some(answer) => *found.borrow_mut() = Some(answer),
-                None => to.has_changed(since, deadline_ns).await,
+            match either(first_of(answers), to.has_changed(since, deadline_ns)).await {
+                Either::First(Some(answer)) => *found.borrow_mut() = Some(answer),
+                Either::First(None) => to.has_changed(since, deadline_ns).await,
+                Either::Second(()) => {}
             }
         };
         let answer = self.call_unless(Box::pin(help), request.clone(), payload.clone()).await;
