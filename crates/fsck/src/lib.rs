@@ -74,13 +74,16 @@ pub async fn open_copies(stores: &BTreeMap<TargetId, Arc<Store>>) -> Result<Copi
 /// Told now and then how far the check is.
 pub type Progress<'a> = &'a dyn Fn(&str, u64, u64);
 
+/// Puts on record what is about to be given up.
+pub type Note<'a> = &'a dyn Fn(&Loss) -> Result<()>;
+
 /// What is to be done beside looking.
 #[derive(Clone, Copy, Default)]
 pub struct Orders<'a> {
     /// Mend what can be mended.
     pub repair: bool,
     /// Give up the content that no copy has, with `repair` only: it is told here before it becomes zeros.
-    pub forget: Option<&'a dyn Fn(&Loss) -> Result<()>>,
+    pub forget: Option<Note<'a>>,
     /// Only what is at or below this path, which begins at the root of the file system. Chunk files of nobody are not looked for then.
     pub below: Option<&'a str>,
 }
