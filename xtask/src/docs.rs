@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Deadline of one `weft help`.
 const HELP_DEADLINE: Duration = Duration::from_secs(20);
 
-/// How deep commands nest: `weft entry info` is two below `weft`.
+/// How deep commands nest: `weft group resync set` is three below `weft`.
 const MAX_DEPTH: usize = 3;
 
 /// Writes docs/reference/cli.md from the help texts.

@@ -142,7 +142,7 @@ impl Notifier {
     fn is_help_needed(&self) -> bool {
         let mut state = self.state.lock();
         loop {
-            while !state.ended && !(state.is_behind() && state.helpers < MAX_HELPERS) {
+            while !(state.ended || state.is_behind() && state.helpers < MAX_HELPERS) {
                 self.behind.wait(&mut state);
             }
             if state.ended {

@@ -287,7 +287,8 @@ fn a_member_that_is_gone_for_long_is_replaced_by_others() {
             holders.extend(now.into_iter().filter(|(_, state)| *state == Bad).map(|(id, _)| id));
         }
         assert_eq!(holders.len(), 3, "all others have a part in it");
-        (site.serve().await, site.serve().await);
+        site.serve().await;
+        site.serve().await;
         require_whole(&site);
         // Who comes back then is a member of nothing, and stays so.
         site.start(nodes[0].node, lost).await;
@@ -311,7 +312,8 @@ fn lost_members_stay_where_nobody_may_replace_them() {
         while site.groups_with(nodes[0].target).len() == count {
             rt::sleep(seconds(10)).await;
         }
-        (site.serve().await, site.serve().await);
+        site.serve().await;
+        site.serve().await;
         let group = site.group(group.id);
         assert!(!group.is_degraded());
         for node in &nodes {

@@ -92,6 +92,8 @@ pub(crate) enum Turn<'a> {
     Do(Doing<'a>),
     /// It was done before, with this answer.
     Answered(Result<()>),
+    /// The disk doesn't take the row. Nothing has begun, and it may be tried again.
+    Unwritten(chunkstore::StoreError),
 }
 
 /// A change that is being done. Dropped without an end it is abandoned.
@@ -207,8 +209,13 @@ impl Once {
             rt::timeout(LOOK_INTERVAL, waiting).await;
         };
         let doing = Doing { once: self, rows, lane, sequence: number.sequence, place, ino };
-        doing.write(&Stage::Running).await.map_err(|e| convert::error(&e))?;
-        Ok(Turn::Do(doing))
+        match doing.write(&Stage::Running).await {
+            Ok(()) => Ok(Turn::Do(doing)),
+            Err(error) => {
+                doing.withdraw();
+                Ok(Turn::Unwritten(error))
+            }
+        }
     }
 
     /// A session has been ended, and none of its requests runs: what it began won't be repeated.
@@ -272,6 +279,7 @@ impl Once {
                 doing.end(Ok(())).await
             }
             Ok(Turn::Answered(_)) => Ok(()),
+            Ok(Turn::Unwritten(error)) => Err(convert::error(&error)),
             Err(error) if error.errno == Errno::ESTALE => Ok(()),
             Err(error) => Err(error),
         }
@@ -368,6 +376,21 @@ impl Doing<'_> {
         }
         self.finish(Stage::Done(answer.clone()));
         answer
+    }
+
+    /// It hasn't begun: whoever sends it again begins it.
+    fn withdraw(self) {
+        let mut lanes = self.once.lanes.lock();
+        if let Some(change) = lanes.last.get_mut(&self.lane).filter(|last| last.sequence == self.sequence) {
+            if change.inherited {
+                change.stage = Stage::Begun;
+            } else {
+                lanes.last.remove(&self.lane);
+                lanes.free.push(self.place);
+            }
+        }
+        drop(lanes);
+        self.once.changed.set();
     }
 
     async fn write(&self, stage: &Stage) -> chunkstore::Result<()> {

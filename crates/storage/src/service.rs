@@ -317,6 +317,7 @@ impl Served {
         let doing = match self.once.begin(rows, request.session, number, ino).await? {
             Turn::Do(doing) => doing,
             Turn::Answered(answer) => return answer.map(|()| StorageReply::Unit),
+            Turn::Unwritten(error) => return Err(self.failed(&error)),
         };
         let (data, path) = (payload.unwrap_or_else(|| IoBuf::alloc(0)), convert::path(path));
         let durability = convert::durability(durable);

@@ -216,13 +216,22 @@ fn a_metadata_service_that_dies_in_the_middle_leaves_what_the_next_one_finishes(
             ask_as(ROOT, &one, ino, "{\"scheme\":\"single\"}").await.unwrap();
         }
         let mut moving = 0;
-        for wait_us in [300, 900, 2_500, 7_000] {
-            rt::sleep(Duration::from_micros(wait_us)).await;
+        for _ in 0..4 {
+            // Until one is half way, if any comes to be seen so.
             let mut under_way = Vec::new();
-            for &ino in &inodes {
-                let groups = entry(&one, ino).await["layout"]["groups"].as_array().unwrap().clone();
-                let there = groups.iter().filter(|group| group["scheme"] == "single").count();
-                under_way.extend((there > 0 && there < groups.len()).then_some(ino));
+            for _ in 0..2000 {
+                for &ino in &inodes {
+                    let groups = entry(&one, ino).await["layout"]["groups"].as_array().unwrap().clone();
+                    let there = groups.iter().filter(|group| group["scheme"] == "single").count();
+                    if there > 0 && there < groups.len() {
+                        under_way.push(ino);
+                        break;
+                    }
+                }
+                if !under_way.is_empty() {
+                    break;
+                }
+                rt::sleep(Duration::from_micros(50)).await;
             }
             moving += under_way.len();
             cluster.restart_names().await;

@@ -94,7 +94,8 @@ fn a_lost_member_is_taken_out_first_and_then_replaced_by_several() {
         .map(|(id, _)| id)
         .collect();
     assert_eq!(new.len(), 3, "all others have a part in it: {new:?}");
-    (serve(&mut map), serve(&mut map));
+    serve(&mut map);
+    serve(&mut map);
     assert!(map.groups.iter().all(|group| !group.is_degraded() && group.members.len() == 2));
 }
 
@@ -122,7 +123,8 @@ fn the_last_good_member_is_never_replaced() {
     let other = *map.group(group).unwrap().members.iter().find(|id| id.0 != 1).unwrap();
     say(&mut map, group, other, NeedsResync, false);
     map.targets[0].state = TargetState::Offline;
-    (look(&mut map, &[1]), look(&mut map, &[1]));
+    look(&mut map, &[1]);
+    look(&mut map, &[1]);
     assert_eq!(map.group(group).unwrap().state_of(TargetId(1)), Some(Good));
 }
 

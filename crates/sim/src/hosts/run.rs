@@ -181,8 +181,12 @@ impl fmt::Display for HostsViolation {
              --storages {storages} --faults {faults} --scheme {scheme} --power-cuts {power_cuts}",
             self.seed
         )?;
-        let switches =
-            [(shared_writes, " --shared-writes"), (holes, " --holes"), (far_store, " --far-store")];
+        let switches = [
+            (shared_writes, " --shared-writes"),
+            (holes, " --holes"),
+            (far_store, " --far-store"),
+            (!self.options.notes, " --no-notes"),
+        ];
         switches.iter().filter(|(on, _)| *on).try_for_each(|(_, switch)| f.write_str(switch))
     }
 }

@@ -83,6 +83,7 @@ impl Mirrors {
         let doing = match replica.once.begin(rows, request.session, number, request.ino).await? {
             Once::Do(doing) => doing,
             Once::Answered(answer) => return answer.map(|()| StorageReply::Unit),
+            Once::Unwritten(error) => return Err(failed(error)),
         };
         let outcome = do_on(replica, &request, &payload, Some(&doing)).await.map_err(failed);
         doing.end(outcome).await.map(|()| StorageReply::Unit)

@@ -63,7 +63,10 @@ impl Mirrors {
             return answer;
         }
         match request.op {
-            _ if is_look(&request.op) => self.look(&replica, request, payload).await,
+            _ if is_look(&request.op) => {
+                let looked = self.look(&replica, request, payload).await;
+                looked.map_err(|error| self.unless_left(&replica, asked.since, error))
+            }
             StorageOp::Heal { range } if request.session == SessionId(0) => {
                 self.heal(replica, request.ino, range).await.map(StorageReply::Healed)
             }
@@ -174,6 +177,36 @@ impl Mirrors {
         }
     }
 
+    /// What failed on this disk may be done by the next primary, if there is going to be one or is already.
+    fn unless_left(&self, replica: &Replica, since: Epoch, error: Error) -> Error {
+        let is_over = replica.has_left(since) || self.since(replica.group) > since;
+        if error.errno == Errno::EIO && is_over { turns::another_version(replica.group) } else { error }
+    }
+
+    /// This disk doesn't do what belongs to a change, and nothing of that has begun: where another member has everything, this one goes.
+    async fn fails_here(&self, replica: &Replica, error: &StoreError) -> Error {
+        let refusal = replica.failed(error);
+        let since = self.since(replica.group);
+        let Ok(view) = self.primary_view(replica) else { return turns::another_version(replica.group) };
+        let Ok(group) = view.group() else { return refusal };
+        let mut others = group.with_states().filter(|(target, _)| *target != replica.target);
+        if others.any(|(target, state)| state == MemberState::Good && self.is_heard_of(target)) {
+            self.give_way(replica, group, error).await;
+        }
+        // Who is the last one stays, and says why.
+        match self.since(replica.group) > since {
+            true => turns::another_version(replica.group),
+            false => refusal,
+        }
+    }
+
+    /// Another member that is good is to be the primary.
+    async fn give_way(&self, replica: &Replica, group: &Group, error: &StoreError) {
+        // It may begin before this process has heard of it: nothing is read here any more.
+        replica.leave(group.since);
+        self.expel(replica, replica.target, MemberState::NeedsResync, error.message()).await;
+    }
+
     /// Waits for a newer version of a group than this one; false when none comes for a while.
     async fn await_newer(&self, replica: &Replica, since: Epoch) -> bool {
         let began_ns = rt::monotonic_ns();
@@ -215,6 +248,7 @@ async fn change(
     let doing = match begun {
         Once::Do(doing) => doing,
         Once::Answered(answer) => return answer.map(|()| StorageReply::Unit),
+        Once::Unwritten(error) => return Err(mirrors.fails_here(&replica, &error).await),
     };
     match one(Some(&doing)).replicate().await {
         // Whether it takes place is decided by the primary that there is now.
@@ -367,9 +401,16 @@ impl Change<'_> {
         let (mirrors, replica) = (self.mirrors, self.replica);
         let refusal = replica.failed(&error);
         if have.iter().any(|target| group.state_of(*target) == Some(MemberState::Good)) {
-            // The next primary may begin before this process has heard of it: nothing is read here any more.
-            replica.leave(group.since);
-            mirrors.expel(replica, replica.target, MemberState::NeedsResync, error.message()).await;
+            mirrors.give_way(replica, group, &error).await;
+            return Err(turns::another_version(replica.group));
+        }
+        // Another change has failed here before this one, and the others go by that already.
+        if replica.has_left(group.since) {
+            mirrors.give_way(replica, group, &error).await;
+            return Err(turns::another_version(replica.group));
+        }
+        let is_newer = |(.., error): &(TargetId, MemberState, Error)| error.errno == Errno::EREMCHG;
+        if failures.iter().any(is_newer) && mirrors.await_newer(replica, group.since).await {
             return Err(turns::another_version(replica.group));
         }
         let nothing_was_done =

@@ -183,3 +183,18 @@ fn a_row_is_frozen() {
     }
     assert_eq!(row, expected);
 }
+
+#[test]
+fn what_the_disk_does_not_take_has_not_begun() {
+    let (mut world, host) = machine();
+    let process = Rc::new(world.run(host, Process::start()).unwrap());
+    world.set_capacity(host, Some(0));
+    let full = process.clone();
+    let refused = world.run(host, async move {
+        let begun = full.begin(A, number(0, 1)).await;
+        matches!(begun, Ok(Turn::Unwritten(_)))
+    });
+    assert!(refused.unwrap(), "there is no room for its row");
+    world.set_capacity(host, None);
+    world.run(host, async move { process.change(A, number(0, 1)).await }).unwrap();
+}

@@ -272,3 +272,42 @@ fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
         assert_eq!(cluster.management.group().primary().unwrap().0, 2);
     });
 }
+
+/// Makes a target unable to make files of the group, as a broken disk is.
+async fn break_disk(cluster: &Cluster, target: u32) {
+    // So that it has something of the group.
+    cluster.write(InodeId(12), 3, 0, &[9; 4096]).await;
+    let group = chunkstore::Store::group_dir(&cluster.dir.join(target.to_string()), crate::cluster::GROUP);
+    std::fs::rename(group.join("chunks"), group.join("was")).unwrap();
+    std::fs::write(group.join("chunks"), "no folder").unwrap();
+}
+
+#[test]
+fn a_primary_whose_disk_fails_gives_way() {
+    with_members(2, |cluster| async move {
+        break_disk(&cluster, 1).await;
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
+        assert_eq!(cluster.on_disk(2)[&INO], [1; 4096]);
+    });
+}
+
+/// The others have heard of the failure before the primary has heard of their answer: nobody's program is told of a disk that isn't needed.
+#[test]
+fn what_fails_at_a_primary_that_is_being_replaced_is_sent_to_the_next_one() {
+    with_members(2, |cluster| async move {
+        break_disk(&cluster, 1).await;
+        let before = cluster.map_of(1).read().unwrap().clone();
+        cluster.management.set(1, MemberState::NeedsResync);
+        let after = std::mem::replace(&mut *cluster.map_of(1).write().unwrap(), before);
+        let late = cluster.map_of(1);
+        rt::spawn(async move {
+            rt::sleep(Duration::from_millis(300)).await;
+            *late.write().unwrap() = after;
+        });
+        let answer = cluster.ask_one(1, (1, Part::Primary), (3, None), WRITE, block(1)).await;
+        assert_eq!(answer.unwrap_err().errno, Errno::EREMCHG);
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        assert_eq!(cluster.on_disk(2)[&INO], [1; 4096]);
+    });
+}
