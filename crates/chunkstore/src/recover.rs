@@ -71,11 +71,7 @@ impl Store {
     async fn recover_one(&self, notes: &[Note], report: &mut RecoveryReport) -> Result<()> {
         let ino = notes[0].ino;
         self.touched.lock().push(ino);
-        let Some(file) = self.find(ino).await? else {
-            // A deletion that was cut short: later, checksums without a chunk file mean that somebody else removed it.
-            let sums = place::sum_file(&self.dir, ino);
-            return absent_is_fine(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e));
-        };
+        let Some(file) = self.find(ino).await? else { return self.remove_lone_sums(ino).await };
         report.files += 1;
         for note in notes {
             let outcome = self.resum(&file, note.bytes()).await?;
@@ -87,13 +83,21 @@ impl Store {
 
     /// The chunk files that exist among the inodes of spans.
     async fn chunk_files_in(&self, spans: &[Span]) -> Result<Vec<InodeId>> {
-        let mut found = BTreeSet::new();
-        for ino in spans.iter().flat_map(|span| span.inodes()) {
-            if !found.contains(&ino) && self.find(ino).await?.is_some() {
-                found.insert(ino);
+        let inodes: BTreeSet<InodeId> = spans.iter().flat_map(|span| span.inodes()).collect();
+        let mut found = Vec::new();
+        for ino in inodes {
+            match self.find(ino).await? {
+                Some(_) => found.push(ino),
+                None => self.remove_lone_sums(ino).await?,
             }
         }
-        Ok(found.into_iter().collect())
+        Ok(found)
+    }
+
+    /// What a file that was being made or deleted has left, where the chunk file isn't there: later, checksums alone mean that somebody else removed it.
+    async fn remove_lone_sums(&self, ino: InodeId) -> Result<()> {
+        let sums = place::sum_file(&self.dir, ino);
+        absent_is_fine(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))
     }
 
     /// Makes the checksums of a range those of the data, whatever they were. The caller holds the range, or is alone.
