@@ -4,7 +4,7 @@ use crate::chunks::{Place, Under};
 use crate::grace::stored_sessions;
 use crate::limits::{
     FENCE_RETRY, FENCE_TIME, IDLE_CHECK, IDLE_TIME, RECALL_POLL, RETRY_TIME, SILENCE_TIME, STANDSTILL,
-    SWEEP_INTERVAL, TALK_TIME, TELL_TIME, YIELD_TIME, YIELDING_TIME, YIELDING_WORD,
+    STOPPING_REST, SWEEP_INTERVAL, TALK_TIME, TELL_TIME, YIELD_TIME, YIELDING_TIME, YIELDING_WORD,
 };
 use crate::record::StoredSession;
 use crate::service::MetaService;
@@ -215,7 +215,9 @@ impl MetaService {
                     break;
                 }
                 if self.stopping.is_set() {
-                    // The sessions answer to another service already, or to nobody: they aren't ended for this one.
+                    // The sessions answer to another service already, or to nobody: they aren't ended for this one. Others run meanwhile, whatever the
+                    // caller makes of that.
+                    rt::sleep(STOPPING_REST).await;
                     return;
                 }
                 if self.is_own(due.session) {

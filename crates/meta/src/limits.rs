@@ -87,6 +87,9 @@ pub(crate) const YIELDING_TIME: Duration = Duration::from_secs(90);
 /// How long a session may not be heard of before it is evicted for a lease in somebody's way.
 pub(crate) const SILENCE_TIME: Duration = Duration::from_secs(15);
 
+/// Rest of who waits for a session's answer in a service that stops.
+pub(crate) const STOPPING_REST: Duration = Duration::from_millis(10);
+
 /// A wait that takes so much longer than it should means that the process stood still meanwhile, and not those that it waits for.
 pub(crate) const STANDSTILL: Duration = Duration::from_secs(2);
 

@@ -375,7 +375,13 @@ impl MetaService {
             };
             match self.executors.transact(pass, &partitions, command, enqueued).await? {
                 Ran::Answered(answered) => break answered,
-                Ran::Leases(due) => self.wait_for_answers(due).await,
+                Ran::Leases(due) => {
+                    self.wait_for_answers(due).await;
+                    // Nobody answers any more; the client asks whoever comes next.
+                    if self.stopping.is_set() {
+                        return Err(not_owner(first));
+                    }
+                }
                 // Its inode is for the other service to tell, which grants the lease on it.
                 Ran::Across(_) if matches!(request.op, MetaOp::Lookup { .. }) => found = Found::EntryOnly,
                 Ran::Across(partitions) => {

@@ -253,7 +253,12 @@ fn calls() -> Vec<(&'static str, &'static str, &'static str, Value)> {
         ("POST", "/v1/rebalance", "", json!({ "pool": "pair", "dry_run": true })),
         ("PATCH", "/v1/resync", "", json!({ "rate": 1 << 30, "within_s": null, "paused": true })),
         ("GET", "/v1/resync", "", none.clone()),
-        ("PUT", "/v1/scrubs", "", json!({ "every_s": 86_400, "rate": 1 << 26, "asked": 1, "stopped": false })),
+        (
+            "PUT",
+            "/v1/scrubs",
+            "",
+            json!({ "every_s": 86_400, "rate": 1 << 26, "asked": 1, "stopped": false }),
+        ),
         ("GET", "/v1/scrubs", "", none.clone()),
         ("GET", "/v1/sessions", "", none.clone()),
         ("DELETE", "/v1/sessions/{session}", "7", none.clone()),
