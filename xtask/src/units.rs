@@ -66,6 +66,9 @@ fn echo(stream: impl Read, mut look: impl FnMut(&str)) {
     }
 }
 
+/// What cargo says of a program that failed, up to how to run it again.
+const FAILED: [&str; 2] = ["error: test failed, to rerun pass `", "error: doctest failed, to rerun pass `"];
+
 /// A test of a crate that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Failure {
@@ -107,7 +110,7 @@ impl Found {
             self.passed += count_before(result, " passed");
             self.ignored += count_before(result, " ignored");
             (self.has_result, self.section) = (true, Section::Outside);
-        } else if let Some(program) = line.strip_prefix("error: test failed, to rerun pass `") {
+        } else if let Some(program) = FAILED.iter().find_map(|failed| line.strip_prefix(failed)) {
             self.ended(program.trim_end_matches('`'));
         } else if let Some(test) =
             line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
@@ -214,8 +217,9 @@ test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
     #[test]
     fn a_program_that_dies_is_named() {
         let died = "running 2 tests\ntest one ... ok\nerror: test failed, to rerun pass `-p c --test d`\n\nCaused by:\n  signal: 6\n";
-        let found = read(&format!("{OUTPUT}{died}"));
-        assert_eq!(found.died, [["-p", "c", "--test", "d"]]);
+        let undocumented = "error: doctest failed, to rerun pass `-p e --doc`\n";
+        let found = read(&format!("{OUTPUT}{died}{undocumented}"));
+        assert_eq!(found.died, [vec!["-p", "c", "--test", "d"], vec!["-p", "e", "--doc"]]);
         assert_eq!(found.failures.len(), 1);
     }
 }

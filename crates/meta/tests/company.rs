@@ -390,7 +390,7 @@ fn against_the_model(seed: u64, (moves, deaths, lost): (bool, bool, Option<u64>)
         }
         let clients: Vec<_> = (1..=3).map(|session| Roaming::new(&cluster, session)).collect();
         clients.iter().for_each(|client| client.lost.set(lost));
-        let steps = if deaths { 600 } else { 300 };
+        let steps = if deaths { 600 } else { 400 };
         rt::join_all(clients.iter().map(|client| live(client.clone(), steps)).collect()).await;
         clients.iter().for_each(|client| client.stopping.set(true));
         // A death takes most of the time of a run.

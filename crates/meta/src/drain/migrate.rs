@@ -67,14 +67,22 @@ impl MetaService {
                     Err(error) => tracing::warn!(%error, "files that are on their way wait"),
                 }
             }
-            if mover.is_none() {
-                mover = self.sessions.register_local(SessionId::drawn(rt::random_u64())).ok();
-            }
-            let Some(mover) = &mover else { continue };
             while let Some(ino) = self.migrations.next() {
-                rt::spawn(self.clone().carry_on(mover.clone(), ino));
+                match self.mover(&mut mover) {
+                    Ok(mover) => _ = rt::spawn(self.clone().carry_on(mover, ino)),
+                    Err(error) => _ = self.migrations.ended(ino, &Err(error)),
+                }
             }
         }
+    }
+
+    /// The session that moves files. It is made when there is the first one: whoever lists sessions sees it.
+    fn mover(&self, known: &mut Option<Arc<Session>>) -> Result<Arc<Session>> {
+        if let Some(mover) = known {
+            return Ok(mover.clone());
+        }
+        let mover = self.sessions.register_local(SessionId::drawn(rt::random_u64()))?;
+        Ok(known.insert(mover).clone())
     }
 
     async fn find_migrations(&self, partitions: &[PartitionId]) -> Result<()> {
