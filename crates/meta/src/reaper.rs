@@ -100,9 +100,10 @@ impl MetaService {
             if self.is_filling(ino, &layout) {
                 continue;
             }
-            let Some(layout) = self.read(partition, |view| namespace::doomed_layout(view, ino)).await? else {
+            // Only what was doomed before it was looked who fills what, and still is: what has come since may be filled by now, or just have become the file's.
+            if self.read(partition, |view| namespace::doomed_layout(view, ino)).await?.as_ref() != Some(&layout) {
                 continue;
-            };
+            }
             let under = Under { ino, epoch: self.leases.next_epoch(ino) };
             match self.chunks.delete(under, &layout).await {
                 Ok(()) => deleted.push((ino, layout)),

@@ -256,7 +256,7 @@ fn attempt(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
 
 /// Whether a test compares data or histories: one wrong answer of a file system is one too many, however rarely it comes.
 fn is_final(test: &TestCase) -> bool {
-    ["history", "fsx", "fio", "sqlite"].iter().any(|part| test.name.contains(part))
+    ["history", "fsx", "fio", "sqlite", "mirrored", "migrate", "mends"].iter().any(|part| test.name.contains(part))
 }
 
 /// Keeps what explains a failure, if that was asked for.

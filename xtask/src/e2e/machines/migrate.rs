@@ -62,6 +62,7 @@ fn files_in_use(stage: &Stage) -> TestResult {
         fs::write(still(0).join(file.to_string()), content).at("a file")?;
     }
     beside_programs(stage, &cluster, &folders)?;
+    ensure_contents(&still(0), &contents)?;
     for (scheme, part) in
         [("mirror:2", Part::Metadata(0)), ("single", Part::Storage(1)), ("mirror:2", Part::Management)]
     {
@@ -98,7 +99,16 @@ fn carry_out(command: &mut Command) -> TestResult<u64> {
 fn ensure_contents(folder: &Path, contents: &[Vec<u8>]) -> TestResult {
     for (file, content) in contents.iter().enumerate() {
         let path = folder.join(file.to_string());
-        ensure!(fs::read(&path).at(path.display())? == *content, "{} isn't what was written", path.display());
+        let found = fs::read(&path).at(path.display())?;
+        ensure_eq!(found.len(), content.len(), "length of {}", path.display());
+        let wrong: Vec<usize> = (0..content.len()).filter(|&at| found[at] != content[at]).collect();
+        if let (Some(first), Some(last)) = (wrong.first(), wrong.last()) {
+            let zeros = wrong.iter().filter(|&&at| found[at] == 0).count();
+            let (count, path) = (wrong.len(), path.display());
+            return Err(Failure::Failed(format!(
+                "{path} isn't what was written: {count} bytes between {first} and {last} differ, {zeros} of them are zero"
+            )));
+        }
     }
     Ok(())
 }
