@@ -101,7 +101,9 @@ impl MetaService {
                 continue;
             }
             // Only what was doomed before it was looked who fills what, and still is: what has come since may be filled by now, or just have become the file's.
-            if self.read(partition, |view| namespace::doomed_layout(view, ino)).await?.as_ref() != Some(&layout) {
+            if self.read(partition, |view| namespace::doomed_layout(view, ino)).await?.as_ref()
+                != Some(&layout)
+            {
                 continue;
             }
             let under = Under { ino, epoch: self.leases.next_epoch(ino) };

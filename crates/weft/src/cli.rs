@@ -2,12 +2,10 @@
 
 mod cluster;
 mod group;
-mod migrate;
 mod scrub;
 
 pub use cluster::*;
 pub use group::*;
-pub use migrate::*;
 pub use scrub::*;
 
 use crate::size::parse_size;
@@ -88,9 +86,6 @@ pub enum Command {
     /// How members of mirrored groups are brought in step: the same as weft group resync
     #[command(subcommand, hide = true)]
     Resync(ResyncCommand),
-    /// Give files another redundancy or pool while they are in use (weft entry migrate)
-    #[command(hide = true)]
-    Migrate(MigrateArgs),
     /// Let mount(8) and fstab know the type fuse.weft
     #[command(hide = true)]
     InstallHelper(InstallHelperArgs),
@@ -271,8 +266,6 @@ pub enum EntryCommand {
     Info(EntryInfoArgs),
     /// Change what a directory hands to new files
     SetPattern(SetPatternArgs),
-    /// Give files another redundancy or pool while they are in use (also: weft migrate)
-    Migrate(MigrateArgs),
 }
 
 /// `weft entry info`.
@@ -435,10 +428,6 @@ mod tests {
             "weft entry set-pattern d",
             "weft entry set-pattern d --chunk-size 1X",
             "weft entry set-pattern d --stripe-count 0",
-            "weft migrate f",
-            "weft migrate --scheme single",
-            "weft migrate f --scheme raid",
-            "weft migrate f --scheme single --set-pattern",
             "weft target",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");

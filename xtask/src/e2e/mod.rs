@@ -168,9 +168,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::TWICE_TESTS,
     machines::EVICTION_TESTS,
     machines::EXPORT_TESTS,
-    machines::MIGRATE_TESTS,
     machines::MIRROR_TESTS,
-    machines::SCRUB_TESTS,
     machines::DISK_TESTS,
 ];
 
@@ -256,7 +254,7 @@ fn attempt(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
 
 /// Whether a test compares data or histories: one wrong answer of a file system is one too many, however rarely it comes.
 fn is_final(test: &TestCase) -> bool {
-    ["history", "fsx", "fio", "sqlite", "mirrored", "migrate", "mends"].iter().any(|part| test.name.contains(part))
+    ["history", "fsx", "fio", "sqlite", "mends"].iter().any(|part| test.name.contains(part))
 }
 
 /// Keeps what explains a failure, if that was asked for.

@@ -14,7 +14,6 @@ mod manage;
 mod meta_backup;
 mod meta_backups;
 mod meta_restore;
-mod migrate;
 mod mount;
 mod mount_helper;
 mod net;
@@ -43,7 +42,6 @@ pub fn run(command: Command) -> Result<()> {
         Command::Df(args) => df::run(&args),
         Command::Entry(EntryCommand::Info(args)) => entry_info::run(&args),
         Command::Entry(EntryCommand::SetPattern(args)) => entry_set_pattern::run(&args),
-        Command::Entry(EntryCommand::Migrate(args)) | Command::Migrate(args) => migrate::run(&args),
         Command::Cluster(command) => cluster::run(command),
         Command::Node(command) => manage::node(command),
         Command::Serve(args) => serve::run(&args),

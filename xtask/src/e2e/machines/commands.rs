@@ -91,11 +91,6 @@ impl Commands {
         with(line(&["group", "list", "--json"]), "--dir", dir)
     }
 
-    /// Has targets searched for damage, or tells how far that is.
-    pub fn scrub(&self, dir: &Path, what: &str) -> Vec<OsString> {
-        with(line(&["scrub", what, "--json"]), "--dir", dir)
-    }
-
     /// Lets other targets take the place of members that are gone for so long.
     pub fn replace_after(&self, dir: &Path, time: &str) -> Vec<OsString> {
         with(line(&["group", "resync", "set", "--replace-after", time]), "--dir", dir)

@@ -10,9 +10,7 @@ mod fsck;
 mod hang;
 mod kills;
 mod load;
-mod migrate;
 mod mirror;
-mod scrub;
 mod tests;
 mod twice;
 
@@ -37,9 +35,7 @@ pub(super) use exports::TESTS as EXPORT_TESTS;
 pub(super) use fsck::TESTS as FSCK_TESTS;
 pub(super) use hang::TESTS as HANG_TESTS;
 pub(super) use kills::TESTS as KILL_TESTS;
-pub(super) use migrate::TESTS as MIGRATE_TESTS;
 pub(super) use mirror::TESTS as MIRROR_TESTS;
-pub(super) use scrub::TESTS as SCRUB_TESTS;
 pub(super) use tests::TESTS;
 pub(super) use twice::TESTS as TWICE_TESTS;
 
