@@ -69,8 +69,8 @@ impl MetaService {
             }
             while let Some(ino) = self.migrations.next() {
                 match self.mover(&mut mover) {
-                    Ok(mover) => _ = rt::spawn(self.clone().carry_on(mover, ino)),
-                    Err(error) => _ = self.migrations.ended(ino, &Err(error)),
+                    Ok(mover) => rt::spawn(self.clone().carry_on(mover, ino)),
+                    Err(error) => drop(self.migrations.ended(ino, &Err(error))),
                 }
             }
         }
