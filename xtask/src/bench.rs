@@ -1,5 +1,7 @@
 //! Rates of a mount beside the same machine's ceiling: the local directory that the targets stand on, in the same run.
 
+mod node;
+mod rebuild;
 mod shared_dir;
 
 use crate::{build, process};
@@ -37,6 +39,8 @@ pub struct Options {
 enum Special {
     /// Several clients create files at once: each in a directory of its own, and all in one.
     SharedDir(shared_dir::Options),
+    /// A member of a mirrored group is rebuilt on another target: how fast, and what programs lose meanwhile.
+    Rebuild(rebuild::Options),
 }
 
 /// One fio measurement: what it is called and how it differs from the others.
@@ -83,8 +87,10 @@ const JOBS: &[Job] = &[
 
 /// Measures both places and prints them side by side.
 pub fn run(options: &Options) -> Result<(), String> {
-    if let Some(Special::SharedDir(options)) = &options.special {
-        return shared_dir::run(options);
+    match &options.special {
+        Some(Special::SharedDir(options)) => return shared_dir::run(options),
+        Some(Special::Rebuild(options)) => return rebuild::run(options),
+        None => {}
     }
     let mount = build::root().join(&options.mount);
     if !crate::e2e::is_mounted(&mount) {

@@ -93,6 +93,17 @@ impl StoreError {
         )
     }
 
+    /// There are checksums of a chunk file, and there is no such file.
+    pub(crate) fn removed(target: TargetId, ino: InodeId, range: ByteRange) -> StoreError {
+        StoreError::new(
+            Kind::Corrupt { ino, range },
+            format!(
+                "target {target}: the chunk file of inode {ino} is gone, although its checksums are there"
+            ),
+            "weft fsck names the file: restore it from a backup, and find out who removes files from the target",
+        )
+    }
+
     pub(crate) fn closed(target: TargetId) -> StoreError {
         StoreError::new(
             Kind::Closed,

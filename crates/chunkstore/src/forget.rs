@@ -17,6 +17,8 @@ impl Store {
     pub async fn forget(&self, ino: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
         self.end_of(ino, range.start, range.len())?;
         let Some(file) = self.find(ino).await? else {
+            // What is left of one that somebody else has removed.
+            self.delete(ino).await?;
             self.set_len(ino, range.end).await?;
             return Ok(vec![range]);
         };

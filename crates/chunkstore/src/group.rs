@@ -93,6 +93,8 @@ impl Store {
             }
             target.make_group(&dir, &owner).await?;
         }
+        // Where the power went while it was made, everything is there but this.
+        rt::create_dir_all(&dir.join(CHUNKS)).await.map_err(|e| target.failed("make", &dir, e))?;
         let options = Options {
             max_open_files: target.options.max_open_files.div_ceil(OPEN_FILES_DIVISOR),
             ..target.options.clone()

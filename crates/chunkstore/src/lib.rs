@@ -12,6 +12,7 @@
 //! DIR/intent.0, intent.1        regions that may be changing
 //! DIR/recent                    changes that must not be done again
 //! DIR/fences                    sessions that were ended
+//! DIR/verifier                  which unsynced content counts as being there
 //! DIR/chunks/hh/hh/<inode>      a chunk file
 //! DIR/chunks/hh/hh/<inode>.sum  its checksums
 //! DIR/groups/<group>/           the same for what the target has of a mirrored group: a store of its own
@@ -38,6 +39,7 @@ mod forget;
 mod group;
 mod identity;
 mod intent;
+mod lost;
 mod maintain;
 mod place;
 mod range_lock;
@@ -51,6 +53,8 @@ mod statistics;
 mod store;
 mod sums;
 mod survey;
+mod times;
+mod verifier;
 mod write;
 
 pub use error::{Kind, Result, StoreError};

@@ -116,7 +116,7 @@ impl Store {
         if keeps_everything || are_held {
             Box::pin(self.mark_overflow(are_held)).await?;
         }
-        self.maintain(0).await
+        Box::pin(self.maintain(0)).await
     }
 
     /// Makes everything durable and every note unnecessary; changes don't come any more.

@@ -9,6 +9,8 @@ pub(crate) const SUPERBLOCK: &str = "target.toml";
 pub(crate) const INTENT_FILES: [&str; 2] = ["intent.0", "intent.1"];
 /// What the service has done that must not be done again.
 pub(crate) const RECENT: &str = "recent";
+/// Which unsynced content counts as being there.
+pub(crate) const VERIFIER: &str = "verifier";
 /// Sessions that were ended.
 pub(crate) const FENCES: &str = "fences";
 /// The root of the hashed folders.

@@ -41,22 +41,37 @@ impl Store {
         let end = self.end_of(ino, offset, buf.len() as u64)?;
         let range = ByteRange::new(offset, end);
         let Some(file) = self.find(ino).await? else {
-            if self.is_missing(ino).await? {
-                return Err(self.report_corrupt(ino, whole_blocks(range)));
+            if Box::pin(self.is_missing(ino)).await? {
+                return Err(self.report_removed(ino, whole_blocks(range)));
             }
             buf.zero(0..buf.len());
             return Ok(());
         };
+        if !types::checksums_are_on() {
+            return self.fetch_unaligned(&file, offset, buf, path).await;
+        }
         let blocks = whole_blocks(range);
         if blocks == range {
             return self.read_blocks(&file, blocks, buf, path).await;
         }
-        // Checksums are of whole blocks, so whole blocks are read, and what was asked for is cut out.
+        Box::pin(self.read_within(&file, range, buf)).await
+    }
+
+    /// Checksums are of whole blocks, so whole blocks are read, and what was asked for is cut out.
+    async fn read_within(&self, file: &Arc<ChunkFile>, range: ByteRange, buf: &IoBuf) -> Result<()> {
+        let blocks = whole_blocks(range);
         let scratch = IoBuf::alloc(blocks.len() as usize);
-        self.read_blocks(&file, blocks, &scratch, IoPath::Cached).await?;
-        let from = (offset - blocks.start) as usize;
+        self.read_blocks(file, blocks, &scratch, IoPath::Cached).await?;
+        let from = (range.start - blocks.start) as usize;
         buf.copy_from(0, &scratch.as_slice()[from..from + buf.len()]);
         Ok(())
+    }
+
+    /// Reads what is there, without a look at checksums.
+    async fn fetch_unaligned(&self, file: &ChunkFile, offset: u64, buf: &IoBuf, path: IoPath) -> Result<()> {
+        let range = ByteRange::at(offset, buf.len() as u64);
+        let path = if whole_blocks(range) == range { path } else { IoPath::Cached };
+        self.fetch(file, range, buf, path).await
     }
 
     /// Reads and checks whole blocks.
@@ -71,6 +86,18 @@ impl Store {
         if self.first_mismatch(file, blocks, buf).await?.is_none() {
             return Ok(());
         }
+        // Rare, and large: kept out of the future of every request.
+        Box::pin(self.read_again(file, blocks, buf, path)).await
+    }
+
+    /// The same while nobody can be writing there.
+    async fn read_again(
+        &self,
+        file: &Arc<ChunkFile>,
+        blocks: ByteRange,
+        buf: &IoBuf,
+        path: IoPath,
+    ) -> Result<()> {
         self.statistics.read_retries.add(1);
         let _held = file.ranges.acquire(blocks, Passage::Neutral).await;
         self.fetch(file, blocks, buf, path).await?;
@@ -92,7 +119,9 @@ impl Store {
         }
         if file.unsettled().is_some_and(|unsettled| unsettled.overlaps(blocks)) {
             // A change that failed half-way explains it; the data is what counts.
-            return self.adopt_found(file, blocks, buf).await;
+            self.adopt_found(file, blocks, buf).await?;
+            let Some(bad) = self.first_mismatch(file, blocks, buf).await? else { return Ok(()) };
+            return Err(self.report_corrupt(file.ino, bad));
         }
         Err(self.report_corrupt(file.ino, bad))
     }
@@ -144,7 +173,16 @@ impl Store {
 
     /// Makes an error of damage, and logs it once.
     pub(crate) fn report_corrupt(&self, ino: InodeId, range: ByteRange) -> StoreError {
-        let error = StoreError::corrupt(self.target(), ino, range);
+        self.report(ino, range, StoreError::corrupt(self.target(), ino, range))
+    }
+
+    /// The same of a chunk file that somebody else has removed.
+    #[cold]
+    pub(crate) fn report_removed(&self, ino: InodeId, range: ByteRange) -> StoreError {
+        self.report(ino, range, StoreError::removed(self.target(), ino, range))
+    }
+
+    fn report(&self, ino: InodeId, range: ByteRange, error: StoreError) -> StoreError {
         let mut reported = self.reported.lock();
         if reported.len() < MAX_REPORTED_BLOCKS && reported.insert((ino, range.start / BLOCK)) {
             self.statistics.corrupt_ranges.add(1);

@@ -50,6 +50,7 @@ impl Store {
         };
         report.was_needed = true;
         let in_spans = self.chunk_files_in(&records.spans).await?;
+        self.new_at_crash.lock().extend(records.spans.iter().map(|span| (span.first, span.end)));
         let mut notes = records.notes.clone();
         notes.extend(in_spans.iter().map(|ino| Note { ino: *ino, first: 0, end: 1 }));
         for of_one_file in merged(notes).chunk_by(|a, b| a.ino == b.ino) {
@@ -97,7 +98,11 @@ impl Store {
     /// What a file that was being made or deleted has left, where the chunk file isn't there: later, checksums alone mean that somebody else removed it.
     async fn remove_lone_sums(&self, ino: InodeId) -> Result<()> {
         let sums = place::sum_file(&self.dir, ino);
-        absent_is_fine(rt::remove_file(&sums).await).map_err(|e| self.failed("remove", &sums, e))
+        match rt::remove_file(&sums).await {
+            Ok(()) => drop(self.bereft.lock().insert(ino)),
+            gone => absent_is_fine(gone).map_err(|e| self.failed("remove", &sums, e))?,
+        }
+        Ok(())
     }
 
     /// Makes the checksums of a range those of the data, whatever they were. The caller holds the range, or is alone.

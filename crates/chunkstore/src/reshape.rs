@@ -20,7 +20,10 @@ impl Store {
     pub async fn truncate(&self, ino: InodeId, len: u64) -> Result<()> {
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
-        let Some(file) = self.find(ino).await? else { return Ok(()) };
+        let Some(file) = self.find(ino).await? else {
+            // Of what somebody else has removed nothing was to stay.
+            return if len == 0 && self.is_missing(ino).await? { self.remove(ino).await } else { Ok(()) };
+        };
         if len >= MAX_CHUNK_FILE_BYTES {
             return Ok(());
         }
@@ -106,6 +109,10 @@ impl Store {
     pub async fn delete(&self, ino: InodeId) -> Result<()> {
         self.make_room_for_notes().await?;
         let _in_progress = self.begin_change()?;
+        self.remove(ino).await
+    }
+
+    async fn remove(&self, ino: InodeId) -> Result<()> {
         if let Some(file) = self.find(ino).await? {
             // A crash may bring it back: the note tells then to look. Another copy still has all of it.
             let end = match self.group {

@@ -58,7 +58,16 @@ impl Store {
     /// overwritten.
     pub(crate) async fn ensure_room(&self, ino: InodeId, range: ByteRange) -> Result<()> {
         let bytes = range.len();
-        if self.room.take(bytes) || self.room.take_from(self.space().await?, bytes) {
+        if self.room.take(bytes) {
+            return Ok(());
+        }
+        // Rare, and large: kept out of the future of every request.
+        Box::pin(self.look_for_room(ino, range)).await
+    }
+
+    async fn look_for_room(&self, ino: InodeId, range: ByteRange) -> Result<()> {
+        let bytes = range.len();
+        if self.room.take_from(self.space().await?, bytes) {
             return Ok(());
         }
         if self.is_allocated(ino, range).await? {

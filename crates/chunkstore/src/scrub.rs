@@ -143,10 +143,18 @@ impl Store {
         let shard = self.cache.shard(ino);
         // Whoever makes or removes one holds this.
         let _opening = shard.opening.write().await;
-        if shard.get(ino).is_some() || self.len_on_disk(&place::chunk_file(&self.dir, ino)).await?.is_some() {
+        if shard.get(ino).is_some() {
             return Ok(false);
         }
-        Ok(self.len_on_disk(&place::sum_file(&self.dir, ino)).await?.is_some_and(|len| len > 0))
+        self.has_lone_sums(ino).await
+    }
+
+    /// The same of one that isn't open. The caller keeps it from being made or removed.
+    pub(crate) async fn has_lone_sums(&self, ino: InodeId) -> Result<bool> {
+        // First, since there are none of a new file.
+        let sums = self.len_on_disk(&place::sum_file(&self.dir, ino)).await?;
+        Ok(sums.is_some_and(|len| len > 0)
+            && self.len_on_disk(&place::chunk_file(&self.dir, ino)).await?.is_none())
     }
 
     /// The chunk files that are missing, and those that are open here but under their names no more: see [`Store::is_missing`].

@@ -12,11 +12,13 @@ use crate::room::Room;
 use crate::rows::Rows;
 use crate::statistics::Statistics;
 use crate::sums::{self, PAGE_BYTES, SumBudget};
+use crate::verifier::Verifier;
 use parking_lot::Mutex;
 use rt::IoBuf;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -98,6 +100,8 @@ pub struct ChunkStat {
     pub blocks: u64,
     /// Last change of the content.
     pub mtime: Timestamp,
+    /// There is none, although one had been on disk before the last crash: its checksums were still there.
+    pub is_lost: bool,
 }
 
 /// Space of the file system that a target is on.
@@ -137,9 +141,14 @@ pub struct Store {
     pub(crate) reported: Mutex<BTreeSet<(InodeId, u64)>>,
     /// Files that were changing when the store was last left; taken once.
     pub(crate) touched: Mutex<Vec<InodeId>>,
+    /// What the spans of the last recovery were; taken once.
+    pub(crate) new_at_crash: Mutex<Vec<(InodeId, InodeId)>>,
+    /// Files of which the last recovery found checksums and no chunk file. Checksums come to disk after the chunk file has: so there had been one.
+    pub(crate) bereft: Mutex<BTreeSet<InodeId>>,
     /// Kept for the service: changes that must not be done again, and sessions that were ended.
     recent: Rows,
     fences: Rows,
+    pub(crate) verifier: Verifier,
     pub(crate) closed: AtomicBool,
     changes_in_progress: AtomicUsize,
 }
@@ -228,6 +237,8 @@ impl Store {
         let recent = Rows::open(expected.target, dir.join(RECENT)).await?;
         let fences = Rows::open(expected.target, dir.join(FENCES)).await?;
         rt::sync_dir(dir).await.map_err(|e| StoreError::io(expected.target, "sync", dir, e))?;
+        let was_clean = matches!(past, Past::Clean);
+        let verifier = Verifier::open(expected.target, dir, group.is_some(), was_clean).await?;
         let overflowed = group::has_mark(expected.target, &dir.join(OVERFLOW)).await?;
         let mut store = Store {
             dir: dir.to_path_buf(),
@@ -246,15 +257,17 @@ impl Store {
             sync_failures: Mutex::default(),
             reported: Mutex::default(),
             touched: Mutex::default(),
+            new_at_crash: Mutex::default(),
+            bereft: Mutex::default(),
             recent,
             fences,
+            verifier,
             closed: AtomicBool::new(false),
             changes_in_progress: AtomicUsize::new(0),
         };
         if group.is_some() && matches!(past, Past::Unknown) {
             store.mark_overflow(false).await?;
         }
-        let was_clean = matches!(past, Past::Clean);
         let (report, inherited) =
             if options.intent_log { store.recover(past).await? } else { Default::default() };
         // A lost log is replaced only now, so that a crash before leaves the loss visible.
@@ -285,6 +298,12 @@ impl Store {
         std::mem::take(&mut *self.touched.lock())
     }
 
+    /// Where chunk files were being made when the store was last left without a shutdown: from the first of two numbers up to the second. Some of them may
+    /// never have come to disk, and nothing else tells of those. Told once.
+    pub fn take_new_at_crash(&self) -> Vec<(InodeId, InodeId)> {
+        std::mem::take(&mut *self.new_at_crash.lock())
+    }
+
     /// Where the service keeps which changes it has done. What is in it is on disk whenever a sync of data has returned.
     pub fn recent(&self) -> &Rows {
         &self.recent
@@ -302,9 +321,12 @@ impl Store {
 
     /// What is known of a chunk file; an absent one has zeros.
     pub async fn stat(&self, ino: InodeId) -> Result<ChunkStat> {
-        let Some(file) = self.find(ino).await? else { return Ok(ChunkStat::default()) };
+        let Some(file) = self.find(ino).await? else {
+            let is_lost = self.bereft.lock().contains(&ino);
+            return Ok(ChunkStat { is_lost, ..ChunkStat::default() });
+        };
         let stat = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?;
-        Ok(ChunkStat { len: stat.len, blocks: stat.blocks, mtime: stat.mtime })
+        Ok(ChunkStat { len: stat.len, blocks: stat.blocks, mtime: stat.mtime, is_lost: false })
     }
 
     /// The first data or hole at or after `from`. The end is a hole; `None` when there is no more data.
@@ -380,9 +402,14 @@ impl Store {
 
     /// The chunk file of an inode if it exists.
     pub(crate) async fn find(&self, ino: InodeId) -> Result<Option<Arc<ChunkFile>>> {
-        if let Some(file) = self.cache.get(ino) {
-            return Ok(Some(file));
+        match self.cache.get(ino) {
+            Some(file) => Ok(Some(file)),
+            // Rare, and large: kept out of the future of every request.
+            None => Box::pin(self.find_on_disk(ino)).await,
         }
+    }
+
+    async fn find_on_disk(&self, ino: InodeId) -> Result<Option<Arc<ChunkFile>>> {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         if let Some(file) = shard.get(ino) {
@@ -397,13 +424,21 @@ impl Store {
 
     /// The chunk file of an inode, made if it doesn't exist.
     pub(crate) async fn find_or_create(&self, ino: InodeId) -> Result<Arc<ChunkFile>> {
-        if let Some(file) = self.find(ino).await? {
-            return Ok(file);
+        match self.find(ino).await? {
+            Some(file) => Ok(file),
+            None => Box::pin(self.create(ino)).await,
         }
+    }
+
+    async fn create(&self, ino: InodeId) -> Result<Arc<ChunkFile>> {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         if let Some(file) = shard.get(ino) {
             return Ok(file);
+        }
+        // What isn't written now would read as zeros from then on.
+        if self.has_lone_sums(ino).await? {
+            return Err(self.report_removed(ino, ByteRange::new(0, u64::MAX)));
         }
         if let Some(log) = &self.intents {
             // Before there is anything to be found after a crash that the metadata may not know. Mostly it covers the first write, too.
@@ -435,12 +470,16 @@ impl Store {
         file
     }
 
-    /// Brings a page of checksums into memory.
-    pub(crate) async fn load_sums(
-        &self,
-        file: &Arc<ChunkFile>,
-        sums::Missing(number): sums::Missing,
-    ) -> Result<()> {
+    /// Brings a page of checksums into memory. Boxed, since it is rare, and large for the future of every request.
+    pub(crate) fn load_sums<'a>(
+        &'a self,
+        file: &'a Arc<ChunkFile>,
+        missing: sums::Missing,
+    ) -> Pin<Box<impl Future<Output = Result<()>> + use<'a>>> {
+        Box::pin(self.read_sums(file, missing))
+    }
+
+    async fn read_sums(&self, file: &Arc<ChunkFile>, sums::Missing(number): sums::Missing) -> Result<()> {
         self.make_room_for_sums().await;
         let failed = |e| self.failed("read", file.sum_path(), e);
         let page = IoBuf::alloc(PAGE_BYTES);

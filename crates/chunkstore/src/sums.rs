@@ -27,12 +27,25 @@ static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
 
 /// Whether `block` is what `sum` says.
 pub(crate) fn matches(block: &[u8], sum: BlockSum) -> bool {
-    if sum == BlockSum::HOLE { block == ZEROS } else { block_sum(block) == sum }
+    match sum {
+        BlockSum::HOLE => block == ZEROS,
+        BlockSum::UNCHECKED => true,
+        sum => block_sum(block) == sum,
+    }
 }
 
-/// The checksum to store for a block whose content is known but whose history isn't: zeros count as a hole.
+/// The checksum to store for a block that is written as a whole.
+pub(crate) fn sum_of_written(block: &[u8]) -> BlockSum {
+    if types::checksums_are_on() { block_sum(block) } else { BlockSum::UNCHECKED }
+}
+
+/// The checksum to store for a block whose content is known but whose history isn't: zeros count as a hole, and what was lost stays so.
 pub(crate) fn sum_of_found(block: &[u8]) -> BlockSum {
-    if block == ZEROS { BlockSum::HOLE } else { block_sum(block) }
+    match block == ZEROS {
+        true => BlockSum::HOLE,
+        false if crate::lost::is_mark(block) => crate::lost::sum_of_mark(block),
+        false => block_sum(block),
+    }
 }
 
 /// The page is not in memory; load it and ask again.

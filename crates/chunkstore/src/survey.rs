@@ -1,15 +1,19 @@
 //! What a chunk file looks like from outside: enough to compare it with another copy, and to tell which of them somebody else has had a hand in.
 
 use crate::chunk_file::ChunkFile;
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::read::BLOCK;
-use crate::store::Store;
+use crate::store::{IoPath, Store};
 use crate::sums::PAGE_SUMS;
+use rt::IoBuf;
 use std::sync::{Arc, LazyLock};
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, Timestamp, block_sum, crc32c};
 
 /// Units that one survey tells: a message of moderate size, and checksums of 16 MiB where a unit is a block.
 pub const MAX_UNITS: usize = 4096;
+
+/// Blocks read at a time where there are no checksums.
+const READ_BLOCKS: usize = 256;
 
 /// The checksum of a block of zeros that were written; it counts as a hole, as which other copies may have it.
 static SUM_OF_ZEROS: LazyLock<BlockSum> = LazyLock::new(|| block_sum(&[0; BLOCK_SIZE]));
@@ -25,7 +29,7 @@ pub struct Survey {
     pub sum_end: u64,
     /// Last change of the content.
     pub mtime: Timestamp,
-    /// Last change of anything, which nobody can set.
+    /// Last change of anything but by [`Store::set_time`]; nobody else can set it.
     pub ctime: Timestamp,
     /// Of each unit of the range a sum of its checksums; 0 for one of zeros only, as are all after the last. Of units of one block it is the
     /// block's checksum.
@@ -55,7 +59,7 @@ impl Store {
             len: stat.len,
             sum_end: self.sum_end(&file).await?,
             mtime: stat.mtime,
-            ctime: stat.ctime,
+            ctime: self.last_change(&file, &stat).await?,
             sums: self.sums_of_units(&file, range, unit).await?,
             damaged: Vec::new(),
         };
@@ -73,6 +77,7 @@ impl Store {
             at = part.end;
             let mut blocks = vec![BlockSum::HOLE; (part.len() / BLOCK) as usize];
             self.copy_sums(file, part.start / BLOCK, &mut blocks).await?;
+            self.sum_unchecked(file, part.start, &mut blocks).await?;
             blocks.iter_mut().filter(|sum| **sum == *SUM_OF_ZEROS).for_each(|sum| *sum = BlockSum::HOLE);
             sums.push(digest(&blocks));
         }
@@ -81,8 +86,30 @@ impl Store {
         Ok(sums)
     }
 
+    /// Gives blocks that were written without checksums those of what they hold now, so that copies can be compared. One that can't be read stays without.
+    async fn sum_unchecked(&self, file: &Arc<ChunkFile>, start: u64, sums: &mut [BlockSum]) -> Result<()> {
+        for (index, some) in sums.chunks_mut(READ_BLOCKS).enumerate() {
+            if !some.contains(&BlockSum::UNCHECKED) {
+                continue;
+            }
+            let range =
+                ByteRange::at(start + (index * READ_BLOCKS) as u64 * BLOCK, some.len() as u64 * BLOCK);
+            let buf = IoBuf::alloc(range.len() as usize);
+            match self.fetch(file, range, &buf, IoPath::Direct).await {
+                Ok(()) => {}
+                Err(e) if e.kind() == Kind::Io => continue,
+                Err(e) => return Err(e),
+            }
+            let found = buf.as_slice().chunks_exact(BLOCK_SIZE);
+            for (sum, block) in some.iter_mut().zip(found).filter(|(sum, _)| **sum == BlockSum::UNCHECKED) {
+                *sum = block_sum(block);
+            }
+        }
+        Ok(())
+    }
+
     /// Where the last block with a checksum of data ends.
-    async fn sum_end(&self, file: &Arc<ChunkFile>) -> Result<u64> {
+    pub(crate) async fn sum_end(&self, file: &Arc<ChunkFile>) -> Result<u64> {
         let mut sums = [BlockSum::HOLE; PAGE_SUMS as usize];
         for page in (0..self.known_sum_pages(file).await?).rev() {
             self.copy_sums(file, page * PAGE_SUMS, &mut sums).await?;

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::range_lock::Passage;
 use crate::read::{BLOCK, whole_blocks};
 use crate::store::{IoPath, Store};
-use crate::sums::PAGE_SUMS;
+use crate::sums::{PAGE_SUMS, sum_of_written};
 use rt::{File, IoBuf};
 use std::future::ready;
 use std::io;
@@ -84,12 +84,12 @@ impl Store {
         self.mark_unsynced(&file);
         if let Err(e) = written {
             drop(change);
-            self.settle_held(&file, blocks).await;
+            Box::pin(self.settle_held(&file, blocks)).await;
             return Err(self.failed("write", &file.path, e));
         }
         if noted.is_err() {
             drop(change);
-            self.settle_held(&file, blocks).await;
+            Box::pin(self.settle_held(&file, blocks)).await;
             return noted;
         }
         self.set_sums(&file, blocks.start / BLOCK, &sums).await?;
@@ -112,10 +112,10 @@ impl Store {
             let from = (part.start - range.start) as usize;
             let data = &buf.as_slice()[from..from + part.len() as usize];
             sums.push(if data.len() == BLOCK_SIZE {
-                block_sum(data)
+                sum_of_written(data)
             } else {
                 let within = (part.start - at) as usize..(part.end - at) as usize;
-                self.sum_after_change(file, at, within, Some(data)).await?
+                Box::pin(self.sum_after_change(file, at, within, Some(data))).await?
             });
             at += BLOCK;
         }
@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// The checksum of the block at `start` after a part of it becomes `data`, or zeros. The caller holds the block. What is there is
-    /// checked first: else a new checksum would make old damage look right.
+    /// checked first: else a new checksum would make old damage look right. What could not be checked stays without one.
     pub(crate) async fn sum_after_change(
         &self,
         file: &Arc<ChunkFile>,
@@ -142,6 +142,11 @@ impl Store {
             }
             // Nothing of what is damaged is left: beyond the end there are zeros.
             block.zero(0..BLOCK_SIZE);
+        }
+        let mut known = [BlockSum::HOLE];
+        self.copy_sums(file, start / BLOCK, &mut known).await?;
+        if known[0] == BlockSum::UNCHECKED {
+            return Ok(BlockSum::UNCHECKED);
         }
         match data {
             Some(data) => block.copy_from(within.start, data),

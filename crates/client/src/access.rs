@@ -4,7 +4,10 @@ use crate::epoch::Under;
 use crate::inode::{Content, OpenInode};
 use crate::{Client, file_info};
 use rt::sync::{ReadGuard, WriteGuard};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Layout, Result, Timestamp};
 use wire::{FileInfo, LeaseMode, MetaOp, StorageOp, StorageReply};
@@ -76,23 +79,89 @@ impl Client {
         need: impl Fn(&Content) -> Need,
     ) -> Result<WriteGuard<'a>> {
         for turn in 0.. {
-            self.while_silent(inode.ino).await?;
-            let guard = self.alone(inode).await?;
-            let (is_ready, is_spent) = {
-                let content = inode.content.lock();
-                (content.is_ready(&need), content.is_spent())
-            };
-            if is_ready && (!is_spent || self.has_left_spent_epoch(inode).await?) {
-                return Ok(guard);
+            match self.look_alone(inode, &need).await? {
+                Ok(guard) => return Ok(guard),
+                Err(needed) => self.acquire(inode, needed, turn).await?,
             }
-            let needed = {
-                let content = inode.content.lock();
-                if content.loaded { need(&content) } else { need(&Content::default()) }
-            };
-            drop(guard);
-            self.acquire(inode, needed, turn).await?;
         }
         unreachable!("the loop ends by returning")
+    }
+
+    /// The same, to write back what the kernel has of mapped pages. Where a recall is under way this doesn't wait for its end: the recall waits
+    /// until the kernel has forgotten the pages, and the kernel until they are written.
+    pub(crate) async fn enter_to_write_back<'a>(
+        &self,
+        inode: &'a OpenInode,
+        need: impl Fn(&Content) -> Need,
+    ) -> Result<WriteGuard<'a>> {
+        for turn in 0.. {
+            let needed = match self.look_alone(inode, &need).await? {
+                Ok(guard) => return Ok(guard),
+                Err(needed) => needed,
+            };
+            match self.unless_closing(inode.ino, self.acquire(inode, needed, turn)).await {
+                Some(acquired) => acquired?,
+                None if self.load_while_closing(inode).await? => {}
+                None => self.acquire(inode, needed, turn).await?,
+            }
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// The gate alone if what is known does, else what is needed.
+    async fn look_alone<'a>(
+        &self,
+        inode: &'a OpenInode,
+        need: &impl Fn(&Content) -> Need,
+    ) -> Result<std::result::Result<WriteGuard<'a>, Need>> {
+        self.while_silent(inode.ino).await?;
+        let guard = self.alone(inode).await?;
+        let (is_ready, is_spent) = {
+            let content = inode.content.lock();
+            (content.is_ready(need), content.is_spent())
+        };
+        if is_ready && (!is_spent || self.has_left_spent_epoch(inode).await?) {
+            return Ok(Ok(guard));
+        }
+        let content = inode.content.lock();
+        Ok(Err(if content.loaded { need(&content) } else { need(&Content::default()) }))
+    }
+
+    /// What `work` comes to, or nothing when a recall of the inode is under way before.
+    async fn unless_closing<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Option<T> {
+        let (mut work, mut closing) = (pin!(work), pin!(self.leases.wait_until_closing(ino)));
+        poll_fn(|context| match work.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => closing.as_mut().poll(context).map(|()| None),
+        })
+        .await
+    }
+
+    /// Has what the service says of a file stand for what is known of it, or what is known for more than it was, until a recall that is under way unloads
+    /// it: so that pages can be written back for which it waits. False where that isn't possible, or is so already.
+    ///
+    /// Chunks are written as if the file were shared: the service notes that this session changes them, recalls what others may have by now, and
+    /// moves no chunk file away before it is told of the end. Inline content it changes itself.
+    async fn load_while_closing(&self, inode: &OpenInode) -> Result<bool> {
+        let is_known = inode.content.lock().is_known();
+        let info = if is_known { None } else { Some(self.look_once(inode.ino).await?) };
+        let mut content = inode.content.lock();
+        // Looked at under this lock, under which the recall unloads. What it has unloaded already stays so.
+        if inode.yielding.load(Ordering::Relaxed) == 0 {
+            return Ok(false);
+        }
+        match info {
+            Some(info) if !content.is_known() => {
+                content.take(info);
+                if content.layout.is_some() {
+                    content.unsynced.doubt();
+                }
+            }
+            None if content.is_known() && content.lease == LeaseMode::Read => {}
+            _ => return Ok(false),
+        }
+        content.lease = if content.inline.is_some() { LeaseMode::Write } else { LeaseMode::Shared };
+        Ok(true)
     }
 
     /// Does something, and begins anew when the lease for it had ended meanwhile with the service that granted it.
@@ -133,12 +202,15 @@ impl Client {
     async fn acquire(&self, inode: &OpenInode, need: Need, turn: u32) -> Result<()> {
         self.patiently(inode.ino, self.leases.wait_while_closing(inode.ino)).await?;
         let wish = if self.leases.is_alone() { None } else { Some(self.wish(inode, need)) };
+        let era = inode.content.lock().era;
         let answer = self.ask(MetaOp::Open { ino: inode.ino, wish }).await?;
         let info = file_info(answer.reply)?;
         let taken = {
             // The lease is looked at under this lock, under which a recall unloads what is loaded.
             let mut content = inode.content.lock();
-            let lease = self.leases.vouches(answer.asked, inode.ino);
+            // Where no lease tells that an answer is of before, the era does.
+            let is_current = !self.leases.is_alone() || content.era == era;
+            let lease = self.leases.vouches(answer.asked, inode.ino).filter(|_| is_current);
             lease.inspect(|&mode| content.load(info, mode)).is_some_and(|mode| need.is_met_by(mode))
         };
         if !taken {
@@ -182,7 +254,7 @@ impl Client {
         let mut measured = Measured { end: 0, blocks: 0, mtime: Timestamp::default() };
         let mut lens = Vec::with_capacity(replies.len());
         for reply in replies {
-            let StorageReply::Stat { len, blocks, mtime } = reply else { continue };
+            let StorageReply::Stat { len, blocks, mtime, .. } = reply else { continue };
             lens.push(len);
             measured.blocks += blocks;
             measured.mtime = measured.mtime.max(mtime);
@@ -236,7 +308,9 @@ impl Content {
         } else {
             self.take(info);
             // An earlier use of the file, or an earlier client, may have left chunks that aren't on disk.
-            self.changes += u64::from(self.layout.is_some());
+            if self.layout.is_some() {
+                self.unsynced.doubt();
+            }
         }
         self.lease = lease;
     }
@@ -254,7 +328,7 @@ impl Content {
 
     /// Forgets what is true only under a lease.
     pub(crate) fn unload(&mut self) {
-        let (changes, synced, era) = (self.changes, self.synced, self.era + 1);
-        *self = Content { changes, synced, era, ..Content::default() };
+        let (unsynced, era) = (self.unsynced, self.era + 1);
+        *self = Content { unsynced, era, ..Content::default() };
     }
 }

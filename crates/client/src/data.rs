@@ -3,8 +3,15 @@
 use crate::Client;
 use crate::epoch::Under;
 use rt::IoBuf;
+use std::time::Duration;
 use types::{ByteRange, Errno, Error, GroupId, InodeId, Layout, Result, Scheme, TargetId, TargetState};
 use wire::{LeaseMode, Path, StorageOp, StorageReply};
+
+/// How long a group is waited for that isn't in the map yet: a file that moves may come to one that was made a moment ago, and a map is with all clients within
+/// seconds. Who names one that has gone isn't kept for longer.
+const MAP_PATIENCE: Duration = Duration::from_secs(10);
+/// How often the map is looked at meanwhile.
+const MAP_LOOK: Duration = Duration::from_millis(20);
 
 /// How chunks are written.
 #[derive(Clone, Copy)]
@@ -16,7 +23,7 @@ pub(crate) struct ChunkWrite {
 }
 
 /// Who is asked for a chunk file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Keeper {
     /// The target that has it.
     Target(TargetId),
@@ -45,6 +52,17 @@ impl Client {
         })
     }
 
+    /// The same; a group that isn't known yet is waited for.
+    pub(crate) async fn keeper_soon(&self, group: GroupId) -> Result<Keeper> {
+        let until_ns = rt::monotonic_ns() + MAP_PATIENCE.as_nanos() as u64;
+        loop {
+            match self.keeper(group) {
+                Err(_) if rt::monotonic_ns() < until_ns && self.over().is_none() => rt::sleep(MAP_LOOK).await,
+                known => return known,
+            }
+        }
+    }
+
     async fn transfer(
         &self,
         under: Under,
@@ -53,7 +71,7 @@ impl Client {
         buf: IoBuf,
         times: Times,
     ) -> Result<()> {
-        let place = (self.keeper(group)?, chunk_file);
+        let place = (self.keeper_soon(group).await?, chunk_file);
         let reply = match times {
             Times::Any => self.store(under, place, op, Some(buf)).await,
             Times::Once => self.store_once(under, place, op, Some(buf)).await,
@@ -124,7 +142,7 @@ impl Client {
     ) -> Result<Vec<StorageReply>> {
         let calls = layout.groups.iter().enumerate().map(|(stripe, &group)| {
             let (op, chunk_file) = (op(stripe), layout.chunk_file(under.ino, stripe));
-            async move { self.store(under, (self.keeper(group)?, chunk_file), op, None).await }
+            async move { self.store(under, (self.keeper_soon(group).await?, chunk_file), op, None).await }
         });
         rt::join_all(calls.collect()).await.into_iter().collect()
     }

@@ -109,13 +109,15 @@ impl Client {
 pub(crate) struct Unanswered<'a> {
     inode: &'a OpenInode,
     era: u64,
+    is_durable: bool,
     is_done: bool,
 }
 
 impl<'a> Unanswered<'a> {
-    /// One that begins, under the lease of an era.
-    pub(crate) fn new(inode: &'a OpenInode, era: u64) -> Unanswered<'a> {
-        Unanswered { inode, era, is_done: false }
+    /// One that begins, under the lease of an era and after so many losses.
+    pub(crate) fn new(inode: &'a OpenInode, era: u64, losses: u64, is_durable: bool) -> Unanswered<'a> {
+        inode.content.lock().unsynced.begin(losses);
+        Unanswered { inode, era, is_durable, is_done: false }
     }
 
     /// It has been made.
@@ -126,10 +128,11 @@ impl<'a> Unanswered<'a> {
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
+        let mut content = self.inode.content.lock();
+        content.unsynced.end(self.is_durable);
         if self.is_done {
             return;
         }
-        let mut content = self.inode.content.lock();
         // In another era there is another epoch.
         if content.era == self.era {
             content.spent = content.epoch;

@@ -9,9 +9,9 @@ use crate::{Client, Known, entry};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
-use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path, StorageOp};
+use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path};
 
 /// Access mode in the flags of `open(2)`.
 const O_ACCMODE: u32 = 0o3;
@@ -27,6 +27,8 @@ pub struct Handle {
     writable: bool,
     /// It is for reading only, and a lease under which contents may be kept was held when it was opened.
     keeps: AtomicBool,
+    /// How many losses of content it has been told of.
+    pub(crate) losses_told: AtomicU64,
 }
 
 /// How a face may use the caches on its side for an open file.
@@ -44,7 +46,8 @@ impl Handle {
         if writable {
             inode.writers.fetch_add(1, Ordering::Relaxed);
         }
-        Arc::new(Handle { inode, writable, keeps: AtomicBool::new(false) })
+        let losses_told = AtomicU64::new(inode.content.lock().unsynced.found());
+        Arc::new(Handle { inode, writable, keeps: AtomicBool::new(false), losses_told })
     }
 
     /// The inode that is open.
@@ -454,7 +457,7 @@ impl Client {
             // It may have waited for others that were under way.
             inode.content.lock().still(inode.ino, start.under.era)?;
             let writing = self.write_chunks(start.under, layout, offset, write.buf.clone(), chunks);
-            self.change_in_era(inode, start.under.era, writing).await
+            self.change_in_era(inode, start.under.era, how.durable, writing).await
         };
         let mut content = inode.content.lock();
         let still = content.still(inode.ino, start.under.era);
@@ -477,7 +480,6 @@ impl Client {
         content.size = content.size.max(range.end);
         content.mtime = Some(rt::now());
         content.unreported = true;
-        content.changes += u64::from(!how.durable);
         // The kernel asks for it with every write of an unprivileged program; mostly there is nothing to clear.
         Ok(how.kill_suid_sgid && std::mem::take(&mut content.privileged))
     }
@@ -496,7 +498,10 @@ impl Client {
             let in_chunks = content.layout.is_some() && content.inline.is_none() && !content.cut_pending;
             if in_chunks && !changes_size { Need::Change } else { Need::Alone }
         };
-        let _alone = self.enter_alone(inode, need).await?;
+        let _alone = match how.written_back {
+            true => self.enter_to_write_back(inode, need).await?,
+            false => self.enter_alone(inode, need).await?,
+        };
         if held_back.is_some_and(HeldBack::is_out_of_date) {
             return Ok(None);
         }
@@ -615,25 +620,6 @@ impl Client {
             tracing::warn!(ino = %inode.ino, %error, "size and times are settled from the chunks at the next start");
         }
         self.inodes.release(inode.ino);
-    }
-
-    /// Data, size and name of the file are on disk when this returns.
-    pub async fn fsync(&self, handle: &Arc<Handle>, data_only: bool) -> Result<()> {
-        let _ = data_only;
-        let inode = &handle.inode;
-        drop(self.enter(inode, Need::Look).await?);
-        let (layout, changes) = {
-            let content = inode.content.lock();
-            (content.layout.clone().filter(|_| content.synced < content.changes), content.changes)
-        };
-        if let Some(layout) = layout {
-            self.on_every_stripe(Under::no_lease(inode.ino), &layout, |_| StorageOp::Sync).await?;
-            // Only now, so that whoever syncs at the same time waits for the disk as well.
-            let mut content = inode.content.lock();
-            content.synced = content.synced.max(changes);
-        }
-        self.report_progress(inode, false).await?;
-        self.sync_names(inode.ino.partition()).await
     }
 
     /// Tells the metadata service size and mtime if it doesn't know them.

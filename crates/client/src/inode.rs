@@ -6,6 +6,7 @@
 use crate::epoch::Under;
 use crate::fill::Fills;
 use crate::landing::Landing;
+use crate::verifiers::Unsynced;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -29,6 +30,8 @@ pub(crate) struct OpenInode {
     pub(crate) landing: Landing,
     /// Reads for the kernel's page cache, which a recall holds back.
     pub(crate) fills: Fills,
+    /// Recalls that are under way and have yet to unload what is known. Counted down under the lock of the content.
+    pub(crate) yielding: AtomicUsize,
     /// Handles that were opened for writing.
     pub(crate) writers: AtomicUsize,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
@@ -36,16 +39,16 @@ pub(crate) struct OpenInode {
 }
 
 impl OpenInode {
-    /// `filled`: whether the kernel may have pages of it from an earlier use.
-    fn new(ino: InodeId, filled: bool, recalled_ns: u64) -> OpenInode {
+    fn new(ino: InodeId, node: &Node) -> OpenInode {
         OpenInode {
             ino,
             gate: rt::sync::RwLock::new(),
-            content: Mutex::default(),
+            content: Mutex::new(Content { unsynced: Unsynced::after(node.unsynced), ..Content::default() }),
             landing: Landing::default(),
-            fills: Fills::new(filled),
+            fills: Fills::new(node.filled),
+            yielding: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
-            recalled_ns: AtomicU64::new(recalled_ns),
+            recalled_ns: AtomicU64::new(node.recalled_ns),
         }
     }
 
@@ -90,9 +93,8 @@ pub(crate) struct Content {
     pub(crate) end_in_doubt: bool,
     /// Size or mtime differ from what the metadata service knows.
     pub(crate) unreported: bool,
-    /// Changes of chunks so far, and how many of them a sync is known to cover.
-    pub(crate) changes: u64,
-    pub(crate) synced: u64,
+    /// Changes of chunks that may not be on disk. Outlives what is forgotten with a lease.
+    pub(crate) unsynced: Unsynced,
 }
 
 impl Default for Content {
@@ -115,8 +117,7 @@ impl Default for Content {
             writing: false,
             end_in_doubt: false,
             unreported: false,
-            changes: 0,
-            synced: 0,
+            unsynced: Unsynced::default(),
         }
     }
 }
@@ -150,6 +151,8 @@ struct Node {
     filled: bool,
     /// When a lease on it was last recalled, on the monotonic clock; 0 for never.
     recalled_ns: u64,
+    /// Losses of storage services before its first change that wasn't synced when it was open.
+    unsynced: Option<u64>,
     open: Option<Arc<OpenInode>>,
 }
 
@@ -169,6 +172,8 @@ pub(crate) struct InodeTable {
     shards: Vec<Mutex<HashMap<InodeId, Node>>>,
     abandoned: Mutex<Vec<InodeId>>,
     some_abandoned: rt::sync::Event,
+    /// The session has no leases to let go.
+    is_alone: bool,
     /// Inodes that nobody here may have a use of any more.
     idle: Mutex<Vec<InodeId>>,
     some_idle: rt::sync::Event,
@@ -184,6 +189,7 @@ impl Default for InodeTable {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             abandoned: Mutex::default(),
             some_abandoned: rt::sync::Event::default(),
+            is_alone: false,
             idle: Mutex::default(),
             some_idle: rt::sync::Event::default(),
             reports: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -193,6 +199,11 @@ impl Default for InodeTable {
 }
 
 impl InodeTable {
+    /// That of the only session there is.
+    pub(crate) fn alone() -> InodeTable {
+        InodeTable { is_alone: true, ..InodeTable::default() }
+    }
+
     fn shard(&self, ino: InodeId) -> MutexGuard<'_, HashMap<InodeId, Node>> {
         // Inode numbers are sequential within a partition, so the low bits spread well.
         self.shards[ino.0 as usize % SHARDS].lock()
@@ -265,8 +276,10 @@ impl InodeTable {
         let mut shard = self.shard(ino);
         let node = shard.entry(ino).or_default();
         node.users += 1;
-        let (filled, recalled_ns) = (node.filled, node.recalled_ns);
-        node.open.get_or_insert_with(|| Arc::new(OpenInode::new(ino, filled, recalled_ns))).clone()
+        if node.open.is_none() {
+            node.open = Some(Arc::new(OpenInode::new(ino, node)));
+        }
+        node.open.clone().expect("it is there now")
     }
 
     /// Both for an inode that was made just now: the kernel gets a reference, and a use of the content starts. True when nobody else
@@ -295,6 +308,7 @@ impl InodeTable {
                 && let Some(open) = node.open.take_if(|open| !open.content.lock().is_unfinished())
             {
                 node.filled = open.fills.is_filled();
+                node.unsynced = open.content.lock().unsynced.left();
             }
             if node.users == 0 {
                 self.let_go(ino);
@@ -305,6 +319,9 @@ impl InodeTable {
 
     /// Lets the background look whether the inode's lease is still of use.
     pub(crate) fn let_go(&self, ino: InodeId) {
+        if self.is_alone {
+            return;
+        }
         self.idle.lock().push(ino);
         self.some_idle.set();
     }
@@ -427,5 +444,21 @@ impl InodeTable {
             }
         }
         attr
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_has_leases_notes_what_is_of_no_use_any_more() {
+        for (table, noted) in [(InodeTable::default(), vec![InodeId(7)]), (InodeTable::alone(), vec![])] {
+            for _ in 0..3 {
+                table.acquire(InodeId(7));
+                table.release(InodeId(7));
+            }
+            assert_eq!(table.take_idle(), noted);
+        }
     }
 }

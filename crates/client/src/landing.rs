@@ -93,6 +93,7 @@ impl Drop for Underway<'_> {
 impl Client {
     /// Changes chunk files under the lease of an era, which has just been looked at. When it ends meanwhile, the change isn't sent again for longer
     /// than the session waits before it lets others in: it would come over what they do.
+    /// `is_durable`: it is on disk when it is answered.
     ///
     /// # Errors
     /// `EKEYEXPIRED`: the era has ended, and the change may have been made or not.
@@ -100,9 +101,10 @@ impl Client {
         &self,
         inode: &OpenInode,
         era: u64,
+        is_durable: bool,
         change: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let unanswered = Unanswered::new(inode, era);
+        let unanswered = Unanswered::new(inode, era, self.verifiers.losses(), is_durable);
         let mut change = pin!(change);
         let mut ended_ns = None;
         loop {

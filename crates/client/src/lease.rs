@@ -36,7 +36,8 @@
 //!   wait are let through one by one when the kernel takes long, from what is still loaded (or from one
 //!   answer that is used once): the lease has not been yielded yet. Since they may have filled pages behind the
 //!   kernel's back, the kernel forgets once more afterwards.
-//! - *The kernel waits for the write-back of a mapped page.* Writes aren't held back before step 3.
+//! - *The kernel waits for the write-back of a mapped page.* Writes aren't held back before step 3. Where what is loaded doesn't allow them (a page
+//!   was let through, and a program has changed it at once), what the service says is loaded as if the file were shared, until step 3 (`access`).
 //! - *A change of a directory waits at the service for another session's yield, and the kernel holds the directory's lock meanwhile.* Forgetting
 //!   names takes no such lock (see `fuse::notify`).
 //! - *The service ended the session.* Every wait ends, with `ESTALE`.
@@ -124,7 +125,7 @@ pub(crate) struct Leases {
     silent: Mutex<HashSet<NodeId>>,
     silent_count: AtomicUsize,
     shards: Vec<Mutex<Shard>>,
-    /// Some closing has ended.
+    /// Some closing has begun or ended.
     settled: rt::sync::Event,
     clock: AtomicU64,
     answers: AtomicU64,
@@ -272,11 +273,25 @@ impl Leases {
         }
     }
 
+    /// Waits until a recall of the inode is under way.
+    pub(crate) async fn wait_until_closing(&self, ino: InodeId) {
+        loop {
+            let settled = self.settled.wait();
+            if self.shard(ino).closing.contains_key(&ino) {
+                return;
+            }
+            settled.await;
+        }
+    }
+
     /// Starts to give a lease up that a service recalls.
     pub(crate) fn close(&self, home: NodeId, recall: &Recall) {
-        let mut shard = self.shard(recall.ino);
-        shard.bar_recall(home, recall);
-        *shard.closing.entry(recall.ino).or_default() += 1;
+        {
+            let mut shard = self.shard(recall.ino);
+            shard.bar_recall(home, recall);
+            *shard.closing.entry(recall.ino).or_default() += 1;
+        }
+        self.wake();
     }
 
     /// What a closing ends: what is held, and what will be left of it.

@@ -15,6 +15,7 @@
 
 mod access;
 mod anonymous;
+mod aside;
 mod cancel;
 mod capabilities;
 mod complete;
@@ -43,6 +44,7 @@ mod shape;
 mod silence;
 mod succession;
 mod sync;
+mod verifiers;
 mod xattr;
 
 pub use cancel::Cancel;
@@ -79,6 +81,13 @@ const SPARE_PATIENCE: Duration = Duration::from_secs(2);
 const REPORTS_AT_ONCE: usize = 64;
 
 pub use net::{MetaChannel, MetaChannels};
+
+/// A request that was answered so late may have waited for services that were away until its capability ran out.
+const LATE: Duration = Duration::from_secs(1);
+
+fn has_waited(since_ns: u64) -> bool {
+    rt::monotonic_ns().saturating_sub(since_ns) > LATE.as_nanos() as u64
+}
 
 /// What a client needs to know of its cluster.
 pub struct ClientOptions {
@@ -125,6 +134,7 @@ pub struct Client {
     myself: Weak<Client>,
     /// Targets whose own data it may have changed.
     singles: sync::Singles,
+    verifiers: verifiers::Verifiers,
     /// Writes beside other sessions.
     numbers: numbers::Numbers,
     storage: StorageChannels,
@@ -161,12 +171,13 @@ impl Client {
             sequence: AtomicU64::new(1),
             services: Services::new(options.meta),
             singles: sync::Singles::default(),
+            verifiers: verifiers::Verifiers::default(),
             numbers: numbers::Numbers::default(),
             storage: options.storage,
             map: options.map,
             server_cache: options.server_cache,
             patience: Patience::default(),
-            inodes: Arc::default(),
+            inodes: Arc::new(if options.alone { InodeTable::alone() } else { InodeTable::default() }),
             leases: Leases::new(options.alone),
             directories: Directories::default(),
             complete: CompleteDirectories::default(),
@@ -312,6 +323,7 @@ impl Client {
                 return Err(error);
             }
             request.capability = self.capability(request.ino, &request.op).await?;
+            let sent_ns = rt::monotonic_ns();
             let answer = match keeper {
                 Keeper::Target(_) => self.storage.call(request.clone(), payload.clone()).await,
                 Keeper::Mirror(group) => {
@@ -321,7 +333,11 @@ impl Client {
                 }
             };
             match answer {
-                Err(error) if is_first && self.is_stale_capability(request.ino, &error) => is_first = false,
+                Err(error)
+                    if (is_first || has_waited(sent_ns)) && self.is_stale_capability(request.ino, &error) =>
+                {
+                    is_first = false;
+                }
                 Err(error) if error.errno == Errno::EKEYREVOKED => {
                     renewals += 1;
                     if renewals > MAX_RENEWALS {
@@ -333,6 +349,11 @@ impl Client {
                 Err(error) if error.errno == Errno::ESTALE && request.number.is_none() => {
                     self.is_fenced(&error);
                     return Err(error);
+                }
+                Ok(StorageReply::Done { verifier }) => {
+                    let is_sync = matches!(request.op, StorageOp::Sync | StorageOp::SyncTarget);
+                    self.verifiers.heard(keeper, verifier, !is_sync);
+                    return Ok(StorageReply::Done { verifier });
                 }
                 answer => return answer,
             }

@@ -222,6 +222,7 @@ impl Client {
         let terms = self.leases.terms(recall);
         let inode = self.inodes.recalled(ino);
         if let Some(inode) = &inode {
+            inode.yielding.fetch_add(1, Ordering::Relaxed);
             inode.fills.close();
         }
         let mut passes = match terms.ends_caching() {
@@ -299,6 +300,7 @@ impl Client {
             }
         }
         let mut content = inode.content.lock();
+        inode.yielding.fetch_sub(1, Ordering::Relaxed);
         match kept {
             Some(LeaseMode::Permissions) | None => content.unload(),
             Some(mode) => content.lease = mode,

@@ -97,7 +97,7 @@ impl Client {
         {
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
             inode.content.lock().still(inode.ino, era)?;
-            self.change_in_era(inode, era, self.on_every_stripe(under, &layout, cut)).await?;
+            self.change_in_era(inode, era, false, self.on_every_stripe(under, &layout, cut)).await?;
         }
         // Who was let in meanwhile may have made the file longer, and knows nothing of this cut: the service has settled it.
         inode.content.lock().still(inode.ino, era)?;
@@ -105,7 +105,6 @@ impl Client {
         let mut content = inode.content.lock();
         content.still(inode.ino, era)?;
         content.cut_pending = false;
-        content.changes += 1;
         Ok(())
     }
 
@@ -125,7 +124,7 @@ impl Client {
         let layout = Arc::new(info.layout.ok_or_else(|| {
             Error::new(Errno::EIO, format!("inode {} got no layout to write to", inode.ino))
         })?);
-        self.note_singles(&layout)?;
+        self.note_singles(&layout).await?;
         let under = {
             let mut content = inode.content.lock();
             content.still(inode.ino, era)?;
@@ -140,7 +139,7 @@ impl Client {
                 let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
                 inode.content.lock().still(inode.ino, era)?;
                 let cut = self.on_every_stripe(under, &layout, |_| StorageOp::Truncate { len: 0 });
-                self.change_in_era(inode, era, cut).await?;
+                self.change_in_era(inode, era, false, cut).await?;
             }
             self.move_inline(inode, under, &layout, (&inline, info.attr.size)).await?;
         }
@@ -165,7 +164,7 @@ impl Client {
             let how = ChunkWrite { path: Path::Cached, durable: true, lease: LeaseMode::Write };
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
             inode.content.lock().still(inode.ino, under.era)?;
-            self.change_in_era(inode, under.era, self.write_chunks(under, layout, 0, buf, how)).await?;
+            self.change_in_era(inode, under.era, true, self.write_chunks(under, layout, 0, buf, how)).await?;
         }
         let attr = entry(self.report(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?)?;
         inode.content.lock().size = attr.size;
@@ -254,7 +253,7 @@ impl Client {
                 content.still(inode.ino, era)?;
                 content.under(inode.ino)
             };
-            self.change_in_era(inode, era, self.on_every_stripe(under, &layout, op)).await
+            self.change_in_era(inode, era, false, self.on_every_stripe(under, &layout, op)).await
         };
         let mut content = inode.content.lock();
         content.still(inode.ino, era)?;
@@ -263,7 +262,6 @@ impl Client {
             return Err(error);
         }
         content.unreported = true;
-        content.changes += 1;
         // Reserving, too: the targets' local file systems count it as a change of the chunks.
         content.mtime = Some(rt::now());
         Ok(())

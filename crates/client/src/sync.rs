@@ -4,16 +4,18 @@
 //! mirrored groups it is enough that all members that count as good have it on disk, and one that doesn't answer loses that rank when its groups
 //! are asked for something that all of them have to do.
 
-use crate::Client;
+use crate::access::Need;
 use crate::data::Keeper;
 use crate::epoch::Under;
+use crate::{Client, Handle};
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::{
-    ClusterMap, Credentials, GroupId, InodeId, Layout, MemberState, PartitionId, Result, TargetId,
-    TargetState,
+    ClusterMap, Credentials, Errno, Error, GroupId, InodeId, Layout, MemberState, PartitionId, Result,
+    TargetId, TargetState,
 };
 use wire::{MetaOp, StorageOp, StorageRequest};
 
@@ -25,11 +27,65 @@ const PATIENCE_WITH_MEMBERS: Duration = Duration::from_secs(3);
 #[derive(Default)]
 pub(crate) struct Singles(RwLock<BTreeSet<TargetId>>);
 
+impl Handle {
+    /// Tells, once, that something was lost that had been written before.
+    ///
+    /// # Errors
+    /// `EIO` then.
+    fn tell_loss(&self) -> Result<()> {
+        let found = self.inode.content.lock().unsynced.found();
+        match self.losses_told.swap(found, Ordering::AcqRel) < found {
+            true => Err(lost(&format!("inode {}", self.ino()))),
+            false => Ok(()),
+        }
+    }
+}
+
+fn lost(what: &str) -> Error {
+    let message = format!(
+        "{what}: storage lost its power after it had taken what was written, and before that was synced"
+    );
+    Error::new(Errno::EIO, message).hint("write again what was written since the last sync that succeeded")
+}
+
 impl Client {
+    /// Data, size and name of the file are on disk when this returns.
+    ///
+    /// # Errors
+    /// `EIO`, once for each handle, when something written before has gone with the power of storage services.
+    pub async fn fsync(&self, handle: &Arc<Handle>, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        let inode = &handle.inode;
+        drop(self.enter(inode, Need::Look).await?);
+        let (layout, changes) = {
+            let content = inode.content.lock();
+            (content.layout.clone(), content.unsynced.unsynced_changes())
+        };
+        if let (Some(layout), Some(changes)) = (layout, changes) {
+            self.on_every_stripe(Under::no_lease(inode.ino), &layout, |_| StorageOp::Sync).await?;
+            let mut content = inode.content.lock();
+            // Under the lock that a change takes when it begins, which may count as the first one that isn't synced.
+            if content.unsynced.since().is_some_and(|since| self.has_lost_any(&layout, since)) {
+                content.unsynced.found_loss(self.verifiers.losses());
+            }
+            // Only now, so that whoever syncs at the same time waits for the disk as well.
+            content.unsynced.synced(changes);
+        }
+        handle.tell_loss()?;
+        self.report_progress(inode, false).await?;
+        self.sync_names(inode.ino.partition()).await
+    }
+
+    /// Whether one of a file's keepers has lost something after so many losses.
+    fn has_lost_any(&self, layout: &Layout, since: u64) -> bool {
+        let has_lost = |keeper| self.verifiers.has_lost(keeper, since);
+        layout.groups.iter().any(|group| self.keeper(*group).is_ok_and(has_lost))
+    }
+
     /// Notes where the only copy of a file is that is about to be changed.
-    pub(crate) fn note_singles(&self, layout: &Layout) -> Result<()> {
+    pub(crate) async fn note_singles(&self, layout: &Layout) -> Result<()> {
         for &group in &layout.groups {
-            if let Keeper::Target(target) = self.keeper(group)?
+            if let Keeper::Target(target) = self.keeper_soon(group).await?
                 && !self.singles.0.read().contains(&target)
             {
                 self.singles.0.write().insert(target);
@@ -42,8 +98,21 @@ impl Client {
     pub async fn syncfs(&self) -> Result<()> {
         let asked = self.storage.targets().into_iter().map(|target| self.sync_target(target));
         let outcome: Result<()> = rt::join_all(asked.collect()).await.into_iter().collect();
+        let outcome = outcome.and(self.check_losses().await);
         let outcome = outcome.and(self.report_all(false).await);
         outcome.and(self.sync_all_names().await)
+    }
+
+    /// After a sync of all targets: whether what it was to cover had gone before. Members of groups are synced one by one, and only groups know that.
+    async fn check_losses(&self) -> Result<()> {
+        let groups = self.verifiers.take_changed_groups();
+        let asked = groups.iter().map(|group| self.sync_group(*group));
+        let asked: Result<()> = rt::join_all(asked.collect()).await.into_iter().collect();
+        if let Err(error) = asked {
+            self.verifiers.are_changed(&groups);
+            return Err(error);
+        }
+        if self.verifiers.take_loss() { Err(lost("sync of everything")) } else { Ok(()) }
     }
 
     async fn sync_target(&self, target: TargetId) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What would be lost, and what would be left with one copy, if a target or a node died at this moment.
+//! What would be lost, and what would be left with one copy, if a target, a node or a rack died at this moment.
 //!
 //! Counted from the metadata and the map: the bytes of a file are those of its length, so holes count as data. A member of a mirrored group counts when it
 //! is good. What is inline in the metadata is not counted: it goes with the node that keeps the metadata, and so does the way to everything else.
@@ -10,17 +10,19 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use types::{ClusterMap, InodeId, Layout, MemberState, NodeId, Result, Role, TargetId};
 
-/// Directories that are named for each target and node.
+/// Directories that are named for each target, node and rack.
 const MAX_HEAVY: usize = 5;
 
 /// What can die.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Domain {
     /// One target.
     Target(TargetId),
     /// All targets of a node.
     Node(NodeId),
+    /// All targets of all nodes of a rack.
+    Rack(String),
 }
 
 /// Bytes of files.
@@ -50,12 +52,12 @@ pub struct Heavy {
     pub at_risk: Amount,
 }
 
-/// What goes with one target or node.
+/// What goes with one target, node or rack.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Exposed {
     /// What dies.
     pub domain: Domain,
-    /// The name of the node.
+    /// The name of the node; empty for a rack.
     pub node: String,
     /// It keeps the metadata: without a copy of that (`weft meta backup`) everything goes with it.
     pub keeps_metadata: bool,
@@ -78,7 +80,7 @@ pub struct Exposure {
     pub lost_now: Amount,
     /// Files of which the lengths are more than what is allocated, or that are being written: of them the numbers are estimates.
     pub estimated_files: u64,
-    /// Nodes, then targets; what loses most comes first.
+    /// Racks, then nodes, then targets; what loses most comes first.
     pub exposed: Vec<Exposed>,
 }
 
@@ -143,7 +145,8 @@ impl<'a> Scale<'a> {
     pub(crate) fn new(map: &'a ClusterMap) -> Scale<'a> {
         let targets = map.targets.iter().map(|target| Domain::Target(target.id));
         let nodes = map.nodes.iter().map(|node| Domain::Node(node.id));
-        let domains = targets.chain(nodes).map(|domain| (domain, Load::default())).collect();
+        let racks = map.nodes.iter().filter_map(|node| Some(Domain::Rack(node.rack.clone()?)));
+        let domains = targets.chain(nodes).chain(racks).map(|domain| (domain, Load::default())).collect();
         Scale { map, told: Exposure::default(), domains }
     }
 
@@ -191,15 +194,18 @@ impl<'a> Scale<'a> {
         let node_of = |target: &TargetId| self.map.target(*target).map(|target| target.node);
         let mut touched: Vec<Domain> = good.iter().map(|target| Domain::Target(*target)).collect();
         touched.extend(good.iter().filter_map(node_of).map(Domain::Node));
+        touched.extend(good.iter().filter_map(|id| Some(Domain::Rack(self.map.rack_of(*id)?.into()))));
         touched.sort_unstable();
         touched.dedup();
         for domain in touched {
-            let stays = |target: &&TargetId| match domain {
-                Domain::Target(dead) => **target != dead,
-                Domain::Node(dead) => node_of(target) != Some(dead),
+            let stays = |target: &&TargetId| match &domain {
+                Domain::Target(dead) => *target != dead,
+                Domain::Node(dead) => node_of(target) != Some(*dead),
+                Domain::Rack(dead) => self.map.rack_of(**target) != Some(dead),
             };
+            let left = good.iter().filter(stays).count();
             let entry = here.entry(domain).or_default();
-            match good.iter().filter(stays).count() {
+            match left {
                 0 => entry.lost += bytes,
                 1 if is_mirrored => entry.at_risk += bytes,
                 _ => {}
@@ -211,30 +217,39 @@ impl<'a> Scale<'a> {
     pub(crate) fn told(self) -> Exposure {
         let Scale { map, mut told, domains } = self;
         told.exposed = domains.into_iter().map(|(domain, load)| exposed(map, domain, load)).collect();
-        let is_target = |exposed: &Exposed| matches!(exposed.domain, Domain::Target(_));
-        told.exposed.sort_by_key(|exposed| {
+        let size = |exposed: &Exposed| match exposed.domain {
+            Domain::Rack(_) => 0,
+            Domain::Node(_) => 1,
+            Domain::Target(_) => 2,
+        };
+        told.exposed.sort_by_cached_key(|exposed| {
             let (lost, at_risk) = (exposed.lost.bytes, exposed.at_risk.bytes);
-            (is_target(exposed), std::cmp::Reverse((lost, at_risk)), exposed.domain)
+            (size(exposed), std::cmp::Reverse((lost, at_risk)), exposed.domain.clone())
         });
         told
     }
 }
 
 fn exposed(map: &ClusterMap, domain: Domain, load: Load) -> Exposed {
-    let node = match domain {
-        Domain::Node(node) => Some(node),
-        Domain::Target(target) => map.target(target).map(|target| target.node),
+    let node = match &domain {
+        Domain::Node(node) => Some(*node),
+        Domain::Target(target) => map.target(*target).map(|target| target.node),
+        Domain::Rack(_) => None,
     };
     let node = node.and_then(|node| map.node(node));
+    let goes = |node: &types::Node| match &domain {
+        Domain::Node(dead) => node.id == *dead,
+        Domain::Rack(dead) => node.rack.as_ref() == Some(dead),
+        Domain::Target(_) => false,
+    };
     let mut top: Vec<Heavy> =
         load.directories.into_iter().map(|(path, (lost, at_risk))| Heavy { path, lost, at_risk }).collect();
     top.sort_by_key(|heavy| std::cmp::Reverse((heavy.lost.bytes, heavy.at_risk.bytes)));
     top.truncate(MAX_HEAVY);
     Exposed {
-        domain,
+        keeps_metadata: map.nodes.iter().any(|node| goes(node) && node.roles.contains(&Role::Mgmt)),
         node: node.map_or_else(String::new, |node| node.name.clone()),
-        keeps_metadata: matches!(domain, Domain::Node(_))
-            && node.is_some_and(|node| node.roles.contains(&Role::Mgmt)),
+        domain,
         lost: load.lost,
         at_risk: load.at_risk,
         top,

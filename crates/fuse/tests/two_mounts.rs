@@ -136,6 +136,7 @@ fn cluster_map(base: &Path) -> ClusterMap {
         free: CAPACITY,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let mut map = ClusterMap {
         nodes: vec![],

@@ -1,13 +1,14 @@
 //! The choice of groups for a new file.
 //!
 //! A candidate is a group of the pattern's pool and scheme whose members are all online, none of them being drained and
-//! none in an emergency of space. Of mirrored groups some are better than others: those whose members are all good and on different nodes come
-//! first; where there are none, those with several members on a node; and only then those that are degraded, of which one good member is
+//! none in an emergency of space. Of mirrored groups some are better than others: those whose members are all good and in different racks come
+//! first; where there are none, those with the fewest that are in the rack of another one; then those with several members on a node; and only then those that are degraded, of which one good member is
 //! online. One without such a member is never a candidate.
 //! What a pool keeps free for the members of others that are lost counts as full here ([`Pool::spare`](types::Pool)).
 //! Candidates with a target that is low on space serve only where the others don't fill the stripe count, and then come
 //! last. Pure: equal arguments give equal answers.
 
+use crate::groups::Spread;
 use crate::random::{SplitMix64, mix};
 use types::{
     CapacityClass, Chooser, ClusterMap, Errno, Error, Group, GroupId, InodeId, MemberState, Result,
@@ -39,6 +40,8 @@ pub(crate) struct Candidates {
 enum Worth {
     /// Everything is as it should be; all groups of one target are.
     Whole,
+    /// So many members are in the rack of another one.
+    SharesRack(usize),
     /// Several members are on one node.
     Crowded,
     /// A member isn't good, or can't be reached.
@@ -158,8 +161,7 @@ fn condition(map: &ClusterMap, group: &Group) -> Option<Condition> {
         false if serving < members.len() => return None,
         false => Worth::Whole,
         true if serving < members.len() => Worth::Degraded,
-        true if crate::is_spread(map, group) => Worth::Whole,
-        true => Worth::Crowded,
+        true => apart(map, &members),
     };
     let worst = |class: CapacityClass, own: CapacityClass| match (class, own) {
         (CapacityClass::Emergency, _) | (_, CapacityClass::Emergency) => CapacityClass::Emergency,
@@ -171,6 +173,16 @@ fn condition(map: &ClusterMap, group: &Group) -> Option<Condition> {
     let class = rooms().fold(CapacityClass::Normal, |class, (_, own)| worst(class, own));
     let free = rooms().map(|(free, _)| free).min()?;
     (serving > 0).then_some(Condition { worth, class, free })
+}
+
+/// How good a mirrored group is whose members are all good.
+fn apart(map: &ClusterMap, members: &[(&Target, MemberState)]) -> Worth {
+    let spread = Spread::of(map, members.iter().map(|(target, _)| *target));
+    match members.len() {
+        count if spread.nodes < count => Worth::Crowded,
+        count if spread.racks < count => Worth::SharesRack(count - spread.racks),
+        _ => Worth::Whole,
+    }
 }
 
 /// Picks `count <= candidates.len()` of the candidates.

@@ -55,6 +55,8 @@ pub(crate) struct Measured {
     pub blocks: u64,
     /// The last change of any.
     pub mtime: Timestamp,
+    /// One had been on disk and is gone since a crash.
+    pub is_lost: bool,
 }
 
 impl Chunks {
@@ -73,7 +75,7 @@ impl Chunks {
     pub async fn measure(&self, file: Under, layout: &Layout) -> Result<Measured> {
         let mut measured = Measured { lens: vec![0; layout.groups.len()], ..Measured::default() };
         for (stripe, reply) in self.each(file, layout, |_| StorageOp::Stat).await? {
-            let StorageReply::Stat { len, blocks, mtime } = reply else {
+            let StorageReply::Stat { len, blocks, mtime, is_lost } = reply else {
                 return Err(Error::new(
                     Errno::EPROTO,
                     format!("unexpected answer to a stat of file {}", file.ino),
@@ -81,6 +83,7 @@ impl Chunks {
             };
             measured.lens[stripe] = measured.lens[stripe].max(len);
             measured.blocks += blocks;
+            measured.is_lost |= is_lost;
             measured.mtime = measured.mtime.max(mtime);
         }
         Ok(measured)

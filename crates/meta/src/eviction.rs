@@ -43,7 +43,7 @@ impl MetaService {
 
     async fn make_known(&self, id: SessionId, kind: SessionKind) -> Result<()> {
         if kind == SessionKind::Local {
-            self.drains.note_local_mount();
+            self.drains.note_local_session();
             return self.sessions.register_local(id).map(|_| ());
         }
         self.sessions.check_id(id)?;
@@ -226,7 +226,7 @@ impl MetaService {
                 }
                 let patience = self.patience(&due, since_ns);
                 if patience.is_zero() {
-                    self.evict(due.session);
+                    self.evict(due.session, self.fault(&due, since_ns));
                     answered.wait().await;
                 } else {
                     let looked_ns = rt::monotonic_ns();
@@ -266,6 +266,24 @@ impl MetaService {
         // A session that is heard of for the first time meanwhile gets a shorter deadline.
         let next_look = YIELD_TIME.as_nanos() as u64 / 5;
         Duration::from_nanos(deadline.saturating_sub(now_ns).min(next_look))
+    }
+
+    /// What a session is reproached with that is ended for a recall.
+    fn fault(&self, due: &Due, since_ns: u64) -> String {
+        let now_ns = rt::monotonic_ns();
+        let ms_since = |ns: u64| now_ns.saturating_sub(ns) / 1_000_000;
+        let waited_ms = ms_since(since_ns);
+        let Some(session) = self.sessions.find(due.session) else { return "it is gone".into() };
+        let heard = format!("it was last heard of {} ms ago", ms_since(session.heard_ns()));
+        let seen = if session.has_seen(due.number) { "has seen" } else { "hasn't heard of" };
+        let word = match session.yielding_since_ns(due.number) {
+            Some(word_ns) => format!("said {} ms ago that it works on it", ms_since(word_ns)),
+            None => "never said that it works on it".into(),
+        };
+        format!(
+            "it didn't give up its lease on inode {} within {waited_ms} ms: {heard}, {seen} recall {}, {word}",
+            due.ino, due.number
+        )
     }
 
     /// Until when a session may work on a recall that it says it works on; 0 when it doesn't say so.
@@ -309,19 +327,16 @@ impl MetaService {
     }
 
     /// Begins to end a session against its will. Goes on when the caller is dropped.
-    pub(crate) fn evict(&self, id: SessionId) {
+    pub(crate) fn evict(&self, id: SessionId, cause: String) {
         let Some(myself) = self.myself.upgrade() else { return };
         let is_first = self.sessions.find(id).is_some_and(|session| session.end());
         if is_first {
-            rt::spawn(async move { myself.carry_out_eviction(id).await });
+            rt::spawn(async move { myself.carry_out_eviction(id, &cause).await });
         }
     }
 
-    pub(crate) async fn carry_out_eviction(self: Arc<Self>, id: SessionId) {
-        tracing::warn!(
-            session = id.0,
-            "a session is ended: it was not heard of, or didn't give up a lease in time"
-        );
+    pub(crate) async fn carry_out_eviction(self: Arc<Self>, id: SessionId, cause: &str) {
+        tracing::warn!(session = id.0, cause, "a session is ended");
         self.fence(id).await;
         let noted = loop {
             match self.keep_session(id, Some(StoredSession::ended_at(rt::now().secs))).await {
@@ -435,7 +450,7 @@ impl MetaService {
                 self.sessions.hear_all();
             }
             for id in self.sessions.silent_since(now_ns.saturating_sub(IDLE_TIME.as_nanos() as u64)) {
-                self.evict(id);
+                self.evict(id, format!("it was not heard of for {IDLE_TIME:?}"));
             }
             self.pay_fences().await;
             if now_ns >= next_sweep_ns {
@@ -457,7 +472,7 @@ impl MetaService {
             within(IDLE_CHECK, some.wait()).await;
             some.clear();
             let asked = std::mem::take(&mut *asked.lock());
-            asked.into_iter().for_each(|id| self.evict(id));
+            asked.into_iter().for_each(|id| self.evict(id, "an administrator asked for it".into()));
         }
     }
 

@@ -30,7 +30,7 @@ impl MetaService {
         match export.access {
             ExportAccess::None if !matches!(request.op, MetaOp::EndSession) => {
                 if session.is_some_and(|session| self.check_holder(&session, caller.holder).is_ok()) {
-                    self.evict(request.session);
+                    self.evict(request.session, "its network may not mount any more".into());
                 }
                 return Err(refused(caller));
             }

@@ -296,7 +296,9 @@ impl MetaService {
         // Still expected until they are ended: none comes back in between.
         late.iter().for_each(|id| self.sessions.refuse(*id));
         for &id in &late {
-            self.clone().carry_out_eviction(id).await;
+            self.clone()
+                .carry_out_eviction(id, "it didn't come back after a start or a move of partitions")
+                .await;
         }
         if self.grace.ended(&late) {
             self.open_closed();

@@ -18,6 +18,7 @@ use prost::Message;
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{Errno, Error, InodeId, PartitionId, Result, SessionId};
+use wire::mgmt::Touched;
 use wire::{PartitionsReply, PartitionsRequest};
 
 /// The token of a loan that is being called in. Tokens of errands are random; this one is never among them.
@@ -177,13 +178,13 @@ impl MetaService {
                 self.has_ended(session);
                 Ok(PartitionsReply::Done)
             }
-            PartitionsRequest::Tidy { target, files } => {
-                self.require_settled(&files)?;
-                self.tidy(target, &files).await.map(|()| PartitionsReply::Done)
+            PartitionsRequest::Tidy { target, touched } => {
+                self.require_settled(&touched)?;
+                self.tidy(target, &touched).await.map(|()| PartitionsReply::Done)
             }
-            PartitionsRequest::TidyGroup { group, files } => {
-                self.require_settled(&files)?;
-                self.tidy_group(group, &files).await.map(|()| PartitionsReply::Done)
+            PartitionsRequest::TidyGroup { group, touched } => {
+                self.require_settled(&touched)?;
+                self.tidy_group(group, &touched).await.map(|()| PartitionsReply::Done)
             }
             PartitionsRequest::FileOn { target, partition } => {
                 self.file_on_in(target, partition).await.map(PartitionsReply::File)
@@ -201,8 +202,9 @@ impl MetaService {
     }
 
     /// Chunk files are cut to sizes only once sizes have been settled from chunk files.
-    fn require_settled(&self, files: &[InodeId]) -> Result<()> {
-        for ino in files.iter().filter(|ino| self.has_partition(ino.partition())) {
+    fn require_settled(&self, touched: &Touched) -> Result<()> {
+        let new = touched.new.iter().map(|(first, _)| first);
+        for ino in touched.files.iter().chain(new).filter(|ino| self.has_partition(ino.partition())) {
             match self.executors.lock(ino.partition())?.standing {
                 Standing::Elsewhere | Standing::Leaving => return Err(not_owner(ino.partition())),
                 Standing::Settling => {

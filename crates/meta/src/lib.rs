@@ -42,6 +42,7 @@ mod fetch;
 mod follow;
 mod grace;
 mod groups;
+mod hollow;
 mod leases;
 mod lending;
 mod limits;
@@ -61,7 +62,7 @@ mod tombstones;
 mod view;
 
 pub use administer::SessionStatus;
-pub use drain::DrainStatus;
+pub use drain::{DrainStatus, LocalMount};
 pub use groups::GroupMaker;
 pub use limits::SYNC_INTERVAL;
 pub use neighbours::{Company, PartitionsChannel};

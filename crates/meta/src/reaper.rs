@@ -1,6 +1,7 @@
 //! Background work: keeping the store on disk, and deleting the chunks of files that are gone.
 
 use crate::chunks::Under;
+use crate::drain::Claim;
 use crate::executor::{Change, Stop};
 use crate::limits::{BACKGROUND_BATCH, REAP_RETRY, SYNC_INTERVAL};
 use crate::service::MetaService;
@@ -95,17 +96,18 @@ impl MetaService {
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let mut failed = Ok(());
         let mut deleted = Vec::new();
+        // Kept until it is forgotten that they are doomed: nobody begins to fill what is just being deleted.
+        let mut claims = Vec::new();
         for (ino, layout) in page {
             // What a move fills is deleted when the move is given up. One that has just succeeded has changed the note before it let go.
-            if self.is_filling(ino, &layout) {
-                continue;
-            }
-            // Only what was doomed before it was looked who fills what, and still is: what has come since may be filled by now, or just have become the file's.
+            let Some(claimed) = self.claim_to_delete(ino, &layout) else { continue };
+            // The note is looked at under the claims. What has come to it since the page was read isn't claimed, and may be filled by now.
             if self.read(partition, |view| namespace::doomed_layout(view, ino)).await?.as_ref()
                 != Some(&layout)
             {
                 continue;
             }
+            claims.extend(claimed);
             let under = Under { ino, epoch: self.leases.next_epoch(ino) };
             match self.chunks.delete(under, &layout).await {
                 Ok(()) => deleted.push((ino, layout)),
@@ -115,6 +117,18 @@ impl MetaService {
         self.forget_doomed(partition, &deleted).await?;
         self.executors.counters.reaped.add(deleted.len() as u64);
         failed
+    }
+
+    /// Claims all chunk files of a layout; `None` when one of them is somebody's.
+    fn claim_to_delete(&self, ino: InodeId, layout: &Layout) -> Option<Vec<Claim<'_>>> {
+        let mut claims = Vec::new();
+        for (stripe, &group) in layout.groups.iter().enumerate() {
+            // Of a group that isn't known nobody fills anything, and nothing is deleted either.
+            if let Ok(place) = self.chunks.place(group) {
+                claims.push(self.claims.claim_to_tidy(place, layout.chunk_file(ino, stripe))?);
+            }
+        }
+        Some(claims)
     }
 
     async fn forget_doomed(&self, partition: PartitionId, deleted: &[(InodeId, Layout)]) -> Result<()> {

@@ -12,6 +12,7 @@ use namespace::{Chunks, OrphanInode, Unsettled, keys};
 use net::Deadline;
 use std::sync::Arc;
 use types::{Credentials, GroupId, InodeId, PartitionId, Result, SessionId, TargetId};
+use wire::mgmt::Touched;
 use wire::{MetaOp, MetaRequest, StorageOp, WriteRecord};
 
 /// What the end of sessions made necessary.
@@ -52,7 +53,7 @@ impl MetaService {
     }
 
     /// Makes a target agree with the metadata. A crash of the machine may have kept chunks while the metadata that explains
-    /// them was lost, or have lost a cut: so of the `files` that the target says were changing then, the chunk files
+    /// them was lost, or have lost a cut: so of the files that the target says were changing then, the chunk files
     /// that belong to no file are deleted, and those that reach beyond the end of theirs are cut, all of it on disk
     /// when this returns. Else a file that is made or grows later would show old bytes.
     ///
@@ -60,47 +61,57 @@ impl MetaService {
     /// ended: whoever is answered lets clients in, and what an older copy of the question still cuts then would be theirs.
     ///
     /// What the target has of mirrored groups is brought in step by their primaries instead, and isn't looked at.
-    pub async fn tidy(&self, target: TargetId, files: &[InodeId]) -> Result<()> {
-        self.tidy_place(Place::Target(target), files).await
+    pub async fn tidy(&self, target: TargetId, touched: &Touched) -> Result<()> {
+        self.tidy_place(Place::Target(target), touched).await
     }
 
     /// The same for a mirrored group that has been through the crash with all that its good members had: what they say was changing then is put
     /// right on all of them.
-    pub async fn tidy_group(&self, group: GroupId, files: &[InodeId]) -> Result<()> {
-        self.tidy_place(Place::Group(group), files).await
+    pub async fn tidy_group(&self, group: GroupId, touched: &Touched) -> Result<()> {
+        self.tidy_place(Place::Group(group), touched).await
     }
 
-    async fn tidy_place(&self, place: Place, files: &[InodeId]) -> Result<()> {
+    async fn tidy_place(&self, place: Place, touched: &Touched) -> Result<()> {
         let turn = self.claims.turn_to_tidy(place);
         let _turn = turn.write().await;
-        if files.is_empty() {
+        if touched.is_empty() {
             return Ok(());
         }
         // A power cut now must not bring back a file whose chunks are deleted here.
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let rewound = self.rewound().await?;
-        for &name in files.iter().filter(|ino| self.has_partition(ino.partition())) {
+        for &name in touched.files.iter().filter(|ino| self.has_partition(ino.partition())) {
             // What a move fills is no file's yet, and the move notices that the target was started anew, or the primary of the group.
             let Some(_claim) = self.claims.claim_to_tidy(place, name) else { continue };
             let ino = name.of_chunk_file();
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let owned = match known {
-                Chunks::Unsettled => continue,
+                Chunks::Unsettled => {
+                    self.look_when_settled(place, name);
+                    continue;
+                }
                 // Of a file that was made after the moment that the store was taken back to: whoever goes forward again may still need it.
                 Chunks::None if rewound.leaves_out(ino) => continue,
                 Chunks::None => None,
                 // The same holds for what it had more of then.
                 Chunks::Settled { changed, .. } if rewound.is_of_before(ino, changed) => continue,
-                Chunks::Settled { layout, size, .. } => {
-                    let stripe = self.chunks.stripe_in(&layout, name.slot(), place)?;
-                    stripe.map(|stripe| layout::local_len(&layout, stripe, size))
+                Chunks::Settled { layout, size, blocks, .. } => {
+                    self.claimed(place, name, &layout, (size, blocks))?
                 }
             };
             // An absent chunk file is left alone by both.
-            let change = owned.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
+            let change =
+                owned.map_or(StorageOp::Delete, |claimed| StorageOp::Truncate { len: claimed.local_len });
             // Should this service be replaced meanwhile, it is not done any more when others use the file.
             let epoch = if owned.is_some() { self.leases.epoch(ino) } else { self.leases.next_epoch(ino) };
-            self.chunks.at(place, Under { ino: name, epoch }, change).await?;
+            let file = Under { ino: name, epoch };
+            self.chunks.at(place, file, change).await?;
+            if let Some(claimed) = owned.filter(|claimed| claimed.local_len > 0) {
+                self.account_for_loss(place, file, claimed).await?;
+            }
+        }
+        for range in &touched.new {
+            self.look_for_new(place, *range, &rewound).await?;
         }
         self.chunks.at(place, Under::TARGET, StorageOp::SyncTarget).await.map(drop)
     }
@@ -278,8 +289,9 @@ impl MetaService {
                 }
                 let chunks = self.chunks.measure(under, layout).await?;
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));
-                // After a restore all of it may be gone. The file must not look as if it had a hole there: the file check tells by this.
-                let is_gone = chunks.blocks == 0 && self.rewound().await?.restored_s > 0;
+                // After a restore all of it may be gone, and what had been on disk before a crash is damaged. The file must not look as if it had a hole there: the
+                // file check tells by this.
+                let is_gone = chunks.is_lost || (chunks.blocks == 0 && self.rewound().await?.restored_s > 0);
                 report.blocks = if is_gone { file.attr.blocks } else { chunks.blocks };
                 report.mtime = Some(file.attr.mtime.max(chunks.mtime));
             }

@@ -5,10 +5,15 @@
 
 mod support;
 
+use meta::SessionKind;
 use std::sync::Arc;
-use support::Client;
 use support::world::{ROOT, SECOND, Started, World, simulated};
-use types::{InodeId, TargetId};
+use support::{CHUNK_MTIME, Client};
+use types::{InodeId, SessionId, TargetId};
+use wire::mgmt::Touched;
+use wire::{MetaOp, MetaReply};
+
+const MIB: u64 = 1 << 20;
 
 /// The node asks again when the answer takes too long, and opens the target when it has one.
 #[test]
@@ -20,7 +25,7 @@ fn whoever_asks_again_is_answered_when_the_first_copy_has_ended() {
         *world.chunks.held.lock() = Some(held.clone());
         let tidy = || {
             let meta = world.meta.clone();
-            Started::new(async move { meta.tidy(target, &[nobodys]).await })
+            Started::new(async move { meta.tidy(target, &Touched::of([nobodys])).await })
         };
         let first = tidy();
         rt::sleep(5 * SECOND).await;
@@ -45,7 +50,7 @@ fn a_store_that_went_back_in_time_leaves_the_chunks_of_later_files_alone() {
         let rewound = world.rewound().await;
         let target = TargetId(1);
         rewound.chunks.lens.lock().insert((target, later), 100);
-        rewound.meta.tidy(target, &[later]).await.unwrap();
+        rewound.meta.tidy(target, &Touched::of([later])).await.unwrap();
         assert!(rewound.chunks.lens.lock().contains_key(&(target, later)));
         // Who was there before begins anew.
         assert_eq!(client_of(&rewound, 5).create(ROOT, "x").await.unwrap_err().errno, types::Errno::ESTALE);
@@ -54,8 +59,96 @@ fn a_store_that_went_back_in_time_leaves_the_chunks_of_later_files_alone() {
         // What a crash leaves from now on is tidied as ever.
         let lost = InodeId(new.0 + 1);
         rewound.chunks.lens.lock().insert((target, lost), 100);
-        rewound.meta.tidy(target, &[lost, later]).await.unwrap();
+        rewound.meta.tidy(target, &Touched::of([lost, later])).await.unwrap();
         assert_eq!(rewound.chunks.lens.lock().keys().map(|key| key.1).collect::<Vec<_>>(), [later]);
+    });
+}
+
+fn end(ino: InodeId, blocks: u64) -> MetaOp {
+    let mtime = Some(CHUNK_MTIME);
+    MetaOp::EndWrite { ino, size: 3 * MIB, blocks, mtime, done: true, kill_suid_sgid: false }
+}
+
+/// A file of three chunks, whole by its writer's word.
+async fn whole(client: &Client, world: &World, name: &str) -> (InodeId, Vec<TargetId>) {
+    let ino = client.create(ROOT, name).await.unwrap().ino;
+    let MetaReply::File(file) = client.call(MetaOp::BeginWrite { ino }).await.unwrap() else { panic!() };
+    let targets: Vec<_> = file.layout.unwrap().groups.iter().map(|group| TargetId(group.0)).collect();
+    client.call(MetaOp::DropInline { ino, size: 3 * MIB, mtime: CHUNK_MTIME }).await.unwrap();
+    world.chunks.lens.lock().extend(targets.iter().map(|target| ((*target, ino), MIB)));
+    client.call(end(ino, 3 * MIB / 512)).await.unwrap();
+    (ino, targets)
+}
+
+/// What nobody had synced goes with the power: the file keeps its size, and doesn't count as whole any more. Of one that had been on disk it does, so that
+/// the file check tells of the loss.
+#[test]
+fn a_file_whose_unsynced_chunks_went_with_the_power_does_not_count_as_whole() {
+    simulated(|world| async move {
+        // One that has no leases, which somebody would have to give up.
+        world.meta.register_session(SessionId(5), SessionKind::Local).await.unwrap();
+        let client = client_of(&world, 5);
+        let (cut, targets) = whole(&client, &world, "cut").await;
+        let (damaged, damaged_on) = whole(&client, &world, "damaged").await;
+        let (untouched, _) = whole(&client, &world, "untouched").await;
+        world.chunks.lens.lock().remove(&(targets[1], cut));
+        world.chunks.lens.lock().remove(&(damaged_on[1], damaged));
+        world.chunks.lost.lock().push((damaged_on[1], damaged));
+        for id in 1..=support::TARGETS {
+            world.meta.tidy(TargetId(id), &Touched::of([cut, damaged, untouched])).await.unwrap();
+        }
+        rt::sleep(SECOND).await;
+        let after = client.getattr(cut).await.unwrap();
+        assert_eq!((after.size, after.blocks, after.mtime), (3 * MIB, 2 * MIB / 512, CHUNK_MTIME));
+        for ino in [damaged, untouched] {
+            assert_eq!(client.getattr(ino).await.unwrap().blocks, 3 * MIB / 512);
+        }
+    });
+}
+
+/// Of new files a target tells only where they were being made: what never came to disk it doesn't know of.
+#[test]
+fn chunk_files_that_were_new_and_never_came_to_disk_are_looked_for() {
+    simulated(|world| async move {
+        world.meta.register_session(SessionId(5), SessionKind::Local).await.unwrap();
+        let client = client_of(&world, 5);
+        let (gone, targets) = whole(&client, &world, "gone").await;
+        let (untouched, _) = whole(&client, &world, "untouched").await;
+        let (written, written_on) = whole(&client, &world, "written").await;
+        client.call(MetaOp::BeginWrite { ino: written }).await.unwrap();
+        world.chunks.lens.lock().remove(&(targets[0], gone));
+        world.chunks.lens.lock().remove(&(written_on[1], written));
+        let new: Vec<_> =
+            [gone, untouched, written].into_iter().map(|ino| (ino, InodeId(ino.0 + 1024))).collect();
+        for id in 1..=support::TARGETS {
+            let touched = Touched { files: Vec::new(), new: new.clone() };
+            world.meta.tidy(TargetId(id), &touched).await.unwrap();
+        }
+        rt::sleep(SECOND).await;
+        let after = client.getattr(gone).await.unwrap();
+        assert_eq!((after.size, after.blocks), (3 * MIB, 2 * MIB / 512));
+        assert_eq!(client.getattr(untouched).await.unwrap().blocks, 3 * MIB / 512);
+        client.call(end(written, 3 * MIB / 512)).await.unwrap();
+        rt::sleep(10 * SECOND).await;
+        assert_eq!(client.getattr(written).await.unwrap().blocks, 2 * MIB / 512, "when it is done");
+    });
+}
+
+/// Who writes it lives on, and has heard how much space a chunk file takes before that went with the power.
+#[test]
+fn a_file_that_is_being_written_at_a_crash_is_looked_at_when_it_is_done() {
+    simulated(|world| async move {
+        world.meta.register_session(SessionId(5), SessionKind::Local).await.unwrap();
+        let client = client_of(&world, 5);
+        let (ino, targets) = whole(&client, &world, "written").await;
+        client.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        world.chunks.lens.lock().remove(&(targets[2], ino));
+        world.meta.tidy(targets[2], &Touched::of([ino])).await.unwrap();
+        rt::sleep(3 * SECOND).await;
+        client.call(end(ino, 3 * MIB / 512)).await.unwrap();
+        rt::sleep(10 * SECOND).await;
+        let after = client.getattr(ino).await.unwrap();
+        assert_eq!((after.size, after.blocks), (3 * MIB, 2 * MIB / 512));
     });
 }
 

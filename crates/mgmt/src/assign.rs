@@ -45,6 +45,7 @@ mod tests {
             roles: vec![role],
             state,
             version: String::new(),
+            rack: None,
         };
         ClusterMap { nodes: nodes.iter().map(node).collect(), ..ClusterMap::default() }
     }

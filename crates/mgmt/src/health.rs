@@ -39,6 +39,11 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
     }));
     findings.extend(groups::group_findings(map, liveness));
     findings.extend(scrubs::scrub_findings(&liveness.scrubs()));
+    findings.extend(map.settings.checksums_off.then(|| {
+        let what =
+            "checksums of data are off: damage on disks and in the network is neither found nor mended";
+        found(Verdict::Critical, what.into(), "weft cluster set --checksums on".into())
+    }));
     findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
     let verdict = findings.first().map_or(Verdict::Healthy, |f| f.verdict);
     Health { verdict, findings, copies: None }
@@ -157,6 +162,7 @@ mod tests {
                 roles: vec![],
                 state: NodeState::Online,
                 version: "0.4.0".into(),
+                rack: None,
             }],
             targets: vec![Target {
                 id: TargetId(1),
@@ -168,6 +174,7 @@ mod tests {
                 free: 0,
                 class: CapacityClass::Normal,
                 drain: false,
+                used: None,
             }],
             pools: vec![Pool { id: PoolId(1), name: "default".into(), spare: 0 }],
             ..Default::default()

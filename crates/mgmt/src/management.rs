@@ -19,7 +19,7 @@ use types::{
     CapacityClass, ClusterMap, Epoch, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
     Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
 };
-use wire::mgmt::{CopiesInfo, DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo};
+use wire::mgmt::{CopiesInfo, DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo, TargetSpace, Touched};
 
 /// Where the map is in the metadata store: above all partitions, among the global keys.
 pub(crate) const MAP_KEY: &[u8] = b"\xff\xffmap";
@@ -51,7 +51,11 @@ pub struct Management {
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
     pub(crate) metadata: OnceLock<Arc<dyn Metadata>>,
     pub(crate) copies: OnceLock<Copies>,
+    own_usage: OnceLock<OwnUsage>,
 }
+
+/// Tells what the files of a target of this process take of the disk that it is on, bytes, where that is known.
+pub type OwnUsage = Arc<dyn Fn(TargetId, Space) -> Option<u64> + Send + Sync>;
 
 /// Tells how the daily copies of the metadata stand.
 pub type Copies = Arc<dyn Fn() -> CopiesInfo + Send + Sync>;
@@ -79,9 +83,9 @@ pub trait Gate: Send + Sync {
 /// What management needs of the metadata service.
 pub trait Metadata: Send + Sync {
     /// Makes a target that crashed agree with the metadata on these files.
-    fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
+    fn tidy(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
     /// The same of a mirrored group.
-    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, types::Result<()>>;
+    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, types::Result<()>>;
     /// A file with data on the target, if there is one.
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, types::Result<Option<InodeId>>>;
     /// An inode whose new files, or that itself, are to live in the pool, if there is one.
@@ -104,6 +108,7 @@ pub struct FirstNode {
     pub addresses: Vec<String>,
     pub roles: Vec<Role>,
     pub version: String,
+    pub rack: Option<String>,
 }
 
 impl Management {
@@ -175,6 +180,7 @@ impl Management {
             gate: OnceLock::new(),
             metadata: OnceLock::new(),
             copies: OnceLock::new(),
+            own_usage: OnceLock::new(),
         })
     }
 
@@ -214,6 +220,11 @@ impl Management {
     /// How far the targets of this process are searched for damage, where there are no nodes that tell it.
     pub fn tell_scrubs(&self, scrubs: Vec<wire::mgmt::ScrubProgress>) {
         self.liveness().searches_itself(scrubs);
+    }
+
+    /// What the files of the targets of this process take, where there are no nodes that tell it. Only the first call counts.
+    pub fn set_own_usage(&self, own: OwnUsage) {
+        let _ = self.own_usage.set(own);
     }
 
     pub(crate) fn liveness(&self) -> MutexGuard<'_, Liveness> {
@@ -301,8 +312,10 @@ impl Management {
     /// The map with what is known of its nodes and targets at this moment.
     fn looked_at(&self, map: &ClusterMap) -> ClusterMap {
         let Some((superblock, _)) = self.cluster() else {
+            let own = |id, space| self.own_usage.get().and_then(|own| own(id, space));
             return measured(map, |target| {
-                space_of(Path::new(&target.path)).map_or(Sight::Gone, Sight::Room)
+                let space = space_of(Path::new(&target.path));
+                space.map_or(Sight::Gone, |space| Sight::Room(Space { own: own(target.id, space), ..space }))
             });
         };
         let (liveness, now_ns) = (self.liveness(), rt::monotonic_ns());
@@ -318,7 +331,8 @@ impl Management {
             None => Sight::Unknown,
             Some(None) => Sight::Gone,
             Some(Some(space)) => {
-                Sight::Room(Space { capacity: space.capacity, free: space.free, device: space.device })
+                let TargetSpace { capacity, free, device, own } = space;
+                Sight::Room(Space { capacity, free, device, own })
             }
         })
     }
@@ -371,6 +385,7 @@ fn first_map(list: &TargetList) -> ClusterMap {
         free: 0,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let mut map = ClusterMap { targets: list.targets().map(target).collect(), ..empty_map() };
     map.groups = layout::single_groups(&map);
@@ -386,6 +401,7 @@ fn map_of_first(first: &FirstNode) -> ClusterMap {
         roles: first.roles.clone(),
         state: NodeState::Online,
         version: first.version.clone(),
+        rack: first.rack.clone(),
     };
     ClusterMap { nodes: vec![node], ..empty_map() }
 }
@@ -559,6 +575,7 @@ mod tests {
             roles: vec![Role::Storage],
             state: NodeState::ProbablyOffline,
             version: "0.10.0".into(),
+            rack: Some(format!("hall-b-rack-{id}")),
         };
         let target = |id: u32| Target {
             id: TargetId(number + id),
@@ -570,6 +587,7 @@ mod tests {
             free: 29 << 40,
             class: CapacityClass::Emergency,
             drain: false,
+            used: None,
         };
         let degraded = |id: u32| types::Group {
             scheme: types::Scheme::Mirror(3),

@@ -34,6 +34,7 @@ pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> Sight) -> ClusterMa
             target.capacity = space.capacity / share;
             target.free = space.free / share;
             target.class = layout::classify(space.capacity, space.free);
+            target.used = space.own;
         }
         // A cluster of one process has no nodes: who looks is who serves.
         let node = map.node(target.node).map_or(NodeState::Online, |node| node.state);
@@ -57,7 +58,7 @@ pub fn next_epoch(before: &ClusterMap, after: &mut ClusterMap) {
 fn without_bytes(map: &ClusterMap) -> ClusterMap {
     let mut map = map.clone();
     for target in &mut map.targets {
-        (target.capacity, target.free) = (0, 0);
+        (target.capacity, target.free, target.used) = (0, 0, None);
     }
     map
 }
@@ -137,6 +138,7 @@ mod tests {
             free: 0,
             class: CapacityClass::Normal,
             drain: false,
+            used: None,
         };
         let node = |id: u32| Node {
             id: NodeId(id),
@@ -145,6 +147,7 @@ mod tests {
             roles: vec![],
             state: NodeState::Online,
             version: String::new(),
+            rack: None,
         };
         ClusterMap {
             epoch: Epoch(7),
@@ -155,7 +158,7 @@ mod tests {
     }
 
     fn room(capacity: u64, free: u64) -> Sight {
-        Sight::Room(Space { capacity, free, device: 5 })
+        Sight::Room(Space { capacity, free, device: 5, own: Some((capacity - free) / 2) })
     }
 
     fn epoch_after(before: &ClusterMap, after: &ClusterMap) -> u64 {
@@ -169,6 +172,8 @@ mod tests {
         let map = measured(&map(), |_| room(100 * GIB, 60 * GIB));
         assert_eq!(map.targets.iter().map(|t| t.capacity / GIB).collect::<Vec<_>>(), [50, 50, 100]);
         assert_eq!(map.targets.iter().map(|t| t.free / GIB).collect::<Vec<_>>(), [30, 30, 60]);
+        // What is a target's own it shares with nobody.
+        assert!(map.targets.iter().all(|t| t.used == Some(20 * GIB)));
     }
 
     #[test]

@@ -94,6 +94,12 @@ impl Members {
     }
 }
 
+/// The rack of each member; nothing when none is known.
+fn racks(map: &ClusterMap, group: &Group) -> Vec<Option<String>> {
+    let racks: Vec<_> = group.members.iter().map(|id| map.rack_of(*id).map(String::from)).collect();
+    if racks.iter().any(Option::is_some) { racks } else { Vec::new() }
+}
+
 impl Management {
     pub(crate) fn members(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
@@ -207,6 +213,7 @@ impl Management {
                 pool_name: map.pool(group.pool).map(|pool| pool.name.clone()).unwrap_or_default(),
                 primary: group.primary(),
                 resyncs: told.iter().filter(is_here).cloned().collect(),
+                racks: racks(&map, group),
                 group: group.clone(),
             }
         };

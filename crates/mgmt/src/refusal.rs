@@ -95,6 +95,11 @@ pub(crate) fn bad_name(what: &str, name: &str) -> Error {
         .hint(format!("use 1 to {MAX_NAME} letters, digits, '.', '_' and '-'"))
 }
 
+pub(crate) fn no_rack_name(name: &str) -> Error {
+    Error::new(Errno::EINVAL, format!("no rack can be called {name:?}: it stands for a node without a rack"))
+        .hint("choose another name; weft node set NODE --rack none takes a node out of its rack")
+}
+
 pub(crate) fn taken_name(what: &str, name: &str) -> Error {
     Error::new(Errno::EEXIST, format!("there is a {what} {name:?} already"))
         .hint(format!("choose another name; weft {what} list shows all"))

@@ -12,7 +12,10 @@ use types::{
     CapacityClass, ClusterMap, Error, Node, NodeId, NodeState, Pool, PoolId, Result, Role, Target, TargetId,
     TargetState,
 };
-use wire::mgmt::{Join, Register, TargetReport};
+use wire::mgmt::{Join, NodeChange, Register, TargetReport};
+
+/// What no rack is called, since it says on the command line that there is none.
+const NO_RACK: &str = "none";
 
 /// What was given away for ever: the next numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -70,6 +73,7 @@ impl Roster {
         let name = if join.name.is_empty() { format!("node{id}") } else { join.name.clone() };
         check_name("node", &name)?;
         self.require_free_node_name(&name, id)?;
+        join.rack.as_deref().map_or(Ok(()), check_rack)?;
         let node = Node {
             id,
             name,
@@ -77,6 +81,7 @@ impl Roster {
             roles: join.roles.clone(),
             state: NodeState::Offline,
             version: join.version.clone(),
+            rack: join.rack.clone(),
         };
         self.numbers.next_node += 1;
         self.map.nodes.push(node.clone());
@@ -151,6 +156,7 @@ impl Roster {
             free: 0,
             class: CapacityClass::Normal,
             drain: false,
+            used: None,
         });
         self.group_new_targets();
         self.top_up(pool);
@@ -234,6 +240,22 @@ impl Roster {
         self.require_free_node_name(name, node)?;
         self.node_mut(node)?.name = name.to_string();
         Ok(())
+    }
+
+    /// The rack that a node is in from now on. Groups stay as they are until an administrator asks for their members to be moved.
+    pub fn set_rack(&mut self, node: NodeId, rack: Option<&str>) -> Result<()> {
+        self.known_node(node)?;
+        rack.map_or(Ok(()), check_rack)?;
+        self.node_mut(node)?.rack = rack.map(String::from);
+        Ok(())
+    }
+
+    /// Several changes of a node. A roster that refuses one of them isn't stored.
+    pub fn set_node(&mut self, node: NodeId, changes: &[NodeChange]) -> Result<()> {
+        changes.iter().try_for_each(|change| match change {
+            NodeChange::Name(name) => self.rename_node(node, name),
+            NodeChange::Rack(rack) => self.set_rack(node, rack.as_deref()),
+        })
     }
 
     /// Forgets a node.
@@ -362,6 +384,14 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
         true => Ok(()),
         false => Err(refusal::bad_name(what, name)),
     }
+}
+
+/// Refuses names that can't be those of racks.
+pub fn check_rack(name: &str) -> Result<()> {
+    if name.eq_ignore_ascii_case(NO_RACK) {
+        return Err(refusal::no_rack_name(name));
+    }
+    check_name("rack", name)
 }
 
 /// Refuses a clock that is too far from ours.

@@ -114,13 +114,13 @@ impl Management {
             MgmtRequest::Attach { cluster, version, clock_s } => self.attach(&cluster, &version, clock_s),
             MgmtRequest::WatchMap { after } => Ok(MgmtReply::Map { map: self.watch(after).await }),
             MgmtRequest::AddTarget { node, path, pool } => self.add_target(node, &path, &pool).await,
-            MgmtRequest::Tidy { target, files } => {
-                check_tidied(&files)?;
-                self.metadata()?.tidy(target, files).await.map(|()| MgmtReply::Done)
+            MgmtRequest::Tidy { target, touched } => {
+                check_tidied(&touched.files)?;
+                self.metadata()?.tidy(target, touched).await.map(|()| MgmtReply::Done)
             }
-            MgmtRequest::TidyGroup { group, files } => {
-                check_tidied(&files)?;
-                self.metadata()?.tidy_group(group, files).await.map(|()| MgmtReply::Done)
+            MgmtRequest::TidyGroup { group, touched } => {
+                check_tidied(&touched.files)?;
+                self.metadata()?.tidy_group(group, touched).await.map(|()| MgmtReply::Done)
             }
             MgmtRequest::ListNodes => Ok(MgmtReply::Nodes { nodes: self.nodes() }),
             MgmtRequest::ListTargets => Ok(MgmtReply::Targets { targets: self.targets().await }),
@@ -176,6 +176,8 @@ impl Management {
         }
         self.change(|roster| match &request {
             MgmtRequest::RenameNode { node, name } => roster.rename_node(*node, name),
+            MgmtRequest::SetRack { node, rack } => roster.set_rack(*node, rack.as_deref()),
+            MgmtRequest::SetNode { node, changes } => roster.set_node(*node, changes),
             MgmtRequest::RemoveNode { node } => roster.remove_node(*node),
             MgmtRequest::SetDrain { target, drain } => roster.set_drain(*target, *drain),
             MgmtRequest::RenamePool { pool, name } => roster.rename_pool(pool, name),
@@ -184,6 +186,10 @@ impl Management {
             MgmtRequest::RemoveExport { clients } => roster.remove_export(*clients),
             MgmtRequest::SetResync { settings } => roster.set_resync(settings),
             MgmtRequest::SetScrub { settings } => roster.set_scrub(settings),
+            MgmtRequest::SetChecksums { on } => {
+                roster.set_checksums(*on);
+                Ok(())
+            }
             MgmtRequest::SetSpare { pool, percent } => roster.set_spare(pool, *percent),
             other => Err(Error::new(Errno::EPROTO, format!("{other:?} is answered elsewhere"))),
         })
@@ -277,7 +283,8 @@ impl Management {
             || beat.targets.iter().any(|report| {
                 let state = before.target(report.target).map(|t| t.state);
                 (state == Some(types::TargetState::Online)) != report.space.is_some()
-            });
+            })
+            || lets_go(&before, node);
         if is_news {
             self.refresh().await?;
         }
@@ -503,6 +510,17 @@ impl Management {
     fn metadata(&self) -> Result<&Arc<dyn Metadata>> {
         self.metadata.get().ok_or_else(refusal::no_metadata)
     }
+}
+
+/// Whether this node has a member whose place others have taken: it isn't one any more as soon as the node knows that it is out.
+fn lets_go(map: &ClusterMap, node: NodeId) -> bool {
+    let is_out = |group: &types::Group| {
+        group.leaving.filter(|id| {
+            group.state_of(*id).is_some_and(|state| state != types::MemberState::Good)
+                && map.target(*id).is_some_and(|target| target.node == node)
+        })
+    };
+    map.groups.iter().any(|group| is_out(group).is_some())
 }
 
 fn lease_ms() -> u64 {

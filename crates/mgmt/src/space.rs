@@ -13,6 +13,8 @@ pub struct Space {
     pub free: u64,
     /// Which file system it is, so that directories that share one are not counted twice.
     pub device: u64,
+    /// What the files of the target take that looks, where that is known.
+    pub own: Option<u64>,
 }
 
 /// Measures the file system that holds `path`.
@@ -21,5 +23,10 @@ pub fn space_of(path: &Path) -> io::Result<Space> {
     let device = rustix::fs::stat(path)?.st_dev;
     let used = vfs.f_blocks.saturating_sub(vfs.f_bfree);
     let bytes = |blocks: u64| blocks.saturating_mul(vfs.f_frsize);
-    Ok(Space { capacity: bytes(used.saturating_add(vfs.f_bavail)), free: bytes(vfs.f_bavail), device })
+    Ok(Space {
+        capacity: bytes(used.saturating_add(vfs.f_bavail)),
+        free: bytes(vfs.f_bavail),
+        device,
+        own: None,
+    })
 }

@@ -391,6 +391,72 @@ fn a_new_target_gets_its_part_when_memberships_are_spread() {
     });
 }
 
+/// Four nodes in groups that nothing of racks was known for, then two racks: health tells of it, a rebalance moves members apart, and whoever takes the
+/// place of a lost one is in his rack. It is the same after a restart.
+#[test]
+fn racks_that_are_set_later_are_respected() {
+    simulated(4, TWO, async |site, nodes| {
+        let rack = |at: usize| if at < 2 { "r1" } else { "r2" };
+        for (at, process) in nodes.iter().enumerate() {
+            let ask = MgmtRequest::SetRack { node: process.node, rack: Some(rack(at).into()) };
+            assert!(matches!(site.ask(ask).await, Ok(MgmtReply::Done)));
+        }
+        let findings = async || match site.ask(MgmtRequest::Health).await {
+            Ok(MgmtReply::Health(health)) => health.findings,
+            other => panic!("{other:?}"),
+        };
+        let is_apart = |group: &Group| {
+            let map = site.cluster().map();
+            let racks: Vec<&str> = group.members.iter().filter_map(|id| map.rack_of(*id)).collect();
+            racks.len() == 2 && racks[0] != racks[1]
+        };
+        let mirrored = || {
+            let map = site.cluster().map();
+            map.groups.iter().filter(|group| group.scheme.is_mirrored()).cloned().collect::<Vec<Group>>()
+        };
+        let near = mirrored().iter().filter(|group| !is_apart(group)).count();
+        let told = findings().await;
+        assert!(
+            told.iter().any(|f| f.what.starts_with(&format!("{near} groups of pool default"))),
+            "{told:?}"
+        );
+
+        let rebalance = MgmtRequest::RebalanceGroups { pool: "default".into(), dry_run: false };
+        match site.ask(rebalance).await {
+            Ok(MgmtReply::Moves { moves }) => assert_eq!(moves.len(), near),
+            other => panic!("{other:?}"),
+        }
+        for _ in 0..20 {
+            site.serve().await;
+            rt::sleep(seconds(5)).await;
+        }
+        require_whole(&site);
+        assert!(mirrored().iter().all(is_apart), "{:?}", mirrored());
+        let told = findings().await;
+        assert!(!told.iter().any(|finding| finding.what.contains("rack")), "{told:?}");
+
+        site.set_resync(|settings| settings.replace_after_s = Some(60)).await;
+        nodes[3].kill();
+        while !site.groups_with(nodes[3].target).is_empty() {
+            assert!(nodes[3].silent_for() < seconds(200), "it isn't replaced");
+            rt::sleep(seconds(1)).await;
+        }
+        assert!(mirrored().iter().all(is_apart), "{:?}", mirrored());
+        match site.ask(MgmtRequest::ListGroups).await {
+            Ok(MgmtReply::Groups { groups }) => {
+                let racks = &groups.last().unwrap().racks;
+                assert!(
+                    racks.contains(&Some("r1".into())) && racks.contains(&Some("r2".into())),
+                    "{racks:?}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        site.restart_management().await;
+        assert_eq!(site.cluster().map().rack_of(nodes[2].target), Some("r2"));
+    });
+}
+
 #[test]
 fn resyncs_are_told_with_what_they_wait_for() {
     simulated(2, TWO, async |site, nodes| {

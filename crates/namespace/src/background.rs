@@ -145,6 +145,8 @@ pub enum Chunks {
         layout: Layout,
         /// Bytes of the file.
         size: u64,
+        /// 512-byte units that it occupies, by its writer's word.
+        blocks: u64,
         /// When it was changed last.
         changed: Timestamp,
     },
@@ -161,7 +163,12 @@ pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
     match &inode.layout {
         Some(layout) if !inode.inline => {
             let changed: Timestamp = inode.attr(ino).ctime;
-            Ok(Chunks::Settled { layout: layout.try_into()?, size: inode.size, changed })
+            Ok(Chunks::Settled {
+                layout: layout.try_into()?,
+                size: inode.size,
+                blocks: inode.blocks,
+                changed,
+            })
         }
         _ => Ok(Chunks::None),
     }

@@ -14,6 +14,8 @@ struct Outcome<T> {
 pub fn run_apart<T: 'static>(work: impl Future<Output = T> + 'static) -> impl Future<Output = T> {
     let outcome = Rc::new(Outcome { value: RefCell::new(None), is_there: Event::new() });
     let told = outcome.clone();
+    // On the heap before anything else: a future that is part of another one is copied whole each time that one is handed on.
+    let work = Box::pin(work);
     rt::spawn(async move {
         let value = work.await;
         *told.value.borrow_mut() = Some(value);

@@ -110,6 +110,7 @@ mod tests {
             roles: vec![],
             state: NodeState::Online,
             version: String::new(),
+            rack: None,
         };
         let exports = rules.iter().map(rule).collect();
         ClusterMap { epoch: Epoch(epoch), nodes: vec![node], exports, ..ClusterMap::default() }

@@ -36,6 +36,8 @@ pub(crate) const SILENCE_MEMORY: Duration = Duration::from_secs(3);
 pub(crate) const READ_REGION_BYTES: u64 = 2 << 20;
 /// Requests that a member has more under way than the least busy one, from which on that one is asked instead.
 pub(crate) const BUSIER_BY: u32 = 4;
+/// The same of one in this process's rack, before one in another rack is asked: the way there is narrower as a rule, and others use it, too.
+pub(crate) const BUSIER_THAN_OTHER_RACKS_BY: u32 = 16;
 
 /// How often a connection with requests in flight is looked at.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(100);

@@ -133,6 +133,7 @@ mod tests {
             roles: roles.to_vec(),
             state: NodeState::Online,
             version: String::new(),
+            rack: None,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::stream::Stream;
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
-use types::crc32c;
+use types::{checksums_are_on, crc32c};
 use wire::frame::Header;
 
 /// The frames that wait to be sent. The requests in flight bound it.
@@ -83,7 +83,8 @@ impl Outbox {
         let mut header = header.with_body(body);
         if let Some(payload) = payload {
             header.payload_bytes = payload.len() as u32;
-            header.payload_sum = self.sum_payloads.then(|| crc32c(payload.as_slice()));
+            let is_summed = self.sum_payloads && checksums_are_on();
+            header.payload_sum = is_summed.then(|| crc32c(payload.as_slice()));
         }
         header
     }

@@ -1,18 +1,18 @@
 //! Reads of mirrored groups.
 //!
-//! Every good member may answer them, so one is chosen: the nearest; of those that are equally near one by the region that is read, so that a large file is
-//! read from all of them and each part of it is in the cache of one; unless that one has much more to do for this process than another. A member that can't
-//! tell sends the reader on (`EREMOTE`), one that is silent is waited for as long as it takes, but after a moment others are asked
+//! Every good member may answer them, so one is chosen: the nearest (on this machine, in this process's rack, in one of its networks); of those that are equally near one by the
+//! region that is read, so that a large file is read from all of them and each part of it is in the cache of one; unless that one has much more to do for this process than
+//! another, or one in this rack very much more than one in another. A member that can't tell sends the reader on (`EREMOTE`), one that is silent is waited for as long as it takes, but after a moment others are asked
 //! beside it.
 //!
 //! A member that answers counts at that moment, by its lease and by the version of the group that the request carries. So whoever is asked gives no less than
 //! what was acknowledged to anybody.
 
-use crate::StorageChannels;
 use crate::either::{Either, either};
 use crate::groups::{ToGroup, is_of_the_member};
-use crate::limits::{BUSIER_BY, READ_PATIENCE, READ_REGION_BYTES};
+use crate::limits::{BUSIER_BY, BUSIER_THAN_OTHER_RACKS_BY, READ_PATIENCE, READ_REGION_BYTES};
 use crate::loads::UnderWay;
+use crate::{Distance, StorageChannels, racks};
 use rt::IoBuf;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -84,24 +84,46 @@ impl StorageChannels {
         let now_ns = rt::monotonic_ns();
         let good = group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
         let mut order: Vec<TargetId> = good.collect();
-        let rank = |id: TargetId| {
+        let is_avoided = |id: TargetId| {
             let is_online = map.target(id).is_some_and(|target| target.state == TargetState::Online);
-            (!is_online || self.loads().is_avoided(id, now_ns), self.distance(id))
+            !is_online || self.loads().is_avoided(id, now_ns)
         };
         let chosen = match request.op {
             StorageOp::Read { offset, .. } => {
-                let best = order.iter().map(|id| rank(*id)).min();
-                let nearest: Vec<TargetId> =
-                    order.iter().copied().filter(|id| Some(rank(*id)) == best).collect();
-                self.one_of(&nearest, request.ino, offset)
+                let some = order.iter().any(|id| !is_avoided(*id));
+                let usable: Vec<TargetId> =
+                    order.iter().copied().filter(|id| !some || !is_avoided(*id)).collect();
+                self.near_one(map, &usable, request.ino, offset)
             }
             // What a file takes on disk differs a little between copies: who looks twice shall see the same.
-            _ => order.iter().copied().min_by_key(|id| rank(*id).0),
+            _ => order.iter().copied().min_by_key(|id| is_avoided(*id)),
         };
         if let Some(at) = chosen.and_then(|chosen| order.iter().position(|id| *id == chosen)) {
             order[..=at].rotate_right(1);
         }
         order
+    }
+
+    /// One of the nearest.
+    fn near_one(&self, map: &ClusterMap, usable: &[TargetId], ino: InodeId, offset: u64) -> Option<TargetId> {
+        let rack = self.own_rack().name(map);
+        let nearness = |id: TargetId| {
+            let distance = self.distance(id);
+            let is_here = distance <= Distance::SameHost;
+            let is_in_rack = rack.as_deref().is_some_and(|rack| racks::is_in(map, id, rack));
+            (!is_here, !is_in_rack, distance)
+        };
+        let best = usable.iter().map(|id| nearness(*id)).min()?;
+        let nearest: Vec<TargetId> = usable.iter().copied().filter(|id| nearness(*id) == best).collect();
+        let chosen = self.one_of(&nearest, ino, offset)?;
+        if (best.0, best.1) == (true, false) {
+            let load = |id: &TargetId| self.loads().under_way(*id);
+            let least = usable.iter().min_by_key(|id| load(id))?;
+            if load(&chosen) > load(least) + BUSIER_THAN_OTHER_RACKS_BY {
+                return Some(*least);
+            }
+        }
+        Some(chosen)
     }
 
     /// One of equals.

@@ -2,7 +2,7 @@
 
 use crate::loads::Loads;
 use crate::node_channels::{Connect, NodeChannels};
-use crate::{Channel, Distance, LocalFuture};
+use crate::{Channel, Distance, LocalFuture, OwnRack};
 use rt::IoBuf;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
@@ -16,6 +16,7 @@ pub type StorageChannel = Channel<StorageRequest, StorageReply>;
 pub struct StorageChannels {
     ways: Ways,
     loads: Loads,
+    own_rack: Arc<OwnRack>,
 }
 
 /// What becomes of a request to a target whose node is known to be down.
@@ -51,7 +52,14 @@ impl StorageChannels {
         StorageChannels {
             ways: Ways::Mapped(Mapped { map, when_offline, nodes: NodeChannels::new(connect) }),
             loads: Loads::default(),
+            own_rack: Arc::default(),
         }
+    }
+
+    /// The same for a process in a rack: of members that aren't on its machine it reads from those in its rack.
+    #[must_use]
+    pub fn in_rack(self, own_rack: Arc<OwnRack>) -> StorageChannels {
+        StorageChannels { own_rack, ..self }
     }
 
     /// Sends a request to the target that it names.
@@ -80,6 +88,10 @@ impl StorageChannels {
     /// How far away a target is.
     pub(crate) fn distance(&self, target: TargetId) -> Distance {
         self.way(target).map_or(Distance::Far, |way| way.distance())
+    }
+
+    pub(crate) fn own_rack(&self) -> &OwnRack {
+        &self.own_rack
     }
 
     pub(crate) fn loads(&self) -> &Loads {
@@ -124,7 +136,11 @@ impl From<HashMap<TargetId, StorageChannel>> for StorageChannels {
 
 impl FromIterator<(TargetId, StorageChannel)> for StorageChannels {
     fn from_iter<T: IntoIterator<Item = (TargetId, StorageChannel)>>(ways: T) -> StorageChannels {
-        StorageChannels { ways: Ways::Fixed(BTreeMap::from_iter(ways)), loads: Loads::default() }
+        StorageChannels {
+            ways: Ways::Fixed(BTreeMap::from_iter(ways)),
+            loads: Loads::default(),
+            own_rack: Arc::default(),
+        }
     }
 }
 
@@ -177,6 +193,7 @@ mod tests {
             roles: vec![],
             state: NodeState::Online,
             version: String::new(),
+            rack: None,
         }
     }
 
@@ -191,6 +208,7 @@ mod tests {
             free: 0,
             class: CapacityClass::Normal,
             drain: false,
+            used: None,
         }
     }
 

@@ -13,6 +13,7 @@ use types::{
     CapacityClass, ClusterMap, Credentials, Epoch, Errno, Error, InodeId, MapHandle, NodeId, Pool, PoolId,
     Result, SessionId, Target, TargetId, TargetState,
 };
+use wire::mgmt::Touched;
 use wire::{StorageReply, StorageRequest, XattrMode};
 
 /// Targets of the cluster: as many as the default pattern stripes over.
@@ -82,7 +83,8 @@ impl Site {
         let meta = MetaService::open(writer.clone(), options, map.clone(), channels.clone()).await?;
         meta.recover().await?;
         for (&target, store) in &stores {
-            meta.tidy(target, &store.take_touched()).await?;
+            let touched = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
+            meta.tidy(target, &touched).await?;
         }
         let client = Client::new(ClientOptions {
             session,
@@ -154,6 +156,7 @@ pub(crate) fn cluster_map() -> ClusterMap {
         free: CAPACITY,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let mut map = ClusterMap {
         nodes: vec![],

@@ -80,10 +80,13 @@ struct Hosts {
     /// Storage hosts [default: 3; 4 where files are mirrored].
     #[arg(long)]
     storages: Option<usize>,
+    /// Racks that the storage hosts are in, in turn, and that fail as a whole; none: nothing is known of racks.
+    #[arg(long, default_value_t = HostsOptions::default().racks)]
+    racks: usize,
     /// How files are kept: single, mirror:2 or mirror:3.
     #[arg(long, default_value_t = HostsOptions::default().scheme)]
     scheme: Scheme,
-    /// How storage hosts lose their power: never, unsynced, synced or one-at-a-time.
+    /// How storage hosts lose their power: never, unsynced, synced, fsynced or one-at-a-time.
     #[arg(long, default_value_t = HostsOptions::default().power_cuts)]
     power_cuts: PowerCuts,
     /// Let nobody know what may differ between copies, to see that it is noticed.
@@ -140,6 +143,7 @@ fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
         holes: hosts.holes,
         far_store: hosts.far_store,
         storages: hosts.storages.unwrap_or(if hosts.scheme.is_mirrored() { 4 } else { 3 }).max(1),
+        racks: hosts.racks,
         scheme: hosts.scheme,
         power_cuts: hosts.power_cuts,
         notes: !hosts.no_notes,

@@ -93,7 +93,13 @@ impl StorageService {
         let Some(mirrors) = self.mirrors.get() else {
             return Err(Error::new(Errno::EOPNOTSUPP, "this process has no members of mirrored groups"));
         };
-        let replica = mirrors.replica(&served.store, &served.tally, asked.group).await?;
+        let replica = match mirrors.replica(&served.store, &served.tally, asked.group).await {
+            Ok(replica) => replica,
+            Err(error) if asked.part == Part::Primary => {
+                return Err(mirrors.without_replica(served.store.target(), &asked, error).await);
+            }
+            Err(error) => return Err(error),
+        };
         match asked.part {
             Part::Primary => mirrors.as_primary(replica, asked, request, deadline, payload).await,
             Part::Member { sequence, settled } => {

@@ -28,7 +28,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId};
-use wire::Number;
+use wire::{Number, StorageReply};
 
 use crate::convert;
 
@@ -73,6 +73,8 @@ struct Change {
     stage: Stage,
     /// It was begun by the process before, and its file is closed to others.
     inherited: bool,
+    /// Its row was there at the start.
+    found: bool,
     used_ns: u64,
 }
 
@@ -84,6 +86,15 @@ enum Stage {
     Done(Result<()>),
     /// Nobody knows whether it was done, and it won't be done any more.
     Abandoned,
+}
+
+/// By whose word a change begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    /// What is remembered here holds.
+    Own,
+    /// It holds what the primary says, who has done the change.
+    Primary,
 }
 
 /// What is to be done about a change.
@@ -178,9 +189,27 @@ impl Once {
         if let Stage::Done(answer) = &last.stage { Some(answer.clone()) } else { None }
     }
 
+    /// What a change is answered that was done before: by the process before, the power may have taken its data and left its row.
+    pub(crate) fn again(&self, store: &Store, session: SessionId, number: Number) -> StorageReply {
+        let lanes = self.lanes.lock();
+        let is_found = lanes.last.get(&(session, number.lane)).is_some_and(|last| last.found);
+        StorageReply::Done { verifier: if is_found { store.past_verifier() } else { store.verifier() } }
+    }
+
     /// Begins a change, or finds that it was done before. The row is written when this returns.
     pub(crate) async fn begin<'a>(
         &'a self,
+        rows: &'a Rows,
+        session: SessionId,
+        number: Number,
+        ino: InodeId,
+    ) -> Result<Turn<'a>> {
+        self.begin_by(Word::Own, rows, session, number, ino).await
+    }
+
+    async fn begin_by<'a>(
+        &'a self,
+        word: Word,
         rows: &'a Rows,
         session: SessionId,
         number: Number,
@@ -193,6 +222,9 @@ impl Once {
                 match lanes.last.get(&lane).map(|change| (change.sequence, change.stage.clone())) {
                     Some((sequence, stage)) if sequence == number.sequence => match stage {
                         Stage::Begun => break lanes.begin(lane, number, ino)?,
+                        Stage::Abandoned | Stage::Done(Err(_)) if word == Word::Primary => {
+                            break lanes.begin(lane, number, ino)?;
+                        }
                         Stage::Done(answer) => return Ok(Turn::Answered(answer)),
                         Stage::Abandoned => return Err(unknown_outcome()),
                         // The copy that came before over a connection that is ended.
@@ -265,7 +297,8 @@ impl Once {
         .collect()
     }
 
-    /// Remembers a change as done that was done elsewhere, unless a later one of its lane is known.
+    /// Remembers a change as done that was done elsewhere, unless a later one of its lane is known. What became of it here doesn't matter: it may
+    /// have been given up, or have failed, when this copy had missed something already.
     pub(crate) async fn adopt(
         &self,
         rows: &Rows,
@@ -273,7 +306,7 @@ impl Once {
         number: Number,
         ino: InodeId,
     ) -> Result<()> {
-        match self.begin(rows, session, number, ino).await {
+        match self.begin_by(Word::Primary, rows, session, number, ino).await {
             Ok(Turn::Do(doing)) => {
                 doing.note_done().await.map_err(|e| convert::error(&e))?;
                 doing.end(Ok(())).await
@@ -326,7 +359,8 @@ impl Lanes {
             None => (self.place(now_ns)?, false),
         };
         let (sequence, stage) = (number.sequence, Stage::Running);
-        self.last.insert(lane, Change { sequence, place, ino, stage, inherited, used_ns: now_ns });
+        let change = Change { sequence, place, ino, stage, inherited, found: false, used_ns: now_ns };
+        self.last.insert(lane, change);
         Ok(place)
     }
 
@@ -391,6 +425,22 @@ impl Doing<'_> {
         }
         drop(lanes);
         self.once.changed.set();
+    }
+
+    /// Another one is the primary by now, and decides whether it takes place: nothing of it is remembered here, as of what had ended when this
+    /// copy went out of step.
+    pub(crate) fn leave(self) {
+        let mut lanes = self.once.lanes.lock();
+        let is_it = |last: &Change| last.sequence == self.sequence && matches!(last.stage, Stage::Running);
+        let mut inherited = 0;
+        if lanes.last.get(&self.lane).is_some_and(is_it)
+            && let Some(change) = lanes.last.remove(&self.lane)
+        {
+            lanes.free.push(change.place);
+            inherited = usize::from(change.inherited);
+        }
+        drop(lanes);
+        self.once.settled(inherited);
     }
 
     async fn write(&self, stage: &Stage) -> chunkstore::Result<()> {
@@ -465,8 +515,8 @@ fn decoded(place: u32, row: &Bytes, now_ns: u64) -> Option<(Lane, Change)> {
         _ => return None,
     };
     let inherited = matches!(stage, Stage::Begun);
-    let change =
-        Change { sequence: word(12), place, ino: InodeId(long(16)), stage, inherited, used_ns: now_ns };
+    let (sequence, ino) = (word(12), InodeId(long(16)));
+    let change = Change { sequence, place, ino, stage, inherited, found: true, used_ns: now_ns };
     Some(((SessionId(long(0)), word(8)), change))
 }
 

@@ -124,6 +124,10 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         | StorageOp::Survey { .. }
         | StorageOp::Heal { .. }
         | StorageOp::Mend { .. }
-        | StorageOp::Forget { .. } => None,
+        | StorageOp::Forget { .. }
+        | StorageOp::MarkLost { .. }
+        | StorageOp::SetTime { .. }
+        | StorageOp::Digests { .. }
+        | StorageOp::Adopt { .. } => None,
     }
 }

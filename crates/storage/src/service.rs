@@ -192,36 +192,48 @@ impl StorageService {
     ) -> Result<StorageReply> {
         let served = match self.find(request.target) {
             Some(served) => served,
-            None => self.await_target(request.target).await?,
+            None => Box::pin(self.await_target(request.target)).await?,
         };
         served.tally.asked();
+        if request.session != SessionId(0)
+            && let Some(mirrors) = self.mirrors.get()
+        {
+            mirrors.clients.ask(rt::monotonic_ns());
+        }
         if let Some(asked) = request.group {
             return self.answer_in_group(served, asked, request, deadline, payload).await;
         }
         if let StorageOp::Regions { from, which: Regions::All } = request.op {
-            let listed = served.store.files(from, MAX_REGIONS).await.map_err(|e| served.failed(&e))?;
+            let listed =
+                Box::pin(served.store.files(from, MAX_REGIONS)).await.map_err(|e| served.failed(&e))?;
             let whole = |ino| (ino, ByteRange::new(0, u64::MAX));
             let regions = listed.0.into_iter().map(whole).collect();
             return Ok(StorageReply::Regions { regions, next: listed.1 });
         }
         if matches!(
             request.op,
-            StorageOp::Settled | StorageOp::Regions { .. } | StorageOp::Mend { .. } | StorageOp::Heal { .. }
+            StorageOp::Settled
+                | StorageOp::Regions { .. }
+                | StorageOp::Mend { .. }
+                | StorageOp::Heal { .. }
+                | StorageOp::MarkLost { .. }
+                | StorageOp::Digests { .. }
+                | StorageOp::Adopt { .. }
         ) {
             return Err(Error::new(Errno::EINVAL, "this is asked of members of mirrored groups only"));
         }
         if let StorageOp::Fence { session } = request.op {
-            return self.fence(served, session).await;
+            return Box::pin(self.fence(served, session)).await;
         }
         // Before the request counts as running: a fence doesn't wait for what waits here.
         let is_service = request.session == SessionId(0) && !matches!(request.op, StorageOp::Watch { .. });
         if !is_service {
             if !served.is_open.load(Ordering::Acquire) {
-                served.wait_until_open().await?;
+                Box::pin(served.wait_until_open()).await?;
             }
             if request.session != SessionId(0) && served.once.has_closed_files() {
                 let rows = served.store.recent();
-                served.once.wait_for(rows, request.session, request.ino, request.number).await?;
+                Box::pin(served.once.wait_for(rows, request.session, request.ino, request.number)).await?;
             }
         }
         if let Some(answer) = self.watches.answer(&request) {
@@ -244,10 +256,12 @@ impl StorageService {
             return served.write_once(request, payload).await;
         }
         if request.op == StorageOp::SyncTarget {
-            self.sync_replicas(request.target).await?;
+            Box::pin(self.sync_replicas(request.target)).await?;
         }
+        let is_verified = is_change(&request.op) || is_sync(&request.op);
         let entered = served.epochs.enter(request.ino, request.epoch, is_change(&request.op)).await?;
         match perform(&served.store, request.ino, request.op, payload).await {
+            Ok(StorageReply::Unit) if is_verified => entered.check().map(|()| done(&served.store)),
             Ok(reply) => entered.check().map(|()| reply),
             Err(e) => Err(served.failed(&e)),
         }
@@ -288,8 +302,19 @@ pub(crate) fn is_change(op: &StorageOp) -> bool {
             | StorageOp::Truncate { .. }
             | StorageOp::Allocate { .. }
             | StorageOp::Delete
+            | StorageOp::SetTime { .. }
             | StorageOp::Forget { .. }
     )
+}
+
+/// Whether a request is about what is done already being on disk.
+pub(crate) fn is_sync(op: &StorageOp) -> bool {
+    matches!(op, StorageOp::Sync | StorageOp::SyncTarget)
+}
+
+/// The answer to a change that is done, or a sync.
+pub(crate) fn done(store: &Store) -> StorageReply {
+    StorageReply::Done { verifier: store.verifier() }
 }
 
 impl Served {
@@ -311,12 +336,14 @@ impl Served {
         let (ino, rows) = (request.ino, self.store.recent());
         // What was done before is answered so, in whichever epoch it is asked again.
         if let Some(answer) = self.once.answer(request.session, number) {
-            return answer.map(|()| StorageReply::Unit);
+            return answer.map(|()| self.once.again(&self.store, request.session, number));
         }
         let _entered = self.epochs.enter(ino, request.epoch, true).await?;
         let doing = match self.once.begin(rows, request.session, number, ino).await? {
             Turn::Do(doing) => doing,
-            Turn::Answered(answer) => return answer.map(|()| StorageReply::Unit),
+            Turn::Answered(answer) => {
+                return answer.map(|()| self.once.again(&self.store, request.session, number));
+            }
             Turn::Unwritten(error) => return Err(self.failed(&error)),
         };
         let (data, path) = (payload.unwrap_or_else(|| IoBuf::alloc(0)), convert::path(path));
@@ -327,7 +354,7 @@ impl Served {
             Ok(()) if durable => rows.sync().await,
             written => written,
         };
-        doing.end(written.map_err(|e| self.failed(&e))).await.map(|()| StorageReply::Unit)
+        doing.end(written.map_err(|e| self.failed(&e))).await.map(|()| done(&self.store))
     }
 
     pub(crate) fn failed(&self, error: &StoreError) -> Error {
@@ -350,18 +377,31 @@ pub(crate) async fn perform(
             let durability = convert::durability(durable);
             store.write(ino, offset, &payload, convert::path(path), durability).await?;
         }
-        StorageOp::Truncate { len } => store.truncate(ino, len).await?,
-        StorageOp::Allocate { range, how } => store.allocate(ino, range, convert::allocate(how)).await?,
-        StorageOp::Delete => store.delete(ino).await?,
-        StorageOp::Sync => store.sync(ino).await?,
-        StorageOp::Fence { .. }
+        // Rare beside those, and large together: kept out of the future of every request.
+        op => return Box::pin(perform_rare(store, ino, op)).await,
+    }
+    Ok(StorageReply::Unit)
+}
+
+/// What neither reads nor writes.
+async fn perform_rare(store: &Store, ino: InodeId, op: StorageOp) -> chunkstore::Result<StorageReply> {
+    match op {
+        StorageOp::Read { .. }
+        | StorageOp::Write { .. }
+        | StorageOp::Fence { .. }
         | StorageOp::Watch { .. }
         | StorageOp::Changed { .. }
         | StorageOp::Unwatch { .. }
         | StorageOp::Settled
+        | StorageOp::Digests { .. }
+        | StorageOp::Adopt { .. }
         | StorageOp::Mend { .. }
         | StorageOp::Heal { .. }
         | StorageOp::Regions { .. } => {}
+        StorageOp::Truncate { len } => store.truncate(ino, len).await?,
+        StorageOp::Allocate { range, how } => store.allocate(ino, range, convert::allocate(how)).await?,
+        StorageOp::Delete => store.delete(ino).await?,
+        StorageOp::Sync => store.sync(ino).await?,
         StorageOp::Forget { range } => {
             let lost = store.forget(ino, range).await?;
             let regions = lost.into_iter().map(|range| (ino, range)).collect();
@@ -371,10 +411,17 @@ pub(crate) async fn perform(
             let survey = store.survey(ino, range, unit, read).await?;
             return Ok(StorageReply::Survey(convert::survey(survey)));
         }
+        StorageOp::MarkLost { range } => store.mark_lost(ino, range).await?,
+        StorageOp::SetTime { time } => store.set_time(ino, time).await?,
         StorageOp::SyncTarget => store.sync_all().await?,
         StorageOp::Stat => {
             let stat = store.stat(ino).await?;
-            return Ok(StorageReply::Stat { len: stat.len, blocks: stat.blocks, mtime: stat.mtime });
+            return Ok(StorageReply::Stat {
+                len: stat.len,
+                blocks: stat.blocks,
+                mtime: stat.mtime,
+                is_lost: stat.is_lost,
+            });
         }
         StorageOp::Seek { from, what } => {
             return Ok(StorageReply::Offset(store.seek(ino, from, convert::seek(what)).await?));

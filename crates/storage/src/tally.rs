@@ -37,7 +37,13 @@ impl Tally {
         self.mended.fetch_add(healed.mended, Ordering::Relaxed);
     }
 
-    /// Damage that requests have met, and what of it was mended, since the service was made.
+    /// A search begins, which meets anew what is left of it.
+    pub(crate) fn forget_healed(&self) {
+        self.damaged.store(0, Ordering::Relaxed);
+        self.mended.store(0, Ordering::Relaxed);
+    }
+
+    /// Damage that requests have met, and what of it was mended, since the last search began.
     pub(crate) fn healed(&self) -> (u64, u64) {
         (self.damaged.load(Ordering::Relaxed), self.mended.load(Ordering::Relaxed))
     }

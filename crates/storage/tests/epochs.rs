@@ -117,11 +117,14 @@ fn a_numbered_write_that_was_done_is_answered_so_in_any_epoch() {
         write(1, 1, 1).await.unwrap();
         under(&service, 2, WRITE).await.unwrap();
         // Its answer was lost; it is sent as it was, and in the epoch of now.
-        assert_eq!(write(1, 1, 1).await, Ok(StorageReply::Unit));
-        assert_eq!(write(3, 1, 1).await, Ok(StorageReply::Unit));
+        assert!(matches!(write(1, 1, 1).await, Ok(StorageReply::Done { .. })));
+        assert!(matches!(write(3, 1, 1).await, Ok(StorageReply::Done { .. })));
         assert_eq!(first_byte(&service).await, 2);
         assert!(is_revoked(write(1, 2, 9).await), "one that wasn't done isn't done any more");
-        assert_eq!(write(3, 2, 3).await, Ok(StorageReply::Unit), "until its sender has another epoch");
+        assert!(
+            matches!(write(3, 2, 3).await, Ok(StorageReply::Done { .. })),
+            "until its sender has another epoch"
+        );
         assert_eq!(first_byte(&service).await, 3);
     });
 }

@@ -15,7 +15,7 @@ mod subnet;
 mod time;
 
 pub use attr::{Attr, Credentials, FileKind, SetAttr, SetTime, mode};
-pub use checksum::{BLOCK_SIZE, BlockSum, Crc32c, block_sum, crc32c};
+pub use checksum::{BLOCK_SIZE, BlockSum, Crc32c, block_sum, checksums_are_on, crc32c, switch_checksums};
 pub use error::{Errno, Error, Result};
 pub use export::{Export, ExportAccess, ExportClients, ExportRule, NOBODY, Squash, export_for};
 pub use id::{ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, SessionId, TargetId};

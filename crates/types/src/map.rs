@@ -64,6 +64,9 @@ pub struct Node {
     pub state: NodeState,
     /// The weft that it runs.
     pub version: String,
+    /// What it has power and a switch in common with: copies are put into different racks. `None`: nothing is known of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
 }
 
 /// How full a target is; choosers avoid `Low` and refuse `Emergency`.
@@ -98,6 +101,9 @@ pub struct Target {
     /// It gets no new files.
     #[serde(default)]
     pub drain: bool,
+    /// Bytes that its own files take, at most, where that is known: others may use its disk, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
 }
 
 /// A named set of targets.
@@ -263,6 +269,11 @@ impl ClusterMap {
     /// The target with this id.
     pub fn target(&self, id: TargetId) -> Option<&Target> {
         self.targets.binary_search_by_key(&id, |t| t.id).ok().map(|i| &self.targets[i])
+    }
+
+    /// The rack that a target is in; `None` where that isn't known.
+    pub fn rack_of(&self, target: TargetId) -> Option<&str> {
+        self.node(self.target(target)?.node)?.rack.as_deref()
     }
 
     /// The group with this id.

@@ -11,6 +11,9 @@ pub struct Settings {
     /// How targets are searched for damage.
     #[serde(default, skip_serializing_if = "is_default")]
     pub scrub: ScrubSettings,
+    /// Data is neither summed nor checked, only to measure what that costs.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub checksums_off: bool,
 }
 
 /// How members of mirrored groups are brought in step, and when they are replaced.

@@ -2,10 +2,14 @@
 
 mod cluster;
 mod group;
+mod migrate;
+mod plan;
 mod scrub;
 
 pub use cluster::*;
 pub use group::*;
+pub use migrate::*;
+pub use plan::*;
 pub use scrub::*;
 
 use crate::size::parse_size;
@@ -19,9 +23,9 @@ const MAX_TARGETS: i64 = 64;
 /// A parallel file system.
 #[derive(Parser, Debug)]
 #[command(name = "weft", version, max_term_width = 100, disable_help_subcommand = true)]
-// Nothing above the usage, no line after it, and the options in one line, so that all commands fit a screen.
+// Nothing above the usage, no line after it, and the options beside it, so that all commands fit a screen.
 #[command(
-    help_template = "{usage-heading} {usage}\nCommands:\n{subcommands}\n\nOptions: -h, --help (of a command, too); -V, --version"
+    help_template = "{usage-heading} {usage}   (-h, --help: of a command, too; -V, --version)\nCommands:\n{subcommands}"
 )]
 pub struct Cli {
     /// What to do.
@@ -83,9 +87,14 @@ pub enum Command {
     Scrub(ScrubCommand),
     /// Check a cluster, stopped or running, and repair it
     Fsck(FsckArgs),
+    /// Tell what servers, drives and links would give, or how many are needed
+    Plan(PlanArgs),
     /// How members of mirrored groups are brought in step: the same as weft group resync
     #[command(subcommand, hide = true)]
     Resync(ResyncCommand),
+    /// Give files another redundancy or pool while they are in use (weft entry migrate)
+    #[command(hide = true)]
+    Migrate(MigrateArgs),
     /// Let mount(8) and fstab know the type fuse.weft
     #[command(hide = true)]
     InstallHelper(InstallHelperArgs),
@@ -228,10 +237,10 @@ pub struct HealthArgs {
     /// State directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Show what would be lost, and what left with one copy, if a target or a node died now
+    /// Show what would be lost, and what left with one copy, if a target, a node or a rack died now
     #[arg(long)]
     pub exposure: bool,
-    /// Of this one only: target:N or node:N
+    /// Of this one only: target:N, node:N or rack:NAME
     #[arg(long, value_name = "WHICH", requires = "exposure", value_parser = crate::cmd::parse_domain)]
     pub of: Option<fsck::Domain>,
     /// Print JSON
@@ -266,6 +275,8 @@ pub enum EntryCommand {
     Info(EntryInfoArgs),
     /// Change what a directory hands to new files
     SetPattern(SetPatternArgs),
+    /// Give files another redundancy or pool while they are in use (also: weft migrate)
+    Migrate(MigrateArgs),
 }
 
 /// `weft entry info`.
@@ -428,6 +439,10 @@ mod tests {
             "weft entry set-pattern d",
             "weft entry set-pattern d --chunk-size 1X",
             "weft entry set-pattern d --stripe-count 0",
+            "weft migrate f",
+            "weft migrate --scheme single",
+            "weft migrate f --scheme raid",
+            "weft migrate f --scheme single --set-pattern",
             "weft target",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");

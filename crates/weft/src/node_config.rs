@@ -38,6 +38,9 @@ pub struct NodeConfig {
     /// The node's name when it was made; the map has the current one.
     #[serde(default)]
     pub name: String,
+    /// Its rack when it was made; the map has the current one.
+    #[serde(default)]
+    pub rack: Option<String>,
     /// What it runs.
     pub roles: Vec<Role>,
     /// Where it listens.
@@ -119,11 +122,13 @@ impl NodeConfig {
             [] => "# networks = [\"10.0.0.0/8\"]".to_string(),
             some => format!("networks = {some:?}"),
         };
+        let rack = self.rack.as_ref().map_or_else(String::new, |rack| format!("rack = {rack:?}\n"));
         let mut text = format!(
             "# A node of the weft cluster {cluster_name:?}. What is left out has a computed default.\n\
              cluster = {:?}\n\
              node = {}\n\
              name = {:?}\n\
+             {rack}\
              roles = {roles:?}\n\
              # Where it listens.\n\
              listen = {:?}\n\
@@ -246,6 +251,9 @@ pub struct ClusterFile {
     /// Networks that the client's connections use, best first ([`net::Networks`]); none: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<String>,
+    /// The rack that the client is in; unless one is named, that of a node on the same machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
     /// How connections are protected.
     pub protection: Protection,
     /// Certificate and key of the client, PEM; empty where connections are plain.
@@ -357,6 +365,7 @@ mod tests {
             cluster: "01234567".into(),
             node: NodeId(2),
             name: "oss1".into(),
+            rack: Some("r1".into()),
             roles: vec![Role::Storage],
             listen: vec!["0.0.0.0:7500".parse().unwrap()],
             addresses: vec!["10.0.0.2:7500".into()],
@@ -410,6 +419,7 @@ mod tests {
             cluster: "01234567".into(),
             management: vec!["mgmt1:7500".into()],
             networks: vec![],
+            rack: Some("r1".into()),
             protection: Protection::Tls,
             credentials: "-----BEGIN\nabc\n".into(),
         };

@@ -222,14 +222,22 @@ impl Header {
 
     /// Whether this is the frame's payload, as far as the header tells.
     pub fn check_payload(&self, payload: &[u8]) -> Result<(), Malformed> {
-        check("payload", payload, self.payload_bytes, self.payload_sum.unwrap_or_else(|| crc32c(payload)))
+        match self.payload_sum {
+            Some(sum) => check("payload", payload, self.payload_bytes, sum),
+            None => check_len("payload", payload, self.payload_bytes),
+        }
+    }
+}
+
+fn check_len(what: &str, bytes: &[u8], length: u32) -> Result<(), Malformed> {
+    match bytes.len() == length as usize {
+        true => Ok(()),
+        false => Err(Malformed::new(format!("{what} of {} bytes instead of {length}", bytes.len()))),
     }
 }
 
 fn check(what: &str, bytes: &[u8], length: u32, sum: u32) -> Result<(), Malformed> {
-    if bytes.len() != length as usize {
-        return Err(Malformed::new(format!("{what} of {} bytes instead of {length}", bytes.len())));
-    }
+    check_len(what, bytes, length)?;
     match crc32c(bytes) {
         found if found == sum => Ok(()),
         found => Err(Malformed::new(format!("the {what} sums to {found:08x}, its header says {sum:08x}"))),

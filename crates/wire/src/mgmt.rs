@@ -5,6 +5,7 @@
 
 use crate::{Answer, Malformed, Message, Request, Service};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{
     ClusterMap, Epoch, Export, ExportClients, ExportRule, Group, GroupId, InodeId, MemberState, Node, NodeId,
@@ -13,6 +14,60 @@ use types::{
 
 /// Files that one [`MgmtRequest::Tidy`] may name.
 pub const MAX_TIDY_FILES: usize = 20_000;
+
+/// What may be said of a node that is there.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeChange {
+    /// Its name.
+    Name(String),
+    /// The rack that it is in; none: nothing is known of it.
+    Rack(Option<String>),
+}
+
+/// What was changing where a crash has left chunk files.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Touched {
+    /// Chunk files (at most [`MAX_TIDY_FILES`]).
+    pub files: Vec<InodeId>,
+    /// Where chunk files were being made, some of which may not be there: from the first of two numbers up to the second.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub new: Vec<(InodeId, InodeId)>,
+}
+
+impl Touched {
+    /// These chunk files.
+    pub fn of(files: impl Into<Vec<InodeId>>) -> Touched {
+        Touched { files: files.into(), new: Vec::new() }
+    }
+
+    /// The same in pieces that can be sent.
+    pub fn pieces(&self) -> Vec<Touched> {
+        let mut pieces: Vec<Touched> = self.files.chunks(MAX_TIDY_FILES).map(Touched::of).collect();
+        // Last, when what is there has been put right.
+        if !self.new.is_empty() {
+            pieces.push(Touched { files: Vec::new(), new: self.new.clone() });
+        }
+        pieces
+    }
+
+    /// Whether nothing was changing.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.new.is_empty()
+    }
+
+    /// By the partitions of the files.
+    pub fn by_partition(self) -> BTreeMap<PartitionId, Touched> {
+        let mut parts: BTreeMap<PartitionId, Touched> = BTreeMap::new();
+        for ino in self.files {
+            parts.entry(ino.partition()).or_default().files.push(ino);
+        }
+        for range in self.new {
+            parts.entry(range.0.partition()).or_default().new.push(range);
+        }
+        parts
+    }
+}
 
 /// What is asked of the management service.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -35,15 +90,27 @@ pub enum MgmtRequest {
     AddTarget { node: NodeId, path: String, pool: String },
     /// What the metadata knows of these files is enforced on the target (at most [`MAX_TIDY_FILES`] of them), which had been changing
     /// them when it crashed: `Done` when that is on disk. The metadata service must be let in meanwhile, clients must not.
-    Tidy { target: TargetId, files: Vec<InodeId> },
+    Tidy {
+        target: TargetId,
+        #[serde(flatten)]
+        touched: Touched,
+    },
     /// The same for a mirrored group all of whose good members have been through the crash, of which one is left that counts as good: `Done` when that
     /// is on disk on all that do by then. Goes through the primary.
-    TidyGroup { group: GroupId, files: Vec<InodeId> },
+    TidyGroup {
+        group: GroupId,
+        #[serde(flatten)]
+        touched: Touched,
+    },
 
     /// `Nodes`.
     ListNodes,
     /// `Done`.
     RenameNode { node: NodeId, name: String },
+    /// The rack that a node is in from now on; none: nothing is known of it: `Done`.
+    SetRack { node: NodeId, rack: Option<String> },
+    /// Several things of a node, or none of them where one is refused: `Done`.
+    SetNode { node: NodeId, changes: Vec<NodeChange> },
     /// Forgets a node without targets: `Done`.
     RemoveNode { node: NodeId },
     /// `Targets`.
@@ -96,6 +163,8 @@ pub enum MgmtRequest {
     SetResync { settings: ResyncSettings },
     /// How targets are searched for damage from now on: `Done`.
     SetScrub { settings: ScrubSettings },
+    /// Whether data is summed and checked from now on: `Done`.
+    SetChecksums { on: bool },
     /// Share of each target of a pool that new files leave free, percent: `Done`.
     SetSpare { pool: String, percent: u8 },
     /// How members are brought in step, and how far those are that have missed something: `Resyncs`.
@@ -126,6 +195,9 @@ pub struct Join {
     pub version: String,
     /// Its time of day, seconds.
     pub clock_s: i64,
+    /// The rack that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<String>,
 }
 
 /// A node tells what it serves.
@@ -173,6 +245,9 @@ pub struct TargetSpace {
     pub free: u64,
     /// Which file system of the node it is: targets that share one share its room.
     pub device: u64,
+    /// What the target's own files take, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<u64>,
 }
 
 /// A node is alive.
@@ -466,6 +541,9 @@ pub struct GroupInfo {
     /// Members that are being brought in step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resyncs: Vec<ResyncProgress>,
+    /// The rack of each member, in their order; empty when none is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub racks: Vec<Option<String>>,
 }
 
 /// A member of a mirrored group that has missed something, for people.
@@ -601,6 +679,26 @@ impl Message for MgmtReply {
     }
 }
 
+impl MgmtRequest {
+    /// What gives a node another name, another rack, or both, as far as something is said of them: all of it is done, or nothing.
+    pub fn change_node(
+        node: NodeId,
+        name: Option<String>,
+        rack: Option<Option<String>>,
+    ) -> Option<MgmtRequest> {
+        match (name, rack) {
+            (Some(name), Some(rack)) => {
+                let changes = vec![NodeChange::Rack(rack), NodeChange::Name(name)];
+                Some(MgmtRequest::SetNode { node, changes })
+            }
+            // These are understood by older management services, too.
+            (Some(name), None) => Some(MgmtRequest::RenameNode { node, name }),
+            (None, Some(rack)) => Some(MgmtRequest::SetRack { node, rack }),
+            (None, None) => None,
+        }
+    }
+}
+
 impl Request for MgmtRequest {
     const SERVICE: Service = Service::Management;
 
@@ -651,6 +749,7 @@ mod tests {
                 roles: vec![Role::Mgmt],
                 state: NodeState::ProbablyOffline,
                 version: "0.1.0".into(),
+                rack: None,
             }],
             ..ClusterMap::default()
         };
@@ -659,6 +758,11 @@ mod tests {
         let expected = r#"{"answer":"alive","lease_ms":10000,"map":{"epoch":2,"nodes":[{"id":1,"name":"a","addresses":["127.0.0.1:7500"],"roles":["mgmt"],"state":"probably-offline","version":"0.1.0"}],"targets":[],"pools":[],"groups":[]}}"#;
         assert_eq!(text(&alive), expected);
         assert_eq!(MgmtReply::decode(expected.as_bytes()).unwrap(), alive);
+        let set = MgmtRequest::SetRack { node: NodeId(3), rack: Some("r1".into()) };
+        assert_eq!(text(&set), r#"{"ask":"set-rack","node":3,"rack":"r1"}"#);
+        let changes = vec![NodeChange::Name("b".into()), NodeChange::Rack(None)];
+        let set = MgmtRequest::SetNode { node: NodeId(3), changes };
+        assert_eq!(text(&set), r#"{"ask":"set-node","node":3,"changes":[{"name":"b"},{"rack":null}]}"#);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What metadata services ask each other, and what management asks all of them.
 
-use crate::mgmt::{DrainProgress, SessionInfo};
+use crate::mgmt::{DrainProgress, SessionInfo, Touched};
 use bytes::Bytes;
 use types::{GroupId, InodeId, PartitionId, PoolId, SessionId, TargetId};
 
@@ -30,9 +30,9 @@ pub enum PartitionsRequest {
     /// The session has been ended for good, and the storage services know: `Done`.
     Ended { session: SessionId },
     /// As [`crate::MgmtRequest::Tidy`], for files of partitions that the service executes: `Done`.
-    Tidy { target: TargetId, files: Vec<InodeId> },
+    Tidy { target: TargetId, touched: Touched },
     /// As [`crate::MgmtRequest::TidyGroup`], in the same way: `Done`.
-    TidyGroup { group: GroupId, files: Vec<InodeId> },
+    TidyGroup { group: GroupId, touched: Touched },
     /// A file of the partition that has chunks on the target: `File`.
     FileOn { target: TargetId, partition: PartitionId },
     /// An inode of the partition that hands the pool to new files, or is to live there itself: `File`.

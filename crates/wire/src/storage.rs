@@ -131,18 +131,18 @@ pub enum Seek {
 pub enum StorageOp {
     /// Fills the payload from `offset`; beyond the chunk file's end and in holes with zeros: `Unit`.
     Read { offset: u64, path: Path },
-    /// Writes the payload at `offset`: `Unit`. `durable`: on disk before the answer.
+    /// Writes the payload at `offset`: `Done`. `durable`: on disk before the answer.
     Write { offset: u64, path: Path, durable: bool },
-    /// Cuts the chunk file to `len`; a shorter or absent one is left alone: `Unit`.
+    /// Cuts the chunk file to `len`; a shorter or absent one is left alone: `Done`.
     Truncate { len: u64 },
-    /// `Unit`.
+    /// `Done`.
     Allocate { range: ByteRange, how: Allocate },
-    /// Removes the chunk file; an absent one is no error: `Unit`.
+    /// Removes the chunk file; an absent one is no error: `Done`.
     Delete,
-    /// Everything acknowledged of this chunk file is on disk when this answers: `Unit`.
+    /// Everything acknowledged of this chunk file is on disk when this answers: `Done`.
     Sync,
     /// Everything acknowledged of the target is on disk when this answers; asked of a mirrored group, everything of the group, on all its good
-    /// members: `Unit`.
+    /// members: `Done`.
     SyncTarget,
     /// `Stat`; an absent chunk file has zeros.
     Stat,
@@ -166,7 +166,8 @@ pub enum StorageOp {
     /// Of a target without a group it is asked for all files only.
     Regions { from: InodeId, which: Regions },
     /// `Survey` of a range of the chunk file here, whole blocks and at most [`MAX_SURVEYED`] units of `unit` bytes; with `read` its blocks are
-    /// compared with their checksums.
+    /// compared with their checksums. Of a member that is brought in step its primary asks for blocks: then `sums` has two for each, the halves of a digest of
+    /// what is in it, and nothing else is told.
     Survey { range: ByteRange, unit: u64, read: bool },
     /// Asked of a group's primary: looks at the chunk file on all good members, compares them, and mends in this range what is damaged, missing or
     /// different from a copy that is right: `Healed`.
@@ -177,6 +178,16 @@ pub enum StorageOp {
     /// Asked by services: what of a range is on no good copy becomes a hole, and a chunk file that isn't on any one up to its end. Answers the
     /// lost parts as `Regions`.
     Forget { range: ByteRange },
+    /// Asked of a member that is brought in step: no copy of these whole blocks is right, so they are refused there, too, from now on: `Unit`.
+    MarkLost { range: ByteRange },
+    /// Asked by services, of a copy that is whole: its content is as old as that of which it was made, and not as the copying; an absent chunk file is left
+    /// alone: `Unit`.
+    SetTime { time: Timestamp },
+    /// Asked of a member that is brought in step: digests of what it has in a range that begins on a block, or in its first part: `Survey`, with the two halves of
+    /// each block's digest as sums.
+    Digests { range: ByteRange },
+    /// Tells a member that has been brought in step the verifier of the group's copies, if its own still is the one under which that was done: `Unit`.
+    Adopt { verifier: u64, instead_of: u64 },
 }
 
 /// What of a mirrored group's chunk files is asked for.
@@ -202,11 +213,17 @@ pub const WATCHED_REGION: u64 = 1 << 20;
 #[allow(missing_docs)]
 pub enum StorageReply {
     Unit,
-    /// Length in bytes, allocated 512-byte units, last change.
+    /// The same, of a change or a sync that was asked for by a client. As long as `verifier` is the same, nothing that was acknowledged has gone with the
+    /// power: a sync covers what was acknowledged before under its verifier, and nothing under another one (RFC 1813, section 3.3.21). Never 0.
+    Done {
+        verifier: u64,
+    },
+    /// Length in bytes, allocated 512-byte units, last change. `is_lost`: there is no chunk file, although there was one on disk before the last crash.
     Stat {
         len: u64,
         blocks: u64,
         mtime: Timestamp,
+        is_lost: bool,
     },
     Offset(Option<u64>),
     /// Bytes in all and free.
@@ -234,7 +251,7 @@ pub struct Survey {
     pub sum_end: u64,
     /// Last change of the content.
     pub mtime: Timestamp,
-    /// Last change of anything, which nobody can set.
+    /// Last change of anything but by [`StorageOp::SetTime`]; nobody else can set it.
     pub ctime: Timestamp,
     /// A sum of the checksums of each unit; 0 for one of zeros only, as are all that aren't told.
     pub sums: Vec<u32>,

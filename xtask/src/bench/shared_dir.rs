@@ -3,28 +3,22 @@
 //! The cluster is a node of one process, with a process for each mount, on this machine. Both cases take turns in one run, so that what else
 //! the machine does is the same for both.
 
+use super::node::{DEADLINE, Running, free_address, log_of};
+use crate::build;
 use crate::e2e::is_mounted;
 use crate::process::{self, this_program};
-use crate::{build, sys};
 use serde_json::{Value, json};
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// How long anything of the cluster may take to start or to end.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// How long one measurement may take.
 const ROUND_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Longer than the cool-down of leases.
 const SETTLING: Duration = Duration::from_millis(1500);
-
-/// Ticks of a second in /proc/PID/stat: USER_HZ, which is the same on all of Linux.
-const TICKS_PER_S: f64 = 100.0;
 
 /// Options of `cargo xtask bench shared-dir`.
 #[derive(clap::Args)]
@@ -106,46 +100,6 @@ fn summary(mut rounds: Vec<Round>, files: f64) -> Value {
     })
 }
 
-/// A process that is ended when this is dropped.
-struct Running {
-    child: Child,
-    mount: Option<PathBuf>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(mount) = &self.mount
-            && sys::unmount(mount, 0).is_err()
-        {
-            // Something may use it still: then it goes when that ends.
-            drop(sys::unmount(mount, libc::MNT_DETACH));
-        }
-        drop(sys::kill(self.child.id() as i32, libc::SIGTERM));
-        if !matches!(process::wait(&mut self.child, DEADLINE), Ok(Some(_))) {
-            drop(self.child.kill());
-            drop(self.child.wait());
-        }
-    }
-}
-
-impl Running {
-    fn start(command: &mut Command, log: &Path) -> Result<Child, String> {
-        let what = process::describe(command);
-        let log = fs::File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-        child.map_err(|error| format!("cannot start {what}: {error}"))
-    }
-
-    /// Seconds of CPU that it has used.
-    fn cpu_s(&self) -> f64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // The name in parentheses may hold anything.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-        (ticks(11) + ticks(12)) / TICKS_PER_S
-    }
-}
-
 /// A node and its mounts.
 struct Cluster {
     // Dropped in this order.
@@ -158,8 +112,7 @@ struct Cluster {
 impl Cluster {
     fn start(weft: &Path, base: &Path, options: &Options) -> Result<Cluster, String> {
         let dir = base.join("node");
-        let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = listener.map_err(|error| format!("no address to listen at: {error}"))?.to_string();
+        let address = free_address()?;
         let command = |words: &[&str]| {
             let mut command = Command::new(weft);
             command.args(words).arg("--dir").arg(&dir);
@@ -254,10 +207,4 @@ impl Cluster {
         }
         Ok(Round { seconds, server_cpu_s, client_cpu_s, commands })
     }
-}
-
-/// The last lines that a process wrote.
-fn log_of(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    text.lines().rev().take(5).collect::<Vec<_>>().join("\n    ")
 }

@@ -6,12 +6,13 @@ use super::stage::{Stage, Subject};
 use super::{Scope, TestCase};
 use crate::history::{self, Mix, Outcome};
 use crate::process;
-use ::history::{Limits, Report, judge};
+use ::history::{Limits, Record, Report, judge};
 use clap::ValueEnum;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 pub(super) const TESTS: &[TestCase] = &[TestCase {
     name: "history_of_one_mount",
@@ -26,8 +27,15 @@ const SECONDS: (u64, u64) = (3, 60);
 /// Seconds that a call may take when the load is over, before it counts as one that never returns.
 const GRACE_SECONDS: u64 = 90;
 
+/// Calls that a load makes at least, however long that takes: with fewer, too little happens at once to show anything.
+pub const MIN_CALLS: u64 = 1500;
+
 /// How long the load may take beyond all that to look at everything again and to write its history.
 const END_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long a mount may take to make some hundred calls when others were in its way: longer than a session may be silent, and than a machine may
+/// be busy.
+const CALLS_DEADLINE: Duration = Duration::from_secs(120);
 
 /// A load that runs in a process of its own.
 pub struct Load {
@@ -41,7 +49,7 @@ pub struct Load {
 pub struct LoadPlan {
     /// Threads on each mount.
     pub threads: u32,
-    /// How long.
+    /// How long, at least: it goes on until [`Load::finish`] is called.
     pub seconds: u64,
     /// Seed of what is done.
     pub seed: u64,
@@ -54,7 +62,7 @@ impl Load {
     pub fn start(folders: &[PathBuf], outside: &Path, plan: LoadPlan) -> TestResult<Load> {
         let out = outside.join(format!("history-{}.jsonl", plan.seed));
         let mut command = Command::new(process::this_program());
-        command.args(["history", "load"]).arg("--out").arg(&out);
+        command.args(["history", "load", "--until-told"]).arg("--out").arg(&out);
         for folder in folders {
             command.arg("--mount").arg(folder);
         }
@@ -62,20 +70,41 @@ impl Load {
         for (option, value) in [
             ("--threads", u64::from(plan.threads)),
             ("--seconds", plan.seconds),
+            ("--calls", MIN_CALLS),
             ("--seed", plan.seed),
             ("--grace", GRACE_SECONDS),
         ] {
             command.args([option, &value.to_string()]);
         }
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
         let child = child.at("the load")?;
         cleanup::hold(Resource::Process(child.id() as i32));
         Ok(Load { child, out, seconds: plan.seconds })
     }
 
-    /// Waits for its end, and judges what it has written.
+    /// How many calls of a mount are on record so far that ended without an error.
+    pub fn calls_of(&self, client: u32) -> TestResult<usize> {
+        let is_counted = |record: &Record| record.client == client && record.returned_ns.is_some();
+        Ok(history::read(&self.out)?.iter().filter(|record| is_counted(record)).count())
+    }
+
+    /// Waits until a mount has made so many calls more.
+    pub fn wait_for_calls(&self, client: u32, more: usize) -> TestResult {
+        let enough = self.calls_of(client)? + more;
+        let end = Instant::now() + CALLS_DEADLINE;
+        while self.calls_of(client)? < enough {
+            ensure!(Instant::now() < end, "mount {client} doesn't go on: {} calls", self.calls_of(client)?);
+            // The whole record is read each time.
+            thread::sleep(Duration::from_millis(500));
+        }
+        Ok(())
+    }
+
+    /// Tells it to end, waits for that, and judges what it has written.
     pub fn finish(mut self, limits: Limits) -> TestResult<(Outcome, Report)> {
-        let deadline = Duration::from_secs(self.seconds + GRACE_SECONDS) + END_DEADLINE;
+        drop(self.child.stdin.take());
+        // The grace is granted twice: to reach the least number of calls, and to the last calls.
+        let deadline = Duration::from_secs(self.seconds + 2 * GRACE_SECONDS) + END_DEADLINE;
         let Some(status) = process::wait(&mut self.child, deadline).at("the load")? else {
             return Err(format!("the load goes on after {} s", deadline.as_secs()).into());
         };

@@ -70,6 +70,13 @@ impl Disk {
         &self.mount
     }
 
+    /// Takes so much room, as somebody else's file would.
+    pub fn take(&self, bytes: u64) -> TestResult {
+        let path = self.mount.join(format!("{BALLAST}taken"));
+        process::run_ok(Command::new("fallocate").args(["-l", &bytes.to_string()]).arg(&path), DEADLINE)?;
+        Ok(())
+    }
+
     /// Takes all the room that is left.
     pub fn fill(&self) -> TestResult {
         // In pieces that get smaller, each kind until there is no room for another one.

@@ -21,6 +21,7 @@ mod locks;
 mod machines;
 mod metadata;
 mod mounts;
+mod moves;
 mod netns;
 mod outcome;
 mod programs;
@@ -154,6 +155,7 @@ const TABLES: &[&[TestCase]] = &[
     programs::TESTS,
     suites::TESTS,
     lifecycle::TESTS,
+    moves::TESTS,
     refusals::TESTS,
     backups::TESTS,
     faults::TESTS,
@@ -168,8 +170,12 @@ const TABLES: &[&[TestCase]] = &[
     machines::TWICE_TESTS,
     machines::EVICTION_TESTS,
     machines::EXPORT_TESTS,
+    machines::MIGRATE_TESTS,
     machines::MIRROR_TESTS,
+    machines::RACK_TESTS,
+    machines::SCRUB_TESTS,
     machines::DISK_TESTS,
+    machines::POWER_TESTS,
 ];
 
 /// Runs the suite and prints the totals last.
@@ -254,7 +260,8 @@ fn attempt(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
 
 /// Whether a test compares data or histories: one wrong answer of a file system is one too many, however rarely it comes.
 fn is_final(test: &TestCase) -> bool {
-    ["history", "fsx", "fio", "sqlite", "mends"].iter().any(|part| test.name.contains(part))
+    let parts = ["history", "fsx", "fio", "sqlite", "migrate", "mends", "mended"];
+    parts.iter().any(|part| test.name.contains(part))
 }
 
 /// Keeps what explains a failure, if that was asked for.

@@ -32,9 +32,15 @@ pub struct LoadOptions {
     /// Threads on each mount.
     #[arg(long, default_value_t = 4)]
     pub threads: u32,
-    /// How long.
+    /// How long, at least.
     #[arg(long, default_value_t = 20)]
     pub seconds: u64,
+    /// Go on until so many calls have returned, however long that takes on a busy machine, but no longer than the time for a last call beyond that.
+    #[arg(long, default_value_t = 0)]
+    pub calls: u64,
+    /// Go on until standard input ends, too: whoever started the load tells it so when it has seen enough.
+    #[arg(long)]
+    pub until_told: bool,
     /// Seed of what is done.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -100,6 +106,8 @@ struct Shared {
     unique: AtomicU64,
     calls: AtomicU64,
     errors: Mutex<Errors>,
+    /// Nobody wants it to go on any longer.
+    told: AtomicBool,
 }
 
 /// Errors by their text, and the first of them one by one.
@@ -150,16 +158,18 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
         unique: AtomicU64::new(0),
         calls: AtomicU64::new(0),
         errors: Mutex::default(),
+        told: AtomicBool::new(!options.until_told),
     });
     options.mounts.iter().try_for_each(|mount| ensure_empty(mount))?;
     make_epoch(&options.mounts, 0).map_err(|error| format!("the load's first folder: {error}"))?;
     let callers = start(options, &shared);
-    let end = Duration::from_secs(options.seconds);
-    while shared.start.elapsed() < end {
-        thread::sleep(EPOCH.min(end.saturating_sub(shared.start.elapsed())));
+    if options.until_told {
+        listen(&shared);
+    }
+    while !wait_for_end(options, &shared, EPOCH) {
         let next = shared.epoch.load(SeqCst) + 1;
         // While the file system is out of order the old objects have to do.
-        if shared.start.elapsed() < end && make_epoch(&options.mounts, next).is_ok() {
+        if make_epoch(&options.mounts, next).is_ok() {
             shared.epoch.store(next, SeqCst);
         }
     }
@@ -182,6 +192,27 @@ pub fn run(options: &LoadOptions) -> Result<Outcome, String> {
         errors: errors.counts,
         first_errors: errors.first,
         stuck: stuck.len() as u64,
+    })
+}
+
+/// Notes when standard input ends.
+fn listen(shared: &Arc<Shared>) {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || {
+        // An error ends it like its end.
+        drop(io::copy(&mut io::stdin(), &mut io::sink()));
+        shared.told.store(true, SeqCst);
+    });
+}
+
+/// Waits for so long, or until the load is to end; whether it is.
+fn wait_for_end(options: &LoadOptions, shared: &Shared, time: Duration) -> bool {
+    let enough = Duration::from_secs(options.seconds);
+    let most = enough + Duration::from_secs(options.grace);
+    process::eventually(time, || {
+        let elapsed = shared.start.elapsed();
+        let has_calls = shared.calls.load(SeqCst) >= options.calls || elapsed >= most;
+        elapsed >= enough && has_calls && shared.told.load(SeqCst)
     })
 }
 

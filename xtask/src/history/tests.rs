@@ -11,6 +11,8 @@ fn run_on(mounts: Vec<PathBuf>) -> (Outcome, Report) {
         mounts,
         threads: 3,
         seconds: 2,
+        calls: 2000,
+        until_told: false,
         seed: 1,
         grace: 30,
         mix: Mix::ByEpoch,

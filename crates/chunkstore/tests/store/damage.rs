@@ -184,6 +184,38 @@ fn a_chunk_file_that_somebody_removed_is_not_read_as_zeros() {
     });
 }
 
+/// What isn't written would be zeros from then on, and nothing would tell.
+#[test]
+fn a_chunk_file_that_somebody_removed_is_not_written_anew_in_part() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |_| ()).await;
+        std::fs::remove_file(chunk_files(&dir).pop().unwrap()).unwrap();
+        let write = async || store.write(INO, 4096, &buf(&[9; 100]), IoPath::Cached, Durability::Later).await;
+        let zero = async || store.allocate(INO, ByteRange::new(0, 4096), Allocate::Zero).await;
+        for refused in [write().await, zero().await, store.set_len(INO, 5000).await] {
+            let error = refused.expect_err("the rest of it is lost");
+            assert!(matches!(error.kind(), Kind::Corrupt { ino: INO, .. }), "{error}");
+            assert!(
+                error.message().contains("target 3") && error.message().contains(&INO.to_string()),
+                "{error}"
+            );
+        }
+        store.truncate(INO, 100).await.unwrap();
+        read(&store, INO, 0, 100, IoPath::Cached).await.expect_err("some of it was to stay");
+        // Cut to nothing it is what it should be, and may be written; the same when it was given up.
+        store.truncate(INO, 0).await.unwrap();
+        write().await.unwrap();
+        let expected = [vec![0; 4096], vec![9; 100]].concat();
+        assert_eq!(read(&store, INO, 0, 4196, IoPath::Cached).await.unwrap(), expected);
+        store.close().await.unwrap();
+        std::fs::remove_file(chunk_files(&dir).pop().unwrap()).unwrap();
+        let (store, _) = open(&dir).await;
+        let range = ByteRange::new(0, 4196);
+        assert_eq!(store.forget(INO, range).await.unwrap(), [range]);
+        store.write(INO, 0, &buf(&[9; 100]), IoPath::Cached, Durability::Later).await.unwrap();
+    });
+}
+
 /// A deletion that a crash cuts short is finished by the recovery, and leaves no trace of a loss.
 #[test]
 fn a_deletion_that_was_cut_short_is_no_damage() {

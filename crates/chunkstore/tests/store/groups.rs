@@ -294,3 +294,15 @@ fn a_target_without_groups_has_no_folder_for_them() {
         assert!(!Path::new(&dir).join("groups").exists());
     });
 }
+
+#[test]
+fn a_store_whose_making_was_cut_short_is_made_whole() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        open_group(&target).await.close().await.unwrap();
+        rt::remove_dir(&Store::group_dir(&dir, GROUP).join("chunks")).await.unwrap();
+        let group = reopen(&target).await;
+        assert_eq!(group.files(InodeId(0), 10).await.unwrap().0, []);
+        assert!(rt::read_dir(&Store::group_dir(&dir, GROUP).join("chunks")).await.is_ok());
+    });
+}

@@ -13,3 +13,5 @@ mod model;
 mod new_files;
 mod new_files_crash;
 mod recovery;
+mod times;
+mod verifier;

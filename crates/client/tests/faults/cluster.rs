@@ -4,19 +4,21 @@ use crate::tap::Tap;
 use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions, Handle, Known, ReadHow, WriteHow};
 use kv::{Blocking, Durability, Engine, Memory, Writer};
-use meta::{MetaOptions, MetaService};
-use net::{Channel, Handler};
+use meta::{LocalMount, MetaOptions, MetaService};
+use net::{Channel, Handler, LocalFuture};
 use rt::IoBuf;
 use rt::sim::Machine;
 use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLock, Weak};
+use std::time::Duration;
 use storage::StorageService;
 use types::{
     CapacityClass, ClusterMap, Credentials, Epoch, InodeId, MapHandle, NodeId, Pool, PoolId, Result,
     SessionId, SetAttr, Target, TargetId, TargetState,
 };
+use wire::mgmt::Touched;
 use wire::{MetaOp, MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
 
 /// Targets of the cluster; every file is striped over all of them.
@@ -44,6 +46,15 @@ pub(crate) struct Cluster {
     writer: Arc<Writer>,
     stores: Vec<Arc<Store>>,
     meta: Arc<MetaService>,
+}
+
+/// The client, as the mover knows it.
+struct Here(Weak<Client>);
+
+impl LocalMount for Here {
+    fn while_aside<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move { self.0.upgrade().unwrap().while_aside(ino, work).await })
+    }
 }
 
 /// Runs a test on a new machine with a new cluster.
@@ -87,7 +98,7 @@ impl Cluster {
         let meta = MetaService::open(writer.clone(), options, map.clone(), direct).await.unwrap();
         meta.recover().await.unwrap();
         for store in &stores {
-            meta.tidy(store.target(), &store.take_touched()).await.unwrap();
+            meta.tidy(store.target(), &Touched::of(store.take_touched())).await.unwrap();
         }
         let (storage, names) = (Tap::new(service), Tap::new(meta.clone()));
         let tapped: HashMap<_, _> =
@@ -112,6 +123,32 @@ impl Cluster {
         }
         self.writer.sync().await.unwrap();
         Cluster::start(self.engine.clone(), SessionId(2)).await
+    }
+
+    /// Starts what moves files off targets that are drained, from the client, too.
+    pub(crate) fn start_moving(&self) {
+        self.meta.set_local_mount(Arc::new(Here(Arc::downgrade(&self.client))));
+        rt::spawn(self.meta.clone().background());
+    }
+
+    /// Empties a target; true when that is done within a while.
+    pub(crate) async fn empty(&self, target: TargetId) -> bool {
+        let mut map = ClusterMap::clone(&self.map.read().unwrap());
+        map.epoch.0 += 1;
+        map.targets.iter_mut().for_each(|t| t.drain = t.id == target);
+        *self.map.write().unwrap() = Arc::new(map);
+        for _ in 0..600 {
+            if self.meta.drains().iter().any(|drain| drain.target == target && drain.is_empty) {
+                return true;
+            }
+            rt::sleep(Duration::from_millis(100)).await;
+        }
+        false
+    }
+
+    /// Chunk files on a target.
+    pub(crate) async fn chunk_files(&self, target: TargetId) -> usize {
+        self.stores[target.0 as usize - 1].list().await.unwrap().len()
     }
 
     /// Another client, which knows only what the services know.
@@ -176,7 +213,7 @@ impl Cluster {
     }
 }
 
-fn targets() -> impl Iterator<Item = TargetId> {
+pub(crate) fn targets() -> impl Iterator<Item = TargetId> {
     (1..=TARGETS).map(TargetId)
 }
 
@@ -199,6 +236,7 @@ fn cluster_map() -> ClusterMap {
         free: CAPACITY,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let mut map = ClusterMap {
         nodes: vec![],

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod aside;
 mod cluster;
 mod copies;
 mod cuts;

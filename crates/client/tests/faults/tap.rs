@@ -21,14 +21,21 @@ struct State<Req> {
     /// Each loses one answer.
     losses: Vec<Predicate<Req>>,
     delays: Vec<(Predicate<Req>, Duration)>,
+    /// Of answers.
+    late: Vec<(Predicate<Req>, Duration)>,
     /// Requests in the order of their answers, and whether they succeeded.
     answered: Vec<(Req, bool)>,
 }
 
 impl<Req: Clone, Rep> Tap<Req, Rep> {
     pub(crate) fn new(service: Arc<dyn Handler<Req, Rep>>) -> Arc<Tap<Req, Rep>> {
-        let state =
-            State { refusals: Vec::new(), losses: Vec::new(), delays: Vec::new(), answered: Vec::new() };
+        let state = State {
+            refusals: Vec::new(),
+            losses: Vec::new(),
+            delays: Vec::new(),
+            late: Vec::new(),
+            answered: Vec::new(),
+        };
         Arc::new(Tap { service, state: Mutex::new(state) })
     }
 
@@ -45,6 +52,11 @@ impl<Req: Clone, Rep> Tap<Req, Rep> {
     /// Holds back all such requests for a while.
     pub(crate) fn delay(&self, time: Duration, which: impl Fn(&Req) -> bool + Send + 'static) {
         self.state.lock().delays.push((Box::new(which), time));
+    }
+
+    /// The same for their answers: what they say is of before.
+    pub(crate) fn delay_answers(&self, time: Duration, which: impl Fn(&Req) -> bool + Send + 'static) {
+        self.state.lock().late.push((Box::new(which), time));
     }
 
     /// How many such requests were carried out.
@@ -67,6 +79,10 @@ impl<Req: Clone, Rep> Tap<Req, Rep> {
             Some(errno) => Err(Error::new(errno, "refused by the test")),
             None => self.service.handle(request.clone(), payload).await,
         };
+        let late = self.state.lock().late.iter().find(|(which, _)| which(&request)).map(|(_, time)| *time);
+        if let Some(late) = late {
+            rt::sleep(late).await;
+        }
         let mut state = self.state.lock();
         state.answered.push((request.clone(), reply.is_ok()));
         match state.losses.iter().position(|which| which(&request)) {

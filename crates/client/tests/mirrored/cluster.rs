@@ -236,6 +236,7 @@ fn cluster_map() -> ClusterMap {
         free: CAPACITY,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let mut map = ClusterMap {
         epoch: Epoch(1),

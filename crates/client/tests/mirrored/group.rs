@@ -40,12 +40,44 @@ pub(crate) struct Groups {
     ways: Mutex<BTreeMap<TargetId, Way>>,
     changed: Event,
     asked: Mutex<Vec<StorageRequest>>,
+    held: Mutex<Option<Held>>,
 }
+
+/// Which requests are held up before anything is done.
+type Held = Box<dyn Fn(&StorageRequest) -> bool + Send>;
 
 impl Groups {
     pub(crate) fn new(service: Arc<StorageService>, map: MapHandle) -> Arc<Groups> {
         let (ways, asked) = (Mutex::default(), Mutex::default());
-        Arc::new(Groups { service, map, ways, changed: Event::new(), asked })
+        Arc::new(Groups { service, map, ways, changed: Event::new(), asked, held: Mutex::default() })
+    }
+
+    /// Holds requests up that are so, and lets those go on that were held up and aren't.
+    pub(crate) fn hold(&self, which: impl Fn(&StorageRequest) -> bool + Send + 'static) {
+        *self.held.lock() = Some(Box::new(which));
+        self.changed.set();
+        self.changed.clear();
+    }
+
+    /// Waits until something is asked.
+    pub(crate) async fn until_asked(&self, what: impl Fn(&StorageRequest) -> bool) -> StorageRequest {
+        for _ in 0..60_000 {
+            if let Some(found) = self.asked().into_iter().find(&what) {
+                return found;
+            }
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        panic!("nobody asks for it")
+    }
+
+    async fn wait_while_held(&self, request: &StorageRequest) {
+        loop {
+            let changed = self.changed.wait();
+            if !self.held.lock().as_ref().is_some_and(|held| held(request)) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     pub(crate) fn be(&self, target: u32, way: Way) {
@@ -83,6 +115,7 @@ impl Groups {
         self.asked.lock().push(request.clone());
         let target = request.target;
         self.wait_while(target, |way| way == Way::Hangs).await;
+        self.wait_while_held(&request).await;
         let answer = match request.group {
             Some(group) => self.in_group(group, &request, payload).await,
             None => self.on_target(&request, payload).await,
@@ -122,7 +155,11 @@ impl Groups {
             let done = self.service.handle(request, payload.clone()).await;
             answer = if member == group.primary().unwrap() { done } else { answer };
         }
-        answer
+        // The copies of a group have one verifier.
+        match answer {
+            Ok(StorageReply::Done { .. }) => Ok(StorageReply::Done { verifier: 1 }),
+            answer => answer,
+        }
     }
 
     /// A target has its own store, and one for each of its groups.

@@ -1,7 +1,7 @@
 //! Files that get another scheme, or another pool, while they are in use.
 
 use crate::cluster::{CHUNK, Cluster, GROUPS, Program, ROOT, TARGETS, later, pair, with_cluster};
-use crate::group::Way;
+use crate::group::{Way, change, copy};
 use client::{Client, Handle, ReadHow, WriteHow};
 use rt::IoBuf;
 use serde_json::Value;
@@ -9,8 +9,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{Credentials, Errno, InodeId, Pool, PoolId, Result, TargetId};
-use wire::XattrMode;
+use types::{Credentials, Errno, GroupId, InodeId, Pool, PoolId, Result, SessionId, TargetId, Timestamp};
+use wire::{StorageOp, StorageRequest, XattrMode};
 
 /// Bytes of a file with several chunks in every group, the last of them partial.
 const LONG: usize = 40 * CHUNK + 1234;
@@ -86,6 +86,20 @@ impl Cluster {
         (single, copies)
     }
 
+    /// When each chunk file was changed last.
+    async fn times(&self) -> Vec<Timestamp> {
+        let mut times = Vec::new();
+        let copies =
+            GROUPS.into_iter().flat_map(|group| pair(group).map(|target| copy(target, GroupId(group))));
+        for place in (1..=TARGETS).map(TargetId).chain(copies) {
+            let store = self.store(place);
+            for ino in store.list().await.unwrap() {
+                times.push(store.stat(ino).await.unwrap().mtime);
+            }
+        }
+        times
+    }
+
     async fn counts_become(&self, expected: (usize, usize)) {
         for _ in 0..600 {
             if self.counts().await == expected {
@@ -124,6 +138,29 @@ fn a_file_goes_to_and_fro_and_keeps_every_byte() {
         one.forget(ino, 1);
         two.forget(ino, 1);
         cluster.counts_become((0, 0)).await;
+    });
+}
+
+/// The times of chunk files are told to programs where nobody has a lease, and taken for the file's when a writer has died.
+#[test]
+fn a_file_that_was_moved_is_no_newer() {
+    with_cluster(async |cluster| {
+        let (one, two) = (cluster.client().await, cluster.client().await);
+        let file = one.make("f").await;
+        fill(&one, &file, &pattern(LONG, 0)).await;
+        let other = two.open_named("f").await;
+        assert_eq!(bytes(&two, &other).await.len(), LONG);
+        let before = rt::now();
+        rt::sleep(Duration::from_millis(100)).await;
+        for scheme in ["single", "mirror:2"] {
+            migrate(&two, file.ino(), scheme).await;
+            cluster.counts_become(if scheme == "single" { (3, 0) } else { (0, 6) }).await;
+            for time in cluster.times().await {
+                assert!(time < before, "{scheme}: {time:?} is later than {before:?}");
+            }
+        }
+        one.release(file).await;
+        two.release(other).await;
     });
 }
 
@@ -193,6 +230,82 @@ fn a_file_moves_while_two_clients_write_it_all_the_time() {
         }
         assert!(bytes(&reader, &again).await == expected);
         cluster.counts_become((0, 6)).await;
+    });
+}
+
+/// The part of a name that all chunk files of an inode have in common: the rest is the slot.
+fn is_of(ino: InodeId, request: &StorageRequest) -> bool {
+    request.ino.0 << 8 == ino.0 << 8
+}
+
+/// Who deletes what is doomed looks which chunk files those are, and is then kept waiting. A move that begins meanwhile dooms what it fills until
+/// all of it is there.
+#[test]
+fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let (first, file) = (client.make("a").await, client.make("b").await);
+        let (gone, ino) = (first.ino(), file.ino());
+        assert!(gone < ino, "the first is deleted first");
+        let data = pattern(LONG, 0);
+        fill(&client, &first, &data).await;
+        fill(&client, &file, &data).await;
+        let deletes = |request: &StorageRequest| request.op == StorageOp::Delete && request.group.is_some();
+        // What the file had in groups is doomed, and not deleted yet.
+        cluster.groups.hold(deletes);
+        migrate(&client, ino, "single").await;
+        client.unlink(ROOT, InodeId::ROOT, b"a").await.unwrap();
+        client.release(first).await;
+        client.forget(gone, 1);
+        cluster.groups.asked();
+        cluster.groups.until_asked(|request| is_of(gone, request) && deletes(request)).await;
+        // Whoever deletes is busy with the first, and has seen what is doomed of the other.
+        let fills = move |request: &StorageRequest| {
+            is_of(ino, request)
+                && request.group.is_some()
+                && request.session == SessionId(0)
+                && matches!(request.op, StorageOp::Write { .. })
+        };
+        cluster.groups.hold(move |request| fills(request) || is_of(gone, request) && deletes(request));
+        ask_as(ROOT, &client, ino, "{\"scheme\":\"mirror:2\"}").await.unwrap();
+        let filled = cluster.groups.until_asked(fills).await;
+        let deletes_it = move |request: &StorageRequest| {
+            (request.ino, request.group, &request.op) == (filled.ino, filled.group, &StorageOp::Delete)
+        };
+        let both = deletes_it;
+        cluster.groups.hold(move |request| fills(request) || both(request));
+        rt::sleep(Duration::from_secs(2)).await;
+        // A deletion that was sent comes late.
+        cluster.groups.hold(deletes_it);
+        assert_eq!(ended(&client, ino).await, Value::Null);
+        cluster.groups.hold(|_| false);
+        rt::sleep(Duration::from_secs(1)).await;
+        assert!(is_all(&client, ino, "mirror:2").await);
+        let reader = cluster.client().await;
+        let again = reader.open_named("b").await;
+        assert!(bytes(&reader, &again).await == data);
+        cluster.counts_become((0, 6)).await;
+    });
+}
+
+/// The groups of a scheme are made when they are first wanted, and not all clients hear of them at once.
+#[test]
+fn a_client_waits_for_the_map_that_has_the_groups_of_a_file() {
+    with_cluster(async |cluster| {
+        let map = cluster.map_of_now();
+        change(&map, |map| map.groups.retain(|group| group.scheme.is_mirrored()));
+        let (one, behind) = (cluster.client().await, cluster.client_by(map.clone()).await);
+        let file = one.make("f").await;
+        let mut expected = pattern(LONG, 0);
+        fill(&one, &file, &expected).await;
+        migrate(&one, file.ino(), "single").await;
+        let other = behind.open_named("f").await;
+        let now = cluster.map.read().unwrap().clone();
+        later(3000, move || *map.write().unwrap() = now);
+        assert!(bytes(&behind, &other).await == expected);
+        behind.put(&other, 5, CHUNK, b'z').await;
+        expected[5..5 + CHUNK].fill(b'z');
+        assert!(bytes(&one, &file).await == expected);
     });
 }
 

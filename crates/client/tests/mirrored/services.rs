@@ -6,6 +6,7 @@ use chunkstore::{Durability, IoPath};
 use rt::IoBuf;
 use std::time::Duration;
 use types::{GroupId, InodeId, SetAttr, TargetId};
+use wire::mgmt::Touched;
 
 async fn copies(cluster: &Cluster, name: InodeId) -> Vec<(u32, u32)> {
     let mut found = Vec::new();
@@ -118,10 +119,10 @@ fn targets_and_groups_are_put_right_apart() {
                 store.write(name, 3 * CHUNK as u64, &data, IoPath::Cached, Durability::Later).await.unwrap();
             }
         }
-        cluster.meta.tidy(TargetId(1), &[ino, nobodys]).await.unwrap();
+        cluster.meta.tidy(TargetId(1), &Touched::of([ino, nobodys])).await.unwrap();
         assert!(cluster.store(TargetId(1)).list().await.unwrap().is_empty());
         assert_eq!(copies(&cluster, nobodys).await, [(1, 11), (2, 11)]);
-        cluster.meta.tidy_group(GroupId(11), &[ino, nobodys]).await.unwrap();
+        cluster.meta.tidy_group(GroupId(11), &Touched::of([ino, nobodys])).await.unwrap();
         assert_eq!(copies(&cluster, nobodys).await, []);
         for target in pair(11) {
             let store = cluster.store(copy(target, GroupId(11)));

@@ -377,6 +377,7 @@ pub(crate) fn cluster_map() -> ClusterMap {
         free: CAPACITY,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let mut map = ClusterMap {
         nodes: vec![],

@@ -281,5 +281,6 @@ fn node(id: NodeId) -> Node {
         roles: vec![Role::Meta],
         state: NodeState::Online,
         version: String::new(),
+        rack: None,
     }
 }

@@ -1,7 +1,7 @@
 //! What a kernel with caches would be told, and when.
 
-use crate::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, with_cluster};
-use client::{Caching, Invalidate, ReadHow};
+use crate::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster};
+use client::{Caching, Invalidate, ReadHow, WriteHow};
 use parking_lot::Mutex;
 use rt::IoBuf;
 use std::cell::Cell;
@@ -94,6 +94,52 @@ fn a_read_that_fills_a_page_is_let_through_while_the_kernel_waits_for_it() {
         let buf = IoBuf::alloc(4096);
         one.read(&open, 4096, buf.clone(), kept).await.unwrap();
         assert!(buf.as_slice().iter().all(|&byte| byte == b'y'));
+    });
+}
+
+/// A page comes in while the kernel should forget, a program changes it at once, and the kernel has to write it before it can forget it.
+#[test]
+fn a_page_that_was_let_through_and_changed_is_written_back_while_the_kernel_waits_for_it() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        let file = two.make("f").await;
+        two.put(&file, 0, CHUNK, b'x').await;
+        two.release(file.clone()).await;
+        one.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        // A recall leaves nobody a lease unasked for a second.
+        rt::sleep(Duration::from_secs(2)).await;
+        assert!(one.getattr(file.ino()).await.unwrap().trusted);
+        // Under what came with its attributes, so that nothing of the content is known yet.
+        let mapped = one.open(ROOT, file.ino(), RDWR).await.unwrap();
+        let page = Arc::new(rt::sync::Event::new());
+        *kernel.filling.lock() = Some((file.ino(), page.clone()));
+        let (program, map, done) = (one.clone(), mapped.clone(), page.clone());
+        rt::spawn(async move {
+            rt::sleep(Duration::from_millis(30)).await;
+            let (buf, kept) = (IoBuf::alloc(4096), ReadHow { kept: true, ..ReadHow::default() });
+            assert_eq!(program.read(&map, 4096, buf.clone(), kept).await.unwrap(), 4096);
+            assert!(buf.as_slice().iter().all(|&byte| byte == b'x'));
+            let back = WriteHow { written_back: true, ..WriteHow::default() };
+            program.write(&map, 4096, IoBuf::from_slice(&[b'm'; 4096]), back).await.unwrap();
+            done.set();
+        });
+        let started = rt::monotonic_ns();
+        let writer = two.open(ROOT, file.ino(), RDWR).await.unwrap();
+        two.put(&writer, 0, 100, b'y').await;
+        assert!(page.is_set(), "what was changed is written before others go on");
+        assert!(
+            rt::monotonic_ns() - started < 4_000_000_000,
+            "the recall waits for the page, and the page for the recall"
+        );
+        assert!(!one.is_over());
+        for client in [&one, &two] {
+            let open = client.open_named("f", RDONLY).await;
+            let expected = [(b'y', 100), (b'x', 3996), (b'm', 4096), (b'x', CHUNK - 8192)];
+            assert_eq!(runs(&client.bytes(&open).await), expected);
+        }
     });
 }
 

@@ -1,4 +1,4 @@
-//! The exposure map against one that is made by trying: everything of a target or node is taken away, and it is counted what is left of each stripe.
+//! The exposure map against one that is made by trying: everything of a target, node or rack is taken away, and it is counted what is left of each stripe.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use types::{CapacityClass, Epoch, Group, GroupId, Node, NodeState, PoolId, Schem
 const STATES: [MemberState; 4] =
     [MemberState::Good, MemberState::Good, MemberState::NeedsResync, MemberState::Bad];
 
-/// Six targets on three nodes, of which the first keeps the metadata; groups as they are said.
+/// Six targets on three nodes, of which the first keeps the metadata and the first two are in a rack; groups as they are said.
 fn map(groups: &[Vec<(u32, usize)>]) -> ClusterMap {
     let target = |id: u32| Target {
         id: TargetId(id),
@@ -19,6 +19,7 @@ fn map(groups: &[Vec<(u32, usize)>]) -> ClusterMap {
         free: 0,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let node = |id: u32| Node {
         id: NodeId(id),
@@ -27,6 +28,7 @@ fn map(groups: &[Vec<(u32, usize)>]) -> ClusterMap {
         roles: if id == 1 { vec![Role::Mgmt, Role::Storage] } else { vec![Role::Storage] },
         state: NodeState::Online,
         version: String::new(),
+        rack: [Some("a"), Some("a"), None][id as usize - 1].map(String::from),
     };
     let group = |(at, members): (usize, &Vec<(u32, usize)>)| Group {
         scheme: if members.len() > 1 { Scheme::Mirror(members.len() as u8) } else { Scheme::Single },
@@ -97,11 +99,12 @@ proptest! {
             scale.put(&Weighed { directory: &directory, layout: &layout, size: *size, is_estimate: false });
         }
         let told = scale.told();
-        prop_assert_eq!(told.exposed.len(), 9);
+        prop_assert_eq!(told.exposed.len(), 10);
         for exposed in &told.exposed {
-            let is_gone = |target: u32| match exposed.domain {
+            let is_gone = |target: u32| match &exposed.domain {
                 Domain::Target(dead) => target == dead.0,
                 Domain::Node(dead) => target.div_ceil(2) == dead.0,
+                Domain::Rack(dead) => dead == "a" && target <= 4,
             };
             let (mut lost, mut at_risk) = (Amount::default(), Amount::default());
             for file in &files {
@@ -119,7 +122,8 @@ proptest! {
             let sum = |part: fn(&Heavy) -> u64| exposed.top.iter().map(part).sum::<u64>();
             prop_assert_eq!(sum(|heavy| heavy.lost.bytes), lost.bytes);
             prop_assert_eq!(sum(|heavy| heavy.at_risk.bytes), at_risk.bytes);
-            prop_assert_eq!(exposed.keeps_metadata, exposed.domain == Domain::Node(NodeId(1)));
+            let keeps = [Domain::Node(NodeId(1)), Domain::Rack("a".into())];
+            prop_assert_eq!(exposed.keeps_metadata, keeps.contains(&exposed.domain));
         }
     }
 }
@@ -134,10 +138,35 @@ fn what_hurts_most_comes_first() {
     let told = scale.told();
     assert_eq!((told.all, told.estimated_files), (Amount { files: 2, bytes: 6000 }, 1));
     assert_eq!((told.at_risk_now, told.lost_now), (Amount::default(), Amount::default()));
-    let first = &told.exposed[0];
-    assert_eq!((first.domain, first.lost), (Domain::Node(NodeId(1)), Amount { files: 1, bytes: 1000 }));
+    assert_eq!(told.exposed[0].domain, Domain::Rack("a".into()), "the largest comes first");
+    let first = &told.exposed[1];
+    assert_eq!((&first.domain, first.lost), (&Domain::Node(NodeId(1)), Amount { files: 1, bytes: 1000 }));
     assert_eq!(first.top[0].path, "/scratch");
-    let targets: Vec<Domain> = told.exposed[3..5].iter().map(|exposed| exposed.domain).collect();
+    let targets: Vec<Domain> = told.exposed[4..6].iter().map(|exposed| exposed.domain.clone()).collect();
     assert_eq!(targets, [Domain::Target(TargetId(1)), Domain::Target(TargetId(3))]);
-    assert_eq!(told.exposed[4].at_risk, Amount { files: 1, bytes: 5000 });
+    assert_eq!(told.exposed[5].at_risk, Amount { files: 1, bytes: 5000 });
+}
+
+/// Copies on two nodes of one rack go with it.
+#[test]
+fn a_rack_takes_all_copies_in_it() {
+    let mut map = map(&[vec![(1, 0), (3, 0)], vec![(1, 0), (5, 0)]]);
+    let weigh = |map: &ClusterMap| {
+        let mut scale = Scale::new(map);
+        for (at, size) in [(0, 700), (1, 5000)] {
+            let layout = layout(&[at]);
+            scale.put(&Weighed { directory: "/home", layout: &layout, size, is_estimate: false });
+        }
+        scale.told().exposed
+    };
+    let told = weigh(&map);
+    let rack = &told[0];
+    assert_eq!((&rack.domain, &*rack.node), (&Domain::Rack("a".into()), ""));
+    assert_eq!(
+        (rack.lost, rack.at_risk),
+        (Amount { files: 1, bytes: 700 }, Amount { files: 1, bytes: 5000 })
+    );
+    assert_eq!(told.iter().filter(|exposed| exposed.lost.bytes > 0).count(), 1, "no node alone takes any");
+    map.nodes.iter_mut().for_each(|node| node.rack = None);
+    assert!(weigh(&map).iter().all(|exposed| exposed.lost.bytes == 0));
 }

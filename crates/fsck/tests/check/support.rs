@@ -285,6 +285,7 @@ fn cluster_map() -> ClusterMap {
         free: 1 << 40,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let mut map = ClusterMap {
         nodes: vec![],

@@ -17,6 +17,7 @@ pub(crate) fn target(id: u32) -> Target {
         free: 100 * GIB,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     }
 }
 

@@ -1,12 +1,14 @@
 //! Groups of several targets.
 //!
 //! They are *declustered*: a target shares groups with all others as evenly as possible, so that what one target had is copied by many at
-//! once when it is lost, and what it did is then done by many. No two members have a failure domain in common, which is the node; only where a
-//! pool has targets on fewer nodes than a group has members is every target a domain of its own.
+//! once when it is lost, and what it did is then done by many. No two members have a failure domain in common: a rack where a pool has targets in
+//! as many racks as a group has members, else a node, and only where there are too few of those, too, is every target a domain of its own. Where racks
+//! are too few, they are all made use of.
 //!
 //! Existing groups never change. Where a target has come, groups are added until it has as many as the others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use super::domains::{Rack, Spread, is_spread, rack};
+use std::collections::BTreeMap;
 use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId};
 
 /// The lowest number of a mirrored group: above those of `single` groups, which have the numbers of their targets.
@@ -41,12 +43,13 @@ pub fn mirrored_groups(
     if targets.len() < scheme.members() {
         return Err(Shortage::Targets(targets.len()));
     }
-    let spread = spreads(map, pool, scheme);
+    let apart = Apart::of(map, pool, scheme);
     let room = MAX_MIRRORED.saturating_sub(map.groups.iter().filter(|g| g.scheme.is_mirrored()).count());
-    let mut table = Table::new(&targets, scheme, spread);
+    let mut table = Table::new(map, &targets, scheme, apart);
     for group in map.groups.iter().filter(|g| g.pool == pool && g.scheme == scheme) {
-        // One that was made when there were too few nodes counts for nothing any more.
-        if !spread || is_spread(map, group) {
+        // One that was made when there were too few nodes counts for nothing any more. One that was made when racks were too few does: its members
+        // are moved apart (`balance`).
+        if apart == Apart::Targets || is_spread(map, group) {
             table.count_group(group);
         }
     }
@@ -67,28 +70,45 @@ pub fn mirrored_groups(
     Err(Shortage::Groups)
 }
 
-/// Whether a pool has targets for new files on so many nodes that the members of a group can all be on different ones.
-pub fn spreads(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> bool {
-    let nodes: BTreeSet<NodeId> =
-        map.targets.iter().filter(|t| t.pool == pool && !t.drain).map(|t| t.node).collect();
-    nodes.len() >= scheme.members()
+/// What two members of a group must not have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Apart {
+    /// A rack, and so a node.
+    Racks,
+    /// A node.
+    Nodes,
+    /// Nothing: there is no other way.
+    Targets,
 }
 
-/// Whether all members of a group are on different nodes.
-pub fn is_spread(map: &ClusterMap, group: &Group) -> bool {
-    let nodes: BTreeSet<NodeId> =
-        group.members.iter().filter_map(|id| map.target(*id)).map(|t| t.node).collect();
-    nodes.len() == group.members.len()
+impl Apart {
+    /// As far apart as the pool allows.
+    fn of(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> Apart {
+        let best = Spread::of_pool(map, pool).best(scheme);
+        match scheme.members() {
+            members if best.racks == members => Apart::Racks,
+            members if best.nodes == members => Apart::Nodes,
+            _ => Apart::Targets,
+        }
+    }
+}
+
+/// Where a target is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    id: TargetId,
+    node: NodeId,
+    rack: Rack<'a>,
 }
 
 /// What the targets of a pool share so far. A target is meant by its place in the list.
 #[derive(Clone)]
-struct Table {
-    /// Each target with its node, by id.
-    targets: Vec<(TargetId, NodeId)>,
+struct Table<'a> {
+    /// By id.
+    targets: Vec<Place<'a>>,
     members: usize,
-    /// Whether two of a node must not meet.
-    spread: bool,
+    /// What two that meet must not have in common.
+    apart: Apart,
     /// Groups that each target is in.
     memberships: Vec<usize>,
     /// Groups that have a target at a place of their order: all targets of the first place, then those of the next.
@@ -97,13 +117,14 @@ struct Table {
     shared: Vec<u16>,
 }
 
-impl Table {
-    fn new(targets: &[&Target], scheme: Scheme, spread: bool) -> Table {
+impl<'a> Table<'a> {
+    fn new(map: &'a ClusterMap, targets: &[&Target], scheme: Scheme, apart: Apart) -> Table<'a> {
         let (count, members) = (targets.len(), scheme.members());
+        let place = |t: &&Target| Place { id: t.id, node: t.node, rack: rack(map, t.node) };
         Table {
-            targets: targets.iter().map(|t| (t.id, t.node)).collect(),
+            targets: targets.iter().map(place).collect(),
             members,
-            spread,
+            apart,
             memberships: vec![0; count],
             places: vec![0; count * members],
             shared: vec![0; count * count],
@@ -112,7 +133,7 @@ impl Table {
 
     /// Takes a group that is there into account; members that get no part in new groups don't count.
     fn count_group(&mut self, group: &Group) {
-        let at = |id: &TargetId| self.targets.binary_search_by_key(id, |(known, _)| *known).ok();
+        let at = |id: &TargetId| self.targets.binary_search_by_key(id, |known| known.id).ok();
         let places: Vec<Option<usize>> = group.members.iter().map(at).collect();
         self.count(&places);
     }
@@ -129,13 +150,30 @@ impl Table {
         }
     }
 
+    /// Whether two targets must not be in one group.
+    fn must_not_meet(&self, one: usize, other: usize) -> bool {
+        let (one, other) = (&self.targets[one], &self.targets[other]);
+        match self.apart {
+            Apart::Racks => one.rack == other.rack,
+            Apart::Nodes => one.node == other.node,
+            Apart::Targets => one.id == other.id,
+        }
+    }
+
     /// Groups that each target should be in, at most so many: with all those that it may meet it is to share as many as a group has members.
     fn goals(&self, most: usize) -> Vec<usize> {
-        let mut on_node: BTreeMap<NodeId, usize> = BTreeMap::new();
-        self.targets.iter().for_each(|(_, node)| *on_node.entry(*node).or_default() += 1);
-        let goal = |(_, node): &(TargetId, NodeId)| {
-            let others = self.targets.len() - if self.spread { on_node[node] } else { 1 };
-            (others.div_ceil(self.members - 1) * self.members).min(most)
+        let (mut in_rack, mut on_node) = (BTreeMap::new(), BTreeMap::new());
+        for place in &self.targets {
+            *in_rack.entry(place.rack).or_insert(0) += 1;
+            *on_node.entry(place.node).or_insert(0) += 1;
+        }
+        let goal = |place: &Place<'_>| {
+            let near = match self.apart {
+                Apart::Racks => in_rack[&place.rack],
+                Apart::Nodes => on_node[&place.node],
+                Apart::Targets => 1,
+            };
+            ((self.targets.len() - near).div_ceil(self.members - 1) * self.members).min(most)
         };
         self.targets.iter().map(goal).collect()
     }
@@ -143,7 +181,7 @@ impl Table {
     /// Makes groups until every target is in as many as it should be; `None` when that takes more than there is room for.
     fn fill(&mut self, most: usize, room: usize) -> Option<Vec<Vec<TargetId>>> {
         let goals = self.goals(most);
-        let missing = |table: &Table, at: usize| goals[at].saturating_sub(table.memberships[at]);
+        let missing = |table: &Table<'_>, at: usize| goals[at].saturating_sub(table.memberships[at]);
         let all_missing: usize = (0..goals.len()).map(|at| missing(self, at)).sum();
         if all_missing / self.members > room {
             return None;
@@ -160,7 +198,7 @@ impl Table {
             let ordered = self.ordered(self.around(neediest, &goals)?);
             let members: Vec<Option<usize>> = ordered.iter().map(|at| Some(*at)).collect();
             self.count(&members);
-            made.push(ordered.into_iter().map(|at| self.targets[at].0).collect());
+            made.push(ordered.into_iter().map(|at| self.targets[at].id).collect());
         }
     }
 
@@ -169,21 +207,19 @@ impl Table {
         let mut chosen = vec![first];
         while chosen.len() < self.members {
             let weight = |at: &usize| {
-                let node = self.targets[*at].1;
-                let neighbours = chosen.iter().filter(|other| self.targets[**other].1 == node).count();
+                let place = &self.targets[*at];
+                let near = |has: fn(&Place<'_>, &Place<'_>) -> bool| {
+                    chosen.iter().filter(|other| has(&self.targets[**other], place)).count()
+                };
+                let (on_node, in_rack) = (near(|a, b| a.node == b.node), near(|a, b| a.rack == b.rack));
                 let shares = chosen.iter().map(|other| self.shared[other * self.targets.len() + at] as usize);
                 let has = self.memberships[*at];
                 // What it would have beyond its goal weighs like what it would share: one that has enough isn't taken for evenness alone.
                 let beyond = (has + 1).saturating_sub(goals[*at]);
                 let lacks = goals[*at].saturating_sub(has);
-                (neighbours, shares.sum::<usize>() + beyond, std::cmp::Reverse(lacks), *at)
+                (on_node, in_rack, shares.sum::<usize>() + beyond, std::cmp::Reverse(lacks), *at)
             };
-            let may_meet = |at: &usize| {
-                let is_near = |other: &usize| {
-                    other == at || (self.spread && self.targets[*other].1 == self.targets[*at].1)
-                };
-                !chosen.iter().any(is_near)
-            };
+            let may_meet = |at: &usize| !chosen.iter().any(|other| self.must_not_meet(*other, *at));
             let best = (0..self.targets.len()).filter(may_meet).min_by_key(weight)?;
             chosen.push(best);
         }
@@ -204,4 +240,4 @@ impl Table {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,9 +1,11 @@
 //! The making of redundancy groups.
 
+mod domains;
 mod mirrored;
 mod moves;
 mod single;
 
-pub use mirrored::{FIRST_MIRRORED, MAX_MIRRORED, Shortage, is_spread, mirrored_groups, spreads};
+pub use domains::{Spread, is_spread, shares_rack, spreads};
+pub use mirrored::{FIRST_MIRRORED, MAX_MIRRORED, Shortage, mirrored_groups};
 pub use moves::{Move, balance, member_bytes, successor};
 pub use single::single_groups;

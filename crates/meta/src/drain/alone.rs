@@ -7,6 +7,7 @@ use crate::service::MetaService;
 use crate::sessions::Session;
 use crate::view::{View, not_owner};
 use namespace::leases::Wish;
+use net::LocalFuture;
 use std::sync::Arc;
 use types::{InodeId, Result, SessionId};
 use wire::LeaseMode;
@@ -26,7 +27,32 @@ impl Drop for Alone<'_> {
     }
 }
 
+/// The mount in this process, which works without leases: nothing can be recalled from it, so it makes way when it is asked.
+pub trait LocalMount: Send + Sync {
+    /// Carries `work` out while nothing of the mount uses the content of a file, and everything that it knew of it has been told. Nothing of it has been
+    /// done where this fails.
+    fn while_aside<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>>;
+}
+
 impl MetaService {
+    /// Lets files be moved that the mount in this process uses. Only the first call counts.
+    pub fn set_local_mount(&self, mount: Arc<dyn LocalMount>) {
+        let _ = self.drains.local_mount.set(mount);
+    }
+
+    /// Carries out what needs a file alone, [`MetaService::hold_alone`] included: where a mount in this process makes way for it, in that time. The mount comes first,
+    /// since it tells what it knows as any other session does, which waits for the mover's lease.
+    pub(crate) async fn without_local_mount<T>(
+        &self,
+        ino: InodeId,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let Some(mount) = self.drains.local_mount.get() else { return work.await };
+        let mut outcome = Err(busy(ino));
+        mount.while_aside(ino, Box::pin(async { outcome = work.await })).await?;
+        outcome
+    }
+
     /// Takes everything back that sessions have of an inode, and keeps it.
     pub(crate) async fn hold_alone<'a>(&'a self, mover: &Arc<Session>, ino: InodeId) -> Result<Alone<'a>> {
         for _ in 0..LEASE_TRIES {

@@ -62,7 +62,7 @@ impl Claims {
         is_free.then(|| Claim { claims: self, file })
     }
 
-    /// Claims a chunk file that is to be put right; `None` while it is claimed.
+    /// Claims a chunk file that is to be put right or deleted; `None` while it is claimed.
     pub fn claim_to_tidy(&self, place: Place, name: InodeId) -> Option<Claim<'_>> {
         let file = (place, name);
         let is_free = self.0.lock().claimed.insert(file);
@@ -79,11 +79,6 @@ impl Claims {
         let state = self.0.lock();
         state.claimed.contains(&(place, name)) || state.burnt.contains_key(&(place, name))
     }
-
-    /// Whether somebody has it.
-    pub fn is_filling(&self, place: Place, name: InodeId) -> bool {
-        self.0.lock().claimed.contains(&(place, name))
-    }
 }
 
 #[cfg(test)]
@@ -96,13 +91,11 @@ mod tests {
         let (claims, place, name) = (Claims::default(), Place::Target(TargetId(1)), InodeId(2));
         let claim = claims.claim(place, name).unwrap();
         assert!(claims.claim(place, name).is_none() && claims.claim_to_tidy(place, name).is_none());
-        assert!(claims.is_filling(place, name));
         let elsewhere = Place::Group(GroupId(1));
         assert!(claims.claim(elsewhere, name).is_some());
         drop(claim);
         claims.claim(place, name).unwrap().burn();
         assert!(claims.claim(place, name).is_none() && claims.is_claimed(place, name));
-        assert!(!claims.is_filling(place, name), "it may be deleted");
-        assert!(claims.claim_to_tidy(place, name).is_some());
+        assert!(claims.claim_to_tidy(place, name).is_some(), "it may be deleted");
     }
 }

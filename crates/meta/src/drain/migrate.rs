@@ -116,11 +116,7 @@ impl MetaService {
 
     /// Moves a file to where it is to go; the goal that it has reached.
     async fn migrate_file(&self, mover: &Arc<Session>, ino: InodeId) -> Result<Goal> {
-        if self.drains.has_local_mount() {
-            let message = "the file system is mounted in the process of its metadata service, without leases";
-            return Err(Error::new(Errno::EOPNOTSUPP, message)
-                .hint("set the pattern of its directory and copy the file (cp, then mv over the old one)"));
-        }
+        self.drains.check_local_mount()?;
         loop {
             let Some((goal, is_noted)) = self.migrations.goal(ino) else {
                 return Err(Errno::ECANCELED.into());

@@ -32,7 +32,8 @@ mod status;
 mod stripe;
 mod transfer;
 
-pub(crate) use claims::Claims;
+pub use alone::LocalMount;
+pub(crate) use claims::{Claim, Claims};
 pub(crate) use migrations::Migrations;
 pub use status::DrainStatus;
 pub(crate) use status::Drains;
@@ -105,11 +106,7 @@ impl MetaService {
         draining: &[TargetId],
         partitions: &[PartitionId],
     ) -> Result<()> {
-        if self.drains.has_local_mount() {
-            let message = "the file system is mounted in the process of its metadata service, without leases";
-            return Err(Error::new(Errno::EOPNOTSUPP, message)
-                .hint("copy the files instead (cp, then mv over the old one): copies go to other targets"));
-        }
+        self.drains.check_local_mount()?;
         self.drains.begin_count(draining);
         for &partition in partitions {
             let mut after = InodeId(0);

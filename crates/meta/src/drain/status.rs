@@ -1,10 +1,12 @@
 //! How far the draining of targets is.
 
+use super::LocalMount;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use types::{Error, InodeId, TargetId};
+use types::{Errno, Error, InodeId, Result, TargetId};
 
 /// How long back the rate looks: the time constant of its average, seconds.
 const RATE_WINDOW_S: f64 = 30.0;
@@ -34,8 +36,10 @@ pub struct DrainStatus {
 #[derive(Default)]
 pub(crate) struct Drains {
     targets: Mutex<BTreeMap<TargetId, Drain>>,
-    /// There is a mount that works without leases, so that its files can't be taken from it.
-    local_mount: AtomicBool,
+    /// There is a session that works without leases, so that its files can't be taken from it by a recall.
+    local_session: AtomicBool,
+    /// How it makes way instead.
+    pub local_mount: OnceLock<Arc<dyn LocalMount>>,
 }
 
 #[derive(Default)]
@@ -71,13 +75,22 @@ impl Drains {
         self.targets.lock().iter().map(status).collect()
     }
 
-    /// A mount in this process is made, which gets no leases.
-    pub fn note_local_mount(&self) {
-        self.local_mount.store(true, Ordering::Relaxed);
+    /// There is a session of a mount in this process, which gets no leases.
+    pub fn note_local_session(&self) {
+        self.local_session.store(true, Ordering::Relaxed);
     }
 
-    pub fn has_local_mount(&self) -> bool {
-        self.local_mount.load(Ordering::Relaxed)
+    /// That files can be taken from who uses them.
+    ///
+    /// # Errors
+    /// There is a mount in this process that doesn't make way.
+    pub fn check_local_mount(&self) -> Result<()> {
+        if !self.local_session.load(Ordering::Relaxed) || self.local_mount.get().is_some() {
+            return Ok(());
+        }
+        let message = "the file system is mounted in the process of its metadata service, without leases";
+        Err(Error::new(Errno::EOPNOTSUPP, message)
+            .hint("copy the files instead (cp, then mv over the old one): copies go to other targets"))
     }
 
     /// Forgets targets that aren't drained any more, and begins with those that are new.

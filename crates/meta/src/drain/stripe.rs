@@ -67,12 +67,18 @@ impl MetaService {
                 }
             }
             transfer.sync().await?;
-            let alone = self.hold_alone(mover, moved.ino).await?;
-            if transfer.copy_changes(limit).await? <= limit {
-                transfer.finish().await?;
-                return self.step(moved, namespace::finish_move).await;
+            let switch = async {
+                let _alone = self.hold_alone(mover, moved.ino).await?;
+                let is_little = transfer.copy_changes(limit).await? <= limit;
+                if is_little {
+                    transfer.finish().await?;
+                    self.step(moved, namespace::finish_move).await?;
+                }
+                Ok(is_little)
+            };
+            if self.without_local_mount(moved.ino, switch).await? {
+                return Ok(());
             }
-            drop(alone);
             if limit >= MOST_LAST_REGIONS {
                 return Err(busy(moved.ino));
             }
@@ -120,14 +126,6 @@ impl MetaService {
                 || (order.lacks_room)(group)
         };
         layout::replace(&map, layout, (stripe, order.kind), is_taken, (ino, rt::random_u64()))
-    }
-
-    /// Whether one of these chunk files is just being filled.
-    pub(crate) fn is_filling(&self, ino: InodeId, layout: &Layout) -> bool {
-        layout.groups.iter().enumerate().any(|(stripe, &group)| {
-            let name = layout.chunk_file(ino, stripe);
-            self.chunks.place(group).is_ok_and(|place| self.claims.is_filling(place, name))
-        })
     }
 }
 

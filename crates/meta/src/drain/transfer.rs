@@ -4,7 +4,7 @@ use crate::chunks::{Chunks, Place, Under};
 use crate::limits::COPIES_AT_ONCE;
 use rt::IoBuf;
 use std::cell::Cell;
-use types::{BLOCK_SIZE, Errno, Error, InodeId, Result};
+use types::{BLOCK_SIZE, Errno, Error, InodeId, Result, Timestamp};
 use wire::{Path, Seek, StorageOp, StorageReply, WATCHED_REGION};
 
 /// Transfers of at least this many bytes go past the page caches of both sides: nobody is about to read them.
@@ -15,6 +15,12 @@ const DIRECT_FROM: u64 = 64 * 1024;
 pub(crate) struct End {
     pub place: Place,
     pub name: InodeId,
+}
+
+/// What a chunk file looks like.
+struct Found {
+    len: u64,
+    mtime: Timestamp,
 }
 
 /// One copy that is being made.
@@ -94,7 +100,7 @@ impl<'a> Transfer<'a> {
     /// Copies what the source has noted in the round before, as far as that has not been done; one more than `limit` tells that there is more.
     async fn copy_noted(&self, limit: u64) -> Result<u64> {
         let Some(mut from) = self.left.get() else { return Ok(0) };
-        let (len, _) = self.stat(self.source).await?;
+        let Found { len, .. } = self.stat(self.source).await?;
         let (mut count, mut parts) = (0, Vec::new());
         // Beyond its end there is nothing to copy: whoever makes it longer later changes what is there then.
         while from < len
@@ -123,10 +129,11 @@ impl<'a> Transfer<'a> {
         self.ask(self.into, StorageOp::Sync).await.map(drop)
     }
 
-    /// Gives the copy the length of the source, puts it on disk, and makes sure that everything was sent to one and the same process, which
+    /// Gives the copy the length of the source and the time of its last change, puts it on disk, and makes sure that everything was sent to one and the same process, which
     /// so has all of it. Nothing may change the source any more.
     pub async fn finish(&self) -> Result<()> {
-        let ((len, _), (copied, _)) = (self.stat(self.source).await?, self.stat(self.into).await?);
+        let Found { len, mtime } = self.stat(self.source).await?;
+        let copied = self.stat(self.into).await?.len;
         if copied > len {
             self.ask(self.into, StorageOp::Truncate { len }).await?;
         } else if copied < len {
@@ -134,9 +141,12 @@ impl<'a> Transfer<'a> {
             let start = (len - 1) / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
             self.copy_part(start, len).await?;
         }
+        if len > 0 {
+            self.ask(self.into, StorageOp::SetTime { time: mtime }).await?;
+        }
         self.sync().await?;
         self.ask(self.into, StorageOp::Changed { token: self.token, round: 0, from: u64::MAX }).await?;
-        if self.stat(self.into).await?.0 != len {
+        if self.stat(self.into).await?.len != len {
             let End { place, name } = self.into;
             let message = format!("the copy {:016x} in {place} isn't as long as it should be", name.0);
             return Err(Error::new(Errno::EIO, message).hint("it is tried again by itself"));
@@ -179,10 +189,9 @@ impl<'a> Transfer<'a> {
         offset(self.ask(self.source, StorageOp::Changed { token: self.token, round, from }).await?)
     }
 
-    /// Length and allocation.
-    async fn stat(&self, end: End) -> Result<(u64, u64)> {
+    async fn stat(&self, end: End) -> Result<Found> {
         match self.ask(end, StorageOp::Stat).await? {
-            StorageReply::Stat { len, blocks, .. } => Ok((len, blocks)),
+            StorageReply::Stat { len, mtime, .. } => Ok(Found { len, mtime }),
             other => Err(out_of_turn(&other)),
         }
     }

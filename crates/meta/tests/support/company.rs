@@ -181,6 +181,7 @@ fn node(id: u32) -> Node {
         roles: vec![Role::Meta],
         state: NodeState::Online,
         version: String::new(),
+        rack: None,
     }
 }
 

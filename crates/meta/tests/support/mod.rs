@@ -79,6 +79,7 @@ pub fn map() -> MapHandle {
         free: 1 << 40,
         class: types::CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let group = |id| Group::single(GroupId(id), pool, TargetId(id));
     let map = ClusterMap {
@@ -250,6 +251,8 @@ pub fn bytes(text: &str) -> Bytes {
 #[derive(Default)]
 pub struct Chunks {
     pub lens: Mutex<BTreeMap<(TargetId, InodeId), u64>>,
+    /// Those that had been on disk and are gone since a crash.
+    pub lost: Mutex<Vec<(TargetId, InodeId)>>,
     /// Targets that don't answer.
     pub down: Mutex<Vec<TargetId>>,
     /// Chunk files are deleted only when this is set.
@@ -296,7 +299,12 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
                     let len = lens.get(&key).copied();
                     let mtime = if len.is_some() { CHUNK_MTIME } else { Timestamp::default() };
                     let len = len.unwrap_or(0);
-                    return Ok(StorageReply::Stat { len, blocks: len.div_ceil(512), mtime });
+                    return Ok(StorageReply::Stat {
+                        len,
+                        blocks: len.div_ceil(512),
+                        mtime,
+                        is_lost: self.lost.lock().contains(&key),
+                    });
                 }
                 StorageOp::Fence { session } => self.fenced.lock().push((request.target, session)),
                 other => panic!("the metadata service asks for {other:?}"),

@@ -17,6 +17,7 @@ fn map(members: u32) -> ClusterMap {
         free: 0,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let group = Group {
         id: GROUP,

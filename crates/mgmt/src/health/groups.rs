@@ -15,6 +15,7 @@ pub(super) fn group_findings(map: &ClusterMap, liveness: &Liveness) -> Vec<Healt
     let mut findings: Vec<HealthFinding> = unreachable(map).into_iter().collect();
     findings.extend(out_of_step(map, liveness));
     findings.extend(map.pools.iter().filter_map(|pool| crowded(map, pool)));
+    findings.extend(map.pools.iter().filter_map(|pool| in_one_rack(map, pool)));
     findings
 }
 
@@ -94,7 +95,7 @@ fn replaced(map: &ClusterMap, groups: &[GroupId], target: TargetId) -> String {
         _ if after_s == 0 => "if it is lost: weft target drain lets others take its place".into(),
         0 => format!("others take its place when it has been gone for {} min", after_s.div_ceil(60)),
         count => format!(
-            "no other target can take its place in {count} of these groups: add one on another node, with room (weft target add)"
+            "no other target can take its place in {count} of these groups: add one on another node, and in another rack where nodes have racks, with room (weft target add)"
         ),
     }
 }
@@ -143,11 +144,32 @@ fn crowded(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
         pool.name
     );
     let hint = match layout::spreads(map, pool.id, scheme) {
-        true => {
-            "new files go to groups over several nodes by now; copy old ones to move them there".to_string()
-        }
+        true => format!("move members to other nodes: weft group rebalance --pool {}", pool.name),
         false => format!("add targets on other nodes: weft target add PATH --pool {}", pool.name),
     };
+    Some(found(Verdict::Warning, what, hint))
+}
+
+/// Groups of a pool that don't survive the loss of one rack though they could. Those that can't be in more racks aren't told of: racks are said of nodes
+/// also where there are few.
+fn in_one_rack(map: &ClusterMap, pool: &Pool) -> Option<HealthFinding> {
+    let all = layout::Spread::of_pool(map, pool.id);
+    let shares = |group: &&Group| group.pool == pool.id && layout::shares_rack(map, group, all);
+    let ids: Vec<GroupId> = mirrored(map).filter(shares).map(|group| group.id).collect();
+    let what = match ids.len() {
+        0 => return None,
+        1 => format!(
+            "1 group of pool {} has several members in one rack, though it could be in more: {}",
+            pool.name,
+            named(&ids)
+        ),
+        count => format!(
+            "{count} groups of pool {} have several members in one rack, though they could be in more: {}",
+            pool.name,
+            named(&ids)
+        ),
+    };
+    let hint = format!("move members to other racks: weft group rebalance --pool {}", pool.name);
     Some(found(Verdict::Warning, what, hint))
 }
 
@@ -179,6 +201,7 @@ mod tests {
             free: 0,
             class: CapacityClass::Normal,
             drain: false,
+            used: None,
         };
         let group = Group {
             scheme: Scheme::Mirror(2),
@@ -255,5 +278,40 @@ mod tests {
         let found = after(|map, _| map.targets[1].node = NodeId(1));
         assert!(found[0].what.contains("several members on one node"), "{found:?}");
         assert!(found[0].hint.contains("weft target add"));
+    }
+
+    /// Two nodes in one rack and one in another, when they are there.
+    fn in_racks(map: &mut ClusterMap, racks: &[&str]) {
+        let node = |(at, rack): (usize, &&str)| types::Node {
+            id: NodeId(at as u32 + 1),
+            name: format!("n{at}"),
+            addresses: vec![],
+            roles: vec![],
+            state: types::NodeState::Online,
+            version: String::new(),
+            rack: Some(rack.to_string()),
+        };
+        map.nodes = racks.iter().enumerate().map(node).collect();
+        let target =
+            |at: usize| Target { id: TargetId(at as u32), node: NodeId(at as u32), ..map.targets[0].clone() };
+        map.targets = (1..=racks.len()).map(target).collect();
+    }
+
+    #[test]
+    fn members_in_one_rack_are_said_where_there_is_another() {
+        assert_eq!(after(|map, _| in_racks(map, &["a", "a"])), [], "there is no other");
+        assert_eq!(after(|map, _| in_racks(map, &["a", "b", "a"])), [], "they are apart");
+        let found = after(|map, _| in_racks(map, &["a", "a", "b"]));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].what.starts_with("1 group of pool default has several members in one rack"),
+            "{found:?}"
+        );
+        assert_eq!(found[0].hint, "move members to other racks: weft group rebalance --pool default");
+        let drained = after(|map, _| {
+            in_racks(map, &["a", "a", "b"]);
+            map.targets[2].drain = true;
+        });
+        assert_eq!(drained, []);
     }
 }

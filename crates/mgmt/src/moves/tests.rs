@@ -18,6 +18,7 @@ fn map(nodes: u32, scheme: Scheme) -> ClusterMap {
         free: 600 * GIB,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let mut map =
         ClusterMap { epoch: Epoch(7), targets: (1..=nodes).map(target).collect(), ..ClusterMap::default() };

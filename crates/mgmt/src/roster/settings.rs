@@ -26,6 +26,11 @@ impl Roster {
         Ok(())
     }
 
+    /// Whether data is summed and checked from now on.
+    pub fn set_checksums(&mut self, on: bool) {
+        self.map.settings.checksums_off = !on;
+    }
+
     /// Share of each target of a pool that new files leave free, percent.
     pub fn set_spare(&mut self, pool: &str, percent: u8) -> Result<()> {
         if percent > MAX_SPARE {

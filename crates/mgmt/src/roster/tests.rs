@@ -20,6 +20,7 @@ fn fresh() -> Roster {
         roles: vec![Role::Mgmt, Role::Meta],
         state: NodeState::Online,
         version: "0.4.2".into(),
+        rack: None,
     };
     let map = ClusterMap {
         epoch: Epoch(1),
@@ -38,6 +39,7 @@ fn join(name: &str, address: &str) -> Join {
         addresses: vec![address.into()],
         csr: String::new(),
         version: "0.4.0".into(),
+        rack: None,
         clock_s: NOW_S,
     }
 }
@@ -47,7 +49,7 @@ fn register(node: u32, instance: u64, address: &str, targets: &[u32]) -> Registe
         target: TargetId(*id),
         cluster: "ours".into(),
         path: format!("/t{id}"),
-        space: Some(TargetSpace { capacity: 100, free: 50, device: 1 }),
+        space: Some(TargetSpace { capacity: 100, free: 50, device: 1, own: None }),
     };
     Register {
         cluster: "ours".into(),
@@ -268,4 +270,32 @@ fn pools_are_made_renamed_and_removed() {
     roster.set_pool(TargetId(1), "nvme").unwrap();
     assert_eq!(refused(&mut roster, |r| r.set_pool(TargetId(1), "a/b")).errno, Errno::EINVAL);
     assert_eq!(refused(&mut roster, |r| r.remove_pool("default")).errno, Errno::EBUSY);
+}
+
+#[test]
+fn racks_are_set_and_taken_away() {
+    let mut roster = fresh();
+    let asked = Join { rack: Some("r1".into()), ..join("a", "10.0.0.2:7500") };
+    let node = roster.join(&asked, &host(), NOW_S).unwrap();
+    assert_eq!(node.rack.as_deref(), Some("r1"));
+    roster.set_rack(node.id, Some("hall-2.rack_7")).unwrap();
+    assert_eq!(roster.map.node(node.id).unwrap().rack.as_deref(), Some("hall-2.rack_7"));
+    roster.set_rack(node.id, None).unwrap();
+    assert_eq!(roster.map.node(node.id).unwrap().rack, None);
+    assert_eq!(roster.set_rack(NodeId(9), Some("r1")).unwrap_err().errno, Errno::ENOENT);
+}
+
+#[test]
+fn what_is_no_name_of_a_rack_is_refused() {
+    let long = "r".repeat(MAX_NAME + 1);
+    for wrong in ["", "a b", "r/1", "-r", "\u{e4}", "none", "None", &long] {
+        let mut roster = fresh();
+        let before = roster.clone();
+        let refused = roster.set_rack(NodeId(1), Some(wrong)).unwrap_err();
+        assert_eq!(refused.errno, Errno::EINVAL, "{wrong}");
+        assert!(refused.message.contains(&format!("{wrong:?}")) && !refused.hint.is_empty(), "{refused:?}");
+        let asked = Join { rack: Some(wrong.into()), ..join("a", "10.0.0.2:7500") };
+        assert_eq!(roster.join(&asked, &host(), NOW_S).unwrap_err().errno, Errno::EINVAL);
+        assert_eq!(roster.map, before.map);
+    }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use types::{
     ClusterMap, Errno, Error, InodeId, NodeId, PartitionId, PoolId, Result, Role, SessionId, TargetId,
 };
+use wire::mgmt::Touched;
 use wire::mgmt::*;
 use wire::{MgmtReply, MgmtRequest};
 
@@ -45,11 +46,11 @@ impl Gate for Sesame {
 pub struct OneFile;
 
 impl Metadata for OneFile {
-    fn tidy(&self, _target: TargetId, _files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+    fn tidy(&self, _target: TargetId, _touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn tidy_group(&self, _group: types::GroupId, _files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+    fn tidy_group(&self, _group: types::GroupId, _touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
@@ -140,7 +141,7 @@ impl Cluster {
     }
 
     pub fn report(&self, target: TargetId) -> TargetReport {
-        let space = Some(TargetSpace { capacity: 100 << 30, free: 50 << 30, device: 1 });
+        let space = Some(TargetSpace { capacity: 100 << 30, free: 50 << 30, device: 1, own: None });
         TargetReport { target, cluster: self.superblock.uuid.clone(), path: format!("/t{target}"), space }
     }
 
@@ -171,6 +172,7 @@ pub async fn open(writer: &Arc<Writer>, superblock: &Superblock, gate: &Arc<Sesa
         addresses: vec!["127.0.0.1:7500".into()],
         roles: vec![Role::Mgmt, Role::Meta],
         version: VERSION.into(),
+        rack: None,
     };
     let management = Management::open_cluster(writer.clone(), superblock, &first, Path::new("/state")).await;
     let management = Arc::new(management.unwrap());
@@ -187,6 +189,7 @@ pub fn join(name: &str, port: u16, secret: &str) -> Join {
         addresses: vec![format!("127.0.0.1:{port}")],
         csr: String::new(),
         version: VERSION.into(),
+        rack: None,
         clock_s: rt::now().secs,
     }
 }

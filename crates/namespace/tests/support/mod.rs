@@ -293,6 +293,7 @@ fn cluster_map() -> ClusterMap {
         free: 1 << 39,
         class: CapacityClass::Normal,
         drain: false,
+        used: None,
     };
     let group = |id| Group::single(GroupId(id), PoolId(1), TargetId(id));
     ClusterMap {

@@ -1,6 +1,7 @@
 use super::*;
+use crate::limits::{BUSIER_BY, BUSIER_THAN_OTHER_RACKS_BY};
 use crate::limits::{READ_PATIENCE, READ_REGION_BYTES, SILENCE_MEMORY};
-use crate::{Distance, Handler, LocalFuture, StorageChannel};
+use crate::{Distance, Handler, LocalFuture, OwnRack, StorageChannel};
 use parking_lot::Mutex;
 use rt::sim::Machine;
 use rt::sync::Event;
@@ -104,6 +105,15 @@ struct Pair {
 
 impl Pair {
     fn new() -> Arc<Pair> {
+        let pair = Pair::in_rack(OwnRack::default());
+        let mut map = ClusterMap::clone(&pair.map.read().unwrap());
+        map.nodes.clear();
+        *pair.map.write().unwrap() = Arc::new(map);
+        pair
+    }
+
+    /// Two members in racks of their own, asked from a rack.
+    fn in_rack(rack: OwnRack) -> Arc<Pair> {
         let target = |id| types::Target {
             id: TargetId(id),
             node: types::NodeId(id),
@@ -114,6 +124,16 @@ impl Pair {
             free: 0,
             class: types::CapacityClass::Normal,
             drain: false,
+            used: None,
+        };
+        let node = |id| types::Node {
+            id: types::NodeId(id),
+            name: format!("n{id}"),
+            addresses: Vec::new(),
+            roles: Vec::new(),
+            state: types::NodeState::Online,
+            version: String::new(),
+            rack: Some(format!("r{id}")),
         };
         let group = Group {
             id: GROUP,
@@ -126,6 +146,7 @@ impl Pair {
         };
         let map = ClusterMap {
             epoch: Epoch(1),
+            nodes: vec![node(1), node(2)],
             targets: vec![target(1), target(2)],
             groups: vec![group],
             ..Default::default()
@@ -143,7 +164,9 @@ impl Pair {
         };
         let members = [1, 2].map(member);
         let ways = members.iter().zip([TargetId(1), TargetId(2)]);
-        let channels = ways.map(|(member, id)| (id, StorageChannel::in_process(member.clone()))).collect();
+        let channels: StorageChannels =
+            ways.map(|(member, id)| (id, StorageChannel::in_process(member.clone()))).collect();
+        let channels = channels.in_rack(Arc::new(rack));
         Arc::new(Pair { map, members, channels })
     }
 
@@ -213,7 +236,11 @@ impl Pair {
 }
 
 fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Arc<Pair>) -> F + 'static) {
-    Machine::new(1).run(async move { test(Pair::new()).await }).unwrap();
+    run_with(Pair::new(), test);
+}
+
+fn run_with<F: Future<Output = ()> + 'static>(pair: Arc<Pair>, test: impl FnOnce(Arc<Pair>) -> F + 'static) {
+    Machine::new(1).run(async move { test(pair).await }).unwrap();
 }
 
 /// Does something after a while.
@@ -396,6 +423,64 @@ fn the_nearest_member_is_read_from() {
         *pair.members[0].distance.lock() = Distance::Far;
         pair.counts();
         assert_eq!((pair.read(5, 0).await, pair.counts()), (Ok(1), [1, 0]));
+    });
+}
+
+#[test]
+fn a_member_in_the_own_rack_is_read_from() {
+    let told = || OwnRack::new(Some("r2".into()), Box::new(|_| false));
+    let found = || OwnRack::new(None, Box::new(|node| node.name == "n2"));
+    for rack in [told, found] {
+        run_with(Pair::in_rack(rack()), async |pair| {
+            for distance in [Distance::Far, Distance::SameNetwork] {
+                *pair.members[0].distance.lock() = distance;
+                for region in 0..4 {
+                    assert_eq!(pair.read(5, region * READ_REGION_BYTES).await, Ok(2), "{distance:?}");
+                }
+            }
+            // On the own machine it is nearer still.
+            *pair.members[0].distance.lock() = Distance::SameHost;
+            assert_eq!(pair.read(5, 0).await, Ok(1));
+            *pair.members[0].distance.lock() = Distance::Far;
+            // What is out of step, and what is down, isn't asked.
+            pair.change(|group| group.states = vec![MemberState::Good, MemberState::Resyncing]);
+            assert_eq!(pair.read(5, 0).await, Ok(1));
+            pair.change(|group| group.states = Vec::new());
+            pair.members[1].be(Way::Fails(Errno::EHOSTDOWN));
+            assert_eq!(pair.read(5, 0).await, Ok(1));
+        });
+    }
+}
+
+#[test]
+fn a_rack_is_found_anew_when_nodes_move() {
+    run_with(Pair::in_rack(OwnRack::new(None, Box::new(|node| node.name == "n2"))), async |pair| {
+        assert_eq!(pair.read(5, 0).await, Ok(2));
+        let mut next = ClusterMap::clone(&pair.map.read().unwrap());
+        next.epoch.0 += 1;
+        next.nodes[1].rack = Some("r1".into());
+        *pair.map.write().unwrap() = Arc::new(next);
+        // Both are in the rack now.
+        let answered = [pair.read(5, 0).await.unwrap(), pair.read(5, READ_REGION_BYTES).await.unwrap()];
+        assert!(answered == [1, 2] || answered == [2, 1], "{answered:?}");
+    });
+}
+
+#[test]
+fn a_rack_with_much_to_do_is_helped_by_another() {
+    run_with(Pair::in_rack(OwnRack::new(Some("r2".into()), Box::new(|_| false))), async |pair| {
+        let count = 2 * BUSIER_THAN_OTHER_RACKS_BY as u64;
+        pair.members.iter().for_each(|member| member.be(Way::Hangs));
+        let reads: Vec<_> = (0..count).map(|n| pair.begin_to_read(5, n * READ_REGION_BYTES)).collect();
+        rt::sleep(READ_PATIENCE / 2).await;
+        let counts = pair.counts();
+        pair.members.iter().for_each(|member| member.be(Way::Answers));
+        rt::sleep(READ_PATIENCE / 4).await;
+        assert!(reads.iter().all(|read| matches!(read.take(), Some(Ok(_)))));
+        // The own rack has as many more as its lead allows.
+        let lead = counts[1] - counts[0];
+        assert!(lead as u32 > BUSIER_BY && lead as u32 <= BUSIER_THAN_OTHER_RACKS_BY + 1, "{counts:?}");
+        assert!(counts[0] > 0, "{counts:?}");
     });
 }
 

@@ -2,7 +2,7 @@
 
 use crate::proxy::Proxy;
 use crate::raw::Raw;
-use crate::support::{Ask, Service1, Told, channel_to, localhost, pattern, peer_of, serve, sum};
+use crate::support::{Ask, PATIENCE, Service1, Told, channel_to, localhost, pattern, peer_of, serve, sum};
 use crate::until::until;
 use net::Channel;
 use rt::IoBuf;
@@ -115,7 +115,7 @@ fn bodies_may_be_longer_than_what_is_staged() {
         }
         assert_eq!(raw.receive().unwrap().0.kind, Kind::Goodbye);
     });
-    let peer = peer_of(vec![address], Duration::from_secs(30));
+    let peer = peer_of(vec![address], PATIENCE);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer);
         for len in [65_535, 65_536, 65_537, 1 << 20] {

@@ -1,6 +1,6 @@
 //! Calls that nobody waits for any more.
 
-use crate::support::{Ask, Service1, Told, peer_of, serve};
+use crate::support::{Ask, PATIENCE, Service1, Told, peer_of, serve};
 use crate::until::until;
 use net::Channel;
 use std::future::poll_fn;
@@ -12,7 +12,7 @@ use std::time::Duration;
 fn a_dropped_wait_ends_at_the_server_and_frees_its_place() {
     let service = Service1::open();
     let server = serve(&service);
-    let peer = peer_of(server.addresses().to_vec(), Duration::from_secs(30));
+    let peer = peer_of(server.addresses().to_vec(), PATIENCE);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         // More in all than may be in flight.
@@ -32,7 +32,7 @@ fn a_dropped_wait_ends_at_the_server_and_frees_its_place() {
 fn work_that_does_not_wait_runs_to_its_end() {
     let service = Service1::new();
     let server = serve(&service);
-    let peer = peer_of(server.addresses().to_vec(), Duration::from_secs(30));
+    let peer = peer_of(server.addresses().to_vec(), PATIENCE);
     rt::block_on(async move {
         let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
         {

@@ -243,6 +243,9 @@ pub fn serve_at(address: SocketAddr, service: &Arc<Service1>) -> Arc<Server> {
     }
 }
 
+/// Time-out of calls whose time isn't what is tried: both ends of a test may share a core with much else.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
 pub fn identity() -> ClientIdentity {
     ClientIdentity { cluster: CLUSTER.into(), name: "client 9".into(), client: 7 }
 }
@@ -259,5 +262,5 @@ pub fn peer_of(addresses: Vec<SocketAddr>, timeout: Duration) -> Arc<Peer> {
 
 /// A client with plenty of time.
 pub fn channel_to(server: &Server) -> Channel<Ask, Told> {
-    Channel::remote(peer_of(server.addresses().to_vec(), Duration::from_secs(30)))
+    Channel::remote(peer_of(server.addresses().to_vec(), PATIENCE))
 }

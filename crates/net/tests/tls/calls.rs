@@ -7,7 +7,6 @@ use rt::IoBuf;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// Passes bytes on in both directions and keeps what it saw of the client's.
 fn wiretap(server: std::net::SocketAddr) -> (std::net::SocketAddr, Arc<Mutex<Vec<u8>>>) {
@@ -50,7 +49,7 @@ fn talk(protection: Protection, expected: &str) -> Vec<u8> {
     let server = serve(tls(&node(&authority, 1), protection, Strangers::Refused));
     let (address, seen) = wiretap(server.addresses()[0]);
     let security = tls(&client(&authority, "login1"), protection, Strangers::Refused);
-    let channel = channel_at::<3>(vec![address], security, Duration::from_secs(30));
+    let channel = channel_at::<3>(vec![address], security, PATIENCE);
     let expected = expected.to_string();
     rt::block_on(async move {
         let sizes = [0, 1, 100, 4096, 70_000, 1 << 20, 4 << 20];

@@ -15,6 +15,9 @@ use std::time::{Duration, SystemTime};
 use types::{NodeId, Result};
 use wire::{Answer, Malformed, Message, Request, Service};
 
+/// Time-out of calls whose time isn't what is tried: both ends of a test may share a core with much else.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
 pub const CLUSTER: &str = "01234567-89ab-4def-8123-456789abcdef";
 
 /// Asks the service with number `SERVICE` to fill the payload with a pattern, or to compare it.
@@ -162,6 +165,6 @@ pub fn ask(server: &Server, security: Security) -> Result<String> {
 }
 
 pub fn ask_service<const SERVICE: u8>(server: &Server, security: Security) -> Result<String> {
-    let channel = channel::<SERVICE>(server, security, Duration::from_secs(30));
+    let channel = channel::<SERVICE>(server, security, PATIENCE);
     rt::block_on(async move { channel.call(Ask { fill: false }, None).await.map(|Told(text)| text) }).unwrap()
 }

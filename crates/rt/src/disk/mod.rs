@@ -6,10 +6,13 @@ use crate::buf::IoBuf;
 use crate::context::{self, Runtime};
 use crate::sim::{self, SimFile};
 use real::RealFile;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::path::Path;
 use types::Timestamp;
+
+/// Longest value of an attribute that is read, bytes: what is kept there has a few numbers.
+pub const MAX_ATTRIBUTE_BYTES: usize = 64;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Default, Debug)]
@@ -141,6 +144,30 @@ impl File {
         }
     }
 
+    /// Makes this the time of the last change of the content.
+    pub async fn set_time(&self, time: Timestamp) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(file) => file.set_time(time),
+            Inner::Sim(file) => file.set_time(time).await,
+        }
+    }
+
+    /// Keeps a value with the file, under a name; an error (`EOPNOTSUPP`) where the local file system has no such attributes.
+    pub async fn set_attribute(&self, name: &CStr, value: Vec<u8>) -> io::Result<()> {
+        match &self.inner {
+            Inner::Real(file) => file.set_attribute(name, &value),
+            Inner::Sim(file) => file.set_attribute(name, value).await,
+        }
+    }
+
+    /// What is kept under a name; `None` if there is nothing, or more than [`MAX_ATTRIBUTE_BYTES`].
+    pub async fn attribute(&self, name: &CStr) -> io::Result<Option<Vec<u8>>> {
+        match &self.inner {
+            Inner::Real(file) => file.attribute(name),
+            Inner::Sim(file) => file.attribute(name).await,
+        }
+    }
+
     /// The first byte at or after `from` that holds data; `None` if there is none.
     pub async fn seek_data(&self, from: u64) -> io::Result<Option<u64>> {
         match &self.inner {
@@ -211,6 +238,15 @@ pub async fn sync_filesystem(path: &Path) -> io::Result<()> {
     match context::require()? {
         Runtime::Core(_) => real::sync_filesystem(path).await,
         Runtime::Sim(world) => sim::sync_filesystem(&world).await,
+    }
+}
+
+/// Names what keeps the unsynced content of the file system that holds `path`: as long as it is the same, nothing that was written has gone. It is
+/// another one after a start of the machine, and when the file system has been mounted anew, as after a failure of its disk.
+pub async fn memory_of(path: &Path) -> io::Result<String> {
+    match context::require()? {
+        Runtime::Core(_) => real::memory_of(path),
+        Runtime::Sim(world) => sim::memory_of(&world).await,
     }
 }
 

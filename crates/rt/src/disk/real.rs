@@ -3,13 +3,13 @@
 //! What the ring offers goes through it. Direct system calls remain where the ring has none, or where it would only move a
 //! quick call to a kernel thread and so cost more than the call itself.
 
-use super::{Durability, Fallocate, FileStat, OpenOptions};
+use super::{Durability, Fallocate, FileStat, MAX_ATTRIBUTE_BYTES, OpenOptions};
 use crate::blocking;
 use crate::buf::IoBuf;
 use crate::driver::{Keep, OnDrop, checked, large};
 use crate::op::{self, Op};
 use io_uring::{opcode, types::Fd, types::FsyncFlags};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -170,6 +170,41 @@ impl RealFile {
         })
     }
 
+    pub(super) fn set_time(&self, time: Timestamp) -> io::Result<()> {
+        let same = libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT };
+        let times = [same, libc::timespec { tv_sec: time.secs, tv_nsec: i64::from(time.nanos) }];
+        // SAFETY: the call reads two times from the array, and nothing after it has returned.
+        check(unsafe { libc::futimens(self.fd.as_raw_fd(), times.as_ptr()) }).map(drop)
+    }
+
+    pub(super) fn set_attribute(&self, name: &CStr, value: &[u8]) -> io::Result<()> {
+        // SAFETY: name and value live as long as the call, and the length is the value's.
+        let done = unsafe {
+            libc::fsetxattr(self.fd.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+        };
+        check(done).map(drop)
+    }
+
+    pub(super) fn attribute(&self, name: &CStr) -> io::Result<Option<Vec<u8>>> {
+        let mut value = vec![0; MAX_ATTRIBUTE_BYTES];
+        // SAFETY: the call writes at most the length that it is told, which is the buffer's.
+        let got = unsafe {
+            libc::fgetxattr(self.fd.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
+        };
+        match usize::try_from(got) {
+            Ok(len) => {
+                value.truncate(len);
+                Ok(Some(value))
+            }
+            Err(_) => match io::Error::last_os_error() {
+                e if matches!(e.raw_os_error(), Some(libc::ENODATA | libc::ERANGE | libc::EOPNOTSUPP)) => {
+                    Ok(None)
+                }
+                e => Err(e),
+            },
+        }
+    }
+
     pub(super) fn seek_data(&self, from: u64) -> io::Result<Option<u64>> {
         match self.seek(from, libc::SEEK_DATA) {
             Ok(at) => Ok(Some(at)),
@@ -301,6 +336,38 @@ pub(super) async fn sync_filesystem(path: &Path) -> io::Result<()> {
         check(unsafe { libc::syncfs(dir.as_raw_fd()) }).map(drop)
     })
     .await
+}
+
+/// Asks for an id of the mount that no other mount of this start ever has (Linux 6.8, `statx(2)`); older kernels give one that comes again later.
+const STATX_MNT_ID_UNIQUE: libc::c_uint = 0x4000;
+
+pub(super) fn memory_of(path: &Path) -> io::Result<String> {
+    let boot = crate::net::boot_id()?;
+    let here = mount_of(path)?;
+    // A service may have been started with mounts of its own, which are others at its next start. Those of the first process stay.
+    let outside = path.strip_prefix("/").ok().map(|path| Path::new("/proc/1/root").join(path));
+    let outside =
+        outside.and_then(|path| mount_of(&path).ok()).filter(|outside| outside.directory == here.directory);
+    Ok(format!("{boot}/{}", outside.unwrap_or(here).id))
+}
+
+/// Where a directory is.
+struct Mount {
+    id: u64,
+    /// Device (major, minor) and inode.
+    directory: (u32, u32, u64),
+}
+
+fn mount_of(path: &Path) -> io::Result<Mount> {
+    let path = c_path(path)?;
+    // SAFETY: an all-zero statx is valid, the path is a C string, and the call fills the structure.
+    let found = unsafe {
+        let mut found: libc::statx = std::mem::zeroed();
+        let wanted = libc::STATX_INO | libc::STATX_MNT_ID | STATX_MNT_ID_UNIQUE;
+        check(libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, wanted, &mut found))?;
+        found
+    };
+    Ok(Mount { id: found.stx_mnt_id, directory: (found.stx_dev_major, found.stx_dev_minor, found.stx_ino) })
 }
 
 pub(super) fn space(path: &Path) -> io::Result<(u64, u64)> {

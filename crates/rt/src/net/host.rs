@@ -1,5 +1,6 @@
 //! Which machine this is.
 
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
@@ -11,11 +12,16 @@ pub fn host() -> Option<String> {
         return None;
     }
     HOST.get_or_init(|| {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let boot = boot_id().ok()?;
         let namespace = std::fs::metadata("/proc/self/ns/net").ok()?.ino();
-        Some(format!("{}-{namespace}", boot.trim()))
+        Some(format!("{boot}-{namespace}"))
     })
     .clone()
+}
+
+/// A random name of this start of the machine.
+pub(crate) fn boot_id() -> io::Result<String> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_string())
 }
 
 /// The user that this process runs as, which the other end of a Unix socket sees.

@@ -11,6 +11,7 @@ mod listener;
 mod socket;
 
 pub use address::Address;
+pub(crate) use host::boot_id;
 pub use host::{host, user};
 pub use interfaces::local_addresses;
 

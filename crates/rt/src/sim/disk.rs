@@ -31,6 +31,8 @@ pub(super) struct Disk {
     sequence: u64,
     /// Files that lost a name and may have no other.
     doomed: BTreeSet<u64>,
+    /// How often the power has failed.
+    crashes: u64,
 }
 
 impl Disk {
@@ -43,6 +45,7 @@ impl Disk {
             names: Names::default(),
             sequence: 0,
             doomed: BTreeSet::new(),
+            crashes: 0,
         }
     }
 
@@ -97,7 +100,7 @@ impl Disk {
         self.inodes.get(&ino).ok_or_else(|| errno(libc::EBADF))
     }
 
-    fn inode_mut(&mut self, ino: u64) -> io::Result<&mut Inode> {
+    pub(super) fn inode_mut(&mut self, ino: u64) -> io::Result<&mut Inode> {
         self.inodes.get_mut(&ino).ok_or_else(|| errno(libc::EBADF))
     }
 
@@ -204,8 +207,14 @@ impl Disk {
         (capacity, capacity.saturating_sub(self.used()))
     }
 
+    /// How often the power has failed.
+    pub(super) fn crashes(&self) -> u64 {
+        self.crashes
+    }
+
     /// The power fails.
     pub(super) fn crash(&mut self) {
+        self.crashes += 1;
         for inode in self.inodes.values_mut() {
             inode.crash(&mut self.rng);
         }

@@ -6,7 +6,7 @@ use super::simulation::{Closed, Simulation, Speed};
 use crate::buf::{IO_ALIGNMENT, IoBuf};
 use crate::context::{self, Runtime};
 use crate::disk::{Durability, Fallocate, FileStat, OpenOptions};
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -101,11 +101,40 @@ impl SimFile {
                 len: inode.visible.len(),
                 blocks: inode.visible.allocated() * (PAGE / UNIT),
                 mtime: Timestamp::from_nanos(inode.mtime_ns as i64),
-                ctime: Timestamp::from_nanos(inode.mtime_ns as i64),
+                ctime: Timestamp::from_nanos(inode.ctime_ns as i64),
                 inode: ino,
             })
         });
         stat.await
+    }
+
+    pub(crate) async fn set_time(&self, time: Timestamp) -> io::Result<()> {
+        let ino = self.ino;
+        let set = self.world()?.submit(Speed::Quick, move |disk, now_ns| {
+            let inode = disk.inode_mut(ino)?;
+            (inode.mtime_ns, inode.ctime_ns) = (time.as_nanos().max(0) as u64, now_ns);
+            Ok(())
+        });
+        set.await
+    }
+
+    pub(crate) async fn set_attribute(&self, name: &CStr, value: Vec<u8>) -> io::Result<()> {
+        let (ino, name) = (self.ino, name.to_owned());
+        let set = self.world()?.submit(Speed::Quick, move |disk, now_ns| {
+            let inode = disk.inode_mut(ino)?;
+            inode.attributes.insert(name, value);
+            inode.ctime_ns = now_ns;
+            Ok(())
+        });
+        set.await
+    }
+
+    pub(crate) async fn attribute(&self, name: &CStr) -> io::Result<Option<Vec<u8>>> {
+        let (ino, name) = (self.ino, name.to_owned());
+        let get = self
+            .world()?
+            .submit(Speed::Quick, move |disk, _| Ok(disk.inode(ino)?.attributes.get(&name).cloned()));
+        get.await
     }
 
     pub(crate) async fn seek_data(&self, from: u64) -> io::Result<Option<u64>> {
@@ -181,6 +210,10 @@ pub(crate) async fn sync_filesystem(world: &Simulation) -> io::Result<()> {
         Ok(())
     });
     sync.await
+}
+
+pub(crate) async fn memory_of(world: &Simulation) -> io::Result<String> {
+    world.submit(Speed::Quick, |disk, _| Ok(disk.crashes().to_string())).await
 }
 
 pub(crate) async fn space(world: &Simulation) -> io::Result<(u64, u64)> {

@@ -3,6 +3,8 @@
 use super::content::Content;
 use super::rng::Rng;
 use crate::disk::Fallocate;
+use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -71,18 +73,21 @@ pub(super) struct Inode {
     /// Changes with their sequence numbers, oldest first: `durable` and then these give `visible`.
     unsynced: Vec<(u64, Edit)>,
     pub(super) mtime_ns: u64,
+    pub(super) ctime_ns: u64,
+    /// They are on disk at once: who relies on them syncs the file.
+    pub(super) attributes: BTreeMap<CString, Vec<u8>>,
     pub(super) opens: usize,
 }
 
 impl Inode {
     /// An empty file.
     pub(super) fn new(now_ns: u64) -> Inode {
-        Inode { mtime_ns: now_ns, ..Inode::default() }
+        Inode { mtime_ns: now_ns, ctime_ns: now_ns, ..Inode::default() }
     }
 
     pub(super) fn change(&mut self, sequence: u64, edit: Edit, now_ns: u64) {
         edit.apply(&mut self.visible);
-        self.mtime_ns = now_ns;
+        (self.mtime_ns, self.ctime_ns) = (now_ns, now_ns);
         self.unsynced.push((sequence, edit));
         if self.unsynced.len() > MAX_UNSYNCED_CHANGES {
             let (_, oldest) = self.unsynced.remove(0);

@@ -10,7 +10,6 @@ use kv::{Blocking, Durability, Engine, Memory, Writer};
 use meta::{Company, MetaOptions, MetaService, PartitionsChannel};
 use mgmt::{FirstNode, Gate, Management, Superblock};
 use net::{Channel, ClientIdentity, Handler, LocalFuture, Router, WhenOffline};
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use types::{
     Errno, Error, GroupId, InodeId, Node, NodeId, NodeState, PartitionId, PoolId, Result, Role, SessionId,
     TargetId, TargetState, Timestamp,
 };
-use wire::mgmt::{DrainProgress, Join, SessionInfo};
+use wire::mgmt::{DrainProgress, Join, SessionInfo, Touched};
 use wire::{MetaRequest, MetaResponse, MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
 /// How often a service looks for targets that were left in disorder.
@@ -71,29 +70,23 @@ impl Names {
         Ok(Channel::remote(peer(node.name.clone(), address_of(node), &self.identity)))
     }
 
-    async fn tidy_parts(
-        &self,
-        files: Vec<InodeId>,
-        tidy: impl Fn(Vec<InodeId>) -> PartitionsRequest,
-    ) -> Result<()> {
-        let mut parts: BTreeMap<PartitionId, Vec<InodeId>> = BTreeMap::new();
-        for ino in files.into_iter().filter(|ino| ino.partition().0 < PARTITIONS) {
-            parts.entry(ino.partition()).or_default().push(ino);
-        }
-        for (partition, files) in parts {
-            self.owner(partition)?.call(tidy(files), None).await?;
+    async fn tidy_parts(&self, touched: Touched, tidy: impl Fn(Touched) -> PartitionsRequest) -> Result<()> {
+        for (partition, part) in touched.by_partition() {
+            if partition.0 < PARTITIONS {
+                self.owner(partition)?.call(tidy(part), None).await?;
+            }
         }
         Ok(())
     }
 }
 
 impl mgmt::Metadata for Names {
-    fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
-        Box::pin(self.tidy_parts(files, move |files| PartitionsRequest::Tidy { target, files }))
+    fn tidy(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+        Box::pin(self.tidy_parts(touched, move |touched| PartitionsRequest::Tidy { target, touched }))
     }
 
-    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
-        Box::pin(self.tidy_parts(files, move |files| PartitionsRequest::TidyGroup { group, files }))
+    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+        Box::pin(self.tidy_parts(touched, move |touched| PartitionsRequest::TidyGroup { group, touched }))
     }
 
     fn file_on(&self, _target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
@@ -139,6 +132,7 @@ impl Site {
             addresses: vec![format!("{}:7000", office.ip)],
             roles: vec![Role::Mgmt],
             version: VERSION.into(),
+            rack: None,
         };
         let opened = Management::open_cluster(writer, &superblock, &first, Path::new("/")).await;
         let management = Arc::new(opened.map_err(Error::from)?);

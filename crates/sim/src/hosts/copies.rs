@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use storage::{GroupLinks, ServingLease, StorageService};
 use types::{ByteRange, ClusterMap, Errno, Group, GroupId, InodeId, Result, TargetId};
+use wire::mgmt::Touched;
 use wire::{MgmtReply, MgmtRequest, StorageReply, StorageRequest};
 
 /// Where the target of each host is.
@@ -45,9 +46,10 @@ impl Site {
         service.all_added();
         member.enter().await;
         rt::spawn(StorageService::keep_groups_in_step(service.clone()));
-        let files = store.take_touched();
-        let tidy = MgmtRequest::Tidy { target: store.target(), files: files.clone() };
-        while !files.is_empty() && member.management.call(tidy.clone(), None).await.is_err() {
+        let touched = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
+        let is_clean = touched.is_empty();
+        let tidy = MgmtRequest::Tidy { target: store.target(), touched };
+        while !is_clean && member.management.call(tidy.clone(), None).await.is_err() {
             rt::sleep(RETRY).await;
         }
         service.open_to_clients(store.target());

@@ -71,6 +71,9 @@ impl Run {
     pub(super) fn disturb(&mut self) -> Result<(), String> {
         let hosts = self.all_hosts();
         let (a, b) = (self.one_of(&hosts), self.one_of(&hosts));
+        if self.has_racks() && self.below(4) == 0 {
+            return self.strike_rack();
+        }
         let kinds = match (self.management, self.store) {
             (Some(_), _) if self.options.scheme.is_mirrored() => 18,
             (Some(_), _) => 14,
@@ -121,9 +124,14 @@ impl Run {
     fn kill_storage(&mut self) {
         let index = self.below(self.storages.len() as u64) as usize;
         self.tell("killed", self.storages[index]);
-        match self.options.power_cuts {
-            PowerCuts::Unsynced => self.world.crash(self.storages[index]),
-            _ => self.world.kill(self.storages[index]),
+        let has_power = match self.options.power_cuts {
+            PowerCuts::Unsynced => false,
+            PowerCuts::Fsynced => self.below(2) == 0,
+            _ => true,
+        };
+        match has_power {
+            true => self.world.kill(self.storages[index]),
+            false => self.world.crash(self.storages[index]),
         }
         self.summary.kills += 1;
         self.let_pass(MAX_DEAD_MS);
@@ -167,12 +175,51 @@ impl Run {
         if is_alone { self.await_step() } else { Ok(()) }
     }
 
+    fn has_racks(&self) -> bool {
+        self.options.racks > 0 && self.options.scheme.is_mirrored()
+    }
+
+    /// All storage hosts of a rack die or lose their power at once, or nobody else reaches them any more.
+    fn strike_rack(&mut self) -> Result<(), String> {
+        let is_alone = self.options.power_cuts == PowerCuts::OneAtATime;
+        if is_alone {
+            // Other racks have everything, as no two copies are in one.
+            self.repair();
+            self.await_step()?;
+        }
+        let rack = self.below(self.options.racks as u64) as usize;
+        let racks = self.options.racks;
+        let inside: Vec<usize> = (0..self.storages.len()).filter(|index| index % racks == rack).collect();
+        let limit = [MAX_DEAD_MS, MAX_LONG_MS][self.below(2) as usize];
+        tracing::info!(clock_s = self.clock_s(), rack, "a rack fails");
+        let is_cut = self.below(3) == 0;
+        let own: Vec<HostId> = inside.iter().map(|index| self.storages[*index]).collect();
+        let others: Vec<HostId> = self.all_hosts().into_iter().filter(|host| !own.contains(host)).collect();
+        let management = self.management;
+        let ways: Vec<(HostId, HostId)> =
+            own.iter().flat_map(|a| others.iter().chain(&management).map(move |b| (*a, *b))).collect();
+        match is_cut {
+            true => ways.iter().for_each(|(a, b)| self.world.cut(*a, *b)),
+            false => inside.iter().for_each(|index| self.strike(*index)),
+        }
+        self.summary.cuts += 1;
+        match limit {
+            MAX_LONG_MS => self.let_pass_calmly(limit),
+            _ => self.let_pass(limit),
+        }
+        match is_cut {
+            true => ways.iter().for_each(|(a, b)| self.world.heal(*a, *b)),
+            false => inside.iter().for_each(|index| self.start_storage(*index)),
+        }
+        if is_alone { self.await_step() } else { Ok(()) }
+    }
+
     fn strike(&mut self, index: usize) {
         let host = self.storages[index];
         let has_power = match self.options.power_cuts {
             PowerCuts::Never => true,
             PowerCuts::Unsynced | PowerCuts::OneAtATime => false,
-            PowerCuts::Synced => self.below(2) == 0,
+            PowerCuts::Synced | PowerCuts::Fsynced => self.below(2) == 0,
         };
         self.summary.kills += 1;
         if has_power {

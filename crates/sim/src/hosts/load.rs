@@ -4,6 +4,7 @@ use client::{Client, File, ReadHow, Succession, WriteHow};
 use history::{Event, Record};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use types::{Credentials, Errno, Error, InodeId, Result, SetAttr};
@@ -30,6 +31,8 @@ const NAMES: u64 = 3;
 const MAX_PER_OPEN: u64 = 4;
 /// Pause between two operations of a program, at most.
 const MAX_PAUSE_NS: u64 = 50_000_000;
+/// Time between a write and its fsync, at most: as long as a storage host is without power.
+const MAX_UNSYNCED_NS: u64 = 3_000_000_000;
 /// The same while nothing goes wrong for long, which has little to show.
 const MAX_CALM_PAUSE_NS: u64 = 1_000_000_000;
 
@@ -41,6 +44,8 @@ pub(super) struct Journal {
     /// Returns so far.
     pub(super) returned: Cell<u64>,
     next_value: Cell<u64>,
+    /// Blocks of which nobody knows what is on disk: they aren't read before they have been written and synced.
+    in_doubt: RefCell<BTreeSet<(u64, u64)>>,
     /// Records that were appended or tried.
     appended: Cell<u64>,
     /// The longest that an operation took.
@@ -73,6 +78,8 @@ pub(super) struct Program {
     pub(super) number: u32,
     /// Clients that the blocks are dealt out to in turn, for writing; 1: everybody writes everywhere.
     pub(super) writers: u32,
+    /// Which of so many programs it is that share the blocks out among them, for reading, too: it syncs each write by a call of its own.
+    pub(super) owns: Option<(u32, u32)>,
     /// Directories over which everything is spread; 0: it is all in the root directory.
     pub(super) dirs: u64,
     /// Whether it appends to logs, too.
@@ -235,14 +242,50 @@ impl Program {
         let Some(handle) = self.open(file).await else { return };
         for _ in 0..times {
             let block = below(BLOCKS);
-            let writer = (file * BLOCKS + block) % u64::from(self.writers);
-            let may_write = writer == u64::from(self.host % self.writers);
+            let number = file * BLOCKS + block;
+            if let Some((own, owners)) = self.owns {
+                if number % u64::from(owners) == u64::from(own) {
+                    self.use_own(&handle, file, block).await;
+                }
+                continue;
+            }
+            let may_write = number % u64::from(self.writers) == u64::from(self.host % self.writers);
             match below(2) {
                 1 if may_write => self.write(&handle, file, block).await,
                 _ => self.read(&handle, file, block).await,
             }
         }
         handle.release().await;
+    }
+
+    /// A block that nobody else uses.
+    async fn use_own(&self, handle: &File, file: u64, block: u64) {
+        let is_in_doubt = self.journal.in_doubt.borrow().contains(&(file, block));
+        if !is_in_doubt && below(2) == 0 {
+            return self.read(handle, file, block).await;
+        }
+        self.journal.in_doubt.borrow_mut().insert((file, block));
+        let value = self.journal.new_value();
+        let write = async {
+            let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(BLOCK / 8));
+            let how = WriteHow { direct: below(2) == 0, ..WriteHow::default() };
+            let written = handle.write(block * STRIDE, buf, how).await;
+            // Time for the power to fail.
+            rt::sleep(std::time::Duration::from_nanos(below(MAX_UNSYNCED_NS))).await;
+            let synced = match written {
+                Ok(_) => handle.fsync(true).await,
+                Err(error) => Err(error),
+            };
+            match synced {
+                Ok(()) => {
+                    self.journal.in_doubt.borrow_mut().remove(&(file, block));
+                    Some(Event::Write { value })
+                }
+                Err(error) if is_open(&error) => None,
+                Err(error) => Some(refused("write and fsync", &error)),
+            }
+        };
+        self.record(object_of(file, block), Event::Write { value }, write).await;
     }
 
     async fn read(&self, handle: &File, file: u64, block: u64) {

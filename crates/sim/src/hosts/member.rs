@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use storage::{Groups, MemberChange, ServingLease, StorageService};
 use types::{ClusterMap, Epoch, Errno, Error, GroupId, InodeId, MapHandle, Node, NodeId, Result, Role};
-use wire::mgmt::{Heartbeat, Join, Register, TargetReport, TargetSpace};
+use wire::mgmt::{Heartbeat, Join, Register, TargetReport, TargetSpace, Touched};
 use wire::{MgmtReply, MgmtRequest};
 
 pub(super) type MgmtChannel = Channel<MgmtRequest, MgmtReply>;
@@ -99,9 +99,9 @@ impl Groups for Decisions {
         })
     }
 
-    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
-            match self.management.call(MgmtRequest::TidyGroup { group, files }, None).await? {
+            match self.management.call(MgmtRequest::TidyGroup { group, touched }, None).await? {
                 MgmtReply::Done => Ok(()),
                 other => Err(out_of_turn(&other)),
             }
@@ -156,6 +156,7 @@ impl Site {
                     addresses: vec![address.clone()],
                     csr: String::new(),
                     version: VERSION.into(),
+                    rack: self.rack_at(ip),
                     clock_s: rt::now().secs,
                 };
                 match management.call(MgmtRequest::Join(join), None).await? {
@@ -309,7 +310,7 @@ async fn report(store: &Arc<Store>) -> TargetReport {
         target: store.target(),
         cluster: new_identity("").cluster,
         path: store.dir().display().to_string(),
-        space: space.map(|space| TargetSpace { capacity: space.capacity, free: space.free, device }),
+        space: space.map(|s| TargetSpace { capacity: s.capacity, free: s.free, device, own: None }),
     }
 }
 

@@ -13,8 +13,8 @@ use kv::{Blocking, Durability, Engine, Memory, RemoteWriter, Writer};
 use kvnet::{KvService, RemoteStore};
 use meta::{MetaOptions, MetaService};
 use net::{
-    Channel, ClientIdentity, Handler, Liveness, Peer, PeerOptions, Router, Security, Server, ServerLimits,
-    ServerOptions, WhenOffline,
+    Channel, ClientIdentity, Handler, Liveness, OwnRack, Peer, PeerOptions, Router, Security, Server,
+    ServerLimits, ServerOptions, WhenOffline,
 };
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -47,7 +47,7 @@ const TIDY_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Touched {
     pub(super) target: TargetId,
     pub(super) start: u64,
-    pub(super) files: Vec<InodeId>,
+    pub(super) left: wire::mgmt::Touched,
 }
 
 /// Where everything is, and what outlives processes besides the disks.
@@ -63,6 +63,8 @@ pub(super) struct Site {
     pub(super) storage_ips: Vec<Ipv4Addr>,
     /// Files that targets found changing when they started.
     pub(super) touched: Arc<Mutex<Vec<Touched>>>,
+    /// Racks that storage hosts are in, in turn.
+    pub(super) racks: usize,
     /// How files are kept. Mirrored ones need a management.
     pub(super) scheme: Scheme,
     /// Whether targets tell what may differ between copies.
@@ -76,6 +78,16 @@ impl Site {
 
     fn storage_of(&self, target: TargetId) -> usize {
         (target.0 as usize - 1) % self.storage_ips.len()
+    }
+
+    /// The rack of the storage host at an address.
+    pub(super) fn rack_at(&self, ip: Ipv4Addr) -> Option<String> {
+        let index = self.storage_ips.iter().position(|host| *host == ip)?;
+        self.rack(index)
+    }
+
+    fn rack(&self, number: usize) -> Option<String> {
+        (self.racks > 0).then(|| format!("r{}", number % self.racks))
     }
 
     fn targets_of(&self, index: usize) -> impl Iterator<Item = TargetId> + '_ {
@@ -125,16 +137,16 @@ impl Site {
     /// Waits until the metadata services have put right what a target found changing when it started.
     async fn be_tidied(&self, store: &Store) {
         let (target, start) = (store.target(), rt::random_u64());
-        let mut files = store.take_touched();
-        files.sort_unstable();
+        let mut left = wire::mgmt::Touched { files: store.take_touched(), new: store.take_new_at_crash() };
+        left.files.sort_unstable();
         {
             let mut touched = self.lock_touched();
             touched.retain(|other| other.target != target);
-            touched.push(Touched { target, start, files });
+            touched.push(Touched { target, start, left });
         }
         let is_left = || {
             let touched = self.lock_touched();
-            touched.iter().any(|other| other.start == start && !other.files.is_empty())
+            touched.iter().any(|other| other.start == start && !other.left.is_empty())
         };
         while is_left() {
             rt::sleep(TIDY_INTERVAL).await;
@@ -198,15 +210,19 @@ impl Site {
     pub(super) async fn tidy(&self, meta: &MetaService) -> Result<()> {
         let executed = meta.executed();
         let touched = self.lock_touched().clone();
-        for Touched { target, start, files } in touched {
-            let own: Vec<_> = files.into_iter().filter(|ino| executed.contains(&ino.partition())).collect();
-            if own.is_empty() {
+        for Touched { target, start, mut left } in touched {
+            left.files.retain(|ino| executed.contains(&ino.partition()));
+            left.new.retain(|(first, _)| executed.contains(&first.partition()));
+            if left.is_empty() {
                 continue;
             }
-            meta.tidy(target, &own).await?;
+            meta.tidy(target, &left).await?;
             let mut touched = self.lock_touched();
             let entry = touched.iter_mut().find(|other| other.start == start);
-            entry.into_iter().for_each(|entry| entry.files.retain(|ino| !own.contains(ino)));
+            entry.into_iter().for_each(|entry| {
+                entry.left.files.retain(|ino| !left.files.contains(ino));
+                entry.left.new.retain(|range| !left.new.contains(range));
+            });
         }
         Ok(())
     }
@@ -240,7 +256,11 @@ impl Site {
         };
         let mirrored = self.scheme.is_mirrored();
         let storage = match mirrored {
-            true => self.storage_by_map(&identity, &map, WhenOffline::Try, None),
+            true => {
+                let rack = self.rack(session.0 as usize);
+                let own_rack = Arc::new(OwnRack::new(rack, Box::new(|_| false)));
+                self.storage_by_map(&identity, &map, WhenOffline::Try, None).in_rack(own_rack)
+            }
             false => self.storage_channels(&identity).into(),
         };
         let (server_cache, alone) = (false, false);

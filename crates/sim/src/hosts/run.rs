@@ -10,7 +10,7 @@ use client::Succession;
 use history::{Event, Limits, Record, judge};
 use kv::Memory;
 use rt::sim::{HostId, World};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -50,6 +50,8 @@ pub struct HostsOptions {
     pub programs: u32,
     /// Storage hosts.
     pub storages: usize,
+    /// Racks that they are in, in turn, with clients; 0: nothing is known of racks. Only where files are mirrored, there is somebody who minds.
+    pub racks: usize,
     /// Metadata hosts. With more than one there is a host for management, which moves partitions from one to another and has the store that they
     /// share.
     pub metas: u32,
@@ -83,16 +85,19 @@ pub enum PowerCuts {
     Unsynced,
     /// Any of them at any time, or their processes die. Programs sync everything that they write.
     Synced,
+    /// The same, and programs call fsync after each write instead. What hasn't been synced isn't read, as it may be gone again.
+    Fsynced,
     /// Of mirrored groups: one at a time, while the others have everything. Programs don't sync, and nothing is lost all the same.
     OneAtATime,
 }
 
 impl PowerCuts {
     /// All of them, with how they are called.
-    pub const ALL: [(&str, PowerCuts); 4] = [
+    pub const ALL: [(&str, PowerCuts); 5] = [
         ("never", PowerCuts::Never),
         ("unsynced", PowerCuts::Unsynced),
         ("synced", PowerCuts::Synced),
+        ("fsynced", PowerCuts::Fsynced),
         ("one-at-a-time", PowerCuts::OneAtATime),
     ];
 }
@@ -121,6 +126,7 @@ impl Default for HostsOptions {
             clients: 1,
             programs: 3,
             storages: 3,
+            racks: 0,
             metas: 1,
             faults: 30,
             shared_writes: false,
@@ -173,7 +179,7 @@ impl fmt::Display for HostsViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HostsOptions { clients, metas, storages, faults, shared_writes, holes, far_store, .. } =
             self.options;
-        let (scheme, power_cuts) = (self.options.scheme, self.options.power_cuts);
+        let HostsOptions { scheme, power_cuts, racks, .. } = self.options;
         writeln!(f, "seed {}, step {}: {}", self.seed, self.step, self.cause)?;
         write!(
             f,
@@ -181,6 +187,9 @@ impl fmt::Display for HostsViolation {
              --storages {storages} --faults {faults} --scheme {scheme} --power-cuts {power_cuts}",
             self.seed
         )?;
+        if racks > 0 {
+            write!(f, " --racks {racks}")?;
+        }
         let switches = [
             (shared_writes, " --shared-writes"),
             (holes, " --holes"),
@@ -241,6 +250,7 @@ impl Run {
             store_ip: store.map(|host| world.ip(host)),
             storage_ips: storages.iter().map(|host| world.ip(*host)).collect(),
             touched: Arc::default(),
+            racks: options.racks,
             scheme: options.scheme,
             notes: options.notes,
         };
@@ -372,7 +382,13 @@ impl Run {
 
     /// Whether programs sync what they write.
     fn are_durable(&self) -> bool {
-        self.options.power_cuts == PowerCuts::Synced
+        matches!(self.options.power_cuts, PowerCuts::Synced | PowerCuts::Fsynced)
+    }
+
+    /// Programs that share the blocks out among them and sync each write by a call of its own; 0: the others.
+    fn owners(&self) -> u32 {
+        let is_so = self.options.power_cuts == PowerCuts::Fsynced;
+        if is_so { self.options.clients * self.options.programs } else { 0 }
     }
 
     fn new_session(&mut self) -> SessionId {
@@ -385,6 +401,7 @@ impl Run {
         let programs = self.options.programs;
         let writers = if self.options.shared_writes { 1 } else { self.options.clients };
         let (dirs, logs, durable) = (self.dirs(), self.logs(), self.are_durable());
+        let (owners, first) = (self.owners(), index as u32 * programs);
         self.world.spawn(self.clients[index], async move {
             let mount = loop {
                 match site.mount().await {
@@ -395,7 +412,9 @@ impl Run {
             };
             let program = |number| {
                 let (client, journal) = (mount.clone(), journal.clone());
-                Program { client, journal, host: index as u32, number, writers, dirs, logs, durable }.run()
+                let owns = (owners > 0).then_some((first + number, owners));
+                Program { client, journal, host: index as u32, number, writers, owns, dirs, logs, durable }
+                    .run()
             };
             rt::join_all((0..programs).map(program).collect()).await;
         });
@@ -423,7 +442,8 @@ impl Run {
         self.run_on(host, "looking at everything", async move {
             let client = Succession::of_one(site.client(session).await?);
             let (number, writers, durable) = (u32::MAX, 1, false);
-            let program = Program { client, journal, host: 0, number, writers, dirs, logs, durable };
+            let program =
+                Program { client, journal, host: 0, number, writers, owns: None, dirs, logs, durable };
             program.look_at_everything().await;
             Ok(())
         })
@@ -453,6 +473,21 @@ impl Run {
         }
     }
 
+    /// No two copies are in one rack where there are enough racks.
+    fn ensure_apart(&self, map: &ClusterMap) -> Result<(), String> {
+        if self.options.racks < self.options.scheme.members() {
+            return Ok(());
+        }
+        for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
+            let rack = |id: &TargetId| map.node(map.target(*id)?.node)?.rack.clone();
+            let racks: BTreeSet<Option<String>> = group.members.iter().map(rack).collect();
+            if racks.len() < group.members.len() || racks.contains(&None) {
+                return Err(format!("the members of group {} are in the racks {racks:?}", group.id));
+            }
+        }
+        Ok(())
+    }
+
     /// Nobody does anything any more: all copies must be the same.
     fn compare_copies(&mut self) -> Result<(), String> {
         if !self.options.scheme.is_mirrored() {
@@ -461,6 +496,7 @@ impl Run {
         self.world.advance(QUIET);
         self.await_step()?;
         let map = self.map_of_management()?;
+        self.ensure_apart(&map)?;
         let mut all: BTreeMap<TargetId, Copies> = BTreeMap::new();
         for host in self.storages.clone() {
             let name = self.world.name(host);
@@ -479,7 +515,7 @@ impl Run {
 
     fn judge(&mut self) -> Result<HostsSummary, String> {
         let mut records = self.journal.records.borrow().clone();
-        if self.options.power_cuts == PowerCuts::Synced {
+        if self.are_durable() {
             forgive_torn(&mut records);
         }
         let report = judge(&records, Limits::default());

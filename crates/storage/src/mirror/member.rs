@@ -1,14 +1,15 @@
 //! A member's way: it does what the primary tells it.
 
-use super::primary::{change_range, do_on, is_sync};
+use super::differing::told_by_member;
+use super::primary::{change_range, do_on};
 use super::ranges::Hold;
 use super::replica::Replica;
 use super::{Mirrors, View, detached, turns};
 use crate::once::Turn as Once;
-use crate::service::{is_change, perform};
+use crate::service::{done, is_change, is_sync, perform};
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{ByteRange, Errno, Error, InodeId, MemberState, Result};
+use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
 use wire::{InGroup, MAX_REGIONS, Regions, StorageOp, StorageReply, StorageRequest};
 
 impl Mirrors {
@@ -104,6 +105,10 @@ impl Mirrors {
         self.watches.end_in(replica.target, replica.group);
         match request.op {
             StorageOp::Regions { from, which } => regions(&replica, from, which).await,
+            StorageOp::Digests { range } => {
+                let _turn = replica.turns.enter(replica.group, asked.since, false).await?;
+                Ok(told_by_member(&replica, request.ino, range).await)
+            }
             _ => detached::run(async move { bring_in_step(&replica, asked, request, payload).await }).await,
         }
     }
@@ -131,11 +136,27 @@ async fn bring_in_step(
         replica.once.adopt(store.recent(), request.session, number, request.ino).await?;
         return Ok(StorageReply::Unit);
     }
-    let done = match request.op {
-        StorageOp::Truncate { len } => store.set_len(request.ino, len).await,
-        op => perform(store, request.ino, op, payload).await.map(drop),
+    let is_verified = is_change(&request.op) || is_sync(&request.op);
+    let outcome = match request.op {
+        StorageOp::Truncate { len } => store.set_len(request.ino, len).await.map(|()| StorageReply::Unit),
+        StorageOp::Adopt { instead_of, .. } if instead_of != store.verifier() => {
+            return Err(started_anew(replica.target));
+        }
+        StorageOp::Adopt { verifier, .. } => {
+            store.adopt_verifier(verifier).await.map(|()| StorageReply::Unit)
+        }
+        op => perform(store, request.ino, op, payload).await,
     };
-    done.map(|()| StorageReply::Unit).map_err(|error| replica.failed(&error))
+    match outcome {
+        Ok(StorageReply::Unit) if is_verified => Ok(done(store)),
+        outcome => outcome.map_err(|error| replica.failed(&error)),
+    }
+}
+
+/// What was sent to a member before may not be there any more.
+pub(super) fn started_anew(target: TargetId) -> Error {
+    Error::new(Errno::EAGAIN, format!("target {target} was started anew while it was brought in step"))
+        .hint("it is brought in step again by itself")
 }
 
 /// What there is here, or may differ.

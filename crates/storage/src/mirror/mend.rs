@@ -46,7 +46,19 @@ impl Mender {
                 break;
             }
         }
+        self.set_time(from, to).await?;
         Ok(StorageReply::Unit)
+    }
+
+    /// What was mended is as old as what it was mended from: nobody has changed the file.
+    async fn set_time(&self, from: TargetId, to: TargetId) -> Result<()> {
+        let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
+        match self.look(from, StorageOp::Stat, None).await? {
+            StorageReply::Stat { len, mtime, .. } if len > 0 => {
+                self.change(from, to, StorageOp::SetTime { time: mtime }, None).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Where to begin. Of a range that reaches the end of the file the length is part, too: what is too long is cut, and what differs by the lengths
@@ -57,7 +69,10 @@ impl Mender {
         if range.end < right || right == wrong {
             return Ok(range.start / BLOCK * BLOCK);
         }
-        if wrong > right {
+        if wrong == 0 {
+            // Of one that somebody has removed the checksums may be there, and nothing is written beside those.
+            self.change(from, to, StorageOp::Truncate { len: 0 }, None).await?;
+        } else if wrong > right {
             // To the block's beginning, since its rest may be damaged: that is written anew.
             let op = StorageOp::Truncate { len: right / BLOCK * BLOCK };
             self.change(from, to, op, None).await?;

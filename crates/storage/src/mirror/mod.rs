@@ -9,8 +9,10 @@
 //! - nothing is done under a version of the group when something has begun under a newer one;
 //! - what may differ between the copies is noted on disk.
 
+mod clients;
 mod compare;
 mod detached;
+mod differing;
 mod holds;
 mod leaving;
 mod member;
@@ -23,6 +25,7 @@ mod reader;
 mod repair;
 mod replica;
 mod resync;
+mod salvage;
 mod sequences;
 mod step;
 mod tidy;
@@ -37,6 +40,7 @@ use crate::lease::ServingLease;
 use crate::tally::Tally;
 use crate::watches::Watches;
 use chunkstore::Store;
+use clients::Clients;
 use net::{LocalFuture, StorageChannels};
 use parking_lot::{Mutex, RwLock};
 use progress::Progress;
@@ -49,6 +53,7 @@ use types::{
     ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, Result, TargetId,
     TargetState,
 };
+use wire::mgmt::Touched;
 use wire::{InGroup, Part, StorageOp, StorageReply, StorageRequest};
 
 /// How long a request of a newer version of its group than this process knows waits for the map: management tells everybody within a moment. Less than
@@ -93,9 +98,9 @@ pub trait Groups: Send + Sync {
     /// says so, or one of another version of the group if it had changed before.
     fn set_member(&self, change: MemberChange) -> LocalFuture<'_, Result<Arc<ClusterMap>>>;
 
-    /// Has what the metadata knows of these files (at most [`wire::mgmt::MAX_TIDY_FILES`]) enforced on a group which has been through a crash with all that
+    /// Has what the metadata knows of these files enforced on a group which has been through a crash with all that
     /// its good members had. When it returns, that is on disk.
-    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>>;
+    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>>;
 }
 
 /// What a service needs to have members of mirrored groups.
@@ -117,6 +122,10 @@ pub(crate) struct Mirrors {
     progress: Progress,
     /// Of the service.
     watches: Arc<Watches>,
+    /// Whether clients ask this node for anything.
+    pub(crate) clients: Clients,
+    /// Held by who sends a member something while clients ask for something, and for their part of the time afterwards.
+    yielding: rt::sync::RwLock,
     /// Members that are being brought in step now.
     busy: Mutex<BTreeSet<(GroupId, TargetId)>>,
     /// Files that are being mended because somebody has met damage.
@@ -164,6 +173,8 @@ impl Mirrors {
             slots: RwLock::default(),
             progress: Progress::default(),
             watches,
+            clients: Clients::default(),
+            yielding: rt::sync::RwLock::new(),
             busy: Mutex::default(),
             healing: Mutex::default(),
         }
@@ -211,12 +222,22 @@ impl Mirrors {
         tally: &Arc<Tally>,
         group: GroupId,
     ) -> Result<Arc<Replica>> {
+        if let Some(replica) = self.slot((target.target(), group)).replica.get() {
+            return Ok(replica.clone());
+        }
+        // Rare, and large: kept out of the future of every request.
+        Box::pin(self.open_alone(target, tally, group)).await
+    }
+
+    async fn open_alone(
+        &self,
+        target: &Arc<Store>,
+        tally: &Arc<Tally>,
+        group: GroupId,
+    ) -> Result<Arc<Replica>> {
         let key = (target.target(), group);
         loop {
             let slot = self.slot(key);
-            if let Some(replica) = slot.replica.get() {
-                return Ok(replica.clone());
-            }
             let _alone = slot.opening.write().await;
             // What was in it may have been removed meanwhile, and the place with it.
             if Arc::ptr_eq(&slot, &self.slot(key)) {
@@ -249,7 +270,9 @@ impl Mirrors {
         tracing::debug!(target_id = %key.0, %group, ?report, "replica opened");
         rt::spawn(background(store.clone()));
         let is_fenced = |session| self.fences.is_fenced(session);
-        let leftovers = report.was_needed.then(|| store.take_touched());
+        let leftovers = report
+            .was_needed
+            .then(|| Touched { files: store.take_touched(), new: store.take_new_at_crash() });
         let replica = Arc::new(Replica::new(group, store, leftovers, tally.clone(), is_fenced));
         Ok(slot.replica.get_or_init(|| replica).clone())
     }
@@ -365,6 +388,14 @@ impl Mirrors {
     /// # Errors
     /// `EREMCHG` when this isn't the primary any more. `ETIMEDOUT` when management can't be asked.
     async fn known_to_all(&self, replica: &Replica) -> Result<()> {
+        match replica.has_doubtful() {
+            // Rare, and large: kept out of the future of every request.
+            true => Box::pin(self.wait_for_word(replica)).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn wait_for_word(&self, replica: &Replica) -> Result<()> {
         /// Rest before management is asked again.
         const REST: Duration = Duration::from_millis(200);
         let began_ns = rt::monotonic_ns();

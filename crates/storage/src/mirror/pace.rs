@@ -3,8 +3,16 @@
 use std::cell::Cell;
 use types::ResyncSettings;
 
-/// What one member is sent unless the settings say otherwise, bytes a second: a part of what a disk and a network of today do, so that who uses them goes on.
-const DEFAULT_RATE: u64 = 256 << 20;
+/// What one member is sent at most while clients ask for something, unless the settings say otherwise, bytes a second: a part of what a disk and a network of
+/// today do, so that who uses them goes on. While nobody asks there is no limit.
+const YIELDING_RATE: u64 = 256 << 20;
+
+/// The part of the time in which members may be sent something while clients ask for something, all from one node together, as 1 in so many: what is slow on a
+/// busy machine gets slower by itself, so that clients keep four fifths of it. Where the settings say a rate, or a time that calls for more, that holds instead.
+const YIELDING_PART: u64 = 5;
+
+/// The longest rest for clients: a disk that stood still once doesn't put off everything.
+const LONGEST_YIELD_NS: u64 = 2 * NS_PER_S;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
@@ -13,6 +21,21 @@ pub(super) struct Pace {
     began_ns: u64,
     paid_ns: Cell<u64>,
     debt: Cell<u64>,
+}
+
+/// How fast something may be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Allowed {
+    /// Bytes a second.
+    pub(super) rate: u64,
+    /// Whether clients have most of the time.
+    pub(super) yields: bool,
+}
+
+/// Until when clients go first after something that was sent from one moment to another.
+pub(super) fn yields_until_ns(from_ns: u64, to_ns: u64) -> u64 {
+    let rest_ns = to_ns.saturating_sub(from_ns).saturating_mul(YIELDING_PART - 1).min(LONGEST_YIELD_NS);
+    to_ns.saturating_add(rest_ns)
 }
 
 impl Pace {
@@ -25,18 +48,31 @@ impl Pace {
         self.debt.set(self.debt.get().saturating_add(bytes));
     }
 
-    /// Bytes a second by the settings; `left`: what there is to send yet, as far as that is known.
-    pub(super) fn rate(&self, settings: &ResyncSettings, left: Option<u64>, now_ns: u64) -> u64 {
-        let rate = settings.rate.unwrap_or(DEFAULT_RATE).max(1);
-        let (Some(within_s), Some(left)) = (settings.within_s, left) else { return rate };
+    /// What the settings allow; `left`: what there is to send yet, as far as that is known; `are_busy`: whether clients ask for something.
+    pub(super) fn allowed(
+        &self,
+        settings: &ResyncSettings,
+        left: Option<u64>,
+        are_busy: bool,
+        now_ns: u64,
+    ) -> Allowed {
+        let rate = match settings.rate {
+            Some(rate) => rate.max(1),
+            None if are_busy => YIELDING_RATE,
+            None => return Allowed { rate: u64::MAX, yields: false },
+        };
+        let (Some(within_s), Some(left)) = (settings.within_s, left) else {
+            return Allowed { rate, yields: settings.rate.is_none() };
+        };
         let end_ns = self.began_ns.saturating_add(within_s.saturating_mul(NS_PER_S));
         let rest_ns = end_ns.saturating_sub(now_ns);
         if rest_ns == 0 {
             // Who is late already does what the disks can.
-            return u64::MAX;
+            return Allowed { rate: u64::MAX, yields: false };
         }
         let due = u128::from(left) + u128::from(self.debt.get());
-        rate.max(u64::try_from(due * u128::from(NS_PER_S) / u128::from(rest_ns)).unwrap_or(u64::MAX))
+        let due = u64::try_from(due * u128::from(NS_PER_S) / u128::from(rest_ns)).unwrap_or(u64::MAX);
+        Allowed { rate: rate.max(due), yields: settings.rate.is_none() && due <= rate }
     }
 
     /// How long nothing may be sent at this rate, nanoseconds.
@@ -75,18 +111,37 @@ mod tests {
     }
 
     #[test]
+    fn clients_have_four_fifths_of_the_time_unless_the_settings_say_otherwise() {
+        assert_eq!(yields_until_ns(1000, 1100), 1500);
+        assert_eq!(yields_until_ns(0, 3 * NS_PER_S), 3 * NS_PER_S + LONGEST_YIELD_NS);
+        let pace = Pace::new(0);
+        let settings = ResyncSettings::default();
+        let (free, slow) =
+            (Allowed { rate: u64::MAX, yields: false }, Allowed { rate: YIELDING_RATE, yields: true });
+        assert_eq!(pace.allowed(&settings, Some(MIB), false, 0), free, "nobody asks for anything");
+        assert_eq!(pace.allowed(&settings, Some(MIB), true, 0), slow);
+        let set = ResyncSettings { rate: Some(MIB), ..settings.clone() };
+        for are_busy in [false, true] {
+            let allowed = pace.allowed(&set, Some(MIB), are_busy, 0);
+            assert_eq!(allowed, Allowed { rate: MIB, yields: false });
+        }
+        let hurried = ResyncSettings { within_s: Some(10), ..settings };
+        assert_eq!(pace.allowed(&hurried, Some(10 * YIELDING_RATE), true, 0), slow);
+        let late = pace.allowed(&hurried, Some(20 * YIELDING_RATE), true, 0);
+        assert_eq!(late, Allowed { rate: 2 * YIELDING_RATE, yields: false }, "it has to be done in time");
+    }
+
+    #[test]
     fn what_must_be_done_in_time_goes_faster() {
         let pace = Pace::new(0);
-        let settings = |rate, within_s| ResyncSettings { rate, within_s, ..ResyncSettings::default() };
-        assert_eq!(pace.rate(&settings(None, None), Some(u64::MAX), 0), DEFAULT_RATE);
-        assert_eq!(pace.rate(&settings(Some(MIB), None), Some(100 * MIB), 0), MIB);
-        let hurried = settings(Some(MIB), Some(10));
-        assert_eq!(pace.rate(&hurried, Some(100 * MIB), 0), 10 * MIB);
-        assert_eq!(pace.rate(&hurried, Some(90 * MIB), 5 * NS_PER_S), 18 * MIB, "what it lost it makes good");
-        assert_eq!(pace.rate(&hurried, Some(5 * MIB), 0), MIB, "never slower than the rate");
-        assert_eq!(pace.rate(&hurried, Some(7 * MIB), 60 * NS_PER_S), u64::MAX, "it is late");
-        assert_eq!(pace.rate(&hurried, None, 0), MIB, "it is counted yet");
+        let hurried = ResyncSettings { rate: Some(MIB), within_s: Some(10), ..ResyncSettings::default() };
+        let rate = |left, now_ns| pace.allowed(&hurried, left, true, now_ns).rate;
+        assert_eq!(rate(Some(100 * MIB), 0), 10 * MIB);
+        assert_eq!(rate(Some(90 * MIB), 5 * NS_PER_S), 18 * MIB, "what it lost it makes good");
+        assert_eq!(rate(Some(5 * MIB), 0), MIB, "never slower than the rate");
+        assert_eq!(rate(Some(7 * MIB), 60 * NS_PER_S), u64::MAX, "it is late");
+        assert_eq!(rate(None, 0), MIB, "it is counted yet");
         pace.sent(50 * MIB);
-        assert_eq!(pace.rate(&hurried, Some(50 * MIB), 0), 10 * MIB, "what was sent is waited for as well");
+        assert_eq!(rate(Some(50 * MIB), 0), 10 * MIB, "what was sent is waited for as well");
     }
 }

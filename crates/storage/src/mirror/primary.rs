@@ -4,15 +4,15 @@ use super::mend::Mender;
 use super::repair::Look;
 use super::replica::Replica;
 use super::sequences::Ticket;
-use super::{MAP_PATIENCE, MAP_POLL, Mirrors, View, detached, turns};
+use super::{MAP_PATIENCE, MAP_POLL, MemberChange, Mirrors, View, detached, turns};
 use crate::convert;
 use crate::once::{Doing, Turn as Once};
-use crate::service::{is_change, perform};
+use crate::service::{done, is_change, is_sync, perform};
 use chunkstore::{Kind, StoreError};
 use net::Deadline;
 use rt::IoBuf;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use types::{ByteRange, Epoch, Errno, Error, Group, MemberState, Result, SessionId, TargetId};
@@ -38,22 +38,20 @@ impl Mirrors {
         self.lease_holds(replica.target).await?;
         self.primary_view(&replica)?;
         if replica.is_unclean() {
-            self.put_others_out(&replica).await?;
+            Box::pin(self.put_others_out(&replica)).await?;
         }
-        if replica.has_doubtful() {
-            self.known_to_all(&replica).await?;
-        }
+        self.known_to_all(&replica).await?;
         // The metadata service is let in before, since it has to see to that; but what it moves elsewhere has to be right.
         let is_mover = matches!(request.op, StorageOp::Watch { .. });
         if replica.leftovers.are_there() && (request.session != SessionId(0) || is_mover) {
-            self.tidied(&replica).await?;
+            Box::pin(self.tidied(&replica)).await?;
         }
         if !replica.leftovers.are_there() {
             replica.open_to_clients();
         }
         if request.session != SessionId(0) && replica.once.has_closed_files() {
             let rows = replica.store.recent();
-            replica.once.wait_for(rows, request.session, request.ino, request.number).await?;
+            Box::pin(replica.once.wait_for(rows, request.session, request.ino, request.number)).await?;
         }
         // A write that is done after its program was told that it failed could come over what the program wrote then.
         if deadline.is_over() {
@@ -68,7 +66,7 @@ impl Mirrors {
                 looked.map_err(|error| self.unless_left(&replica, asked.since, error))
             }
             StorageOp::Heal { range } if request.session == SessionId(0) => {
-                self.heal(replica, request.ino, range).await.map(StorageReply::Healed)
+                Box::pin(self.heal(replica, request.ino, range)).await.map(StorageReply::Healed)
             }
             StorageOp::Mend { from, to, range } if request.session == SessionId(0) => {
                 detached::run(Mender::new(self.clone(), replica, request.ino).mend(from, to, range)).await
@@ -200,6 +198,37 @@ impl Mirrors {
         }
     }
 
+    /// A target can't open or make what it should have of a group, and nobody is served from it: as the primary it gives way to a member that has
+    /// everything. The answer to whoever has asked.
+    pub(crate) async fn without_replica(&self, target: TargetId, asked: &InGroup, error: Error) -> Error {
+        let view = match self.agreed(asked).await {
+            Ok(view) => view,
+            Err(outdated) => return outdated,
+        };
+        let Ok(group) = view.group() else { return error };
+        let mut others = group.with_states().filter(|(other, _)| *other != target);
+        let is_replaced = others.any(|(other, state)| state == MemberState::Good && self.is_heard_of(other));
+        if group.primary() != Some(target) || !is_replaced {
+            return error;
+        }
+        let change = MemberChange {
+            group: group.id,
+            since: group.since,
+            target,
+            state: MemberState::NeedsResync,
+            reason: error.message.to_string(),
+            orderly: false,
+        };
+        tracing::warn!(group = %group.id, target_id = %target, "a primary gives way: {}", error.message);
+        if let Err(undecided) = self.links.management.set_member(change).await {
+            tracing::warn!(group = %group.id, error = %undecided, "management doesn't decide on a member of a group");
+        }
+        match self.since(group.id) > group.since {
+            true => turns::another_version(group.id),
+            false => error,
+        }
+    }
+
     /// Another member that is good is to be the primary.
     async fn give_way(&self, replica: &Replica, group: &Group, error: &StoreError) {
         // It may begin before this process has heard of it: nothing is read here any more.
@@ -237,29 +266,31 @@ async fn change(
     let (Some(number), StorageOp::Write { .. }) = (request.number, &request.op) else {
         let entered = replica.epochs.enter(request.ino, request.epoch, is_change(&request.op)).await?;
         one(None).replicate().await?;
-        return entered.check().map(|()| StorageReply::Unit);
+        return entered.check().map(|()| done(&replica.store));
     };
     // What was done before is answered so, in whichever epoch it is asked again.
     if let Some(answer) = replica.once.answer(request.session, number) {
-        return answer.map(|()| StorageReply::Unit);
+        return answer.map(|()| replica.once.again(&replica.store, request.session, number));
     }
     let _entered = replica.epochs.enter(request.ino, request.epoch, true).await?;
     let begun = replica.once.begin(replica.store.recent(), request.session, number, request.ino).await?;
     let doing = match begun {
         Once::Do(doing) => doing,
-        Once::Answered(answer) => return answer.map(|()| StorageReply::Unit),
+        Once::Answered(answer) => {
+            return answer.map(|()| replica.once.again(&replica.store, request.session, number));
+        }
         Once::Unwritten(error) => return Err(mirrors.fails_here(&replica, &error).await),
     };
     match one(Some(&doing)).replicate().await {
         // Whether it takes place is decided by the primary that there is now.
-        Err(error) if error.errno == Errno::EREMCHG => Err(error),
-        outcome => doing.end(outcome).await.map(|()| StorageReply::Unit),
+        Err(error) if error.errno == Errno::EREMCHG => {
+            if mirrors.primary_view(&replica).is_err() {
+                doing.leave();
+            }
+            Err(error)
+        }
+        outcome => doing.end(outcome).await.map(|()| done(&replica.store)),
     }
-}
-
-/// Whether a request is about what is done already being on disk.
-pub(super) fn is_sync(op: &StorageOp) -> bool {
-    matches!(op, StorageOp::Sync | StorageOp::SyncTarget)
 }
 
 /// One change on its way to all members.
@@ -327,23 +358,25 @@ impl Change<'_> {
             let sends = self.send_all(group, &to, ticket.as_ref().map_or(0, |ticket| ticket.sequence));
             let (local, failures) = match is_done_here {
                 true => (Local::Done, sends.await),
-                false => both(self.do_here(group.since), sends).await,
+                false => both(pin!(self.do_here(group.since)), pin!(sends)).await,
             };
             let failed = |target: &TargetId| failures.iter().any(|(failed, ..)| failed == target);
             have.extend(to.iter().map(|(target, _)| *target).filter(|target| !failed(target)));
             match local {
                 Local::Done => is_done_here = true,
                 Local::Outdated => {
-                    mirrors.await_newer(replica, group.since).await;
+                    Box::pin(mirrors.await_newer(replica, group.since)).await;
                     continue;
                 }
-                Local::Failed(error) => return self.failed_here(group, error, &have, failures).await,
+                Local::Failed(error) => {
+                    return Box::pin(self.failed_here(group, error, &have, failures)).await;
+                }
             }
             if failures.is_empty() {
                 return mirrors.known_to_all(replica).await;
             }
             for (target, state, error) in failures {
-                self.lose(group, target, state, &error).await;
+                Box::pin(self.lose(group, target, state, &error)).await;
             }
         }
     }
@@ -449,7 +482,7 @@ pub(super) fn change_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option<By
         StorageOp::Write { offset, .. } => Some(ByteRange::at(offset, payload.map_or(0, IoBuf::len) as u64)),
         StorageOp::Allocate { range, .. } => Some(range),
         StorageOp::Truncate { len } => Some(ByteRange::new(len, u64::MAX)),
-        StorageOp::Delete => Some(WHOLE),
+        StorageOp::Delete | StorageOp::SetTime { .. } => Some(WHOLE),
         _ => None,
     }
 }
@@ -480,9 +513,11 @@ pub(super) async fn do_on(
     if *durable { store.recent().sync().await } else { Ok(()) }
 }
 
-/// Runs two futures side by side.
-async fn both<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, B) {
-    let (mut first, mut second) = (pin!(first), pin!(second));
+/// Runs two futures side by side. They stay where they are: taken by value they would have room here a second time.
+async fn both<A, B>(
+    mut first: Pin<&mut impl Future<Output = A>>,
+    mut second: Pin<&mut impl Future<Output = B>>,
+) -> (A, B) {
     let (mut a, mut b) = (None, None);
     poll_fn(|cx| {
         if a.is_none()

@@ -14,7 +14,7 @@ use chunkstore::{IoPath, Kind, StoreError};
 use rt::IoBuf;
 use std::cell::RefCell;
 use std::sync::Arc;
-use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
+use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId, Timestamp};
 use wire::{Allocate, Healed, InGroup, Part, Path, StorageOp, StorageReply, StorageRequest, Survey};
 
 /// What is looked at and mended at a time, bytes: as long as that takes, the file is not changed.
@@ -58,22 +58,19 @@ impl Mirrors {
         let (request, payload) = (look.request, look.payload);
         let done = perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await;
         let refusal = match done {
-            Ok(reply) if !self.is_lost_here(replica, &look).await => return Ok(reply),
+            Ok(reply) if has_file(replica, request.ino).await => return Ok(reply),
+            Ok(reply) if !Box::pin(self.others_have(replica, &look)).await => return Ok(reply),
             Ok(_) => lost(replica, request.ino),
             Err(error) if matches!(error.kind(), Kind::Io | Kind::Corrupt { .. }) => replica.failed(&error),
             Err(error) => return Err(replica.failed(&error)),
         };
-        let found = self.look_elsewhere(look.group, replica.target, request, payload.clone()).await;
+        let found = Box::pin(self.look_elsewhere(look.group, replica.target, request, payload.clone())).await;
         self.heal_later(replica, request.ino, concerned(request, payload));
         found.ok_or(refusal)
     }
 
-    /// Whether there is no chunk file here although another member has one. Asked of others only where there is none: of files with holes.
-    async fn is_lost_here(&self, replica: &Replica, look: &Look<'_>) -> bool {
-        let ino = look.request.ino;
-        if has_file(replica, ino).await {
-            return false;
-        }
+    /// Whether another member has a chunk file. Asked only where there is none here: of files with holes.
+    async fn others_have(&self, replica: &Replica, look: &Look<'_>) -> bool {
         let others = look
             .group
             .with_states()
@@ -113,6 +110,22 @@ impl Mirrors {
                 }
             }
             mirrors.healing.lock().remove(&key);
+        });
+    }
+
+    /// Has damage here mended that bringing a member in step has met, one place after the other, now that it is good.
+    pub(super) fn heal_all_later(self: &Arc<Self>, replica: &Replica, damage: Vec<(InodeId, ByteRange)>) {
+        let (mirrors, group, target) = (self.clone(), replica.group, replica.target);
+        let tally = replica.tally.clone();
+        rt::spawn(async move {
+            for (ino, range) in damage {
+                match mirrors.ask_to_heal(target, group, ino, range).await {
+                    Ok(healed) => tally.heal(&healed),
+                    Err(error) => {
+                        tracing::warn!(%group, target_id = %target, inode = %ino, %range, %error, "damage isn't mended yet");
+                    }
+                }
+            }
         });
     }
 
@@ -224,6 +237,15 @@ fn concerned(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRange {
     }
 }
 
+/// The time of the last change of the content, by the copies that stay as they are, or by all where each has had something of another.
+fn time_after(copies: &[Copy], plan: &Plan) -> Option<Timestamp> {
+    let newest = |which: &dyn Fn(usize) -> bool| {
+        let some = copies.iter().enumerate().filter(|(at, copy)| copy.survey.is_there && which(*at));
+        some.map(|(_, copy)| copy.survey.mtime).max()
+    };
+    newest(&|at| !plan.changes(at)).or_else(|| newest(&|_| true))
+}
+
 impl Healing<'_> {
     /// Looks at a piece on all good members. Of those that don't answer nothing is said.
     async fn survey(&self, piece: ByteRange) -> Result<Vec<Copy>> {
@@ -302,7 +324,21 @@ impl Healing<'_> {
             let what = (ByteRange::new(copies[member].survey.len.min(len), len), "a wrong length");
             mended.mended += u64::from(self.judge(target, what, done).await?);
         }
+        self.set_times(copies, plan).await?;
         Ok(mended)
+    }
+
+    /// What was mended is as old as what it was mended from: nobody has changed the file.
+    async fn set_times(&self, copies: &[Copy], plan: &Plan) -> Result<()> {
+        let Some(time) = time_after(copies, plan) else { return Ok(()) };
+        for member in (0..copies.len()).filter(|at| plan.changes(*at)) {
+            let target = copies[member].target;
+            let done = self.change(target, StorageOp::SetTime { time }, None).await;
+            if done.is_err() {
+                self.judge(target, (WHOLE, "the time of a mended copy"), done).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Tells of what was mended; a member that couldn't be is taken out.

@@ -12,7 +12,8 @@ use chunkstore::{Store, StoreError};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use types::{Epoch, Error, Group, GroupId, InodeId, MemberState, SessionId, TargetId};
+use types::{Epoch, Error, Group, GroupId, MemberState, SessionId, TargetId};
+use wire::mgmt::Touched;
 
 /// A replica: a store with what its service knows of it. As the primary it orders changes, as a member it does what it is told.
 pub(crate) struct Replica {
@@ -73,11 +74,11 @@ impl Standing {
 }
 
 impl Replica {
-    /// `crashed`: the files that were changing when it was left without a shutdown, if it was.
+    /// `crashed`: what was changing when it was left without a shutdown, if it was.
     pub(crate) fn new(
         group: GroupId,
         store: Arc<Store>,
-        crashed: Option<Vec<InodeId>>,
+        crashed: Option<Touched>,
         tally: Arc<Tally>,
         is_fenced: impl Fn(SessionId) -> bool,
     ) -> Replica {
@@ -113,6 +114,7 @@ impl Replica {
         if is_out && !standing.is_out {
             // The primary says what was done when it brings this one in step; until then nobody asks here.
             self.once.forget_all();
+            self.store.leave_verifier();
         }
         if is_out {
             self.is_unclean.store(false, Ordering::Release);

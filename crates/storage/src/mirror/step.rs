@@ -1,13 +1,15 @@
 //! Bringing a member in step: what may differ is sent to it, each piece while nobody changes it.
 
-use super::pace::Pace;
+use super::member::started_anew;
+use super::pace::{self, Pace};
 use super::primary::{WHOLE, fallen};
 use super::progress::Tracked;
 use super::ranges::Hold;
 use super::replica::Replica;
 use super::{Mirrors, turns};
-use chunkstore::{IoPath, Seek, Store};
+use chunkstore::{IoPath, Kind, Seek, Store};
 use rt::IoBuf;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +19,11 @@ use wire::{Allocate, InGroup, MAX_REGIONS, Part, Path, Regions, StorageOp, Stora
 /// Data sent at a time, bytes: as long as this takes, writes of the piece wait.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Pieces on their way at a time: so that the disk of one side works while the other's does.
+/// Pieces of a file on their way at a time: so that the disk of one side works while the other's does, and the network with them.
 const PIECES_AT_ONCE: usize = 4;
+
+/// Files that are sent at a time: each takes some questions and answers, and of small ones that is nearly all.
+const FILES_SENT_AT_ONCE: usize = 4;
 
 /// How often it is looked whether the settings are others, while nothing may be sent.
 const SETTINGS_POLL: Duration = Duration::from_millis(200);
@@ -42,10 +47,27 @@ pub(super) struct Step<'a> {
     pub(super) member: TargetId,
     /// The version of the group in which that began, and what the member is since then.
     since: Epoch,
-    state: MemberState,
-    tracked: Tracked<'a>,
+    pub(super) state: MemberState,
+    pub(super) tracked: Tracked<'a>,
     pace: Pace,
     sent: std::cell::Cell<u64>,
+    /// Under which the member has what was sent.
+    verifier: std::cell::Cell<Option<u64>>,
+    /// What is damaged here, to be mended as far as the member has it.
+    pub(super) damaged: RefCell<Vec<(InodeId, ByteRange)>>,
+}
+
+/// How far a file has been handed to those who send it.
+struct Place {
+    at: Cell<u64>,
+    /// Held by who looks for the next piece.
+    moving: rt::sync::RwLock,
+}
+
+/// What is sent while clients ask for something is sent in turns, one at a time from a node.
+struct Turn<'a> {
+    _alone: rt::sync::WriteGuard<'a>,
+    from_ns: u64,
 }
 
 /// Brings a member in step, from telling management so to its being good.
@@ -81,6 +103,8 @@ pub(super) async fn run(mirrors: &Arc<Mirrors>, replica: &Replica, member: Targe
         tracked: mirrors.progress.begin(replica.group, member, now_ns),
         pace: Pace::new(now_ns),
         sent: std::cell::Cell::new(0),
+        verifier: std::cell::Cell::default(),
+        damaged: RefCell::default(),
     };
     let outcome = step.send_everything(to == MemberState::Rebuilding).await;
     let (state, reason) = match &outcome {
@@ -92,6 +116,9 @@ pub(super) async fn run(mirrors: &Arc<Mirrors>, replica: &Replica, member: Targe
     let group = view.group()?;
     if group.state_of(member) == Some(to) {
         mirrors.decide(replica, group.since, member, state, &reason).await;
+    }
+    if outcome.is_ok() {
+        mirrors.heal_all_later(replica, step.damaged.take());
     }
     outcome
 }
@@ -111,11 +138,11 @@ impl Step<'_> {
         for some in work.into_iter().collect::<Vec<_>>().chunks(FILES_AT_ONCE) {
             here.extend(self.only_here(some).await?);
         }
-        for (ino, ranges) in here {
-            self.file(ino, ranges).await?;
-        }
+        self.files(here).await?;
         self.numbers().await?;
         self.ask(InodeId(0), StorageOp::SyncTarget, None).await?;
+        let (verifier, instead_of) = (self.replica.store.verifier(), self.verifier.get().unwrap_or_default());
+        self.ask(InodeId(0), StorageOp::Adopt { verifier, instead_of }, None).await?;
         tracing::info!(
             group = %self.replica.group, target_id = %self.member, bytes_moved = self.sent.get(),
             "a member of a group is in step"
@@ -189,7 +216,7 @@ impl Step<'_> {
         Ok(bytes)
     }
 
-    async fn len(&self, ino: InodeId) -> Result<u64> {
+    pub(super) async fn len(&self, ino: InodeId) -> Result<u64> {
         let stat = self.replica.store.stat(ino).await;
         stat.map(|stat| stat.len).map_err(|error| self.replica.failed(&error))
     }
@@ -209,7 +236,7 @@ impl Step<'_> {
         Ok(here)
     }
 
-    async fn is_here(&self, ino: InodeId) -> Result<bool> {
+    pub(super) async fn is_here(&self, ino: InodeId) -> Result<bool> {
         let path = Store::chunk_file_path(self.replica.store.dir(), ino);
         match rt::File::open(&path, rt::OpenOptions { read: true, ..Default::default() }).await {
             Ok(_) => Ok(true),
@@ -223,70 +250,147 @@ impl Step<'_> {
         }
     }
 
+    /// Sends files, some at a time. After a failure no more are begun.
+    async fn files(&self, files: Vec<(InodeId, Vec<ByteRange>)>) -> Result<()> {
+        let left = RefCell::new(files.into_iter());
+        let next = || left.borrow_mut().next();
+        let lanes = (0..FILES_SENT_AT_ONCE).map(|_| async {
+            while let Some((ino, ranges)) = next() {
+                if let Err(error) = self.file(ino, ranges).await {
+                    left.borrow_mut().by_ref().for_each(drop);
+                    return Err(error);
+                }
+            }
+            Ok(())
+        });
+        rt::join_all(lanes.collect()).await.into_iter().collect()
+    }
+
     /// One file: that it is there or not, its length, and what is in the ranges.
     async fn file(&self, ino: InodeId, ranges: Vec<ByteRange>) -> Result<()> {
         let replica = self.replica;
-        self.rest().await?;
-        let is_there = {
+        let turn = self.turn().await?;
+        self.straighten(ino).await?;
+        let (is_there, anew) = {
             let _held = replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
-            let is_there = self.is_here(ino).await?;
-            let op = match is_there {
-                true => StorageOp::Truncate { len: self.len(ino).await? },
-                false => StorageOp::Delete,
-            };
-            self.ask(ino, op, None).await?;
-            is_there
+            match self.is_here(ino).await? {
+                true => (true, self.set_len(ino, self.len(ino).await?).await?),
+                false => {
+                    self.ask(ino, StorageOp::Delete, None).await?;
+                    (false, None)
+                }
+            }
         };
+        self.give_way(turn).await;
         if is_there {
+            if let Some(block) = anew {
+                self.range(ino, block).await?;
+            }
             for range in ranges {
                 self.range(ino, range).await?;
             }
+            self.set_time(ino).await?;
         }
         self.tracked.file_done(0);
         Ok(())
     }
 
-    /// A range of a file, piece by piece.
-    async fn range(&self, ino: InodeId, range: ByteRange) -> Result<()> {
-        let mut at = range.start;
-        loop {
-            let end = range.end.min(self.len(ino).await?);
-            if at >= end {
-                return Ok(());
-            }
-            at = self.hole(ino, ByteRange::new(at, end)).await?;
-            let mut pieces = Vec::new();
-            while at < end && pieces.len() < PIECES_AT_ONCE {
-                // On borders of pieces, so that all but the first are whole.
-                let next = (at / PIECE_BYTES + 1) * PIECE_BYTES;
-                pieces.push(ByteRange::new(at, next.min(end)));
-                at = next.min(end);
-            }
-            let sent = rt::join_all(pieces.iter().map(|piece| self.piece(ino, *piece)).collect()).await;
-            sent.into_iter().collect::<Result<()>>()?;
-            self.rest().await?;
+    /// What was sent is as old there as it is here: the member may be asked one day when the file was changed.
+    async fn set_time(&self, ino: InodeId) -> Result<()> {
+        let _held = self.replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
+        let stat = self.replica.store.stat(ino).await.map_err(|error| self.replica.failed(&error))?;
+        match stat.len {
+            0 => Ok(()),
+            _ => self.ask(ino, StorageOp::SetTime { time: stat.mtime }, None).await.map(drop),
         }
+    }
+
+    /// Gives the member's copy its length. Where the block in which it ends is damaged there, that is cut off and has to be sent.
+    async fn set_len(&self, ino: InodeId, len: u64) -> Result<Option<ByteRange>> {
+        let truncate = |len| self.ask(ino, StorageOp::Truncate { len }, None);
+        match truncate(len).await {
+            Ok(_) => return Ok(None),
+            Err(error) if error.errno == Errno::EIO => {}
+            Err(error) => return Err(error),
+        }
+        let block = ByteRange::new(len / BLOCK_SIZE as u64 * BLOCK_SIZE as u64, len);
+        if let Err(error) = truncate(block.start).await {
+            if error.errno != Errno::EIO {
+                return Err(error);
+            }
+            // Somebody else has removed it there: all of it has to be sent.
+            self.ask(ino, StorageOp::Delete, None).await?;
+            truncate(len).await?;
+            return Ok(Some(ByteRange::new(0, len)));
+        }
+        truncate(len).await?;
+        Ok(Some(block))
+    }
+
+    /// A range of a file, piece by piece, some of them on their way at a time.
+    async fn range(&self, ino: InodeId, range: ByteRange) -> Result<()> {
+        let place = Place { at: Cell::new(range.start), moving: rt::sync::RwLock::new() };
+        let lanes = (0..PIECES_AT_ONCE).map(|_| async {
+            let sent = self.lane(ino, range.end, &place).await;
+            if sent.is_err() {
+                // The others begin nothing more.
+                place.at.set(u64::MAX);
+            }
+            sent
+        });
+        rt::join_all(lanes.collect()).await.into_iter().collect()
+    }
+
+    /// Sends one piece after the other of those that nobody else sends.
+    async fn lane(&self, ino: InodeId, end: u64, place: &Place) -> Result<()> {
+        // Who sees by this alone that nothing is left doesn't wait for a turn.
+        while place.at.get() < end {
+            let turn = self.turn().await?;
+            let Some(piece) = self.next_piece(ino, end, place).await? else { return Ok(()) };
+            self.piece(ino, piece).await?;
+            self.give_way(turn).await;
+        }
+        Ok(())
+    }
+
+    /// The next piece of a file that has something in it; none at its end.
+    async fn next_piece(&self, ino: InodeId, end: u64, place: &Place) -> Result<Option<ByteRange>> {
+        let _alone = place.moving.write().await;
+        let end = end.min(self.len(ino).await?);
+        if place.at.get() >= end {
+            return Ok(None);
+        }
+        let start = self.hole(ino, ByteRange::new(place.at.get(), end)).await?;
+        // On borders of pieces, so that all but the first are whole.
+        let next = ((start / PIECE_BYTES + 1) * PIECE_BYTES).min(end);
+        if place.at.get() != u64::MAX {
+            place.at.set(next.max(start));
+        }
+        Ok((start < end).then(|| ByteRange::new(start, next)))
     }
 
     /// Makes a hole there where there is one here at the beginning of a range, however long it is; gives its end.
     async fn hole(&self, ino: InodeId, range: ByteRange) -> Result<u64> {
+        let block = BLOCK_SIZE as u64;
+        // In whole blocks, so that it doesn't matter what is there; at the end of a file to the end of its last one.
+        let limit = range.end.next_multiple_of(block);
         let data = async |from| {
             let found = self.replica.store.seek(ino, from, Seek::Data).await;
             let found = found.map_err(|error| self.replica.failed(&error))?;
-            Ok::<u64, Error>(found.unwrap_or(u64::MAX).min(range.end))
+            Ok::<u64, Error>(found.unwrap_or(u64::MAX).min(limit))
         };
-        let block = BLOCK_SIZE as u64;
-        // In whole blocks; what is less is sent as the zeros that it is.
-        let end = |data: u64| if data == range.end { data } else { data / block * block };
+        let end = |data: u64| data / block * block;
         let seen = end(data(range.start).await?);
         if seen < range.start + PIECE_BYTES && seen < range.end {
             return Ok(range.start);
         }
         let hole = ByteRange::new(range.start, seen);
         let _held = self.replica.ranges.acquire(ino, hole, Hold::Shared).await;
-        if end(data(range.start).await?) < hole.end {
+        let true_end = self.true_hole_end(ino, hole).await?;
+        if end(data(range.start).await?) < hole.end || true_end < hole.end.min(hole.start + PIECE_BYTES) {
             return Ok(range.start);
         }
+        let hole = ByteRange::new(hole.start, true_end);
         self.ask(ino, StorageOp::Allocate { range: hole, how: Allocate::Punch }, None).await?;
         self.tracked.moved(0, hole.len(), rt::monotonic_ns());
         Ok(hole.end)
@@ -297,25 +401,52 @@ impl Step<'_> {
         let replica = self.replica;
         let _held = replica.ranges.acquire(ino, piece, Hold::Shared).await;
         let now = piece.intersect(ByteRange::new(0, self.len(ino).await?));
+        let mut moved = 0;
         if !now.is_empty() {
             let buf = IoBuf::alloc(now.len() as usize);
-            let read = replica.store.read(ino, now.start, &buf, IoPath::Direct).await;
-            read.map_err(|error| replica.failed(&error))?;
-            let op = StorageOp::Write { offset: now.start, path: Path::Direct, durable: false };
-            self.ask(ino, op, Some(buf)).await?;
+            match replica.store.read(ino, now.start, &buf, IoPath::Direct).await {
+                Ok(()) => moved = self.send(ino, now, &buf).await?,
+                Err(error) if matches!(error.kind(), Kind::Corrupt { .. } | Kind::Io) => {
+                    self.salvage(ino, now, replica.failed(&error)).await?;
+                    moved = now.len();
+                }
+                Err(error) => return Err(replica.failed(&error)),
+            }
         }
-        self.sent.set(self.sent.get() + now.len());
+        self.sent.set(self.sent.get() + moved);
+        // Looking at what the member has costs the disks as much as sending it.
         self.pace.sent(now.len());
-        self.tracked.moved(now.len(), piece.len(), rt::monotonic_ns());
+        self.tracked.moved(moved, piece.len(), rt::monotonic_ns());
         Ok(())
     }
 
-    /// Waits until what was sent is no more than the settings allow, and while they say that nothing is sent.
-    async fn rest(&self) -> Result<()> {
+    /// Writes on the member.
+    pub(super) async fn write(&self, ino: InodeId, offset: u64, data: IoBuf) -> Result<()> {
+        let op = StorageOp::Write { offset, path: Path::Direct, durable: false };
+        self.ask(ino, op, Some(data)).await.map(drop)
+    }
+
+    /// Sends what the member hasn't got of a range; gives how many bytes that were.
+    async fn send(&self, ino: InodeId, range: ByteRange, data: &IoBuf) -> Result<u64> {
+        let lacking = self.lacking(ino, range, data).await;
+        let writes = lacking.iter().map(|part| {
+            let at = |offset: u64| (offset - range.start) as usize;
+            self.write(ino, part.start, data.slice(at(part.start)..at(part.end)))
+        });
+        rt::join_all(writes.collect()).await.into_iter().collect::<Result<Vec<_>>>()?;
+        Ok(lacking.iter().map(|part| part.len()).sum())
+    }
+
+    /// Waits until what was sent is no more than the settings allow, while they say that nothing is sent, and for the node's turn where clients ask it for
+    /// something. What is done in a turn ends with [`Step::give_way`].
+    async fn turn(&self) -> Result<Option<Turn<'_>>> {
+        let mut turn = None;
         loop {
             let map = self.mirrors.map();
             let (settings, now_ns) = (&map.settings.resync, rt::monotonic_ns());
             if settings.paused {
+                // Others of this node are not to wait for it.
+                turn = None;
                 self.tracked.hindered(Some(PAUSED));
                 self.require_wanted()?;
                 rt::sleep(SETTINGS_POLL).await;
@@ -323,11 +454,32 @@ impl Step<'_> {
                 continue;
             }
             self.tracked.hindered(None);
-            let rate = self.pace.rate(settings, self.tracked.bytes_left(), now_ns);
-            match self.pace.rest_ns(rate, now_ns) {
-                0 => return Ok(()),
-                ns => rt::sleep(Duration::from_nanos(ns).min(SETTINGS_POLL)).await,
+            let are_busy = self.mirrors.clients.are_busy(now_ns);
+            let allowed = self.pace.allowed(settings, self.tracked.bytes_left(), are_busy, now_ns);
+            let rest_ns = self.pace.rest_ns(allowed.rate, now_ns);
+            if rest_ns > 0 {
+                turn = None;
+                rt::sleep(Duration::from_nanos(rest_ns).min(SETTINGS_POLL)).await;
+            } else if allowed.yields && turn.is_none() {
+                let alone = self.mirrors.yielding.write().await;
+                turn = Some(Turn { _alone: alone, from_ns: rt::monotonic_ns() });
+            } else {
+                return Ok(turn.filter(|_| allowed.yields));
             }
+        }
+    }
+
+    /// Lets clients have their part of the time after something that was done in a turn.
+    async fn give_way(&self, turn: Option<Turn<'_>>) {
+        let Some(turn) = turn else { return };
+        let until_ns = pace::yields_until_ns(turn.from_ns, rt::monotonic_ns());
+        loop {
+            let now_ns = rt::monotonic_ns();
+            // Nobody is left to make way for.
+            if now_ns >= until_ns || !self.mirrors.clients.are_busy(now_ns) {
+                return;
+            }
+            rt::sleep(Duration::from_nanos(until_ns - now_ns).min(SETTINGS_POLL)).await;
         }
     }
 
@@ -369,8 +521,19 @@ impl Step<'_> {
         InGroup { group: self.replica.group, since, part: Part::Resync }
     }
 
-    async fn ask(&self, ino: InodeId, op: StorageOp, payload: Option<IoBuf>) -> Result<StorageReply> {
-        self.mirrors.ask_member(self.member, (ino, op), self.in_group(), payload).await
+    pub(super) async fn ask(
+        &self,
+        ino: InodeId,
+        op: StorageOp,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let reply = self.mirrors.ask_member(self.member, (ino, op), self.in_group(), payload).await?;
+        if let StorageReply::Done { verifier } = reply
+            && self.verifier.replace(Some(verifier)).is_some_and(|before| before != verifier)
+        {
+            return Err(started_anew(self.member));
+        }
+        Ok(reply)
     }
 }
 

@@ -11,8 +11,8 @@ use rt::sync::Event;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, InodeId, Result};
-use wire::mgmt::MAX_TIDY_FILES;
+use types::{Errno, Error, Result};
+use wire::mgmt::Touched;
 
 /// Rest before management is asked again that refused for now, or the metadata service behind it.
 const RETRY: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Files of a replica that were changing at a crash, until they are put right.
 pub(super) struct Leftovers {
-    files: Mutex<Vec<InodeId>>,
+    touched: Mutex<Touched>,
     /// Looked at by every request, without a lock.
     are_there: AtomicBool,
     /// Somebody sees to it.
@@ -34,10 +34,10 @@ pub(super) struct Leftovers {
 }
 
 impl Leftovers {
-    pub(super) fn new(files: Vec<InodeId>) -> Leftovers {
-        let are_there = AtomicBool::new(!files.is_empty());
+    pub(super) fn new(touched: Touched) -> Leftovers {
+        let are_there = AtomicBool::new(!touched.is_empty());
         Leftovers {
-            files: Mutex::new(files),
+            touched: Mutex::new(touched),
             are_there,
             is_begun: AtomicBool::new(false),
             gone: Event::new(),
@@ -51,7 +51,7 @@ impl Leftovers {
     /// There are none any more.
     pub(super) fn forget(&self) {
         if self.are_there() {
-            *self.files.lock() = Vec::new();
+            *self.touched.lock() = Touched::default();
             self.are_there.store(false, Ordering::Release);
             self.gone.set();
         }
@@ -74,9 +74,9 @@ impl Mirrors {
     }
 
     async fn tidy(&self, replica: &Replica) {
-        let files = replica.leftovers.files.lock().clone();
-        for some in files.chunks(MAX_TIDY_FILES) {
-            while let Err(error) = self.links.management.tidy_group(replica.group, some.to_vec()).await {
+        let touched = replica.leftovers.touched.lock().clone();
+        for some in touched.pieces() {
+            while let Err(error) = self.links.management.tidy_group(replica.group, some.clone()).await {
                 tracing::warn!(
                     target_id = %replica.target, group = %replica.group, %error,
                     "what a crash has left of a group is not put right yet"
@@ -88,7 +88,7 @@ impl Mirrors {
             }
         }
         tracing::info!(
-            target_id = %replica.target, group = %replica.group, tidied = files.len(),
+            target_id = %replica.target, group = %replica.group, tidied = touched.files.len(),
             "what a crash of all its members has left of a group is put right"
         );
         replica.leftovers.forget();

@@ -50,6 +50,13 @@ pub(crate) struct Fix {
 }
 
 impl Plan {
+    /// Whether a member's copy is to be another one.
+    pub(crate) fn changes(&self, member: usize) -> bool {
+        self.missing.contains(&member)
+            || self.resized.contains(&member)
+            || self.fixes.iter().any(|fix| fix.member == member)
+    }
+
     /// Whether there is anything to say.
     pub(crate) fn is_nothing(&self) -> bool {
         *self == Plan { len: self.len, ..Plan::default() }

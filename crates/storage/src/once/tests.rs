@@ -198,3 +198,50 @@ fn what_the_disk_does_not_take_has_not_begun() {
     world.set_capacity(host, None);
     world.run(host, async move { process.change(A, number(0, 1)).await }).unwrap();
 }
+
+/// A copy that is brought in step takes the primary's word, also where a change was given up or failed here when this copy was out already.
+#[test]
+fn what_the_primary_has_done_is_done() {
+    let (mut world, host) = machine();
+    on(&mut world, host, async |process| {
+        let Ok(Turn::Do(given_up)) = process.begin(A, number(0, 1)).await else { panic!("it is the first") };
+        process.once.forget_all();
+        drop(given_up);
+        assert_eq!(process.begin(A, number(0, 1)).await.err().map(|error| error.errno), Some(Errno::EIO));
+        let Ok(Turn::Do(failed)) = process.begin(B, number(0, 1)).await else { panic!("it is the first") };
+        failed.end(Err(Error::new(Errno::EIO, "the disk"))).await.unwrap_err();
+        for session in [A, B] {
+            process.once.adopt(process.store.recent(), session, number(0, 1), INO).await.unwrap();
+            assert!(matches!(process.begin(session, number(0, 1)).await, Ok(Turn::Answered(Ok(())))));
+        }
+    });
+    on(&mut world, host, async |process| {
+        for session in [A, B] {
+            assert!(matches!(process.begin(session, number(0, 1)).await, Ok(Turn::Answered(Ok(())))));
+        }
+    });
+}
+
+#[test]
+fn what_another_primary_decides_is_not_remembered() {
+    let (mut world, host) = machine();
+    on(&mut world, host, async |process| {
+        let Ok(Turn::Do(doing)) = process.begin(A, number(0, 1)).await else { panic!("it is the first") };
+        process.once.forget_all();
+        doing.leave();
+        process.change(A, number(0, 1)).await;
+        assert!(matches!(process.begin(A, number(0, 1)).await, Ok(Turn::Answered(Ok(())))));
+    });
+    on(&mut world, host, async |process| {
+        assert!(!process.once.has_closed_files());
+        // One whose file is closed to others opens it.
+        let Ok(Turn::Do(begun)) = process.begin(B, number(0, 1)).await else { panic!("it is the first") };
+        std::mem::forget(begun);
+    });
+    on(&mut world, host, async |process| {
+        assert!(process.once.has_closed_files());
+        let Ok(Turn::Do(doing)) = process.begin(B, number(0, 1)).await else { panic!("it is repeated") };
+        doing.leave();
+        assert!(!process.once.has_closed_files());
+    });
+}

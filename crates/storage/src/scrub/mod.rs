@@ -59,7 +59,7 @@ impl StorageService {
     pub fn scrubs(&self) -> Vec<ScrubProgress> {
         let mut all = self.scrubs.all();
         for progress in &mut all {
-            // What reads have met meanwhile counts as well.
+            // What reads have met since it began counts as well.
             if let Some(served) = self.find(progress.target) {
                 let (damaged, mended) = served.tally.healed();
                 progress.damaged += damaged;
@@ -95,6 +95,9 @@ async fn keep_searching_one(service: std::sync::Weak<StorageService>, map: MapHa
         }
         if !record.is_under_way() || record.asked < settings.asked {
             record.begin(settings.asked, rt::now().secs);
+            if let Some(served) = service.find(target) {
+                served.tally.forget_healed();
+            }
             tracing::info!(target_id = %target, "target {target} is searched for damage");
         }
         let round = Round { service: &service, map: &map, target, dir: &dir };

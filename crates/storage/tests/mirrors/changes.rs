@@ -65,12 +65,19 @@ fn writes_that_overlap_have_one_order_on_all_copies() {
     });
 }
 
+/// What a request is answered, when it is.
+type Answered = Rc<RefCell<Option<Result<StorageReply, Errno>>>>;
+
 /// Begins a write of a block; what is given holds its answer when there is one.
-fn begin(cluster: &Arc<Cluster>, byte: u8) -> Rc<RefCell<Option<Result<StorageReply, Errno>>>> {
+fn begin(cluster: &Arc<Cluster>, byte: u8) -> Answered {
+    begin_as(cluster, byte, None)
+}
+
+fn begin_as(cluster: &Arc<Cluster>, byte: u8, number: Option<Number>) -> Answered {
     let (cluster, answer) = (cluster.clone(), Rc::new(RefCell::new(None)));
     let told = answer.clone();
     rt::spawn(async move {
-        let answer = cluster.ask_file(INO, (3, None), WRITE, block(byte)).await;
+        let answer = cluster.ask_file(INO, (3, number), WRITE, block(byte)).await;
         *told.borrow_mut() = Some(answer.map_err(|error| error.errno));
     });
     answer
@@ -99,7 +106,7 @@ fn nothing_is_answered_before_a_member_that_failed_is_out() {
         assert!(read.borrow().is_none());
         cluster.management.is_away.store(false, Ordering::SeqCst);
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
-        assert_eq!(*answer.borrow(), Some(Ok(StorageReply::Unit)));
+        assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
         cluster.until("the read is answered", || read.borrow().is_some()).await;
         assert_eq!(read.borrow().as_deref(), Some(&[2; 4096][..]));
@@ -113,7 +120,7 @@ fn a_member_that_hangs_does_not_hold_a_client_for_long() {
         cluster.set_road(2, Road::Silent);
         let answer = begin(&cluster, 2);
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
-        assert_eq!(*answer.borrow(), Some(Ok(StorageReply::Unit)));
+        assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
         assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
     });
 }
@@ -263,13 +270,49 @@ fn a_primary_that_was_replaced_takes_over_what_the_new_one_has() {
         cluster.management.is_away.store(false, Ordering::SeqCst);
         // Sent again, to the new one.
         cluster.until("the write is answered", || answer.borrow().is_some()).await;
-        assert_eq!(*answer.borrow(), Some(Ok(StorageReply::Unit)));
+        assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
         cluster.write(INO, 3, 0, &[3; 4096]).await;
         cluster.set_road(1, Road::Open);
         cluster.drive();
         cluster.in_step().await;
         assert_eq!(cluster.on_disk(1)[&INO], [3; 4096]);
         assert_eq!(cluster.management.group().primary().unwrap().0, 2);
+    });
+}
+
+/// What the old primary was doing beside others when it was replaced was done by the new one: its word holds when the old one is brought in step.
+#[test]
+fn a_numbered_write_that_two_primaries_had_begun_is_done() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.management.is_away.store(true, Ordering::SeqCst);
+        let answer = begin_as(&cluster, 2, Some(Number { lane: 0, sequence: 1 }));
+        cluster.until("the old primary has it", || cluster.on_disk(1)[&INO] == [2; 4096]).await;
+        cluster.management.set(1, MemberState::NeedsResync);
+        cluster.set_road(2, Road::Open);
+        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.until("the write is answered", || answer.borrow().is_some()).await;
+        assert!(matches!(*answer.borrow(), Some(Ok(StorageReply::Done { .. }))));
+        cluster.drive();
+        cluster.in_step().await;
+        assert_eq!(cluster.on_disk(1)[&INO], [2; 4096]);
+    });
+}
+
+/// A disk without room for the group's folder is one of these.
+#[test]
+fn a_primary_that_can_not_make_its_copy_gives_way() {
+    with_members(2, |cluster| async move {
+        let place = chunkstore::Store::group_dir(&cluster.dir.join("1"), crate::cluster::GROUP);
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        std::fs::write(&place, "no folder").unwrap();
+        cluster.write(INO, 3, 0, &[1; 4096]).await;
+        assert_eq!(cluster.management.state(1), MemberState::NeedsResync);
+        assert_eq!(cluster.on_disk(2)[&INO], [1; 4096]);
+        std::fs::remove_file(&place).unwrap();
+        cluster.drive();
+        cluster.in_step().await;
     });
 }
 

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use storage::{GroupLinks, Groups, MemberChange, ServingLease, StorageService};
 use types::{
     CapacityClass, ClusterMap, Epoch, Errno, Error, Group, GroupId, InodeId, MapHandle, MemberState, NodeId,
     PoolId, Result, Scheme, SessionId, Target, TargetId, TargetState,
 };
+use wire::mgmt::Touched;
 use wire::{InGroup, Number, Part, Path as Way, StorageOp, StorageReply, StorageRequest};
 
 pub const GROUP: GroupId = GroupId(7);
@@ -53,6 +54,7 @@ impl Management {
             free: 0,
             class: CapacityClass::Normal,
             drain: false,
+            used: None,
         };
         let targets = (1..=members + others).map(target).collect();
         let members: Vec<TargetId> = (1..=members).map(TargetId).collect();
@@ -208,13 +210,13 @@ impl Groups for Management {
     }
 
     /// As the metadata service does it: by requests of its own to the primary.
-    fn tidy_group(&self, _: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+    fn tidy_group(&self, _: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             if !self.has_metadata.load(Ordering::SeqCst) {
                 return Err(Error::new(Errno::EAGAIN, "the metadata service isn't there yet"));
             }
             let ways = self.ways.lock().unwrap().clone().unwrap();
-            for ino in files {
+            for ino in touched.files {
                 let len = self.files.lock().unwrap().get(&ino).copied();
                 let op = len.map_or(StorageOp::Delete, |len| StorageOp::Truncate { len });
                 let group = self.group();
@@ -453,6 +455,12 @@ impl Cluster {
         files_of(&self.dir, target)
     }
 
+    /// When the content of a file on a target was changed last.
+    pub fn mtime(&self, target: u32, ino: InodeId) -> SystemTime {
+        let store = Store::group_dir(&self.dir.join(target.to_string()), GROUP);
+        std::fs::metadata(Store::chunk_file_path(&store, ino)).unwrap().modified().unwrap()
+    }
+
     /// Whether a target has something of the group.
     pub fn has_group(&self, target: u32) -> bool {
         Store::group_dir(&self.dir.join(target.to_string()), GROUP).exists()
@@ -465,7 +473,12 @@ impl Cluster {
             }
             rt::sleep(Duration::from_millis(10)).await;
         }
-        panic!("a minute has passed without this: {what}; {:?}", self.management.group());
+        let changes = self.management.changes.lock().unwrap();
+        let last = changes.last().map(|change| &change.reason);
+        panic!(
+            "a minute has passed without this: {what}; {:?}, the last since {last:?}",
+            self.management.group()
+        );
     }
 
     /// Waits until all members are good, and compares what they have.

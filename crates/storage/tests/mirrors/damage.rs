@@ -129,7 +129,7 @@ fn a_chunk_file_that_was_removed_while_it_was_open_comes_back() {
 }
 
 /// Stops everybody, lets somebody change files meanwhile, and starts again: nothing is open then.
-async fn meanwhile(cluster: &Cluster, change: impl FnOnce(&Path)) {
+pub async fn meanwhile(cluster: &Cluster, change: impl FnOnce(&Path)) {
     let since = cluster.management.group().since.0;
     for target in cluster.links.keys() {
         // All copies are known to be equal; else a stop is like a crash.

@@ -9,4 +9,6 @@ mod mend;
 mod moves;
 mod readers;
 mod resync;
+mod salvage;
+mod verifiers;
 mod watches;

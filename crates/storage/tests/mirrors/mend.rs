@@ -1,9 +1,11 @@
 //! Copies made right again at the word of a check, and what is given up.
 
 use crate::cluster::{Cluster, GROUP, INO, MIB, Road, with_members};
+use crate::damage::meanwhile;
 use chunkstore::Store;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, FileTimes, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 use types::{ByteRange, Errno, InodeId, MemberState, Result, TargetId};
 use wire::{Part, StorageOp, StorageReply};
 
@@ -50,6 +52,33 @@ fn a_damaged_copy_is_made_what_another_one_is() {
     });
 }
 
+/// Nobody has changed the file: its time is that of before.
+#[test]
+fn mending_makes_no_copy_newer() {
+    with_members(2, |cluster| async move {
+        cluster.write(INO, 3, 0, &[1; 20_000]).await;
+        let age = || [1, 2].map(|target| cluster.mtime(target, INO));
+        let before = age();
+        rt::sleep(Duration::from_millis(50)).await;
+        let old = FileTimes::new().set_modified(before[1]);
+        for target in [1, 2] {
+            let file = chunk_file(&cluster, target);
+            file.write_all_at(b"damage", 9000).unwrap();
+            file.set_times(old).unwrap();
+            mend(&cluster, 3 - target, target, 20_000).await.unwrap();
+            cluster.require_equal();
+            assert!(age().iter().all(|time| *time <= before[0].max(before[1])), "mended by a check");
+            chunk_file(&cluster, target).write_all_at(b"damage", 9000).unwrap();
+            chunk_file(&cluster, target).set_times(old).unwrap();
+            let heal = StorageOp::Heal { range: ByteRange::new(0, 20_000) };
+            cluster.ask_file(INO, (0, None), heal, None).await.unwrap();
+            cluster.require_equal();
+            assert!(age().iter().all(|time| *time <= before[0].max(before[1])), "healed");
+        }
+        assert!(!cluster.management.group().is_degraded());
+    });
+}
+
 #[test]
 fn a_copy_that_is_gone_is_made_anew_with_its_holes() {
     with_members(2, |cluster| async move {
@@ -62,6 +91,26 @@ fn a_copy_that_is_gone_is_made_anew_with_its_holes() {
         use std::os::unix::fs::MetadataExt;
         let blocks = chunk_file(&cluster, 2).metadata().unwrap().blocks();
         assert!(blocks * 512 < MIB, "{blocks} blocks of what is a hole nearly everywhere");
+    });
+}
+
+/// Its checksums are still there.
+#[test]
+fn a_copy_that_somebody_has_removed_is_made_anew() {
+    with_members(2, |cluster| async move {
+        let data: Vec<u8> = (0..2 * MIB as usize + 5000).map(|at| (at / 700) as u8 | 1).collect();
+        cluster.write(INO, 3, 0, &data).await;
+        for (from, to) in [(1, 2), (2, 1)] {
+            meanwhile(&cluster, |dir| {
+                let store = Store::group_dir(&dir.join(to.to_string()), GROUP);
+                std::fs::remove_file(Store::chunk_file_path(&store, INO)).unwrap();
+            })
+            .await;
+            mend(&cluster, from, to, data.len() as u64).await.unwrap();
+            cluster.require_equal();
+            assert!(cluster.read(INO, data.len()).await == data);
+        }
+        assert!(!cluster.management.group().is_degraded());
     });
 }
 

@@ -73,6 +73,7 @@ fn schemas() -> Value {
         json!({ "type": "integer", "minimum": 0 }),
     );
     let maybe_number = json!({ "type": ["integer", "null"], "minimum": 0 });
+    let maybe_text = json!({ "type": ["string", "null"] });
     let texts = json!({ "type": "array", "items": text });
     let numbers = json!({ "type": "array", "items": number });
     let state = json!({ "enum": ["online", "probably-offline", "offline"] });
@@ -96,7 +97,7 @@ fn schemas() -> Value {
     json!({
         "Any": {},
         "Error": object(json!({ "error": text, "hint": text })),
-        "Rename": object(json!({ "name": text })),
+        "NodeChange": object(json!({ "name?": text, "rack?": maybe_text })),
         "NewTarget": object(json!({ "path": text, "pool?": text, "numa?": number })),
         "AddedTarget": object(json!({ "target": number })),
         "TargetChange": object(json!({ "pool?": text, "drain?": flag })),
@@ -107,6 +108,7 @@ fn schemas() -> Value {
         "Node": object(json!({
             "id": number, "name": text, "addresses": texts, "state": state, "version": text, "targets": numbers,
             "roles": { "type": "array", "items": { "enum": ["mgmt", "meta", "storage"] } }, "silent_s": maybe_number,
+            "rack?": text,
         })),
         "Target": object(json!({
             "id": number, "node": number, "node_name": text, "pool": number, "pool_name": text, "path": text, "state": state,
@@ -132,6 +134,7 @@ fn schemas() -> Value {
             "id": number, "pool": number, "pool_name": text, "scheme": scheme, "members": numbers, "primary": maybe_number,
             "states?": { "type": "array", "items": member_state }, "since?": number, "leaving?": number,
             "resyncs?": { "type": "array", "items": reference("ResyncProgress") },
+            "racks?": { "type": "array", "items": maybe_text },
         })),
         "ResyncProgress": object(json!({
             "group": number, "target": number, "files_left": maybe_number, "bytes_left": maybe_number, "bytes_moved": number,
@@ -144,7 +147,7 @@ fn schemas() -> Value {
         "Health": object(json!({ "verdict": verdict, "findings": { "type": "array", "items": object(json!({
             "verdict": verdict, "what": text, "hint": text,
         })) }, "copies?": object(json!({
-            "folder": text, "kept": number, "newest": { "type": ["string", "null"] }, "age_s": maybe_number, "failure": { "type": ["string", "null"] },
+            "folder": text, "kept": number, "newest": maybe_text, "age_s": maybe_number, "failure": maybe_text,
         })) })),
     })
 }

@@ -45,8 +45,8 @@ pub(super) const ROUTES: &[Route] = routes! {
     "GET" "/v1/health" "One verdict, and hints" None => Some("Health"), |c| c.manage(MgmtRequest::Health).map(Some);
     "GET" "/v1/nodes" "All nodes" None => Some("[Node]"), |c| c.list(MgmtRequest::ListNodes, "nodes");
     "GET" "/v1/nodes/{node}" "A node, by id or name" None => Some("Node"), |c| c.node().map(Some);
-    "PATCH" "/v1/nodes/{node}" "Another name for a node" Some("Rename") => None, |c| {
-        c.change(MgmtRequest::RenameNode { node: c.node_id()?, name: c.text("name")? })
+    "PATCH" "/v1/nodes/{node}" "Another name or rack for a node; null: no rack" Some("NodeChange") => None, |c| {
+        c.change_node()
     };
     "DELETE" "/v1/nodes/{node}" "Forget a node that is stopped and has no targets" None => None, |c| {
         c.change(MgmtRequest::RemoveNode { node: c.node_id()? })
@@ -85,7 +85,7 @@ pub(super) const ROUTES: &[Route] = routes! {
     "POST" "/v1/groups" "Make the groups of a scheme that a pool should have, as far as they aren't there" Some("NewGroups") => Some("[Group]"), |c| {
         c.make_groups()
     };
-    "POST" "/v1/rebalance" "Move memberships until the targets of a pool are in about equally many groups" Some("Rebalance") => Some("[MembershipMove]"), |c| {
+    "POST" "/v1/rebalance" "Move members until groups of a pool are in different racks as far as they can be, and its targets in about equally many of them" Some("Rebalance") => Some("[MembershipMove]"), |c| {
         let dry_run = c.flag("dry_run")?.unwrap_or(false);
         c.list(MgmtRequest::RebalanceGroups { pool: c.pool()?, dry_run }, "moves")
     };
@@ -212,6 +212,25 @@ impl Call<'_> {
         match self.body.contains_key("pool") {
             true => self.text("pool"),
             false => Ok(mgmt::DEFAULT_POOL.1.to_string()),
+        }
+    }
+
+    fn change_node(&self) -> Result<Option<Value>> {
+        let node = self.node_id()?;
+        let rack = match self.body.get("rack") {
+            None => None,
+            Some(Value::Null) => Some(None),
+            Some(Value::String(rack)) => Some(Some(rack.clone())),
+            Some(_) => return Err(wrong("rack", "a text or null")),
+        };
+        // One of them has to be there.
+        let name = match rack.is_none() || self.body.contains_key("name") {
+            true => Some(self.text("name")?),
+            false => None,
+        };
+        match MgmtRequest::change_node(node, name, rack) {
+            Some(request) => self.change(request),
+            None => Ok(None),
         }
     }
 

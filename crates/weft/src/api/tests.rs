@@ -40,11 +40,11 @@ impl Gate for Open {
 }
 
 impl Metadata for Open {
-    fn tidy(&self, _: TargetId, _: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+    fn tidy(&self, _: TargetId, _: wire::mgmt::Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn tidy_group(&self, _: types::GroupId, _: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+    fn tidy_group(&self, _: types::GroupId, _: wire::mgmt::Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async { Ok(()) })
     }
 
@@ -111,7 +111,8 @@ fn cluster() -> (Arc<Node>, SocketAddr) {
     let superblock = Superblock::random("test");
     let uuid = superblock.uuid.clone();
     let (roles, version) = (vec![Role::Mgmt, Role::Meta], "0.1.0".to_string());
-    let first = FirstNode { name: "first".into(), addresses: vec!["127.0.0.1:7500".into()], roles, version };
+    let (name, addresses) = ("first".into(), vec!["127.0.0.1:7500".into()]);
+    let first = FirstNode { name, addresses, roles, version, rack: Some("r1".into()) };
     let management = rt::block_on(async move {
         let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
         Management::open_cluster(writer, &superblock, &first, Path::new("/state")).await.unwrap()
@@ -128,6 +129,7 @@ fn cluster() -> (Arc<Node>, SocketAddr) {
         addresses: addresses.clone(),
         csr: String::new(),
         version: version.clone(),
+        rack: Some("r2".into()),
         clock_s,
     };
     node.ask(MgmtRequest::Join(join)).unwrap();
@@ -151,7 +153,7 @@ fn cluster() -> (Arc<Node>, SocketAddr) {
     {
         node.ask(MgmtRequest::AddTarget { node: id, path: path.into(), pool: pool.into() }).unwrap();
     }
-    let space = Some(TargetSpace { capacity: 100 << 30, free: 50 << 30, device: 1 });
+    let space = Some(TargetSpace { capacity: 100 << 30, free: 50 << 30, device: 1, own: None });
     let report = |target| TargetReport {
         target: TargetId(target),
         cluster: uuid.clone(),
@@ -238,7 +240,7 @@ fn calls() -> Vec<(&'static str, &'static str, &'static str, Value)> {
         ("GET", "/v1/health", "", none.clone()),
         ("GET", "/v1/nodes", "", none.clone()),
         ("GET", "/v1/nodes/{node}", "oss", none.clone()),
-        ("PATCH", "/v1/nodes/{node}", "2", json!({ "name": "oss1" })),
+        ("PATCH", "/v1/nodes/{node}", "2", json!({ "name": "oss1", "rack": "r3" })),
         ("PATCH", "/v1/targets/{target}", "1", json!({ "drain": true, "pool": "default" })),
         ("GET", "/v1/targets", "", none.clone()),
         ("GET", "/v1/targets/{target}", "1", none.clone()),
@@ -281,6 +283,7 @@ fn the_server_answers_everything_that_is_described_as_it_is_described() {
         addresses: vec!["127.0.0.1:7509".into()],
         csr: String::new(),
         version: "0.1.0".into(),
+        rack: None,
         clock_s: rt::now().secs,
     };
     node.ask(MgmtRequest::Join(spare)).unwrap();
@@ -333,6 +336,9 @@ fn what_is_refused_has_a_status_and_says_why() {
         (400, "PATCH", "/v1/targets/1", json!({ "drain": "yes" })),
         (400, "PATCH", "/v1/nodes/2", json!([1])),
         (400, "PATCH", "/v1/nodes/2", json!({ "name": "a name" })),
+        (400, "PATCH", "/v1/nodes/2", json!({ "rack": "" })),
+        (400, "PATCH", "/v1/nodes/2", json!({ "rack": "none" })),
+        (400, "PATCH", "/v1/nodes/2", json!({ "rack": 7 })),
         (409, "DELETE", "/v1/targets/1", json!(null)),
         (404, "GET", "/v1/groups/99", json!(null)),
         (400, "POST", "/v1/groups", json!({ "scheme": "raid5" })),
@@ -352,6 +358,22 @@ fn what_is_refused_has_a_status_and_says_why() {
         assert_eq!(differs(&document, &schema, &answer, path), Vec::<String>::new());
         assert!(!answer["hint"].as_str().unwrap().is_empty(), "{answer}");
     }
+}
+
+#[test]
+fn name_and_rack_of_a_node_change_together_or_not_at_all() {
+    let (_, address) = cluster();
+    let path = "/v1/nodes/2";
+    let before = call(address, "GET", path, &json!(null)).1;
+    for body in [json!({ "name": "first", "rack": "r9" }), json!({ "name": "new", "rack": "none" })] {
+        let (status, answer) = call(address, "PATCH", path, &body);
+        assert!(status == 400 || status == 409, "{answer}");
+        let after = call(address, "GET", path, &json!(null)).1;
+        assert_eq!((&after["name"], &after["rack"]), (&before["name"], &before["rack"]), "{body}");
+    }
+    assert_eq!(call(address, "PATCH", path, &json!({ "name": "new", "rack": "r9" })).0, 204);
+    let after = call(address, "GET", path, &json!(null)).1;
+    assert_eq!((&after["name"], &after["rack"]), (&json!("new"), &json!("r9")), "{after}");
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub struct MapInForce {
 impl MapInForce {
     /// Nothing has been told of the map in the handle yet.
     pub fn new(map: MapHandle, peers: Arc<Peers>, storage: Option<Arc<StorageService>>) -> Arc<MapInForce> {
+        follow_checksums(&map.read().unwrap_or_else(PoisonError::into_inner));
         Arc::new(MapInForce { map, peers, storage, turn: Mutex::new(()) })
     }
 
@@ -50,6 +51,7 @@ impl MapInForce {
         if new.epoch < self.epoch() {
             return;
         }
+        follow_checksums(&new);
         self.peers.follow(&new);
         if let Some(storage) = &self.storage {
             storage.follow_exports(&new);
@@ -73,6 +75,20 @@ impl MapInForce {
                 }
             }
         }
+    }
+}
+
+/// Data is summed and checked in this process as the map says.
+fn follow_checksums(map: &ClusterMap) {
+    let on = !map.settings.checksums_off;
+    if !types::switch_checksums(on) {
+        return;
+    }
+    match on {
+        true => tracing::warn!("checksums of data are on again; what was written without them stays without"),
+        false => tracing::warn!(
+            "checksums of data are off: nothing that is written, sent or read is checked; hint: weft cluster set --checksums on"
+        ),
     }
 }
 

@@ -60,6 +60,7 @@ impl Gate {
             cluster: self.superblock.uuid.clone(),
             management: self.addresses.clone(),
             networks: vec![],
+            rack: None,
             protection: self.protection,
             credentials,
         })

@@ -5,7 +5,8 @@ use super::peers::{MgmtChannel, Peers};
 use net::{Channel, LocalFuture, StorageChannel, StorageChannels, WhenOffline};
 use std::sync::Arc;
 use storage::{GroupLinks, Groups, MemberChange, StorageService};
-use types::{ClusterMap, GroupId, InodeId, MapHandle, Node, NodeId, Result, TargetId};
+use types::{ClusterMap, GroupId, MapHandle, Node, NodeId, Result, TargetId};
+use wire::mgmt::Touched;
 use wire::{MgmtReply, MgmtRequest};
 
 /// Management, asked for a service.
@@ -32,9 +33,9 @@ impl Groups for Decisions {
         })
     }
 
-    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
-            match self.management.call(MgmtRequest::TidyGroup { group, files }, None).await? {
+            match self.management.call(MgmtRequest::TidyGroup { group, touched }, None).await? {
                 MgmtReply::Done => Ok(()),
                 other => Err(out_of_turn(&other)),
             }

@@ -43,6 +43,10 @@ impl Guard for StorageRequest {
                 | StorageOp::Heal { .. }
                 | StorageOp::Mend { .. }
                 | StorageOp::Forget { .. }
+                | StorageOp::MarkLost { .. }
+                | StorageOp::SetTime { .. }
+                | StorageOp::Digests { .. }
+                | StorageOp::Adopt { .. }
         );
         self.session == SessionId(0) || between_members || is_nodes
     }

@@ -47,6 +47,7 @@ pub async fn open_management(
         addresses: config.addresses.clone(),
         roles: config.roles.clone(),
         version: env!("CARGO_PKG_VERSION").into(),
+        rack: config.rack.clone(),
     };
     let management = Management::open_cluster(writer.clone(), superblock, &first, paths.root()).await?;
     note_engine(paths)?;

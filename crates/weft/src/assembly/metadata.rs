@@ -12,7 +12,7 @@ use types::{
     ClusterMap, Errno, Error, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId, PoolId,
     Result, Role, Scheme, SessionId, TargetId,
 };
-use wire::mgmt::{DrainProgress, SessionInfo};
+use wire::mgmt::{DrainProgress, SessionInfo, Touched};
 use wire::{MgmtReply, MgmtRequest, PartitionsReply, PartitionsRequest};
 
 /// How long a service is waited for that is only asked what it has.
@@ -61,32 +61,26 @@ impl Metadata {
     }
 
     /// Asks the service of each partition to put its part of the files right.
-    async fn tidy_parts(
-        &self,
-        files: Vec<InodeId>,
-        tidy: impl Fn(Vec<InodeId>) -> PartitionsRequest,
-    ) -> Result<()> {
-        let mut parts: BTreeMap<PartitionId, Vec<InodeId>> = BTreeMap::new();
-        for ino in files.into_iter().filter(|ino| ino.partition().0 < self.partitions) {
-            parts.entry(ino.partition()).or_default().push(ino);
-        }
+    async fn tidy_parts(&self, touched: Touched, tidy: impl Fn(Touched) -> PartitionsRequest) -> Result<()> {
         // A service that has yet to settle sizes from chunk files says so, and the node asks again.
-        for (partition, files) in parts {
-            self.owner(partition)?.call(tidy(files), None).await?;
+        for (partition, part) in touched.by_partition() {
+            if partition.0 < self.partitions {
+                self.owner(partition)?.call(tidy(part), None).await?;
+            }
         }
         Ok(())
     }
 }
 
 impl mgmt::Metadata for Metadata {
-    fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
-        let tidy = move |files| PartitionsRequest::Tidy { target, files };
-        Box::pin(self.tidy_parts(files, tidy))
+    fn tidy(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+        let tidy = move |touched| PartitionsRequest::Tidy { target, touched };
+        Box::pin(self.tidy_parts(touched, tidy))
     }
 
-    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
-        let tidy = move |files| PartitionsRequest::TidyGroup { group, files };
-        Box::pin(self.tidy_parts(files, tidy))
+    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
+        let tidy = move |touched| PartitionsRequest::TidyGroup { group, touched };
+        Box::pin(self.tidy_parts(touched, tidy))
     }
 
     fn file_on(&self, target: TargetId) -> LocalFuture<'_, Result<Option<InodeId>>> {
@@ -225,18 +219,18 @@ pub struct OnlyMetadata {
 }
 
 impl mgmt::Metadata for OnlyMetadata {
-    fn tidy(&self, target: TargetId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+    fn tidy(&self, target: TargetId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             // Sizes are settled from chunk files first, and then chunk files are cut to sizes.
             self.recovered.wait().await;
-            self.service.tidy(target, &files).await
+            self.service.tidy(target, &touched).await
         })
     }
 
-    fn tidy_group(&self, group: GroupId, files: Vec<InodeId>) -> LocalFuture<'_, Result<()>> {
+    fn tidy_group(&self, group: GroupId, touched: Touched) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
             self.recovered.wait().await;
-            self.service.tidy_group(group, &files).await
+            self.service.tidy_group(group, &touched).await
         })
     }
 

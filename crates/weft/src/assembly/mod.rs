@@ -31,6 +31,7 @@ mod status;
 mod stop;
 mod storage_node;
 mod stores;
+mod usage;
 
 pub use self::check::check;
 pub use self::copies::{Copies, DEFAULT_KEPT};

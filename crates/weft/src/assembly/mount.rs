@@ -3,6 +3,7 @@
 use super::core::{BackgroundCore, Served};
 use super::follow::{MapInForce, out_of_turn};
 use super::mount_view::{MountSocket, MountView};
+use super::near::is_on_this_host;
 use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::prepare_process;
 use super::stop::{Stop, Stops};
@@ -12,7 +13,7 @@ use client::{Client, ClientOptions, Succession};
 use fuse::{MountOptions, Session};
 use identity::Credentials;
 use identity::tls::Strangers;
-use net::{MetaChannels, Networks, SameHost, StorageChannels, WhenOffline};
+use net::{MetaChannels, Networks, OwnRack, SameHost, StorageChannels, WhenOffline};
 use std::pin::Pin;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -29,6 +30,7 @@ pub struct MountPlan {
     same_host: SameHost,
     timeout: Duration,
     server_cache: bool,
+    own_rack: Arc<OwnRack>,
 }
 
 /// Everything that a client runs.
@@ -48,6 +50,7 @@ struct Sessions {
     map: MapHandle,
     server_cache: bool,
     timeout: Duration,
+    own_rack: Arc<OwnRack>,
 }
 
 impl Sessions {
@@ -60,6 +63,7 @@ impl Sessions {
         // A node that is down may come back within the time-out.
         let connect = Box::new(move |node: &types::Node| to.storage(node));
         let storage = StorageChannels::mapped(self.map.clone(), WhenOffline::Try, connect);
+        let storage = storage.in_rack(self.own_rack.clone());
         let client = Client::new(ClientOptions {
             session: SessionId::drawn(rt::random_u64()),
             meta,
@@ -119,7 +123,8 @@ impl Served for ClientServices {
         let (map, export) = attach(&management, &cluster).await?;
         let map: MapHandle = Arc::new(RwLock::new(map));
         let (server_cache, timeout) = (plan.server_cache, plan.timeout);
-        let session = Sessions { peers: peers.clone(), map: map.clone(), server_cache, timeout };
+        let own_rack = plan.own_rack.clone();
+        let session = Sessions { peers: peers.clone(), map: map.clone(), server_cache, timeout, own_rack };
         let first = session.begin().await?;
         let (session, at) = (Arc::new(session), management.clone());
         let begin = move || -> Pin<Box<dyn Future<Output = Result<Arc<Client>>>>> {
@@ -166,12 +171,16 @@ impl MountProcess {
         let stops = Stops::listen()?;
         let source = file.name.clone();
         let networks = if args.network.is_empty() { &file.networks } else { &args.network };
+        let rack = args.rack.clone().or_else(|| file.rack.clone());
+        rack.as_deref().map_or(Ok(()), mgmt::check_rack)?;
+        let own_rack = Arc::new(OwnRack::new(rack, Box::new(is_on_this_host)));
         let plan = MountPlan {
             networks: networks.clone(),
             same_host: if args.no_shared_memory { SameHost::OverTcp } else { SameHost::SharedMemory },
             file,
             timeout: Duration::from_secs(args.timeout),
             server_cache: !args.no_server_cache,
+            own_rack: own_rack.clone(),
         };
         let core = BackgroundCore::<ClientServices>::start(plan)?;
         let options = MountOptions {
@@ -190,7 +199,8 @@ impl MountProcess {
         };
         stops.watch(session.clone())?;
         let services = core.services();
-        let view = MountView::new(services.peers.clone(), services.client.clone(), stops.sender());
+        let place = (services.map.clone(), own_rack);
+        let view = MountView::new(services.peers.clone(), services.client.clone(), place, stops.sender());
         let control = view.open(&args.mountpoint);
         tracing::info!("mounted at {}", args.mountpoint.display());
         Ok(MountProcess { session, core, stops, control })

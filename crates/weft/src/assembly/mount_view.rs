@@ -5,20 +5,23 @@ use super::stop::Stop;
 use crate::control::{self, MountSession, ReplacedInfo, Request, Service, mount_sockets};
 use crate::output::os_error;
 use client::{Lineage, Succession};
+use net::OwnRack;
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use types::{Errno, Error, Result};
+use std::sync::{Arc, PoisonError};
+use types::{Errno, Error, MapHandle, Result};
 
 /// Answers the commands of a mount's control socket.
 pub struct MountView {
     peers: Arc<Peers>,
     sessions: Arc<Succession>,
+    /// Where the mount is: its rack by the map.
+    place: (MapHandle, Arc<OwnRack>),
     stops: Sender<Stop>,
 }
 
@@ -27,8 +30,19 @@ pub struct MountSocket(PathBuf);
 
 impl MountView {
     /// What a mount with these connections and sessions answers.
-    pub fn new(peers: Arc<Peers>, sessions: Arc<Succession>, stops: Sender<Stop>) -> MountView {
-        MountView { peers, sessions, stops }
+    pub fn new(
+        peers: Arc<Peers>,
+        sessions: Arc<Succession>,
+        place: (MapHandle, Arc<OwnRack>),
+        stops: Sender<Stop>,
+    ) -> MountView {
+        MountView { peers, sessions, place, stops }
+    }
+
+    fn rack(&self) -> Option<String> {
+        let (map, own_rack) = &self.place;
+        let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+        own_rack.name(&map).map(|rack| rack.to_string())
     }
 
     /// Opens the control socket. A mount without one is as good as any but for `weft net show` and `weft session show`, so a failure is only told
@@ -60,7 +74,9 @@ impl Service for MountView {
     fn answer(&self, request: Request) -> Result<Value> {
         match request {
             Request::Net => written(&self.peers.infos()),
-            Request::Session => written(&session_info(&self.sessions.lineage())),
+            Request::Session => {
+                written(&MountSession { rack: self.rack(), ..session_info(&self.sessions.lineage()) })
+            }
             _ => Err(Error::new(Errno::EOPNOTSUPP, "a mount tells of its connections and sessions only")
                 .hint("ask a node of the cluster")),
         }
@@ -87,6 +103,7 @@ fn session_info(lineage: &Lineage) -> MountSession {
     MountSession {
         session: lineage.session.0,
         missing: lineage.missing.clone(),
+        rack: None,
         replacements: lineage.replacements,
         replaced,
         files_of_before: lineage.files_of_before,

@@ -1,8 +1,8 @@
 //! Which networks this machine is in: what is in one of them is nearer than the rest.
 
 use std::fs;
-use std::net::{Ipv4Addr, Ipv6Addr};
-use types::Subnet;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use types::{Node, Subnet};
 
 /// The networks as they are now. None where the kernel doesn't tell: then nobody is near.
 pub fn own_networks() -> Vec<Subnet> {
@@ -12,6 +12,12 @@ pub fn own_networks() -> Vec<Subnet> {
     networks.sort_unstable();
     networks.dedup();
     networks
+}
+
+/// Whether a node is on this machine: one of its addresses is this machine's, so that a socket can be bound to it.
+pub fn is_on_this_host(node: &Node) -> bool {
+    let addresses = node.addresses.iter().filter_map(|address| address.parse::<SocketAddr>().ok());
+    addresses.map(|address| address.ip()).any(|ip| UdpSocket::bind((ip, 0)).is_ok())
 }
 
 /// Those of IPv4: what has a route without a gateway. Numbers are hexadecimal, with the bytes of addresses as they are in memory.
@@ -68,6 +74,22 @@ mod tests {
             "something else\n".to_string(),
         ];
         assert_eq!(texts(of_routes(&routes.concat())), ["192.0.2.0/24", "10.0.0.0/8"]);
+    }
+
+    #[test]
+    fn a_node_is_here_if_one_of_its_addresses_is() {
+        let node = |addresses: &[&str]| Node {
+            id: types::NodeId(1),
+            name: "n".into(),
+            addresses: addresses.iter().map(ToString::to_string).collect(),
+            roles: Vec::new(),
+            state: types::NodeState::Online,
+            version: String::new(),
+            rack: None,
+        };
+        assert!(is_on_this_host(&node(&["192.0.2.7:7500", "127.0.0.1:7500"])));
+        // An address of documentation is nobody's.
+        assert!(!is_on_this_host(&node(&["192.0.2.7:7500", "name:7500"])));
     }
 
     #[test]

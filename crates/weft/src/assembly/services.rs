@@ -8,17 +8,19 @@ use super::group_links;
 use super::metadata::{AskManagement, OnlyMetadata};
 use super::online_check::OnlineCheck;
 use super::stores::{make_target, open_target, refusal};
+use super::usage::{Usages, targets_of};
 use crate::cli::{self, UpArgs};
 use chunkstore::{Identity, Store};
 use client::{Client, ClientOptions};
 use kv::{Durability, Engine, Writer};
-use meta::{MetaOptions, MetaService, SessionKind, StorageChannel};
+use meta::{LocalMount, MetaOptions, MetaService, SessionKind, StorageChannel};
 use mgmt::{FIRST_NODE, Management, StateDir, StatePaths, Superblock, TargetList};
-use net::Channel;
+use net::{Channel, LocalFuture};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use storage::StorageService;
-use types::{Errno, Error, Result, SessionId, TargetId};
+use types::{Errno, Error, InodeId, Result, SessionId, TargetId};
+use wire::mgmt::Touched;
 
 /// Targets of a new cluster unless told otherwise: as many as a file is striped over by default.
 const DEFAULT_TARGETS: usize = 4;
@@ -142,6 +144,20 @@ pub struct Services {
     pub checks: Checks,
 }
 
+/// The mount of this process, for the mover of files. The service doesn't keep it alive.
+struct MountHere(Weak<Client>);
+
+impl LocalMount for MountHere {
+    fn while_aside<'a>(&'a self, ino: InodeId, work: LocalFuture<'a, ()>) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match self.0.upgrade() {
+                Some(client) => client.while_aside(ino, work).await,
+                None => Err(Error::new(Errno::ECANCELED, "the file system is being unmounted")),
+            }
+        })
+    }
+}
+
 impl Served for Services {
     type Plan = Plan;
 
@@ -178,7 +194,8 @@ impl Served for Services {
         meta.set_group_maker(Arc::new(AskManagement(Channel::in_process(management.clone()))));
         management.set_metadata(Arc::new(OnlyMetadata { service: meta.clone(), recovered }));
         for (&target, store) in &stores {
-            meta.tidy(target, &store.take_touched()).await?;
+            let touched = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
+            meta.tidy(target, &touched).await?;
         }
         let session = SessionId::drawn(rt::random_u64());
         meta.register_session(session, SessionKind::Local).await?;
@@ -190,6 +207,7 @@ impl Served for Services {
             server_cache: plan.server_cache,
             alone: true,
         });
+        meta.set_local_mount(Arc::new(MountHere(Arc::downgrade(&client))));
         Ok(Services { writer, stores, storage, management, meta, client, copies, checks: Checks::default() })
     }
 
@@ -202,6 +220,9 @@ impl Served for Services {
         for store in self.stores.values() {
             rt::spawn(store.clone().background());
         }
+        let usages = Arc::new(Usages::default());
+        usages.clone().keep_adding_up(targets_of(Arc::downgrade(&self.storage)));
+        self.management.set_own_usage(Arc::new(move |target, space| usages.own(target, space)));
         rt::spawn(StorageService::keep_groups_in_step(self.storage.clone()));
         rt::spawn(StorageService::keep_searching(self.storage.clone(), self.management.map()));
         let services = self.clone();

@@ -3,12 +3,13 @@
 use super::follow::{MapInForce, current_map, out_of_turn};
 use super::peers::{MgmtChannel, Peers};
 use super::stores::{make_target, open_target, refusal};
+use super::usage::{Usages, targets_of};
 use crate::node_config::TargetConfig;
 use crate::numa;
 use chunkstore::{Identity, Store};
 use identity::{CAPABILITY_VALIDITY_S, CapabilityKeys, CapabilityRing};
 use mgmt::limits::HEARTBEAT_INTERVAL;
-use mgmt::space_of;
+use mgmt::{Space, space_of};
 use rt::sync::Event;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +17,15 @@ use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
-use types::{ClusterMap, Errno, Error, MapHandle, NodeId, Result, Role, TargetId};
-use wire::mgmt::{Heartbeat, MAX_TIDY_FILES, Register, Secret, TargetReport, TargetSpace};
+use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role, TargetId};
+use wire::mgmt::{Heartbeat, Register, Secret, TargetReport, TargetSpace, Touched};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Rest before something is asked of management again that it refused for now.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether management waits for word of this node: what takes several such words goes on in a second or two.
+const NEWS_LOOK: Duration = Duration::from_millis(100);
 
 /// What a storage node is told of itself.
 #[derive(Clone)]
@@ -59,6 +63,7 @@ pub struct StorageNode {
     /// Directories that an administrator wants to become targets, with where to tell how it went.
     wanted: Mutex<Vec<(TargetConfig, SyncSender<Result<TargetId>>)>>,
     some_wanted: Event,
+    usages: Arc<Usages>,
     /// Told when management doesn't want this process any more.
     outcast: Sender<Error>,
 }
@@ -88,6 +93,7 @@ impl StorageNode {
             has_registered: AtomicBool::new(false),
             wanted: Mutex::default(),
             some_wanted: Event::new(),
+            usages: Arc::default(),
             outcast,
         })
     }
@@ -200,12 +206,16 @@ impl StorageNode {
 
     fn reports(&self) -> Vec<TargetReport> {
         let report = |store: &Arc<Store>| {
-            let space = space_of(store.dir()).ok();
+            let target = store.target();
+            let space = |s: Space| {
+                let own = self.usages.own(target, s);
+                TargetSpace { capacity: s.capacity, free: s.free, device: s.device, own }
+            };
             TargetReport {
-                target: store.target(),
+                target,
                 cluster: self.options.cluster.clone(),
                 path: store.dir().to_string_lossy().into_owned(),
-                space: space.map(|s| TargetSpace { capacity: s.capacity, free: s.free, device: s.device }),
+                space: space_of(store.dir()).ok().map(space),
             }
         };
         self.service.stores().map(report).collect()
@@ -215,6 +225,7 @@ impl StorageNode {
     pub fn spawn_background(self: &Arc<Self>) {
         rt::spawn(self.clone().keep_in_touch());
         rt::spawn(self.clone().make_wanted());
+        self.usages.clone().keep_adding_up(targets_of(Arc::downgrade(&self.service)));
         rt::spawn(StorageService::keep_groups_in_step(self.service.clone()));
         rt::spawn(StorageService::keep_searching(self.service.clone(), self.map.handle()));
         for store in self.service.stores() {
@@ -225,25 +236,26 @@ impl StorageNode {
     /// Lets the metadata service put right what a crash left on a target, and then clients in.
     async fn bring_up(self: Arc<Self>, store: Arc<Store>) {
         let target = store.target();
-        let touched = store.take_touched();
-        for files in touched.chunks(MAX_TIDY_FILES) {
-            let tidy = MgmtRequest::Tidy { target, files: files.to_vec() };
+        let left = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
+        for touched in left.pieces() {
+            let tidy = MgmtRequest::Tidy { target, touched };
             while let Err(error) = self.management.call(tidy.clone(), None).await {
                 tracing::warn!(target_id = target.0, %error, "target {target} is not put right yet");
                 rt::sleep(RETRY).await;
             }
         }
         self.service.open_to_clients(target);
-        tracing::info!(target_id = target.0, tidied = touched.len(), "target {target} is served");
+        tracing::info!(target_id = target.0, tidied = left.files.len(), "target {target} is served");
         // Only now: notes of what was changing at the crash must not retire before they have been acted upon.
         store.background().await;
     }
 
     /// Heartbeats for ever. Without answers the lease runs out, and the service takes no changes until there is one again.
     async fn keep_in_touch(self: Arc<Self>) {
-        let mut silent = false;
+        let (mut silent, mut epoch) = (false, self.map.epoch());
         loop {
-            rt::sleep(HEARTBEAT_INTERVAL).await;
+            self.until_next_heartbeat(epoch).await;
+            epoch = self.map.epoch();
             let told = self.heartbeat().await;
             match told {
                 Ok(()) if silent => tracing::info!("management answers again"),
@@ -260,6 +272,27 @@ impl StorageNode {
             }
             silent = !self.lease.holds(rt::monotonic_ns());
         }
+    }
+
+    /// Waits for the next heartbeat. It is sooner where management waits for this node's word that it knows that a target of its doesn't count in a group:
+    /// each step of a move of members takes one such word.
+    async fn until_next_heartbeat(&self, told: Epoch) {
+        let began_ns = rt::monotonic_ns();
+        while rt::monotonic_ns() - began_ns < HEARTBEAT_INTERVAL.as_nanos() as u64 {
+            rt::sleep(NEWS_LOOK).await;
+            if self.map.epoch() > told && self.has_member_out() {
+                return;
+            }
+        }
+    }
+
+    /// Whether a target here is a member that doesn't count.
+    fn has_member_out(&self) -> bool {
+        let map = self.map.handle().read().unwrap_or_else(PoisonError::into_inner).clone();
+        self.service.stores().any(|store| {
+            let state_here = |group: &types::Group| group.state_of(store.target());
+            map.groups.iter().filter_map(state_here).any(|state| state != types::MemberState::Good)
+        })
     }
 
     async fn heartbeat(&self) -> Result<()> {
@@ -369,6 +402,7 @@ mod tests {
             cluster: superblock.uuid.clone(),
             node: FIRST_NODE,
             name: "m".into(),
+            rack: None,
             roles: roles.clone(),
             listen: vec![],
             management: addresses.clone(),
@@ -384,8 +418,13 @@ mod tests {
         };
         let gate = Gate::load(&paths, &superblock, &config)?;
         let version = env!("CARGO_PKG_VERSION").to_string();
-        let first =
-            FirstNode { name: "m".into(), addresses: addresses.clone(), roles: roles.clone(), version };
+        let first = FirstNode {
+            name: "m".into(),
+            addresses: addresses.clone(),
+            roles: roles.clone(),
+            version,
+            rack: None,
+        };
         let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
         let management = Management::open_cluster(writer, &superblock, &first, paths.root()).await?;
         management.set_gate(Arc::new(gate));

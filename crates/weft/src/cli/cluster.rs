@@ -35,6 +35,19 @@ pub enum ClusterCommand {
     Init(InitArgs),
     /// Print a token for another node to join with, or a cluster file for clients
     Token(TokenArgs),
+    /// Change what holds for the whole cluster
+    Set(ClusterSetArgs),
+}
+
+/// `weft cluster set`.
+#[derive(Args, Debug)]
+pub struct ClusterSetArgs {
+    /// Whether data is summed and checked, from client to disk and back. Off is only for measuring what that costs: damage is neither found nor mended
+    /// then, and what is written meanwhile stays without checksums afterwards
+    #[arg(long, value_enum, required = true)]
+    pub checksums: Switch,
+    #[command(flatten)]
+    pub query: QueryArgs,
 }
 
 /// `weft cluster init`.
@@ -58,6 +71,9 @@ pub struct InitArgs {
     /// What the node does
     #[arg(long, value_enum, value_delimiter = ',', default_value = "mgmt,meta,storage")]
     pub roles: Vec<Role>,
+    /// Rack that it is in: copies are put into different ones [default: none]
+    #[arg(long, value_name = "RACK")]
+    pub rack: Option<String>,
     /// How connections of the whole cluster are protected
     #[arg(long, value_enum, default_value_t)]
     pub protection: Protection,
@@ -113,6 +129,9 @@ pub struct JoinArgs {
     /// Name of the node [default: this machine's]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Rack that it is in: copies are put into different ones [default: none]
+    #[arg(long, value_name = "RACK")]
+    pub rack: Option<String>,
     /// Where the node listens
     #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: Vec<SocketAddr>,
@@ -144,11 +163,23 @@ pub struct NodeArgs {
 pub struct NodeSetArgs {
     /// Id or name of the node
     pub node: String,
-    /// Another name
-    #[arg(long, value_name = "NAME")]
-    pub name: String,
+    /// What is to change
+    #[command(flatten)]
+    pub change: NodeChange,
     #[command(flatten)]
     pub query: QueryArgs,
+}
+
+/// What can be changed of a node.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+pub struct NodeChange {
+    /// Another name
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Rack that it is in, or none; groups follow with weft group rebalance
+    #[arg(long, value_name = "RACK")]
+    pub rack: Option<String>,
 }
 
 /// `weft serve`.
@@ -493,6 +524,10 @@ pub struct MountArgs {
     /// Network that connections use, best first; A/16,B/16: equally good [default: what the cluster file says, or all]
     #[arg(long, value_name = "ADDR/BITS")]
     pub network: Vec<String>,
+    /// Rack that this machine is in: copies there are read first [default: what the cluster file says, or that of a node on
+    /// this machine]
+    #[arg(long)]
+    pub rack: Option<String>,
     /// Mount read-only
     #[arg(long)]
     pub read_only: bool,
@@ -538,6 +573,9 @@ impl MountArgs {
         line.extend(["--transport".into(), super::value_name(self.transport).into()]);
         for network in &self.network {
             line.extend(["--network".into(), network.into()]);
+        }
+        if let Some(rack) = &self.rack {
+            line.extend(["--rack".into(), rack.into()]);
         }
         if let Some(log) = &self.log {
             line.extend(["--log".into(), log.clone().into()]);
@@ -596,7 +634,10 @@ mod tests {
             "weft cluster init --name n --dir d --listen 127.0.0.1:7500 --roles mgmt,meta --protection plain",
             "weft cluster token --client --json",
             "weft node join TOKEN --roles storage,meta --dir d --listen [::]:7501 --address 10.0.0.1:7501",
+            "weft node join TOKEN --rack r1",
             "weft node set 2 --name oss1",
+            "weft node set oss1 --rack r1",
+            "weft node set oss1 --name oss2 --rack none",
             "weft target add /disk --pool nvme --numa 1 --dir d",
             "weft target set 3 --drain on --pool p",
             "weft target drain 3 --wait",

@@ -14,7 +14,7 @@ pub enum GroupCommand {
     Show(GroupArgs),
     /// Make the groups of a scheme that a pool should have, as far as they aren't there
     Create(GroupCreateArgs),
-    /// Move memberships until the targets of a pool are in about equally many groups
+    /// Move members that share a node or rack apart, and spread memberships evenly over targets
     Rebalance(GroupRebalanceArgs),
     /// How members that have missed something are brought in step (also: weft resync)
     #[command(subcommand)]

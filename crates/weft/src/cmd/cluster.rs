@@ -1,12 +1,14 @@
 //! `weft cluster init`, `weft cluster token`, `weft node join`: how machines become members.
 
-use super::manage::ask;
+use super::manage::{ask, change};
 use crate::assembly::{Gate, Oneself, Peers, hex_text, joining};
-use crate::cli::{ClusterCommand, InitArgs, JoinArgs, TokenArgs};
+use crate::cli::{ClusterCommand, ClusterSetArgs, InitArgs, JoinArgs, Switch, TokenArgs};
 use crate::node_config::{NodeConfig, Protection, reachable, resolve};
 use crate::output::{os_error, print, print_json, show};
 use identity::{Authority, JoinToken, PendingKey};
-use mgmt::{FIRST_NODE, StateDir, StatePaths, Superblock, check_address, check_name, require_vacant};
+use mgmt::{
+    FIRST_NODE, StateDir, StatePaths, Superblock, check_address, check_name, check_rack, require_vacant,
+};
 use net::{Networks, SameHost};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -29,6 +31,9 @@ pub fn run(command: ClusterCommand) -> Result<()> {
     match command {
         ClusterCommand::Init(args) => init(&args),
         ClusterCommand::Token(args) => token(&args),
+        ClusterCommand::Set(ClusterSetArgs { checksums, query }) => {
+            change(&query, MgmtRequest::SetChecksums { on: checksums == Switch::On })
+        }
     }
 }
 
@@ -45,6 +50,7 @@ struct Made {
 
 fn init(args: &InitArgs) -> Result<()> {
     check_name("cluster", &args.name)?;
+    let rack = rack_named(args.rack.as_deref())?;
     let dir = absolute(&args.dir)?;
     let roles = roles(&args.roles);
     if !roles.contains(&Role::Mgmt) || !roles.contains(&Role::Meta) {
@@ -59,6 +65,7 @@ fn init(args: &InitArgs) -> Result<()> {
         cluster: superblock.uuid.clone(),
         node: FIRST_NODE,
         name: host_name(),
+        rack,
         roles,
         listen: args.listen.clone(),
         management: addresses.clone(),
@@ -145,6 +152,7 @@ struct Member {
 /// `weft node join`.
 pub fn join(args: &JoinArgs) -> Result<()> {
     let dir = absolute(&args.dir)?;
+    let rack = rack_named(args.rack.as_deref())?;
     // Before a use of the token is taken.
     require_vacant(&dir)?;
     let token: JoinToken = token_text(&args.token)?.parse().map_err(Error::from)?;
@@ -159,6 +167,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         csr: hex_text(key.request()),
         version: env!("CARGO_PKG_VERSION").into(),
         clock_s: rt::now().secs,
+        rack: rack.clone(),
     };
     let joined = ask_to_join(&token, args, request)?;
     if joined.facts.uuid != token.cluster {
@@ -171,6 +180,7 @@ pub fn join(args: &JoinArgs) -> Result<()> {
         cluster: superblock.uuid.clone(),
         node: joined.node,
         name: joined.name.clone(),
+        rack,
         roles: roles(&args.roles),
         listen: args.listen.clone(),
         addresses: addresses.clone(),
@@ -245,6 +255,14 @@ fn roles(asked: &[crate::cli::Role]) -> Vec<Role> {
     roles.sort_unstable();
     roles.dedup();
     roles
+}
+
+/// The rack of a new node: `none` is none.
+fn rack_named(asked: Option<&str>) -> Result<Option<String>> {
+    match asked.filter(|rack| *rack != "none") {
+        Some(rack) => check_rack(rack).map(|()| Some(rack.to_string())),
+        None => Ok(None),
+    }
 }
 
 fn addresses(

@@ -1,4 +1,4 @@
-//! `weft health --exposure`: what would be lost if a target or a node died now.
+//! `weft health --exposure`: what would be lost if a target, a node or a rack died now.
 
 use crate::cli::HealthArgs;
 use crate::control::{Control, Request, not_running};
@@ -11,10 +11,14 @@ use types::{Errno, Error, NodeId, Result, TargetId};
 /// How long it may take: all metadata is read.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// `target:N` or `node:N`.
+/// `target:N`, `node:N` or `rack:NAME`.
 pub fn parse_domain(text: &str) -> std::result::Result<Domain, String> {
-    let wrong = || format!("{text:?} is neither target:N nor node:N");
+    let wrong = || format!("{text:?} is none of target:N, node:N and rack:NAME");
     let (kind, number) = text.split_once(':').ok_or_else(wrong)?;
+    if kind == "rack" {
+        let is_name = mgmt::check_rack(number).is_ok();
+        return is_name.then(|| Domain::Rack(number.into())).ok_or_else(wrong);
+    }
     let number: u32 = number.parse().map_err(|_| wrong())?;
     match kind {
         "target" => Ok(Domain::Target(TargetId(number))),
@@ -27,11 +31,11 @@ pub fn parse_domain(text: &str) -> std::result::Result<Domain, String> {
 pub fn run(args: &HealthArgs) -> Result<()> {
     let mut control = Control::connect(&args.dir)?.ok_or_else(|| not_running(&args.dir))?;
     let mut exposure: Exposure = control.exchange_within(Request::Exposure, PATIENCE)?;
-    if let Some(of) = args.of {
-        exposure.exposed.retain(|exposed| exposed.domain == of);
+    if let Some(of) = &args.of {
+        exposure.exposed.retain(|exposed| exposed.domain == *of);
         if exposure.exposed.is_empty() {
             return Err(Error::new(Errno::ENOENT, format!("there is no {}", name(of)))
-                .hint("weft target list and weft node list show all"));
+                .hint("weft target list and weft node list show all, with the racks of nodes"));
         }
     }
     match args.json {
@@ -43,10 +47,11 @@ pub fn run(args: &HealthArgs) -> Result<()> {
     }
 }
 
-fn name(domain: Domain) -> String {
+fn name(domain: &Domain) -> String {
     match domain {
         Domain::Target(target) => format!("target {target}"),
         Domain::Node(node) => format!("node {node}"),
+        Domain::Rack(rack) => format!("rack {rack}"),
     }
 }
 
@@ -76,14 +81,14 @@ fn screen(exposure: &Exposure) -> String {
 }
 
 fn one(exposed: &Exposed) -> String {
-    let node = match (exposed.domain, &*exposed.node) {
-        (_, "") => String::new(),
+    let node = match (&exposed.domain, &*exposed.node) {
+        (_, "") | (Domain::Rack(_), _) => String::new(),
         (Domain::Node(_), name) => format!(" ({name})"),
         (Domain::Target(_), name) => format!(" (on {name})"),
     };
     let mut text = format!(
         "without {}{node}: lost: {}; left with one copy: {}\n",
-        name(exposed.domain),
+        name(&exposed.domain),
         amount(exposed.lost),
         amount(exposed.at_risk)
     );
@@ -109,7 +114,8 @@ mod tests {
     fn domains_are_named_as_people_name_them() {
         assert_eq!(parse_domain("target:7"), Ok(Domain::Target(TargetId(7))));
         assert_eq!(parse_domain("node:2"), Ok(Domain::Node(NodeId(2))));
-        for wrong in ["rack:1", "target", "node:x", ""] {
+        assert_eq!(parse_domain("rack:r1"), Ok(Domain::Rack("r1".into())));
+        for wrong in ["rack:", "rack:a b", "rack:none", "target", "node:x", ""] {
             assert!(parse_domain(wrong).is_err(), "{wrong}");
         }
     }

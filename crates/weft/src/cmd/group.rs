@@ -37,7 +37,8 @@ fn rebalance(args: &GroupRebalanceArgs) -> Result<()> {
     };
     show(args.query.json, &moves, || {
         if moves.is_empty() {
-            return "the targets are in about equally many groups\n".into();
+            return "members are as far apart as they can be, and the targets in about equally many groups\n"
+                .into();
         }
         let row =
             |next: &MembershipMove| [next.group.to_string(), next.from.to_string(), next.to.to_string()];
@@ -99,7 +100,12 @@ fn primary_word(primary: Option<TargetId>) -> String {
     primary.map_or_else(|| "none".into(), |target| target.to_string())
 }
 
+fn rack_word(rack: &Option<String>) -> &str {
+    rack.as_deref().unwrap_or("none")
+}
+
 fn groups_table(groups: &[GroupInfo]) -> String {
+    let racks = |info: &GroupInfo| info.racks.iter().map(rack_word).collect::<Vec<_>>().join(",");
     let row = |info: &GroupInfo| {
         let member = |(target, state): (TargetId, MemberState)| match state {
             MemberState::Good => target.to_string(),
@@ -112,6 +118,7 @@ fn groups_table(groups: &[GroupInfo]) -> String {
             if info.group.is_degraded() { "degraded" } else { "good" }.into(),
             primary_word(info.primary),
             info.group.with_states().map(member).collect::<Vec<_>>().join(","),
+            racks(info),
         ]
     };
     let heading = [
@@ -121,6 +128,8 @@ fn groups_table(groups: &[GroupInfo]) -> String {
         ("STATE", Align::Left),
         ("PRIMARY", Align::Right),
         ("TARGETS", Align::Left),
+        // Nothing stands there where no racks are known.
+        (if groups.iter().any(|info| !info.racks.is_empty()) { "RACKS" } else { "" }, Align::Left),
     ];
     table(heading, &groups.iter().map(row).collect::<Vec<_>>())
 }
@@ -133,10 +142,11 @@ fn group_screen(info: &GroupInfo) -> String {
         ("scheme", group.scheme.to_string()),
         ("primary", primary_word(info.primary)),
     ];
-    for (target, state) in group.with_states() {
+    for (at, (target, state)) in group.with_states().enumerate() {
         let progress = info.resyncs.iter().find(|progress| progress.target == target);
         let told = progress.map_or_else(String::new, |progress| format!("; {}", sentence(progress)));
-        rows.push(("target", format!("{target} {}{told}", state_word(state))));
+        let rack = info.racks.get(at).map_or_else(String::new, |rack| format!(", rack {}", rack_word(rack)));
+        rows.push(("target", format!("{target} {}{rack}{told}", state_word(state))));
     }
     if group.scheme.is_mirrored() {
         rows.push(("version", group.since.to_string()));
@@ -176,7 +186,7 @@ mod tests {
             ..Group::single(GroupId(100_001), PoolId(1), TargetId(3))
         };
         let primary = group.primary();
-        GroupInfo { group, pool_name: "default".into(), primary, resyncs: vec![] }
+        GroupInfo { group, pool_name: "default".into(), primary, resyncs: vec![], racks: vec![] }
     }
 
     #[test]
@@ -205,6 +215,19 @@ mod tests {
     }
 
     #[test]
+    fn racks_are_shown_where_they_are_known() {
+        let known = GroupInfo { racks: vec![Some("r1".into()), None], ..info(vec![]) };
+        let table = groups_table(&[known.clone(), info(vec![])]);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].ends_with("RACKS") && lines[1].ends_with("3,4      r1,none"), "{table}");
+        assert!(lines[2].ends_with("3,4"), "{table}");
+        let screen = group_screen(&known);
+        assert!(screen.contains("3 good, rack r1\n") && screen.contains("4 good, rack none\n"), "{screen}");
+        assert!(!groups_table(&[info(vec![])]).contains("RACKS"));
+        assert!(!group_screen(&info(vec![])).contains("rack"));
+    }
+
+    #[test]
     fn groups_within_a_node_are_counted() {
         let target = |id: u32, node: u32| types::Target {
             id: TargetId(id),
@@ -216,6 +239,7 @@ mod tests {
             free: 0,
             class: types::CapacityClass::Normal,
             drain: false,
+            used: None,
         };
         let map = |nodes: [u32; 2]| ClusterMap {
             targets: vec![target(3, nodes[0]), target(4, nodes[1])],

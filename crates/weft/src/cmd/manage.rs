@@ -1,8 +1,8 @@
 //! Commands that ask management: through the process of any node, whose directory is named.
 
 use crate::cli::{
-    BackupsCommand, HealthArgs, MetaCommand, NodeArgs, NodeCommand, PoolArgs, PoolCommand, PoolSetArgs,
-    QueryArgs, SessionCommand, Switch, TargetArgs, TargetCommand, TargetSetArgs,
+    BackupsCommand, HealthArgs, MetaCommand, NodeArgs, NodeCommand, NodeSetArgs, PoolArgs, PoolCommand,
+    PoolSetArgs, QueryArgs, SessionCommand, Switch, TargetArgs, TargetCommand, TargetSetArgs,
 };
 use crate::control::{Control, Request};
 use crate::output::{Align, age, list, print, print_json, show, table};
@@ -41,14 +41,20 @@ pub fn node(command: NodeCommand) -> Result<()> {
             let node = find_node(&args.query, &args.node)?;
             show(args.query.json, &node, || node_screen(&node))
         }
-        NodeCommand::Set(args) => {
-            let node = find_node(&args.query, &args.node)?.node.id;
-            change(&args.query, MgmtRequest::RenameNode { node, name: args.name })
-        }
+        NodeCommand::Set(args) => set_node(args),
         NodeCommand::Remove(NodeArgs { node, query }) => {
             let node = find_node(&query, &node)?.node.id;
             change(&query, MgmtRequest::RemoveNode { node })
         }
+    }
+}
+
+fn set_node(args: NodeSetArgs) -> Result<()> {
+    let node = find_node(&args.query, &args.node)?.node.id;
+    let rack = args.change.rack.map(|rack| Some(rack).filter(|rack| !rack.is_empty() && rack != "none"));
+    match MgmtRequest::change_node(node, args.change.name, rack) {
+        Some(request) => change(&args.query, request),
+        None => Ok(()),
     }
 }
 
@@ -82,6 +88,10 @@ fn role_names(node: &types::Node) -> String {
     node.roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(",")
 }
 
+fn rack_name(node: &types::Node) -> &str {
+    node.rack.as_deref().unwrap_or("none")
+}
+
 fn nodes_table(nodes: &[NodeInfo]) -> String {
     let row = |n: &NodeInfo| {
         [
@@ -90,6 +100,7 @@ fn nodes_table(nodes: &[NodeInfo]) -> String {
             node_state(n.node.state).into(),
             role_names(&n.node),
             joined(&n.targets),
+            rack_name(&n.node).into(),
             n.node.version.clone(),
             n.node.addresses.join(" "),
         ]
@@ -100,6 +111,7 @@ fn nodes_table(nodes: &[NodeInfo]) -> String {
         ("STATE", Align::Left),
         ("ROLES", Align::Left),
         ("TARGETS", Align::Left),
+        ("RACK", Align::Left),
         ("VERSION", Align::Left),
         ("ADDRESSES", Align::Left),
     ];
@@ -114,6 +126,7 @@ fn node_screen(info: &NodeInfo) -> String {
         ("state", node_state(info.node.state).into()),
         ("roles", role_names(&info.node)),
         ("targets", joined(&info.targets)),
+        ("rack", rack_name(&info.node).into()),
         ("addresses", info.node.addresses.join(" ")),
         ("weft", info.node.version.clone()),
         ("heard of", heard),

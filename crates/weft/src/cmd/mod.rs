@@ -14,9 +14,11 @@ mod manage;
 mod meta_backup;
 mod meta_backups;
 mod meta_restore;
+mod migrate;
 mod mount;
 mod mount_helper;
 mod net;
+mod plan;
 mod pool_list;
 mod resync;
 mod scrub;
@@ -42,6 +44,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Df(args) => df::run(&args),
         Command::Entry(EntryCommand::Info(args)) => entry_info::run(&args),
         Command::Entry(EntryCommand::SetPattern(args)) => entry_set_pattern::run(&args),
+        Command::Entry(EntryCommand::Migrate(args)) | Command::Migrate(args) => migrate::run(&args),
         Command::Cluster(command) => cluster::run(command),
         Command::Node(command) => manage::node(command),
         Command::Serve(args) => serve::run(&args),
@@ -59,6 +62,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Export(command) => export::run(command),
         Command::Net(command) => net::run(command),
         Command::Fsck(args) => fsck::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::InstallHelper(args) => install_helper::run(&args),
         Command::MountHelper(args) => mount_helper::run(&args),
     }

@@ -23,6 +23,9 @@ fn screen_at(info: &MountSession, now_s: i64) -> String {
         Some(why) => format!("no session: {why}\n"),
         None => format!("session {}\n", info.session),
     };
+    if let Some(rack) = &info.rack {
+        text += &format!("in rack {rack}: copies there are read first\n");
+    }
     if let Some(last) = &info.replaced {
         let times = match info.replacements {
             1 => String::new(),
@@ -47,9 +50,17 @@ mod tests {
 
     #[test]
     fn what_became_of_sessions_is_told() {
-        let first =
-            MountSession { session: 7, missing: None, replacements: 0, replaced: None, files_of_before: 0 };
+        let first = MountSession {
+            session: 7,
+            missing: None,
+            rack: None,
+            replacements: 0,
+            replaced: None,
+            files_of_before: 0,
+        };
         assert_eq!(screen_at(&first, 100), "session 7\n");
+        let in_rack = MountSession { rack: Some("r1".into()), ..first.clone() };
+        assert_eq!(screen_at(&in_rack, 100), "session 7\nin rack r1: copies there are read first\n");
         let replaced = ReplacedInfo { session: 7, at_s: 60, cause: "it was not heard of".into(), files: 3 };
         let second = MountSession {
             session: 9,

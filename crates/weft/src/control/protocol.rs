@@ -195,6 +195,9 @@ pub struct MountSession {
     pub session: u64,
     /// Why there is none at the moment.
     pub missing: Option<String>,
+    /// The rack that the mount is in, if it is known.
+    #[serde(default)]
+    pub rack: Option<String>,
     /// How often another session took the place of one that the cluster had ended.
     pub replacements: u64,
     /// The last time.

@@ -2,6 +2,7 @@
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, bounded, name, numbered};
 use super::{common::need, fields};
+use crate::mgmt::Touched;
 use crate::partitions::{Access, PartitionsReply, PartitionsRequest};
 use crate::{Answer, Malformed, Message, Request, Service};
 use bytes::Bytes;
@@ -87,12 +88,35 @@ struct SessionFields {
     session: u64,
 }
 
+/// Where chunk files were being made.
+#[derive(Clone, PartialEq, prost::Message)]
+struct NewFields {
+    #[prost(uint64, tag = "1")]
+    from: u64,
+    #[prost(uint64, tag = "2")]
+    up_to: u64,
+}
+
+fn touched(files: Vec<u64>, new: Option<List<NewFields, MAX_LIST_ITEMS>>) -> Result<Touched, Malformed> {
+    let files = bounded(files, "files to tidy")?.into_iter().map(InodeId).collect();
+    let new = List::take(new, |f| Ok((InodeId(f.from), InodeId(f.up_to))))?;
+    Ok(Touched { files, new })
+}
+
+/// Absent where there are none: so said a version that didn't know them.
+fn new_fields(touched: &Touched) -> Option<List<NewFields, MAX_LIST_ITEMS>> {
+    let fields = |(from, up_to): &(InodeId, InodeId)| NewFields { from: from.0, up_to: up_to.0 };
+    if touched.new.is_empty() { None } else { List::of(&touched.new, fields) }
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 struct TidyGroupFields {
     #[prost(uint32, tag = "1")]
     group: u32,
     #[prost(uint64, repeated, tag = "2")]
     files: Vec<u64>,
+    #[prost(message, optional, tag = "3")]
+    new: Option<List<NewFields, MAX_LIST_ITEMS>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -101,6 +125,8 @@ struct TidyFields {
     target: u32,
     #[prost(uint64, repeated, tag = "2")]
     files: Vec<u64>,
+    #[prost(message, optional, tag = "3")]
+    new: Option<List<NewFields, MAX_LIST_ITEMS>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -191,13 +217,13 @@ impl From<&PartitionsRequest> for AskFields {
                 wait: *wait,
             }),
             PartitionsRequest::Ended { session } => AskFields::Ended(SessionFields { session: session.0 }),
-            PartitionsRequest::Tidy { target, files } => {
-                let files = files.iter().map(|ino| ino.0).collect();
-                AskFields::Tidy(TidyFields { target: target.0, files })
+            PartitionsRequest::Tidy { target, touched } => {
+                let files = touched.files.iter().map(|ino| ino.0).collect();
+                AskFields::Tidy(TidyFields { target: target.0, files, new: new_fields(touched) })
             }
-            PartitionsRequest::TidyGroup { group, files } => {
-                let files = files.iter().map(|ino| ino.0).collect();
-                AskFields::TidyGroup(TidyGroupFields { group: group.0, files })
+            PartitionsRequest::TidyGroup { group, touched } => {
+                let files = touched.files.iter().map(|ino| ino.0).collect();
+                AskFields::TidyGroup(TidyGroupFields { group: group.0, files, new: new_fields(touched) })
             }
             PartitionsRequest::FileOn { target, partition } => {
                 AskFields::FileOn(FileOnFields { target: target.0, partition: partition.0.into() })
@@ -233,12 +259,10 @@ impl TryFrom<AskFields> for PartitionsRequest {
             },
             AskFields::Ended(f) => PartitionsRequest::Ended { session: SessionId(f.session) },
             AskFields::Tidy(f) => {
-                let files = bounded(f.files, "files to tidy")?.into_iter().map(InodeId).collect();
-                PartitionsRequest::Tidy { target: TargetId(f.target), files }
+                PartitionsRequest::Tidy { target: TargetId(f.target), touched: touched(f.files, f.new)? }
             }
             AskFields::TidyGroup(f) => {
-                let files = bounded(f.files, "files to tidy")?.into_iter().map(InodeId).collect();
-                PartitionsRequest::TidyGroup { group: GroupId(f.group), files }
+                PartitionsRequest::TidyGroup { group: GroupId(f.group), touched: touched(f.files, f.new)? }
             }
             AskFields::FileOn(f) => {
                 PartitionsRequest::FileOn { target: TargetId(f.target), partition: partition(f.partition)? }

@@ -37,7 +37,7 @@ struct RequestFields {
     group: Option<GroupFields>,
     #[prost(
         oneof = "OpFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35"
     )]
     op: Option<OpFields>,
 }
@@ -84,6 +84,22 @@ enum OpFields {
     Mend(MendFields),
     #[prost(message, tag = "31")]
     Forget(ForgetFields),
+    #[prost(message, tag = "32")]
+    MarkLost(MarkLostFields),
+    #[prost(message, tag = "33")]
+    Digests(DigestFields),
+    #[prost(message, tag = "34")]
+    Adopt(AdoptFields),
+    #[prost(message, tag = "35")]
+    SetTime(SetTimeOfFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct AdoptFields {
+    #[prost(fixed64, tag = "1")]
+    verifier: u64,
+    #[prost(fixed64, tag = "2")]
+    instead_of: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -98,6 +114,24 @@ struct MendFields {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct ForgetFields {
+    #[prost(message, optional, tag = "1")]
+    range: Option<RangeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MarkLostFields {
+    #[prost(message, optional, tag = "1")]
+    range: Option<RangeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SetTimeOfFields {
+    #[prost(message, optional, tag = "1")]
+    time: Option<TimeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct DigestFields {
     #[prost(message, optional, tag = "1")]
     range: Option<RangeFields>,
 }
@@ -213,6 +247,9 @@ struct UnwatchFields {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct ReplyFields {
+    /// Beside `Unit`, for those who know it.
+    #[prost(fixed64, tag = "1")]
+    verifier: u64,
     #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14, 15, 16")]
     answer: Option<AnswerFields>,
 }
@@ -288,6 +325,8 @@ struct StatFields {
     blocks: u64,
     #[prost(message, optional, tag = "3")]
     mtime: Option<TimeFields>,
+    #[prost(bool, tag = "4")]
+    is_lost: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -392,6 +431,12 @@ impl From<&StorageOp> for OpFields {
                 OpFields::Mend(MendFields { from: from.0, to: to.0, range: Some(range.into()) })
             }
             StorageOp::Forget { range } => OpFields::Forget(ForgetFields { range: Some(range.into()) }),
+            StorageOp::Adopt { verifier, instead_of } => {
+                OpFields::Adopt(AdoptFields { verifier, instead_of })
+            }
+            StorageOp::MarkLost { range } => OpFields::MarkLost(MarkLostFields { range: Some(range.into()) }),
+            StorageOp::SetTime { time } => OpFields::SetTime(SetTimeOfFields { time: Some(time.into()) }),
+            StorageOp::Digests { range } => OpFields::Digests(DigestFields { range: Some(range.into()) }),
         }
     }
 }
@@ -434,6 +479,14 @@ impl TryFrom<OpFields> for StorageOp {
                 StorageOp::Mend { from: TargetId(f.from), to: TargetId(f.to), range }
             }
             OpFields::Forget(f) => StorageOp::Forget { range: need(f.range, "range to forget")?.try_into()? },
+            OpFields::Adopt(f) => StorageOp::Adopt { verifier: f.verifier, instead_of: f.instead_of },
+            OpFields::MarkLost(f) => {
+                StorageOp::MarkLost { range: need(f.range, "range that is lost")?.try_into()? }
+            }
+            OpFields::SetTime(f) => StorageOp::SetTime { time: time(f.time, "time of a copy")? },
+            OpFields::Digests(f) => {
+                StorageOp::Digests { range: need(f.range, "range of digests")?.try_into()? }
+            }
         })
     }
 }
@@ -535,9 +588,9 @@ impl TryFrom<SurveyedFields> for Survey {
 impl Message for StorageReply {
     fn encode(&self, out: &mut Vec<u8>) {
         let answer = match self {
-            StorageReply::Unit => AnswerFields::Unit(()),
-            &StorageReply::Stat { len, blocks, mtime } => {
-                AnswerFields::Stat(StatFields { len, blocks, mtime: Some(mtime.into()) })
+            StorageReply::Unit | StorageReply::Done { .. } => AnswerFields::Unit(()),
+            &StorageReply::Stat { len, blocks, mtime, is_lost } => {
+                AnswerFields::Stat(StatFields { len, blocks, mtime: Some(mtime.into()), is_lost })
             }
             &StorageReply::Offset(offset) => AnswerFields::Offset(OffsetFields { offset }),
             &StorageReply::Space { capacity, free } => AnswerFields::Space(SpaceFields { capacity, free }),
@@ -556,16 +609,21 @@ impl Message for StorageReply {
                 AnswerFields::Healed(HealedFields { damaged, mended, unclear })
             }
         };
-        ReplyFields { answer: Some(answer) }.encode_raw(out);
+        let verifier = if let StorageReply::Done { verifier } = self { *verifier } else { 0 };
+        ReplyFields { verifier, answer: Some(answer) }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<StorageReply, Malformed> {
-        let ReplyFields { answer } = fields(bytes)?;
+        let ReplyFields { verifier, answer } = fields(bytes)?;
         Ok(match need(answer, "storage answer that is known here")? {
+            AnswerFields::Unit(()) if verifier != 0 => StorageReply::Done { verifier },
             AnswerFields::Unit(()) => StorageReply::Unit,
-            AnswerFields::Stat(f) => {
-                StorageReply::Stat { len: f.len, blocks: f.blocks, mtime: time(f.mtime, "mtime")? }
-            }
+            AnswerFields::Stat(f) => StorageReply::Stat {
+                len: f.len,
+                blocks: f.blocks,
+                mtime: time(f.mtime, "mtime")?,
+                is_lost: f.is_lost,
+            },
             AnswerFields::Offset(f) => StorageReply::Offset(f.offset),
             AnswerFields::Space(f) => StorageReply::Space { capacity: f.capacity, free: f.free },
             AnswerFields::Regions(f) => {

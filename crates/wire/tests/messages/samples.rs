@@ -4,7 +4,7 @@ use crate::round_trip::encoded;
 use bytes::Bytes;
 use types::*;
 use wire::frame::{Header, Hello, Kind, OnHost, Welcome};
-use wire::mgmt::DrainProgress;
+use wire::mgmt::{DrainProgress, Touched};
 use wire::*;
 
 /// A message as it is tested.
@@ -347,6 +347,10 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Heal { range: ByteRange::new(4096, 8192) },
         StorageOp::Mend { from: TargetId(3), to: TargetId(4), range: ByteRange::new(4096, 1 << 20) },
         StorageOp::Forget { range: ByteRange::new(0, 8192) },
+        StorageOp::MarkLost { range: ByteRange::new(4096, 12_288) },
+        StorageOp::SetTime { time: TIME },
+        StorageOp::Digests { range: ByteRange::new(4096, 1 << 20) },
+        StorageOp::Adopt { verifier: 0x0102_0304_0506_0708, instead_of: 1 },
     ]
 }
 
@@ -378,7 +382,7 @@ fn kv_answers() -> Vec<KvAnswer> {
 fn storage_replies() -> Vec<StorageReply> {
     vec![
         StorageReply::Unit,
-        StorageReply::Stat { len: 100, blocks: 8, mtime: TIME },
+        StorageReply::Stat { len: 100, blocks: 8, mtime: TIME, is_lost: false },
         StorageReply::Offset(Some(0)),
         StorageReply::Space { capacity: 1 << 40, free: 1 << 39 },
         StorageReply::Regions {
@@ -395,6 +399,7 @@ fn storage_replies() -> Vec<StorageReply> {
             damaged: vec![ByteRange::new(4096, 8192)],
         }),
         StorageReply::Healed(wire::Healed { damaged: 3, mended: 2, unclear: 1 }),
+        StorageReply::Done { verifier: 0x0102_0304_0506_0708 },
     ]
 }
 
@@ -410,8 +415,8 @@ fn partitions_requests() -> Vec<PartitionsRequest> {
             wait: true,
         },
         PartitionsRequest::Ended { session },
-        PartitionsRequest::Tidy { target, files: vec![INO, DIR] },
-        PartitionsRequest::TidyGroup { group: types::GroupId(9), files: vec![INO, DIR] },
+        PartitionsRequest::Tidy { target, touched: Touched::of([INO, DIR]) },
+        PartitionsRequest::TidyGroup { group: types::GroupId(9), touched: Touched::of([INO, DIR]) },
         PartitionsRequest::FileOn { target, partition },
         PartitionsRequest::NamesPool { pool: types::PoolId(3), partition },
         PartitionsRequest::Sessions,

@@ -5,7 +5,7 @@ use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 use types::*;
-use wire::mgmt::DrainProgress;
+use wire::mgmt::{DrainProgress, Touched};
 use wire::*;
 
 pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
@@ -74,11 +74,9 @@ fn capability() -> impl Strategy<Value = Capability> {
 pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
     prop_oneof![
         Just(StorageReply::Unit),
-        (any::<u64>(), any::<u64>(), time()).prop_map(|(len, blocks, mtime)| StorageReply::Stat {
-            len,
-            blocks,
-            mtime
-        }),
+        (1..=u64::MAX).prop_map(|verifier| StorageReply::Done { verifier }),
+        (any::<u64>(), any::<u64>(), time(), any::<bool>())
+            .prop_map(|(len, blocks, mtime, is_lost)| { StorageReply::Stat { len, blocks, mtime, is_lost } }),
         any::<Option<u64>>().prop_map(StorageReply::Offset),
         any::<(u64, u64)>().prop_map(|(capacity, free)| StorageReply::Space { capacity, free }),
         (vec_of((ino(), range())), of(ino()))
@@ -248,7 +246,15 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
             range: range(),
         },
         Forget { range: range() },
+        MarkLost { range: range() },
+        SetTime { time: time() },
+        Digests { range: range() },
+        Adopt { verifier: any::<u64>(), instead_of: any::<u64>() },
     ]
+}
+
+fn touched() -> impl Strategy<Value = Touched> {
+    (vec_of(ino()), vec_of((ino(), ino()))).prop_map(|(files, new)| Touched { files, new })
 }
 
 pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
@@ -264,8 +270,8 @@ pub fn partitions_requests() -> Vec<BoxedStrategy<PartitionsRequest>> {
         },
         MakeWay { session: session(), accesses: vec_of((ino(), access)), wait: any::<bool>() },
         Ended { session: session() },
-        Tidy { target: any::<u32>().prop_map(TargetId), files: vec_of(ino()) },
-        TidyGroup { group: any::<u32>().prop_map(types::GroupId), files: vec_of(ino()) },
+        Tidy { target: any::<u32>().prop_map(TargetId), touched: touched() },
+        TidyGroup { group: any::<u32>().prop_map(types::GroupId), touched: touched() },
         NamesPool { pool: any::<u16>().prop_map(types::PoolId), partition: partition() },
         FileOn { target: any::<u32>().prop_map(TargetId), partition: partition() },
         Sessions,

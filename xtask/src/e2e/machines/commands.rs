@@ -91,6 +91,11 @@ impl Commands {
         with(line(&["group", "list", "--json"]), "--dir", dir)
     }
 
+    /// Has targets searched for damage, or tells how far that is.
+    pub fn scrub(&self, dir: &Path, what: &str) -> Vec<OsString> {
+        with(line(&["scrub", what, "--json"]), "--dir", dir)
+    }
+
     /// Lets other targets take the place of members that are gone for so long.
     pub fn replace_after(&self, dir: &Path, time: &str) -> Vec<OsString> {
         with(line(&["group", "resync", "set", "--replace-after", time]), "--dir", dir)
@@ -113,7 +118,22 @@ impl Commands {
         command
     }
 
-    /// What would be lost with each target and node.
+    /// Says which rack a node is in.
+    pub fn set_rack(&self, dir: &Path, node: &Node, rack: &str) -> Vec<OsString> {
+        with(line(&["node", "set", &node.to_string(), "--rack", rack]), "--dir", dir)
+    }
+
+    /// Moves members of groups to where they should be.
+    pub fn rebalance(&self, dir: &Path) -> Vec<OsString> {
+        with(line(&["group", "rebalance", "--json"]), "--dir", dir)
+    }
+
+    /// What would be lost with one of the domains that `exposure` tells of.
+    pub fn exposure_of(&self, dir: &Path, domain: &str) -> Vec<OsString> {
+        with(self.exposure(dir), "--of", domain)
+    }
+
+    /// What would be lost with each target, node and rack.
     pub fn exposure(&self, dir: &Path) -> Vec<OsString> {
         with(line(&["health", "--exposure", "--json"]), "--dir", dir)
     }

@@ -25,7 +25,8 @@ const MAX_TOLD: usize = 20;
 struct Group {
     id: u64,
     members: Vec<u64>,
-    are_good: bool,
+    /// Those of them that aren't good.
+    missed: Vec<u64>,
 }
 
 /// What was compared.
@@ -46,6 +47,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// Members of each mirrored group.
+    pub fn members_of_groups(&self) -> TestResult<Vec<Vec<u64>>> {
+        Ok(self.groups()?.into_iter().map(|group| group.members).collect())
+    }
+
     fn groups(&self) -> TestResult<Vec<Group>> {
         let told = self.ask_management(|management| self.commands.groups(management))?;
         let told: Value =
@@ -56,17 +62,31 @@ impl Cluster {
         Ok(all
             .iter()
             .filter(|group| group["scheme"].as_str().is_some_and(|scheme| scheme.starts_with("mirror")))
-            .map(|group| Group {
-                id: group["id"].as_u64().unwrap_or(0),
-                members: numbers(&group["members"]),
-                are_good: group["states"].as_array().into_iter().flatten().all(|state| state == "good"),
+            .map(|group| {
+                let members: Vec<u64> = numbers(&group["members"]);
+                let states = group["states"].as_array().into_iter().flatten();
+                let missed = members.iter().zip(states).filter(|(_, state)| *state != "good");
+                let missed = missed.map(|(member, _)| *member).collect();
+                Group { id: group["id"].as_u64().unwrap_or(0), members, missed }
             })
             .collect())
     }
 
     /// How many groups have a member that isn't good.
     pub fn degraded_groups(&self) -> TestResult<usize> {
-        Ok(self.groups()?.iter().filter(|group| !group.are_good).count())
+        Ok(self.groups()?.iter().filter(|group| !group.missed.is_empty()).count())
+    }
+
+    /// Waits until a group goes on without the target of a storage node, which is out of order.
+    pub fn wait_until_missed(&self, storage: usize) -> TestResult {
+        let (target, _) = self.target_of(storage)?;
+        let mut last = None;
+        let missed = process::eventually(
+            GOOD_DEADLINE,
+            || matches!(last.insert(self.groups()), Ok(groups) if groups.iter().any(|group| group.missed.contains(&target))),
+        );
+        ensure!(missed, "nobody goes on without target {target}: {last:?}\n    {}", self.log());
+        Ok(())
     }
 
     /// Waits until management calls all copies good, without anybody's doing.
@@ -126,7 +146,7 @@ impl Cluster {
     pub fn wait_until_out_of_groups(&self, target: u64) -> TestResult {
         let mut last = None;
         let is_over = |groups: &Vec<Group>| {
-            groups.iter().all(|group| group.are_good && !group.members.contains(&target))
+            groups.iter().all(|group| group.missed.is_empty() && !group.members.contains(&target))
         };
         let replaced = process::eventually(
             GOOD_DEADLINE,
@@ -134,6 +154,19 @@ impl Cluster {
         );
         let log = || format!("target {target} isn't replaced: {last:?}\n    {}", self.log());
         if replaced { Ok(()) } else { Err(log().into()) }
+    }
+
+    /// Waits until no member is on its way to another target.
+    pub fn wait_until_moved(&self) -> TestResult {
+        let mut last = None;
+        let is_over = |groups: &Vec<Group>| {
+            groups.iter().all(|group| group.missed.is_empty() && group.members.len() == 2)
+        };
+        let moved = process::eventually(
+            GOOD_DEADLINE,
+            || matches!(last.insert(self.groups()), Ok(groups) if is_over(groups)),
+        );
+        if moved { Ok(()) } else { Err(format!("members move still: {last:?}\n    {}", self.log()).into()) }
     }
 
     /// Where each target's files are.
@@ -250,7 +283,7 @@ mod tests {
                 fs::write(path, content).unwrap();
             }
         }
-        let groups = [Group { id: 9, members: vec![3, 4], are_good: true }];
+        let groups = [Group { id: 9, members: vec![3, 4], missed: Vec::new() }];
         let (_, told) = compare_all(&groups, &targets).unwrap();
         assert_eq!(told.len(), expected.len(), "{told:?}");
         for (said, expected) in told.iter().zip(expected) {
@@ -273,10 +306,10 @@ mod tests {
         let targets: BTreeMap<u64, PathBuf> = [(1, dir.path().to_path_buf())].into();
         fs::create_dir_all(dir.path().join("groups/9/chunks")).unwrap();
         fs::write(dir.path().join("groups/9/chunks/ab"), "four").unwrap();
-        let groups = [Group { id: 9, members: vec![1, 1], are_good: true }];
+        let groups = [Group { id: 9, members: vec![1, 1], missed: Vec::new() }];
         let (compared, _) = compare_all(&groups, &targets).unwrap();
         assert_eq!((compared.files, compared.bytes), (1, 4));
-        let strange = [Group { id: 9, members: vec![1, 2], are_good: true }];
+        let strange = [Group { id: 9, members: vec![1, 2], missed: Vec::new() }];
         assert!(compare_all(&strange, &targets).is_err(), "a member that can't be looked at is no equal one");
     }
 }

@@ -2,6 +2,8 @@
 
 use super::super::outcome::TestResult;
 use super::{Cluster, Part};
+use std::thread;
+use std::time::Duration;
 
 /// What befalls a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +25,39 @@ impl Fault {
     pub const ALL: [Fault; 5] = [Fault::Killed, Fault::Stopped, Fault::Cut, Fault::Deaf, Fault::Mute];
 }
 
+/// How long a fault of a storage node with mirrored files lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// Over before anybody needs to be taken out.
+    Moment,
+    /// Until a group goes on without the node, and a while longer.
+    Missed,
+    /// Until the node counts as offline, and longer: its lease, of some seconds, has run out as well.
+    Long,
+}
+
+impl Lasting {
+    const MOMENT: Duration = Duration::from_secs(2);
+    const WHILE: Duration = Duration::from_secs(3);
+    const LONG: Duration = Duration::from_secs(20);
+}
+
 impl Cluster {
+    /// Lets something befall a storage node for a time, and puts it right.
+    pub fn befall(&mut self, node: usize, fault: Fault, lasting: Lasting) -> TestResult {
+        let part = Part::Storage(node);
+        self.strike(part, fault)?;
+        match lasting {
+            Lasting::Moment => thread::sleep(Lasting::MOMENT),
+            Lasting::Missed => {
+                self.wait_until_missed(node)?;
+                thread::sleep(Lasting::WHILE);
+            }
+            Lasting::Long => thread::sleep(Lasting::LONG),
+        }
+        self.mend(part, fault)
+    }
+
     /// Lets it happen.
     pub fn strike(&mut self, part: Part, fault: Fault) -> TestResult {
         match fault {

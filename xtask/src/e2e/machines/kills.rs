@@ -1,10 +1,10 @@
 //! Every kind of process is killed, stopped and cut off under load, and what the programs on several mounts see stays that of one file system.
 
-use super::super::outcome::{At, TestResult, ensure, ensure_eq, skip};
+use super::super::outcome::{At, TestResult, ensure_eq, skip};
 use super::super::stage::Stage;
 use super::super::{Scope, TestCase};
 use super::faults::Fault;
-use super::load::{ensure_no_errors, plan, under_load};
+use super::load::{ensure_no_errors, plan, under_load, under_watched_load};
 use super::twice::differences;
 use super::{Cluster, Part, Shape};
 use std::thread;
@@ -117,18 +117,20 @@ fn metadata_out_of_order(stage: &Stage) -> TestResult {
 
 /// A client dies; those on other mounts go on, and so does a new one in its place.
 fn clients_killed(stage: &Stage) -> TestResult {
-    /// Longer than a session may be silent that is in somebody's way, so that others are seen to go on.
-    const LOAD_SECS: u64 = 20;
+    /// Calls of the other mount after the death: more than it makes before it needs what the dead one holds.
+    const CALLS: usize = 500;
     let shape = Shape { metadata: 0, storage: 2, clients: 2, timeout: None };
     let mut cluster = Cluster::build(stage, "client-kills", shape)?;
     for round in stage.rounds(ROUNDS) {
-        let plan = plan(THREADS, LOAD_SECS, round);
+        let plan = plan(THREADS, AFTER_SECS, round);
         let name = format!("round-{round}");
-        let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
+        let session = cluster.session(1)?["session"].as_u64();
+        under_watched_load(stage, &mut cluster, &name, plan, |cluster, load| {
             thread::sleep(FAULT);
-            cluster.strike(Part::Client(1), Fault::Killed)
+            cluster.strike(Part::Client(1), Fault::Killed)?;
+            cluster.wait_until_ended(session)?;
+            load.wait_for_calls(0, CALLS)
         })?;
-        ensure!(outcome.calls > 1000, "the other mount didn't go on: {outcome:?}");
         // Only now: meanwhile the load would have worked on the bare folder.
         cluster.mend(Part::Client(1), Fault::Killed)?;
         let folders = [cluster.mount(0).join(&name), cluster.mount(1).join(&name)];

@@ -1,16 +1,18 @@
 //! Mirrored files while storage nodes die, stand still and are cut off: programs go on, nothing that was written is lost, the copies come back
 //! in step by themselves, and are the same on disk.
 
+use super::super::disk::{Disk, DiskKind};
 use super::super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
 use super::super::stage::Stage;
 use super::super::{Rng, Scope, TestCase, suites};
-use super::faults::Fault;
-use super::load::{ensure_no_errors, plan, under_load};
+use super::faults::{Fault, Lasting};
+use super::load::{ensure_no_errors, fsx_pieces, plan, under_load, work_beside};
 use super::twice::differences;
 use super::{Cluster, Part, Shape};
 use crate::process;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +24,7 @@ pub(in super::super) const TESTS: &[TestCase] = &[
         minutes: 10,
         run: history_under_faults,
     },
+    TestCase { name: "mirrored_history_two_nodes_in_turn", scope: Scope::Own, minutes: 10, run: two_in_turn },
     TestCase {
         name: "mirrored_fio_while_a_node_is_missing",
         scope: Scope::Own,
@@ -36,20 +39,32 @@ pub(in super::super) const TESTS: &[TestCase] = &[
     },
     TestCase { name: "mirrored_file_while_its_node_is_gone", scope: Scope::Own, minutes: 10, run: node_gone },
     TestCase { name: "mirrored_node_lost_for_good", scope: Scope::Own, minutes: 6, run: node_lost },
+    TestCase {
+        name: "mirrored_node_lost_on_full_disks",
+        scope: Scope::Own,
+        minutes: 6,
+        run: lost_on_full_disks,
+    },
     TestCase { name: "mirrored_both_members_killed", scope: Scope::Own, minutes: 6, run: all_killed },
 ];
 
 /// Storage nodes: more than a group has members, so that each node is primary of some and second of others.
 const STORAGE: u8 = 4;
-/// How long a fault lasts that is over before anybody is taken out, and one that isn't: a node counts as gone when its lease, some seconds,
-/// has run out.
-const FAULTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
-/// Load before a fault and after it, seconds.
-const AROUND_SECS: u64 = 3;
+/// What befalls nodes.
+const FAULTS: [Fault; 5] = Fault::ALL;
+/// Disks that others have a part of: its share, and how large they are. Nothing is written to the files that take the room.
+const TAKEN_PERCENT: u64 = 94;
+const LARGE_DISK_BYTES: u64 = 40 << 30;
+/// How long all nodes are down at once.
+const ALL_DOWN: Duration = Duration::from_secs(2);
+/// Load before a fault and after it.
+const AROUND: Duration = Duration::from_secs(3);
 /// Threads on each mount.
 const THREADS: u32 = 2;
 /// Rounds in the short and in the long form.
-const ROUNDS: (u64, u64) = (1, 12);
+const ROUNDS: (u64, u64) = (1, 30);
+/// Operations of one piece of fsx's work.
+pub(super) const FSX_OPERATIONS: u32 = 3000;
 /// Bytes of files that tests write themselves: several chunks.
 const FILE_BYTES: usize = 6 << 20;
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -62,10 +77,19 @@ fn start(stage: &Stage, name: &str) -> TestResult<Cluster> {
 }
 
 /// What befalls whom in a round: kinds, times and nodes in turn.
-fn misfortune(round: u64) -> (Part, Fault, Duration) {
+fn misfortune(round: u64) -> (usize, Fault, Lasting) {
     let number = round as usize - 1;
-    let fault = [Fault::Killed, Fault::Stopped, Fault::Cut][number % 3];
-    (Part::Storage(number % usize::from(STORAGE)), fault, FAULTS[(1 + number / 3) % FAULTS.len()])
+    let lasting = [Lasting::Missed, Lasting::Moment, Lasting::Long][number / FAULTS.len() % 3];
+    (number % usize::from(STORAGE), FAULTS[number % FAULTS.len()], lasting)
+}
+
+/// What befalls one node after the other in a round.
+fn misfortunes(round: u64) -> [(usize, Fault); 2] {
+    let number = round as usize;
+    // Each node has each of the others after it in some round.
+    let distance = 1 + number / usize::from(STORAGE) % usize::from(STORAGE - 1);
+    [(number, number), (number + distance, number + number / FAULTS.len() + 1)]
+        .map(|(node, fault)| (node % usize::from(STORAGE), FAULTS[fault % FAULTS.len()]))
 }
 
 /// The copies come back in step by themselves, and are equal.
@@ -106,45 +130,61 @@ fn copies_on_disk(stage: &Stage) -> TestResult {
 fn history_under_faults(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-history")?;
     for round in stage.rounds(ROUNDS) {
-        let (part, fault, time) = misfortune(round);
+        let (node, fault, lasting) = misfortune(round);
         let name = format!("round-{round}");
-        let plan = plan(THREADS, time.as_secs() + 2 * AROUND_SECS, round);
+        let plan = plan(THREADS, 0, round);
         let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
-            thread::sleep(Duration::from_secs(AROUND_SECS));
-            cluster.strike(part, fault)?;
-            thread::sleep(time);
-            cluster.mend(part, fault)
+            thread::sleep(AROUND);
+            cluster.befall(node, fault, lasting)?;
+            thread::sleep(AROUND);
+            Ok(())
         })?;
-        let when = format!("although {part:?} was {fault:?} for {time:?} only, {name}");
+        let when = format!("although only node {node} was {fault:?} ({lasting:?}), {name}");
         ensure_no_errors(&outcome, &when, &cluster)?;
         ensure_in_step(&cluster, &name)?;
     }
     cluster.stop()
 }
 
-/// Lets a storage node be missing for a long time, twice, while something else goes on.
-fn beside_faults<T: Send>(
-    cluster: &mut Cluster,
-    round: u64,
-    work: impl FnOnce() -> TestResult<T> + Send,
-) -> TestResult<T> {
-    thread::scope(|scope| {
-        let working = scope.spawn(work);
-        let befall = |cluster: &mut Cluster| {
-            for (index, fault) in [Fault::Killed, Fault::Stopped].into_iter().enumerate() {
-                let part = Part::Storage((round as usize + index) % usize::from(STORAGE));
-                thread::sleep(Duration::from_secs(AROUND_SECS));
-                cluster.strike(part, fault)?;
-                thread::sleep(FAULTS[1]);
-                cluster.mend(part, fault)?;
-                // One after the other: two missing members of one group would be one too many.
+/// Two nodes, one after the other: what only others have got while the first is missing it has before the second one goes. In every other round the
+/// second one goes when the first is just back: whoever needs what only that one has waits for it.
+fn two_in_turn(stage: &Stage) -> TestResult {
+    let mut cluster = start(stage, "mirror-turn")?;
+    for round in stage.rounds(ROUNDS) {
+        let [first, second] = misfortunes(round);
+        let name = format!("round-{round}");
+        let plan = plan(THREADS, 0, round);
+        let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
+            thread::sleep(AROUND);
+            cluster.befall(first.0, first.1, Lasting::Missed)?;
+            if round % 2 == 0 {
                 cluster.wait_until_copies_are_good()?;
             }
-            TestResult::Ok(())
-        };
-        let befallen = befall(cluster);
-        let worked = working.join().map_err(|_| Failure::Failed("the work's thread panicked".into()))?;
-        befallen.and(worked)
+            cluster.befall(second.0, second.1, Lasting::Missed)?;
+            thread::sleep(AROUND);
+            Ok(())
+        })?;
+        let when = format!("although both came back in time: {first:?}, then {second:?}, {name}");
+        ensure_no_errors(&outcome, &when, &cluster)?;
+        ensure_in_step(&cluster, &name)?;
+    }
+    cluster.stop()
+}
+
+/// Two nodes are missing, one after the other, while something else goes on.
+fn beside_faults(
+    cluster: &mut Cluster,
+    round: u64,
+    work: impl FnMut(u64) -> TestResult + Send,
+) -> TestResult<u64> {
+    work_beside(cluster, work, |cluster| {
+        for (node, fault) in misfortunes(round) {
+            thread::sleep(AROUND);
+            cluster.befall(node, fault, Lasting::Missed)?;
+            // Two missing members of one group would be one too many.
+            cluster.wait_until_copies_are_good()?;
+        }
+        Ok(())
     })
 }
 
@@ -152,25 +192,23 @@ fn fio_under_faults(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-fio")?;
     for round in stage.rounds(ROUNDS) {
         let folders = cluster.shared_folder(&format!("fio-{round}"))?;
-        beside_faults(&mut cluster, round, || suites::fio_write_and_verify(stage, &folders[0], &folders[1]))?;
-        ensure_in_step(&cluster, &format!("round {round} of fio"))?;
+        let work = |_| suites::fio_write_and_verify(stage, &folders[0], &folders[1]);
+        let times = beside_faults(&mut cluster, round, work)?;
+        ensure_in_step(&cluster, &format!("round {round} of fio, {times} times"))?;
+        fs::remove_dir_all(&folders[0]).at(folders[0].display())?;
     }
     cluster.stop()
 }
 
 fn fsx_under_faults(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-fsx")?;
-    let operations = if stage.full { 50_000 } else { 3_000 };
     for round in stage.rounds(ROUNDS) {
         let folders = cluster.shared_folder(&format!("fsx-{round}"))?;
-        let seed = suites::FSX_SEEDS[round as usize % suites::FSX_SEEDS.len()];
-        let mut command = suites::fsx_command(stage, &folders[0].join("file"), seed, operations)?;
-        let done = beside_faults(&mut cluster, round, || Ok(process::run_ok(&mut command, DEADLINE)?))?;
-        let said = format!("{}{}", done.stdout, done.stderr);
-        ensure!(said.contains("A-OK"), "fsx doesn't say that all is well: {}", done.tail());
-        ensure_in_step(&cluster, &format!("round {round} of fsx"))?;
+        let work = fsx_pieces(stage, &folders, round, FSX_OPERATIONS);
+        let times = beside_faults(&mut cluster, round, work)?;
+        ensure_in_step(&cluster, &format!("round {round} of fsx, {times} times"))?;
         let different = differences(&folders[0], &folders[1]).at("comparing")?;
-        ensure_eq!(different, Vec::<String>::new(), "what two mounts show of fsx's file");
+        ensure_eq!(different, Vec::<String>::new(), "what two mounts show of fsx's files");
     }
     cluster.stop()
 }
@@ -224,7 +262,7 @@ fn node_gone(stage: &Stage) -> TestResult {
 }
 
 /// The content of a file, read by a program that lets nothing come from the page cache.
-fn read_directly(path: &std::path::Path) -> TestResult<Vec<u8>> {
+pub(super) fn read_directly(path: &std::path::Path) -> TestResult<Vec<u8>> {
     let mut drop_pages = std::process::Command::new("dd");
     drop_pages.arg(format!("of={}", path.display())).args([
         "oflag=nocache",
@@ -241,13 +279,15 @@ fn all_killed(stage: &Stage) -> TestResult {
     let mut cluster = start(stage, "mirror-all")?;
     for round in stage.rounds(ROUNDS) {
         let name = format!("round-{round}");
-        let plan = plan(THREADS, FAULTS[0].as_secs() + 4 * AROUND_SECS, round);
+        let plan = plan(THREADS, 0, round);
         let storage: Vec<Part> = (0..usize::from(STORAGE)).map(Part::Storage).collect();
         let outcome = under_load(stage, &mut cluster, &name, plan, |cluster| {
-            thread::sleep(Duration::from_secs(AROUND_SECS));
+            thread::sleep(AROUND);
             storage.iter().try_for_each(|part| cluster.strike(*part, Fault::Killed))?;
-            thread::sleep(FAULTS[0]);
-            storage.iter().try_for_each(|part| cluster.mend(*part, Fault::Killed))
+            thread::sleep(ALL_DOWN);
+            storage.iter().try_for_each(|part| cluster.mend(*part, Fault::Killed))?;
+            thread::sleep(AROUND);
+            Ok(())
         })?;
         ensure_no_errors(&outcome, &format!("although all came back, {name}"), &cluster)?;
         ensure_in_step(&cluster, &name)?;
@@ -258,7 +298,26 @@ fn all_killed(stage: &Stage) -> TestResult {
 /// A node dies and doesn't come back: others take its place while programs go on, and nothing is missing. When it comes back after all, what it had
 /// is removed. Then the target of another one is emptied, and forgotten.
 fn node_lost(stage: &Stage) -> TestResult {
-    let mut cluster = start(stage, "mirror-lost")?;
+    lose_for_good(stage, start(stage, "mirror-lost")?)
+}
+
+/// The same where others have nearly all of the disks: what is lost is small, and there is room for it.
+fn lost_on_full_disks(stage: &Stage) -> TestResult {
+    let shape = Shape { metadata: 0, storage: STORAGE, clients: 2, timeout: None };
+    let disk = |folder: &Path| {
+        let disk = Disk::new(folder, "disk", DiskKind::Xfs, LARGE_DISK_BYTES)?;
+        disk.take(LARGE_DISK_BYTES / 100 * TAKEN_PERCENT)?;
+        // Beside it, as on a disk that is for others, too.
+        let own = disk.path().join("weft");
+        fs::create_dir(&own).and_then(|()| symlink(&own, folder.join("target"))).at(own.display())?;
+        Ok(disk)
+    };
+    let cluster = Cluster::build_with(stage, "mirror-lost-full", shape, Some(&disk))?;
+    cluster.mirror_everything(2)?;
+    lose_for_good(stage, cluster)
+}
+
+fn lose_for_good(stage: &Stage, mut cluster: Cluster) -> TestResult {
     cluster.replace_after("5s")?;
     let folders = cluster.shared_folder("files")?;
     let path = |mount: usize, file: usize| folders[mount].join(file.to_string());

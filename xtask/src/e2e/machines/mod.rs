@@ -10,7 +10,11 @@ mod fsck;
 mod hang;
 mod kills;
 mod load;
+mod migrate;
 mod mirror;
+mod power;
+mod racks;
+mod scrub;
 mod tests;
 mod twice;
 
@@ -35,7 +39,11 @@ pub(super) use exports::TESTS as EXPORT_TESTS;
 pub(super) use fsck::TESTS as FSCK_TESTS;
 pub(super) use hang::TESTS as HANG_TESTS;
 pub(super) use kills::TESTS as KILL_TESTS;
+pub(super) use migrate::TESTS as MIGRATE_TESTS;
 pub(super) use mirror::TESTS as MIRROR_TESTS;
+pub(super) use power::TESTS as POWER_TESTS;
+pub(super) use racks::TESTS as RACK_TESTS;
+pub(super) use scrub::TESTS as SCRUB_TESTS;
 pub(super) use tests::TESTS;
 pub(super) use twice::TESTS as TWICE_TESTS;
 

@@ -1,12 +1,26 @@
 //! What a run that was killed has left: its namespaces with their processes, and its mounts.
+//!
+//! A run that lives holds the lock of a file with its number. Its end lets go of it, however it comes, and the number may go to any other
+//! program without misleading anybody. No program that a run starts inherits the lock.
 
 use super::super::mounts;
+use super::super::outcome::{At, TestResult};
 use super::namespace::{self, FOLDER};
-use std::fs;
+use crate::sys;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Start of every name that a run gives.
 const PREFIX: &str = "weft-e2e-";
+
+/// Where runs have their locks: gone with a restart of the machine, as namespaces are.
+const LOCKS: &str = "/run/weft-e2e";
+
+/// Held from the first network on until the end of the process.
+static OWN: Mutex<Option<File>> = Mutex::new(None);
 
 /// The name of a run's `serial`th network, unique on this machine as long as the run lives.
 pub fn run_name(serial: u64) -> String {
@@ -18,18 +32,76 @@ fn owner(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
 }
 
-/// Whether this process is a run like ours: the number of a dead one may have gone to any other program.
-fn is_run(pid: u32) -> bool {
+/// A folder of locks.
+struct Locks(PathBuf);
+
+impl Locks {
+    fn path(&self, run: u32) -> PathBuf {
+        self.0.join(run.to_string())
+    }
+
+    /// Takes the lock of a run; waits only for who looks whether it is held.
+    fn hold(&self, run: u32) -> io::Result<File> {
+        fs::create_dir_all(&self.0)?;
+        let path = self.path(run);
+        loop {
+            let file = File::options().create(true).truncate(false).write(true).open(&path)?;
+            sys::flock(&file, libc::LOCK_EX)?;
+            // Somebody may have cleared away the file in between, and the lock of one without a name tells nobody anything.
+            if fs::metadata(&path)
+                .is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.ino()))
+            {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Whether a run lives; `None` when it has never had a lock.
+    fn is_held(&self, run: u32) -> Option<bool> {
+        let file = File::open(self.path(run)).ok()?;
+        Some(sys::flock(&file, libc::LOCK_SH | libc::LOCK_NB).is_err())
+    }
+
+    /// Clears away those of runs that have ended.
+    fn clear(&self) {
+        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            // Removed while it is held, so that a new run of the same number notices.
+            let held = File::open(entry.path())
+                .and_then(|file| sys::flock(&file, libc::LOCK_EX | libc::LOCK_NB).map(|()| file));
+            if held.is_ok() {
+                drop(fs::remove_file(entry.path()));
+            }
+        }
+    }
+
+    fn is_run(&self, run: u32) -> bool {
+        self.is_held(run).unwrap_or_else(|| looks_like_a_run(run))
+    }
+}
+
+/// Whether a process without a lock is a run all the same, of a version that had none.
+fn looks_like_a_run(pid: u32) -> bool {
     let program = |pid: &str| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     program(&pid.to_string()).is_some_and(|name| Some(name) == program("self"))
 }
 
-fn is_left_over(name: &str) -> bool {
-    owner(name).is_some_and(|pid| pid != std::process::id() && !is_run(pid))
+/// Takes this run's lock, if it hasn't got it, and removes what dead runs have left.
+pub fn remove() -> TestResult {
+    let locks = Locks(PathBuf::from(LOCKS));
+    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = own.is_none();
+    if is_first {
+        *own = Some(locks.hold(std::process::id()).at(LOCKS)?);
+    }
+    // Before a run has made anything, what bears its number is that of a dead one that had the same.
+    let lives = |run: u32| if run == std::process::id() { !is_first } else { locks.is_run(run) };
+    remove_unless(&lives);
+    locks.clear();
+    Ok(())
 }
 
-/// Removes what dead runs have left.
-pub fn remove() {
+fn remove_unless(lives: &dyn Fn(u32) -> bool) {
+    let is_left_over = |name: &str| owner(name).is_some_and(|run| !lives(run));
     let names = fs::read_dir(FOLDER).into_iter().flatten().flatten();
     let names: Vec<String> = names
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -56,9 +128,38 @@ mod tests {
         let ours = run_name(3);
         assert_eq!(owner(&ours), Some(std::process::id()));
         assert_eq!(owner(&format!("{ours}-storage-1")), Some(std::process::id()));
-        assert!(!is_left_over(&ours));
         assert_eq!((owner("weft-e2e-"), owner("weft-7"), owner("eth0")), (None, None, None));
+    }
+
+    #[test]
+    fn a_run_lives_as_long_as_its_lock_is_held() {
+        let folder = tempfile::tempdir().unwrap();
+        let locks = Locks(folder.path().join("locks"));
         // Process 1 is alive and no run of ours.
-        assert!(is_left_over("weft-e2e-1-0-storage-1"));
+        assert_eq!((locks.is_held(1), locks.is_run(1)), (None, false));
+        let held = locks.hold(1).unwrap();
+        assert!(locks.is_run(1), "whatever the program of that number is called");
+        locks.clear();
+        assert!(locks.is_run(1), "what is held isn't cleared away");
+        drop(held);
+        assert_eq!((locks.is_held(1), locks.is_run(1)), (Some(false), false));
+        // One that has ended is nobody's, also when a process of its number is called as we are.
+        drop(locks.hold(std::process::id()).unwrap());
+        assert!(!locks.is_run(std::process::id()));
+        locks.clear();
+        assert_eq!(fs::read_dir(&locks.0).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn programs_that_a_run_has_started_do_not_keep_it_alive() {
+        let folder = tempfile::tempdir().unwrap();
+        let locks = Locks(folder.path().to_path_buf());
+        let held = locks.hold(1).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        drop(held);
+        let lives = locks.is_run(1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!lives);
     }
 }

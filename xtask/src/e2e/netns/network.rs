@@ -123,7 +123,7 @@ impl Network {
         for program in ["ip", "nft", "nsenter"] {
             tools::find(program)?;
         }
-        leftovers::remove();
+        leftovers::remove()?;
         let name = leftovers::run_name(SERIAL.fetch_add(1, Relaxed));
         let switch = Namespace::new(format!("{name}-switch"))?;
         switch.ip(&["link", "add", "bridge", "type", "bridge"])?;

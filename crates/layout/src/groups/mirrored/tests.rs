@@ -1,6 +1,10 @@
+pub(crate) mod racks;
+
 use super::*;
 use crate::choose::tests::target;
+use crate::spreads;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 const TWO: Scheme = Scheme::Mirror(2);
 const THREE: Scheme = Scheme::Mirror(3);
@@ -171,7 +175,7 @@ proptest! {
             prop_assert!(group.members.len() == scheme.members() && is_spread(&map, group), "{:?}", group);
         }
         // Every target does a part, and none much more than it must.
-        let goal = Table::new(&map.targets.iter().collect::<Vec<_>>(), scheme, true);
+        let goal = Table::new(&map, &map.targets.iter().collect::<Vec<_>>(), scheme, Apart::Nodes);
         let goals = goal.goals(MAX_PRIMARIES * scheme.members());
         for ((target, has), wants) in map.targets.iter().zip(memberships(&map)).zip(goals) {
             let most = 3 * wants.max(MAX_PRIMARIES * scheme.members());

@@ -1,5 +1,6 @@
 use super::*;
-use crate::{FIRST_MIRRORED, mirrored_groups};
+use crate::groups::mirrored::tests::racks::{any_racks, borrowed, most_places, places, racked};
+use crate::{FIRST_MIRRORED, is_spread, mirrored_groups};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use types::Scheme;
@@ -146,5 +147,173 @@ proptest! {
             prop_assert!(unevenness(&all) < before, "{:?}", next);
         }
         prop_assert!(all.groups.iter().all(|group| is_spread(&all, group)));
+    }
+}
+
+/// Groups that were made when nothing was known of racks.
+fn set_later(racks: &[(&str, &[usize])], scheme: Scheme) -> ClusterMap {
+    let mut map = racked(racks);
+    map.targets.iter_mut().for_each(|t| (t.capacity, t.free) = (1000 * GIB, 900 * GIB));
+    let known = std::mem::take(&mut map.nodes);
+    map.groups = mirrored_groups(&map, PoolId(1), scheme, GroupId(FIRST_MIRRORED)).unwrap();
+    map.nodes = known;
+    map
+}
+
+/// Balances, lets everything be copied, and so on until nothing is left to do; the number of rounds.
+fn settle(map: &mut ClusterMap) -> usize {
+    for round in 0.. {
+        assert!(round < 10, "it doesn't come to rest");
+        let moves = balance(map, PoolId(1));
+        if moves.is_empty() {
+            return round;
+        }
+        for next in moves {
+            let group = map.groups.iter_mut().find(|g| g.id == next.group).unwrap();
+            let place = group.members.iter().position(|id| *id == next.from).unwrap();
+            assert!(!group.members.contains(&next.to));
+            group.members[place] = next.to;
+        }
+    }
+    0
+}
+
+#[test]
+fn members_in_one_rack_are_moved_apart() {
+    let mut map = set_later(&[("a", &[1, 1]), ("b", &[1, 1])], Scheme::Mirror(2));
+    let near = map.groups.iter().filter(|g| places(&map, &g.members).1 == 1).count();
+    assert_eq!(near, 4, "of twelve");
+    let planned = balance(&map, PoolId(1));
+    assert_eq!(planned.len(), near, "the others stay: {planned:?}");
+    settle(&mut map);
+    assert!(map.groups.iter().all(|group| places(&map, &group.members) == (2, 2)));
+    let counts: Vec<usize> = map.targets.iter().map(|t| count(&map, t.id)).collect();
+    assert_eq!(counts, [6, 6, 6, 6]);
+}
+
+#[test]
+fn the_only_node_of_a_rack_has_a_part_of_everything() {
+    let mut map = set_later(&[("a", &[1, 1, 1]), ("b", &[1])], Scheme::Mirror(2));
+    settle(&mut map);
+    assert!(map.groups.iter().all(|group| group.members.contains(&TargetId(4))));
+    let others: Vec<usize> = (1..=3).map(|id| count(&map, TargetId(id))).collect();
+    assert!(others.iter().all(|count| *count == map.groups.len() / 3), "{others:?}");
+}
+
+#[test]
+fn a_move_that_brings_copies_together_is_none() {
+    // The second node has a part in all groups, and so the most of them.
+    let map = map(&[3, 1], Scheme::Mirror(3));
+    assert_eq!(balance(&map, PoolId(1)), []);
+}
+
+#[test]
+fn what_comes_to_a_target_takes_room_there() {
+    let mut map = set_later(&[("a", &[1, 1, 1, 1]), ("b", &[1])], Scheme::Mirror(2));
+    let all = balance(&map, PoolId(1)).len();
+    // It has room for a part of them only: each is some eighth of 100 GiB.
+    map.targets[4].free = 60 * GIB;
+    let planned = balance(&map, PoolId(1));
+    let comes: u64 = planned
+        .iter()
+        .filter(|next| next.to == TargetId(5))
+        .map(|next| member_bytes(&map, map.group(next.group).unwrap()))
+        .sum();
+    assert!(!planned.is_empty() && planned.len() < all, "{} of {all}", planned.len());
+    assert!(comes < 60 * GIB, "{comes}");
+}
+
+#[test]
+fn what_others_have_on_a_disk_takes_no_room_elsewhere() {
+    let mut map = map(&[1, 1, 1], Scheme::Mirror(2));
+    // Almost full, of other things: each of four groups takes 1 GiB.
+    for target in &mut map.targets {
+        (target.free, target.class) = (50 * GIB, CapacityClass::Normal);
+        target.used = Some(4 * GIB);
+    }
+    for target in 1..=3 {
+        assert_eq!(count(&map, TargetId(target)), 4);
+    }
+    let group = map.groups[0].clone();
+    assert_eq!(member_bytes(&map, &group), GIB);
+    let gone = group.members[0];
+    assert!(successor(&map, &group, gone).is_some());
+    // Where nobody knows whose it is, all of it counts.
+    map.targets.iter_mut().for_each(|target| target.used = None);
+    assert_eq!(member_bytes(&map, &group), 950 * GIB / 4);
+    assert_eq!(successor(&map, &group, gone), None);
+}
+
+#[test]
+fn another_of_the_same_rack_takes_the_place_of_the_lost_one() {
+    let mut map = racked(&[("a", &[1, 1]), ("b", &[1, 1])]);
+    map.groups = mirrored_groups(&map, PoolId(1), Scheme::Mirror(2), GroupId(FIRST_MIRRORED)).unwrap();
+    let all_apart = |map: &ClusterMap| map.groups.iter().all(|g| places(map, &g.members) == (2, 2));
+    assert!(all_apart(&map));
+    map.targets[3].state = TargetState::Offline;
+    let had = count(&map, TargetId(4));
+    assert_eq!(replace_all(&mut map, TargetId(4)), had);
+    assert!(all_apart(&map), "{:?}", map.groups);
+    // A whole rack may come back; what is emptied for good is moved to where there is room.
+    map.targets[2].state = TargetState::Offline;
+    assert_eq!(replace_all(&mut map, TargetId(3)), 0);
+    (map.targets[2].drain, map.targets[3].drain) = (true, true);
+    assert!(replace_all(&mut map, TargetId(3)) > 0);
+}
+
+proptest! {
+    // Each plans moves of all groups of a pool several times.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn racks_that_are_set_later_are_respected_in_the_end(racks in any_racks(), mirror_three: bool) {
+        let scheme = if mirror_three { Scheme::Mirror(3) } else { Scheme::Mirror(2) };
+        if racks.iter().flat_map(|(_, nodes)| nodes).sum::<usize>() < scheme.members() {
+            return Ok(());
+        }
+        let mut map = set_later(&borrowed(&racks), scheme);
+        // No move makes it worse for its group.
+        let before = map.clone();
+        for next in balance(&map, PoolId(1)) {
+            let group = before.group(next.group).unwrap();
+            let after: Vec<TargetId> = replaced(group, next.from, next.to).collect();
+            prop_assert!(places(&map, &after) >= places(&map, &group.members), "{:?}", next);
+        }
+        settle(&mut map);
+        let best = most_places(&map, scheme);
+        for group in &map.groups {
+            prop_assert_eq!(places(&map, &group.members), best, "{:?}", group);
+            prop_assert_eq!(group.members.iter().collect::<BTreeSet<_>>().len(), scheme.members());
+        }
+        for target in &map.targets {
+            prop_assert!(count(&map, target.id) > 0, "{:?} has nothing to do", target);
+        }
+    }
+
+    #[test]
+    fn who_takes_a_place_is_in_another_rack_where_there_is_one(racks in any_racks(), mirror_three: bool, seed: u64) {
+        let scheme = if mirror_three { Scheme::Mirror(3) } else { Scheme::Mirror(2) };
+        let mut map = racked(&borrowed(&racks));
+        if map.targets.len() < scheme.members() {
+            return Ok(());
+        }
+        map.groups = mirrored_groups(&map, PoolId(1), scheme, GroupId(FIRST_MIRRORED)).unwrap();
+        let lost = TargetId((seed % map.targets.len() as u64) as u32 + 1);
+        map.targets[lost.0 as usize - 1].state = TargetState::Offline;
+        for group in map.groups.iter().filter(|group| group.members.contains(&lost)) {
+            let stay: Vec<TargetId> = group.members.iter().copied().filter(|id| *id != lost).collect();
+            let with = |id: TargetId| places(&map, &[&stay[..], &[id]].concat());
+            let others = map.targets.iter().filter(|t| t.id != lost && !stay.contains(&t.id));
+            let best = others.map(|t| with(t.id)).max();
+            match successor(&map, group, lost) {
+                Some(to) => prop_assert_eq!(Some(with(to)), best),
+                // There is nobody, or only such with whom the group would be worse than it was and than it could be.
+                None => {
+                    let was = places(&map, &group.members);
+                    prop_assert!(best.is_none_or(|best| best < was && was == (scheme.members(), scheme.members())
+                        || best.0 < was.0 && was.0 == scheme.members()), "{:?} {:?}", best, was);
+                }
+            }
+        }
     }
 }

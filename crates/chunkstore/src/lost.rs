@@ -1,0 +1,156 @@
+//! What no copy has any more, while the file goes on: blocks that are refused on every copy, so that nobody takes what an old one has for what was written.
+//!
+//! A marked block is filled with [`MARK`], and its checksum is one that doesn't match that. So it looks like any damaged block: reads refuse it, a search and
+//! `weft fsck` name it, a write of the whole block makes it good. The content is for the time after a crash, when checksums of noted regions are made anew from
+//! what is there: by it the mark is known, and stays.
+
+use crate::chunk_file::ChunkFile;
+use crate::error::Result;
+use crate::range_lock::Passage;
+use crate::read::{BLOCK, whole_blocks};
+use crate::store::Store;
+use rt::IoBuf;
+use std::sync::Arc;
+use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, block_sum};
+
+/// What a marked block is filled with, over and over up to the end of the file: half of it for people, half of it random, so that no program writes it.
+const MARK: [u8; 32] = *b"weft: data lost\n\x29\x7c\xfa\x1a\xcc\x1f\x0f\x0e\x0c\x87\x45\x03\x9b\x13\x2b\xe7";
+
+/// Turned in the checksum of a marked block's content.
+const TURNED: u32 = 0x5a5a_5a5a;
+
+/// Bytes marked at a time.
+const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// Whether a block has been marked. Of a last one that ends within the first copy of the mark nothing can be told.
+pub(crate) fn is_mark(block: &[u8]) -> bool {
+    if !block.starts_with(&MARK) {
+        return false;
+    }
+    let marked = block.iter().zip(MARK.iter().cycle()).take_while(|(byte, mark)| byte == mark).count();
+    block[marked..].iter().all(|byte| *byte == 0)
+}
+
+/// The checksum that is stored for a marked block: not its own.
+pub(crate) fn sum_of_mark(block: &[u8]) -> BlockSum {
+    BlockSum(block_sum(block).0 ^ TURNED)
+}
+
+impl Store {
+    /// Marks the whole blocks of a range as lost, as far as the chunk file reaches: they can't be read until they are written anew, or given up by
+    /// [`Store::forget`].
+    pub async fn mark_lost(&self, ino: InodeId, range: ByteRange) -> Result<()> {
+        self.end_of(ino, range.start, range.len())?;
+        let _in_progress = self.begin_change()?;
+        let Some(file) = self.find(ino).await? else { return Ok(()) };
+        let blocks = whole_blocks(range);
+        let _held = file.ranges.acquire(blocks, Passage::Cached).await;
+        let len = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len;
+        let mut at = blocks.start;
+        while at < blocks.end.min(len) {
+            let segment = ByteRange::at(at, SEGMENT_BYTES).intersect(blocks);
+            self.mark_segment(&file, segment.intersect(ByteRange::new(0, len))).await?;
+            at = segment.end;
+        }
+        // Without a note, as what is given up: whatever of this is on disk when the power goes, the blocks don't match.
+        self.flush_sums(&file).await?;
+        self.sync_file(&file).await?;
+        self.sync_sums(&file).await
+    }
+
+    /// The caller holds it. It begins with a block.
+    async fn mark_segment(&self, file: &Arc<ChunkFile>, segment: ByteRange) -> Result<()> {
+        let data = IoBuf::alloc(segment.len() as usize);
+        let mut sums = Vec::new();
+        for at in (0..data.len()).step_by(BLOCK_SIZE) {
+            let end = data.len().min(at + BLOCK_SIZE);
+            let mut block = [0; BLOCK_SIZE];
+            block[..end - at].iter_mut().zip(MARK.iter().cycle()).for_each(|(byte, mark)| *byte = *mark);
+            data.copy_from(at, &block[..end - at]);
+            sums.push(sum_of_mark(&block));
+        }
+        self.mark_unsynced(file);
+        file.cached.write_at(data, segment.start).await.map_err(|e| self.failed("write", &file.path, e))?;
+        self.mark_unsynced(file);
+        self.set_sums(file, segment.start / BLOCK, &sums).await
+    }
+
+    /// Makes a chunk file that somebody else has removed or cut as long as it was, where its checksums tell that there was more: what was cut off can't be
+    /// read then, instead of being taken for holes. `len` is how long it may have been; it is so if the checksums don't say otherwise. Whether anything was
+    /// done.
+    pub async fn stretch(&self, ino: InodeId, len: u64) -> Result<bool> {
+        if self.find(ino).await?.is_none() {
+            if !self.is_missing(ino).await? {
+                return Ok(false);
+            }
+            self.make_again(ino).await?;
+        }
+        let Some(file) = self.find(ino).await? else { return Ok(false) };
+        let _in_progress = self.begin_change()?;
+        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
+        let failed = |e| self.failed("extend", &file.path, e);
+        let (end, found) = (self.sum_end(&file).await?, file.cached.stat().await.map_err(failed)?.len);
+        if end <= found.next_multiple_of(BLOCK) {
+            return Ok(false);
+        }
+        let right = if len.next_multiple_of(BLOCK) == end { len } else { end };
+        // Without a note, since after a crash that would make the hole look right.
+        self.mark_unsynced(&file);
+        file.cached.set_len(right).await.map_err(failed)?;
+        self.mark_unsynced(&file);
+        Ok(true)
+    }
+
+    /// Makes an empty chunk file beside checksums that are there, and leaves those alone.
+    async fn make_again(&self, ino: InodeId) -> Result<()> {
+        let shard = self.cache.shard(ino);
+        let _opening = shard.opening.write().await;
+        if shard.get(ino).is_some() {
+            return Ok(());
+        }
+        let path = crate::place::chunk_file(&self.dir, ino);
+        match ChunkFile::create(&self.dir, ino, &self.budget).await {
+            Ok(_) => Ok(()),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            Err(e) => Err(self.failed("create", &path, e)),
+        }
+    }
+
+    /// Where a range that looks like a hole isn't one any more: checksums of data there mean that something was lost.
+    pub async fn true_hole_end(&self, ino: InodeId, range: ByteRange) -> Result<u64> {
+        let Some(file) = self.find(ino).await? else { return Ok(range.end) };
+        // Beyond there are no checksums.
+        let last = self.sought_end(&file).await?;
+        let mut at = range.start / BLOCK * BLOCK;
+        while at < range.end.min(last) {
+            let segment = whole_blocks(ByteRange::at(at, SEGMENT_BYTES).intersect(range));
+            let mut damaged = Vec::new();
+            self.verify_range(&file, segment, &mut damaged).await?;
+            if let Some(first) = damaged.first() {
+                return Ok(first.start);
+            }
+            at = segment.end;
+        }
+        Ok(range.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_known_by_its_content_and_never_matches() {
+        let mut block = [0; BLOCK_SIZE];
+        block.iter_mut().zip(MARK.iter().cycle()).for_each(|(byte, mark)| *byte = *mark);
+        assert!(is_mark(&block) && !crate::sums::matches(&block, sum_of_mark(&block)));
+        for end in [32, 33, 4000] {
+            let mut last = block;
+            last[end..].fill(0);
+            assert!(is_mark(&last), "a last block of {end} bytes");
+        }
+        block[77] ^= 1;
+        assert!(!is_mark(&block));
+        assert!(!is_mark(&[0; BLOCK_SIZE]));
+    }
+}

@@ -1,0 +1,115 @@
+//! How old content is that was copied.
+//!
+//! A copy is made by writes, so that the local file system gives it their time. Programs are told the time of a chunk file as that of the file's last change: when the
+//! copy is whole, it is given that of what it was made from. That leaves the time of any change later than that of the content, as it is with
+//! a file that somebody else has put back. So a note is kept with the file of when weft did so.
+
+use crate::chunk_file::ChunkFile;
+use crate::error::Result;
+use crate::range_lock::Passage;
+use crate::store::Store;
+use rt::FileStat;
+use std::ffi::CStr;
+use std::sync::Arc;
+use types::{ByteRange, Errno, InodeId, Timestamp};
+
+/// Where the note is kept.
+const ATTRIBUTE: &CStr = c"user.weft.copied";
+/// Its length: two times of twelve bytes each, that of the content and that of the change of it.
+const NOTE_BYTES: usize = 24;
+/// How much later than noted the file may have changed, nanoseconds: to note it is a change as well.
+const NOTED_WITHIN_NS: i64 = 1_000_000_000;
+
+/// When a file was given which time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Note {
+    time: Timestamp,
+    set_at: Timestamp,
+}
+
+impl Note {
+    fn encode(self) -> Vec<u8> {
+        let put = |time: Timestamp| [&time.secs.to_le_bytes()[..], &time.nanos.to_le_bytes()].concat();
+        [put(self.time), put(self.set_at)].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Note> {
+        let bytes: &[u8; NOTE_BYTES] = bytes.try_into().ok()?;
+        let take = |at: usize| {
+            let secs = i64::from_le_bytes(bytes[at..at + 8].try_into().ok()?);
+            let nanos = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().ok()?);
+            (nanos < 1_000_000_000).then_some(Timestamp::new(secs, nanos))
+        };
+        Some(Note { time: take(0)?, set_at: take(12)? })
+    }
+
+    /// Whether what is noted is the last that happened to the file.
+    fn explains(self, stat: &FileStat) -> bool {
+        let later = stat.ctime.as_nanos().saturating_sub(self.set_at.as_nanos());
+        self.time == stat.mtime && (0..NOTED_WITHIN_NS).contains(&later)
+    }
+}
+
+fn is_later(time: Timestamp, than: Timestamp) -> bool {
+    time.as_nanos().saturating_sub(than.as_nanos()) >= NOTED_WITHIN_NS
+}
+
+impl Store {
+    /// Makes `time` the time of the last change of a chunk file's content; an absent one is left alone. The caller sees to it that the content is whole.
+    ///
+    /// One that somebody else has had a hand in stays as old as it is, and so does every one where the local file system keeps no attributes.
+    pub async fn set_time(&self, ino: InodeId, time: Timestamp) -> Result<()> {
+        let _in_progress = self.begin_change()?;
+        let Some(file) = self.find(ino).await? else { return Ok(()) };
+        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
+        let failed = |e| self.failed("set the time of", &file.path, e);
+        let before = file.cached.stat().await.map_err(failed)?;
+        // Where somebody else has had a hand in it that has to show, until it is written over.
+        let is_touched = is_later(self.last_change(&file, &before).await?, before.mtime);
+        if before.mtime == time || is_touched {
+            return Ok(());
+        }
+        self.mark_unsynced(&file);
+        file.cached.set_time(time).await.map_err(failed)?;
+        let now = file.cached.stat().await.map_err(failed)?;
+        // As the local file system has rounded it.
+        let note = Note { time: now.mtime, set_at: now.ctime };
+        let noted = file.cached.set_attribute(ATTRIBUTE, note.encode()).await;
+        self.mark_unsynced(&file);
+        let Err(e) = noted else { return Ok(()) };
+        // Without the note it would look as if somebody else had had a hand in it.
+        file.cached.set_time(now.ctime).await.map_err(failed)?;
+        match e.raw_os_error() {
+            Some(code) if code == Errno::EOPNOTSUPP.0 || code == Errno::ENOSPC.0 => Ok(()),
+            _ => Err(failed(e)),
+        }
+    }
+
+    /// When anything of a file changed last, but for its time by [`Store::set_time`].
+    pub(crate) async fn last_change(&self, file: &Arc<ChunkFile>, stat: &FileStat) -> Result<Timestamp> {
+        if !is_later(stat.ctime, stat.mtime) {
+            return Ok(stat.ctime);
+        }
+        let kept = file.cached.attribute(ATTRIBUTE).await;
+        let kept = kept.map_err(|e| self.failed("read an attribute of", &file.path, e))?;
+        let note = kept.and_then(|bytes| Note::decode(&bytes));
+        Ok(if note.is_some_and(|note| note.explains(stat)) { stat.mtime } else { stat.ctime })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_explains_one_change_only() {
+        let note = Note { time: Timestamp::new(-5, 7), set_at: Timestamp::new(2000, 999_999_999) };
+        assert_eq!(Note::decode(&note.encode()), Some(note));
+        assert_eq!(Note::decode(&note.encode()[1..]), None);
+        let stat = |mtime, ctime| FileStat { len: 0, blocks: 0, mtime, ctime, inode: 1 };
+        assert!(note.explains(&stat(note.time, Timestamp::new(2001, 0))));
+        assert!(!note.explains(&stat(note.time, Timestamp::new(2002, 0))), "changed since");
+        assert!(!note.explains(&stat(note.time, Timestamp::new(2000, 0))), "put back with an older clock");
+        assert!(!note.explains(&stat(Timestamp::new(-5, 8), Timestamp::new(2001, 0))), "of another content");
+    }
+}

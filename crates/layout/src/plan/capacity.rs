@@ -1,0 +1,49 @@
+//! How much fits.
+
+use super::site::Site;
+use serde::Serialize;
+
+const TB: f64 = 1e12;
+/// Metadata is kept in mirrored pairs.
+const METADATA_COPIES: f64 = 2.0;
+
+/// Capacities, bytes.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Capacity {
+    /// All drives for data.
+    pub raw_bytes: f64,
+    /// What files can use.
+    pub usable_bytes: f64,
+    /// What is kept free for the content of lost targets, of what files could use.
+    pub spare_bytes: f64,
+    /// What the content of the largest server takes, as it counts in `spare_bytes`: less spare can't take in a server's loss.
+    pub spare_for_a_server_bytes: f64,
+    /// What metadata needs.
+    pub metadata_needed_bytes: f64,
+    /// What the described drives for metadata give; 0 without any.
+    pub metadata_given_bytes: f64,
+}
+
+/// Usable = drives x capacity, through RAID and scheme, less what the local file system keeps and the spare. The rule of
+/// 0.99 for the local file system and of 1 % for metadata ("0.5 to 1 % of the data capacity; add when it falls under 1 %")
+/// are of the published BeeGFS design of 2019 (Dell HPC & AI Innovation Lab).
+pub(super) fn capacity(site: &Site) -> Capacity {
+    let (pool, model) = (site.pool, site.model);
+    let share = model.usable_share * pool.scheme.data_share();
+    let stored = site.sum(|kind| kind.targets() * kind.target_bytes());
+    let spare = pool.spare_percent / 100.0;
+    let usable_bytes = stored * share * (1.0 - spare);
+    let server = |kind: &super::site::Kind| kind.targets() * kind.target_bytes() * share * (1.0 - spare);
+    let metadata = |kind: &super::site::Kind| {
+        f64::from(kind.server.metadata_drives) * kind.metadata_drive.tb * TB / METADATA_COPIES
+    };
+    Capacity {
+        raw_bytes: site.sum(|kind| f64::from(kind.server.drives) * kind.drive.tb * TB),
+        usable_bytes,
+        spare_bytes: stored * share * spare,
+        spare_for_a_server_bytes: site.kinds.iter().map(server).fold(0.0, f64::max) * pool.full_percent
+            / 100.0,
+        metadata_needed_bytes: usable_bytes * model.metadata_share,
+        metadata_given_bytes: site.sum(metadata),
+    }
+}

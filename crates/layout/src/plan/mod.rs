@@ -1,0 +1,53 @@
+//! What a configuration would give before it is bought: capacity, rates, what binds, rebuild time, probability of loss.
+//!
+//! A [`Description`] of servers, drives, links, clients and a pool goes in, a [`Plan`] comes out. Everything is a formula
+//! of a few lines, each documented with its source where it stands:
+//!
+//! - `capacity`: raw and usable bytes, metadata, spare;
+//! - `rates`: for each kind of load the rate that each resource alone would allow; the smallest binds;
+//! - `rebuild`: how long a lost target's content takes to be made again;
+//! - `reliability`: the Markov chain from that and the failure rate of drives to the probability of loss;
+//! - `provision`: file systems whose throughput is sold by the TiB;
+//! - `search`: the smallest configuration that reaches targets.
+//!
+//! The numbers of [`Model`] say how near a system comes to its hardware. Published characterisations of four systems hold the
+//! formulas to reality (`tests/published_results.rs`).
+//!
+//! ```
+//! use layout::plan::{Clients, Description, Pool, Server, plan};
+//! let servers = vec![Server { count: 4, drives: 8, drive: "nvme-gen4-7.68tb".into(), ..Server::of("100gbe") }];
+//! let description = Description { pool: Pool::of("mirror:2".parse().unwrap()), server: servers, ..Description::default() };
+//! let plan = plan(&description).unwrap();
+//! assert_eq!(plan.targets, 32);
+//! assert_eq!(plan.read.binds.to_string(), "server links");
+//! ```
+
+mod capacity;
+mod description;
+mod presets;
+mod provision;
+mod rates;
+mod rebuild;
+mod reliability;
+mod report;
+mod scheme;
+mod search;
+mod site;
+
+pub use capacity::Capacity;
+pub use description::{Clients, Description, Model, Pool, Raid, Server};
+pub use presets::{DRIVES, Drive, LINKS, Link};
+pub use provision::{DEPLOYMENTS, PerTib, Promised, Provision};
+pub use rates::{Limit, Rate, Resource};
+pub use rebuild::{Place, Rebuild};
+pub use reliability::{Chain, chain};
+pub use report::{Plan, plan};
+pub use scheme::PlannedScheme;
+pub use search::{Found, MAX_SERVERS, Target, search};
+
+use types::{Errno, Error};
+
+/// A refusal that names object and cause, with the remedy.
+pub(crate) fn refuse(message: impl Into<String>, hint: impl Into<String>) -> Error {
+    Error::new(Errno::EINVAL, message.into()).hint(hint.into())
+}

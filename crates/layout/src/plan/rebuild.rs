@@ -1,0 +1,122 @@
+//! How long it takes until a lost target's content is there again.
+
+use super::site::{Kind, Site};
+use serde::Serialize;
+
+const MINUTE_S: f64 = 60.0;
+const HOUR_S: f64 = 3600.0;
+
+/// Where lost content is made again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// In what all other targets keep free: all read and all write.
+    Spare,
+    /// On a drive that somebody puts in: it alone writes.
+    Replacement,
+}
+
+/// The rebuild of a target.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Rebuild {
+    /// Where to.
+    pub place: Place,
+    /// Content of the largest target, bytes.
+    pub bytes: f64,
+    /// From the loss to its end, seconds.
+    pub seconds: f64,
+    /// Of these until it begins, seconds.
+    pub waits_seconds: f64,
+    /// What keeps it from being faster: `pace` is the model's limit for one target.
+    pub binds: &'static str,
+}
+
+/// Declustered where there is spare room (Holland and Gibson: "Parity Declustering for Continuous Operation in Redundant Disk
+/// Arrays", ASPLOS 1992): the other targets share reading and writing, so time falls with their number.
+/// `None` for a scheme that keeps nothing to make it from.
+pub(super) fn rebuild(site: &Site) -> Option<Rebuild> {
+    let (pool, model) = (site.pool, site.model);
+    if pool.scheme.tolerates() == 0 {
+        return None;
+    }
+    let largest = site.kinds.iter().max_by(|a, b| a.target_bytes().total_cmp(&b.target_bytes()))?;
+    let kept = model.usable_share * (1.0 - pool.spare_percent / 100.0) * pool.full_percent / 100.0;
+    let bytes = largest.target_bytes() * kept;
+    let place = if has_room(site, bytes) { Place::Spare } else { Place::Replacement };
+    let waits_seconds = match place {
+        Place::Spare => model.rebuild_after_minutes * MINUTE_S,
+        Place::Replacement => model.replaced_after_hours * HOUR_S,
+    };
+    let works = match place {
+        Place::Spare => declustered_seconds(site, bytes),
+        Place::Replacement => replaced_seconds(site, largest, bytes),
+    };
+    let paced = (bytes / model.rebuild_bytes_per_s, "pace");
+    let (works, binds) =
+        works.into_iter().chain([paced]).fold((0.0, "pace"), |a, b| if b.0 > a.0 { b } else { a });
+    Some(Rebuild { place, bytes, seconds: waits_seconds + works, waits_seconds, binds })
+}
+
+/// Whether others may take the content: there is spare enough, and a failure domain that the group isn't in yet or that has
+/// another target.
+fn has_room(site: &Site, bytes: f64) -> bool {
+    let stored = site.sum(|kind| kind.targets() * kind.target_bytes());
+    let largest = site.kinds.iter().map(Kind::target_bytes).fold(0.0, f64::max);
+    let spare = (stored - largest) * site.model.usable_share * site.pool.spare_percent / 100.0;
+    let elsewhere = site.domains() > u32::from(site.pool.scheme.members());
+    let beside = site.targets() > f64::from(site.domains());
+    spare >= bytes && (elsewhere || beside)
+}
+
+/// All other targets read and write at once, each with the rebuild's part of its time.
+fn declustered_seconds(site: &Site, bytes: f64) -> [(f64, &'static str); 2] {
+    let others = (site.targets() - 1.0) / site.targets();
+    let share = site.model.rebuild_share * others;
+    let read = bytes * site.pool.scheme.read_per_lost_byte();
+    let drives = read / (site.sum(|kind| kind.targets() * kind.target_read()) * share)
+        + bytes / (site.sum(|kind| kind.targets() * kind.target_write()) * share);
+    let links = read / (site.sum(|kind| kind.links_bytes_per_s) * site.model.link_share * share);
+    [(drives, "drives"), (links, "server links")]
+}
+
+/// The drives that were put in write, undisturbed by clients, over the links of their server, of which the rebuild has its part.
+fn replaced_seconds(site: &Site, kind: &Kind, bytes: f64) -> [(f64, &'static str); 2] {
+    let arrives = kind.links_bytes_per_s * site.model.link_share * site.model.rebuild_share;
+    let read = bytes * site.pool.scheme.read_per_lost_byte();
+    [(bytes / kind.target_write(), "drives"), (read / arrives, "server links")]
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::{Description, Model, Place, Pool, Server, plan};
+
+    fn of(servers: u32, drives: u32, spare_percent: f64, rate: f64) -> super::Rebuild {
+        let server =
+            Server { count: servers, drives, drive: "nvme-gen4-7.68tb".into(), ..Server::of("100gbe") };
+        let pool = Pool { spare_percent, ..Pool::of("mirror:2".parse().unwrap()) };
+        let model = Model { rebuild_bytes_per_s: rate, rebuild_after_minutes: 0.0, ..Model::default() };
+        let description = Description { pool, server: vec![server], model, ..Description::default() };
+        plan(&description).unwrap().rebuild.unwrap()
+    }
+
+    #[test]
+    fn more_servers_rebuild_faster_until_the_pace_binds() {
+        let (few, many) = (of(6, 12, 10.0, 1e15), of(60, 12, 10.0, 1e15));
+        assert_eq!((few.place, few.binds), (Place::Spare, "server links"));
+        // 71 and 719 other targets share the work.
+        assert!((few.seconds / many.seconds / (719.0 / 71.0) - 1.0).abs() < 1e-9);
+        let paced = of(60, 12, 10.0, 1e9);
+        assert_eq!((paced.binds, paced.seconds), ("pace", paced.bytes / 1e9));
+    }
+
+    #[test]
+    fn without_room_a_drive_is_replaced_first() {
+        assert_eq!(of(6, 12, 0.0, 1e15).place, Place::Replacement);
+        // Two servers of one target each: nothing else may take the copy.
+        let pair = of(2, 1, 90.0, 1e15);
+        assert_eq!(pair.place, Place::Replacement);
+        assert_eq!(pair.waits_seconds, 72.0 * 3600.0);
+        // With a second target in the server that lost one it takes it.
+        assert_eq!(of(2, 2, 90.0, 1e15).place, Place::Spare);
+    }
+}

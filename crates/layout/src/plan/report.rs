@@ -1,0 +1,130 @@
+//! A description in, a plan out.
+
+use super::capacity::{Capacity, capacity};
+use super::rates::{Rate, rates};
+use super::rebuild::{Place, Rebuild, rebuild};
+use super::reliability::{Chain, of_site};
+use super::site::{Site, site};
+use super::{Description, PlannedScheme};
+use serde::Serialize;
+use types::Result;
+
+/// What a configuration would give.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Plan {
+    /// The description's name.
+    pub name: String,
+    /// How files are kept.
+    pub scheme: PlannedScheme,
+    /// Servers.
+    pub servers: u32,
+    /// Drives for data.
+    pub drives: u64,
+    /// Targets.
+    pub targets: u64,
+    /// Height of all servers, rack units.
+    pub rack_units: u64,
+    /// How much fits.
+    pub capacity: Capacity,
+    /// Reading many large files, bytes a second.
+    pub read: Rate,
+    /// Writing them.
+    pub write: Rate,
+    /// Reading one large file from everywhere, bytes a second.
+    pub shared_read: Rate,
+    /// Writing it.
+    pub shared_write: Rate,
+    /// Bytes a second of one program with one file, reading or writing; where the model knows it.
+    pub thread_bytes_per_s: Option<f64>,
+    /// Random reads of 4 KiB a second.
+    pub random_read: Rate,
+    /// Random writes of 4 KiB a second.
+    pub random_write: Rate,
+    /// Random requests of 4 KiB a second, 70 % of them reads.
+    pub mixed: Rate,
+    /// Mean time of a random read, a random write and a mixed request, seconds, where it is known how many are under way.
+    pub latency_s: Option<[f64; 3]>,
+    /// The rebuild of a lost target; none without redundancy.
+    pub rebuild: Option<Rebuild>,
+    /// The probability of loss, and from what it follows.
+    pub reliability: Chain,
+    /// What the reader should know.
+    pub notes: Vec<String>,
+}
+
+/// Plans a description.
+///
+/// Errors: what is described can't be; the error names object and remedy.
+pub fn plan(description: &Description) -> Result<Plan> {
+    let site = site(description)?;
+    let rates = rates(&site);
+    let rebuild = rebuild(&site);
+    let reliability = of_site(&site, rebuild.as_ref())?;
+    let capacity = capacity(&site);
+    let notes = notes(&site, &capacity, rebuild.as_ref(), &rates.random_read);
+    // Little's law: what is under way is rate x time.
+    let latency = |outstanding: f64| {
+        [&rates.random_read, &rates.random_write, &rates.mixed].map(|rate| outstanding / rate.per_s)
+    };
+    let outstanding = site
+        .clients
+        .and_then(|(clients, _)| Some(f64::from(clients.outstanding?) * f64::from(clients.count)));
+    Ok(Plan {
+        name: description.name.clone(),
+        scheme: site.pool.scheme,
+        servers: site.servers(),
+        drives: site.sum(|kind| f64::from(kind.server.drives)) as u64,
+        targets: site.targets() as u64,
+        rack_units: site.sum(|kind| f64::from(kind.server.rack_units)) as u64,
+        shared_read: rates.read.times(site.model.shared_read_share),
+        shared_write: rates.write.times(site.model.shared_write_share),
+        thread_bytes_per_s: site.model.thread_bytes_per_s,
+        latency_s: outstanding.map(latency),
+        read: rates.read,
+        write: rates.write,
+        random_read: rates.random_read,
+        random_write: rates.random_write,
+        mixed: rates.mixed,
+        capacity,
+        rebuild,
+        reliability,
+        notes,
+    })
+}
+
+fn notes(site: &Site, capacity: &Capacity, rebuild: Option<&Rebuild>, random: &Rate) -> Vec<String> {
+    let mut notes = Vec::new();
+    let scheme = site.pool.scheme;
+    match scheme {
+        PlannedScheme::Single => {
+            notes.push("scheme single keeps no second copy: what is on a target is lost with it".into())
+        }
+        PlannedScheme::Ec { .. } => {
+            notes.push(format!("{scheme} can be planned, but this version of weft doesn't make such groups"))
+        }
+        PlannedScheme::Mirror(copies) if types::Scheme::of_copies(copies.min(255) as u8).is_none() => {
+            notes.push(format!(
+                "{scheme} can be planned, but weft keeps at most {} copies",
+                types::Scheme::MAX_COPIES
+            ));
+        }
+        PlannedScheme::Mirror(_) => {}
+    }
+    if rebuild.is_some_and(|rebuild| rebuild.place == Place::Replacement) {
+        notes.push("a lost target has no room elsewhere: it is made again when somebody has replaced its drives; raise spare_percent, or add servers".into());
+    } else if rebuild.is_some() && capacity.spare_bytes < capacity.spare_for_a_server_bytes {
+        notes.push("the spare takes in a target's content, not a whole server's".into());
+    }
+    if rebuild.is_some() && site.domains() == u32::from(scheme.members()) {
+        notes.push("each group is in all failure domains: a whole one that is lost has to come back before its content has all copies again".into());
+    }
+    if capacity.metadata_given_bytes > 0.0 && capacity.metadata_given_bytes < capacity.metadata_needed_bytes {
+        notes.push("the drives for metadata are too small for so much data: add metadata capacity".into());
+    }
+    if !random.limits.iter().any(|limit| limit.resource == super::Resource::Drives) {
+        notes.push(
+            "the random rates of the drives aren't known (read_iops, write_iops), so they don't bind".into(),
+        );
+    }
+    notes
+}

@@ -1,0 +1,281 @@
+//! The smallest configuration that reaches targets.
+
+use super::{Description, Plan, plan, refuse};
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+use types::{Error, Result};
+
+/// Most servers that the search goes to.
+pub const MAX_SERVERS: u32 = 10_000;
+
+/// What is wanted of a plan.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Target {
+    /// Sequential read of at least so many bytes a second.
+    Read(f64),
+    /// Sequential write.
+    Write(f64),
+    /// Random reads of 4 KiB a second.
+    ReadIops(f64),
+    /// Random writes of 4 KiB a second.
+    WriteIops(f64),
+    /// Usable bytes.
+    Usable(f64),
+    /// Probability of loss a year, at most.
+    Loss(f64),
+}
+
+impl Target {
+    /// Whether a plan reaches it.
+    pub fn is_met(self, plan: &Plan) -> bool {
+        match self {
+            Target::Read(wanted) => plan.read.per_s >= wanted,
+            Target::Write(wanted) => plan.write.per_s >= wanted,
+            Target::ReadIops(wanted) => plan.random_read.per_s >= wanted,
+            Target::WriteIops(wanted) => plan.random_write.per_s >= wanted,
+            Target::Usable(wanted) => plan.capacity.usable_bytes >= wanted,
+            Target::Loss(wanted) => plan.reliability.loss_per_year <= wanted,
+        }
+    }
+
+    /// What holds a plan below it, and what would help.
+    fn why_not(self, plan: &Plan) -> (String, &'static str) {
+        let rate = |rate: &super::Rate, unit: f64, name: &str| {
+            format!("{:.4} {name}, held by the {}", rate.per_s / unit, rate.binds)
+        };
+        let faster = "describe more or faster hardware of the kind that binds (clients don't grow with servers), or leave the clients out";
+        match self {
+            Target::Read(_) => (rate(&plan.read, GB, "GB/s"), faster),
+            Target::Write(_) => (rate(&plan.write, GB, "GB/s"), faster),
+            Target::ReadIops(_) => (rate(&plan.random_read, 1e6, "M IOPS"), faster),
+            Target::WriteIops(_) => (rate(&plan.random_write, 1e6, "M IOPS"), faster),
+            Target::Usable(_) => (
+                format!("{:.4} TB usable", plan.capacity.usable_bytes / TB),
+                "describe larger drives or more of them",
+            ),
+            Target::Loss(_) => (
+                format!("a probability of loss of {:.2e} a year", plan.reliability.loss_per_year),
+                "use a scheme that tolerates more losses, or keep spare room so that rebuilds begin at once",
+            ),
+        }
+    }
+}
+
+const GB: f64 = 1e9;
+const TB: f64 = 1e12;
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Read(rate) => write!(f, "{} GB/s read", rate / GB),
+            Target::Write(rate) => write!(f, "{} GB/s write", rate / GB),
+            Target::ReadIops(rate) => write!(f, "{} IOPS read", rate),
+            Target::WriteIops(rate) => write!(f, "{} IOPS write", rate),
+            Target::Usable(bytes) => write!(f, "{} TB usable", bytes / TB),
+            Target::Loss(part) => write!(f, "{part:e} loss"),
+        }
+    }
+}
+
+impl Serialize for Target {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl FromStr for Target {
+    type Err = Error;
+
+    /// `100 GB/s read`, `3.5M IOPS write`, `500 TiB usable`, `1e-6 loss`.
+    fn from_str(text: &str) -> Result<Target> {
+        let wrong = || {
+            refuse(
+                format!("{text:?} is not a target of a plan"),
+                "write for example '100 GB/s read', '50 GB/s write', '3M IOPS read', '1M IOPS write', '500 TiB usable' or '1e-6 loss'",
+            )
+        };
+        let compact: String = text.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_lowercase();
+        // Digits, a point, and an exponent that is one ("1e-6", not the e of a unit).
+        let number = (1..=compact.len())
+            .rev()
+            .filter(|end| compact.is_char_boundary(*end))
+            .find_map(|end| Some((compact[..end].trim_end().parse::<f64>().ok()?, compact[end..].trim())));
+        let (number, unit) =
+            number.filter(|(number, _)| *number > 0.0 && number.is_finite()).ok_or_else(wrong)?;
+        let (unit, what) = unit.rsplit_once(' ').unwrap_or(("", unit));
+        let target = match what {
+            "read" | "write" if unit.ends_with("iops") => {
+                let iops = number * scale(unit.trim_end_matches("iops").trim(), "").ok_or_else(wrong)?;
+                if what == "read" { Target::ReadIops(iops) } else { Target::WriteIops(iops) }
+            }
+            "read" | "write" => {
+                let rate =
+                    number * scale(unit.strip_suffix("/s").ok_or_else(wrong)?, "b").ok_or_else(wrong)?;
+                if what == "read" { Target::Read(rate) } else { Target::Write(rate) }
+            }
+            "usable" => Target::Usable(number * scale(unit, "b").ok_or_else(wrong)?),
+            "loss" if unit.is_empty() && number <= 1.0 => Target::Loss(number),
+            _ => return Err(wrong()),
+        };
+        Ok(target)
+    }
+}
+
+/// The factor of `k`, `m`, `gi`... before `unit`.
+fn scale(text: &str, unit: &str) -> Option<f64> {
+    let prefix = text.strip_suffix(unit)?;
+    let (letter, base) = match prefix.strip_suffix('i') {
+        Some(letter) => (letter, 1024.0f64),
+        None => (prefix, 1000.0),
+    };
+    let power = match letter {
+        "" if base == 1000.0 => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "p" => 5,
+        "e" => 6,
+        _ => return None,
+    };
+    Some(base.powi(power))
+}
+
+/// What the search found.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Found {
+    /// The description with its counts.
+    pub description: Description,
+    /// Its plan.
+    pub plan: Plan,
+    /// The target that one server less misses; none where the scheme asks for that many.
+    pub decides: Option<Target>,
+}
+
+/// Searches the smallest configuration: the fewest servers of the last kind described (the others stay as they are), and of
+/// those configurations the one with the fewest drives in each of these servers, at most as many as described.
+///
+/// Errors: what is described can't be, or no number of servers up to [`MAX_SERVERS`] reaches all targets.
+pub fn search(description: &Description, targets: &[Target]) -> Result<Found> {
+    // A description with a mistake is told at once, and not as a target that can't be met.
+    let mut largest = description.clone();
+    sized(&mut largest, MAX_SERVERS, None)?;
+    let largest = plan(&largest)?;
+    let mut before: Option<Plan> = None;
+    for servers in 1..=MAX_SERVERS {
+        let mut tried = description.clone();
+        sized(&mut tried, servers, None)?;
+        // Too few servers for the scheme or the racks.
+        let Ok(full) = plan(&tried) else { continue };
+        if targets.iter().all(|target| target.is_met(&full)) {
+            let decides =
+                before.and_then(|plan| targets.iter().copied().find(|target| !target.is_met(&plan)));
+            let (description, plan) = with_fewest_drives(tried, full, targets)?;
+            return Ok(Found { description, plan, decides });
+        }
+        before = Some(full);
+    }
+    let missed = targets.iter().find(|target| !target.is_met(&largest)).or(targets.first());
+    let (reached, help) = missed.map_or((String::new(), ""), |target| target.why_not(&largest));
+    let name = missed.map(Target::to_string).unwrap_or_default();
+    let message = format!(
+        "no configuration reaches {name} with the other targets: {MAX_SERVERS} servers give {reached}"
+    );
+    Err(refuse(message, help))
+}
+
+fn sized(description: &mut Description, count: u32, drives: Option<u32>) -> Result<()> {
+    let none =
+        || refuse("the description has no servers", "add a [[server]] with count, drives, drive and link");
+    let server = description.server.last_mut().ok_or_else(none)?;
+    server.count = count;
+    server.drives = drives.unwrap_or(server.drives);
+    Ok(())
+}
+
+fn with_fewest_drives(described: Description, full: Plan, targets: &[Target]) -> Result<(Description, Plan)> {
+    let server = described.server.last().expect("a plan of it was made");
+    let (count, step, most) = (server.count, server.drives_per_target, server.drives);
+    for drives in (step..most).step_by(step as usize) {
+        let mut tried = described.clone();
+        sized(&mut tried, count, Some(drives))?;
+        let fewer = plan(&tried)?;
+        if targets.iter().all(|target| target.is_met(&fewer)) {
+            return Ok((tried, fewer));
+        }
+    }
+    Ok((described, full))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Clients, Pool, Server};
+
+    fn target(text: &str) -> Target {
+        text.parse().unwrap()
+    }
+
+    fn described() -> Description {
+        let server = Server {
+            drives: 12,
+            drive: "nvme-gen4-7.68tb".into(),
+            links: 2,
+            cores: Some(32),
+            ..Server::of("100gbe")
+        };
+        let pool = Pool { spare_percent: 10.0, ..Pool::of("mirror:2".parse().unwrap()) };
+        Description { pool, server: vec![server], ..Description::default() }
+    }
+
+    #[test]
+    fn targets_are_written_as_people_write_them() {
+        assert_eq!(target("100 GB/s read"), Target::Read(100e9));
+        assert_eq!(target("1.5TiB/s  write"), Target::Write(1.5 * 1024f64.powi(4)));
+        assert_eq!(target("3.5M IOPS read"), Target::ReadIops(3.5e6));
+        assert_eq!(target("250000 iops write"), Target::WriteIops(250e3));
+        assert_eq!(target("2 PB usable"), Target::Usable(2e15));
+        assert_eq!(target("1e-6 loss"), Target::Loss(1e-6));
+        for wrong in [
+            "",
+            "read",
+            "GB/s read",
+            "-1 GB/s read",
+            "100 GB read",
+            "5 XB/s read",
+            "5 usable cows",
+            "2 loss",
+            "inf GB/s read",
+        ] {
+            assert!(wrong.parse::<Target>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_found_one_reaches_all_and_a_smaller_one_does_not() {
+        let targets =
+            [target("100 GB/s read"), target("60 GB/s write"), target("1 PB usable"), target("3M IOPS read")];
+        let found = search(&described(), &targets).unwrap();
+        assert!(targets.iter().all(|target| target.is_met(&found.plan)));
+        let server = &found.description.server[0];
+        for (count, drives) in [(server.count - 1, 12), (server.count, server.drives - 1)] {
+            let mut smaller = described();
+            sized(&mut smaller, count, Some(drives)).unwrap();
+            let smaller = plan(&smaller).unwrap();
+            assert!(targets.iter().any(|target| !target.is_met(&smaller)), "{count} {drives}");
+        }
+        assert!(found.decides.is_some());
+    }
+
+    #[test]
+    fn what_no_number_of_servers_gives_is_refused_with_what_holds_it() {
+        let clients = Clients { count: 4, links: 1, link: "100gbe".into(), threads: None, outstanding: None };
+        let few = Description { clients: Some(clients), ..described() };
+        let error = search(&few, &[target("100 GB/s read")]).unwrap_err();
+        assert!(error.message.contains("100 GB/s read") && error.message.contains("client links"), "{error}");
+        let single = Description { pool: Pool::default(), ..described() };
+        let error = search(&single, &[target("1e-9 loss"), target("10 GB/s read")]).unwrap_err();
+        assert!(error.message.contains("loss") && error.hint.contains("scheme"), "{error}");
+    }
+}

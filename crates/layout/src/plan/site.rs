@@ -1,0 +1,232 @@
+//! A description whose names are looked up and whose numbers are checked.
+
+use super::{Clients, DRIVES, Description, Drive, LINKS, Link, Model, Pool, Server, refuse};
+use std::collections::BTreeMap;
+use types::Result;
+
+const GB: f64 = 1e9;
+const TB: f64 = 1e12;
+/// Most servers, clients and drives of a kind: beyond, a typing error is likelier than a purchase.
+const MAX_COUNT: u32 = 1_000_000;
+
+/// A kind of server with its hardware.
+pub(super) struct Kind<'a> {
+    pub server: &'a Server,
+    pub drive: Drive,
+    pub metadata_drive: Drive,
+    /// All its links together, each direction, bytes a second.
+    pub links_bytes_per_s: f64,
+}
+
+impl Kind<'_> {
+    /// Targets of one server.
+    pub fn targets(&self) -> f64 {
+        f64::from(self.server.drives / self.server.drives_per_target)
+    }
+
+    /// What a target stores before any scheme, bytes.
+    pub fn target_bytes(&self) -> f64 {
+        self.drive.tb * TB * f64::from(self.server.drives_per_target) / self.server.raid.stored_per_byte()
+    }
+
+    /// Sequential read of a target's drives together, bytes a second: both halves of a pair serve reads.
+    pub fn target_read(&self) -> f64 {
+        self.drive.read_gb_s * GB * f64::from(self.server.drives_per_target)
+    }
+
+    /// Sequential write of a target, bytes a second.
+    pub fn target_write(&self) -> f64 {
+        self.drive.write_gb_s * GB * f64::from(self.server.drives_per_target)
+            / self.server.raid.stored_per_byte()
+    }
+}
+
+/// All that formulas need.
+pub(super) struct Site<'a> {
+    pub pool: &'a Pool,
+    pub model: &'a Model,
+    pub kinds: Vec<Kind<'a>>,
+    pub clients: Option<(&'a Clients, f64)>,
+}
+
+impl Site<'_> {
+    /// Servers with data.
+    pub fn servers(&self) -> u32 {
+        self.kinds.iter().map(|kind| kind.server.count).sum()
+    }
+
+    /// All targets.
+    pub fn targets(&self) -> f64 {
+        self.kinds.iter().map(|kind| f64::from(kind.server.count) * kind.targets()).sum()
+    }
+
+    /// Racks or servers, of which no two members of a group share one.
+    pub fn domains(&self) -> u32 {
+        if self.pool.racks > 0 { self.pool.racks } else { self.servers() }
+    }
+
+    /// The sum over all servers of what each gives.
+    pub fn sum(&self, of: impl Fn(&Kind) -> f64) -> f64 {
+        self.kinds.iter().map(|kind| f64::from(kind.server.count) * of(kind)).sum()
+    }
+}
+
+/// Looks up and checks.
+pub(super) fn site(description: &Description) -> Result<Site<'_>> {
+    check_model(&description.model)?;
+    if description.server.is_empty() {
+        return Err(refuse(
+            "the description has no servers",
+            "add a [[server]] with count, drives, drive and link",
+        ));
+    }
+    let kinds =
+        description.server.iter().map(|server| kind(description, server)).collect::<Result<Vec<_>>>()?;
+    let clients = match &description.clients {
+        None => None,
+        Some(clients) => {
+            check_count("clients: count", clients.count)?;
+            check_count("clients: links", clients.links)?;
+            let link = look_up("link", &clients.link, "clients", &description.link, LINKS)?;
+            check_rate(&format!("link {}: gb_s", clients.link), link.gb_s)?;
+            Some((clients, link.gb_s * GB * f64::from(clients.links)))
+        }
+    };
+    let site = Site { pool: &description.pool, model: &description.model, kinds, clients };
+    check_pool(&site)?;
+    Ok(site)
+}
+
+fn kind<'a>(description: &'a Description, server: &'a Server) -> Result<Kind<'a>> {
+    let name = if server.name.is_empty() { "server" } else { &server.name };
+    let of = |what: &str| format!("{name}: {what}");
+    check_count(&of("count"), server.count)?;
+    check_count(&of("drives"), server.drives)?;
+    check_count(&of("drives_per_target"), server.drives_per_target)?;
+    check_count(&of("links"), server.links)?;
+    if server.cores == Some(0) {
+        return Err(refuse(of("cores is 0"), "say how many cores answer requests, or leave cores out"));
+    }
+    if !server.drives.is_multiple_of(server.drives_per_target) {
+        let message =
+            format!("{} drives don't make whole targets of {}", server.drives, server.drives_per_target);
+        return Err(refuse(of(&message), "change drives or drives_per_target"));
+    }
+    if server.raid == super::Raid::Mirrored && !server.drives_per_target.is_multiple_of(2) {
+        let message = format!("{} drives a target don't make pairs", server.drives_per_target);
+        return Err(refuse(of(&message), "raid = \"10\" needs an even drives_per_target"));
+    }
+    if !server.metadata_drives.is_multiple_of(2) {
+        let message = format!("{} metadata drives don't make pairs", server.metadata_drives);
+        return Err(refuse(of(&message), "metadata is kept in mirrored pairs: use an even number"));
+    }
+    let drive = drive(description, &server.drive, name)?;
+    let metadata_drive = match &server.metadata_drive {
+        Some(other) => self::drive(description, other, name)?,
+        None => drive,
+    };
+    let link: Link = look_up("link", &server.link, name, &description.link, LINKS)?;
+    check_rate(&format!("link {}: gb_s", server.link), link.gb_s)?;
+    Ok(Kind { server, drive, metadata_drive, links_bytes_per_s: link.gb_s * GB * f64::from(server.links) })
+}
+
+fn drive(description: &Description, name: &str, server: &str) -> Result<Drive> {
+    let drive: Drive = look_up("drive", name, server, &description.drive, DRIVES)?;
+    let of = |what: &str| format!("drive {name}: {what}");
+    check_rate(&of("tb"), drive.tb)?;
+    check_rate(&of("read_gb_s"), drive.read_gb_s)?;
+    check_rate(&of("write_gb_s"), drive.write_gb_s)?;
+    for (what, iops) in [("read_iops", drive.read_iops), ("write_iops", drive.write_iops)] {
+        iops.map_or(Ok(()), |iops| check_rate(&of(what), iops))?;
+    }
+    if !(0.0..1.0).contains(&drive.afr) || !(0.0..1.0).contains(&drive.unreadable_per_bit) {
+        let hint = "afr and unreadable_per_bit are parts from 0 to below 1: 0.01 for 1 % a year";
+        return Err(refuse(of("afr or unreadable_per_bit is no probability"), hint));
+    }
+    Ok(drive)
+}
+
+fn look_up<T: Copy>(
+    what: &str,
+    name: &str,
+    of: &str,
+    own: &BTreeMap<String, T>,
+    presets: &[(&str, T)],
+) -> Result<T> {
+    let preset = || presets.iter().find(|(preset, _)| *preset == name).map(|(_, kind)| *kind);
+    own.get(name).copied().or_else(preset).ok_or_else(|| {
+        let known: Vec<&str> =
+            own.keys().map(String::as_str).chain(presets.iter().map(|(name, _)| *name)).collect();
+        let message = format!("{of}: there is no kind of {what} called {name:?}");
+        refuse(message, format!("take one of {}, or describe it in [{what}.{name}]", known.join(", ")))
+    })
+}
+
+fn check_count(what: &str, count: u32) -> Result<()> {
+    match count {
+        0 => Err(refuse(format!("{what} is 0"), "a plan needs at least one")),
+        1..=MAX_COUNT => Ok(()),
+        _ => Err(refuse(format!("{what} is {count}"), format!("at most {MAX_COUNT} are planned"))),
+    }
+}
+
+fn check_rate(what: &str, rate: f64) -> Result<()> {
+    // The bounds keep sums and products of all of them finite.
+    match rate > 0.0 && rate <= 1e15 {
+        true => Ok(()),
+        false => Err(refuse(format!("{what} is {rate}"), "it must be a positive number")),
+    }
+}
+
+fn check_model(model: &Model) -> Result<()> {
+    let shares = [
+        ("link_share", model.link_share),
+        ("shared_read_share", model.shared_read_share),
+        ("shared_write_share", model.shared_write_share),
+        ("usable_share", model.usable_share),
+        ("metadata_share", model.metadata_share),
+        ("rebuild_share", model.rebuild_share),
+    ];
+    if let Some((name, share)) = shares.into_iter().find(|(_, share)| !(*share > 0.0 && *share <= 1.0)) {
+        return Err(refuse(format!("model: {name} is {share}"), "it is a part, more than 0 and at most 1"));
+    }
+    let numbers = [
+        ("core_bytes_per_s", model.core_bytes_per_s.unwrap_or(1.0)),
+        ("core_requests_per_s", model.core_requests_per_s.unwrap_or(1.0)),
+        ("thread_bytes_per_s", model.thread_bytes_per_s.unwrap_or(1.0)),
+        ("rebuild_bytes_per_s", model.rebuild_bytes_per_s),
+        ("replaced_after_hours", model.replaced_after_hours),
+        ("promised_share", model.promised_share),
+        ("promised_drive_baseline_share", model.promised_drive_baseline_share),
+    ];
+    numbers.into_iter().try_for_each(|(name, number)| check_rate(&format!("model: {name}"), number))?;
+    let from_zero = [("copy_work", model.copy_work), ("rebuild_after_minutes", model.rebuild_after_minutes)];
+    match from_zero.into_iter().find(|(_, number)| !(0.0..=1e9).contains(number)) {
+        Some((name, number)) => Err(refuse(format!("model: {name} is {number}"), "it must be 0 or more")),
+        None => Ok(()),
+    }
+}
+
+fn check_pool(site: &Site) -> Result<()> {
+    let Pool { scheme, spare_percent, racks, full_percent } = site.pool;
+    if !(0.0..100.0).contains(spare_percent) {
+        return Err(refuse(format!("pool: spare_percent is {spare_percent}"), "write 0 to below 100"));
+    }
+    if !(0.0..=100.0).contains(full_percent) {
+        return Err(refuse(format!("pool: full_percent is {full_percent}"), "write 0 to 100"));
+    }
+    if *racks > site.servers() {
+        let message = format!("pool: {racks} racks for {} servers", site.servers());
+        return Err(refuse(message, "each rack needs a server: lower racks or add servers"));
+    }
+    let (members, domains) = (u32::from(scheme.members()), site.domains());
+    if members > domains {
+        let what = if *racks > 0 { "racks" } else { "servers" };
+        let message =
+            format!("pool: a group of {scheme} has {members} members, and there are {domains} {what}");
+        let hint =
+            format!("no two members share a failure domain: plan {members} {what} or a narrower scheme");
+        return Err(refuse(message, hint));
+    }
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! Bringing a member in step from a copy that is damaged where something was noted.
+//!
+//! A block that can't be read here comes from another good member. Where there is none, the member may have it still: if what it has matches its checksum,
+//! and that is the one that is kept here, it is what was written last. What nobody has is refused on the member as it is here: what it has is from before, and
+//! would be taken for what was written. All of that is mended or told as soon as the member is good, as damage that a search finds.
+
+use super::primary::WHOLE;
+use super::ranges::Hold;
+use super::step::Step;
+use crate::convert;
+use rt::IoBuf;
+use std::collections::BTreeMap;
+use types::{BLOCK_SIZE, ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
+use wire::{InGroup, Part, Path, StorageOp, StorageReply, Survey};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Where a block comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Here,
+    /// Another good member.
+    Other(TargetId),
+    /// The member has it.
+    Kept,
+    Nobody,
+}
+
+/// What the copies look like in a piece: sums are of single blocks.
+struct Copies {
+    here: Survey,
+    others: BTreeMap<TargetId, Survey>,
+    theirs: Survey,
+}
+
+impl Step<'_> {
+    /// Sends a piece that can't be read as a whole here. The caller holds it; `refusal` is why.
+    pub(super) async fn salvage(&self, ino: InodeId, piece: ByteRange, refusal: Error) -> Result<()> {
+        let blocks = ByteRange::new(piece.start / BLOCK * BLOCK, piece.end.next_multiple_of(BLOCK));
+        let failed = |error| self.replica.failed(&error);
+        let here = self.replica.store.survey(ino, blocks, BLOCK, true).await.map_err(failed)?;
+        let here = convert::survey(here);
+        if !here.is_there {
+            return Err(refusal);
+        }
+        let look = StorageOp::Survey { range: blocks, unit: BLOCK, read: true };
+        let theirs = survey(self.ask(ino, look.clone(), None).await?)?;
+        let mut others = BTreeMap::new();
+        for target in self.others()? {
+            // Who doesn't answer is asked for nothing.
+            if let Ok(reply) = self.ask_other(target, ino, look.clone(), None).await {
+                others.insert(target, survey(reply)?);
+            }
+        }
+        let copies = Copies { here, others, theirs };
+        for (range, source) in sources(&copies, blocks) {
+            self.send_from(ino, range.intersect(piece), source).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_from(&self, ino: InodeId, range: ByteRange, source: Source) -> Result<()> {
+        let replica = self.replica;
+        if source != Source::Here {
+            self.damaged.borrow_mut().push((ino, range));
+        }
+        let buf = IoBuf::alloc(range.len() as usize);
+        match source {
+            Source::Kept => return Ok(()),
+            Source::Nobody => {
+                tracing::error!(
+                    group = %replica.group, target_id = %replica.target, inode = %ino, %range,
+                    "no good copy is left of this range; hint: weft fsck names the file; restore it from a backup"
+                );
+                return self.ask(ino, StorageOp::MarkLost { range }, None).await.map(drop);
+            }
+            Source::Here => {
+                let read = replica.store.read(ino, range.start, &buf, chunkstore::IoPath::Direct).await;
+                read.map_err(|error| replica.failed(&error))?;
+            }
+            Source::Other(target) => {
+                let op = StorageOp::Read { offset: range.start, path: Path::Direct };
+                self.ask_other(target, ino, op, Some(buf.clone())).await?;
+            }
+        }
+        self.write(ino, range.start, buf).await
+    }
+
+    /// Makes the chunk file here as long as it was, if somebody else than weft has removed or cut it: the member isn't to lose what it has by that.
+    pub(super) async fn straighten(&self, ino: InodeId) -> Result<()> {
+        let (replica, store) = (self.replica, &self.replica.store);
+        if !self.is_bent(ino).await? {
+            return Ok(());
+        }
+        let group = replica.group;
+        if !self.others()?.is_empty() {
+            // Where it ends here is where its length is looked at.
+            let end = self.len(ino).await?.max(1);
+            for at in [0, end - 1] {
+                let range = ByteRange::at(at, 1);
+                self.mirrors.ask_to_heal(replica.target, group, ino, range).await?;
+            }
+            if !self.is_bent(ino).await? {
+                self.damaged.borrow_mut().push((ino, WHOLE));
+                return Ok(());
+            }
+        }
+        let _held = replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
+        let look = StorageOp::Survey { range: ByteRange::new(0, BLOCK), unit: BLOCK, read: false };
+        let theirs = survey(self.ask(ino, look, None).await?)?;
+        if store.stretch(ino, theirs.len).await.map_err(|error| replica.failed(&error))? {
+            tracing::error!(
+                %group, target_id = %replica.target, inode = %ino,
+                "the chunk file of inode {ino} was removed or cut by somebody else; what the member that is brought in step has of it is kept"
+            );
+            self.damaged.borrow_mut().push((ino, WHOLE));
+        }
+        Ok(())
+    }
+
+    /// Whether the chunk file here is shorter than its checksums say, or gone although it is elsewhere.
+    async fn is_bent(&self, ino: InodeId) -> Result<bool> {
+        let (replica, store) = (self.replica, &self.replica.store);
+        let _held = replica.ranges.acquire(ino, WHOLE, Hold::Shared).await;
+        let failed = |error| replica.failed(&error);
+        if !self.is_here(ino).await? {
+            return Ok(store.is_missing(ino).await.map_err(failed)? || self.longest(ino).await? > 0);
+        }
+        let look = store.survey(ino, ByteRange::new(0, 0), BLOCK, false).await.map_err(failed)?;
+        Ok(!look.is_there || look.sum_end > look.len.next_multiple_of(BLOCK))
+    }
+
+    /// How long the file is on other good members.
+    async fn longest(&self, ino: InodeId) -> Result<u64> {
+        let mut longest = 0;
+        for target in self.others()? {
+            if let StorageReply::Stat { len, .. } = self.ask_other(target, ino, StorageOp::Stat, None).await?
+            {
+                longest = longest.max(len);
+            }
+        }
+        Ok(longest)
+    }
+
+    /// Where what looks like a hole here isn't one any more.
+    pub(super) async fn true_hole_end(&self, ino: InodeId, hole: ByteRange) -> Result<u64> {
+        let store = &self.replica.store;
+        store.true_hole_end(ino, hole).await.map_err(|error| self.replica.failed(&error))
+    }
+
+    /// The good members besides this one.
+    fn others(&self) -> Result<Vec<TargetId>> {
+        let view = self.mirrors.primary_view(self.replica)?;
+        let good = view.group()?.with_states().filter(|(target, state)| {
+            *target != self.replica.target && *target != self.member && *state == MemberState::Good
+        });
+        Ok(good.map(|(target, _)| target).collect())
+    }
+
+    /// Asks another good member. Nobody changes there what is held here.
+    async fn ask_other(
+        &self,
+        target: TargetId,
+        ino: InodeId,
+        op: StorageOp,
+        payload: Option<IoBuf>,
+    ) -> Result<StorageReply> {
+        let group = self.mirrors.primary_view(self.replica)?.group()?.clone();
+        let part = Part::Member { sequence: 0, settled: 0 };
+        let in_group = InGroup { group: group.id, since: group.since, part };
+        self.mirrors.ask_member(target, (ino, op), in_group, payload).await
+    }
+}
+
+fn survey(reply: StorageReply) -> Result<Survey> {
+    match reply {
+        StorageReply::Survey(survey) => Ok(survey),
+        other => Err(Error::new(Errno::EPROTO, format!("a member answered out of turn: {other:?}"))
+            .hint("install the same version of weft on all machines")),
+    }
+}
+
+/// Where the blocks of a piece come from, as ranges in order.
+fn sources(copies: &Copies, piece: ByteRange) -> Vec<(ByteRange, Source)> {
+    let mut found: Vec<(ByteRange, Source)> = Vec::new();
+    for (index, at) in (piece.start..piece.end).step_by(BLOCK_SIZE).enumerate() {
+        let block = ByteRange::at(at, BLOCK);
+        let source = source(copies, index, block);
+        match found.last_mut() {
+            Some((range, last)) if *last == source => range.end = block.end,
+            _ => found.push((block, source)),
+        }
+    }
+    found
+}
+
+fn source(copies: &Copies, index: usize, block: ByteRange) -> Source {
+    let is_good =
+        |survey: &Survey| survey.is_there && !survey.damaged.iter().any(|range| range.overlaps(block));
+    let sum = |survey: &Survey| survey.sums.get(index).copied().unwrap_or(0);
+    if is_good(&copies.here) {
+        return Source::Here;
+    }
+    if let Some((target, _)) = copies.others.iter().find(|(_, survey)| is_good(survey)) {
+        return Source::Other(*target);
+    }
+    // Of a hole there is no checksum, which is what is left where checksums were lost as well.
+    match is_good(&copies.theirs) && sum(&copies.here) != 0 && sum(&copies.here) == sum(&copies.theirs) {
+        true => Source::Kept,
+        false => Source::Nobody,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(sums: &[u32], damaged: &[u64]) -> Survey {
+        let len = sums.len() as u64 * BLOCK;
+        let damaged = damaged.iter().map(|block| ByteRange::at(block * BLOCK, BLOCK)).collect();
+        Survey { is_there: true, len, sum_end: len, sums: sums.into(), damaged, ..Survey::default() }
+    }
+
+    fn found(here: Survey, other: Option<Survey>, theirs: Survey) -> Vec<(u64, Source)> {
+        let others = other.into_iter().map(|survey| (TargetId(3), survey)).collect();
+        let copies = Copies { here, others, theirs };
+        let all = sources(&copies, ByteRange::new(0, 4 * BLOCK));
+        all.into_iter().map(|(range, source)| (range.end / BLOCK, source)).collect()
+    }
+
+    #[test]
+    fn a_damaged_block_comes_from_whoever_certainly_has_it() {
+        let here = || copy(&[1, 2, 3, 4], &[1, 2]);
+        let (old, same) = (copy(&[1, 7, 3, 4], &[]), copy(&[1, 2, 3, 4], &[2]));
+        assert_eq!(
+            found(here(), None, old.clone()),
+            [(1, Source::Here), (2, Source::Nobody), (3, Source::Kept), (4, Source::Here)]
+        );
+        assert_eq!(
+            found(here(), None, same.clone()),
+            [(1, Source::Here), (2, Source::Kept), (3, Source::Nobody), (4, Source::Here)]
+        );
+        assert_eq!(
+            found(here(), Some(same), old),
+            [(1, Source::Here), (2, Source::Other(TargetId(3))), (3, Source::Kept), (4, Source::Here)]
+        );
+    }
+
+    #[test]
+    fn without_checksums_nothing_tells_that_the_member_has_it() {
+        let here = copy(&[1, 0, 0, 4], &[1, 2]);
+        let hole = copy(&[1, 0, 0, 4], &[]);
+        assert_eq!(found(here, None, hole), [(1, Source::Here), (3, Source::Nobody), (4, Source::Here)]);
+    }
+}

@@ -1,0 +1,190 @@
+//! Damage on the primary where a member has missed something: the member comes in step nevertheless, and nobody reads what is wrong.
+
+use crate::cluster::{Cluster, GROUP, INO, MIB, Road, with_members};
+use crate::damage::meanwhile;
+use chunkstore::Store;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use types::{ByteRange, Errno, MemberState};
+use wire::{Allocate, Healed, StorageOp, StorageReply};
+
+const BLOCK: usize = 4096;
+
+fn chunk_file(cluster: &Cluster, target: u32) -> PathBuf {
+    Store::chunk_file_path(&Store::group_dir(&cluster.dir.join(target.to_string()), GROUP), INO)
+}
+
+fn damage(cluster: &Cluster, target: u32, at: usize) {
+    let file = File::options().write(true).open(chunk_file(cluster, target)).unwrap();
+    file.write_all_at(b"damage", at as u64).unwrap();
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 700) as u8 | 1).collect()
+}
+
+/// Writes what the second member misses, and does something to the primary's copy meanwhile.
+async fn without_second(cluster: &Cluster, offset: usize, data: &[u8], harm: impl FnOnce()) {
+    cluster.set_road(2, Road::Closed);
+    cluster.write(INO, 3, offset as u64, data).await;
+    assert_ne!(cluster.management.state(2), MemberState::Good);
+    harm();
+    cluster.set_road(2, Road::Open);
+    cluster.drive();
+    cluster.until("the group is in step", || !cluster.management.group().is_degraded()).await;
+}
+
+async fn heal(cluster: &Cluster) -> Healed {
+    let op = StorageOp::Heal { range: ByteRange::new(0, u64::MAX) };
+    match cluster.ask_file(INO, (0, None), op, None).await.unwrap() {
+        StorageReply::Healed(healed) => healed,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a member says of a block.
+async fn block_of(cluster: &Cluster, target: u32, block: usize) -> Result<Vec<u8>, Errno> {
+    let since = cluster.management.group().since.0;
+    let part = wire::Part::Member { sequence: 0, settled: 0 };
+    let buf = rt::IoBuf::alloc(BLOCK);
+    let op = StorageOp::Read { offset: (block * BLOCK) as u64, path: wire::Path::Cached };
+    let asked = cluster.ask_one(target, (since, part), (0, None), op, Some(buf.clone())).await;
+    asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
+}
+
+#[test]
+fn what_the_member_has_is_kept_and_what_nobody_has_is_refused_on_all_copies() {
+    with_members(2, |cluster| async move {
+        let mut data = content(MIB as usize + 777);
+        cluster.write(INO, 3, 0, &data).await;
+        let newer = vec![200; 2 * BLOCK];
+        data[4 * BLOCK..6 * BLOCK].copy_from_slice(&newer);
+        without_second(&cluster, 4 * BLOCK, &newer, || {
+            damage(&cluster, 1, 5 * BLOCK + 9);
+            damage(&cluster, 1, 9 * BLOCK);
+        })
+        .await;
+        // One was changed while the member was away, and nobody else has it; the other one the member has had all the time.
+        let is_lost = ByteRange::new(5 * BLOCK as u64, 6 * BLOCK as u64);
+        for target in [1, 2] {
+            assert_eq!(block_of(&cluster, target, 5).await, Err(Errno::EIO), "member {target}");
+            assert_eq!(block_of(&cluster, target, 4).await.as_deref(), Ok(&newer[..BLOCK]));
+        }
+        let mended = || {
+            fs::read(chunk_file(&cluster, 1)).unwrap()[9 * BLOCK..10 * BLOCK] == data[9 * BLOCK..10 * BLOCK]
+        };
+        cluster.until("the primary has it back", mended).await;
+        let read = |end: usize| {
+            let (cluster, buf) = (cluster.clone(), rt::IoBuf::alloc(end));
+            async move {
+                let op = StorageOp::Read { offset: 0, path: wire::Path::Cached };
+                let asked = cluster.ask_file(INO, (3, None), op, Some(buf.clone())).await;
+                asked.map(|_| buf.as_slice().to_vec()).map_err(|error| error.errno)
+            }
+        };
+        assert_eq!(read(data.len()).await, Err(Errno::EIO));
+        assert_eq!(read(5 * BLOCK).await.as_deref(), Ok(&data[..5 * BLOCK]));
+        assert_eq!(heal(&cluster).await, Healed { damaged: 1, mended: 0, unclear: 0 });
+        // It can be given up, as what is lost otherwise.
+        let op = StorageOp::Forget { range: ByteRange::new(0, data.len() as u64) };
+        let given_up = cluster.ask_file(INO, (0, None), op, None).await.unwrap();
+        assert_eq!(given_up, StorageReply::Regions { regions: vec![(INO, is_lost)], next: None });
+        data[5 * BLOCK..6 * BLOCK].fill(0);
+        assert_eq!(cluster.read(INO, data.len()).await, data);
+        cluster.require_equal();
+    });
+}
+
+#[test]
+fn another_good_member_has_what_is_damaged_here() {
+    with_members(3, |cluster| async move {
+        let mut data = content(3 * MIB as usize + 777);
+        cluster.write(INO, 3, 0, &data).await;
+        let newer = vec![201; 2 * MIB as usize];
+        data[BLOCK..][..newer.len()].copy_from_slice(&newer);
+        without_second(&cluster, BLOCK, &newer, || {
+            damage(&cluster, 1, 5 * BLOCK + 9);
+            damage(&cluster, 1, MIB as usize + 20);
+            damage(&cluster, 3, MIB as usize + BLOCK);
+        })
+        .await;
+        assert_eq!(cluster.read(INO, data.len()).await, data);
+        heal(&cluster).await;
+        cluster.require_equal();
+        assert_eq!(cluster.on_disk(2)[&INO], data);
+    });
+}
+
+/// A member that gets everything anew, while the primary's chunk file ends before its time.
+async fn shortened(cluster: Arc<Cluster>, shorten: impl FnOnce(&Path)) {
+    let data = content(MIB as usize + 777);
+    cluster.write(INO, 3, 0, &data).await;
+    meanwhile(&cluster, |_| shorten(&chunk_file(&cluster, 1))).await;
+    cluster.management.set(2, MemberState::Bad);
+    cluster.drive();
+    cluster.until("the group is in step", || !cluster.management.group().is_degraded()).await;
+    assert!(cluster.on_disk(2)[&INO] == data, "what the member had is still there");
+    let is_back = || cluster.on_disk(1).get(&INO).is_some_and(|found| *found == data);
+    cluster.until("the primary has it back", is_back).await;
+    assert_eq!(cluster.read(INO, data.len()).await, data);
+}
+
+#[test]
+fn a_chunk_file_that_was_cut_does_not_cut_the_other_copy() {
+    with_members(2, |cluster| {
+        shortened(cluster, |path| File::options().write(true).open(path).unwrap().set_len(50_000).unwrap())
+    });
+}
+
+#[test]
+fn a_chunk_file_that_was_removed_does_not_remove_the_other_copy() {
+    with_members(2, |cluster| shortened(cluster, |path| fs::remove_file(path).unwrap()));
+}
+
+#[test]
+fn a_hole_that_somebody_else_has_made_is_no_hole() {
+    with_members(2, |cluster| async move {
+        let data = content(4 * MIB as usize);
+        cluster.write(INO, 3, 0, &data).await;
+        let newer = vec![203; 3 * MIB as usize];
+        without_second(&cluster, 0, &newer, || {
+            let path = chunk_file(&cluster, 1);
+            let punch = std::process::Command::new("fallocate")
+                .args(["--punch-hole", "--offset", "0", "--length", "2097152"])
+                .arg(path)
+                .status();
+            assert!(punch.unwrap().success());
+        })
+        .await;
+        assert_eq!(
+            block_of(&cluster, 2, 3).await,
+            Err(Errno::EIO),
+            "it isn't zeros, and what it was before isn't it, either"
+        );
+        assert_eq!(block_of(&cluster, 2, 2 * MIB as usize / BLOCK).await, Ok(vec![203; BLOCK]));
+    });
+}
+
+#[test]
+fn damage_on_the_member_where_its_copy_is_cut_or_punched_is_no_hindrance() {
+    with_members(2, |cluster| async move {
+        let data = content(3 * MIB as usize + 777);
+        cluster.write(INO, 3, 0, &data).await;
+        cluster.set_road(2, Road::Closed);
+        let ask = async |op| cluster.ask_file(INO, (3, None), op, None).await.unwrap();
+        ask(StorageOp::Truncate { len: 3 * MIB - 1000 }).await;
+        ask(StorageOp::Allocate {
+            range: ByteRange::new(BLOCK as u64, 3 * MIB - 1000),
+            how: Allocate::Punch,
+        })
+        .await;
+        damage(&cluster, 2, 3 * MIB as usize - 500);
+        damage(&cluster, 2, 3 * MIB as usize - 1500);
+        cluster.set_road(2, Road::Open);
+        cluster.drive();
+        cluster.in_step().await;
+        assert_eq!(block_of(&cluster, 2, 3 * MIB as usize / BLOCK - 1).await, Ok(vec![0; BLOCK]));
+    });
+}

@@ -1,0 +1,97 @@
+//! By what clients know whether a sync covers what was acknowledged before.
+
+use crate::cluster::{Cluster, GROUP, INO, Management, Road, with_members};
+use rt::IoBuf;
+use std::fs;
+use std::path::Path;
+use types::MemberState;
+use wire::{Path as Way, StorageOp, StorageReply};
+
+async fn verifier(cluster: &Cluster, op: StorageOp, payload: Option<IoBuf>) -> u64 {
+    match cluster.ask_file(INO, (3, None), op, payload).await.unwrap() {
+        StorageReply::Done { verifier } => verifier,
+        other => panic!("{other:?} has no verifier"),
+    }
+}
+
+async fn written(cluster: &Cluster) -> u64 {
+    let write = StorageOp::Write { offset: 0, path: Way::Cached, durable: false };
+    verifier(cluster, write, Some(IoBuf::from_slice(&[1; 4096]))).await
+}
+
+async fn synced(cluster: &Cluster) -> u64 {
+    verifier(cluster, StorageOp::Sync, None).await
+}
+
+/// The primary dies; what it has acknowledged is in the memory of the other one.
+async fn replace_primary(cluster: &Cluster) {
+    cluster.set_road(1, Road::Closed);
+    cluster.management.set_online(1, false);
+    cluster.management.set(1, MemberState::NeedsResync);
+}
+
+#[test]
+fn another_primary_that_has_everything_says_the_same() {
+    with_members(2, |cluster| async move {
+        let acknowledged = written(&cluster).await;
+        assert_eq!(synced(&cluster).await, acknowledged);
+        replace_primary(&cluster).await;
+        assert_eq!(synced(&cluster).await, acknowledged);
+    });
+}
+
+#[test]
+fn a_member_that_was_brought_in_step_says_the_same() {
+    with_members(2, |cluster| async move {
+        cluster.set_road(2, Road::Closed);
+        let acknowledged = written(&cluster).await;
+        assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
+        cluster.set_road(2, Road::Open);
+        cluster.drive();
+        cluster.in_step().await;
+        replace_primary(&cluster).await;
+        assert_eq!(synced(&cluster).await, acknowledged);
+    });
+}
+
+/// As after another start of the machine, for what can be told from its disk.
+fn lose_memory(dir: &Path, target: u32) {
+    let record = dir.join(format!("{target}/groups/{GROUP}/verifier"));
+    let text = fs::read_to_string(&record).unwrap();
+    let (verifier, _) = text.split_once("memory = ").unwrap();
+    fs::write(&record, format!("{verifier}memory = \"another start\"\n")).unwrap();
+}
+
+/// Starts both members anew, after their processes have died; those named have lost what wasn't synced. The verifiers of before and after.
+fn after_a_death_of_both(lose: &[u32]) -> (u64, u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let management = Management::new(2);
+    management.files.lock().unwrap().insert(INO, 4096);
+    let start = || {
+        let (path, management) = (dir.path().to_path_buf(), management.clone());
+        async move { Cluster::start(&path, management).await }
+    };
+    let first = start();
+    let before = rt::block_on(async move { written(&*first.await).await }).unwrap();
+    lose.iter().for_each(|target| lose_memory(dir.path(), *target));
+    let second = start();
+    let after = rt::block_on(async move {
+        let cluster = second.await;
+        cluster.drive();
+        cluster.in_step().await;
+        synced(&cluster).await
+    });
+    (before, after.unwrap())
+}
+
+#[test]
+fn after_a_death_of_all_processes_it_is_the_same() {
+    let (before, after) = after_a_death_of_both(&[]);
+    assert_eq!(before, after);
+}
+
+#[test]
+fn after_a_power_cut_of_all_it_is_another_one() {
+    let (before, after) = after_a_death_of_both(&[1, 2]);
+    assert_ne!(before, after);
+}

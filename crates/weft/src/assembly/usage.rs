@@ -1,0 +1,154 @@
+//! What targets take of their disks themselves.
+//!
+//! Beside other users of a disk, what is used of it says little of a target: the root disk of a laptop is half full before weft has a byte there. So the files
+//! of each target are added up now and then. That reads every inode of the target, so there is a long rest after it; in between what is used of the whole disk tells how much it
+//! can have become at most.
+
+use mgmt::Space;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+use storage::StorageService;
+use types::TargetId;
+
+/// Files looked at in one go.
+const AT_ONCE: u64 = 128;
+/// Rest after each of these: a disk whose inodes aren't cached is for others most of the time, and a million files take some minutes.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How often it is looked whether targets are to be added up.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// Rest after a target was added up, at least.
+const REST: Duration = Duration::from_secs(600);
+/// And this many times as long as it took.
+const REST_SHARE: u32 = 10;
+/// Bytes of the unit in which `stat(2)` counts.
+const UNIT: u64 = 512;
+
+/// What the targets of a process take, as far as it is known.
+#[derive(Default)]
+pub struct Usages(Mutex<BTreeMap<TargetId, Usage>>);
+
+#[derive(Clone, Copy)]
+struct Usage {
+    /// Bytes of the target's files when they were added up.
+    bytes: u64,
+    /// What was used of the disk when that began, by whomever.
+    of_disk: u64,
+    /// When it is done anew.
+    due: Instant,
+}
+
+impl Usages {
+    /// What the files of a target take now, at most, where its disk has this room; `None` until they have been added up.
+    pub fn own(&self, target: TargetId, space: Space) -> Option<u64> {
+        let known = self.all().get(&target).copied()?;
+        let used = space.capacity.saturating_sub(space.free);
+        Some(known.bytes.saturating_add(used.saturating_sub(known.of_disk)).min(used))
+    }
+
+    /// Adds up the files of all targets, time and again, as long as `targets` gives some: on a thread of its own, since the kernel keeps who asks for an inode
+    /// waiting for the disk.
+    pub fn keep_adding_up(
+        self: Arc<Self>,
+        targets: impl Fn() -> Option<Vec<(TargetId, PathBuf)>> + Send + 'static,
+    ) {
+        let work = move || {
+            while let Some(targets) = targets() {
+                for (target, dir) in targets {
+                    if self.all().get(&target).is_none_or(|known| Instant::now() >= known.due) {
+                        self.add_up(target, &dir);
+                    }
+                }
+                thread::sleep(LOOK_INTERVAL);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("weft-usage".into()).spawn(work) {
+            tracing::warn!(%error, "what targets take of their disks isn't known: all that is used counts as theirs");
+        }
+    }
+
+    fn add_up(&self, target: TargetId, dir: &Path) {
+        let begun = Instant::now();
+        let measured = mgmt::space_of(dir).and_then(|space| Ok((bytes_below(dir)?, space)));
+        let due = Instant::now() + REST.max(begun.elapsed() * REST_SHARE);
+        match measured {
+            Ok((bytes, space)) => {
+                let of_disk = space.capacity.saturating_sub(space.free);
+                self.all().insert(target, Usage { bytes, of_disk, due });
+            }
+            Err(error) => {
+                tracing::debug!(target_id = target.0, %error, "what target {target} takes isn't known")
+            }
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<TargetId, Usage>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The directories of a service's targets, while it is there.
+pub fn targets_of(service: Weak<StorageService>) -> impl Fn() -> Option<Vec<(TargetId, PathBuf)>> {
+    move || {
+        let service = service.upgrade()?;
+        Some(service.stores().map(|store| (store.target(), store.dir().to_path_buf())).collect())
+    }
+}
+
+/// Bytes on disk of everything below a directory. What goes meanwhile doesn't count.
+fn bytes_below(dir: &Path) -> io::Result<u64> {
+    let (mut bytes, mut looked_at) = (0, 0);
+    let mut left = vec![dir.to_path_buf()];
+    while let Some(dir) = left.pop() {
+        let entries = match fs::read_dir(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && looked_at > 0 => continue,
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            looked_at += 1;
+            if looked_at % AT_ONCE == 0 {
+                thread::sleep(PAUSE);
+            }
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => left.push(entry.path()),
+                Ok(found) => bytes += found.blocks() * UNIT,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_a_target_count_and_others_on_its_disk_do_not() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("t1");
+        fs::create_dir_all(dir.join("groups/100001/chunks")).unwrap();
+        fs::write(home.path().join("other"), vec![1; 9 << 20]).unwrap();
+        fs::write(dir.join("own"), vec![1; 1 << 20]).unwrap();
+        fs::write(dir.join("groups/100001/chunks/7"), vec![1; 2 << 20]).unwrap();
+        let usages = Usages::default();
+        let space = |used: u64| Space { capacity: 100 << 20, free: (100 << 20) - used, device: 1, own: None };
+        assert_eq!(usages.own(TargetId(1), space(40 << 20)), None, "nothing is known yet");
+        usages.add_up(TargetId(1), &dir);
+        let mut all = usages.all();
+        let known = all.get_mut(&TargetId(1)).unwrap();
+        assert!((3 << 20..4 << 20).contains(&known.bytes), "{} bytes", known.bytes);
+        (known.bytes, known.of_disk) = (3 << 20, 40 << 20);
+        drop(all);
+        for (used, own) in [(40, 3), (45, 8), (30, 3), (2, 2)] {
+            assert_eq!(usages.own(TargetId(1), space(used << 20)), Some(own << 20), "{used} MiB are used");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What can be typed about files that are to be kept elsewhere.
+
+use clap::Args;
+use std::path::PathBuf;
+use types::Scheme;
+
+/// `weft migrate`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Files move while they are open and written; those that are there already are skipped, so that the same command goes on after it was \
+                  interrupted. What directories hand to new files stays as it is without --set-pattern: weft entry set-pattern DIR --scheme S first, \
+                  then weft migrate DIR --recursive --scheme S, is the same as --set-pattern."
+)]
+pub struct MigrateArgs {
+    /// Files on a mounted weft file system; with --recursive directories, too
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Redundancy that they get: single, mirror:2 or mirror:3 [default: what each has]
+    #[arg(long, value_name = "SCHEME", required_unless_present = "pool")]
+    pub scheme: Option<Scheme>,
+    /// Pool that they move to [default: where each is]
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Move everything below directories
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Have the directories hand the same to new files
+    #[arg(long, requires = "recursive")]
+    pub set_pattern: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

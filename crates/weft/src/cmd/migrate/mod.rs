@@ -1,0 +1,297 @@
+//! `weft migrate`: files get another redundancy, or another pool, while they are in use.
+//!
+//! The metadata service moves them; here files are found and handed over, some at a time, and it is told how far all is.
+
+mod file;
+mod walk;
+
+use crate::cli::MigrateArgs;
+use crate::output::{complain, print, print_json};
+use crate::size::format_size;
+use file::{File, Progress, Wish};
+use rustix::fs::XattrFlags;
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use types::{Errno, Error, Result};
+use walk::{Found, Walk};
+
+/// Files that are handed over at a time: more than a metadata service moves at once, so that none waits for this command.
+const AT_ONCE: usize = 16;
+
+/// Rests between looks at them, from the first after something has happened to the longest.
+const RESTS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
+
+/// How often a terminal is told.
+const TOLD_EVERY: Duration = Duration::from_millis(500);
+
+/// Failures that are printed one by one; beyond it they are counted.
+const MOST_TOLD: usize = 100;
+
+/// Moves files.
+pub fn run(args: &MigrateArgs) -> Result<()> {
+    for path in &args.paths {
+        // What is no file or directory that can be seen is told with the others.
+        if path.exists() {
+            walk::check(path)?;
+        }
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The second one ends the command at once.
+        let caught = signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
+        caught.map_err(|e| crate::output::os_error("can't catch signals", &e))?;
+    }
+    let is_over = || stop.load(Ordering::Relaxed);
+    let wish = Wish { scheme: args.scheme, pool: args.pool.clone() };
+    let shown = std::io::stderr().is_terminal();
+    let total = walk::count(&args.paths, args.recursive, is_over);
+    let mut run = Run { wish, total, shown, ..Run::new(args) };
+    run.all(is_over);
+    run.report(is_over())
+}
+
+/// What has been done so far.
+#[derive(Default)]
+struct Tally {
+    moved: u64,
+    moved_bytes: u64,
+    there: u64,
+    there_bytes: u64,
+    gone: u64,
+    other_names: u64,
+    no_files: u64,
+    elsewhere: u64,
+    directories: u64,
+    failed: u64,
+    failures: Vec<Value>,
+}
+
+struct Run<'a> {
+    args: &'a MigrateArgs,
+    wish: Wish,
+    /// Files and bytes that were counted before.
+    total: (u64, u64),
+    shown: bool,
+    tally: Tally,
+    under_way: Vec<File>,
+    /// What has been copied of those.
+    partly: u64,
+    began: Instant,
+    told: Instant,
+}
+
+impl<'a> Run<'a> {
+    fn new(args: &'a MigrateArgs) -> Run<'a> {
+        let now = Instant::now();
+        Run {
+            args,
+            wish: Wish { scheme: None, pool: None },
+            total: (0, 0),
+            shown: false,
+            tally: Tally::default(),
+            under_way: Vec::new(),
+            partly: 0,
+            began: now,
+            told: now,
+        }
+    }
+
+    fn all(&mut self, is_over: impl Fn() -> bool) {
+        let args = self.args;
+        let mut walk = Walk::new(&args.paths, args.recursive);
+        let (mut is_at_end, mut rest) = (false, RESTS[0]);
+        while !(is_over() || is_at_end && self.under_way.is_empty()) {
+            while !is_at_end && self.under_way.len() < AT_ONCE && !is_over() {
+                match walk.next() {
+                    Some(found) => self.take(found),
+                    None => is_at_end = true,
+                }
+                self.tell();
+            }
+            rest = if self.look() { RESTS[0] } else { (rest * 2).min(RESTS[1]) };
+            self.tell();
+            if !self.under_way.is_empty() {
+                std::thread::sleep(rest);
+            }
+        }
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+
+    fn take(&mut self, found: Found) {
+        let tally = &mut self.tally;
+        match found {
+            Found::File { path, bytes } => {
+                let file = File::new(path, bytes);
+                match file.is_there(&self.wish) {
+                    Ok(true) => {
+                        tally.there += 1;
+                        tally.there_bytes += bytes;
+                    }
+                    Ok(false) => self.under_way.push(file),
+                    Err(error) if error.errno == Errno::ENOENT => tally.gone += 1,
+                    Err(error) => self.failed(&file.path, &error),
+                }
+            }
+            Found::Directory(path) => {
+                tally.directories += 1;
+                if self.args.set_pattern
+                    && let Err(error) = set_pattern(&path, &self.wish)
+                {
+                    self.failed(&path, &error);
+                }
+            }
+            Found::OtherName => tally.other_names += 1,
+            Found::NoFile => tally.no_files += 1,
+            Found::Elsewhere => tally.elsewhere += 1,
+            Found::Failed { path, error } => self.failed(&path, &error),
+        }
+    }
+
+    /// Looks at files that are on their way; whether one has come to its end.
+    fn look(&mut self) -> bool {
+        let before = self.under_way.len();
+        self.partly = 0;
+        for mut file in std::mem::take(&mut self.under_way) {
+            match file.go_on(&self.wish) {
+                Progress::Moving(bytes) => {
+                    self.partly += bytes.min(file.bytes);
+                    self.under_way.push(file);
+                }
+                Progress::Done => {
+                    self.tally.moved += 1;
+                    self.tally.moved_bytes += file.bytes;
+                }
+                Progress::Gone => self.tally.gone += 1,
+                Progress::Failed(error) => self.failed(&file.path, &error),
+            }
+        }
+        self.under_way.len() < before
+    }
+
+    fn failed(&mut self, path: &Path, error: &Error) {
+        self.tally.failed += 1;
+        if self.tally.failures.len() >= MOST_TOLD {
+            return;
+        }
+        if !self.args.json {
+            if self.shown {
+                eprint!("\r\x1b[K");
+            }
+            complain(error);
+        }
+        let path = path.to_string_lossy();
+        self.tally.failures.push(json!({ "path": path, "error": error.message, "hint": error.hint }));
+    }
+
+    /// How far all is, on one line of a terminal.
+    fn tell(&mut self) {
+        if !self.shown || self.told.elapsed() < TOLD_EVERY {
+            return;
+        }
+        self.told = Instant::now();
+        let tally = &self.tally;
+        let files = tally.moved + tally.there + tally.gone;
+        let copied = tally.moved_bytes + self.partly;
+        let rate = copied as f64 / self.began.elapsed().as_secs_f64();
+        let left = self.total.1.saturating_sub(tally.there_bytes + copied);
+        let estimate = match rate {
+            rate if rate < 1.0 || left == 0 => String::new(),
+            rate => format!(", about {} s left", (left as f64 / rate).ceil()),
+        };
+        let held = self.under_way.iter().find_map(|file| file.hindrance.as_ref());
+        let held = held.map_or_else(String::new, |cause| format!("; waits: {cause}"));
+        let line = format!(
+            "{files} of {} files, {} of {}, {}/s{estimate}{held}",
+            self.total.0,
+            format_size(tally.there_bytes + copied),
+            format_size(self.total.1),
+            format_size(rate as u64),
+        );
+        let mut err = std::io::stderr().lock();
+        // Where nobody reads it, nothing is lost.
+        let _ =
+            write!(err, "\r\x1b[K{}", line.chars().take(150).collect::<String>()).and_then(|()| err.flush());
+    }
+
+    fn report(&self, is_interrupted: bool) -> Result<()> {
+        let tally = &self.tally;
+        match self.args.json {
+            true => print_json(&self.to_json(is_interrupted))?,
+            false => print(&self.text()),
+        }
+        if is_interrupted {
+            let message = format!(
+                "interrupted: {} files that had been handed over are moved to their end by the metadata service",
+                self.under_way.len()
+            );
+            return Err(Error::new(Errno::EINTR, message).hint("the same command goes on with the others"));
+        }
+        if tally.failed > 0 {
+            let untold = tally.failed.saturating_sub(MOST_TOLD as u64);
+            let more = if untold > 0 { format!(", of which {untold} aren't shown") } else { String::new() };
+            let message = format!("{} could not be done{more}", tally.failed);
+            return Err(Error::new(Errno::EIO, message)
+                .hint("the same command tries them again, and skips the others"));
+        }
+        Ok(())
+    }
+
+    fn to_json(&self, is_interrupted: bool) -> Value {
+        let tally = &self.tally;
+        json!({
+            "scheme": self.wish.scheme, "pool": self.wish.pool, "seconds": self.began.elapsed().as_secs_f64(),
+            "files_moved": tally.moved, "bytes_moved": tally.moved_bytes, "files_there": tally.there,
+            "bytes_there": tally.there_bytes, "files_gone": tally.gone, "other_names": tally.other_names,
+            "no_files": tally.no_files, "other_file_systems": tally.elsewhere, "directories": tally.directories,
+            "failed": tally.failed, "failures": tally.failures, "under_way": self.under_way.len(),
+            "interrupted": is_interrupted,
+        })
+    }
+
+    fn text(&self) -> String {
+        let tally = &self.tally;
+        let scheme = self.wish.scheme.map(|scheme| format!(" to {scheme}")).unwrap_or_default();
+        let pool = self.wish.pool.as_ref().map(|pool| format!(" in pool {pool}")).unwrap_or_default();
+        let mut text = format!(
+            "{} files moved{scheme}{pool}, {} in {:.1} s; {} were there already\n",
+            tally.moved,
+            format_size(tally.moved_bytes),
+            self.began.elapsed().as_secs_f64(),
+            tally.there
+        );
+        let skipped = [
+            (tally.other_names, "other names of the same files"),
+            (tally.no_files, "symlinks and special files"),
+            (tally.elsewhere, "places where other file systems are mounted"),
+            (tally.gone, "files that were deleted meanwhile"),
+        ];
+        for (number, what) in skipped.into_iter().filter(|(number, _)| *number > 0) {
+            text += &format!("skipped: {number} {what}\n");
+        }
+        if self.args.set_pattern {
+            text += &format!("{} directories hand the same to new files\n", tally.directories);
+        }
+        text
+    }
+}
+
+/// What a directory hands to new files.
+fn set_pattern(dir: &Path, wish: &Wish) -> Result<()> {
+    let change = wish.to_json().to_string();
+    let set = rustix::fs::setxattr(dir, "weft.pattern", change.as_bytes(), XattrFlags::empty());
+    set.map_err(|cause| match Errno(cause.raw_os_error()) {
+        Errno::EPERM | Errno::EACCES => {
+            Error::new(Errno::EPERM, format!("not permitted to set the pattern of {}", dir.display()))
+                .hint("its owner and root may")
+        }
+        _ => super::entry_info::foreign(dir, cause),
+    })
+}

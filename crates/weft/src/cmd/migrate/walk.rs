@@ -1,0 +1,163 @@
+//! The files below some paths, each once.
+
+use crate::output::os_error;
+use std::collections::HashSet;
+use std::fs::{self, Metadata, ReadDir};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use types::{Errno, Error, Result};
+
+/// What is found.
+pub enum Found {
+    /// A regular file, by the first of its names.
+    File { path: PathBuf, bytes: u64 },
+    /// A directory, before what is in it.
+    Directory(PathBuf),
+    /// Another name of a file that was found before.
+    OtherName,
+    /// A symlink, a socket, a device: it has no data of its own.
+    NoFile,
+    /// Another file system is mounted there.
+    Elsewhere,
+    /// It can't be looked at.
+    Failed { path: PathBuf, error: Error },
+}
+
+/// A walk. It holds one open directory for each level, and the inode of each file that has several names.
+pub struct Walk<'a> {
+    paths: std::slice::Iter<'a, PathBuf>,
+    is_recursive: bool,
+    open: Vec<(PathBuf, u64, ReadDir)>,
+    several_names: HashSet<(u64, u64)>,
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(paths: &'a [PathBuf], is_recursive: bool) -> Walk<'a> {
+        Walk { paths: paths.iter(), is_recursive, open: Vec::new(), several_names: HashSet::new() }
+    }
+
+    fn look(&mut self, path: PathBuf, metadata: &Metadata) -> Found {
+        if metadata.is_dir() {
+            return self.enter(path, metadata.dev());
+        }
+        if !metadata.is_file() {
+            return Found::NoFile;
+        }
+        if metadata.nlink() > 1 && !self.several_names.insert((metadata.dev(), metadata.ino())) {
+            return Found::OtherName;
+        }
+        Found::File { path, bytes: metadata.blocks() * 512 }
+    }
+
+    fn enter(&mut self, path: PathBuf, device: u64) -> Found {
+        match fs::read_dir(&path) {
+            Ok(entries) => {
+                self.open.push((path.clone(), device, entries));
+                Found::Directory(path)
+            }
+            Err(error) => failed(path, &error),
+        }
+    }
+
+    /// One of the paths that were named. A symlink among them means what it leads to.
+    fn named(&mut self, path: PathBuf) -> Found {
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.is_dir() && !self.is_recursive => {
+                let message = format!("{} is a directory", path.display());
+                let error =
+                    Error::new(Errno::EISDIR, message).hint("--recursive moves the files that are below it");
+                Found::Failed { path, error }
+            }
+            Ok(metadata) => self.look(path, &metadata),
+            Err(error) => failed(path, &error),
+        }
+    }
+
+    fn below(&mut self, path: PathBuf, device: u64) -> Option<Found> {
+        match fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.dev() != device => Some(Found::Elsewhere),
+            Ok(metadata) => Some(self.look(path, &metadata)),
+            // It has been deleted just now.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => Some(failed(path, &error)),
+        }
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Found;
+
+    fn next(&mut self) -> Option<Found> {
+        loop {
+            let Some((dir, device, entries)) = self.open.last_mut() else {
+                let path = self.paths.next()?.clone();
+                return Some(self.named(path));
+            };
+            match entries.next() {
+                None => drop(self.open.pop()),
+                Some(Ok(entry)) => {
+                    let (path, device) = (entry.path(), *device);
+                    if let Some(found) = self.below(path, device) {
+                        return Some(found);
+                    }
+                }
+                Some(Err(error)) => {
+                    let path = dir.clone();
+                    self.open.pop();
+                    return Some(failed(path, &error));
+                }
+            }
+        }
+    }
+}
+
+fn failed(path: PathBuf, error: &std::io::Error) -> Found {
+    let error = os_error(path.display(), error);
+    Found::Failed { path, error }
+}
+
+/// Files and their bytes, as far as they can be seen; ends early when `is_over`.
+pub fn count(paths: &[PathBuf], is_recursive: bool, is_over: impl Fn() -> bool) -> (u64, u64) {
+    let walk = Walk::new(paths, is_recursive).take_while(|_| !is_over());
+    walk.fold((0, 0), |(files, all), found| match found {
+        Found::File { bytes, .. } => (files + 1, all + bytes),
+        _ => (files, all),
+    })
+}
+
+/// Refuses a path that isn't on a weft, before anything is done.
+pub fn check(path: &Path) -> Result<()> {
+    crate::cmd::entry_info::describe(path).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn every_file_is_found_once_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::write(at("a/one"), b"1").unwrap();
+        fs::write(at("a/b/two"), b"2").unwrap();
+        fs::hard_link(at("a/one"), at("a/b/same")).unwrap();
+        symlink(at("a/one"), at("a/link")).unwrap();
+        symlink(at("a"), at("a/b/loop")).unwrap();
+        let found: Vec<Found> = Walk::new(&[dir.path().to_path_buf()], true).collect();
+        let number = |is: fn(&Found) -> bool| found.iter().filter(|found| is(found)).count();
+        assert_eq!(number(|found| matches!(found, Found::File { .. })), 2);
+        assert_eq!(number(|found| matches!(found, Found::OtherName)), 1);
+        assert_eq!(number(|found| matches!(found, Found::NoFile)), 2);
+        assert_eq!(number(|found| matches!(found, Found::Directory(_))), 3);
+        assert_eq!(number(|found| matches!(found, Found::Failed { .. })), 0);
+        assert_eq!(count(&[dir.path().to_path_buf()], true, || false).0, 2);
+        // A named link is what it leads to; a directory wants --recursive; what isn't there is told.
+        let named = [at("a/link"), at("a"), at("gone")];
+        let found: Vec<Found> = Walk::new(&named, false).collect();
+        assert!(matches!(&found[0], Found::File { .. }));
+        assert!(matches!(&found[1], Found::Failed { error, .. } if error.errno == Errno::EISDIR));
+        assert!(matches!(&found[2], Found::Failed { error, .. } if error.errno == Errno::ENOENT));
+    }
+}

@@ -1,0 +1,314 @@
+//! How fast a member of a mirrored group is rebuilt on another target, and what programs lose meanwhile.
+//!
+//! Three storage nodes and a mount, a process each, on this machine. All bytes of one target move to another one, three times: at the throttle that a cluster has by
+//! itself while fio works on the same files, the same without fio, and without a throttle. The ceiling is what one program writes to a file of one copy: each byte is read,
+//! summed, sent and written there as here.
+
+use super::node::{DEADLINE, Running, free_address, log_of};
+use crate::build;
+use crate::e2e::is_mounted;
+use crate::process;
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long a rebuild may take.
+const REBUILD_DEADLINE: Duration = Duration::from_secs(600);
+
+/// Bytes of one write.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Files that what there is to move is in.
+const FILES: u64 = 8;
+
+/// Faster than anything: no throttle.
+const NO_THROTTLE: &str = "1TiB";
+
+/// Options of `cargo xtask bench rebuild`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// The binary to measure [default: the release build]
+    #[arg(long)]
+    weft: Option<PathBuf>,
+    /// MiB that are moved.
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    mib: u64,
+    /// Seconds of each measurement of fio; the rebuild has to take longer than that at the throttle.
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(2..=60))]
+    seconds: u64,
+    /// What a member is sent a second in the throttled rounds, such as 100MiB [default: what a cluster does by itself]
+    #[arg(long)]
+    rate: Option<String>,
+    /// How connections are protected.
+    #[arg(long, default_value = "plain", value_parser = ["tls", "authenticated", "plain"])]
+    protection: String,
+    /// Where the cluster's directories go [default: the system's folder for temporary files]
+    #[arg(long)]
+    on: Option<PathBuf>,
+}
+
+/// Measures, and prints JSON: rates in MiB a second; `loss` is what fio did less of beside the rebuild, as a part of what it did before and after.
+pub fn run(options: &Options) -> Result<(), String> {
+    let weft = match &options.weft {
+        Some(weft) => weft.canonicalize().map_err(|error| format!("{}: {error}", weft.display()))?,
+        None => build::weft(true)?,
+    };
+    let folder = options.on.clone().unwrap_or_else(std::env::temp_dir);
+    let base = tempfile::tempdir_in(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut cluster = Cluster::start(&weft, base.path(), &options.protection)?;
+    let ceiling = cluster.one_stream("single", options.mib / 4)?;
+    cluster.fill(options.mib)?;
+    if let Some(rate) = &options.rate {
+        cluster.manage(&["group", "resync", "set", "--rate", rate])?;
+    }
+    cluster.add_storage("c")?;
+    let before = cluster.fio(options.seconds)?;
+    let begun = cluster.move_from("2")?;
+    let beside = cluster.fio(options.seconds)?;
+    if cluster.moved()?.is_none() {
+        return Err("the rebuild ended before fio: let it move more (--mib)".into());
+    }
+    cluster.until_moved("2", begun)?;
+    let after = cluster.fio(options.seconds)?;
+    // From the command to when the target has left its last group, which is after that group is in step.
+    let rate = |took: Duration| options.mib as f64 / took.as_secs_f64();
+    let throttled = rate(cluster.until_moved("3", cluster.move_back("2", "3")?)?);
+    cluster.manage(&["group", "resync", "set", "--rate", NO_THROTTLE])?;
+    let free = rate(cluster.until_moved("2", cluster.move_back("3", "2")?)?);
+    let alone = (before + after) / 2.0;
+    let rounded = |value: f64, digits: f64| (value * digits).round() / digits;
+    let all = json!({
+        "mib": options.mib, "protection": options.protection, "throttle": options.rate.as_deref().unwrap_or("default"),
+        "ceiling": ceiling.round(), "rebuild_throttled": throttled.round(), "rebuild": free.round(), "share": rounded(free / ceiling, 100.0),
+        "fio_alone": [before.round(), after.round()], "fio_beside": beside.round(), "loss": rounded(1.0 - beside / alone, 100.0),
+    });
+    println!("{all:#}");
+    Ok(())
+}
+
+/// A management node, storage nodes, and a mount.
+struct Cluster {
+    // Dropped in this order.
+    mount: Option<Running>,
+    nodes: Vec<Running>,
+    weft: PathBuf,
+    base: PathBuf,
+    protection: String,
+}
+
+impl Cluster {
+    fn start(weft: &Path, base: &Path, protection: &str) -> Result<Cluster, String> {
+        let mut cluster = Cluster {
+            mount: None,
+            nodes: Vec::new(),
+            weft: weft.to_path_buf(),
+            base: base.to_path_buf(),
+            protection: protection.to_string(),
+        };
+        let address = free_address()?;
+        cluster.at(
+            "m",
+            &["cluster", "init", "--name", "bench", "--listen", &address, "--protection", protection],
+        )?;
+        cluster.serve("m")?;
+        cluster.add_storage("a")?;
+        cluster.add_storage("b")?;
+        let mount = base.join("mount");
+        fs::create_dir(&mount).map_err(|error| format!("{}: {error}", mount.display()))?;
+        let log = base.join("mount.log");
+        let mut command = Command::new(weft);
+        command.args(["mount", "--foreground", "--no-shared-memory"]);
+        let child = Running::start(command.arg(cluster.dir("m").join("client.toml")).arg(&mount), &log)?;
+        cluster.mount = Some(Running { child, mount: Some(mount.clone()) });
+        if !process::eventually(DEADLINE, || is_mounted(&mount)) {
+            return Err(format!("no mount at {}: {}", mount.display(), log_of(&log)));
+        }
+        cluster.folder("single", "single")?;
+        cluster.folder("mirrored", "mirror:2")?;
+        Ok(cluster)
+    }
+
+    fn dir(&self, node: &str) -> PathBuf {
+        self.base.join(node)
+    }
+
+    fn at(&self, node: &str, words: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(&self.weft);
+        command.args(words).arg("--dir").arg(self.dir(node));
+        Ok(process::run_ok(&mut command, DEADLINE)?.stdout)
+    }
+
+    fn manage(&self, words: &[&str]) -> Result<String, String> {
+        self.at("m", words)
+    }
+
+    fn serve(&mut self, node: &str) -> Result<(), String> {
+        let log = self.base.join(format!("{node}.log"));
+        let child =
+            Running::start(Command::new(&self.weft).arg("serve").arg("--dir").arg(self.dir(node)), &log)?;
+        self.nodes.push(Running { child, mount: None });
+        if !process::eventually(DEADLINE, || self.at(node, &["status"]).is_ok()) {
+            return Err(format!("node {node} doesn't start: {}", log_of(&log)));
+        }
+        Ok(())
+    }
+
+    fn add_storage(&mut self, node: &str) -> Result<(), String> {
+        let token = self.manage(&["cluster", "token"])?;
+        let (address, target) = (free_address()?, self.base.join(format!("target-{node}")));
+        self.at(
+            node,
+            &[
+                "node",
+                "join",
+                token.trim(),
+                "--listen",
+                &address,
+                "--name",
+                node,
+                "--roles",
+                "storage",
+                "--protection",
+                &self.protection,
+            ],
+        )?;
+        self.at(node, &["target", "add", &target.to_string_lossy()])?;
+        self.serve(node)
+    }
+
+    fn folder(&self, name: &str, scheme: &str) -> Result<(), String> {
+        let path = self.base.join("mount").join(name);
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut command = Command::new(&self.weft);
+        command.args(["entry", "set-pattern", "--scheme", scheme]).arg(&path);
+        process::run_ok(&mut command, DEADLINE).map(drop)
+    }
+
+    /// Writes a file past the page cache; gives MiB a second.
+    fn one_stream(&self, name: &str, mib: u64) -> Result<f64, String> {
+        let path = self.base.join("mount/single").join(name);
+        let rate = write_file(&path, mib).map_err(|error| format!("{}: {error}", path.display()))?;
+        fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(rate)
+    }
+
+    fn fill(&self, mib: u64) -> Result<(), String> {
+        for file in 0..FILES {
+            let path = self.base.join(format!("mount/mirrored/bench.{file}.0"));
+            write_file(&path, mib / FILES).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Random reads and writes of 64 KiB in the files that are moved; MiB a second.
+    fn fio(&self, seconds: u64) -> Result<f64, String> {
+        let size = fs::metadata(self.base.join("mount/mirrored/bench.0.0"))
+            .map_err(|error| error.to_string())?
+            .len();
+        let mut command = Command::new("fio");
+        command.args([
+            "--name=bench",
+            "--numjobs=2",
+            "--group_reporting",
+            "--output-format=json",
+            "--time_based",
+        ]);
+        command.args(["--rw=randrw", "--bs=64k", "--direct=1", "--ioengine=libaio", "--iodepth=4"]);
+        command.args([
+            "--filename_format=bench.$jobnum.0",
+            &format!("--size={size}"),
+            &format!("--runtime={seconds}"),
+        ]);
+        command.arg("--directory").arg(self.base.join("mount/mirrored"));
+        let done = process::run_ok(&mut command, DEADLINE)?;
+        let json: Value =
+            serde_json::from_str(&done.stdout).map_err(|error| format!("fio printed no JSON: {error}"))?;
+        let side = |side: &str| json["jobs"][0][side]["bw"].as_f64().unwrap_or(0.0) / 1024.0;
+        Ok(side("read") + side("write"))
+    }
+
+    /// Begins to move what a target has, and sees it under way.
+    fn move_from(&self, target: &str) -> Result<Instant, String> {
+        let watch = Instant::now();
+        self.manage(&["target", "drain", target])?;
+        let begun = process::eventually(DEADLINE, || matches!(self.moved(), Ok(Some(moved)) if moved > 0));
+        if begun { Ok(watch) } else { Err(format!("what target {target} has doesn't move")) }
+    }
+
+    /// The same after another one was emptied, which gets it.
+    fn move_back(&self, emptied: &str, target: &str) -> Result<Instant, String> {
+        self.manage(&["target", "set", emptied, "--drain", "off"])?;
+        let watch = Instant::now();
+        self.manage(&["target", "drain", target])?;
+        Ok(watch)
+    }
+
+    /// Bytes that the member which is rebuilt was sent so far; `None` when none is.
+    fn moved(&self) -> Result<Option<u64>, String> {
+        let told = self.manage(&["group", "resync", "status", "--json"])?;
+        let told: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
+        let mut found = Vec::new();
+        numbers_called(&told, "bytes_moved", &mut found);
+        Ok(found.into_iter().max())
+    }
+
+    /// Waits until a target is empty that began to be emptied at that moment; gives how long it took until others had all that it has, in each of its groups.
+    fn until_moved(&self, target: &str, watch: Instant) -> Result<Duration, String> {
+        let mut outcome = Ok(());
+        let has_left = process::eventually(REBUILD_DEADLINE, || match self.groups_left(target) {
+            Ok(left) => left == 0,
+            Err(error) => {
+                outcome = Err(error);
+                true
+            }
+        });
+        let took = watch.elapsed();
+        outcome?;
+        if !has_left {
+            return Err(format!("target {target} is in groups yet after {} s", REBUILD_DEADLINE.as_secs()));
+        }
+        // What it held is removed now and then.
+        let mut command = Command::new(&self.weft);
+        command.args(["target", "drain", target, "--wait", "--dir"]).arg(self.dir("m"));
+        process::run_ok(&mut command, REBUILD_DEADLINE)?;
+        Ok(took)
+    }
+
+    /// Groups that a drained target is in yet.
+    fn groups_left(&self, target: &str) -> Result<u64, String> {
+        let told = self.manage(&["target", "drain", target, "--json"])?;
+        let told: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
+        // Without any it says nothing of groups.
+        Ok(told["groups_left"].as_u64().unwrap_or(0))
+    }
+}
+
+/// Writes a file past the page cache; gives MiB a second, the sync included.
+fn write_file(path: &Path, mib: u64) -> std::io::Result<f64> {
+    let file =
+        File::options().write(true).create(true).truncate(true).custom_flags(libc::O_DIRECT).open(path)?;
+    // Aligned for direct access, and not the same everywhere.
+    let buffer: Vec<u8> = (0..WRITE_BYTES + 4096).map(|at| ((at * 7919) >> 5) as u8).collect();
+    let start = buffer.as_ptr().align_offset(4096);
+    let watch = Instant::now();
+    for piece in 0..mib {
+        file.write_all_at(&buffer[start..start + WRITE_BYTES], piece * WRITE_BYTES as u64)?;
+    }
+    file.sync_all()?;
+    Ok(mib as f64 / watch.elapsed().as_secs_f64())
+}
+
+/// The numbers of this name anywhere in it.
+fn numbers_called(value: &Value, name: &str, found: &mut Vec<u64>) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(key, value)| match value.as_u64() {
+            Some(number) if key == name => found.push(number),
+            _ => numbers_called(value, name, found),
+        }),
+        Value::Array(items) => items.iter().for_each(|item| numbers_called(item, name, found)),
+        _ => {}
+    }
+}

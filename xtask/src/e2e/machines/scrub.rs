@@ -1,0 +1,192 @@
+//! The search for damage: what is done to chunk files on one node's disk behind the back of its service is found by it, and made right from other nodes.
+
+use super::super::netns::Role;
+use super::super::outcome::{At, TestResult, ensure, ensure_eq};
+use super::super::stage::Stage;
+use super::super::{Rng, Scope, TestCase};
+use super::{Cluster, Shape};
+use crate::process;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(in super::super) const TESTS: &[TestCase] = &[TestCase {
+    name: "mirrored_damage_is_searched_and_mended",
+    scope: Scope::Own,
+    minutes: 6,
+    run: damage_is_searched,
+}];
+
+/// Nodes: more than a group has members, so that the damaged one is primary of some and second of others.
+const STORAGE: u8 = 3;
+/// Files in the short and in the long form.
+const FILES: (u64, u64) = (150, 1000);
+/// One file in so many isn't read before the search. A read meets few of the damages: the client asks the other node for about half of the files,
+/// and the service holds some chunk files open, so that it doesn't notice that they have another name now.
+const UNREAD: u64 = 5;
+const FILE_BYTES: usize = 150_000;
+const DEADLINE: Duration = Duration::from_secs(300);
+/// How long nothing is changed before: notes of what was written go in that time, and a file that is moved then was moved long after it was written.
+const QUIET: Duration = Duration::from_secs(12);
+
+/// How long what reads have met may take until the first of it is mended and known to management.
+const TOLD_AFTER: Duration = Duration::from_secs(60);
+/// How long nothing more of it has to come until it counts as all: some heartbeats.
+const TOLD_ALL_AFTER: Duration = Duration::from_secs(8);
+
+/// One of the things that happen to chunk files on disks; the last two happen to two of them.
+const WAYS: usize = 8;
+
+fn damage_is_searched(stage: &Stage) -> TestResult {
+    let shape = Shape { metadata: 0, storage: STORAGE, clients: 2, timeout: None };
+    let cluster = Cluster::build(stage, "scrub", shape)?;
+    cluster.mirror_everything(2)?;
+    let folders = cluster.shared_folder("files")?;
+    let files = if stage.full { FILES.1 } else { FILES.0 };
+    let content = |file: u64| Rng::new(file + 1).bytes(FILE_BYTES);
+    for file in 0..files {
+        let path = folders[0].join(file.to_string());
+        fs::write(&path, content(file)).at(path.display())?;
+    }
+    cluster.ensure_copies_are_equal()?;
+    std::thread::sleep(QUIET);
+    let (_, target) = cluster.target_of(0)?;
+    let spoilt = spoil_all(&target.join("groups"))?;
+    ensure!(spoilt > files / 4, "only {spoilt} chunk files are on this node");
+    // Some are read before the search comes to them, by a machine that has none of them in memory.
+    let read = |file: u64| {
+        let path = folders[1].join(file.to_string());
+        ensure!(fs::read(&path).at(path.display())? == content(file), "file {file} isn't what was written");
+        TestResult::Ok(())
+    };
+    (0..files).filter(|file| file % UNREAD != 0).try_for_each(read)?;
+    let mut met = found(&cluster.scrubs()?);
+    process::eventually(TOLD_AFTER, || {
+        met = cluster.scrubs().map_or(met, |told| found(&told));
+        met.mended > 0
+    });
+    loop {
+        std::thread::sleep(TOLD_ALL_AFTER);
+        let more = found(&cluster.scrubs()?);
+        if more.mended == met.mended {
+            break;
+        }
+        met = more;
+    }
+    ensure!(met.mended > 0, "no read has met any damage: {met:?}");
+    let first = cluster.search()?;
+    ensure!(
+        met.mended + first.mended >= spoilt,
+        "{spoilt} chunk files were spoilt; reads found {met:?}, and a search {first:?}"
+    );
+    println!("{spoilt} chunk files were spoilt; reads found {met:?}, and a search {first:?}");
+    let told = cluster.health_text()?;
+    ensure!(told.contains("damaged places"), "weft health doesn't tell what was found: {told}");
+    (0..files).try_for_each(read)?;
+    cluster.ensure_copies_are_equal()?;
+    ensure_eq!(cluster.degraded_groups()?, 0, "groups of which a member had to be taken out");
+    let second = cluster.search()?;
+    ensure_eq!((second.damaged, second.missing), (0, 0), "what the first search has left");
+    cluster.wait_until_healthy()?;
+    cluster.ensure_clean()?;
+    cluster.stop()
+}
+
+/// What a search of all targets has found.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    damaged: u64,
+    mended: u64,
+    missing: u64,
+}
+
+fn found(told: &Value) -> Found {
+    let sum = |field: &str| -> u64 {
+        told["targets"].as_array().into_iter().flatten().filter_map(|target| target[field].as_u64()).sum()
+    };
+    Found { damaged: sum("damaged"), mended: sum("mended"), missing: sum("missing") }
+}
+
+/// Does something to each chunk file below a folder; how many there are.
+fn spoil_all(root: &Path) -> TestResult<u64> {
+    let (mut folders, mut files) = (vec![root.to_path_buf()], Vec::<PathBuf>::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).at(folder.display())?.flatten() {
+            let path = entry.path();
+            match path.file_name().and_then(|name| name.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                Some(name) if name.len() == 16 => files.push(path),
+                _ => {}
+            }
+        }
+    }
+    files.sort();
+    for (at, path) in files.iter().enumerate() {
+        let open = || File::options().write(true).open(path).at(path.display());
+        let sums = |path: &Path| path.with_extension("sum");
+        match at % WAYS {
+            0 => open()?.write_all_at(b"not what was written", 5000 + at as u64).at(path.display())?,
+            1 => open()?.set_len(at as u64 * 100).at(path.display())?,
+            2 => fs::remove_file(path).at(path.display())?,
+            3 => {
+                fs::remove_file(path).at(path.display())?;
+                // Of a file that is in use they may not be there yet.
+                let _ = fs::remove_file(sums(path));
+            }
+            4 | 6 if at + 1 < files.len() => {
+                swap(path, &files[at + 1])?;
+                let both = [sums(path), sums(&files[at + 1])];
+                if at % WAYS == 6 && both.iter().all(|path| path.exists()) {
+                    swap(&both[0], &both[1])?;
+                }
+            }
+            4 | 6 => open()?.write_all_at(b"not what was written", 0).at(path.display())?,
+            // It was swapped with the one before.
+            _ => {}
+        }
+    }
+    Ok(files.len() as u64)
+}
+
+fn swap(one: &Path, other: &Path) -> TestResult {
+    let between = one.with_extension("swap");
+    for (from, to) in [(one, &*between), (other, one), (&*between, other)] {
+        fs::rename(from, to).at(from.display())?;
+    }
+    Ok(())
+}
+
+impl Cluster {
+    /// Has all targets searched once; what was found.
+    fn search(&self) -> TestResult<Found> {
+        self.ask_management(|management| self.commands.scrub(management, "start"))?;
+        let mut told = Value::Null;
+        let has_ended = process::eventually(DEADLINE, || {
+            self.scrubs().is_ok_and(|scrubs| {
+                told = scrubs;
+                let targets = told["targets"].as_array().map_or(&[][..], Vec::as_slice);
+                let is_done = |t: &Value| t["asked"] == told["settings"]["asked"] && t["is_running"] == false;
+                targets.len() == usize::from(STORAGE) && targets.iter().all(is_done)
+            })
+        });
+        ensure!(has_ended, "the search doesn't end: {told}\n    {}", self.log());
+        println!("a search found {told}");
+        Ok(found(&told))
+    }
+
+    /// How far the search for damage is.
+    fn scrubs(&self) -> TestResult<Value> {
+        let told = self.ask_management(|management| self.commands.scrub(management, "status"))?;
+        serde_json::from_str(&told).map_err(|error| format!("weft scrub status: no JSON: {error}").into())
+    }
+
+    /// What `weft health` says, whatever it thinks of it.
+    fn health_text(&self) -> TestResult<String> {
+        let node = self.network.node(Role::Management, 0);
+        let arguments = self.commands.health(&self.folder(node)?.join("state"));
+        let asked = process::run(node.command(self.commands.weft()).args(&arguments), DEADLINE)?;
+        Ok(asked.stdout)
+    }
+}
