@@ -22,7 +22,7 @@ pub struct Summary {
 pub const MAX_AGAIN: usize = 4;
 
 /// How much is quoted of what a failed test said, characters.
-const MAX_QUOTE_CHARS: usize = 600;
+const MAX_QUOTE_CHARS: usize = 1500;
 
 impl Summary {
     /// One test that failed.

@@ -41,8 +41,8 @@ mod stripe;
 pub use capacity::classify;
 pub use choose::choose;
 pub use groups::{
-    FIRST_MIRRORED, MAX_MIRRORED, Move, Shortage, Spread, balance, is_spread, member_bytes, mirrored_groups,
-    shares_rack, single_groups, spreads, successor,
+    FIRST_MIRRORED, MAX_MIRRORED, Move, Shortage, Spread, balance, crowded, is_spread, member_bytes,
+    mirrored_groups, shares_rack, single_groups, spreads, successor,
 };
 pub use partitions::spread;
 pub use replace::{MAX_SLOTS, replace};

@@ -2,7 +2,7 @@
 
 use crate::management::Management;
 use crate::{moves, refusal};
-use types::{ClusterMap, Error, Group, MemberState, Result, Target, TargetId, TargetState};
+use types::{ClusterMap, Error, Group, GroupId, MemberState, Result, Target, TargetId, TargetState};
 use wire::MgmtReply;
 use wire::mgmt::{DrainProgress, GroupInfo, MembershipMove, ResyncInfo, ResyncProgress};
 
@@ -36,16 +36,16 @@ impl Management {
     pub(crate) async fn rebalance_groups(&self, pool: &str, dry_run: bool) -> Result<MgmtReply> {
         let plan = |map: &ClusterMap| {
             let id = map.pool_named(pool).ok_or_else(|| refusal::no_pool(pool))?.id;
-            Ok::<_, Error>(layout::balance(map, id))
+            Ok::<_, Error>((id, layout::balance(map, id)))
         };
-        let planned = match dry_run {
+        let (id, planned) = match dry_run {
             true => plan(&self.current())?,
             false => {
                 tracing::info!(pool, "administrator asks for memberships to be spread evenly");
                 let begin = |map: &mut ClusterMap| {
-                    let planned = plan(map)?;
+                    let (id, planned) = plan(map)?;
                     planned.iter().for_each(|next| moves::begin(map, next.group, next.from, next.to));
-                    Ok::<_, Error>(planned)
+                    Ok::<_, Error>((id, planned))
                 };
                 let planned = self.change(|roster| begin(&mut roster.map)).await?;
                 self.sync().await?;
@@ -53,7 +53,9 @@ impl Management {
             }
         };
         let moved = |next: &layout::Move| MembershipMove { group: next.group, from: next.from, to: next.to };
-        Ok(MgmtReply::Moves { moves: planned.iter().map(moved).collect() })
+        let stays = |group: &GroupId| !planned.iter().any(|next| next.group == *group);
+        let crowded = layout::crowded(&self.current(), id).into_iter().filter(stays).collect();
+        Ok(MgmtReply::Moves { moves: planned.iter().map(moved).collect(), crowded })
     }
 
     /// How far a drained target is: what the metadata service tells of its files, with the mirrored groups that it is a member of.

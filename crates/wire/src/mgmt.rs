@@ -371,8 +371,10 @@ pub enum MgmtReply {
         settings: ResyncSettings,
         members: Vec<ResyncInfo>,
     },
+    /// What is moved, and the groups whose members stay nearer to one another than they need to be, since nobody further away has room.
     Moves {
         moves: Vec<MembershipMove>,
+        crowded: Vec<GroupId>,
     },
     /// The last word of each target that has said anything yet.
     Scrubs {

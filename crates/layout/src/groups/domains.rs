@@ -4,7 +4,7 @@
 //! known is in none with others, so that without racks everything is as if there were only nodes.
 
 use std::collections::BTreeSet;
-use types::{ClusterMap, Group, NodeId, PoolId, Scheme, Target, TargetId};
+use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId};
 
 /// The rack of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -66,6 +66,16 @@ pub fn spreads(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> bool {
 /// Whether all members of a group are on different nodes.
 pub fn is_spread(map: &ClusterMap, group: &Group) -> bool {
     Spread::of_ids(map, group.members.iter().copied()).nodes == group.members.len()
+}
+
+/// Mirrored groups of a pool whose members could be further apart, all of which are good and none of which is moving.
+pub fn crowded(map: &ClusterMap, pool: PoolId) -> Vec<GroupId> {
+    let all = Spread::of_pool(map, pool);
+    let is_at_rest = |group: &&Group| {
+        group.pool == pool && group.scheme.is_mirrored() && !group.is_degraded() && group.leaving.is_none()
+    };
+    let at_rest = map.groups.iter().filter(is_at_rest);
+    at_rest.filter(|group| Spread::of_group(map, group) < all.best(group.scheme)).map(|g| g.id).collect()
 }
 
 /// Whether the members that a group keeps are on different nodes, but in fewer racks than they could be in their pool.

@@ -5,7 +5,7 @@ mod mirrored;
 mod moves;
 mod single;
 
-pub use domains::{Spread, is_spread, shares_rack, spreads};
+pub use domains::{Spread, crowded, is_spread, shares_rack, spreads};
 pub use mirrored::{FIRST_MIRRORED, MAX_MIRRORED, Shortage, mirrored_groups};
 pub use moves::{Move, balance, member_bytes, successor};
 pub use single::single_groups;

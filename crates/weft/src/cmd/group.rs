@@ -31,12 +31,24 @@ pub fn run(command: GroupCommand) -> Result<()> {
 
 fn rebalance(args: &GroupRebalanceArgs) -> Result<()> {
     let ask_for = MgmtRequest::RebalanceGroups { pool: args.pool.clone(), dry_run: args.dry_run };
-    let moves = match ask(&args.query.dir, ask_for)? {
-        MgmtReply::Moves { moves } => moves,
+    let (moves, crowded) = match ask(&args.query.dir, ask_for)? {
+        MgmtReply::Moves { moves, crowded } => (moves, crowded),
         other => return Err(unexpected(&other)),
     };
+    if !crowded.is_empty() {
+        let ids: Vec<String> = crowded.iter().map(GroupId::to_string).collect();
+        eprintln!(
+            "note: members of {} groups stay on one node or in one rack, since no target further away has room for them now: {}; what has begun to be moved makes \
+             room, or add a target there (weft target add), and call this again",
+            crowded.len(),
+            ids.join(", ")
+        );
+    }
     show(args.query.json, &moves, || {
         if moves.is_empty() {
+            if !crowded.is_empty() {
+                return String::new();
+            }
             return "members are as far apart as they can be, and the targets in about equally many groups\n"
                 .into();
         }

@@ -92,10 +92,12 @@ impl Cluster {
     /// Waits until management calls all copies good, without anybody's doing.
     pub fn wait_until_copies_are_good(&self) -> TestResult {
         let mut last = None;
-        let good = process::eventually(GOOD_DEADLINE, || {
-            matches!(last.insert(self.degraded_groups()), Ok(0)) && self.wait_until_healthy().is_ok()
-        });
-        if good { Ok(()) } else { Err(format!("copies aren't good: {last:?}\n    {}", self.log()).into()) }
+        let looked = || match self.degraded_groups()? {
+            0 => self.wait_until_healthy(),
+            count => Err(format!("{count} groups miss a member\n    {}", self.log()).into()),
+        };
+        process::eventually(GOOD_DEADLINE, || last.insert(looked()).is_ok());
+        last.unwrap_or(Ok(()))
     }
 
     /// Compares all copies on disk, byte by byte. Nobody changes anything meanwhile, but for deletions that are on their way.

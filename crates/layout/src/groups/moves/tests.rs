@@ -1,6 +1,6 @@
 use super::*;
 use crate::groups::mirrored::tests::racks::{any_racks, borrowed, most_places, places, racked};
-use crate::{FIRST_MIRRORED, is_spread, mirrored_groups};
+use crate::{FIRST_MIRRORED, crowded, is_spread, mirrored_groups};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use types::Scheme;
@@ -185,7 +185,9 @@ fn members_in_one_rack_are_moved_apart() {
     assert_eq!(near, 4, "of twelve");
     let planned = balance(&map, PoolId(1));
     assert_eq!(planned.len(), near, "the others stay: {planned:?}");
+    assert_eq!(crowded(&map, PoolId(1)).len(), near);
     settle(&mut map);
+    assert_eq!(crowded(&map, PoolId(1)), []);
     assert!(map.groups.iter().all(|group| places(&map, &group.members) == (2, 2)));
     let counts: Vec<usize> = map.targets.iter().map(|t| count(&map, t.id)).collect();
     assert_eq!(counts, [6, 6, 6, 6]);
