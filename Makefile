@@ -34,9 +34,9 @@ test: tools
 sim: tools
 	cargo xtask sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-## bench: rates of the mount beside the local directory below it
+## bench: weft beside what it stands on, and what else is mounted (PEERS='GlusterFS=/mnt/g MooseFS=/mnt/m'); the table goes into docs/performance.md
 bench: tools
-	cargo xtask bench $(MOUNT) --ceiling $(DIR)
+	cargo xtask bench peers $(foreach peer,$(PEERS),--peer $(peer)) --write docs/performance.md
 
 ## docs: the generated reference and the API documentation
 docs: tools

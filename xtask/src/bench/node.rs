@@ -1,5 +1,6 @@
 //! Processes of the clusters that measurements bring along.
 
+use crate::e2e::cleanup::{self, Resource};
 use crate::process;
 use crate::sys;
 use std::fs;
@@ -34,10 +35,23 @@ impl Drop for Running {
             drop(self.child.kill());
             drop(self.child.wait());
         }
+        self.resources().iter().for_each(cleanup::released);
     }
 }
 
 impl Running {
+    /// Ends it, and unmounts, when this is dropped or the program is interrupted.
+    pub(super) fn of(child: Child, mount: Option<PathBuf>) -> Running {
+        let running = Running { child, mount };
+        running.resources().into_iter().for_each(cleanup::hold);
+        running
+    }
+
+    fn resources(&self) -> Vec<Resource> {
+        let mount = self.mount.iter().cloned().map(Resource::Mount);
+        mount.chain([Resource::Process(self.child.id() as i32)]).collect()
+    }
+
     /// Starts a command that goes on, with its messages in a log.
     pub(super) fn start(command: &mut Command, log: &Path) -> Result<Child, String> {
         let what = process::describe(command);

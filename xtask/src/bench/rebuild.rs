@@ -122,7 +122,7 @@ impl Cluster {
         let mut command = Command::new(weft);
         command.args(["mount", "--foreground", "--no-shared-memory"]);
         let child = Running::start(command.arg(cluster.dir("m").join("client.toml")).arg(&mount), &log)?;
-        cluster.mount = Some(Running { child, mount: Some(mount.clone()) });
+        cluster.mount = Some(Running::of(child, Some(mount.clone())));
         if !process::eventually(DEADLINE, || is_mounted(&mount)) {
             return Err(format!("no mount at {}: {}", mount.display(), log_of(&log)));
         }
@@ -149,7 +149,7 @@ impl Cluster {
         let log = self.base.join(format!("{node}.log"));
         let child =
             Running::start(Command::new(&self.weft).arg("serve").arg("--dir").arg(self.dir(node)), &log)?;
-        self.nodes.push(Running { child, mount: None });
+        self.nodes.push(Running::of(child, None));
         if !process::eventually(DEADLINE, || self.at(node, &["status"]).is_ok()) {
             return Err(format!("node {node} doesn't start: {}", log_of(&log)));
         }

@@ -131,7 +131,7 @@ impl Cluster {
         ])?;
         done(&["target", "add", &base.join("target").to_string_lossy()])?;
         let child = Running::start(&mut command(&["serve"]), &base.join("node.log"))?;
-        let node = Running { child, mount: None };
+        let node = Running::of(child, None);
         if !process::eventually(DEADLINE, || done(&["health"]).is_ok()) {
             return Err(format!("the node doesn't start: {}", log_of(&base.join("node.log"))));
         }
@@ -144,7 +144,7 @@ impl Cluster {
             command.arg(dir.join("client.toml")).arg(&mount);
             let log = base.join(format!("mount-{at}.log"));
             let child = Running::start(&mut command, &log)?;
-            cluster.mounts.push(Running { child, mount: Some(mount.clone()) });
+            cluster.mounts.push(Running::of(child, Some(mount.clone())));
             if !process::eventually(DEADLINE, || is_mounted(&mount)) {
                 return Err(format!("no mount at {}: {}", mount.display(), log_of(&log)));
             }

@@ -6,14 +6,14 @@
 //! `--on DIR` runs the tests that need only POSIX on any directory: what fails there is the test's fault.
 
 mod backups;
-mod cleanup;
+pub mod cleanup;
 mod cluster;
 mod coherence;
 mod content;
 mod crash;
 mod data;
 mod directories;
-mod disk;
+pub mod disk;
 mod faults;
 mod lifecycle;
 mod links;

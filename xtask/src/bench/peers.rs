@@ -1,0 +1,202 @@
+//! weft beside other file systems on this machine: the same workloads of fio on all of them, in turns.
+//!
+//! weft is measured as one process and as two (a node and a mount over TCP), both with four targets on an XFS file system in a loop file; that file system by
+//! itself is the ceiling. Others are whatever is mounted already. Each round runs a workload on all systems, one after the other, before the next one, so that what
+//! else the machine does is the same for all.
+
+mod systems;
+mod table;
+mod workloads;
+
+use crate::build;
+use crate::e2e::disk::{Disk, DiskKind};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use systems::System;
+use table::Table;
+use workloads::{Sizes, WORKLOADS, Workload};
+
+/// What the table stands between in a document.
+const BEGIN: &str = "<!-- cargo xtask bench peers: begin -->";
+const END: &str = "<!-- cargo xtask bench peers: end -->";
+
+/// Bytes of the file system that targets are on, for each byte of a sequential workload: those of two clusters, and what is not removed at once.
+const ROOM_FACTOR: u64 = 6;
+/// And besides: journals, metadata, files.
+const ROOM_MIB: u64 = 2048;
+
+/// Options of `cargo xtask bench peers`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// The binary to measure [default: the release build]
+    #[arg(long)]
+    weft: Option<PathBuf>,
+    /// Another file system: what the table calls it, and a directory on it; several times.
+    #[arg(long, value_name = "NAME=DIR", value_parser = named)]
+    peer: Vec<(String, PathBuf)>,
+    /// Where the loop file of the targets goes; on a RAM disk software is measured and not a drive.
+    #[arg(long, default_value = "/dev/shm")]
+    on: PathBuf,
+    /// Rounds; the table has the middle one of each figure.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+    /// MiB of each sequential workload.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
+    mib: u64,
+    /// Seconds of each workload that has no end of its own.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Files of each of four jobs.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    files: u64,
+    /// Only workloads with this in their name.
+    #[arg(long)]
+    only: Option<String>,
+    /// How connections are protected.
+    #[arg(long, default_value = "plain", value_parser = ["tls", "authenticated", "plain"])]
+    protection: String,
+    /// A document that gets the table between its two marks.
+    #[arg(long)]
+    write: Option<PathBuf>,
+}
+
+fn named(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, dir)) if !name.is_empty() && !dir.is_empty() => Ok((name.into(), dir.into())),
+        _ => Err("not of the form NAME=DIR".into()),
+    }
+}
+
+/// Measures all, and prints the table.
+pub fn run(options: &Options) -> Result<(), String> {
+    let document = options.write.as_deref().map(Document::open).transpose()?;
+    for (name, dir) in &options.peer {
+        if !dir.is_dir() {
+            return Err(format!("{name}: {} is no directory; hint: mount it first", dir.display()));
+        }
+    }
+    let chosen: Vec<&Workload> = WORKLOADS.iter().filter(|work| options.selects(work.name)).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = WORKLOADS.iter().map(|work| work.name).collect();
+        return Err(format!("no workload is called so; there are: {}", names.join("; ")));
+    }
+    let weft = match &options.weft {
+        Some(weft) => weft.canonicalize().map_err(|error| format!("{}: {error}", weft.display()))?,
+        None => build::weft(true)?,
+    };
+    let base = tempfile::tempdir_in(&options.on).map_err(|e| format!("{}: {e}", options.on.display()))?;
+    let bytes = (ROOM_FACTOR * options.mib + ROOM_MIB) << 20;
+    // After what stands on it.
+    let disk =
+        Disk::new(base.path(), "disk", DiskKind::Xfs, bytes).map_err(|failure| format!("{failure:?}"))?;
+    let systems = systems::start(&weft, base.path(), disk.path(), options)?;
+    let rows = measure(options, &chosen, &systems)?;
+    drop((systems, disk));
+    let table = Table { names: names(options), rows };
+    let text = format!("{}\n{table}", setting(options));
+    println!("{text}");
+    document.map_or(Ok(()), |document| document.put(&text))
+}
+
+impl Options {
+    fn selects(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|part| name.contains(part.as_str()))
+    }
+}
+
+/// What the columns are called: as `systems::start` has them.
+fn names(options: &Options) -> Vec<String> {
+    let own = [systems::CEILING, systems::ONE, systems::TWO].map(String::from);
+    own.into_iter().chain(options.peer.iter().map(|(name, _)| name.clone())).collect()
+}
+
+fn measure(options: &Options, chosen: &[&Workload], systems: &[System]) -> Result<Vec<table::Row>, String> {
+    let sizes = Sizes { mib: options.mib, seconds: options.seconds, files: options.files };
+    let mut rows: Vec<table::Row> = chosen
+        .iter()
+        .map(|work| table::Row { name: work.name, unit: work.unit, samples: vec![Vec::new(); systems.len()] })
+        .collect();
+    for round in 1..=options.rounds {
+        for (row, work) in rows.iter_mut().zip(chosen) {
+            for (system, samples) in systems.iter().zip(&mut row.samples) {
+                let sample = work.run(&system.dir, sizes).map_err(|e| format!("{}: {e}", system.name))?;
+                eprintln!("round {round} {}: {}: {}", work.name, system.name, table::rounded(sample.rate));
+                samples.push(sample);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// What was run, where and when: a table without it says nothing.
+fn setting(options: &Options) -> String {
+    let first_line = |command: &mut Command| {
+        let said = command.output().map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
+        said.unwrap_or_default().lines().next().unwrap_or("").trim().to_string()
+    };
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let peers: String = options.peer.iter().map(|(name, _)| format!(" --peer {name}=DIR")).collect();
+    let only = options.only.as_ref().map_or(String::new(), |only| format!(" --only '{only}'"));
+    format!(
+        "{}, {cores} cores of {}, kernel {}, {}; `cargo xtask bench peers --rounds {} --mib {} --seconds {} --files {} --protection {}{peers}{only}`. Medians; in \
+         brackets CPU time of the whole machine, fio included, for each operation (each MiB in rows of MiB/s), us.\n",
+        first_line(Command::new("date").args(["-u", "+%F"])),
+        model.trim_start_matches([' ', '\t', ':']),
+        first_line(Command::new("uname").arg("-r")),
+        first_line(Command::new("fio").arg("--version")),
+        options.rounds,
+        options.mib,
+        options.seconds,
+        options.files,
+        options.protection,
+    )
+}
+
+/// A document with marks for the table.
+struct Document {
+    path: PathBuf,
+    before: String,
+    after: String,
+}
+
+impl Document {
+    fn open(path: &Path) -> Result<Document, String> {
+        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let (before, rest) = text.split_once(BEGIN).ok_or_else(|| unmarked(path, BEGIN))?;
+        let (_, after) = rest.split_once(END).ok_or_else(|| unmarked(path, END))?;
+        Ok(Document { path: path.to_path_buf(), before: before.into(), after: after.into() })
+    }
+
+    fn put(&self, table: &str) -> Result<(), String> {
+        let text = format!("{}{BEGIN}\n{table}{END}{}", self.before, self.after);
+        fs::write(&self.path, text).map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+}
+
+fn unmarked(path: &Path, mark: &str) -> String {
+    format!(
+        "{}: no place for the table; hint: put the lines {BEGIN} and {END} where it belongs ({mark} is missing)",
+        path.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_comes_between_the_marks_of_a_document_and_nothing_else_changes() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("doc.md");
+        fs::write(&path, "no marks\n").unwrap();
+        assert!(Document::open(&path).err().unwrap().contains("no place for the table"));
+        fs::write(&path, format!("above\n{BEGIN}\nold\n{END}\nbelow\n")).unwrap();
+        for table in ["| a |\n", "| b |\n"] {
+            Document::open(&path).unwrap().put(table).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("above\n{BEGIN}\n{table}{END}\nbelow\n"));
+        }
+    }
+}
