@@ -8,7 +8,7 @@
 //! Existing groups never change. Where a target has come, groups are added until it has as many as the others.
 
 use super::domains::{Rack, Spread, is_spread, rack};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::{ClusterMap, Group, GroupId, NodeId, PoolId, Scheme, Target, TargetId};
 
 /// The lowest number of a mirrored group: above those of `single` groups, which have the numbers of their targets.
@@ -45,6 +45,16 @@ pub fn mirrored_groups(
     }
     let apart = Apart::of(map, pool, scheme);
     let room = MAX_MIRRORED.saturating_sub(map.groups.iter().filter(|g| g.scheme.is_mirrored()).count());
+    let has_group: BTreeSet<TargetId> = map
+        .groups
+        .iter()
+        .filter(|g| g.pool == pool && g.scheme == scheme)
+        .flat_map(|g| g.members.iter().copied())
+        .collect();
+    let lack = targets.iter().filter(|target| !has_group.contains(&target.id)).count();
+    if lack.div_ceil(scheme.members()) > room {
+        return Err(Shortage::Groups);
+    }
     let mut table = Table::new(map, &targets, scheme, apart);
     for group in map.groups.iter().filter(|g| g.pool == pool && g.scheme == scheme) {
         // One that was made when there were too few nodes counts for nothing any more. One that was made when racks were too few does: its members

@@ -44,6 +44,7 @@ pub use reliability::{Chain, chain};
 pub use report::{Plan, plan};
 pub use scheme::PlannedScheme;
 pub use search::{Found, MAX_SERVERS, Target, search};
+pub use site::{Parts, parts};
 
 use types::{Errno, Error};
 

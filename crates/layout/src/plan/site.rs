@@ -41,6 +41,47 @@ impl Kind<'_> {
     }
 }
 
+/// What the parts of a server give, without what gets lost between them.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Parts {
+    /// Servers of the kind.
+    pub count: u32,
+    /// Targets of each.
+    pub targets: u32,
+    /// What a target can hold, bytes.
+    pub target_bytes: f64,
+    /// Sequential read of a target, bytes a second.
+    pub target_read: f64,
+    /// Sequential write of a target, bytes a second.
+    pub target_write: f64,
+    /// All links of a server, each direction, bytes a second of payload.
+    pub links_bytes_per_s: f64,
+    /// What its cores move, bytes a second; `None` where they don't bind.
+    pub cores_bytes_per_s: Option<f64>,
+}
+
+/// The parts of each kind of server of a description, and the links of a client, bytes a second of payload, if clients are described.
+///
+/// Errors: those of a plan.
+pub fn parts(description: &Description) -> Result<(Vec<Parts>, Option<f64>)> {
+    let site = site(description)?;
+    let model = site.model;
+    let kinds = site.kinds.iter().map(|kind| Parts {
+        count: kind.server.count,
+        targets: kind.targets() as u32,
+        target_bytes: kind.target_bytes() * model.usable_share,
+        target_read: kind.target_read(),
+        target_write: kind.target_write(),
+        links_bytes_per_s: kind.links_bytes_per_s * model.link_share,
+        cores_bytes_per_s: kind
+            .server
+            .cores
+            .zip(model.core_bytes_per_s)
+            .map(|(cores, rate)| f64::from(cores) * rate),
+    });
+    Ok((kinds.collect(), site.clients.map(|(_, bytes_per_s)| bytes_per_s * model.link_share)))
+}
+
 /// All that formulas need.
 pub(super) struct Site<'a> {
     pub pool: &'a Pool,

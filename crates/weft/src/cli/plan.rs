@@ -40,6 +40,9 @@ pub struct PlanArgs {
     /// What is kept free for lost targets
     #[arg(long, value_name = "PERCENT")]
     pub spare: Option<f64>,
+    /// Run the placement of files on drives and links that are numbers, too, from 3 servers to 10,000
+    #[arg(long)]
+    pub simulate: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

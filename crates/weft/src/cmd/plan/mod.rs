@@ -2,6 +2,7 @@
 
 mod page;
 mod rows;
+mod simulate;
 mod text;
 
 use crate::cli::PlanArgs;
@@ -28,6 +29,9 @@ struct Answer {
     targets: Vec<Target>,
     /// The target that a server less would miss.
     decides: Option<Target>,
+    /// What a simulation of it gave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    simulated: Option<simulate::Simulated>,
 }
 
 /// Plans.
@@ -35,7 +39,10 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     if args.kinds {
         return kinds(args.json);
     }
-    let answer = answer(args)?;
+    let mut answer = answer(args)?;
+    if args.simulate {
+        answer.simulated = Some(simulate::simulate(&answer.description, simulate::MOST_SERVERS)?);
+    }
     if let Some(out) = &args.html {
         let page = page::page(&answer)?;
         std::fs::write(out, page).map_err(|e| os_error(out.display(), &e))?;
@@ -57,12 +64,12 @@ fn answer(args: &PlanArgs) -> Result<Answer> {
     let targets = args.target.clone();
     if !targets.is_empty() {
         let Found { description, plan, decides } = search(&description, &targets)?;
-        return Ok(Answer { description, plan: Some(plan), promised, targets, decides });
+        return Ok(Answer { description, plan: Some(plan), promised, targets, decides, simulated: None });
     }
     // A description of a sold file system alone has no servers of its own.
     let only_sold = promised.is_some() && description.server.is_empty();
     let plan = if only_sold { None } else { Some(plan(&description)?) };
-    Ok(Answer { description, plan, promised, targets, decides: None })
+    Ok(Answer { description, plan, promised, targets, decides: None, simulated: None })
 }
 
 /// The file, and what the options say differently.

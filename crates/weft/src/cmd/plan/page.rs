@@ -27,6 +27,10 @@ pub fn page(answer: &Answer) -> Result<String> {
         blocks.push(Block::Heading("With other numbers of servers".into()));
         blocks.extend(figures(&answer.description).into_iter().map(Block::Figure));
     }
+    if let Some(simulated) = &answer.simulated {
+        blocks.push(Block::Heading("Simulated".into()));
+        blocks.extend(simulated.blocks());
+    }
     blocks.push(Block::Heading("Planned from".into()));
     let text = toml::to_string(&answer.description)
         .map_err(|e| Error::new(Errno::EPROTO, format!("the description can't be written as TOML: {e}")))?;

@@ -16,6 +16,9 @@ pub fn screen(answer: &Answer) -> String {
     if let Some(plan) = &answer.plan {
         text += &of_plan(plan);
     }
+    if let Some(simulated) = &answer.simulated {
+        text += &simulated.text();
+    }
     if let Some(promise) = &answer.promised {
         let rows: Vec<_> = of_promise(promise)
             .iter()

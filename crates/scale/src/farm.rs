@@ -1,0 +1,213 @@
+//! Servers, targets and their groups.
+
+use crate::engine::Hop;
+use std::fmt;
+use types::{
+    CapacityClass, ClusterMap, GroupId, Node, NodeId, NodeState, Pool, PoolId, Scheme, Target, TargetId,
+    TargetState,
+};
+
+/// The pool of all targets.
+pub(crate) const POOL: PoolId = PoolId(1);
+/// What targets have: it only has to be the same for all.
+const CAPACITY: u64 = 8 << 40;
+/// And what of it is used: so little that there is room for what lost ones had.
+const USED: u64 = 1 << 40;
+/// Most targets: the map and the choice of groups take time with their number.
+const MAX_TARGETS: u64 = 20_000;
+
+/// What there is. Rates in bytes a second; infinite where a resource doesn't bind.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Hardware {
+    /// Servers.
+    pub servers: u32,
+    /// Targets of each.
+    pub targets: u32,
+    /// Racks that servers are in by turns; 0: nothing is known of racks.
+    pub racks: u32,
+    /// Reads of a target.
+    pub target_read: f64,
+    /// Writes of a target.
+    pub target_write: f64,
+    /// All links of a server, each direction.
+    pub server_link: f64,
+    /// What a server's cores move.
+    pub server_cores: f64,
+    /// All links of a client, each direction.
+    pub client_link: f64,
+    /// How files are kept.
+    pub scheme: Scheme,
+}
+
+/// Why there is no such cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal(pub String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What can be busy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Resource {
+    Targets,
+    ServerLinks,
+    ServerCores,
+    ClientLinks,
+}
+
+/// A cluster.
+#[derive(Clone, Debug)]
+pub struct Farm {
+    /// What it is made of.
+    pub hardware: Hardware,
+    /// Its map, with the groups that management would make.
+    pub map: ClusterMap,
+}
+
+impl Farm {
+    /// Makes the groups.
+    ///
+    /// Errors: there are no servers, too many targets, or too few or too many for the scheme.
+    pub fn new(hardware: Hardware) -> Result<Farm, Refusal> {
+        let targets = u64::from(hardware.servers) * u64::from(hardware.targets);
+        if targets == 0 || targets > MAX_TARGETS {
+            return Err(Refusal(format!("{targets} targets: 1 to {MAX_TARGETS} can be simulated")));
+        }
+        let rack = |server: u32| (hardware.racks > 0).then(|| format!("r{}", server % hardware.racks));
+        let nodes = (0..hardware.servers).map(|server| Node {
+            id: NodeId(server + 1),
+            name: format!("s{}", server + 1),
+            addresses: Vec::new(),
+            roles: vec![types::Role::Storage],
+            state: NodeState::Online,
+            version: String::new(),
+            rack: rack(server),
+        });
+        let all = (0..targets as u32).map(|at| Target {
+            id: TargetId(at + 1),
+            node: NodeId(at / hardware.targets + 1),
+            pool: POOL,
+            path: String::new(),
+            state: TargetState::Online,
+            capacity: CAPACITY,
+            free: CAPACITY - USED,
+            class: CapacityClass::Normal,
+            drain: false,
+            used: Some(USED),
+        });
+        let pools = vec![Pool { id: POOL, name: "default".into(), spare: 0 }];
+        let mut map =
+            ClusterMap { nodes: nodes.collect(), targets: all.collect(), pools, ..Default::default() };
+        map.groups = match hardware.scheme.is_mirrored() {
+            false => layout::single_groups(&map),
+            true => {
+                let first = GroupId(layout::FIRST_MIRRORED);
+                layout::mirrored_groups(&map, POOL, hardware.scheme, first).map_err(
+                    |shortage| match shortage {
+                        layout::Shortage::Targets(count) => {
+                            Refusal(format!("{} needs more than {count} targets", hardware.scheme))
+                        }
+                        layout::Shortage::Groups => Refusal(format!(
+                            "{targets} targets need more than the {} mirrored groups that a map holds",
+                            layout::MAX_MIRRORED
+                        )),
+                    },
+                )?
+            }
+        };
+        Ok(Farm { hardware, map })
+    }
+
+    /// The server of a target, from 0.
+    pub(crate) fn server(&self, target: TargetId) -> usize {
+        ((target.0 - 1) / self.hardware.targets) as usize
+    }
+
+    fn servers(&self) -> usize {
+        self.hardware.servers as usize
+    }
+
+    /// Stations: targets, then of each server its link outwards, inwards, and its cores, then of each client outwards and inwards.
+    pub(crate) fn stations(&self, clients: usize) -> usize {
+        self.map.targets.len() + 3 * self.servers() + 2 * clients
+    }
+
+    /// What a station is a part of.
+    pub(crate) fn resource(&self, station: usize) -> Resource {
+        let servers = self.map.targets.len() + 3 * self.servers();
+        match station {
+            at if at < self.map.targets.len() => Resource::Targets,
+            at if at >= servers => Resource::ClientLinks,
+            at if (at - self.map.targets.len()) % 3 == 2 => Resource::ServerCores,
+            _ => Resource::ServerLinks,
+        }
+    }
+
+    pub(crate) fn drive(&self, target: TargetId, bytes: u64, rate: f64) -> Hop {
+        Hop { station: target.0 as usize - 1, seconds: bytes as f64 / rate }
+    }
+
+    fn of_server(&self, server: usize, which: usize, bytes: u64, rate: f64) -> Hop {
+        Hop { station: self.map.targets.len() + 3 * server + which, seconds: bytes as f64 / rate }
+    }
+
+    pub(crate) fn server_sends(&self, server: usize, bytes: u64) -> Hop {
+        self.of_server(server, 0, bytes, self.hardware.server_link)
+    }
+
+    pub(crate) fn server_receives(&self, server: usize, bytes: u64) -> Hop {
+        self.of_server(server, 1, bytes, self.hardware.server_link)
+    }
+
+    pub(crate) fn cores(&self, server: usize, bytes: u64) -> Hop {
+        self.of_server(server, 2, bytes, self.hardware.server_cores)
+    }
+
+    fn of_client(&self, client: usize, which: usize, bytes: u64) -> Hop {
+        let first = self.map.targets.len() + 3 * self.servers();
+        Hop { station: first + 2 * client + which, seconds: bytes as f64 / self.hardware.client_link }
+    }
+
+    pub(crate) fn client_sends(&self, client: usize, bytes: u64) -> Hop {
+        self.of_client(client, 0, bytes)
+    }
+
+    pub(crate) fn client_receives(&self, client: usize, bytes: u64) -> Hop {
+        self.of_client(client, 1, bytes)
+    }
+
+    /// The way of bytes from one server to a target of another, which stores them.
+    pub(crate) fn copied(&self, from: usize, to: TargetId, bytes: u64) -> Vec<Hop> {
+        let server = self.server(to);
+        let mut way = Vec::with_capacity(4);
+        if server != from {
+            way.extend([self.server_sends(from, bytes), self.server_receives(server, bytes)]);
+        }
+        way.extend([self.cores(server, bytes), self.drive(to, bytes, self.hardware.target_write)]);
+        way
+    }
+
+    /// The same cluster without a server: its targets are offline, their groups go on without them, or can't be used.
+    pub fn without(&self, server: u32) -> Farm {
+        let mut farm = self.clone();
+        let gone = |target: TargetId| farm.server(target) == server as usize;
+        let lost: Vec<TargetId> = farm.map.targets.iter().map(|t| t.id).filter(|id| gone(*id)).collect();
+        for target in farm.map.targets.iter_mut().filter(|target| lost.contains(&target.id)) {
+            target.state = TargetState::Offline;
+        }
+        for group in farm.map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
+            if group.members.iter().any(|id| lost.contains(id)) {
+                let state = |id: &TargetId| match lost.contains(id) {
+                    true => types::MemberState::NeedsResync,
+                    false => types::MemberState::Good,
+                };
+                group.states = group.members.iter().map(state).collect();
+            }
+        }
+        farm
+    }
+}

@@ -1,0 +1,177 @@
+//! Programs that read or write large files.
+
+use crate::engine::{Engine, Way};
+use crate::farm::{Farm, POOL, Refusal, Resource};
+use layout::pieces;
+use types::{ByteRange, Chooser, Group, InodeId, Layout, StripePattern, TargetId};
+
+/// Unit in which reads of a file take turns among the members of a group, as in clients.
+const READ_REGION_BYTES: u64 = 2 << 20;
+/// Requests of each program before it is measured, and while: on the average.
+const WARM_UP: u64 = 6;
+const MEASURED: u64 = 12;
+/// Most programs.
+const MAX_PROGRAMS: u64 = 200_000;
+
+/// What programs do.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Load {
+    /// Clients.
+    pub clients: u32,
+    /// Programs of each, with a file and one request under way each.
+    pub programs: u32,
+    /// Bytes of a request.
+    pub record_bytes: u64,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// Groups that a file is striped over.
+    pub stripe_count: u16,
+    /// Whether they write.
+    pub writes: bool,
+    /// Another one gives other files.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// All programs together, bytes a second.
+    pub bytes_per_s: f64,
+    /// Of the busiest station of a kind the part of the time that it worked; the highest first.
+    pub busy: Vec<(Resource, f64)>,
+    /// Bytes that the busiest target moved over those of the mean one.
+    pub imbalance: f64,
+}
+
+/// The programs of a load, and where they are in their files.
+pub(crate) struct Programs<'a> {
+    farm: &'a Farm,
+    load: Load,
+    files: Vec<(Layout, u64)>,
+}
+
+impl<'a> Programs<'a> {
+    pub(crate) fn new(farm: &'a Farm, load: Load) -> Result<Programs<'a>, Refusal> {
+        let count = u64::from(load.clients) * u64::from(load.programs);
+        if count == 0 || count > MAX_PROGRAMS || load.record_bytes == 0 {
+            return Err(Refusal(format!("{count} programs: 1 to {MAX_PROGRAMS} can be simulated")));
+        }
+        let pattern = StripePattern {
+            pool: POOL,
+            scheme: farm.hardware.scheme,
+            chunk_size: load.chunk_bytes,
+            stripe_count: load.stripe_count,
+            chooser: Chooser::CapacityWeighted,
+            ..StripePattern::default()
+        };
+        let file = |at: u64| {
+            let ino = InodeId(at + 2);
+            let groups = layout::choose(&farm.map, &pattern, ino, load.seed)
+                .map_err(|error| Refusal(error.to_string()))?;
+            let layout = Layout {
+                chunk_size: load.chunk_bytes,
+                pool: POOL,
+                scheme: pattern.scheme,
+                groups,
+                slots: Vec::new(),
+            };
+            // Programs aren't at the same place of their files.
+            Ok((layout, at % 64 * load.record_bytes))
+        };
+        Ok(Programs { farm, load, files: (0..count).map(file).collect::<Result<_, Refusal>>()? })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.files.len()
+    }
+
+    /// The ways of the next request of a program.
+    pub(crate) fn next(&mut self, program: usize) -> Vec<Way> {
+        let (layout, offset) = &mut self.files[program];
+        let range = ByteRange::at(*offset, self.load.record_bytes);
+        *offset = range.end;
+        let client = program / self.load.programs as usize;
+        let farm = self.farm;
+        let way = |piece: layout::Piece| {
+            let group = farm.map.group(piece.group).expect("layouts name groups of the map");
+            let bytes = piece.file.len();
+            match self.load.writes {
+                true => written(farm, client, group, bytes),
+                false => read(farm, client, group, piece.local / READ_REGION_BYTES + program as u64, bytes),
+            }
+        };
+        pieces(layout, range).map(way).collect()
+    }
+}
+
+/// From one of the good members, which take turns by region.
+fn read(farm: &Farm, client: usize, group: &Group, region: u64, bytes: u64) -> Way {
+    let good: Vec<TargetId> = group.good().collect();
+    let Some(from) = good.get((region % good.len().max(1) as u64) as usize) else { return Way::default() };
+    let server = farm.server(*from);
+    Way::of(vec![
+        farm.drive(*from, bytes, farm.hardware.target_read),
+        farm.cores(server, bytes),
+        farm.server_sends(server, bytes),
+        farm.client_receives(client, bytes),
+    ])
+}
+
+/// To the primary, which stores it and sends it on at the same time.
+fn written(farm: &Farm, client: usize, group: &Group, bytes: u64) -> Way {
+    let Some(primary) = group.primary() else { return Way::default() };
+    let server = farm.server(primary);
+    let gets = group.with_states().filter(|(_, state)| state.gets_writes()).map(|(member, _)| member);
+    let store = |member: TargetId| match member == primary {
+        true => Way::of(vec![farm.drive(member, bytes, farm.hardware.target_write)]),
+        false => Way::of(farm.copied(server, member, bytes)),
+    };
+    Way {
+        hops: vec![
+            farm.client_sends(client, bytes),
+            farm.server_receives(server, bytes),
+            farm.cores(server, bytes),
+        ],
+        then: gets.map(store).collect(),
+    }
+}
+
+/// Runs a load until it is steady, and measures it.
+///
+/// Errors: no programs or too many, or nobody takes new files.
+pub fn run(farm: &Farm, load: Load) -> Result<Outcome, Refusal> {
+    let mut programs = Programs::new(farm, load)?;
+    let mut engine = Engine::new(farm.stations(load.clients as usize));
+    let count = programs.count() as u64;
+    for program in 0..programs.count() {
+        engine.begin(0.0, program, programs.next(program));
+    }
+    let (mut ended, mut from, mut busy) = (0, 0.0, Vec::new());
+    while let Some(program) = engine.next_ended() {
+        ended += 1;
+        if ended == WARM_UP * count {
+            (from, busy) = (engine.now(), engine.busy().to_vec());
+        }
+        if ended == (WARM_UP + MEASURED) * count {
+            break;
+        }
+        engine.begin(engine.now(), program, programs.next(program));
+    }
+    let seconds = engine.now() - from;
+    let worked: Vec<f64> = engine.busy().iter().zip(&busy).map(|(after, before)| after - before).collect();
+    Ok(outcome(farm, (MEASURED * count * load.record_bytes) as f64 / seconds, &worked, seconds))
+}
+
+fn outcome(farm: &Farm, bytes_per_s: f64, worked: &[f64], seconds: f64) -> Outcome {
+    let all = [Resource::Targets, Resource::ServerLinks, Resource::ServerCores, Resource::ClientLinks];
+    let most = |resource: Resource| {
+        let of_it = worked.iter().enumerate().filter(|(station, _)| farm.resource(*station) == resource);
+        of_it.map(|(_, worked)| worked / seconds).fold(0.0, f64::max)
+    };
+    let mut busy: Vec<(Resource, f64)> = all.into_iter().map(|resource| (resource, most(resource))).collect();
+    busy.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let targets = &worked[..farm.map.targets.len()];
+    let there = targets.len() as f64;
+    let mean = targets.iter().sum::<f64>() / there;
+    Outcome { bytes_per_s, busy, imbalance: targets.iter().copied().fold(0.0, f64::max) / mean }
+}

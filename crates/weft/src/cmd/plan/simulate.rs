@@ -1,0 +1,417 @@
+//! A plan that is run: groups, placement and striping as they would be, on drives, links and cores that are numbers.
+
+use super::rows::number;
+use crate::output::{Align, table};
+use layout::plan::{Description, Parts, PlannedScheme, parts, plan};
+use report::{Axis, Block, Figure, Point, Scale, Series, Table};
+use scale::{Farm, Hardware, Load, Outcome, Rebuild, Resource};
+use serde::Serialize;
+use types::{Errno, Error, Result, Scheme};
+
+/// The largest cluster that is looked at.
+pub const MOST_SERVERS: u32 = 10_000;
+/// The smallest one.
+const LEAST_SERVERS: u32 = 3;
+/// Each is so many times as large as the one before.
+const STEP: u32 = 3;
+/// Programs of a client: enough to keep a request under way everywhere.
+const PROGRAMS: u32 = 8;
+/// Choosing the groups of a file takes time with their number: the most of both together that somebody waits for.
+const MOST_CHOICES: u64 = 100_000_000;
+/// Bytes that a group has to rebuild in a simulation: the rate is told, and what a full target takes follows from it.
+const GROUP_BYTES: u64 = 32 << 20;
+const MIB: u64 = 1 << 20;
+
+/// What came of it.
+#[derive(Serialize)]
+pub struct Simulated {
+    /// The described servers, with more and more clients.
+    clients: Vec<AtClients>,
+    /// As many clients as servers, with more and more of both.
+    servers: Vec<AtServers>,
+    /// What was left out, and why.
+    notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct AtClients {
+    clients: u32,
+    read_bytes_per_s: f64,
+    read_busiest: &'static str,
+    write_bytes_per_s: f64,
+    write_busiest: &'static str,
+}
+
+#[derive(Serialize)]
+struct AtServers {
+    servers: u32,
+    read_bytes_per_s: f64,
+    write_bytes_per_s: f64,
+    /// What the formulas allow.
+    planned_read_bytes_per_s: f64,
+    planned_write_bytes_per_s: f64,
+    /// What the busiest target does over what the mean one does, in reads.
+    imbalance: f64,
+    /// With copies: reads without one of the servers, as a part of those with it.
+    degraded_share: Option<f64>,
+    rebuild: Option<AtRebuild>,
+}
+
+#[derive(Serialize)]
+struct AtRebuild {
+    /// What all that takes the place of a lost server's targets gets, bytes a second, without a throttle and without clients.
+    free_bytes_per_s: f64,
+    /// The same at the model's pace beside reading clients.
+    paced_bytes_per_s: f64,
+    /// What these lose by it, a part of what they have without the server.
+    foreground_loss: f64,
+    /// Targets that get something.
+    receivers: usize,
+}
+
+/// Simulates a description of one kind of server, and clusters from 3 of them to `most`.
+///
+/// Errors: several kinds of servers, a scheme that doesn't exist yet, and those of a plan.
+pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
+    let (kinds, client_link) = parts(description)?;
+    let [kind] = kinds[..] else {
+        return Err(refused(
+            "the description has several kinds of servers",
+            "simulate each of them by itself",
+        ));
+    };
+    let scheme = match description.pool.scheme {
+        PlannedScheme::Single => Scheme::Single,
+        PlannedScheme::Mirror(copies) => Scheme::Mirror(copies as u8),
+        other => {
+            return Err(refused(&format!("files of scheme {other} can't be simulated"), "--scheme mirror:2"));
+        }
+    };
+    let site = Site { description, kind, scheme, client_link: client_link.unwrap_or(kind.links_bytes_per_s) };
+    let mut notes = Vec::new();
+    let farm = site.farm(kind.count)?;
+    let described = description.clients.as_ref().map_or(kind.count, |clients| clients.count);
+    let mut clients = Vec::new();
+    for count in std::iter::successors(Some(1u32), |count| count.checked_mul(2))
+        .take_while(|c| *c < 2 * described.max(kind.count))
+    {
+        let (read, write) = (run(&farm, load(count, false))?, run(&farm, load(count, true))?);
+        clients.push(AtClients {
+            clients: count,
+            read_bytes_per_s: read.bytes_per_s,
+            read_busiest: busiest(&read),
+            write_bytes_per_s: write.bytes_per_s,
+            write_busiest: busiest(&write),
+        });
+    }
+    let mut servers = Vec::new();
+    let sizes = std::iter::successors(Some(LEAST_SERVERS), |count| Some(count * STEP))
+        .take_while(|count| *count < most);
+    for count in sizes.chain([most]) {
+        match site.at(count) {
+            Ok(found) => servers.push(found),
+            Err(why) => notes.push(format!("{count} servers: {}", why.message)),
+        }
+    }
+    Ok(Simulated { clients, servers, notes })
+}
+
+fn refused(what: &str, remedy: &str) -> Error {
+    Error::new(Errno::EINVAL, what.to_string()).hint(remedy.to_string())
+}
+
+fn load(clients: u32, writes: bool) -> Load {
+    Load {
+        clients,
+        programs: PROGRAMS,
+        record_bytes: MIB,
+        chunk_bytes: MIB as u32,
+        stripe_count: 4,
+        writes,
+        seed: 1,
+    }
+}
+
+fn run(farm: &Farm, load: Load) -> Result<Outcome> {
+    scale::run(farm, load).map_err(|why| refused(&why.0, "describe a smaller cluster"))
+}
+
+fn busiest(found: &Outcome) -> &'static str {
+    match found.busy.first().map(|(resource, _)| *resource) {
+        Some(Resource::Targets) => "drives",
+        Some(Resource::ServerLinks) => "server links",
+        Some(Resource::ServerCores) => "server cores",
+        Some(Resource::ClientLinks) => "client links",
+        None => "",
+    }
+}
+
+struct Site<'a> {
+    description: &'a Description,
+    kind: Parts,
+    scheme: Scheme,
+    client_link: f64,
+}
+
+impl Site<'_> {
+    fn farm(&self, servers: u32) -> Result<Farm> {
+        let kind = &self.kind;
+        let hardware = Hardware {
+            servers,
+            targets: kind.targets,
+            racks: self.description.pool.racks.min(servers),
+            target_read: kind.target_read,
+            target_write: kind.target_write,
+            server_link: kind.links_bytes_per_s,
+            server_cores: kind.cores_bytes_per_s.unwrap_or(f64::INFINITY),
+            client_link: self.client_link,
+            scheme: self.scheme,
+        };
+        Farm::new(hardware).map_err(|why| refused(&why.0, "describe fewer targets"))
+    }
+
+    fn at(&self, servers: u32) -> Result<AtServers> {
+        let farm = self.farm(servers)?;
+        let choices = farm.map.groups.len() as u64 * u64::from(servers * PROGRAMS);
+        if choices > MOST_CHOICES {
+            return Err(refused(
+                "choosing the groups of so many files takes too long here",
+                "describe fewer targets",
+            ));
+        }
+        let mut other = self.description.clone();
+        other.clients = None;
+        if let Some(server) = other.server.last_mut() {
+            server.count = servers;
+        }
+        let planned = plan(&other)?;
+        let (read, write) = (run(&farm, load(servers, false))?, run(&farm, load(servers, true))?);
+        let mirrored = self.scheme.is_mirrored();
+        let degraded = mirrored.then(|| run(&farm.without(0), load(servers, false))).transpose()?;
+        let rebuild = degraded
+            .as_ref()
+            .and_then(|degraded| self.rebuild(&farm, degraded.bytes_per_s).transpose())
+            .transpose()?;
+        Ok(AtServers {
+            servers,
+            read_bytes_per_s: read.bytes_per_s,
+            write_bytes_per_s: write.bytes_per_s,
+            planned_read_bytes_per_s: planned.read.per_s,
+            planned_write_bytes_per_s: planned.write.per_s,
+            imbalance: read.imbalance,
+            degraded_share: degraded.map(|degraded| degraded.bytes_per_s / read.bytes_per_s),
+            rebuild,
+        })
+    }
+
+    /// `None` where nobody can take the place of a member.
+    fn rebuild(&self, farm: &Farm, degraded_bytes_per_s: f64) -> Result<Option<AtRebuild>> {
+        let how = Rebuild {
+            lost: 0,
+            group_bytes: GROUP_BYTES,
+            record_bytes: MIB,
+            pieces: 8,
+            members: 2,
+            pace: f64::INFINITY,
+        };
+        let run = |how, load| {
+            scale::rebuild(farm, how, load).map_err(|why| refused(&why.0, "describe a larger cluster"))
+        };
+        let free = run(how, None)?;
+        if free.bytes == 0 {
+            return Ok(None);
+        }
+        let pace = self.description.model.rebuild_bytes_per_s;
+        let paced = run(Rebuild { pace, ..how }, Some(load(farm.hardware.servers, false)))?;
+        Ok(Some(AtRebuild {
+            free_bytes_per_s: free.bytes as f64 / free.seconds,
+            paced_bytes_per_s: paced.bytes as f64 / paced.seconds,
+            foreground_loss: 1.0 - paced.foreground_bytes_per_s / degraded_bytes_per_s,
+            receivers: free.receivers,
+        }))
+    }
+}
+
+const GB: f64 = 1e9;
+
+impl Simulated {
+    /// As tables.
+    pub fn text(&self) -> String {
+        let clients = self.clients.iter().map(|at| self.client_cells(at));
+        let heading = [
+            ("clients", Align::Right),
+            ("read, GB/s", Align::Right),
+            ("busiest", Align::Left),
+            ("write, GB/s", Align::Right),
+            ("busiest", Align::Left),
+        ];
+        let first = table(heading, &clients.collect::<Vec<_>>());
+        let heading = [
+            ("servers", Align::Right),
+            ("read, GB/s", Align::Right),
+            ("planned", Align::Right),
+            ("write, GB/s", Align::Right),
+            ("planned", Align::Right),
+            ("busiest target", Align::Right),
+            ("read without one", Align::Right),
+            ("rebuild, GB/s", Align::Right),
+            ("paced", Align::Right),
+            ("programs lose", Align::Right),
+        ];
+        let second = table(heading, &self.servers.iter().map(server_cells).collect::<Vec<_>>());
+        let notes: String = self.notes.iter().map(|note| format!("not simulated: {note}\n")).collect();
+        format!(
+            "\nsimulated, {PROGRAMS} programs a client:\n{first}\nas many clients as servers:\n{second}{notes}"
+        )
+    }
+
+    fn client_cells(&self, at: &AtClients) -> [String; 5] {
+        [
+            at.clients.to_string(),
+            number(at.read_bytes_per_s / GB),
+            at.read_busiest.into(),
+            number(at.write_bytes_per_s / GB),
+            at.write_busiest.into(),
+        ]
+    }
+
+    /// As figures, with the tables below them.
+    pub fn blocks(&self) -> Vec<Block> {
+        let mut blocks = vec![Block::Figure(self.figure(
+            "Throughput against clients",
+            "The described servers. It rises with the clients until the busiest resource has no time left.",
+            ("clients", "GB/s"),
+            vec![
+                points("read", self.clients.iter().map(|at| (at.clients, at.read_bytes_per_s / GB))),
+                points("write", self.clients.iter().map(|at| (at.clients, at.write_bytes_per_s / GB))),
+            ],
+        ))];
+        let columns = ["clients", "read, GB/s", "busiest", "write, GB/s", "busiest"];
+        let rows = self.clients.iter().map(|at| self.client_cells(at));
+        blocks.push(Block::Table(rows.fold(Table::of(&columns), |table, cells| table.row(cells))));
+        blocks.push(Block::Figure(self.figure(
+            "Throughput against servers",
+            "As many clients as servers. What the formulas allow is the limit; the distance is what queues and uneven placement cost.",
+            ("servers", "GB/s"),
+            vec![
+                points("read", self.servers.iter().map(|at| (at.servers, at.read_bytes_per_s / GB))),
+                points("write", self.servers.iter().map(|at| (at.servers, at.write_bytes_per_s / GB))),
+                limit("read, formula", self.servers.iter().map(|at| (at.servers, at.planned_read_bytes_per_s / GB))),
+                limit("write, formula", self.servers.iter().map(|at| (at.servers, at.planned_write_bytes_per_s / GB))),
+            ],
+        )));
+        let rebuilt = || self.servers.iter().filter_map(|at| Some((at.servers, at.rebuild.as_ref()?)));
+        if rebuilt().next().is_some() {
+            blocks.push(Block::Figure(self.figure(
+                "Rebuild after the loss of a server",
+                "What its successors get together: alone without a throttle, and at the default pace beside reading clients.",
+                ("servers", "GB/s"),
+                vec![
+                    points("alone", rebuilt().map(|(servers, at)| (servers, at.free_bytes_per_s / GB))),
+                    points("paced, beside clients", rebuilt().map(|(servers, at)| (servers, at.paced_bytes_per_s / GB))),
+                ],
+            )));
+        }
+        let columns = [
+            "servers",
+            "read, GB/s",
+            "planned",
+            "write, GB/s",
+            "planned",
+            "busiest target",
+            "read without one",
+            "rebuild, GB/s",
+            "paced",
+            "programs lose",
+        ];
+        blocks.push(Block::Table(
+            self.servers.iter().map(server_cells).fold(Table::of(&columns), |table, cells| table.row(cells)),
+        ));
+        blocks.extend(self.notes.iter().map(|note| Block::Text(format!("Not simulated: {note}."))));
+        blocks
+    }
+
+    fn figure(&self, title: &str, caption: &str, (x, y): (&str, &str), series: Vec<Series>) -> Figure {
+        Figure {
+            title: title.into(),
+            caption: caption.into(),
+            x: Axis { name: x.into(), scale: Scale::Log2 },
+            y: Axis { name: y.into(), scale: Scale::Log10 },
+            series,
+        }
+    }
+}
+
+fn points(name: &str, of: impl Iterator<Item = (u32, f64)>) -> Series {
+    let points = of.map(|(x, y)| Point { x: f64::from(x), y, spread: None }).collect();
+    Series { name: name.into(), points, is_limit: false }
+}
+
+fn limit(name: &str, of: impl Iterator<Item = (u32, f64)>) -> Series {
+    Series { is_limit: true, ..points(name, of) }
+}
+
+fn server_cells(at: &AtServers) -> [String; 10] {
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let rebuild = |of: &dyn Fn(&AtRebuild) -> String| at.rebuild.as_ref().map_or("-".into(), of);
+    [
+        at.servers.to_string(),
+        number(at.read_bytes_per_s / GB),
+        number(at.planned_read_bytes_per_s / GB),
+        number(at.write_bytes_per_s / GB),
+        number(at.planned_write_bytes_per_s / GB),
+        format!("{:.2} x mean", at.imbalance),
+        at.degraded_share.map_or("-".into(), percent),
+        rebuild(&|found| number(found.free_bytes_per_s / GB)),
+        rebuild(&|found| number(found.paced_bytes_per_s / GB)),
+        rebuild(&|found| percent(found.foreground_loss)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::plan::{Pool, Server};
+
+    fn description(scheme: &str) -> Description {
+        let server = Server { count: 6, drives: 4, drive: "nvme-gen4-7.68tb".into(), ..Server::of("100gbe") };
+        Description {
+            pool: Pool::of(scheme.parse().unwrap()),
+            server: vec![server],
+            ..Description::default()
+        }
+    }
+
+    #[test]
+    fn a_description_is_run_at_all_sizes() {
+        let found = simulate(&description("mirror:2"), 27).unwrap();
+        assert_eq!(found.servers.iter().map(|at| at.servers).collect::<Vec<_>>(), [3, 9, 27]);
+        for at in &found.servers {
+            assert!(at.read_bytes_per_s > 0.5 * at.planned_read_bytes_per_s, "{}", found.text());
+            assert!(at.read_bytes_per_s < 1.05 * at.planned_read_bytes_per_s, "{}", found.text());
+            assert!(at.imbalance < 2.0 && at.rebuild.is_some());
+        }
+        assert!(found.clients[0].read_bytes_per_s < found.clients[2].read_bytes_per_s);
+        assert!(found.text().contains("GB/s") && !found.blocks().is_empty());
+        let single = simulate(&description("single"), 9).unwrap();
+        assert!(single.servers.iter().all(|at| at.rebuild.is_none() && at.degraded_share.is_none()));
+    }
+
+    #[test]
+    fn what_cannot_be_simulated_is_said() {
+        let refused = |description: &Description| simulate(description, 9).err().unwrap().message;
+        assert!(refused(&description("ec:4+2")).contains("ec:4+2"));
+        let mut two = description("single");
+        two.server.push(two.server[0].clone());
+        assert!(refused(&two).contains("several kinds"));
+        let (kinds, _) = parts(&description("mirror:2")).unwrap();
+        let site = Site {
+            description: &description("mirror:2"),
+            kind: kinds[0],
+            scheme: Scheme::Mirror(2),
+            client_link: GB,
+        };
+        assert!(site.at(10_000).err().unwrap().message.contains("40000 targets"));
+        assert!(site.at(2_000).err().unwrap().message.contains("mirrored groups that a map holds"));
+    }
+}
