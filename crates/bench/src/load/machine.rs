@@ -55,7 +55,7 @@ fn mounted(place: &Path) -> Option<(String, String)> {
         let (before, after) = line.split_once(" - ")?;
         let mut words = before.split(' ').skip(4);
         let (point, options) = (words.next()?, words.next()?);
-        let depth = place.starts_with(point).then(|| point.len())?;
+        let depth = place.starts_with(point).then_some(point.len())?;
         Some((depth, after.split(' ').next()?.to_string(), options.to_string()))
     });
     // Of equals the one mounted last is seen.
