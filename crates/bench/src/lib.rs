@@ -7,6 +7,7 @@
 //! cache has answered says so; what an experiment has written is removed, however it ends.
 
 mod experiment;
+pub mod load;
 mod results;
 
 pub use experiment::{
