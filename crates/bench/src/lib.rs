@@ -6,10 +6,16 @@
 //! Invariants: a rate is bytes or operations by the time of the whole phase, from when the first thread begins until the last has ended; a figure that a
 //! cache has answered says so; what an experiment has written is removed, however it ends.
 
+pub mod compare;
 mod experiment;
+pub mod import;
+mod names;
+mod needs;
+pub mod profiles;
 mod results;
 
 pub use experiment::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape,
 };
+pub use names::{io_name, meta_name};
 pub use results::{Ceiling, FORMAT, Latency, Limit, Machine, Measured, Results, Run, median};
