@@ -8,8 +8,10 @@
 
 mod experiment;
 mod results;
+mod roofline;
 
 pub use experiment::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape,
 };
 pub use results::{Ceiling, FORMAT, Latency, Limit, Machine, Measured, Results, Run, median};
+pub use roofline::{Binding, Workload, binding};
