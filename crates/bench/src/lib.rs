@@ -13,9 +13,11 @@ mod names;
 mod needs;
 pub mod profiles;
 mod results;
+mod roofline;
 
 pub use experiment::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape,
 };
 pub use names::{io_name, meta_name};
 pub use results::{Ceiling, FORMAT, Latency, Limit, Machine, Measured, Results, Run, median};
+pub use roofline::{Binding, Workload, binding};
