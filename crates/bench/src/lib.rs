@@ -6,14 +6,18 @@
 //! Invariants: a rate is bytes or operations by the time of the whole phase, from when the first thread begins until the last has ended; a figure that a
 //! cache has answered says so; what an experiment has written is removed, however it ends.
 
+pub mod characterize;
 pub mod compare;
+pub mod draw;
 mod experiment;
+pub mod host;
 pub mod import;
 mod names;
 mod needs;
 pub mod profiles;
 mod results;
 mod roofline;
+pub mod text;
 
 pub use experiment::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape,

@@ -2,6 +2,7 @@
 
 use super::{Figure, Profile};
 use crate::experiment::{Access, Caching, Experiment, IoExperiment, MetaExperiment, TreeShape};
+use crate::text::size;
 use std::fmt;
 
 /// Most threads of one experiment: what was published goes so far.
@@ -189,12 +190,4 @@ fn lacking(profile: &Profile, figures: &[Figure], host: &Host) -> Option<String>
             figure.title, size(least.space_bytes()), size(need)
         )
     })
-}
-
-/// Bytes for people, with one decimal.
-fn size(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let power =
-        (0..units.len() - 1).find(|power| bytes >> (10 * (power + 1)) == 0).unwrap_or(units.len() - 1);
-    format!("{:.1} {}", bytes as f64 / (1u64 << (10 * power)) as f64, units[power])
 }

@@ -1,10 +1,11 @@
 //! `weft bench compare`: two results beside each other.
 
-use super::draw::{Unit, digits, figure, in_bytes, name, series};
 use super::read::read;
 use crate::cli::CompareArgs;
 use crate::output::{Align, os_error, print, print_json, table};
 use crate::size::format_size;
+use bench::draw::{Unit, figure, in_bytes, name, series};
+use bench::text::digits;
 use bench::compare::{Comparison, Key, Pair, compare};
 use bench::profiles::Across;
 use bench::{Measured, Results};

@@ -1,8 +1,6 @@
 //! `weft bench`: measurements, and what is made of them.
 
-mod characterize;
 mod compare;
-mod draw;
 mod read;
 
 use crate::cli::BenchCommand;
@@ -11,7 +9,6 @@ use types::Result;
 /// Measures or compares.
 pub fn run(command: BenchCommand) -> Result<()> {
     match command {
-        BenchCommand::Characterize(args) => characterize::run(&args),
         BenchCommand::Compare(args) => compare::run(&args),
     }
 }

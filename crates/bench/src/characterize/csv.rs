@@ -1,7 +1,7 @@
 //! Results as CSV: a row for each operation and number of threads.
 
-use super::draw::word;
-use bench::{Measured, Results};
+use crate::draw::word;
+use crate::{Measured, Results};
 
 const COLUMNS: &str = "experiment,operation,clients,threads,record_bytes,queue_depth,total_bytes,caching,runs,\
                        median_bytes_per_s,least_bytes_per_s,most_bytes_per_s,median_ops_per_s,least_ops_per_s,most_ops_per_s,\
@@ -18,7 +18,7 @@ fn row(measured: &Measured) -> String {
         Some((middle, least, most)) => [middle, least, most].map(|rate| format!("{rate:.3}")),
         None => Default::default(),
     };
-    let latency = |of: fn(&bench::Latency) -> f64| {
+    let latency = |of: fn(&crate::Latency) -> f64| {
         middle(measured, |run| run.latency.as_ref().map(of)).map_or(String::new(), |us| format!("{us:.1}"))
     };
     let mut cells = vec![
@@ -42,10 +42,10 @@ fn row(measured: &Measured) -> String {
 }
 
 /// The middle of what the runs tell.
-pub fn middle(measured: &Measured, of: impl Fn(&bench::Run) -> Option<f64>) -> Option<f64> {
+pub fn middle(measured: &Measured, of: impl Fn(&crate::Run) -> Option<f64>) -> Option<f64> {
     let mut all: Vec<f64> = measured.runs.iter().filter_map(of).collect();
     all.sort_by(f64::total_cmp);
-    bench::median(&all)
+    crate::median(&all)
 }
 
 /// Text with separators is quoted.

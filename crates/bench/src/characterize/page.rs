@@ -2,11 +2,11 @@
 
 use super::commands::command;
 use super::csv::middle;
-use super::draw::{self, Unit, digits, name, place, word};
 use super::{Part, Report};
-use crate::size::format_size;
-use bench::profiles::{Across, Figure, Quantity};
-use bench::{Access, Binding, Experiment, Limit, Measured, Operation, Workload, binding};
+use crate::draw::{self, Unit, name, place, word};
+use crate::profiles::{Across, Figure, Quantity};
+use crate::text::{digits, size};
+use crate::{Access, Binding, Experiment, Limit, Measured, Operation, Workload, binding};
 use report::{Block, Page, Point, Series, Table};
 use types::Result;
 
@@ -50,7 +50,7 @@ fn machine(report: &Report) -> Table {
     let mut table = Table::of(&["what", "value"])
         .row(["processor", machine.cpu.as_str()])
         .row(["cores", &machine.cores.to_string()])
-        .row(["memory", &format_size(machine.memory_bytes)])
+        .row(["memory", &size(machine.memory_bytes)])
         .row(["kernel", machine.kernel.as_str()])
         .row(["clients", &machine.clients.to_string()])
         .row(["place", report.place.as_str()]);
@@ -226,10 +226,10 @@ fn table(report: &Report, part: &Part, unit: Unit) -> Table {
     for measured in &part.measured {
         let rates =
             unit.rates(measured).map_or([const { String::new() }; 3], |(a, b, c)| [a, b, c].map(digits));
-        let latency = |of: fn(&bench::Latency) -> f64| {
+        let latency = |of: fn(&crate::Latency) -> f64| {
             middle(measured, |run| run.latency.as_ref().map(of)).map_or(String::new(), digits)
         };
-        let each = |run: &bench::Run| Some(run.cpu_s? * 1e6 / run.operations.max(1) as f64);
+        let each = |run: &crate::Run| Some(run.cpu_s? * 1e6 / run.operations.max(1) as f64);
         let (share, which) = match bound(report, &part.figure, measured) {
             Some(binding) => (
                 format!("{:.0} %", binding.share * 100.0),

@@ -1,11 +1,9 @@
 //! The machine that makes the load.
 
-use crate::output::os_error;
-use bench::Machine;
-use bench::profiles::Host;
+use crate::profiles::Host;
+use crate::results::Machine;
 use std::collections::BTreeMap;
 use std::path::Path;
-use types::Result;
 
 /// What the kernel drops caches by, where one may.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
@@ -25,8 +23,8 @@ const SETTINGS: [&str; 8] = [
 /// Space, memory, and whether caches can be dropped.
 ///
 /// Errors: a place that isn't there.
-pub fn host(place: &Path) -> Result<Host> {
-    let free = rustix::fs::statvfs(place).map_err(|e| os_error(place.display(), &e.into()))?;
+pub fn host(place: &Path) -> std::io::Result<Host> {
+    let free = rustix::fs::statvfs(place)?;
     Ok(Host {
         free_bytes: free.f_bavail * free.f_frsize,
         memory_bytes: memory_bytes(),

@@ -1,10 +1,10 @@
 //! The command that repeats one experiment.
 
-use bench::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};
+use crate::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};
 
 /// Which phases `weft bench io` and `weft bench meta` are told to run.
 fn words(operations: &[Operation]) -> String {
-    operations.iter().map(super::draw::word).collect::<Vec<_>>().join(",")
+    operations.iter().map(crate::draw::word).collect::<Vec<_>>().join(",")
 }
 
 /// `weft bench io ...` or `weft bench meta ...` that does the same.

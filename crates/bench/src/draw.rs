@@ -1,8 +1,8 @@
 //! What figures and tables of measurements have in common.
 
-use bench::compare::is_in_bytes;
-use bench::profiles::Across;
-use bench::{Measured, Operation};
+use crate::compare::is_in_bytes;
+use crate::profiles::Across;
+use crate::{Measured, Operation};
 use report::{Axis, Figure, Point, Scale, Series};
 
 /// The word that results have for it: `storage-read`, `read-file`.
@@ -57,13 +57,6 @@ impl Unit {
     }
 }
 
-/// Four significant digits.
-pub fn digits(value: f64) -> String {
-    let magnitude = if value > 0.0 { value.log10().floor() } else { 0.0 };
-    let text = format!("{value:.*}", (3.0 - magnitude).clamp(0.0, 6.0) as usize);
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
-}
-
 /// Where a measurement stands on the axis across.
 pub fn place(across: Across, measured: &Measured) -> u32 {
     match across {
@@ -114,22 +107,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_four_digits() {
-        for (value, text) in [
-            (0.0, "0"),
-            (1234.56, "1235"),
-            (12.3456, "12.35"),
-            (0.012345, "0.01235"),
-            (5.0, "5"),
-            (700.0, "700"),
-        ] {
-            assert_eq!(digits(value), text);
-        }
-    }
-
-    #[test]
     fn words_are_those_of_results() {
-        assert_eq!(word(bench::Limit::StorageRandomRead), "storage-random-read");
+        assert_eq!(word(crate::Limit::StorageRandomRead), "storage-random-read");
         assert_eq!(name(Operation::ReadFile), "read file");
     }
 }

@@ -1,61 +1,58 @@
-//! `weft bench characterize`: published experiments, fitted to this machine, as a report.
+//! Published experiments, fitted to a machine, as a report.
+//!
+//! Whoever calls this has a [`Generator`] that puts load on a directory; [`measure`] runs all experiments through it, and [`files`] are page, results and table.
 
 mod commands;
 mod csv;
-mod host;
 mod page;
 
-use super::draw::{self, Unit, digits, name};
-use super::read::read;
-use crate::cli::CharacterizeArgs;
-use crate::output::{os_error, print, print_json};
-use crate::size::format_size;
-use bench::profiles::{Figure, Host, Profile, Quantity, Refusal, fitted, largest_scale, profile, profiles};
-use bench::{Experiment, FORMAT, Machine, Measured, Results};
-use std::path::Path;
+use crate::draw::{Unit, name};
+use crate::profiles::{Figure, Host, Profile, Quantity, fitted, largest_scale, profile, profiles};
+use crate::text::{digits, size};
+use crate::{Experiment, Measured, Results};
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
 /// All that a page tells.
-struct Report {
-    profile: Profile,
-    scale: f64,
-    iterations: u32,
+pub struct Report {
+    /// What was run.
+    pub profile: Profile,
+    /// 1: as published.
+    pub scale: f64,
+    /// How often each experiment was run.
+    pub iterations: u32,
     /// The directory that was measured.
-    place: String,
+    pub place: String,
     /// Copies that are kept of each byte there.
-    copies: u32,
-    parts: Vec<Part>,
+    pub copies: u32,
+    /// In the order of the profile.
+    pub parts: Vec<Part>,
     /// What is measured is put here at the end.
-    results: Results,
+    pub results: Results,
     /// Other systems.
-    beside: Vec<Results>,
+    pub beside: Vec<Results>,
 }
 
 /// A figure, and what was measured for it.
-struct Part {
-    figure: Figure,
-    measured: Vec<Measured>,
+pub struct Part {
+    /// What belongs together.
+    pub figure: Figure,
+    /// What has come of it, so far.
+    pub measured: Vec<Measured>,
 }
 
 /// Puts load on a directory.
-trait Generator {
+pub trait Generator {
     /// One experiment, so often; a figure for each of its operations, with the runs that were complete.
     fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<Vec<Measured>>;
     /// Whether it is to end.
     fn is_over(&self) -> bool;
 }
 
-/// Characterizes.
-pub fn run(_args: &CharacterizeArgs) -> Result<()> {
-    Ok(())
-}
-
-fn refused(refusal: &Refusal) -> Error {
-    Error::new(Errno::EINVAL, refusal.to_string()).hint(refusal.hint())
-}
-
-fn find(name: &str) -> Result<Profile> {
+/// The profile of a name.
+///
+/// Errors: none of that name; the hint has those there are.
+pub fn find(name: &str) -> Result<Profile> {
     profile(name).ok_or_else(|| {
         let known: Vec<&str> = profiles().iter().map(|profile| profile.name).collect();
         Error::new(Errno::EINVAL, format!("no profile {name:?}"))
@@ -63,15 +60,21 @@ fn find(name: &str) -> Result<Profile> {
     })
 }
 
-/// The scale, and figures at it.
-fn figures(profile: &Profile, scale: Option<f64>, host: &Host) -> Result<(f64, Vec<Figure>)> {
+/// The scale, and figures at it; without a scale the largest that fits.
+///
+/// Errors: one that doesn't fit, with the largest that does.
+pub fn figures(profile: &Profile, scale: Option<f64>, host: &Host) -> Result<(f64, Vec<Figure>)> {
     // Without any that fits, the published sizes tell what is missing.
     let scale = scale.or_else(|| largest_scale(profile, host)).unwrap_or(1.0);
-    Ok((scale, fitted(profile, scale, host).map_err(|refusal| refused(&refusal))?))
+    Ok((
+        scale,
+        fitted(profile, scale, host)
+            .map_err(|refusal| Error::new(Errno::EINVAL, refusal.to_string()).hint(refusal.hint()))?,
+    ))
 }
 
 /// Runs everything; stops where the generator says so, and goes on after experiments that fail.
-fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(String)) {
+pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(String)) {
     let total: usize = report.parts.iter().map(|part| part.figure.experiments.len()).sum();
     let (mut done, began) = (0, Instant::now());
     let mut failures: Vec<String> = Vec::new();
@@ -144,30 +147,28 @@ fn progress(
         done.0,
         done.1,
         experiment.name(),
-        format_size(experiment.record_bytes()),
+        size(experiment.record_bytes()),
         experiment.threads(),
         rates.join(", "),
         unit.name
     )
 }
 
-/// Writes page, results and table.
-fn write(report: &Report, folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).map_err(|e| os_error(folder.display(), &e))?;
+/// Names and contents of the report's files, the page last.
+///
+/// Errors: a figure with a number that its axis can't show.
+pub fn files(report: &Report) -> Result<[(&'static str, String); 3]> {
     let json = serde_json::to_string_pretty(&report.results)
         .map_err(|e| Error::new(Errno::EPROTO, format!("the results can't be written as JSON: {e}")))?;
-    // The page last: what it is made of is there when it fails.
-    let put = |name: &str, text: String| {
-        let file = folder.join(name);
-        std::fs::write(&file, text).map_err(|e| os_error(file.display(), &e))
-    };
-    put("results.json", json + "\n")?;
-    put("results.csv", csv::csv(&report.results))?;
-    put("index.html", page::page(report)?)
+    Ok([
+        ("results.json", json + "\n"),
+        ("results.csv", csv::csv(&report.results)),
+        ("index.html", page::page(report)?),
+    ])
 }
 
 /// What would be run.
-fn listed(profile: &Profile, scale: f64, figures: &[Figure], place: &str, iterations: u32) -> String {
+pub fn listed(profile: &Profile, scale: f64, figures: &[Figure], place: &str, iterations: u32) -> String {
     let mut text = format!("profile {}, scale {scale}\n", profile.name);
     for figure in figures {
         text += &format!("\n{}\n", figure.title);
