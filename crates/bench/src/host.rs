@@ -1,7 +1,6 @@
 //! The machine that makes the load.
 
 use crate::profiles::Host;
-use crate::results::Machine;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -20,55 +19,38 @@ const SETTINGS: [&str; 8] = [
     "/sys/kernel/mm/transparent_hugepage/enabled",
 ];
 
-/// Space, memory, and whether caches can be dropped.
+/// Space, and whether caches can be dropped, beside the memory that the machine has.
 ///
 /// Errors: a place that isn't there.
-pub fn host(place: &Path) -> std::io::Result<Host> {
+pub fn host(place: &Path, memory_bytes: u64) -> std::io::Result<Host> {
     let free = rustix::fs::statvfs(place)?;
     Ok(Host {
         free_bytes: free.f_bavail * free.f_frsize,
-        memory_bytes: memory_bytes(),
+        memory_bytes,
         // Opened and closed: nothing is dropped by that.
         drops_caches: std::fs::OpenOptions::new().write(true).open(DROP_CACHES).is_ok(),
     })
 }
 
-/// What a page tells of the machine.
-pub fn machine(place: &Path) -> Machine {
-    let settings = SETTINGS.iter().filter_map(|file| {
+/// The kernel's settings that reports tell, by their names.
+pub fn settings() -> BTreeMap<String, String> {
+    let setting = |file: &&str| {
         let value = std::fs::read_to_string(file).ok()?;
         Some((file.rsplit('/').next()?.replace("enabled", "transparent_hugepage"), value.trim().to_string()))
-    });
-    let mut tuning: BTreeMap<String, String> = settings.collect();
-    tuning.extend(mounted(place).map(|mount| ("mount".to_string(), mount)));
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    Machine {
-        cpu: model.map_or(String::new(), |(_, name)| name.trim().into()),
-        cores: std::thread::available_parallelism().map_or(0, |cores| cores.get() as u32),
-        memory_bytes: memory_bytes(),
-        kernel: kernel.trim().into(),
-        clients: 1,
-        tuning,
+    };
+    SETTINGS.iter().filter_map(setting).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_has_room_and_a_missing_one_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = host(folder.path(), 7).unwrap();
+        assert!(found.free_bytes > 0 && found.memory_bytes == 7);
+        assert!(host(&folder.path().join("none"), 7).is_err());
+        assert!(settings().contains_key("dirty_ratio"));
     }
-}
-
-fn memory_bytes() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
-    total.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
-}
-
-/// Type and options of the file system that a place is on.
-fn mounted(place: &Path) -> Option<String> {
-    let place = place.canonicalize().ok()?;
-    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
-    let of = mounts.lines().filter_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        let (point, kind, options) = (words.next()?, words.next()?, words.next()?);
-        place.starts_with(point).then(|| (point.len(), format!("{kind} ({options})")))
-    });
-    // Later ones cover earlier ones at the same point.
-    of.max_by_key(|(length, _)| *length).map(|(_, text)| text)
 }

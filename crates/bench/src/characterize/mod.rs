@@ -43,8 +43,8 @@ pub struct Part {
 
 /// Puts load on a directory.
 pub trait Generator {
-    /// One experiment, so often; a figure for each of its operations, with the runs that were complete.
-    fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<Vec<Measured>>;
+    /// One experiment, so often: a figure for each of its operations, with the runs that were complete, and what a reader has to know.
+    fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<(Vec<Measured>, Vec<String>)>;
     /// Whether it is to end.
     fn is_over(&self) -> bool;
 }
@@ -77,7 +77,7 @@ pub fn figures(profile: &Profile, scale: Option<f64>, host: &Host) -> Result<(f6
 pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(String)) {
     let total: usize = report.parts.iter().map(|part| part.figure.experiments.len()).sum();
     let (mut done, began) = (0, Instant::now());
-    let mut failures: Vec<String> = Vec::new();
+    let (mut failures, mut told) = (Vec::new(), Vec::new());
     for part in &mut report.parts {
         for experiment in &part.figure.experiments {
             if generator.is_over() {
@@ -87,8 +87,10 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
             done += 1;
             let left = began.elapsed().mul_f64((total - done) as f64 / done as f64);
             match measured {
-                Ok(measured) => {
+                Ok((measured, notes)) => {
                     tell(progress(part.figure.quantity, experiment, &measured, (done, total), left));
+                    let what = format!("{}, {} threads", part.figure.title, experiment.threads());
+                    told.extend(notes.into_iter().map(|note| format!("{what}: {note}")));
                     part.measured.extend(measured.into_iter().filter(|of| !of.runs.is_empty()));
                 }
                 Err(error) if generator.is_over() && error.errno == Errno::EINTR => {}
@@ -108,7 +110,8 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
             "ended by a signal after {done} of {total} experiments: figures lack what was not measured"
         ));
     }
-    results.notes.extend(failures.into_iter().map(|failure| format!("not measured: {failure}")));
+    results.notes.extend(told);
+    results.notes.extend(failures.into_iter().map(|failure: String| format!("not measured: {failure}")));
     if report.profile.is_small {
         let note = "the files are small on purpose, so that it ends soon: caches of servers and drives may answer, and the plateau of a large machine isn't reached";
         results.notes.push(note.into());

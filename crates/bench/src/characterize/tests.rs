@@ -18,7 +18,7 @@ impl Told {
 }
 
 impl Generator for Told {
-    fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<Vec<Measured>> {
+    fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<(Vec<Measured>, Vec<String>)> {
         self.done.set(self.done.get() + 1);
         if self.fails.is_some_and(|operation| experiment.operations().contains(&operation)) {
             return Err(Error::new(Errno::EINVAL, "not on this file system"));
@@ -55,7 +55,7 @@ impl Generator for Told {
                 cached: (*operation == Operation::Stat).then(|| "attributes lie in memory".into()),
             }
         };
-        Ok(experiment.operations().iter().map(measured).collect())
+        Ok((experiment.operations().iter().map(measured).collect(), Vec::new()))
     }
 
     fn is_over(&self) -> bool {
@@ -204,7 +204,7 @@ fn unknown_profiles_and_large_scales_are_refused_with_what_to_do() {
 fn progress_tells_rates_and_what_is_left() {
     let quick = find("quick").unwrap();
     let experiment = &quick.figures[0].experiments[1];
-    let measured = Told::all().measure(experiment, 1).unwrap();
+    let (measured, _) = Told::all().measure(experiment, 1).unwrap();
     let text = progress(Quantity::Bytes, experiment, &measured, (2, 9), Duration::from_secs(300));
     assert_eq!(
         text,
