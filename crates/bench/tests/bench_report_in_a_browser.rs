@@ -1,5 +1,7 @@
 //! The page of a characterisation, opened in a browser without a screen: what people will see is there.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use bench::characterize::{Generator, Part, Report, figures, files, find, measure};
 use bench::profiles::Host;
 use bench::{Caching, Experiment, FORMAT, Machine, Measured, Operation, Results, Run};
