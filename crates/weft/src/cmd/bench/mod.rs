@@ -1,5 +1,6 @@
 //! `weft bench`: measurements, and what is made of them.
 
+mod characterize;
 mod compare;
 mod read;
 
@@ -9,6 +10,7 @@ use types::Result;
 /// Measures or compares.
 pub fn run(command: BenchCommand) -> Result<()> {
     match command {
+        BenchCommand::Characterize(args) => characterize::run(&args),
         BenchCommand::Compare(args) => compare::run(&args),
     }
 }
