@@ -12,12 +12,14 @@ pub mod draw;
 mod experiment;
 pub mod host;
 pub mod import;
+pub mod load;
 mod names;
 mod needs;
 pub mod profiles;
 mod results;
 mod roofline;
 pub mod text;
+mod when;
 
 pub use experiment::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape,
@@ -25,3 +27,4 @@ pub use experiment::{
 pub use names::{io_name, meta_name};
 pub use results::{Ceiling, FORMAT, Latency, Limit, Machine, Measured, Results, Run, median};
 pub use roofline::{Binding, Workload, binding};
+pub use when::rfc3339;

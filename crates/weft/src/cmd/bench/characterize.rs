@@ -20,7 +20,8 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
     let profile = find(&args.profile)?;
     let beside = args.beside.iter().map(|file| read(file)).collect::<Result<Vec<Results>>>()?;
     let machine = load::machine(&args.place);
-    let room = host::host(&args.place, machine.memory_bytes).map_err(|e| os_error(args.place.display(), &e))?;
+    let room =
+        host::host(&args.place, machine.memory_bytes).map_err(|e| os_error(args.place.display(), &e))?;
     let (scale, figures) = figures(&profile, args.scale, &room)?;
     let place = args.place.display().to_string();
     if args.list {
@@ -64,7 +65,10 @@ impl Watch for Load<'_> {
     fn progress(&self, progress: &Progress) {
         if self.shown {
             let share = (progress.share * 100.0).round();
-            tell(&format!("\r\x1b[K{} ({} of {}): {share} %", progress.what, progress.phase, progress.phases));
+            tell(&format!(
+                "\r\x1b[K{} ({} of {}): {share} %",
+                progress.what, progress.phase, progress.phases
+            ));
         }
     }
 

@@ -1,0 +1,23 @@
+//! Memory that direct transfers accept.
+
+/// Devices want addresses that are multiples of their blocks; none has larger ones.
+const ALIGNMENT: usize = 4096;
+
+/// Bytes that begin at a multiple of 4096.
+pub(super) struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Buffer {
+    pub fn new(length: usize) -> Buffer {
+        let memory = vec![0; length + ALIGNMENT];
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        Buffer { memory, start, length }
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.length]
+    }
+}

@@ -1,0 +1,140 @@
+//! What is written: bytes that follow from a seed, a file and an offset, so that each can be checked, and that no compression makes smaller.
+
+/// A file's content.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Content {
+    base: u64,
+}
+
+/// What was found in place of what had been written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wrong {
+    /// How many bytes.
+    pub bytes: u64,
+    /// The first of them.
+    pub offset: u64,
+    pub expected: u8,
+    pub found: u8,
+}
+
+/// Blocks that are made different from each other where whole records aren't.
+const STAMPED: usize = 4096;
+
+impl Content {
+    /// Of the file with this number.
+    pub fn new(seed: u64, file: u64) -> Content {
+        Content { base: mix(mix(seed) ^ file.wrapping_mul(0xd6e8_feb8_6659_fd93)) }
+    }
+
+    fn word(self, index: u64) -> [u8; 8] {
+        mix(self.base.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))).to_le_bytes()
+    }
+
+    /// Fills a buffer with what is at an offset.
+    pub fn fill(self, buffer: &mut [u8], offset: u64) {
+        let skipped = (offset % 8) as usize;
+        let head = if skipped == 0 { 0 } else { (8 - skipped).min(buffer.len()) };
+        let (first, rest) = buffer.split_at_mut(head);
+        if head > 0 {
+            first.copy_from_slice(&self.word(offset / 8)[skipped..skipped + head]);
+        }
+        let mut index = (offset + head as u64) / 8;
+        let mut words = rest.chunks_exact_mut(8);
+        for place in &mut words {
+            place.copy_from_slice(&self.word(index));
+            index += 1;
+        }
+        let last = words.into_remainder();
+        let length = last.len();
+        last.copy_from_slice(&self.word(index)[..length]);
+    }
+
+    /// Makes the blocks of a buffer differ from those of other offsets: much cheaper than filling it.
+    pub fn stamp(self, buffer: &mut [u8], offset: u64) {
+        for (index, block) in buffer.chunks_mut(STAMPED).enumerate() {
+            if let Some(place) = block.first_chunk_mut::<8>() {
+                *place = self.word(offset.wrapping_add((index * STAMPED) as u64));
+            }
+        }
+    }
+
+    /// What differs from what was filled at this offset. `scratch` is as long as `found`.
+    pub fn check(self, found: &[u8], offset: u64, scratch: &mut [u8]) -> Option<Wrong> {
+        let expected = &mut scratch[..found.len()];
+        self.fill(expected, offset);
+        if found == expected {
+            return None;
+        }
+        let mut wrong =
+            found.iter().zip(expected.iter()).enumerate().filter(|(_, (found, expected))| found != expected);
+        let (index, (&one, &other)) = wrong.next()?;
+        Some(Wrong {
+            bytes: 1 + wrong.count() as u64,
+            offset: offset + index as u64,
+            expected: other,
+            found: one,
+        })
+    }
+}
+
+/// A step that spreads each bit over the others (the finalizer of SplitMix64, one multiplication fewer).
+fn mix(mut value: u64) -> u64 {
+    value ^= value >> 32;
+    value = value.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value ^ (value >> 29)
+}
+
+/// The place of one record in a random order of all that visits each once: a network of four rounds on the smallest square of a power of two that holds
+/// them, walked until it ends within (Black and Rogaway, "Ciphers with Arbitrary Finite Domains").
+pub(super) fn shuffled(index: u64, count: u64, key: u64) -> u64 {
+    let half = (64 - count.saturating_sub(1).leading_zeros()).div_ceil(2).max(1);
+    let mask = (1u64 << half) - 1;
+    let mut at = index;
+    loop {
+        let (mut left, mut right) = (at >> half, at & mask);
+        for round in 0..4u64 {
+            (left, right) = (right, left ^ (mix(mix(right ^ key).wrapping_add(round)) & mask));
+        }
+        at = left << half | right;
+        if at < count {
+            return at;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_part_is_what_the_whole_has_there(from in 0usize..3000, length in 0usize..500, seed: u64, at in 0u64..1 << 50) {
+            let content = Content::new(seed, 3);
+            let mut whole = vec![0; 4000];
+            content.fill(&mut whole, at);
+            let mut part = vec![0; length];
+            content.fill(&mut part, at + from as u64);
+            prop_assert_eq!(&part[..], &whole[from..from + length]);
+        }
+
+        #[test]
+        fn each_record_is_visited_once(count in 1u64..3000, key: u64) {
+            let mut places: Vec<u64> = (0..count).map(|index| shuffled(index, count, key)).collect();
+            places.sort_unstable();
+            prop_assert_eq!(places, (0..count).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn a_wrong_byte_is_found(place in 0usize..1000, by in 1u8.., offset in 0u64..100_000) {
+            let (content, mut scratch) = (Content::new(7, 1), vec![0; 1000]);
+            let mut bytes = vec![0; 1000];
+            content.fill(&mut bytes, offset);
+            prop_assert_eq!(content.check(&bytes, offset, &mut scratch), None);
+            let expected = bytes[place];
+            bytes[place] ^= by;
+            let wrong = Wrong { bytes: 1, offset: offset + place as u64, expected, found: bytes[place] };
+            prop_assert_eq!(content.check(&bytes, offset, &mut scratch), Some(wrong));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The only place that is touched: a directory of its own, removed however the load ends.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use types::{Errno, Error, Result};
+
+/// Several in one process don't meet.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A directory that goes with this value.
+pub(super) struct Folder {
+    path: PathBuf,
+    is_removed: bool,
+}
+
+impl Folder {
+    pub fn make(place: &Path) -> Result<Folder> {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = place.join(format!("weft-bench-{}-{number}", std::process::id()));
+        fs::create_dir(&path).map_err(|error| failed(format!("can't make {}", path.display()), &error))?;
+        Ok(Folder { path, is_removed: false })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it, and says so if that fails.
+    pub fn remove(mut self) -> Result<()> {
+        self.is_removed = true;
+        fs::remove_dir_all(&self.path).map_err(|error| {
+            failed(format!("can't remove {}", self.path.display()), &error).hint("remove it by hand: rm -r")
+        })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.is_removed {
+            // Another error is on its way to the user already.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// A failed call on an object.
+pub(super) fn failed(what: String, cause: &io::Error) -> Error {
+    let text = cause.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text).to_lowercase();
+    Error::new(cause.raw_os_error().map_or(Errno::EIO, Errno), format!("{what}: {text}"))
+}

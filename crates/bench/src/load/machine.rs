@@ -1,0 +1,69 @@
+//! What the machine is, and what it has spent.
+
+use crate::results::Machine;
+use std::fs;
+use std::path::Path;
+
+/// Ticks of `/proc/stat`: the kernel's constant for programs.
+const TICKS_PER_S: f64 = 100.0;
+
+/// This machine, as one client that uses `place`.
+pub fn machine(place: &Path) -> Machine {
+    let field = |file: &str, name: &str| {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map(|(_, value)| value.trim().to_string()).unwrap_or_default()
+    };
+    let mut tuning = std::collections::BTreeMap::new();
+    if let Some((kind, options)) = mounted(place) {
+        tuning.insert("file system".to_string(), kind);
+        tuning.insert("mount options".to_string(), options);
+    }
+    Machine {
+        cpu: field("/proc/cpuinfo", "model name"),
+        cores: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+        memory_bytes: memory_bytes(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        clients: 1,
+        tuning,
+    }
+}
+
+/// All memory, bytes; 0 where it isn't told.
+pub(super) fn memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let number = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    number.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// Processor time that everything together has spent since the machine was started, seconds.
+pub(super) fn busy_s() -> Option<f64> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let ticks: Vec<u64> =
+        text.lines().next()?.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    // user, nice, system, idle, waiting, interrupts, soft interrupts; what follows is other machines', or counted already.
+    let busy =
+        ticks.iter().take(7).enumerate().filter(|(index, _)| !matches!(index, 3 | 4)).map(|(_, ticks)| ticks);
+    Some(busy.sum::<u64>() as f64 / TICKS_PER_S)
+}
+
+/// Type and options of the file system that holds a place.
+fn mounted(place: &Path) -> Option<(String, String)> {
+    let place = place.canonicalize().ok()?;
+    let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mounts = text.lines().filter_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut words = before.split(' ').skip(4);
+        let (point, options) = (words.next()?, words.next()?);
+        let depth = place.starts_with(point).then_some(point.len())?;
+        Some((depth, after.split(' ').next()?.to_string(), options.to_string()))
+    });
+    // Of equals the one mounted last is seen.
+    mounts.max_by_key(|(depth, ..)| *depth).map(|(_, kind, options)| (kind, options))
+}
+
+/// Empties the caches of this machine; whether it was allowed to.
+pub(super) fn drop_caches() -> bool {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
+}

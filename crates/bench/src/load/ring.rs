@@ -1,0 +1,82 @@
+//! Several transfers under way at once, by a ring that a thread shares with the kernel.
+#![allow(unsafe_code)] // The kernel reads and writes the buffers meanwhile; nothing else here needs it.
+#![warn(clippy::undocumented_unsafe_blocks)]
+
+use super::buffer::Buffer;
+use io_uring::{IoUring, opcode, types};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Records that can be under way, each with its buffer. The file outlives them: it is borrowed as long as the ring is.
+pub(super) struct Ring<'a> {
+    ring: IoUring,
+    file: &'a File,
+    buffers: Vec<Buffer>,
+    is_busy: Vec<bool>,
+}
+
+impl<'a> Ring<'a> {
+    /// For so many records at once of so many bytes. Fails where the kernel forbids rings.
+    pub fn new(file: &'a File, depth: u32, record_bytes: usize) -> io::Result<Ring<'a>> {
+        let buffers = (0..depth).map(|_| Buffer::new(record_bytes)).collect();
+        Ok(Ring { ring: IoUring::new(depth)?, file, buffers, is_busy: vec![false; depth as usize] })
+    }
+
+    /// The buffer of a slot that isn't under way.
+    pub fn buffer(&mut self, slot: usize) -> &mut [u8] {
+        assert!(!self.is_busy[slot], "the kernel has this buffer");
+        self.buffers[slot].bytes()
+    }
+
+    /// Queues the transfer of a slot's buffer; [`Ring::wait`] sends it.
+    pub fn queue(&mut self, slot: usize, offset: u64, is_write: bool) -> io::Result<()> {
+        let buffer = self.buffer(slot);
+        let (start, length) = (buffer.as_mut_ptr(), buffer.len() as u32);
+        let fd = types::Fd(self.file.as_raw_fd());
+        let entry = match is_write {
+            true => opcode::Write::new(fd, start, length).offset(offset).build(),
+            false => opcode::Read::new(fd, start, length).offset(offset).build(),
+        };
+        // SAFETY: the buffer's memory stays where it is and is lent to nobody until `is_busy` is taken back with its completion; dropping waits for all, or
+        // leaks the buffers; the descriptor stays open since the file is borrowed.
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(slot as u64)) };
+        pushed.map_err(|_| io::Error::other("the ring is full"))?;
+        self.is_busy[slot] = true;
+        Ok(())
+    }
+
+    /// Sends what is queued, and waits for at least one to end if `least` is 1; tells slot and result of each that has.
+    pub fn wait(&mut self, least: usize, ended: &mut Vec<(usize, io::Result<usize>)>) -> io::Result<()> {
+        loop {
+            match self.ring.submit_and_wait(least) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => {
+                    other?;
+                    break;
+                }
+            }
+        }
+        for entry in self.ring.completion() {
+            let slot = entry.user_data() as usize;
+            self.is_busy[slot] = false;
+            let result =
+                usize::try_from(entry.result()).map_err(|_| io::Error::from_raw_os_error(-entry.result()));
+            ended.push((slot, result));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ring<'_> {
+    fn drop(&mut self) {
+        let mut ended = Vec::new();
+        while self.is_busy.contains(&true) {
+            if self.wait(1, &mut ended).is_err() {
+                // The kernel may still write to them.
+                std::mem::forget(std::mem::take(&mut self.buffers));
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Loads on a real directory: what is checked, what is refused, and that nothing is left.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+use bench::load::{Progress, Unwatched, Watch, run};
+use bench::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+fn io(sharing: FileSharing, access: Access, queue_depth: u32) -> IoExperiment {
+    IoExperiment {
+        name: "io".into(),
+        operations: vec![Operation::Write, Operation::Read, Operation::Mixed, Operation::Read],
+        threads: 3,
+        sharing,
+        access,
+        record_bytes: 47_008,
+        thread_bytes: 20 * 47_008 + 5,
+        queue_depth,
+        caching: Caching::Warm,
+        seconds: None,
+        verify: true,
+    }
+}
+
+fn meta(shape: TreeShape) -> MetaExperiment {
+    MetaExperiment {
+        name: "meta".into(),
+        operations: vec![
+            Operation::Create,
+            Operation::Stat,
+            Operation::ReadFile,
+            Operation::Remove,
+            Operation::Stat,
+        ],
+        threads: 3,
+        thread_files: 20,
+        file_bytes: 3901,
+        shape,
+        caching: Caching::Warm,
+    }
+}
+
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).unwrap().next().is_none()
+}
+
+#[test]
+fn all_forms_move_what_they_should_and_leave_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    for sharing in [FileSharing::OwnFiles, FileSharing::Segments, FileSharing::Interleaved] {
+        for (access, depth) in
+            [(Access::Sequential, 1), (Access::Random, 1), (Access::Sequential, 4), (Access::Random, 4)]
+        {
+            let loaded =
+                run(&Experiment::Io(io(sharing, access, depth)), place.path(), 2, &Unwatched).unwrap();
+            assert_eq!(
+                (loaded.measured.len(), loaded.notes.as_slice()),
+                (4, &[][..]),
+                "{sharing:?} {access:?} {depth}"
+            );
+            for run in loaded.measured.iter().flat_map(|measured| &measured.runs) {
+                assert_eq!((run.operations, run.bytes, run.errors, run.wrong_bytes), (60, 60 * 47_008, 0, 0));
+            }
+            assert!(loaded.measured.iter().all(|measured| measured.runs.len() == 2
+                && (measured.cached.is_some() || measured.operation == Operation::Write)));
+            assert!(is_empty(place.path()));
+        }
+    }
+}
+
+#[test]
+fn files_are_made_looked_at_and_removed() {
+    let place = tempfile::tempdir().unwrap();
+    for shape in [TreeShape::SharedDirectory, TreeShape::OwnDirectories { directories: 3 }] {
+        let loaded = run(&Experiment::Meta(meta(shape)), place.path(), 1, &Unwatched).unwrap();
+        let counts: Vec<_> = loaded
+            .measured
+            .iter()
+            .map(|measured| (measured.runs[0].operations, measured.runs[0].errors))
+            .collect();
+        assert_eq!((counts, loaded.notes.len()), (vec![(60, 0); 5], 0));
+        assert!(is_empty(place.path()));
+    }
+}
+
+/// Changes a byte of what was written before it is read.
+struct Planter;
+
+impl Watch for Planter {
+    fn before(&self, operation: Operation, folder: &Path) {
+        if operation == Operation::Read {
+            let file = OpenOptions::new().read(true).write(true).open(folder.join("file.0")).unwrap();
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, 50_000).unwrap();
+            file.write_all_at(&[byte[0] ^ 1], 50_000).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_planted_byte_is_found() {
+    for depth in [1, 4] {
+        let place = tempfile::tempdir().unwrap();
+        let mut io = io(FileSharing::Interleaved, Access::Sequential, depth);
+        io.operations.truncate(2);
+        let loaded = run(&Experiment::Io(io), place.path(), 1, &Planter).unwrap();
+        assert_eq!(loaded.measured[1].runs[0].wrong_bytes, 1);
+        assert!(
+            loaded.notes[0].contains("file.0: wrong byte at offset 50000: expected 0x"),
+            "{:?}",
+            loaded.notes
+        );
+        assert!(is_empty(place.path()));
+    }
+}
+
+/// Ends it at once.
+struct Stopper;
+
+impl Watch for Stopper {
+    fn is_stopped(&self) -> bool {
+        true
+    }
+    fn progress(&self, progress: &Progress) {
+        assert!((0.0..=1.0).contains(&progress.share));
+    }
+}
+
+#[test]
+fn a_stop_leaves_nothing_and_is_told() {
+    let place = tempfile::tempdir().unwrap();
+    let loaded = run(&Experiment::Meta(meta(TreeShape::SharedDirectory)), place.path(), 5, &Stopper).unwrap();
+    assert!(loaded.is_stopped && loaded.notes[0].starts_with("stopped before the end"));
+    assert!(loaded.measured[1].runs.is_empty() && is_empty(place.path()));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_remedy() {
+    let place = tempfile::tempdir().unwrap();
+    let refused = |change: fn(&mut IoExperiment)| {
+        let mut io = io(FileSharing::OwnFiles, Access::Sequential, 1);
+        change(&mut io);
+        run(&Experiment::Io(io), place.path(), 1, &Unwatched).unwrap_err().to_string()
+    };
+    assert!(refused(|io| io.threads = 0).contains("use 1 to 1024"));
+    assert!(refused(|io| io.threads = 1025).contains("use 1 to 1024"));
+    assert!(refused(|io| io.caching = Caching::Direct).contains("use --buffered"));
+    assert!(refused(|io| io.record_bytes = 1 << 24).contains("is more than each thread's"));
+    assert!(refused(|io| io.thread_bytes = 1 << 60).contains("are free; hint: use fewer threads"));
+    assert!(refused(|io| io.operations = vec![Operation::Stat]).contains("use write, read and mixed"));
+    let elsewhere = |path: &Path| {
+        run(&Experiment::Meta(meta(TreeShape::SharedDirectory)), path, 1, &Unwatched).unwrap_err().to_string()
+    };
+    assert!(elsewhere(&place.path().join("none")).contains("give a directory that exists"));
+    fs::write(place.path().join("file"), "").unwrap();
+    assert!(elsewhere(&place.path().join("file")).contains("is no directory"));
+}
