@@ -6,11 +6,25 @@
 //! Invariants: a rate is bytes or operations by the time of the whole phase, from when the first thread begins until the last has ended; a figure that a
 //! cache has answered says so; what an experiment has written is removed, however it ends.
 
+pub mod characterize;
+pub mod compare;
+pub mod draw;
 mod experiment;
+pub mod host;
+pub mod import;
 pub mod load;
+mod names;
+mod needs;
+pub mod profiles;
 mod results;
+mod roofline;
+pub mod text;
+mod when;
 
 pub use experiment::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape,
 };
+pub use names::{io_name, meta_name};
 pub use results::{Ceiling, FORMAT, Latency, Limit, Machine, Measured, Results, Run, median};
+pub use roofline::{Binding, Workload, binding};
+pub use when::rfc3339;

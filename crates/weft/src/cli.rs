@@ -1,11 +1,13 @@
 //! What can be typed.
 
+mod bench;
 mod cluster;
 mod group;
 mod migrate;
 mod plan;
 mod scrub;
 
+pub use self::bench::*;
 pub use cluster::*;
 pub use group::*;
 pub use migrate::*;
@@ -89,6 +91,9 @@ pub enum Command {
     Fsck(FsckArgs),
     /// Tell what servers, drives and links would give, or how many are needed
     Plan(PlanArgs),
+    /// Measure: files, metadata, targets, network, reports
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// How members of mirrored groups are brought in step: the same as weft group resync
     #[command(subcommand, hide = true)]
     Resync(ResyncCommand),

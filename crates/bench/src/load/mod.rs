@@ -159,13 +159,6 @@ impl<'a> Stage<'a> {
 }
 
 impl Experiment {
-    fn operations(&self) -> &[Operation] {
-        match self {
-            Experiment::Io(io) => &io.operations,
-            Experiment::Meta(meta) => &meta.operations,
-        }
-    }
-
     fn measured(&self, operation: Operation) -> Measured {
         let runs: Vec<Run> = Vec::new();
         match self {

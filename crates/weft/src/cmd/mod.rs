@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod bench;
 mod cluster;
 mod df;
 mod down;
@@ -63,6 +64,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Net(command) => net::run(command),
         Command::Fsck(args) => fsck::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Bench(command) => bench::run(command),
         Command::InstallHelper(args) => install_helper::run(&args),
         Command::MountHelper(args) => mount_helper::run(&args),
     }

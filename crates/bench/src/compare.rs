@@ -1,0 +1,184 @@
+//! Two results beside each other.
+
+use crate::experiment::{Caching, Operation};
+use crate::results::{Measured, Results};
+use serde::Serialize;
+
+/// What must be the same for two figures to be compared.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct Key {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// What was done.
+    pub operation: Operation,
+    /// Threads of all clients.
+    pub threads: u32,
+    /// Bytes of a transfer, or of a file.
+    pub record_bytes: u64,
+    /// Transfers under way in each thread.
+    pub queue_depth: u32,
+}
+
+/// A figure of both.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Pair {
+    /// What was done.
+    #[serde(flatten)]
+    pub key: Key,
+    /// Whether the rates are bytes or operations a second.
+    pub in_bytes: bool,
+    /// Median, least and most of the first.
+    pub first: (f64, f64, f64),
+    /// Median, least and most of the second.
+    pub second: (f64, f64, f64),
+    /// The second median by the first.
+    pub ratio: f64,
+    /// Whether the spans from least to most have something in common: the ratio says little then.
+    pub overlap: bool,
+    /// What else isn't the same: total size, caches, clients. Empty if nothing.
+    pub differs: Vec<String>,
+}
+
+/// All pairs, and what has no partner.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Comparison {
+    /// In the order of the first.
+    pub pairs: Vec<Pair>,
+    /// Of the first only.
+    pub only_first: Vec<Key>,
+    /// Of the second only.
+    pub only_second: Vec<Key>,
+}
+
+/// Pairs figures of the same experiment, operation, threads, record and depth.
+///
+/// Where one has the same key several times, they are paired in their order. A figure without runs has no partner.
+pub fn compare(first: &Results, second: &Results) -> Comparison {
+    let mut comparison = Comparison::default();
+    let mut rest: Vec<&Measured> =
+        second.measured.iter().filter(|measured| rates(measured).is_some()).collect();
+    for measured in &first.measured {
+        let Some(ours) = rates(measured) else { continue };
+        let key = Key::of(measured);
+        match rest.iter().position(|other| Key::of(other) == key) {
+            Some(at) => {
+                let other = rest.remove(at);
+                comparison
+                    .pairs
+                    .extend(rates(other).map(|theirs| pair(key, (measured, ours), (other, theirs))));
+            }
+            None => comparison.only_first.push(key),
+        }
+    }
+    comparison.only_second = rest.into_iter().map(Key::of).collect();
+    comparison
+}
+
+fn pair(key: Key, first: (&Measured, (f64, f64, f64)), second: (&Measured, (f64, f64, f64))) -> Pair {
+    let ((a, first), (b, second)) = (first, second);
+    Pair {
+        in_bytes: is_in_bytes(a),
+        ratio: second.0 / first.0,
+        overlap: first.1 <= second.2 && second.1 <= first.2,
+        differs: differences(a, b),
+        key,
+        first,
+        second,
+    }
+}
+
+fn differences(first: &Measured, second: &Measured) -> Vec<String> {
+    let mut differs = Vec::new();
+    if first.total_bytes != second.total_bytes {
+        differs.push(format!("{} and {} bytes in all", first.total_bytes, second.total_bytes));
+    }
+    if first.caching != second.caching {
+        differs.push(format!("caches {} and {}", caching(first.caching), caching(second.caching)));
+    }
+    if first.clients != second.clients {
+        differs.push(format!("{} and {} clients", first.clients, second.clients));
+    }
+    if first.cached.is_some() != second.cached.is_some() {
+        let which = if first.cached.is_some() { "the first" } else { "the second" };
+        differs.push(format!("only {which} is a figure of caches"));
+    }
+    differs
+}
+
+/// The word of results for it.
+fn caching(caching: Caching) -> &'static str {
+    match caching {
+        Caching::Direct => "direct",
+        Caching::Cold => "cold",
+        Caching::Warm => "warm",
+    }
+}
+
+/// Small transfers and work with files are told in operations, large transfers in bytes.
+pub fn is_in_bytes(measured: &Measured) -> bool {
+    const SMALL_BYTES: u64 = 16 << 10;
+    matches!(measured.operation, Operation::Write | Operation::Read | Operation::Mixed)
+        && measured.record_bytes > SMALL_BYTES
+}
+
+/// Median, least and most, in the unit that suits it; `None` without runs that did something.
+pub fn rates(measured: &Measured) -> Option<(f64, f64, f64)> {
+    let rates = if is_in_bytes(measured) { measured.bytes_per_s() } else { measured.ops_per_s() };
+    rates.filter(|(middle, ..)| *middle > 0.0 && middle.is_finite())
+}
+
+impl Key {
+    /// Of a figure.
+    pub fn of(measured: &Measured) -> Key {
+        Key {
+            experiment: measured.experiment.clone(),
+            operation: measured.operation,
+            threads: measured.threads,
+            record_bytes: measured.record_bytes,
+            queue_depth: measured.queue_depth,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import;
+
+    fn results() -> Results {
+        import::any(include_str!("../tests/fixtures/ior-4.0.0-nn.txt")).unwrap()
+    }
+
+    #[test]
+    fn the_same_is_alike_and_half_is_half() {
+        let first = results();
+        let same = compare(&first, &first);
+        assert_eq!(same.pairs.len(), 2);
+        assert!(same.pairs.iter().all(|pair| pair.ratio == 1.0 && pair.overlap && pair.differs.is_empty()));
+        let mut slower = first.clone();
+        slower.measured.iter_mut().flat_map(|measured| &mut measured.runs).for_each(|run| run.seconds *= 2.0);
+        let halves = compare(&first, &slower);
+        assert!(halves.pairs.iter().all(|pair| (pair.ratio - 0.5).abs() < 1e-9 && !pair.overlap));
+    }
+
+    #[test]
+    fn what_has_no_partner_is_told() {
+        let (first, mut second) = (results(), results());
+        second.measured[0].threads = 64;
+        second.measured[1].runs.clear();
+        let comparison = compare(&first, &second);
+        assert!(comparison.pairs.is_empty());
+        assert_eq!(comparison.only_first.len(), 2);
+        assert_eq!(comparison.only_second.iter().map(|key| key.threads).collect::<Vec<_>>(), [64]);
+    }
+
+    #[test]
+    fn what_else_differs_is_told() {
+        let (first, mut second) = (results(), results());
+        second.measured[0].total_bytes *= 2;
+        second.measured[0].caching = Caching::Direct;
+        second.measured[0].cached = Some("small".into());
+        let differs = &compare(&first, &second).pairs[0].differs;
+        assert_eq!(differs.len(), 3, "{differs:?}");
+    }
+}

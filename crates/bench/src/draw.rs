@@ -1,0 +1,114 @@
+//! What figures and tables of measurements have in common.
+
+use crate::compare::is_in_bytes;
+use crate::profiles::Across;
+use crate::{Measured, Operation};
+use report::{Axis, Figure, Point, Scale, Series};
+
+/// The word that results have for it: `storage-read`, `read-file`.
+pub fn word(value: impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_string)).unwrap_or_default()
+}
+
+/// What people call an operation.
+pub fn name(operation: Operation) -> String {
+    match operation {
+        Operation::Mixed => "70/30".into(),
+        Operation::ReadFile => "read file".into(),
+        other => word(other),
+    }
+}
+
+/// A unit of rates, and how many basic units it has.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Unit {
+    /// As it is written.
+    pub name: &'static str,
+    /// Bytes or operations a second.
+    pub size: f64,
+    /// Bytes, not operations.
+    pub in_bytes: bool,
+}
+
+impl Unit {
+    /// The one that suits the largest of the rates.
+    pub fn of<'a>(in_bytes: bool, measured: impl IntoIterator<Item = &'a Measured>) -> Unit {
+        let any = Unit { name: "", size: 1.0, in_bytes };
+        let most = measured
+            .into_iter()
+            .filter_map(|measured| any.rates(measured))
+            .fold(0.0, |most: f64, rate| most.max(rate.0));
+        let (name, size) = match (in_bytes, most) {
+            (true, most) if most >= 1e9 => ("GB/s", 1e9),
+            (true, _) => ("MB/s", 1e6),
+            (false, most) if most >= 1e6 => ("M operations/s", 1e6),
+            (false, most) if most >= 1e4 => ("k operations/s", 1e3),
+            (false, _) => ("operations/s", 1.0),
+        };
+        Unit { name, size, in_bytes }
+    }
+
+    /// Median, least and most, in this unit; `None` without runs that did something.
+    pub fn rates(&self, measured: &Measured) -> Option<(f64, f64, f64)> {
+        let (middle, least, most) =
+            if self.in_bytes { measured.bytes_per_s() } else { measured.ops_per_s() }?;
+        let is_there = least > 0.0 && most.is_finite();
+        is_there.then_some((middle / self.size, least / self.size, most / self.size))
+    }
+}
+
+/// Where a measurement stands on the axis across.
+pub fn place(across: Across, measured: &Measured) -> u32 {
+    match across {
+        Across::Threads => measured.threads,
+        Across::QueueDepth => measured.queue_depth,
+    }
+}
+
+/// A line; `None` if nothing of it was measured.
+pub fn series<'a>(
+    label: String,
+    across: Across,
+    unit: Unit,
+    measured: impl Iterator<Item = &'a Measured>,
+) -> Option<Series> {
+    let point = |measured: &Measured| {
+        let (y, least, most) = unit.rates(measured)?;
+        let spread = (measured.runs.len() > 1).then_some((least, most));
+        Some(Point { x: f64::from(place(across, measured)), y, spread })
+    };
+    let mut points: Vec<Point> = measured.filter_map(point).collect();
+    points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    (!points.is_empty()).then_some(Series { name: label, points, is_limit: false })
+}
+
+/// A figure with logarithmic axes, `None` without anything measured.
+pub fn figure(title: &str, caption: &str, across: Across, unit: Unit, series: Vec<Series>) -> Option<Figure> {
+    let name = match across {
+        Across::Threads => "threads",
+        Across::QueueDepth => "under way in each thread",
+    };
+    (!series.is_empty()).then(|| Figure {
+        title: title.into(),
+        caption: caption.into(),
+        x: Axis { name: name.into(), scale: Scale::Log2 },
+        y: Axis { name: unit.name.into(), scale: Scale::Log10 },
+        series,
+    })
+}
+
+/// Whether most of these are told in bytes.
+pub fn in_bytes(measured: &[&Measured]) -> bool {
+    measured.iter().filter(|measured| is_in_bytes(measured)).count() * 2 > measured.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_results() {
+        assert_eq!(word(crate::Limit::StorageRandomRead), "storage-random-read");
+        assert_eq!(name(Operation::ReadFile), "read file");
+    }
+}

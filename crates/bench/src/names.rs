@@ -1,0 +1,22 @@
+//! What experiments are called, so that figures of different systems and programs meet in comparisons.
+
+use crate::experiment::{Access, FileSharing, TreeShape};
+
+/// Of reads and writes. Records, threads and depths are told beside it.
+pub fn io_name(sharing: FileSharing, access: Access) -> &'static str {
+    match (sharing, access) {
+        (FileSharing::OwnFiles, Access::Sequential) => "sequential N-N",
+        (FileSharing::OwnFiles, Access::Random) => "random N-N",
+        (FileSharing::Segments, Access::Sequential) => "sequential N-1",
+        (FileSharing::Interleaved, Access::Sequential) => "interleaved N-1",
+        (_, Access::Random) => "random N-1",
+    }
+}
+
+/// Of work with many files.
+pub fn meta_name(shape: TreeShape) -> &'static str {
+    match shape {
+        TreeShape::OwnDirectories { .. } => "files in own directories",
+        TreeShape::SharedDirectory => "files in a shared directory",
+    }
+}

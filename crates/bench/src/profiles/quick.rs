@@ -1,0 +1,73 @@
+//! A look at everything within five minutes on two cores.
+
+use super::shapes::{Load, doubling, files};
+use super::{Across, Figure, Profile, Quantity};
+use crate::experiment::{Access, Caching, FileSharing, Operation};
+
+const MIB: u64 = 1 << 20;
+/// Records that fit nothing: the hard form of IO500.
+const ODD_RECORD: u64 = 47_008;
+
+pub fn profile() -> Profile {
+    let both: &[Operation] = &[Operation::Write, Operation::Read];
+    let sequential = Load {
+        operations: both,
+        sharing: FileSharing::OwnFiles,
+        access: Access::Sequential,
+        record_bytes: MIB,
+        total_bytes: 256 * MIB,
+        caching: Caching::Direct,
+        seconds: Some(5),
+    };
+    let shared = Load { sharing: FileSharing::Segments, ..sequential };
+    let odd = Load {
+        sharing: FileSharing::Interleaved,
+        record_bytes: ODD_RECORD,
+        total_bytes: 64 * MIB,
+        caching: Caching::Cold,
+        ..sequential
+    };
+    let all: &[Operation] = &[Operation::Write, Operation::Read, Operation::Mixed];
+    let random =
+        Load { operations: all, access: Access::Random, record_bytes: 4096, seconds: Some(1), ..sequential };
+    let figure =
+        |title, across, quantity, experiments| Figure { title, across, quantity, published: "", experiments };
+    use {Across::Threads, Quantity::Bytes, Quantity::Operations};
+    Profile {
+        name: "quick",
+        system: "",
+        is_small: true,
+        figures: vec![
+            figure(
+                "Sequential N-N, 1 MiB records",
+                Threads,
+                Bytes,
+                doubling(1, 16).map(|n| sequential.at(n, 1)).collect(),
+            ),
+            figure(
+                "Sequential N-1 (one file of all), 1 MiB records",
+                Threads,
+                Bytes,
+                doubling(1, 16).map(|n| shared.at(n, 1)).collect(),
+            ),
+            figure(
+                "Interleaved N-1, records of 47,008 bytes",
+                Threads,
+                Bytes,
+                doubling(1, 8).map(|n| odd.at(n, 1)).collect(),
+            ),
+            figure(
+                "Random N-N, 4 KiB records",
+                Threads,
+                Operations,
+                doubling(1, 32).map(|n| random.at(n, 1)).collect(),
+            ),
+            figure(
+                "Files of 4 KiB",
+                Threads,
+                Operations,
+                doubling(1, 16).map(|n| files(n, 1024, 16, 4096)).collect(),
+            ),
+        ],
+    }
+}

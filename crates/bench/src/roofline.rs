@@ -1,0 +1,221 @@
+//! Which limit binds, and how much of it was reached.
+//!
+//! A workload moves each of its bytes (or does each of its operations) over several resources, and over some of them more than once: a write of two copies goes
+//! to two drives. With `c_r` the ceilings of one resource `r`, summed over those of its kind that work side by side, and `f_r` how often a byte of the program
+//! passes it, the program gets at most
+//!
+//! `rate_max = min over r of (sum of c_r) / f_r`
+//!
+//! (the roofline of Williams, Waterman and Patterson, Communications of the ACM 52(4), 2009, with bytes for each byte in the place of operations for each byte).
+//! The `r` of the minimum binds. `f_r`: the scheme's copies for what goes to drives with writes, 1 for reads; the copies over the network, where the client or a
+//! primary sends them; 1 for a copy in memory and for a checksum on each end.
+
+use crate::experiment::{Access, Operation};
+use crate::results::{Ceiling, Limit};
+
+/// Records up to so many bytes count as operations of drives, not as bytes.
+const SMALL_RECORD_BYTES: u64 = 16 << 10;
+
+/// The bytes of the operations that random ceilings of drives are measured with.
+const RANDOM_BYTES: u64 = 4096;
+
+/// How something was measured: what decides which resources its bytes pass.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Workload {
+    /// What was done.
+    pub operation: Operation,
+    /// In which order; that of files as such is [`Access::Random`].
+    pub access: Access,
+    /// Bytes of each transfer.
+    pub record_bytes: u64,
+    /// Copies that the scheme keeps of each byte: 1 without mirrors.
+    pub copies: u32,
+    /// Targets that the files are spread over; at most so many of the measured ones count, the slowest.
+    pub targets: u32,
+    /// Links that the bytes go over side by side (the smaller of clients' and servers'); 0: no network lies between.
+    pub links: u32,
+}
+
+/// The limit that binds.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Binding {
+    /// Which.
+    pub limit: Limit,
+    /// Where: the place of the ceiling, or how many of them there are.
+    pub place: String,
+    /// What the program can get at most, bytes a second; operations a second for those of files as such.
+    pub ceiling: f64,
+    /// What was reached of it, 1 is all.
+    pub share: f64,
+}
+
+/// Which of these ceilings binds a workload that has reached `rate`: bytes a second, or operations a second where files are made, asked for or removed.
+/// `None` when no ceiling has been measured that it passes.
+pub fn binding(ceilings: &[Ceiling], workload: &Workload, rate: f64) -> Option<Binding> {
+    let bounds = uses(workload).into_iter().filter_map(|u| bound(ceilings, &u));
+    let (limit, place, ceiling) = bounds.min_by(|a, b| a.2.total_cmp(&b.2))?;
+    Some(Binding { limit, place, ceiling, share: rate / ceiling })
+}
+
+/// A resource that a workload passes.
+struct Use {
+    limit: Limit,
+    /// How many work side by side; `None`: the best one alone, which has all cores already.
+    side_by_side: Option<u32>,
+    /// What of the limit a unit of the program's rate takes.
+    factor: f64,
+}
+
+fn uses(w: &Workload) -> Vec<Use> {
+    let (copies, targets) = (f64::from(w.copies.max(1)), Some(w.targets.max(1)));
+    let is_small = w.access == Access::Random && w.record_bytes <= SMALL_RECORD_BYTES;
+    // Drives do as many operations as blocks of the ceiling's size are in a record: at least one.
+    let per_byte = (w.record_bytes as f64 / RANDOM_BYTES as f64).max(1.0) / w.record_bytes.max(1) as f64;
+    let drive = |bulk, random, share: f64| match is_small {
+        true => Use { limit: random, side_by_side: targets, factor: per_byte * share },
+        false => Use { limit: bulk, side_by_side: targets, factor: share },
+    };
+    let writes = |share| drive(Limit::StorageWrite, Limit::StorageRandomWrite, share * copies);
+    let reads = |share| drive(Limit::StorageRead, Limit::StorageRandomRead, share);
+    let whole = |limit| Use { limit, side_by_side: None, factor: 1.0 };
+    let network =
+        |factor| (w.links > 0).then_some(Use { limit: Limit::Network, side_by_side: Some(w.links), factor });
+    let mut uses = match w.operation {
+        Operation::Write => vec![writes(1.0)],
+        Operation::Read => vec![reads(1.0)],
+        Operation::Mixed => vec![writes(0.3), reads(0.7)],
+        // Files as such: a call of the mount each. What the metadata service can do isn't a ceiling of the hardware.
+        Operation::Create | Operation::Stat | Operation::ReadFile | Operation::Remove => {
+            return vec![whole(Limit::FuseCalls)];
+        }
+    };
+    let sent = match w.operation {
+        Operation::Write => copies,
+        Operation::Mixed => 0.3 * copies + 0.7,
+        _ => 1.0,
+    };
+    uses.extend(network(sent));
+    uses.extend([whole(Limit::MemoryCopy), whole(Limit::Checksum)]);
+    uses
+}
+
+/// What the program can get by one resource: the slowest of those measured, since striped files go at the pace of the slowest, times how many there are.
+fn bound(ceilings: &[Ceiling], used: &Use) -> Option<(Limit, String, f64)> {
+    let of_kind = ceilings.iter().filter(|c| c.limit == used.limit && c.rate > 0.0);
+    match used.side_by_side {
+        None => {
+            let best = of_kind.max_by(|a, b| a.rate.total_cmp(&b.rate))?;
+            Some((used.limit, best.place.clone(), best.rate / used.factor))
+        }
+        Some(count) => {
+            let slowest = of_kind.min_by(|a, b| a.rate.total_cmp(&b.rate))?;
+            let place = match count {
+                1 => slowest.place.clone(),
+                _ => format!("{count} like {}", slowest.place),
+            };
+            Some((used.limit, place, slowest.rate * f64::from(count) / used.factor))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ceiling(limit: Limit, place: &str, rate: f64) -> Ceiling {
+        Ceiling { limit, place: place.into(), rate, streams: 1, measured: "2026-01-01T00:00:00Z".into() }
+    }
+
+    fn workload(operation: Operation) -> Workload {
+        Workload {
+            operation,
+            access: Access::Sequential,
+            record_bytes: 1 << 20,
+            copies: 1,
+            targets: 2,
+            links: 0,
+        }
+    }
+
+    fn ceilings() -> Vec<Ceiling> {
+        vec![
+            ceiling(Limit::StorageWrite, "target 1", 300.0),
+            ceiling(Limit::StorageWrite, "target 2", 200.0),
+            ceiling(Limit::StorageRead, "target 1", 500.0),
+            ceiling(Limit::Network, "node 1 to node 2", 450.0),
+            ceiling(Limit::MemoryCopy, "node 1", 10_000.0),
+            ceiling(Limit::StorageRandomWrite, "target 1", 100.0),
+            ceiling(Limit::StorageRandomRead, "target 1", 1000.0),
+        ]
+    }
+
+    #[test]
+    fn the_slowest_target_sets_the_pace_of_all() {
+        let bound = binding(&ceilings(), &workload(Operation::Write), 100.0).unwrap();
+        let expected = Binding {
+            limit: Limit::StorageWrite,
+            place: "2 like target 2".into(),
+            ceiling: 400.0,
+            share: 0.25,
+        };
+        assert_eq!(bound, expected);
+    }
+
+    #[test]
+    fn copies_count_for_writes_only() {
+        let mirrored = |operation| Workload { copies: 2, ..workload(operation) };
+        let ceiling = |operation| binding(&ceilings(), &mirrored(operation), 1.0).unwrap().ceiling;
+        assert_eq!(ceiling(Operation::Write), 200.0);
+        assert_eq!(ceiling(Operation::Read), 1000.0);
+    }
+
+    #[test]
+    fn a_narrow_link_binds_where_there_is_one() {
+        let over = |operation, copies| Workload { links: 1, copies, ..workload(operation) };
+        let bound = |w| binding(&ceilings(), &w, 90.0).unwrap();
+        let read = bound(over(Operation::Read, 2));
+        assert_eq!(
+            (read.limit, read.place.as_str(), read.ceiling, read.share),
+            (Limit::Network, "node 1 to node 2", 450.0, 0.2)
+        );
+        // Each copy is sent once, and both links and drives give half.
+        let write = bound(over(Operation::Write, 2));
+        assert_eq!((write.limit, write.ceiling), (Limit::StorageWrite, 200.0));
+    }
+
+    #[test]
+    fn small_random_records_are_operations_of_drives() {
+        let random = |operation, record_bytes| Workload {
+            access: Access::Random,
+            record_bytes,
+            targets: 1,
+            ..workload(operation)
+        };
+        let bound = |w: Workload| binding(&ceilings(), &w, 1.0).unwrap();
+        let read = bound(random(Operation::Read, 4096));
+        // 1000 operations of 4096 bytes are more than memory copies in this table.
+        assert_eq!((read.limit, read.ceiling), (Limit::MemoryCopy, 10_000.0));
+        let mut table = ceilings();
+        table.retain(|c| c.limit != Limit::MemoryCopy);
+        let rate = |operation, bytes| binding(&table, &random(operation, bytes), 1.0).unwrap().ceiling;
+        assert_eq!(rate(Operation::Read, 4096), 1000.0 * 4096.0);
+        // Half a block takes as many operations as a whole one.
+        assert_eq!(rate(Operation::Read, 2048), 1000.0 * 2048.0);
+        assert_eq!(rate(Operation::Read, 16384), 1000.0 * 4096.0);
+        assert_eq!(rate(Operation::Write, 4096), 100.0 * 4096.0);
+        // Larger ones go by bytes.
+        assert_eq!(rate(Operation::Read, 1 << 20), 500.0);
+        // Of ten operations three are writes: 100 writes a second allow 333 in all.
+        let mixed = binding(&table, &random(Operation::Mixed, 4096), 1.0).unwrap();
+        assert_eq!(mixed.limit, Limit::StorageRandomWrite);
+        assert!((mixed.ceiling - 100.0 * 4096.0 / 0.3).abs() < 1e-6);
+    }
+
+    #[test]
+    fn nothing_binds_that_was_not_measured() {
+        assert_eq!(binding(&[], &workload(Operation::Read), 1.0), None);
+        assert_eq!(binding(&ceilings(), &workload(Operation::Create), 1.0), None);
+        let calls = [ceiling(Limit::FuseCalls, "node 1", 50_000.0)];
+        assert_eq!(binding(&calls, &workload(Operation::Stat), 5_000.0).unwrap().share, 0.1);
+    }
+}
