@@ -357,9 +357,9 @@ mod tests {
             what: "node 2 (a) is offline".into(),
             hint: "start it".into(),
         };
-        let health = Health { verdict: Verdict::Critical, findings: vec![finding], copies: None };
+        let health = Health { verdict: Verdict::Critical, findings: vec![finding], copies: None, ceilings: vec![] };
         assert_eq!(health_screen(&health), "critical\ncritical: node 2 (a) is offline\n  hint: start it\n");
-        let mut health = Health { verdict: Verdict::Healthy, findings: vec![], copies: None };
+        let mut health = Health { verdict: Verdict::Healthy, findings: vec![], copies: None, ceilings: vec![] };
         assert_eq!(health_screen(&health), "healthy\n");
         let copies = CopiesInfo { folder: "/b".into(), kept: 7, newest: None, age_s: None, failure: None };
         health.copies = Some(copies.clone());
