@@ -10,9 +10,11 @@ pub mod ceilings;
 mod experiment;
 mod results;
 mod roofline;
+mod when;
 
 pub use experiment::{
     Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape,
 };
 pub use results::{Ceiling, FORMAT, Latency, Limit, Machine, Measured, Results, Run, median};
 pub use roofline::{Binding, Workload, binding};
+pub use when::rfc3339;

@@ -1,11 +1,13 @@
 //! What can be typed.
 
+mod bench;
 mod cluster;
 mod group;
 mod migrate;
 mod plan;
 mod scrub;
 
+pub use bench::*;
 pub use cluster::*;
 pub use group::*;
 pub use migrate::*;
@@ -87,6 +89,9 @@ pub enum Command {
     Scrub(ScrubCommand),
     /// Check a cluster, stopped or running, and repair it
     Fsck(FsckArgs),
+    /// Measure: files, metadata, targets, network, reports
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Tell what servers, drives and links would give, or how many are needed
     Plan(PlanArgs),
     /// How members of mirrored groups are brought in step: the same as weft group resync

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod bench;
 mod cluster;
 mod df;
 mod down;
@@ -62,6 +63,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Export(command) => export::run(command),
         Command::Net(command) => net::run(command),
         Command::Fsck(args) => fsck::run(&args),
+        Command::Bench(command) => bench::run(command),
         Command::Plan(args) => plan::run(&args),
         Command::InstallHelper(args) => install_helper::run(&args),
         Command::MountHelper(args) => mount_helper::run(&args),
