@@ -6,6 +6,7 @@
 //! Invariants: a rate is bytes or operations by the time of the whole phase, from when the first thread begins until the last has ended; a figure that a
 //! cache has answered says so; what an experiment has written is removed, however it ends.
 
+pub mod ceilings;
 pub mod characterize;
 pub mod compare;
 pub mod draw;

@@ -47,7 +47,7 @@ pub(crate) fn for_new_files(target: &Target, spare_percent: u8) -> (u64, Capacit
 }
 
 /// How many of its free bytes a target can take before it is in an emergency.
-pub(crate) fn usable(capacity: u64, free: u64) -> u64 {
+pub fn usable(capacity: u64, free: u64) -> u64 {
     free.saturating_sub(threshold(capacity, EMERGENCY_PERCENT, EMERGENCY_FLOOR))
 }
 

@@ -38,7 +38,7 @@ mod replace;
 mod room;
 mod stripe;
 
-pub use capacity::classify;
+pub use capacity::{classify, usable};
 pub use choose::choose;
 pub use groups::{
     FIRST_MIRRORED, MAX_MIRRORED, Move, Shortage, Spread, balance, crowded, is_spread, member_bytes,

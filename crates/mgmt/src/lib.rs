@@ -23,6 +23,7 @@
 //! - Management knows nothing of inodes and chunks; what has to do with them it asks of the metadata service ([`Metadata`]).
 
 mod assign;
+mod ceilings;
 mod consistency;
 mod error;
 mod health;

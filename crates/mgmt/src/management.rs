@@ -1,6 +1,7 @@
 //! The cluster map: where it is kept, and how it is kept true.
 
 use crate::assign::{assign, log_moves};
+use crate::ceilings::{CEILINGS_KEY, Ceilings};
 use crate::consistency;
 use crate::error::{Error, Result};
 use crate::limits::REFRESH_INTERVAL;
@@ -35,7 +36,7 @@ pub const FIRST_NODE: NodeId = NodeId(1);
 
 /// Keeps the cluster map: in the metadata store, and in the handle that the services of this process share.
 pub struct Management {
-    writer: Arc<Writer>,
+    pub(crate) writer: Arc<Writer>,
     map: MapHandle,
     numbers: Mutex<Numbers>,
     /// Held by the one change that is being made.
@@ -52,6 +53,7 @@ pub struct Management {
     pub(crate) metadata: OnceLock<Arc<dyn Metadata>>,
     pub(crate) copies: OnceLock<Copies>,
     own_usage: OnceLock<OwnUsage>,
+    pub(crate) ceilings: Mutex<Ceilings>,
 }
 
 /// Tells what the files of a target of this process take of the disk that it is on, bytes, where that is known.
@@ -167,6 +169,7 @@ impl Management {
     fn over(writer: Arc<Writer>, map: ClusterMap, scope: Scope) -> Result<Management> {
         let numbers = writer.engine().get(NUMBERS_KEY)?;
         let numbers = numbers.and_then(|stored| serde_json::from_slice(&stored).ok());
+        let ceilings = Ceilings::stored(writer.engine().get(CEILINGS_KEY)?.as_deref());
         Ok(Management {
             numbers: Mutex::new(numbers.unwrap_or_else(|| Numbers::above(&map))),
             map: Arc::new(RwLock::new(Arc::new(map))),
@@ -181,6 +184,7 @@ impl Management {
             metadata: OnceLock::new(),
             copies: OnceLock::new(),
             own_usage: OnceLock::new(),
+            ceilings: Mutex::new(ceilings),
         })
     }
 

@@ -147,6 +147,8 @@ impl Management {
                 settings: self.current().settings.scrub.clone(),
                 scrubs: self.liveness().scrubs(),
             }),
+            MgmtRequest::NoteCeilings { ceilings } => self.note_ceilings(ceilings).await,
+            MgmtRequest::ListCeilings => Ok(MgmtReply::Ceilings { ceilings: self.ceilings().all() }),
             MgmtRequest::ListGroups => Ok(MgmtReply::Groups { groups: self.groups() }),
             MgmtRequest::MakeGroups { pool, scheme } => self.make_groups(&pool, scheme).await,
             MgmtRequest::ListResyncs => Ok(MgmtReply::Resyncs {
@@ -484,10 +486,12 @@ impl Management {
     fn verdict(&self) -> MgmtReply {
         let version = self.cluster().map_or(env!("CARGO_PKG_VERSION"), |(_, host)| &host.version);
         let health = health(&self.current(), &self.liveness(), version);
-        MgmtReply::Health(match self.copies.get() {
+        let mut health = match self.copies.get() {
             Some(copies) => with_copies(health, copies()),
             None => health,
-        })
+        };
+        health.ceilings = self.measured_places();
+        MgmtReply::Health(health)
     }
 
     fn require_cluster(&self) -> Result<(&Superblock, &Host)> {

@@ -15,6 +15,7 @@ mod epochs;
 mod fences;
 mod groups;
 mod lease;
+mod measure;
 mod mirror;
 mod once;
 mod permit;
@@ -24,6 +25,7 @@ mod tally;
 mod watches;
 
 pub use lease::ServingLease;
+pub use measure::Connect;
 pub use mirror::{GroupLinks, Groups, MemberChange};
 pub use service::{MAX_TARGETS, StorageService};
 pub use tally::Counters;

@@ -128,6 +128,8 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         | StorageOp::MarkLost { .. }
         | StorageOp::SetTime { .. }
         | StorageOp::Digests { .. }
-        | StorageOp::Adopt { .. } => None,
+        | StorageOp::Adopt { .. }
+        | StorageOp::Measure { .. }
+        | StorageOp::Traffic => None,
     }
 }

@@ -5,6 +5,7 @@ use crate::ended::EndedSessions;
 use crate::epochs::Epochs;
 use crate::fences::Fences;
 use crate::lease::ServingLease;
+use crate::measure::Measures;
 use crate::mirror::{self, Mirrors};
 use crate::once::{Once, Turn};
 use crate::permit::Permit;
@@ -61,6 +62,7 @@ pub struct StorageService {
     /// What the targets have of mirrored groups; none are served if it isn't set.
     pub(crate) mirrors: OnceLock<Arc<Mirrors>>,
     pub(crate) scrubs: Scrubs,
+    pub(crate) measures: Measures,
 }
 
 impl StorageService {
@@ -90,6 +92,7 @@ impl StorageService {
             watches: Arc::default(),
             mirrors: OnceLock::new(),
             scrubs: Scrubs::default(),
+            measures: Measures::default(),
         }
     }
 
@@ -190,6 +193,14 @@ impl StorageService {
         deadline: Deadline,
         payload: Option<IoBuf>,
     ) -> Result<StorageReply> {
+        match request.op {
+            StorageOp::Traffic => return Ok(StorageReply::Unit),
+            StorageOp::Measure { what, milliseconds } => {
+                let duration = Duration::from_millis(milliseconds);
+                return Box::pin(self.measure(request.target, what, duration)).await;
+            }
+            _ => {}
+        }
         let served = match self.find(request.target) {
             Some(served) => served,
             None => Box::pin(self.await_target(request.target)).await?,
@@ -397,6 +408,8 @@ async fn perform_rare(store: &Store, ino: InodeId, op: StorageOp) -> chunkstore:
         | StorageOp::Adopt { .. }
         | StorageOp::Mend { .. }
         | StorageOp::Heal { .. }
+        | StorageOp::Measure { .. }
+        | StorageOp::Traffic
         | StorageOp::Regions { .. } => {}
         StorageOp::Truncate { len } => store.truncate(ino, len).await?,
         StorageOp::Allocate { range, how } => store.allocate(ino, range, convert::allocate(how)).await?,

@@ -89,11 +89,11 @@ pub enum Command {
     Scrub(ScrubCommand),
     /// Check a cluster, stopped or running, and repair it
     Fsck(FsckArgs),
-    /// Tell what servers, drives and links would give, or how many are needed
-    Plan(PlanArgs),
     /// Measure: files, metadata, targets, network, reports
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Tell what servers, drives and links would give, or how many are needed
+    Plan(PlanArgs),
     /// How members of mirrored groups are brought in step: the same as weft group resync
     #[command(subcommand, hide = true)]
     Resync(ResyncCommand),

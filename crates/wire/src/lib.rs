@@ -52,6 +52,7 @@ pub use mgmt::{MgmtReply, MgmtRequest};
 pub use partitions::{Access, PartitionsReply, PartitionsRequest};
 pub use proto::{MAX_ENTRIES, MAX_LIST_ITEMS, MAX_NAME_BYTES};
 pub use storage::{
-    Allocate, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_REGIONS, MAX_SURVEYED, Number, Part, Path,
-    Regions, Seek, StorageOp, StorageReply, StorageRequest, Survey, WATCHED_REGION,
+    Allocate, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_RATES, MAX_REGIONS, MAX_SURVEYED, Measure,
+    Number, Part, Path, Rate, RateOf, Regions, Seek, StorageOp, StorageReply, StorageRequest, Survey,
+    WATCHED_REGION,
 };

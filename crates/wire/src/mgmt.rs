@@ -173,6 +173,10 @@ pub enum MgmtRequest {
     RebalanceGroups { pool: String, dry_run: bool },
     /// How far targets are searched for damage: `Scrubs`.
     ListScrubs,
+    /// What the hardware gives, as it has just been measured, is kept instead of what was known of the same limits and places: `Done`.
+    NoteCeilings { ceilings: Vec<CeilingInfo> },
+    /// `Ceilings`.
+    ListCeilings,
     /// A new token, for a node or for clients: `Token`.
     NewToken { client: bool },
 }
@@ -380,6 +384,10 @@ pub enum MgmtReply {
     Scrubs {
         settings: ScrubSettings,
         scrubs: Vec<ScrubProgress>,
+    },
+    /// By place and limit.
+    Ceilings {
+        ceilings: Vec<CeilingInfo>,
     },
     Health(Health),
     Token {
@@ -612,6 +620,34 @@ pub struct SessionInfo {
     pub in_use: Option<u64>,
 }
 
+/// Ceilings that are kept, and that one [`MgmtRequest::NoteCeilings`] may bring.
+pub const MAX_CEILINGS: usize = 10_000;
+
+/// What the hardware gives at one place, as `bench` has it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CeilingInfo {
+    /// Of what; `storage-write` and the like.
+    pub limit: String,
+    /// Where: `target 3`, `node 1 to node 2`, `node 1`.
+    pub place: String,
+    /// Bytes or operations a second, as the limit says.
+    pub rate: f64,
+    /// The number of streams, transfers or threads that gave most.
+    pub streams: u32,
+    /// When it was measured, RFC 3339.
+    pub measured: String,
+}
+
+/// When what a place gives was measured.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MeasuredPlace {
+    /// Where: a target, a node, or a pair of nodes.
+    pub place: String,
+    /// RFC 3339; `None`: never.
+    #[serde(default)]
+    pub measured: Option<String>,
+}
+
 /// How a cluster is, in one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -633,6 +669,9 @@ pub struct Health {
     /// The daily copies of the metadata; absent where nobody makes any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<CopiesInfo>,
+    /// When the ceilings of each target and node were measured last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ceilings: Vec<MeasuredPlace>,
 }
 
 /// The daily copies of the metadata.

@@ -1,6 +1,6 @@
 //! Requests to a storage service. Offsets are offsets in the chunk file, not in the file.
 
-use types::{ByteRange, Epoch, GroupId, InodeId, SessionId, TargetId, Timestamp};
+use types::{ByteRange, Epoch, GroupId, InodeId, NodeId, SessionId, TargetId, Timestamp};
 
 /// A request with what every request carries. A read's or write's data is the payload beside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -188,7 +188,58 @@ pub enum StorageOp {
     Digests { range: ByteRange },
     /// Tells a member that has been brought in step the verifier of the group's copies, if its own still is the one under which that was done: `Unit`.
     Adopt { verifier: u64, instead_of: u64 },
+    /// Asked by services: what the hardware gives without the file system: `Rates`. Of a drive that of the target; of networks and processors, the node that
+    /// is asked, whichever target is named. Stops, and leaves nothing behind, when nobody waits for it any more.
+    Measure { what: Measure, milliseconds: u64 },
+    /// Takes the payload and forgets it, for who measures a network: `Unit`.
+    Traffic,
 }
+
+/// What is measured, each for so long as [`StorageOp::Measure`] says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Measure {
+    /// The target's drive, in a file of so many bytes.
+    Drive { size: u64 },
+    /// The way to another node over so many connections, and how long a message takes there and back.
+    Network { to: NodeId, streams: u32 },
+    /// Memory and processor.
+    Cpu,
+}
+
+/// What a rate is of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RateOf {
+    /// Sequential writes, bytes a second.
+    Write,
+    /// Sequential reads, bytes a second.
+    Read,
+    /// Random 4 KiB writes, operations a second.
+    RandomWrite,
+    /// Random 4 KiB reads, operations a second.
+    RandomRead,
+    /// Bytes a second to another node.
+    Network,
+    /// Messages there and back, one after the other, a second.
+    RoundTrips,
+    /// Copies in memory, bytes a second.
+    MemoryCopy,
+    /// Checksums, bytes a second.
+    Checksum,
+}
+
+/// What was measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rate {
+    /// Of what.
+    pub of: RateOf,
+    /// Bytes or operations a second.
+    pub rate: u64,
+    /// Streams, transfers under way or threads that gave it.
+    pub streams: u32,
+}
+
+/// Items of one [`StorageReply::Rates`].
+pub const MAX_RATES: usize = 64;
 
 /// What of a mirrored group's chunk files is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,6 +289,8 @@ pub enum StorageReply {
     },
     Survey(Survey),
     Healed(Healed),
+    /// At most [`MAX_RATES`].
+    Rates(Vec<Rate>),
 }
 
 /// What a copy of a chunk file looks like from outside.

@@ -173,6 +173,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::MIGRATE_TESTS,
     machines::MIRROR_TESTS,
     machines::RACK_TESTS,
+    machines::CEILING_TESTS,
     machines::SCRUB_TESTS,
     machines::DISK_TESTS,
     machines::POWER_TESTS,

@@ -119,14 +119,14 @@ pub(super) fn run<P>(
     // All wait for it to open: unlike a barrier it can be opened when a thread couldn't be started.
     let gate = RwLock::new(());
     let (prepare, work, shared, gate) = (&prepare, &work, &shared, &gate);
-    let (sender, receiver) = mpsc::channel();
-    let (ready_sender, ready) = mpsc::channel();
     let cpu_before = machine::busy_s();
     let began = Instant::now();
     let mut is_stopped = false;
     let mut tallies = Vec::with_capacity(plan.threads as usize);
     let started = thread::scope(|scope| {
         let closed = gate.write();
+        let (sender, receiver) = mpsc::channel();
+        let (ready_sender, ready) = mpsc::channel();
         for number in 0..plan.threads {
             let (sender, ready_sender) = (sender.clone(), ready_sender.clone());
             let body = move || {
@@ -149,6 +149,8 @@ pub(super) fn run<P>(
                     .hint("use fewer threads"));
             }
         }
+        // A thread that panics drops what it had of these, and the scope passes its panic on.
+        drop((sender, ready_sender));
         for _ in 0..plan.threads {
             let _ = ready.recv();
         }
@@ -156,7 +158,8 @@ pub(super) fn run<P>(
         while tallies.len() < plan.threads as usize {
             match receiver.recv_timeout(TOLD_EVERY) {
                 Ok(tally) => tallies.push(tally),
-                Err(_) => {
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
                     is_stopped |= plan.watch.is_stopped();
                     if is_stopped {
                         shared.is_over.store(true, Ordering::Relaxed);

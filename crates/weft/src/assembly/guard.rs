@@ -47,6 +47,8 @@ impl Guard for StorageRequest {
                 | StorageOp::SetTime { .. }
                 | StorageOp::Digests { .. }
                 | StorageOp::Adopt { .. }
+                | StorageOp::Measure { .. }
+                | StorageOp::Traffic
         );
         self.session == SessionId(0) || between_members || is_nodes
     }

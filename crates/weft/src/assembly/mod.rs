@@ -16,6 +16,7 @@ mod group_links;
 mod guard;
 mod head;
 mod key_store;
+mod measure;
 mod meta_node;
 mod metadata;
 mod mount;

@@ -28,7 +28,7 @@ use net::{Channel, Handler, Networks, Router, SameHost, Server, ServerLimits, Se
 use rt::sync::Event;
 use std::fs;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use types::{ClusterMap, Error, MapHandle, Result, Role};
 use wire::{MetaRequest, MetaResponse, PartitionsReply, PartitionsRequest};
@@ -161,6 +161,16 @@ impl Served for NodeServices {
             &storage.service,
             management.clone(),
         ));
+        let (from, management_at, known) = (oneself.clone(), plan.config.management.clone(), map.clone());
+        storage.service.measure_networks_by(Box::new(move |to| {
+            let map = known.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let node = map.node(to).ok_or_else(|| {
+                Error::new(types::Errno::ENOENT, format!("there is no node {to}"))
+                    .hint("weft node list shows all")
+            })?;
+            // Connections of its own each time: those of one process to another are one for each core.
+            Ok(Peers::new(from.clone(), &management_at, CALL_TIMEOUT)?.storage(node))
+        }));
         let mut meta = None;
         if plan.config.roles.contains(&Role::Meta) {
             let store = match &opened {

@@ -1,16 +1,18 @@
 //! What a node answers to commands.
 
 use super::commands::CommandCore;
+use super::measure::while_asked;
 use super::node::NodeServices;
 use super::stop::Stop;
 use crate::api;
 use crate::cli::value_name;
 use crate::control::{
-    CheckOrders, ClusterStatus, Counters, DiskFree, PoolStatus, Request, Service, TargetStatus,
+    CheckOrders, ClusterStatus, Counters, DiskFree, MeasureOrder, PoolStatus, Request, Service, TargetStatus,
 };
 use crate::node_config::{NodeConfig, Protection, TargetConfig};
 use crate::output::os_error;
 use mgmt::{StateDir, Superblock};
+use net::Channel;
 use serde_json::Value;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -215,8 +217,21 @@ impl Service for NodeView {
             Request::BackupProgress => json(&self.services.copies()?.progress()),
             Request::Session => Err(Error::new(Errno::EOPNOTSUPP, "a node has no session")
                 .hint("weft session show MOUNTPOINT asks a mount, weft session list shows all")),
-            Request::Stop => Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
+            Request::Measure { .. } | Request::Stop => {
+                Err(Error::new(Errno::EINVAL, "this is answered elsewhere"))
+            }
         }
+    }
+
+    fn measure(&self, order: MeasureOrder, asker: UnixStream) -> Result<Value> {
+        let services = self.services.clone();
+        let map = self.map();
+        let node = order.node(&map)?;
+        let channel = match node.id == self.config.node {
+            true => Channel::in_process(services.storage.service.clone()),
+            false => services.peers.storage(node),
+        };
+        while_asked(asker, order.carry_out(channel, services.management.clone()))
     }
 
     fn stop(&self, connection: UnixStream) {

@@ -286,6 +286,11 @@ impl Services {
         self.writer.engine()
     }
 
+    /// The storage service of all targets.
+    pub fn storage_service(&self) -> Arc<StorageService> {
+        self.storage.clone()
+    }
+
     /// Requests that a target has been sent.
     pub fn requests(&self, target: TargetId) -> u64 {
         self.storage.counters(target).map_or(0, |counters| counters.requests)

@@ -1,12 +1,13 @@
 //! What a running cluster tells about itself.
 
 use super::commands::CommandCore;
+use super::measure::while_asked;
 use super::peers::MgmtChannel;
 use super::services::Services;
 use super::stop::Stop;
 use crate::cli::{UpArgs, value_name};
 use crate::control::{
-    CheckOrders, ClusterStatus, Counters, DiskFree, PoolStatus, Request, Service, TargetStatus,
+    CheckOrders, ClusterStatus, Counters, DiskFree, MeasureOrder, PoolStatus, Request, Service, TargetStatus,
 };
 use fuse::Session;
 use mgmt::{StateDir, Superblock};
@@ -192,9 +193,17 @@ impl Service for View {
             }
             Request::BackupProgress => serde_json::to_value(self.services.copies.progress()),
             Request::Net | Request::Session | Request::AddTarget { .. } => return Err(one_process()),
-            Request::Stop => return Err(Error::new(Errno::EINVAL, "a stop has no answer of its own")),
+            Request::Measure { .. } | Request::Stop => {
+                return Err(Error::new(Errno::EINVAL, "this is answered elsewhere"));
+            }
         };
         value.map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
+    }
+
+    fn measure(&self, order: MeasureOrder, asker: UnixStream) -> Result<Value> {
+        let channel = Channel::in_process(self.services.storage_service());
+        let management: MgmtChannel = Channel::in_process(self.services.management.clone());
+        while_asked(asker, order.carry_out(channel, management))
     }
 
     fn stop(&self, connection: UnixStream) {

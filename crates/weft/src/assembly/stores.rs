@@ -1,5 +1,6 @@
 //! The targets of a process: made, checked and opened.
 
+use bench::ceilings::drive;
 use chunkstore::{
     DEFAULT_MAX_OPEN_FILES, DEFAULT_SUM_CACHE_BYTES, Identity, Kind, Options as StoreOptions, Store,
     StoreError,
@@ -32,6 +33,7 @@ pub async fn make_target(directory: &Path, identity: &Identity) -> Result<()> {
 
 /// Opens a target that is one of `count` of this process.
 pub async fn open_target(directory: &Path, identity: &Identity, count: usize) -> Result<Arc<Store>> {
+    drive::remove_leftovers(directory);
     let opened = Store::open(directory, identity, store_options(count)).await;
     let (store, report) = opened.map_err(refusal)?;
     tracing::debug!(target_id = identity.target.0, ?report, "target opened");

@@ -7,9 +7,12 @@ use crate::cli::{
 use crate::control::{Control, Request};
 use crate::output::{Align, age, list, print, print_json, show, table};
 use crate::size::format_size;
+use std::collections::BTreeMap;
 use std::path::Path;
 use types::{Errno, Error, NodeState, Result, SessionId, TargetId};
-use wire::mgmt::{CopiesInfo, Health, MetaInfo, NodeInfo, PoolInfo, SessionInfo, TargetInfo, Verdict};
+use wire::mgmt::{
+    CopiesInfo, Health, MeasuredPlace, MetaInfo, NodeInfo, PoolInfo, SessionInfo, TargetInfo, Verdict,
+};
 use wire::{MgmtReply, MgmtRequest};
 
 /// Asks management through the node in `dir`.
@@ -333,7 +336,30 @@ fn health_screen(health: &Health) -> String {
         |f: &wire::mgmt::HealthFinding| format!("{}: {}\n  hint: {}\n", word(f.verdict), f.what, f.hint);
     let findings: String = health.findings.iter().map(line).collect();
     let copies = health.copies.as_ref().map(copies_line).unwrap_or_default();
-    format!("{}\n{findings}{copies}", word(health.verdict))
+    let ceilings = ceilings_lines(&health.ceilings);
+    format!("{}\n{findings}{copies}{ceilings}", word(health.verdict))
+}
+
+/// When targets and nodes were measured, by the day.
+fn ceilings_lines(places: &[MeasuredPlace]) -> String {
+    let mut days: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
+    for place in places {
+        let day = place.measured.as_deref().map(|time| time.split('T').next().unwrap_or(time));
+        days.entry(day).or_default().push(&place.place);
+    }
+    if days.keys().all(Option::is_none) {
+        let is_empty = places.is_empty();
+        return if is_empty {
+            String::new()
+        } else {
+            "ceilings are not measured yet: weft bench storage\n".into()
+        };
+    }
+    let line = |(day, places): (Option<&str>, Vec<&str>)| match day {
+        Some(day) => format!("ceilings were measured on {day}: {}\n", places.join(", ")),
+        None => format!("ceilings are not measured yet: {}\n", places.join(", ")),
+    };
+    days.into_iter().map(line).collect()
 }
 
 fn copies_line(copies: &CopiesInfo) -> String {
@@ -351,15 +377,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn ceilings_are_told_by_the_day() {
+        let place = |place: &str, measured: Option<&str>| MeasuredPlace {
+            place: place.into(),
+            measured: measured.map(Into::into),
+        };
+        let never = place("target 2", None);
+        assert_eq!(ceilings_lines(&[]), "");
+        assert_eq!(ceilings_lines(&[never.clone()]), "ceilings are not measured yet: weft bench storage\n");
+        let two = [place("target 1", Some("2026-11-23T01:00:00Z")), never];
+        assert_eq!(
+            ceilings_lines(&two),
+            "ceilings are not measured yet: target 2\nceilings were measured on 2026-11-23: target 1\n"
+        );
+    }
+
+    #[test]
     fn a_verdict_comes_with_its_hints() {
         let finding = wire::mgmt::HealthFinding {
             verdict: Verdict::Critical,
             what: "node 2 (a) is offline".into(),
             hint: "start it".into(),
         };
-        let health = Health { verdict: Verdict::Critical, findings: vec![finding], copies: None };
+        let health =
+            Health { verdict: Verdict::Critical, findings: vec![finding], copies: None, ceilings: vec![] };
         assert_eq!(health_screen(&health), "critical\ncritical: node 2 (a) is offline\n  hint: start it\n");
-        let mut health = Health { verdict: Verdict::Healthy, findings: vec![], copies: None };
+        let mut health =
+            Health { verdict: Verdict::Healthy, findings: vec![], copies: None, ceilings: vec![] };
         assert_eq!(health_screen(&health), "healthy\n");
         let copies = CopiesInfo { folder: "/b".into(), kept: 7, newest: None, age_s: None, failure: None };
         health.copies = Some(copies.clone());

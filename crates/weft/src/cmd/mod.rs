@@ -63,6 +63,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Export(command) => export::run(command),
         Command::Net(command) => net::run(command),
         Command::Fsck(args) => fsck::run(&args),
+        Command::Bench(command) => bench::run(command),
         Command::Plan(args) => plan::run(&args),
         Command::Bench(command) => bench::run(command),
         Command::InstallHelper(args) => install_helper::run(&args),

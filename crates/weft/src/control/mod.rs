@@ -12,7 +12,7 @@ mod server;
 pub use client::{Control, not_running};
 pub use protocol::{
     Answer, CheckOrders, CheckProgress, ClusterStatus, CopyMade, CopyProgress, Counters, DiskFree, LinkInfo,
-    MountSession, PeerInfo, PoolStatus, ReplacedInfo, Request, Stopping, TargetStatus,
+    MeasureOrder, MountSession, PeerInfo, PoolStatus, ReplacedInfo, Request, Stopping, TargetStatus,
 };
 pub use server::{Service, start};
 

@@ -2,8 +2,9 @@
 
 use crate::node_config::TargetConfig;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::path::PathBuf;
-use types::{CapacityClass, Errno, Error, PoolId, TargetId, TargetState};
+use types::{CapacityClass, Errno, Error, NodeId, PoolId, TargetId, TargetState};
 
 /// What a command asks.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -39,6 +40,8 @@ pub enum Request {
     Backup { place: Option<PathBuf>, changes_only: bool },
     /// [`CopyProgress`].
     BackupProgress,
+    /// A list of [`wire::mgmt::CeilingInfo`]: what the hardware gives. Ends early when the connection is closed.
+    Measure { order: MeasureOrder },
     /// [`Stopping`], and then the end of the connection when the process has ended.
     Stop,
 }
@@ -259,6 +262,31 @@ pub struct CheckProgress {
     pub done: u64,
     /// All of them.
     pub total: u64,
+}
+
+/// What is measured, each figure for so many milliseconds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "kebab-case")]
+#[allow(missing_docs)]
+pub enum MeasureOrder {
+    /// A target's drive, in a file of so many bytes.
+    Drive { target: TargetId, size: u64, milliseconds: u64 },
+    /// The way from one node to another.
+    Network { from: NodeId, to: NodeId, streams: u32, milliseconds: u64 },
+    /// A node's memory and processor.
+    Cpu { node: NodeId, milliseconds: u64 },
+}
+
+impl fmt::Display for MeasureOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MeasureOrder::Drive { target, .. } => write!(f, "target {target}"),
+            MeasureOrder::Network { from, to, streams, .. } => {
+                write!(f, "node {from} to node {to}, {streams} streams")
+            }
+            MeasureOrder::Cpu { node, .. } => write!(f, "processor of node {node}"),
+        }
+    }
 }
 
 /// How far a copy of the metadata is.

@@ -1,6 +1,6 @@
 //! The serving end of the control socket.
 
-use super::{Answer, LINE_TIMEOUT, MAX_LINE_BYTES, Request, Stopping, short_path};
+use super::{Answer, LINE_TIMEOUT, MAX_LINE_BYTES, MeasureOrder, Request, Stopping, short_path};
 use crate::output::os_error;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -14,8 +14,14 @@ use types::{Errno, Error, Result};
 
 /// What answers requests.
 pub trait Service: Send + Sync + 'static {
-    /// Answers everything but [`Request::Stop`].
+    /// Answers everything but [`Request::Stop`] and [`Request::Measure`].
     fn answer(&self, request: Request) -> Result<Value>;
+    /// Measures, as long as the other end of `asker` is there.
+    fn measure(&self, order: MeasureOrder, asker: UnixStream) -> Result<Value> {
+        drop(asker);
+        Err(Error::new(Errno::EOPNOTSUPP, format!("this process can't measure {order}"))
+            .hint("name the directory of a node or of weft up with --dir"))
+    }
     /// Begins to stop the process; `connection` is to be held until its end.
     fn stop(&self, connection: UnixStream);
 }
@@ -108,7 +114,11 @@ fn serve_one(mut stream: UnixStream, service: &dyn Service) -> io::Result<()> {
         service.stop(stream);
         return sent;
     }
-    let answer = service.answer(request).map_or_else(Answer::from, |ok| Answer::Ok { ok });
+    let answer = match request {
+        Request::Measure { order } => service.measure(order, stream.try_clone()?),
+        request => service.answer(request),
+    };
+    let answer = answer.map_or_else(Answer::from, |ok| Answer::Ok { ok });
     send(&mut stream, &answer)
 }
 

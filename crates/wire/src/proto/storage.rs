@@ -3,12 +3,12 @@
 use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, time};
 use super::fields;
 use crate::{
-    Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_LIST_ITEMS, MAX_SURVEYED, Malformed,
-    Message, Number, Part, Path, Regions, Request, Seek, Service, Survey,
+    Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_LIST_ITEMS, MAX_RATES, MAX_SURVEYED,
+    Malformed, Measure, Message, Number, Part, Path, Rate, RateOf, Regions, Request, Seek, Service, Survey,
 };
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
-use types::{ByteRange, Epoch, GroupId, InodeId, SessionId, TargetId};
+use types::{ByteRange, Epoch, GroupId, InodeId, NodeId, SessionId, TargetId};
 
 // Numbers are fixed for ever.
 numbered! {
@@ -16,6 +16,7 @@ numbered! {
     Allocate, "kind of allocation": Reserve = 1, Punch = 2, Zero = 3;
     Seek, "aim of a seek": Data = 1, Hole = 2;
     Regions, "kind of regions": Noted = 1, All = 2;
+    RateOf, "kind of rate": Write = 1, Read = 2, RandomWrite = 3, RandomRead = 4, Network = 5, RoundTrips = 6, MemoryCopy = 7, Checksum = 8;
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -37,7 +38,7 @@ struct RequestFields {
     group: Option<GroupFields>,
     #[prost(
         oneof = "OpFields",
-        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35"
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 30, 31, 32, 33, 34, 35, 36, 37"
     )]
     op: Option<OpFields>,
 }
@@ -92,6 +93,45 @@ enum OpFields {
     Adopt(AdoptFields),
     #[prost(message, tag = "35")]
     SetTime(SetTimeOfFields),
+    #[prost(message, tag = "36")]
+    Measure(MeasureFields),
+    #[prost(message, tag = "37")]
+    Traffic(()),
+}
+
+/// The kinds are told apart by numbers of their own, since one of them has no fields.
+#[derive(Clone, PartialEq, prost::Message)]
+struct MeasureFields {
+    #[prost(uint32, tag = "1")]
+    what: u32,
+    #[prost(uint64, tag = "2")]
+    milliseconds: u64,
+    #[prost(uint64, tag = "3")]
+    size: u64,
+    #[prost(uint32, tag = "4")]
+    to: u32,
+    #[prost(uint32, tag = "5")]
+    streams: u32,
+}
+
+impl MeasureFields {
+    fn of(what: Measure, milliseconds: u64) -> MeasureFields {
+        let (what, size, to, streams) = match what {
+            Measure::Drive { size } => (1, size, 0, 0),
+            Measure::Network { to, streams } => (2, 0, to.0, streams),
+            Measure::Cpu => (3, 0, 0, 0),
+        };
+        MeasureFields { what, milliseconds, size, to, streams }
+    }
+
+    fn measure(&self) -> Result<Measure, Malformed> {
+        match self.what {
+            1 => Ok(Measure::Drive { size: self.size }),
+            2 => Ok(Measure::Network { to: NodeId(self.to), streams: self.streams }),
+            3 => Ok(Measure::Cpu),
+            other => Err(Malformed::new(format!("unknown kind of measurement {other}"))),
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -250,7 +290,7 @@ struct ReplyFields {
     /// Beside `Unit`, for those who know it.
     #[prost(fixed64, tag = "1")]
     verifier: u64,
-    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14, 15, 16")]
+    #[prost(oneof = "AnswerFields", tags = "10, 11, 12, 13, 14, 15, 16, 17")]
     answer: Option<AnswerFields>,
 }
 
@@ -270,6 +310,30 @@ enum AnswerFields {
     Survey(SurveyedFields),
     #[prost(message, tag = "16")]
     Healed(HealedFields),
+    #[prost(message, tag = "17")]
+    Rates(RatesFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RatesFields {
+    #[prost(message, optional, tag = "1")]
+    rates: Option<List<RateFields, MAX_RATES>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RateFields {
+    #[prost(uint32, tag = "1")]
+    of: u32,
+    #[prost(uint64, tag = "2")]
+    rate: u64,
+    #[prost(uint32, tag = "3")]
+    streams: u32,
+}
+
+impl From<&Rate> for RateFields {
+    fn from(rate: &Rate) -> RateFields {
+        RateFields { of: rate.of.number(), rate: rate.rate, streams: rate.streams }
+    }
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -437,6 +501,10 @@ impl From<&StorageOp> for OpFields {
             StorageOp::MarkLost { range } => OpFields::MarkLost(MarkLostFields { range: Some(range.into()) }),
             StorageOp::SetTime { time } => OpFields::SetTime(SetTimeOfFields { time: Some(time.into()) }),
             StorageOp::Digests { range } => OpFields::Digests(DigestFields { range: Some(range.into()) }),
+            StorageOp::Measure { what, milliseconds } => {
+                OpFields::Measure(MeasureFields::of(what, milliseconds))
+            }
+            StorageOp::Traffic => OpFields::Traffic(()),
         }
     }
 }
@@ -483,6 +551,8 @@ impl TryFrom<OpFields> for StorageOp {
             OpFields::MarkLost(f) => {
                 StorageOp::MarkLost { range: need(f.range, "range that is lost")?.try_into()? }
             }
+            OpFields::Measure(f) => StorageOp::Measure { what: f.measure()?, milliseconds: f.milliseconds },
+            OpFields::Traffic(()) => StorageOp::Traffic,
             OpFields::SetTime(f) => StorageOp::SetTime { time: time(f.time, "time of a copy")? },
             OpFields::Digests(f) => {
                 StorageOp::Digests { range: need(f.range, "range of digests")?.try_into()? }
@@ -548,6 +618,7 @@ impl Request for StorageRequest {
     fn answer_payload(&self) -> Answer {
         match self.op {
             StorageOp::Read { .. } => Answer::Fills,
+            StorageOp::Measure { .. } => Answer::Waits,
             _ => Answer::Plain,
         }
     }
@@ -608,6 +679,9 @@ impl Message for StorageReply {
             &StorageReply::Healed(Healed { damaged, mended, unclear }) => {
                 AnswerFields::Healed(HealedFields { damaged, mended, unclear })
             }
+            StorageReply::Rates(rates) => {
+                AnswerFields::Rates(RatesFields { rates: List::of(rates, RateFields::from) })
+            }
         };
         let verifier = if let StorageReply::Done { verifier } = self { *verifier } else { 0 };
         ReplyFields { verifier, answer: Some(answer) }.encode_raw(out);
@@ -633,6 +707,11 @@ impl Message for StorageReply {
             AnswerFields::Survey(f) => StorageReply::Survey(f.try_into()?),
             AnswerFields::Healed(HealedFields { damaged, mended, unclear }) => {
                 StorageReply::Healed(Healed { damaged, mended, unclear })
+            }
+            AnswerFields::Rates(f) => {
+                let rate =
+                    |f: RateFields| Ok(Rate { of: RateOf::take(f.of)?, rate: f.rate, streams: f.streams });
+                StorageReply::Rates(List::take(f.rates, rate)?)
             }
         })
     }

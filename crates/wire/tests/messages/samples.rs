@@ -351,6 +351,13 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::SetTime { time: TIME },
         StorageOp::Digests { range: ByteRange::new(4096, 1 << 20) },
         StorageOp::Adopt { verifier: 0x0102_0304_0506_0708, instead_of: 1 },
+        StorageOp::Measure { what: wire::Measure::Drive { size: 1 << 30 }, milliseconds: 2000 },
+        StorageOp::Traffic,
+        StorageOp::Measure {
+            what: wire::Measure::Network { to: types::NodeId(3), streams: 4 },
+            milliseconds: 10,
+        },
+        StorageOp::Measure { what: wire::Measure::Cpu, milliseconds: 1 },
     ]
 }
 
@@ -399,6 +406,10 @@ fn storage_replies() -> Vec<StorageReply> {
             damaged: vec![ByteRange::new(4096, 8192)],
         }),
         StorageReply::Healed(wire::Healed { damaged: 3, mended: 2, unclear: 1 }),
+        StorageReply::Rates(vec![
+            wire::Rate { of: wire::RateOf::Write, rate: 1 << 33, streams: 16 },
+            wire::Rate { of: wire::RateOf::Checksum, rate: 1, streams: 1 },
+        ]),
         StorageReply::Done { verifier: 0x0102_0304_0506_0708 },
     ]
 }

@@ -1,5 +1,6 @@
 //! A cluster on machines of its own, as far as the network goes: management with metadata, storage nodes, mounts, each in a namespace.
 
+mod ceilings;
 mod commands;
 mod copies;
 mod disks;
@@ -33,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+pub(super) use ceilings::TESTS as CEILING_TESTS;
 pub(super) use disks::TESTS as DISK_TESTS;
 pub(super) use evicted::TESTS as EVICTION_TESTS;
 pub(super) use exports::TESTS as EXPORT_TESTS;

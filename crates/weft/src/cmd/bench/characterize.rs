@@ -1,18 +1,13 @@
 //! `weft bench characterize`: published experiments, fitted to this machine, as a report.
 
 use super::read::read;
+use super::watch::{Onlooker, begun, tell};
 use crate::cli::CharacterizeArgs;
 use crate::cmd::entry_info;
 use crate::output::{os_error, print, print_json};
 use bench::characterize::{Generator, Part, Report, figures, files, find, listed, measure};
-use bench::load::{self, Progress, Watch};
-use bench::{Experiment, FORMAT, Machine, Measured, Results, host, rfc3339};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::{IsTerminal, Write};
+use bench::{Results, host, load};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 use types::{Errno, Error, Result};
 
 /// Characterizes.
@@ -37,10 +32,10 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
         place,
         copies: copies(&args.place),
         parts: figures.into_iter().map(|figure| Part { figure, measured: Vec::new() }).collect(),
-        results: empty(machine),
+        results: begun(machine),
         beside,
     };
-    let load = Load { place: &args.place, stop: stop_by_signals()?, shown: std::io::stderr().is_terminal() };
+    let load = Onlooker::new(&args.place)?;
     measure(&mut report, &load, &|line| tell(&line));
     for (name, text) in files(&report)? {
         let file = args.out.join(name);
@@ -52,74 +47,6 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
         print(&format!("report: {}\n", args.out.join("index.html").display()));
     }
     ended(&report, load.is_over(), &args.out)
-}
-
-/// The load of this process on a directory.
-struct Load<'a> {
-    place: &'a Path,
-    stop: Arc<AtomicBool>,
-    shown: bool,
-}
-
-impl Watch for Load<'_> {
-    fn progress(&self, progress: &Progress) {
-        if self.shown {
-            let share = (progress.share * 100.0).round();
-            tell(&format!(
-                "\r\x1b[K{} ({} of {}): {share} %",
-                progress.what, progress.phase, progress.phases
-            ));
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.is_over()
-    }
-}
-
-impl Generator for Load<'_> {
-    fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<(Vec<Measured>, Vec<String>)> {
-        let loaded = load::run(experiment, self.place, iterations, self);
-        if self.shown {
-            tell("\r\x1b[K");
-        }
-        loaded.map(|loaded| (loaded.measured, loaded.notes))
-    }
-
-    fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-}
-
-fn tell(text: &str) {
-    let mut err = std::io::stderr().lock();
-    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
-}
-
-/// Set by the first signal; the second one ends the command at once.
-fn stop_by_signals() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        let caught = signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
-        caught.map_err(|e| os_error("can't catch signals", &e))?;
-    }
-    Ok(stop)
-}
-
-fn empty(mut machine: Machine) -> Results {
-    machine.tuning.extend(host::settings());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Results {
-        weft_bench: FORMAT,
-        system: format!("weft {}", env!("CARGO_PKG_VERSION")),
-        began: rfc3339(now as i64),
-        command: std::env::args().collect(),
-        machine,
-        ceilings: Vec::new(),
-        measured: Vec::new(),
-        notes: Vec::new(),
-    }
 }
 
 /// Copies that new files in a directory have; 1 elsewhere than on weft.

@@ -1,0 +1,88 @@
+//! The way to another machine, whatever carries the messages.
+
+use super::{Best, per_second};
+use crate::results::Limit;
+use rt::IoBuf;
+use std::cell::Cell;
+use std::time::Duration;
+
+/// Bytes of a message.
+pub const MESSAGE_BYTES: usize = 1 << 20;
+
+/// Messages under way in each stream: the next one is there when the one before has been sent.
+const DEPTH: usize = 4;
+
+/// Something that takes messages: answers when the other end has one.
+pub trait Way {
+    /// What goes wrong.
+    type Error;
+    /// Sends a message; `None`: one without bytes.
+    fn send(&self, bytes: Option<IoBuf>) -> impl Future<Output = Result<(), Self::Error>>;
+}
+
+/// Sends over all of the ways at once for so long, and then over the first alone one small message after the other for so long: bytes and messages a second.
+///
+/// # Errors
+/// The first that a way tells.
+pub async fn measure<W: Way>(ways: &[W], each: Duration) -> Result<Vec<Best>, W::Error> {
+    let each_ns = each.as_nanos() as u64;
+    let data = IoBuf::alloc(MESSAGE_BYTES);
+    // Makes the connections.
+    for way in ways {
+        way.send(None).await?;
+    }
+    let (began_ns, sent, broken) = (rt::monotonic_ns(), Cell::new(0), Cell::new(false));
+    let lane = async |way: &W| -> Result<(), W::Error> {
+        while rt::monotonic_ns() - began_ns < each_ns && !broken.get() {
+            // The others needn't go on.
+            way.send(Some(data.clone())).await.inspect_err(|_| broken.set(true))?;
+            sent.set(sent.get() + MESSAGE_BYTES as u64);
+        }
+        Ok(())
+    };
+    let lanes: Vec<_> = ways.iter().flat_map(|way| [way; DEPTH]).map(|way| Box::pin(lane(way))).collect();
+    rt::join_all(lanes).await.into_iter().collect::<Result<(), W::Error>>()?;
+    let rate = per_second(sent.get(), rt::monotonic_ns() - began_ns);
+    let mut found = vec![Best { limit: Limit::Network, rate, streams: ways.len() as u32 }];
+    if let Some(way) = ways.first() {
+        let (began_ns, mut count) = (rt::monotonic_ns(), 0);
+        while rt::monotonic_ns() - began_ns < each_ns {
+            way.send(None).await?;
+            count += 1;
+        }
+        let rate = per_second(count, rt::monotonic_ns() - began_ns);
+        found.push(Best { limit: Limit::RoundTrips, rate, streams: 1 });
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks at the message with this number.
+    struct Counting(Cell<u64>, u64);
+
+    impl Way for &Counting {
+        type Error = &'static str;
+
+        async fn send(&self, _bytes: Option<IoBuf>) -> Result<(), &'static str> {
+            rt::yield_now().await;
+            self.0.set(self.0.get() + 1);
+            if self.0.get() == self.1 { Err("broken") } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn bytes_and_messages_are_counted_and_a_broken_way_is_told() {
+        rt::block_on(async {
+            let way = Counting(Cell::new(0), u64::MAX);
+            let found = measure(&[&way, &way], Duration::from_millis(5)).await.unwrap();
+            let kinds: Vec<_> = found.iter().map(|best| (best.limit, best.streams)).collect();
+            assert_eq!(kinds, [(Limit::Network, 2), (Limit::RoundTrips, 1)]);
+            let broken = Counting(Cell::new(0), 30);
+            assert_eq!(measure(&[&broken], Duration::from_secs(60)).await, Err("broken"));
+        })
+        .unwrap();
+    }
+}

@@ -1,0 +1,192 @@
+//! What the hardware of this node gives without the file system, measured when somebody asks.
+
+use crate::service::StorageService;
+use bench::Limit;
+use bench::ceilings::{Best, cpu, drive, network};
+use chunkstore::Store;
+use net::StorageChannel;
+use rt::IoBuf;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use types::{Errno, Error, InodeId, NodeId, Result, SessionId, TargetId};
+use wire::{MAX_RATES, Measure, Rate, RateOf, StorageOp, StorageReply, StorageRequest};
+
+/// The longest time that one thing may be measured.
+const MAX_DURATION: Duration = Duration::from_secs(600);
+
+/// Connections to another node that may be measured at once.
+const MAX_STREAMS: u32 = 64;
+
+/// How often it is looked whether the processor's measurement has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Makes a new connection to another node at each call, so that several of them are several streams.
+pub type Connect = Box<dyn Fn(NodeId) -> Result<StorageChannel> + Send + Sync>;
+
+/// What is being measured.
+#[derive(Default)]
+pub(crate) struct Measures {
+    targets: Mutex<BTreeSet<TargetId>>,
+    connect: OnceLock<Connect>,
+}
+
+impl Measures {
+    fn begin(&self, target: TargetId) -> Result<Measured<'_>> {
+        if self.targets.lock().unwrap_or_else(PoisonError::into_inner).insert(target) {
+            return Ok(Measured { measures: self, target });
+        }
+        Err(Error::new(Errno::EBUSY, format!("target {target} is being measured already"))
+            .hint("wait for weft bench storage, which was started elsewhere"))
+    }
+}
+
+/// A target that is being measured, until this goes.
+struct Measured<'a> {
+    measures: &'a Measures,
+    target: TargetId,
+}
+
+impl Drop for Measured<'_> {
+    fn drop(&mut self) {
+        self.measures.targets.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.target);
+    }
+}
+
+/// Ends the processor's measurement when nobody waits for it any more.
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends traffic to a node.
+struct To(StorageChannel);
+
+impl network::Way for To {
+    type Error = Error;
+
+    async fn send(&self, bytes: Option<IoBuf>) -> Result<()> {
+        let request = StorageRequest::new(SessionId(0), TargetId(0), InodeId(0), StorageOp::Traffic);
+        self.0.call(request, bytes).await.map(drop)
+    }
+}
+
+impl StorageService {
+    /// Lets this node measure the way to others. Only the first call counts.
+    pub fn measure_networks_by(&self, connect: Connect) {
+        self.measures.connect.get_or_init(|| connect);
+    }
+
+    /// Measures, and leaves nothing behind, also when the future is dropped.
+    pub(crate) async fn measure(
+        &self,
+        target: TargetId,
+        what: Measure,
+        duration: Duration,
+    ) -> Result<StorageReply> {
+        if duration.is_zero() || duration > MAX_DURATION {
+            let message = format!("{} ms is no time to measure for", duration.as_millis());
+            return Err(Error::new(Errno::EINVAL, message)
+                .hint(format!("name up to {} seconds", MAX_DURATION.as_secs())));
+        }
+        let found = match what {
+            Measure::Drive { size } => self.measure_drive(target, size, duration).await?,
+            Measure::Network { to, streams } => self.measure_network(to, streams, duration).await?,
+            Measure::Cpu => measure_cpu(duration).await?,
+        };
+        Ok(StorageReply::Rates(found.iter().filter_map(rate).take(MAX_RATES).collect()))
+    }
+
+    async fn measure_drive(&self, target: TargetId, size: u64, each: Duration) -> Result<Vec<Best>> {
+        let store = self.stores().find(|store| store.target() == target).cloned().ok_or_else(|| {
+            Error::new(Errno::ENODEV, format!("target {target} is not served here"))
+                .hint("weft target list shows where targets are")
+        })?;
+        let _alone = self.measures.begin(target)?;
+        require_room(&store, size).await?;
+        drive::measure(store.dir(), drive::DrivePlan { size, each }).await.map_err(|error| {
+            let message = format!("target {target} ({}) can't be measured: {error}", store.dir().display());
+            let errno = error.raw_os_error().map_or(Errno::EIO, Errno);
+            let hint = match errno {
+                Errno::EINVAL => "its file system has no direct I/O: use XFS or ext4",
+                _ => "look at the drive and at the kernel's log",
+            };
+            Error::new(errno, message).hint(hint)
+        })
+    }
+
+    async fn measure_network(&self, to: NodeId, streams: u32, each: Duration) -> Result<Vec<Best>> {
+        let connect = self.measures.connect.get().ok_or_else(|| {
+            Error::new(
+                Errno::EOPNOTSUPP,
+                "this cluster is one process: there is no network between its services",
+            )
+            .hint("weft bench storage and weft bench cpu measure what it has")
+        })?;
+        if !(1..=MAX_STREAMS).contains(&streams) {
+            return Err(Error::new(Errno::EINVAL, format!("{streams} streams to measure"))
+                .hint(format!("name 1 to {MAX_STREAMS}")));
+        }
+        let ways = (0..streams).map(|_| connect(to).map(To)).collect::<Result<Vec<To>>>()?;
+        network::measure(&ways, each).await
+    }
+}
+
+/// Refuses a file with which the target would be in an emergency: no new files would come to it then.
+async fn require_room(store: &Store, size: u64) -> Result<()> {
+    let space = store.space().await.map_err(|error| {
+        Error::new(
+            Errno::EIO,
+            format!("the room of target {} is not known: {}", store.target(), error.message()),
+        )
+        .hint(error.hint().to_string())
+    })?;
+    let usable = layout::usable(space.capacity, space.free);
+    if usable >= size {
+        return Ok(());
+    }
+    let message = format!(
+        "target {} can't be measured with a file of {size} bytes: {} are free, of which {usable} can be used before it is in an emergency",
+        store.target(),
+        space.free
+    );
+    Err(Error::new(Errno::ENOSPC, message).hint("name a smaller --size, or make room on the target"))
+}
+
+/// On threads of its own: the calling core goes on with requests.
+async fn measure_cpu(duration: Duration) -> Result<Vec<Best>> {
+    let stop = Stop(Arc::default());
+    let (flag, nanoseconds) = (stop.0.clone(), duration.as_nanos() as u64);
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()) as u32;
+    let work = move || cpu::measure(threads, nanoseconds, &flag);
+    let failed = |why: String| Error::new(Errno::EAGAIN, why).hint("try again when the machine has room");
+    let thread = std::thread::Builder::new()
+        .name("weft-measure".into())
+        .spawn(work)
+        .map_err(|error| failed(format!("can't start a thread: {error}")))?;
+    while !thread.is_finished() {
+        rt::sleep(LOOK).await;
+    }
+    let found = thread.join().ok().flatten();
+    found.ok_or_else(|| failed("the measurement of the processor was interrupted".into()))
+}
+
+/// As it travels; `None` for what services don't measure.
+fn rate(best: &Best) -> Option<Rate> {
+    let of = match best.limit {
+        Limit::StorageWrite => RateOf::Write,
+        Limit::StorageRead => RateOf::Read,
+        Limit::StorageRandomWrite => RateOf::RandomWrite,
+        Limit::StorageRandomRead => RateOf::RandomRead,
+        Limit::Network => RateOf::Network,
+        Limit::RoundTrips => RateOf::RoundTrips,
+        Limit::MemoryCopy => RateOf::MemoryCopy,
+        Limit::Checksum => RateOf::Checksum,
+        Limit::FuseCalls => return None,
+    };
+    Some(Rate { of, rate: best.rate as u64, streams: best.streams })
+}

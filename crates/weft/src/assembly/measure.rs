@@ -1,0 +1,183 @@
+//! Ceilings: a service is asked to measure, and management to keep what came of it.
+
+use super::peers::MgmtChannel;
+use crate::control::MeasureOrder;
+use crate::output::os_error;
+use net::StorageChannel;
+use serde_json::Value;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use types::{ClusterMap, Errno, Error, InodeId, Node, NodeId, NodeState, Result, SessionId, TargetId};
+use wire::mgmt::CeilingInfo;
+use wire::{Measure, MgmtRequest, Rate, RateOf, StorageOp, StorageReply, StorageRequest};
+
+/// How often it is looked whether somebody still waits.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a measurement may take beyond its own time: the file is written, removed, and the connection made.
+const MARGIN: Duration = Duration::from_secs(120);
+
+/// Two streams' worth of time, and the parts of a measurement, of which none takes longer than it is told.
+const PARTS: u32 = 5;
+
+impl MeasureOrder {
+    /// The node that measures, where the map knows nodes.
+    pub fn node<'a>(&self, map: &'a ClusterMap) -> Result<&'a Node> {
+        let id = match self {
+            MeasureOrder::Drive { target, .. } => self.target_in(map, *target)?,
+            MeasureOrder::Network { from, .. } => *from,
+            MeasureOrder::Cpu { node, .. } => *node,
+        };
+        let node = map.node(id).ok_or_else(|| {
+            Error::new(Errno::ENOENT, format!("there is no node {id}")).hint("weft node list shows all")
+        })?;
+        if node.state == NodeState::Offline {
+            return Err(Error::new(Errno::ENOTCONN, format!("node {id} ({}) is offline", node.name))
+                .hint("start weft serve on it, or measure the others"));
+        }
+        Ok(node)
+    }
+
+    fn target_in(&self, map: &ClusterMap, target: TargetId) -> Result<NodeId> {
+        let found = map.target(target).map(|target| target.node);
+        found.ok_or_else(|| {
+            Error::new(Errno::ENOENT, format!("there is no target {target}"))
+                .hint("weft target list shows all")
+        })
+    }
+
+    fn request(&self) -> (StorageRequest, Duration) {
+        let (target, what, milliseconds) = match *self {
+            MeasureOrder::Drive { target, size, milliseconds } => {
+                (target, Measure::Drive { size }, milliseconds)
+            }
+            MeasureOrder::Network { to, streams, milliseconds, .. } => {
+                (TargetId(0), Measure::Network { to, streams }, milliseconds)
+            }
+            MeasureOrder::Cpu { milliseconds, .. } => (TargetId(0), Measure::Cpu, milliseconds),
+        };
+        let op = StorageOp::Measure { what, milliseconds };
+        let patience = Duration::from_millis(milliseconds).saturating_mul(PARTS).saturating_add(MARGIN);
+        (StorageRequest::new(SessionId(0), target, InodeId(0), op), patience)
+    }
+
+    /// Where the figures are from. Those of processors come in pairs, of one core and of all.
+    fn place(&self, index: usize) -> String {
+        match self {
+            MeasureOrder::Drive { target, .. } => format!("target {target}"),
+            MeasureOrder::Network { from, to, .. } => format!("node {from} to node {to}"),
+            MeasureOrder::Cpu { node, .. } if index.is_multiple_of(2) => format!("node {node}, one core"),
+            MeasureOrder::Cpu { node, .. } => format!("node {node}"),
+        }
+    }
+
+    /// Has it measured by the service behind the channel, and kept by management.
+    pub async fn carry_out(
+        self,
+        service: StorageChannel,
+        management: MgmtChannel,
+    ) -> Result<Vec<CeilingInfo>> {
+        let (request, patience) = self.request();
+        let answer = rt::timeout(patience, service.call(request, None)).await.ok_or_else(|| {
+            Error::new(Errno::ETIMEDOUT, format!("{} has not been measured in time", self.place(1)))
+                .hint("weft health says how its node is; fewer --seconds or a smaller --size take less time")
+        })?;
+        let StorageReply::Rates(rates) = answer? else {
+            return Err(Error::new(Errno::EPROTO, "the service answered out of turn")
+                .hint("install the same version of weft on all machines"));
+        };
+        let measured = bench::rfc3339(rt::now().secs);
+        let info = |(index, rate): (usize, &Rate)| CeilingInfo {
+            limit: limit_name(rate.of).into(),
+            place: self.place(index),
+            rate: rate.rate as f64,
+            streams: rate.streams,
+            measured: measured.clone(),
+        };
+        let ceilings: Vec<CeilingInfo> = rates.iter().enumerate().map(info).collect();
+        management.call(MgmtRequest::NoteCeilings { ceilings: ceilings.clone() }, None).await?;
+        Ok(ceilings)
+    }
+}
+
+/// As [`bench::Limit`] is written.
+fn limit_name(of: RateOf) -> &'static str {
+    match of {
+        RateOf::Write => "storage-write",
+        RateOf::Read => "storage-read",
+        RateOf::RandomWrite => "storage-random-write",
+        RateOf::RandomRead => "storage-random-read",
+        RateOf::Network => "network",
+        RateOf::RoundTrips => "round-trips",
+        RateOf::MemoryCopy => "memory-copy",
+        RateOf::Checksum => "checksum",
+    }
+}
+
+/// Runs on a core of the calling thread's own, until it is done or the one who asked has gone.
+pub fn while_asked(
+    asker: UnixStream,
+    work: impl Future<Output = Result<Vec<CeilingInfo>>> + 'static,
+) -> Result<Value> {
+    let watched = async move {
+        let mut work = Box::pin(work);
+        loop {
+            match rt::timeout(LOOK, work.as_mut()).await {
+                Some(outcome) => return outcome,
+                None if has_gone(&asker) => {
+                    return Err(Error::new(Errno::ECANCELED, "nobody waits for the measurement any more"));
+                }
+                None => {}
+            }
+        }
+    };
+    let ceilings = rt::block_on(watched).map_err(|e| os_error("io_uring", &e))??;
+    serde_json::to_value(ceilings)
+        .map_err(|e| Error::new(Errno::EPROTO, format!("the answer can't be written as JSON: {e}")))
+}
+
+/// Whether the other end is closed. It says nothing more after its question.
+fn has_gone(mut asker: &UnixStream) -> bool {
+    if asker.set_nonblocking(true).is_err() {
+        return true;
+    }
+    let is_closed = matches!(asker.read(&mut [0]), Ok(0));
+    // The answer is written as one that may wait.
+    asker.set_nonblocking(false).is_err() || is_closed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_goes_away_ends_the_work() {
+        let (asker, other) = UnixStream::pair().unwrap();
+        let stays = other.try_clone().unwrap();
+        drop(other);
+        assert!(!has_gone(&asker));
+        drop(stays);
+        assert!(has_gone(&asker));
+        let ended = while_asked(asker, std::future::pending());
+        assert_eq!(ended.unwrap_err().errno, Errno::ECANCELED);
+    }
+
+    #[test]
+    fn limits_have_the_names_of_results() {
+        let all = [
+            RateOf::Write,
+            RateOf::Read,
+            RateOf::RandomWrite,
+            RateOf::RandomRead,
+            RateOf::Network,
+            RateOf::RoundTrips,
+            RateOf::MemoryCopy,
+            RateOf::Checksum,
+        ];
+        for of in all {
+            let name = Value::String(limit_name(of).into());
+            assert!(serde_json::from_value::<bench::Limit>(name.clone()).is_ok(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `weft bench storage`, `net` and `cpu`.
+
+use crate::cli::QueryArgs;
+use crate::size::parse_size;
+use clap::Args;
+
+/// `weft bench storage`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Sequential transfers have 1 MiB, random ones 4 KiB; of several queue depths the best is told. Direct I/O, in a file that is removed."
+)]
+pub struct BenchStorageArgs {
+    /// Only this target, once for each [default: all]
+    #[arg(long, value_name = "N")]
+    pub target: Vec<u32>,
+    /// Bytes of the file; drives with a cache need more than that has
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MiB")]
+    pub size: u64,
+    #[command(flatten)]
+    pub how: BenchHow,
+}
+
+/// `weft bench net`.
+#[derive(Args, Debug)]
+#[command(after_help = "All streams of a measurement are one core's on the sending node.")]
+pub struct BenchNetArgs {
+    /// Numbers of connections; the best is kept
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub streams: Vec<u32>,
+    #[command(flatten)]
+    pub how: BenchHow,
+}
+
+/// `weft bench cpu`.
+#[derive(Args, Debug)]
+pub struct BenchCpuArgs {
+    #[command(flatten)]
+    pub how: BenchHow,
+}
+
+/// What all of them take.
+#[derive(Args, Debug)]
+pub struct BenchHow {
+    /// How long each figure is measured
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub seconds: u64,
+    /// Show what was measured last, and measure nothing
+    #[arg(long)]
+    pub last: bool,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}

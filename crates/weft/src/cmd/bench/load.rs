@@ -1,0 +1,204 @@
+//! `weft bench io` and `weft bench meta`: one kind of load, with one number of threads after the other.
+
+use super::watch::{Onlooker, begun};
+use bench::characterize::Generator;
+use crate::cli::{
+    AccessArg, BenchIoArgs, BenchLoadHow, BenchMetaArgs, IoOperationArg, MetaOperationArg, SharingArg,
+};
+use crate::output::{Align, os_error, print, print_json, table};
+use bench::{
+    Access, Caching, Experiment, FileSharing, IoExperiment, Measured, MetaExperiment, Operation, Results,
+    TreeShape, io_name, load, meta_name,
+};
+use std::path::Path;
+use types::{Errno, Error, Result};
+
+/// Bytes of records, unless said.
+const SEQUENTIAL_RECORD: u64 = 1 << 20;
+const RANDOM_RECORD: u64 = 4096;
+/// Transfers under way of random access, unless said.
+const RANDOM_DEPTH: u32 = 16;
+/// Seconds of a phase of random access, unless said.
+const RANDOM_SECONDS: u64 = 5;
+/// Direct transfers are multiples of it.
+const DIRECT_UNIT: u64 = 4096;
+/// Bytes of a file of IO500's hard form.
+const HARD_BYTES: u64 = 3901;
+
+/// `weft bench io`.
+pub fn io(args: &BenchIoArgs) -> Result<()> {
+    let experiments = args.threads.iter().map(|threads| Experiment::Io(of_io(args, *threads)));
+    measure(&args.place, &args.how, experiments.collect())
+}
+
+/// `weft bench meta`.
+pub fn meta(args: &BenchMetaArgs) -> Result<()> {
+    let experiments = args.threads.iter().map(|threads| Experiment::Meta(of_meta(args, *threads)));
+    measure(&args.place, &args.how, experiments.collect())
+}
+
+fn of_io(args: &BenchIoArgs, threads: u32) -> IoExperiment {
+    let (access, is_random) = match args.access {
+        AccessArg::Seq => (Access::Sequential, false),
+        AccessArg::Random => (Access::Random, true),
+    };
+    let sharing = match args.sharing {
+        SharingArg::Own => FileSharing::OwnFiles,
+        SharingArg::Segments => FileSharing::Segments,
+        SharingArg::Interleaved => FileSharing::Interleaved,
+    };
+    let record_bytes = args.record.unwrap_or(if is_random { RANDOM_RECORD } else { SEQUENTIAL_RECORD });
+    let caching = match (args.warm, args.buffered, args.direct || record_bytes.is_multiple_of(DIRECT_UNIT)) {
+        (true, ..) => Caching::Warm,
+        (_, true, _) | (_, _, false) => Caching::Cold,
+        (_, _, true) => Caching::Direct,
+    };
+    let operation = |one: &IoOperationArg| match one {
+        IoOperationArg::Write => Operation::Write,
+        IoOperationArg::Read => Operation::Read,
+        IoOperationArg::Mixed => Operation::Mixed,
+    };
+    IoExperiment {
+        name: io_name(sharing, access).into(),
+        operations: args.operations.iter().map(operation).collect(),
+        threads,
+        sharing,
+        access,
+        record_bytes,
+        thread_bytes: args.size,
+        queue_depth: args.depth.unwrap_or(if is_random { RANDOM_DEPTH } else { 1 }),
+        caching,
+        seconds: args.seconds.or(is_random.then_some(RANDOM_SECONDS)),
+        verify: args.verify,
+    }
+}
+
+fn of_meta(args: &BenchMetaArgs, threads: u32) -> MetaExperiment {
+    let shape = match args.shared || args.hard {
+        true => TreeShape::SharedDirectory,
+        false => TreeShape::OwnDirectories { directories: args.directories },
+    };
+    let operation = |one: &MetaOperationArg| match one {
+        MetaOperationArg::Create => Operation::Create,
+        MetaOperationArg::Stat => Operation::Stat,
+        MetaOperationArg::Read => Operation::ReadFile,
+        MetaOperationArg::Remove => Operation::Remove,
+    };
+    MetaExperiment {
+        name: meta_name(shape).into(),
+        operations: args.operations.iter().map(operation).collect(),
+        threads,
+        thread_files: args.files,
+        file_bytes: if args.hard { HARD_BYTES } else { args.size },
+        shape,
+        caching: Caching::Cold,
+    }
+}
+
+fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Result<()> {
+    // What can't be written to is told before the load, not after it.
+    if let Some(out) = &how.out {
+        std::fs::write(out, "").map_err(|e| os_error(out.display(), &e))?;
+    }
+    let mut results = begun(load::machine(place));
+    let onlooker = Onlooker::new(place)?;
+    for experiment in &experiments {
+        let loaded = load::run(experiment, place, how.iterations, &onlooker);
+        onlooker.clear();
+        let loaded = loaded?;
+        results.measured.extend(loaded.measured.into_iter().filter(|measured| !measured.runs.is_empty()));
+        for note in loaded.notes {
+            if !results.notes.contains(&note) {
+                results.notes.push(note);
+            }
+        }
+        if loaded.is_stopped {
+            break;
+        }
+    }
+    if let Some(out) = &how.out {
+        let text = serde_json::to_string_pretty(&results)
+            .map_err(|e| Error::new(Errno::EPROTO, format!("the results can't be written as JSON: {e}")))?;
+        std::fs::write(out, text).map_err(|e| os_error(out.display(), &e))?;
+    }
+    match how.json {
+        true => print_json(&results)?,
+        false => print(&screen(&results)),
+    }
+    judged(&results, onlooker.is_over())
+}
+
+/// Wrong bytes, failures and an end in the middle are failures of the command; what was measured is shown all the same.
+fn judged(results: &Results, is_over: bool) -> Result<()> {
+    let runs = || results.measured.iter().flat_map(|measured| &measured.runs);
+    let (wrong, errors) =
+        (runs().map(|run| run.wrong_bytes).sum::<u64>(), runs().map(|run| run.errors).sum::<u64>());
+    if wrong > 0 {
+        return Err(Error::new(Errno::EIO, format!("{wrong} bytes were read that nobody had written"))
+            .hint("the notes name the first one; weft fsck tells whether copies differ"));
+    }
+    if errors > 0 {
+        return Err(Error::new(Errno::EIO, format!("{errors} operations failed"))
+            .hint("the notes name the first one"));
+    }
+    if is_over {
+        return Err(Error::new(Errno::EINTR, "ended by a signal before the end")
+            .hint("what was measured is shown; the files are removed"));
+    }
+    Ok(())
+}
+
+/// A table, and what has to be known of it.
+fn screen(results: &Results) -> String {
+    let heading = [
+        ("", Align::Left),
+        ("threads", Align::Right),
+        ("MiB/s", Align::Right),
+        ("1/s", Align::Right),
+        ("least to most", Align::Right),
+        ("p50, us", Align::Right),
+        ("p99, us", Align::Right),
+        ("CPU, us each", Align::Right),
+    ];
+    let mut text = table(heading, &results.measured.iter().map(row).collect::<Vec<_>>());
+    let mut cached: Vec<&String> = results.measured.iter().filter_map(|one| one.cached.as_ref()).collect();
+    cached.dedup();
+    for note in cached.into_iter().chain(&results.notes) {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+fn row(measured: &Measured) -> [String; 8] {
+    let (bytes, ops) = (measured.bytes_per_s().unwrap_or_default(), measured.ops_per_s().unwrap_or_default());
+    let mib = |rate: f64| if rate > 0.0 { format!("{:.0}", rate / f64::from(1 << 20)) } else { "-".into() };
+    // The latencies and the processor time are the middle run's.
+    let mut runs: Vec<&bench::Run> = measured.runs.iter().collect();
+    runs.sort_by(|a, b| a.ops_per_s().total_cmp(&b.ops_per_s()));
+    let middle = runs.get(runs.len().saturating_sub(1) / 2);
+    let latency = middle.and_then(|run| run.latency);
+    let told = |of: &dyn Fn(&bench::Latency) -> f64| latency.as_ref().map_or("-".into(), |l| format!("{:.0}", of(l)));
+    let cpu = middle.and_then(|run| Some(run.cpu_s? * 1e6 / run.operations.max(1) as f64));
+    [
+        format!("{}, {}", measured.experiment, name(measured.operation)),
+        measured.threads.to_string(),
+        mib(bytes.0),
+        format!("{:.0}", ops.0),
+        format!("{:.0} to {:.0}", ops.1, ops.2),
+        told(&|latency| latency.p50_us),
+        told(&|latency| latency.p99_us),
+        cpu.map_or("-".into(), |us| format!("{us:.0}")),
+    ]
+}
+
+fn name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Write => "write",
+        Operation::Read => "read",
+        Operation::Mixed => "70/30",
+        Operation::Create => "create",
+        Operation::Stat => "stat",
+        Operation::ReadFile => "open + read",
+        Operation::Remove => "remove",
+    }
+}

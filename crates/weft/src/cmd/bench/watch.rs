@@ -1,0 +1,90 @@
+//! Who looks on while load is made: a line of progress, and the signals that end it.
+
+use crate::output::os_error;
+use bench::characterize::Generator;
+use bench::load::{self, Progress, Watch};
+use bench::{Experiment, FORMAT, Machine, Measured, Results, host, rfc3339};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use types::Result;
+
+/// The load of this process on a directory.
+pub(super) struct Onlooker<'a> {
+    place: &'a Path,
+    stop: Arc<AtomicBool>,
+    is_shown: bool,
+}
+
+impl<'a> Onlooker<'a> {
+    /// From now on a signal ends the load; the second one ends the command at once.
+    pub(super) fn new(place: &'a Path) -> Result<Onlooker<'a>> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            let caught = signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())
+                .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
+            caught.map_err(|e| os_error("can't catch signals", &e))?;
+        }
+        Ok(Onlooker { place, stop, is_shown: std::io::stderr().is_terminal() })
+    }
+
+    /// Takes the line of progress away.
+    pub(super) fn clear(&self) {
+        if self.is_shown {
+            tell("\r\x1b[K");
+        }
+    }
+}
+
+impl Watch for Onlooker<'_> {
+    fn progress(&self, progress: &Progress) {
+        if self.is_shown {
+            let share = (progress.share * 100.0).round();
+            let left = progress.left.map_or(String::new(), |left| format!(", {} s left", left.as_secs() + 1));
+            let Progress { what, phase, phases, .. } = progress;
+            tell(&format!("\r\x1b[K{what} ({phase} of {phases}): {share} %{left}"));
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_over()
+    }
+}
+
+impl Generator for Onlooker<'_> {
+    fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<(Vec<Measured>, Vec<String>)> {
+        let loaded = load::run(experiment, self.place, iterations, self);
+        self.clear();
+        loaded.map(|loaded| (loaded.measured, loaded.notes))
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Says something beside the results.
+pub(super) fn tell(text: &str) {
+    let mut err = std::io::stderr().lock();
+    // Nobody may be there to read it.
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+/// Results that begin now, without any.
+pub(super) fn begun(mut machine: Machine) -> Results {
+    machine.tuning.extend(host::settings());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Results {
+        weft_bench: FORMAT,
+        system: format!("weft {}", env!("CARGO_PKG_VERSION")),
+        began: rfc3339(now as i64),
+        command: std::env::args().collect(),
+        machine,
+        ceilings: Vec::new(),
+        measured: Vec::new(),
+        notes: Vec::new(),
+    }
+}

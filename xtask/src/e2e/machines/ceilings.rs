@@ -1,0 +1,95 @@
+//! What the hardware gives, measured by the nodes themselves, and kept by the cluster.
+
+use super::super::outcome::{At, TestResult, ensure, ensure_eq};
+use super::super::stage::Stage;
+use super::super::{Scope, TestCase};
+use super::{Cluster, Part};
+use crate::process;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::time::Duration;
+
+pub(in super::super) const TESTS: &[TestCase] =
+    &[TestCase { name: "bench_ceilings", scope: Scope::Own, minutes: 2, run: bench_ceilings }];
+
+/// How long a measurement is left alone before its storage node is killed, and before the one who waits for it is.
+const BEGUN: Duration = Duration::from_secs(1);
+
+/// How long a service may take to notice that nobody waits.
+const NOTICED: Duration = Duration::from_secs(10);
+
+impl Cluster {
+    fn bench(&self, words: &[&str]) -> TestResult<Vec<Value>> {
+        let said = self.ask_management(|management| bench_line(words, management))?;
+        let parsed: Value = serde_json::from_str(&said).map_err(|e| format!("weft bench {words:?}: {e}"))?;
+        Ok(parsed.as_array().cloned().unwrap_or_default())
+    }
+
+    fn bench_folder(&self, storage: usize) -> TestResult<std::path::PathBuf> {
+        Ok(self.folder(self.node(Part::Storage(storage)))?.join("target/bench"))
+    }
+}
+
+fn bench_line(words: &[&str], dir: &std::path::Path) -> Vec<OsString> {
+    let mut line: Vec<OsString> = vec!["bench".into()];
+    line.extend(words.iter().map(OsString::from));
+    line.extend(["--json".into(), "--dir".into(), dir.into()]);
+    line
+}
+
+fn bench_ceilings(stage: &Stage) -> TestResult {
+    let mut cluster = Cluster::start(stage, "ceilings", 2, 0)?;
+    let before = health(&cluster)?;
+    ensure!(before.contains("not measured yet"), "health doesn't say that nothing is measured: {before}");
+    let drives = cluster.bench(&["storage", "--size", "8MiB", "--seconds", "1", "--target", "1"])?;
+    ensure_eq!(drives.len(), 4, "figures of one target: {drives:?}");
+    let network = cluster.bench(&["net", "--streams", "1,2", "--seconds", "1"])?;
+    ensure_eq!(network.len(), 12, "two figures of each of six pairs: {network:?}");
+    let cpu = cluster.bench(&["cpu", "--seconds", "1"])?;
+    ensure_eq!(cpu.len(), 12, "four figures of each of three nodes: {cpu:?}");
+    let all = [&drives, &network, &cpu];
+    let is_rate = |c: &&Value| c["rate"].as_f64().is_some_and(|rate| rate > 0.0) && c["measured"].is_string();
+    ensure!(all.into_iter().flatten().all(|c| is_rate(&c)), "figures without a rate or a date: {all:?}");
+    cluster.service(Part::Management).kill();
+    cluster.restart(Part::Management)?;
+    cluster.wait_until_healthy()?;
+    ensure_eq!(cluster.bench(&["storage", "--last"])?.len(), 4, "figures of targets after a restart");
+    ensure_eq!(cluster.bench(&["net", "--last"])?.len(), 12, "figures of networks after a restart");
+    let told = health(&cluster)?;
+    ensure!(told.contains("ceilings were measured on") && told.contains("target 1"), "health tells: {told}");
+    nothing_is_left(&mut cluster)?;
+    cluster.ensure_clean()?;
+    cluster.stop()
+}
+
+fn health(cluster: &Cluster) -> TestResult<String> {
+    cluster.health_text()
+}
+
+/// Neither when the one who waits goes away, nor when the storage node is killed meanwhile.
+fn nothing_is_left(cluster: &mut Cluster) -> TestResult {
+    let (target, folder) = ("1", cluster.bench_folder(0)?);
+    let management = cluster.folder(cluster.node(Part::Management))?.join("state");
+    let words = ["storage", "--size", "8MiB", "--seconds", "600", "--target", target];
+    for kill_storage in [false, true] {
+        let mut command = cluster.node(Part::Management).command(cluster.commands.weft());
+        command.args(bench_line(&words, &management));
+        let mut asking = command.stdout(std::process::Stdio::null()).spawn().at("weft bench")?;
+        let begun = process::eventually(NOTICED, || folder.exists());
+        std::thread::sleep(BEGUN);
+        if kill_storage {
+            cluster.kill_storage(0);
+        }
+        asking.kill().at("weft bench")?;
+        asking.wait().at("weft bench")?;
+        ensure!(begun, "no measurement has begun in {}", folder.display());
+        if kill_storage {
+            ensure!(folder.exists(), "a killed node can't have removed anything");
+            cluster.restart(Part::Storage(0))?;
+            cluster.wait_until_healthy()?;
+        }
+        let gone = process::eventually(NOTICED, || !folder.exists());
+        ensure!(gone, "{} is left (storage node killed: {kill_storage})", folder.display());
+    }
+    Ok(())
+}
