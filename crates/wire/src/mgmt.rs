@@ -3,6 +3,10 @@
 //! They are few and far between, so they travel as JSON: the same text that the control socket of a node takes, that `--json`
 //! prints and that the map is stored as. Fields that are added have defaults; fields that are not known are passed over.
 
+mod ceilings;
+
+pub use ceilings::{CeilingInfo, MAX_CEILINGS, MeasuredPlace};
+
 use crate::{Answer, Malformed, Message, Request, Service};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -618,34 +622,6 @@ pub struct SessionInfo {
     /// Files that it has open without a lease on them; `None` where that isn't known.
     #[serde(default)]
     pub in_use: Option<u64>,
-}
-
-/// Ceilings that are kept, and that one [`MgmtRequest::NoteCeilings`] may bring.
-pub const MAX_CEILINGS: usize = 10_000;
-
-/// What the hardware gives at one place, as `bench` has it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct CeilingInfo {
-    /// Of what; `storage-write` and the like.
-    pub limit: String,
-    /// Where: `target 3`, `node 1 to node 2`, `node 1`.
-    pub place: String,
-    /// Bytes or operations a second, as the limit says.
-    pub rate: f64,
-    /// The number of streams, transfers or threads that gave most.
-    pub streams: u32,
-    /// When it was measured, RFC 3339.
-    pub measured: String,
-}
-
-/// When what a place gives was measured.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct MeasuredPlace {
-    /// Where: a target, a node, or a pair of nodes.
-    pub place: String,
-    /// RFC 3339; `None`: never.
-    #[serde(default)]
-    pub measured: Option<String>,
 }
 
 /// How a cluster is, in one word.

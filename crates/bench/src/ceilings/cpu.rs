@@ -7,7 +7,7 @@ use crate::results::{Limit, median};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes that a thread copies or sums at a time: what a request of the data path has, and more than a core's own cache holds.
+/// Bytes that a thread copies or sums at a time: what the largest request of the data path has, and so in the caches where those hold it.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Rounds of which the median is told.

@@ -148,6 +148,6 @@ fn schemas() -> Value {
             "verdict": verdict, "what": text, "hint": text,
         })) }, "copies?": object(json!({
             "folder": text, "kept": number, "newest": maybe_text, "age_s": maybe_number, "failure": maybe_text,
-        })) })),
+        })), "ceilings?": { "type": "array", "items": object(json!({ "place": text, "measured": maybe_text })) } })),
     })
 }

@@ -161,8 +161,11 @@ fn requests_tell_their_transport_what_it_has_to_know() {
     }
     for op in strategies::storage_ops() {
         let request = storage_request(any_of(&op, runner));
-        let expected =
-            if matches!(request.op, StorageOp::Read { .. }) { Answer::Fills } else { Answer::Plain };
+        let expected = match request.op {
+            StorageOp::Read { .. } => Answer::Fills,
+            StorageOp::Measure { .. } => Answer::Waits,
+            _ => Answer::Plain,
+        };
         assert_eq!(request.answer_payload(), expected, "{request:?}");
     }
 }

@@ -353,11 +353,6 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Adopt { verifier: 0x0102_0304_0506_0708, instead_of: 1 },
         StorageOp::Measure { what: wire::Measure::Drive { size: 1 << 30 }, milliseconds: 2000 },
         StorageOp::Traffic,
-        StorageOp::Measure {
-            what: wire::Measure::Network { to: types::NodeId(3), streams: 4 },
-            milliseconds: 10,
-        },
-        StorageOp::Measure { what: wire::Measure::Cpu, milliseconds: 1 },
     ]
 }
 

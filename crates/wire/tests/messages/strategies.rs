@@ -89,6 +89,7 @@ pub fn storage_replies() -> impl Strategy<Value = StorageReply> {
         any::<(u64, u64, u64)>().prop_map(|(damaged, mended, unclear)| {
             StorageReply::Healed(wire::Healed { damaged, mended, unclear })
         }),
+        prop::collection::vec(rate(), 0..5).prop_map(StorageReply::Rates),
     ]
 }
 
@@ -250,7 +251,24 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         SetTime { time: time() },
         Digests { range: range() },
         Adopt { verifier: any::<u64>(), instead_of: any::<u64>() },
+        Measure { what: measure(), milliseconds: any::<u64>() },
+        Traffic,
     ]
+}
+
+fn measure() -> impl Strategy<Value = wire::Measure> {
+    let network = any::<(u32, u32)>().prop_map(|(to, streams)| {
+        let to = types::NodeId(to);
+        wire::Measure::Network { to, streams }
+    });
+    let drive = any::<u64>().prop_map(|size| wire::Measure::Drive { size });
+    prop_oneof![drive, network, Just(wire::Measure::Cpu)]
+}
+
+fn rate() -> impl Strategy<Value = wire::Rate> {
+    use wire::RateOf::{Checksum, MemoryCopy, Network, RandomRead, RandomWrite, Read, RoundTrips, Write};
+    let of = select(vec![Write, Read, RandomWrite, RandomRead, Network, RoundTrips, MemoryCopy, Checksum]);
+    (of, any::<u64>(), any::<u32>()).prop_map(|(of, rate, streams)| wire::Rate { of, rate, streams })
 }
 
 fn touched() -> impl Strategy<Value = Touched> {
