@@ -1,5 +1,7 @@
 //! What the hardware gives is measured in a target's own directory, of which nothing is left.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+
 use chunkstore::{Identity, Options, Store};
 use net::Channel;
 use std::path::Path;

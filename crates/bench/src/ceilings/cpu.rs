@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Bytes that a thread copies or sums at a time: what the largest request of the data path has, and so in the caches where those hold it.
 const PIECE_BYTES: usize = 4 << 20;
 
+/// One piece of work.
+type Work = fn(&mut Buffers);
+
 /// Rounds of which the median is told.
 const ROUNDS: u32 = 3;
 
@@ -17,7 +20,7 @@ const ROUNDS: u32 = 3;
 /// one core. Blocks the calling thread; ends early, with `None`, when `stop` is set.
 pub fn measure(threads: u32, nanoseconds: u64, stop: &AtomicBool) -> Option<Vec<Best>> {
     let round_ns = nanoseconds / (4 * u64::from(ROUNDS));
-    let works: [(Limit, fn(&mut Buffers)); 2] = [(Limit::MemoryCopy, copy), (Limit::Checksum, sum)];
+    let works: [(Limit, Work); 2] = [(Limit::MemoryCopy, copy), (Limit::Checksum, sum)];
     let mut found = Vec::new();
     for (limit, work) in works {
         for threads in [1, threads.max(1)] {
@@ -42,7 +45,7 @@ fn sum(buffers: &mut Buffers) {
     black_box(types::crc32c(black_box(&buffers.from)));
 }
 
-fn middle_rate(threads: u32, round_ns: u64, stop: &AtomicBool, work: fn(&mut Buffers)) -> Option<f64> {
+fn middle_rate(threads: u32, round_ns: u64, stop: &AtomicBool, work: Work) -> Option<f64> {
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
         let rate = std::thread::scope(|scope| {

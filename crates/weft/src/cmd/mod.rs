@@ -65,7 +65,6 @@ pub fn run(command: Command) -> Result<()> {
         Command::Fsck(args) => fsck::run(&args),
         Command::Bench(command) => bench::run(command),
         Command::Plan(args) => plan::run(&args),
-        Command::Bench(command) => bench::run(command),
         Command::InstallHelper(args) => install_helper::run(&args),
         Command::MountHelper(args) => mount_helper::run(&args),
     }

@@ -79,7 +79,13 @@ pub struct BenchMetaArgs {
     #[arg(long, conflicts_with_all = ["size", "directories", "shared"])]
     pub hard: bool,
     /// What is measured, in this order; what is needed is made before
-    #[arg(long, value_enum, value_name = "WHAT,..", value_delimiter = ',', default_value = "create,stat,read,remove")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT,..",
+        value_delimiter = ',',
+        default_value = "create,stat,read,remove"
+    )]
     pub operations: Vec<MetaOperationArg>,
     #[command(flatten)]
     pub how: BenchLoadHow,

@@ -1,11 +1,11 @@
 //! `weft bench io` and `weft bench meta`: one kind of load, with one number of threads after the other.
 
 use super::watch::{Onlooker, begun};
-use bench::characterize::Generator;
 use crate::cli::{
     AccessArg, BenchIoArgs, BenchLoadHow, BenchMetaArgs, IoOperationArg, MetaOperationArg, SharingArg,
 };
 use crate::output::{Align, os_error, print, print_json, table};
+use bench::characterize::Generator;
 use bench::{
     Access, Caching, Experiment, FileSharing, IoExperiment, Measured, MetaExperiment, Operation, Results,
     TreeShape, io_name, load, meta_name,
@@ -177,7 +177,9 @@ fn row(measured: &Measured) -> [String; 8] {
     runs.sort_by(|a, b| a.ops_per_s().total_cmp(&b.ops_per_s()));
     let middle = runs.get(runs.len().saturating_sub(1) / 2);
     let latency = middle.and_then(|run| run.latency);
-    let told = |of: &dyn Fn(&bench::Latency) -> f64| latency.as_ref().map_or("-".into(), |l| format!("{:.0}", of(l)));
+    let told = |of: &dyn Fn(&bench::Latency) -> f64| {
+        latency.as_ref().map_or("-".into(), |l| format!("{:.0}", of(l)))
+    };
     let cpu = middle.and_then(|run| Some(run.cpu_s? * 1e6 / run.operations.max(1) as f64));
     [
         format!("{}, {}", measured.experiment, name(measured.operation)),
