@@ -17,7 +17,7 @@ const ROUNDS: u32 = 3;
 /// one core. Blocks the calling thread; ends early, with `None`, when `stop` is set.
 pub fn measure(threads: u32, nanoseconds: u64, stop: &AtomicBool) -> Option<Vec<Best>> {
     let round_ns = nanoseconds / (4 * u64::from(ROUNDS));
-    let works: [(Limit, fn(&mut Buffers)); 2] = [(Limit::MemoryCopy, copy), (Limit::Checksum, sum)];
+    let works: [(Limit, Work); 2] = [(Limit::MemoryCopy, copy), (Limit::Checksum, sum)];
     let mut found = Vec::new();
     for (limit, work) in works {
         for threads in [1, threads.max(1)] {
@@ -27,6 +27,9 @@ pub fn measure(threads: u32, nanoseconds: u64, stop: &AtomicBool) -> Option<Vec<
     }
     Some(found)
 }
+
+/// What a thread does, time and again.
+type Work = fn(&mut Buffers);
 
 struct Buffers {
     from: Vec<u8>,
@@ -42,7 +45,7 @@ fn sum(buffers: &mut Buffers) {
     black_box(types::crc32c(black_box(&buffers.from)));
 }
 
-fn middle_rate(threads: u32, round_ns: u64, stop: &AtomicBool, work: fn(&mut Buffers)) -> Option<f64> {
+fn middle_rate(threads: u32, round_ns: u64, stop: &AtomicBool, work: Work) -> Option<f64> {
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
         let rate = std::thread::scope(|scope| {
@@ -56,7 +59,7 @@ fn middle_rate(threads: u32, round_ns: u64, stop: &AtomicBool, work: fn(&mut Buf
     median(&rates)
 }
 
-fn one_thread(round_ns: u64, stop: &AtomicBool, work: fn(&mut Buffers)) -> Option<f64> {
+fn one_thread(round_ns: u64, stop: &AtomicBool, work: Work) -> Option<f64> {
     // Not zeros: those needn't be memory of their own.
     let mut buffers = Buffers { from: vec![0x5a; PIECE_BYTES], to: vec![0xa5; PIECE_BYTES] };
     let (began_ns, mut bytes) = (rt::monotonic_ns(), 0);
