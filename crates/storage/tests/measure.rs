@@ -1,6 +1,6 @@
 //! What the hardware gives is measured in a target's own directory, of which nothing is left.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use chunkstore::{Identity, Options, Store};
 use net::Channel;

@@ -31,6 +31,9 @@ pub fn measure(threads: u32, nanoseconds: u64, stop: &AtomicBool) -> Option<Vec<
     Some(found)
 }
 
+/// What a thread does, time and again.
+type Work = fn(&mut Buffers);
+
 struct Buffers {
     from: Vec<u8>,
     to: Vec<u8>,
@@ -59,7 +62,7 @@ fn middle_rate(threads: u32, round_ns: u64, stop: &AtomicBool, work: Work) -> Op
     median(&rates)
 }
 
-fn one_thread(round_ns: u64, stop: &AtomicBool, work: fn(&mut Buffers)) -> Option<f64> {
+fn one_thread(round_ns: u64, stop: &AtomicBool, work: Work) -> Option<f64> {
     // Not zeros: those needn't be memory of their own.
     let mut buffers = Buffers { from: vec![0x5a; PIECE_BYTES], to: vec![0xa5; PIECE_BYTES] };
     let (began_ns, mut bytes) = (rt::monotonic_ns(), 0);

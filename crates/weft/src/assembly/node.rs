@@ -110,6 +110,19 @@ impl NodePlan {
         Ok(store)
     }
 
+    /// Makes connections of their own, to measure the network by: those of one process to another are one for each core.
+    fn connect_anew(&self, oneself: &Oneself, map: &MapHandle) -> storage::Connect {
+        let (from, management, map) = (oneself.clone(), self.config.management.clone(), map.clone());
+        Box::new(move |to| {
+            let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let node = map.node(to).ok_or_else(|| {
+                Error::new(types::Errno::ENOENT, format!("there is no node {to}"))
+                    .hint("weft node list shows all")
+            })?;
+            Ok(Peers::new(from.clone(), &management, CALL_TIMEOUT)?.storage(node))
+        })
+    }
+
     fn storage_options(&self) -> StorageOptions {
         StorageOptions {
             cluster: self.superblock.uuid.clone(),
@@ -161,16 +174,7 @@ impl Served for NodeServices {
             &storage.service,
             management.clone(),
         ));
-        let (from, management_at, known) = (oneself.clone(), plan.config.management.clone(), map.clone());
-        storage.service.measure_networks_by(Box::new(move |to| {
-            let map = known.read().unwrap_or_else(PoisonError::into_inner).clone();
-            let node = map.node(to).ok_or_else(|| {
-                Error::new(types::Errno::ENOENT, format!("there is no node {to}"))
-                    .hint("weft node list shows all")
-            })?;
-            // Connections of its own each time: those of one process to another are one for each core.
-            Ok(Peers::new(from.clone(), &management_at, CALL_TIMEOUT)?.storage(node))
-        }));
+        storage.service.measure_networks_by(plan.connect_anew(&oneself, &map));
         let mut meta = None;
         if plan.config.roles.contains(&Role::Meta) {
             let store = match &opened {

@@ -183,7 +183,7 @@ impl Cluster {
     }
 
     /// What `weft health` says, whatever it thinks of it.
-    pub(super) fn health_text(&self) -> TestResult<String> {
+    pub fn health_text(&self) -> TestResult<String> {
         let node = self.network.node(Role::Management, 0);
         let arguments = self.commands.health(&self.folder(node)?.join("state"));
         let asked = process::run(node.command(self.commands.weft()).args(&arguments), DEADLINE)?;
