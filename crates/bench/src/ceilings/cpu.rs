@@ -10,9 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Bytes that a thread copies or sums at a time: what the largest request of the data path has, and so in the caches where those hold it.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// One piece of work.
-type Work = fn(&mut Buffers);
-
 /// Rounds of which the median is told.
 const ROUNDS: u32 = 3;
 
