@@ -384,7 +384,10 @@ mod tests {
         };
         let never = place("target 2", None);
         assert_eq!(ceilings_lines(&[]), "");
-        assert_eq!(ceilings_lines(&[never.clone()]), "ceilings are not measured yet: weft bench storage\n");
+        assert_eq!(
+            ceilings_lines(std::slice::from_ref(&never)),
+            "ceilings are not measured yet: weft bench storage\n"
+        );
         let two = [place("target 1", Some("2026-11-23T01:00:00Z")), never];
         assert_eq!(
             ceilings_lines(&two),
