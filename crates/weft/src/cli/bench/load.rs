@@ -84,7 +84,7 @@ pub struct BenchMetaArgs {
         value_enum,
         value_name = "WHAT,..",
         value_delimiter = ',',
-        default_value = "create,stat,read,remove"
+        default_value = "create,stat,read-file,remove"
     )]
     pub operations: Vec<MetaOperationArg>,
     #[command(flatten)]
@@ -143,7 +143,7 @@ pub enum MetaOperationArg {
     /// Ask for attributes
     Stat,
     /// Open, read and close
-    Read,
+    ReadFile,
     /// Remove
     Remove,
 }

@@ -81,7 +81,7 @@ fn of_meta(args: &BenchMetaArgs, threads: u32) -> MetaExperiment {
     let operation = |one: &MetaOperationArg| match one {
         MetaOperationArg::Create => Operation::Create,
         MetaOperationArg::Stat => Operation::Stat,
-        MetaOperationArg::Read => Operation::ReadFile,
+        MetaOperationArg::ReadFile => Operation::ReadFile,
         MetaOperationArg::Remove => Operation::Remove,
     };
     MetaExperiment {

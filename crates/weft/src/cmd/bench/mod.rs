@@ -22,3 +22,29 @@ pub fn run(command: BenchCommand) -> Result<()> {
         BenchCommand::Compare(args) => compare::run(&args),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::Cli;
+    use bench::characterize::{figures, listed};
+    use bench::profiles::{Host, profiles};
+    use clap::Parser;
+
+    /// Reports say how each of their experiments is repeated.
+    #[test]
+    fn commands_of_reports_can_be_typed() {
+        let host = Host { free_bytes: u64::MAX / 4, memory_bytes: 1 << 30, drops_caches: true };
+        let mut seen = 0;
+        for profile in profiles() {
+            let (scale, figures) = figures(&profile, Some(1.0), &host).unwrap();
+            let text = listed(&profile, scale, &figures, "/mnt", 3);
+            for line in text.lines().filter_map(|line| Some(&line[line.find("weft bench ")?..])) {
+                if let Err(error) = Cli::try_parse_from(line.split_whitespace()) {
+                    panic!("{line}: {error}");
+                }
+                seen += 1;
+            }
+        }
+        assert!(seen > 50, "{seen} commands");
+    }
+}
