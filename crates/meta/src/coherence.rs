@@ -70,13 +70,20 @@ impl MetaService {
             offers.make(op, &applied.reply);
             self.tell_directories(op, &applied.writes, &mut granted)?;
             self.tell_epoch(op, &mut applied.reply);
-            // Its end may have passed by the inodes before the grants.
             if let Err(ended) = session.check() {
-                self.leases.end_session(session.id);
+                self.take_back(session);
                 return Err(Stop::Refused(ended));
             }
         }
         Ok(granted)
+    }
+
+    /// Takes from a session that has ended what a command of it was still granted. The end of its leases may have passed by the inodes before. If
+    /// it is still to come it isn't anticipated: until what the session wrote is settled, its leases keep everybody from files whose size nobody knows.
+    pub(crate) fn take_back(&self, session: &Session) {
+        if session.is_wound_up() {
+            self.leases.end_session(session.id);
+        }
     }
 
     /// An inode without a name stays while other sessions use it.
@@ -368,4 +375,45 @@ fn touched(writes: &Writes) -> Vec<InodeId> {
     touched.sort_unstable();
     touched.dedup();
     touched
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::MetaOptions;
+    use crate::sessions::SessionKind;
+    use kv::{Durability, Memory, Writer};
+    use std::collections::HashMap;
+    use std::sync::{Arc, RwLock};
+    use types::{ClusterMap, NodeId, SessionId};
+
+    /// A command may run on one core while another one ends its session.
+    #[test]
+    fn a_command_of_an_ended_session_frees_nothing_before_its_files_are_settled() {
+        const ENDED: SessionId = SessionId(1);
+        let run = async {
+            let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
+            let options = MetaOptions { node: NodeId(1), hash_key: (1, 2), partitions: 1 };
+            let map = Arc::new(RwLock::new(Arc::new(ClusterMap::default())));
+            let meta = MetaService::open(writer, options, map, HashMap::new()).await.unwrap();
+            meta.register_session(ENDED, SessionKind::Remote).await.unwrap();
+            let session = meta.sessions.find(ENDED).unwrap();
+            let grant = |number| {
+                let wish = (InodeId(number), Wish::Alone);
+                meta.leases.acquire(&meta.sessions, session.asker(), wish, &mut Vec::new())
+            };
+            let holds = |number| meta.leases.is_written_by(ENDED, InodeId(number));
+            grant(10).unwrap();
+            session.end();
+            meta.take_back(&session);
+            assert!(holds(10), "others get at a file whose size nobody knows");
+            meta.wind_up(ENDED).await.unwrap();
+            assert!(!holds(10));
+            // A command that began before the end.
+            grant(11).unwrap();
+            meta.take_back(&session);
+            assert!(!holds(11), "nobody would give it up");
+        };
+        rt::block_on(run).unwrap();
+    }
 }

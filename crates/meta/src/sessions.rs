@@ -15,7 +15,10 @@ use prost::Message;
 use rt::sync::Event;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use types::{Errno, Error, Export, InodeId, Result, SessionId};
 use wire::{LeaseMode, MetaReply, Recall};
 
@@ -39,6 +42,8 @@ pub(crate) struct Session {
     replies: Mutex<Replies>,
     /// No request of it is carried out any more.
     ended: AtomicBool,
+    /// Its files are settled, and its leases end or have ended.
+    wound_up: AtomicBool,
     /// When it was last heard of, nanoseconds of the monotonic clock.
     heard_ns: AtomicU64,
     /// Number of its last recall.
@@ -237,6 +242,7 @@ impl Session {
             registered: AtomicU64::new(0),
             replies: Mutex::default(),
             ended: AtomicBool::new(false),
+            wound_up: AtomicBool::new(false),
             heard_ns: AtomicU64::new(rt::monotonic_ns()),
             recalled: AtomicU64::new(0),
             recalls: Mutex::default(),
@@ -263,6 +269,16 @@ impl Session {
         let is_first = !self.ended.swap(true, Relaxed);
         self.some_recalls.set();
         is_first
+    }
+
+    /// All that it wrote is settled, or kept shut: its leases go now. To be called before they do.
+    pub fn wind_up(&self) {
+        self.wound_up.store(true, Release);
+    }
+
+    /// Whether its leases keep nobody from anything any more. While this is false the end of its leases is still to come.
+    pub fn is_wound_up(&self) -> bool {
+        self.wound_up.load(Acquire)
     }
 
     pub fn is_remote(&self) -> bool {

@@ -147,7 +147,7 @@ impl MetaService {
                     break;
                 }
                 if self.executors.store.engine().is_some() {
-                    self.leases.end_session(session);
+                    self.end_leases(session);
                     return Err(error);
                 }
                 tracing::warn!(session = session.0, %error, "what an ended session left is not settled yet");
@@ -155,10 +155,15 @@ impl MetaService {
             }
         }
         tell_of(recovery);
-        self.leases.end_session(session);
+        self.end_leases(session);
         self.cuts.forget_session(session);
         self.forget_replies(session).await?;
         Ok(recovery)
+    }
+
+    fn end_leases(&self, session: SessionId) {
+        self.sessions.find(session).iter().for_each(|session| session.wind_up());
+        self.leases.end_session(session);
     }
 
     async fn end_sessions(

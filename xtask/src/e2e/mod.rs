@@ -261,7 +261,7 @@ fn attempt(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
 
 /// Whether a test compares data or histories: one wrong answer of a file system is one too many, however rarely it comes.
 fn is_final(test: &TestCase) -> bool {
-    let parts = ["history", "fsx", "fio", "sqlite", "migrate", "mends", "mended"];
+    let parts = ["history", "under_load", "fsx", "fio", "sqlite", "migrate", "mends", "mended"];
     parts.iter().any(|part| test.name.contains(part))
 }
 
