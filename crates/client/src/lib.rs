@@ -346,7 +346,7 @@ impl Client {
                     // A numbered change that has been made is answered so when it is sent again.
                     request.epoch = self.renew_epoch(under, request.epoch).await?;
                 }
-                Err(error) if error.errno == Errno::ESTALE && request.number.is_none() => {
+                Err(error) if error.errno == Errno::ESTALE => {
                     self.is_fenced(&error);
                     return Err(error);
                 }

@@ -313,7 +313,7 @@ impl Once {
             }
             Ok(Turn::Answered(_)) => Ok(()),
             Ok(Turn::Unwritten(error)) => Err(convert::error(&error)),
-            Err(error) if error.errno == Errno::ESTALE => Ok(()),
+            Err(error) if error.errno == OUTDATED => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -471,8 +471,11 @@ fn unknown_outcome() -> Error {
         .hint("nobody knows whether the data was written: write it again, or look")
 }
 
+/// Not `ESTALE`: by that a client knows that its session has been ended.
+const OUTDATED: Errno = Errno::EPROTO;
+
 fn outdated() -> Error {
-    Error::new(Errno::ESTALE, "a change was sent again after its client had gone on to a later one")
+    Error::new(OUTDATED, "a change was sent again after its client had gone on to a later one")
         .hint("this is a mistake in weft, or somebody sends recorded requests")
 }
 
