@@ -46,6 +46,7 @@ mod range_lock;
 mod read;
 mod recover;
 mod reshape;
+mod rewrite;
 mod room;
 mod rows;
 mod scrub;

@@ -34,6 +34,11 @@ pub(crate) fn survey(survey: chunkstore::Survey) -> wire::Survey {
     wire::Survey { is_there, len, sum_end, mtime, ctime, sums, damaged }
 }
 
+/// Checksums as they are sent: four bytes each.
+pub(crate) fn sums(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect()
+}
+
 /// What a program sees of a store's error.
 pub(crate) fn error(error: &StoreError) -> Error {
     let errno = match error.kind() {

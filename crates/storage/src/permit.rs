@@ -130,6 +130,8 @@ fn wanted(op: &StorageOp) -> Option<Rights> {
         | StorageOp::Digests { .. }
         | StorageOp::Adopt { .. }
         | StorageOp::Measure { .. }
-        | StorageOp::Traffic => None,
+        | StorageOp::Traffic
+        | StorageOp::Rewrite { .. }
+        | StorageOp::Expect { .. } => None,
     }
 }

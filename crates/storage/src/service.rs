@@ -230,6 +230,8 @@ impl StorageService {
                 | StorageOp::MarkLost { .. }
                 | StorageOp::Digests { .. }
                 | StorageOp::Adopt { .. }
+                | StorageOp::Rewrite { .. }
+                | StorageOp::Expect { .. }
         ) {
             return Err(Error::new(Errno::EINVAL, "this is asked of members of mirrored groups only"));
         }
@@ -315,6 +317,8 @@ pub(crate) fn is_change(op: &StorageOp) -> bool {
             | StorageOp::Delete
             | StorageOp::SetTime { .. }
             | StorageOp::Forget { .. }
+            | StorageOp::Rewrite { .. }
+            | StorageOp::Expect { .. }
     )
 }
 
@@ -380,6 +384,9 @@ pub(crate) async fn perform(
     op: StorageOp,
     payload: Option<IoBuf>,
 ) -> chunkstore::Result<StorageReply> {
+    if matches!(op, StorageOp::Rewrite { .. } | StorageOp::Expect { .. }) {
+        return Box::pin(perform_mend(store, ino, op, payload)).await.map(|()| StorageReply::Unit);
+    }
     // Requests without data have none to look at.
     let payload = payload.unwrap_or_else(|| IoBuf::alloc(0));
     match op {
@@ -392,6 +399,23 @@ pub(crate) async fn perform(
         op => return Box::pin(perform_rare(store, ino, op)).await,
     }
     Ok(StorageReply::Unit)
+}
+
+/// What makes a damaged copy right.
+async fn perform_mend(
+    store: &Store,
+    ino: InodeId,
+    op: StorageOp,
+    payload: Option<IoBuf>,
+) -> chunkstore::Result<()> {
+    match op {
+        StorageOp::Rewrite { range, len } => store.rewrite(ino, range, payload.as_ref(), len).await,
+        StorageOp::Expect { first, len } => {
+            let bytes = payload.as_ref().map_or(&[][..], IoBuf::as_slice);
+            store.expect(ino, first, &convert::sums(bytes), len).await
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What neither reads nor writes.
@@ -410,6 +434,8 @@ async fn perform_rare(store: &Store, ino: InodeId, op: StorageOp) -> chunkstore:
         | StorageOp::Heal { .. }
         | StorageOp::Measure { .. }
         | StorageOp::Traffic
+        | StorageOp::Rewrite { .. }
+        | StorageOp::Expect { .. }
         | StorageOp::Regions { .. } => {}
         StorageOp::Truncate { len } => store.truncate(ino, len).await?,
         StorageOp::Allocate { range, how } => store.allocate(ino, range, convert::allocate(how)).await?,

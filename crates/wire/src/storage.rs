@@ -193,6 +193,14 @@ pub enum StorageOp {
     Measure { what: Measure, milliseconds: u64 },
     /// Takes the payload and forgets it, for who measures a network: `Unit`.
     Traffic,
+    /// Asked of a good member whose copy is mended: makes the whole blocks of this range what the payload says, whatever they were, from the range's start on
+    /// and zeros after it; zeros without one. With `len`, makes the chunk file that long. At every moment, also after a crash, each block is right or refused. On
+    /// disk when this answers: `Unit`.
+    Rewrite { range: ByteRange, len: Option<u64> },
+    /// The same of one that has no chunk file, or another one: tells the checksums of the blocks of one of `len` bytes, from block `first` on and as the payload
+    /// in four bytes each, of all of them in order. With the last ones the chunk file is made; what isn't zeros is refused until it is brought by
+    /// [`StorageOp::Rewrite`]: `Unit`.
+    Expect { first: u64, len: u64 },
 }
 
 /// What is measured, each for so long as [`StorageOp::Measure`] says.

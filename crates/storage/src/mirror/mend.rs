@@ -1,17 +1,18 @@
 //! One copy made what another one is, at the word of a check: the bytes of a range, and how long the chunk file is where the range reaches its end.
 //!
-//! The primary does it piece by piece, each while nobody changes it. What is changed is noted as any other change is, so that a crash in between
-//! has it brought in step again. Only the copy that is mended changes. Who can't be mended is taken out, since nobody knows then what it has.
+//! The primary does it piece by piece, each while nobody changes it. What isn't mended yet stays as it was or is refused, also after a crash in between
+//! ([`StorageOp::Rewrite`]). Only the copy that is mended changes. Who can't be mended is taken out, since nobody knows then what it has.
 
 use super::primary::WHOLE;
 use super::ranges::Hold;
+use super::repair::{expected_parts, expected_sums};
 use super::replica::Replica;
 use super::{Mirrors, turns};
 use crate::service::perform;
 use rt::IoBuf;
 use std::sync::Arc;
 use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId};
-use wire::{Allocate, InGroup, Part, Path, Seek, StorageOp, StorageReply};
+use wire::{InGroup, Part, Path, Seek, StorageOp, StorageReply, Survey};
 
 /// Bytes that are mended at a time: as long as this takes, who uses them waits.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -38,7 +39,8 @@ impl Mender {
         let _entered = self.replica.gate.read().await;
         // Until the last step nothing of it counts as settled, so that nobody reads a half-mended copy there.
         let _unsettled = self.replica.sequences.begin(self.mirrors.since(self.replica.group));
-        let mut at = self.begin(from, to, range).await?;
+        let range = self.begin(from, to, range).await?;
+        let mut at = range.start;
         while at < range.end {
             let piece = ByteRange::new(at, ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end));
             at = piece.end;
@@ -61,23 +63,37 @@ impl Mender {
         }
     }
 
-    /// Where to begin. Of a range that reaches the end of the file the length is part, too: what is too long is cut, and what differs by the lengths
-    /// is mended as well.
-    async fn begin(&self, from: TargetId, to: TargetId, range: ByteRange) -> Result<u64> {
+    /// What to go through. Of a range that reaches the end of the file the length is part, too: what is too long is cut, and what differs by the lengths
+    /// is mended as well. Of a copy that isn't there all is made.
+    async fn begin(&self, from: TargetId, to: TargetId, range: ByteRange) -> Result<ByteRange> {
         let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
-        let (right, wrong) = (self.len(from).await?, self.len(to).await?);
+        let right = self.len(from).await?;
+        let found = self.survey(to, ByteRange::new(0, 0)).await?;
+        let wrong = if found.is_there { found.len } else { 0 };
+        if wrong == 0 && right > 0 {
+            // Somebody may have removed it, with its checksums or without.
+            self.expect(from, to, right).await?;
+            return Ok(ByteRange::new(0, right));
+        }
         if range.end < right || right == wrong {
-            return Ok(range.start / BLOCK * BLOCK);
+            return Ok(ByteRange::new(range.start / BLOCK * BLOCK, range.end));
         }
-        if wrong == 0 {
-            // Of one that somebody has removed the checksums may be there, and nothing is written beside those.
+        if right == 0 {
             self.change(from, to, StorageOp::Truncate { len: 0 }, None).await?;
-        } else if wrong > right {
-            // To the block's beginning, since its rest may be damaged: that is written anew.
-            let op = StorageOp::Truncate { len: right / BLOCK * BLOCK };
-            self.change(from, to, op, None).await?;
+        } else {
+            // With its last block, which may be damaged by the wrong length.
+            let last = ByteRange::new((right - 1) / BLOCK * BLOCK, right);
+            self.rewrite(from, to, last, Some(right)).await?;
         }
-        Ok(range.start.min(right).min(wrong) / BLOCK * BLOCK)
+        Ok(ByteRange::new(range.start.min(right).min(wrong) / BLOCK * BLOCK, range.end))
+    }
+
+    /// What the copy of a member looks like in a range, by its checksums.
+    async fn survey(&self, member: TargetId, range: ByteRange) -> Result<Survey> {
+        match self.look(member, StorageOp::Survey { range, unit: BLOCK, read: false }, None).await? {
+            StorageReply::Survey(survey) => Ok(survey),
+            _ => Err(out_of_turn()),
+        }
     }
 
     /// A piece of the range; false at the end of the file.
@@ -93,25 +109,29 @@ impl Mender {
             StorageReply::Offset(data) => data.is_none_or(|data| data >= piece.end),
             _ => false,
         };
-        // The last block is written in any case: that makes the file as long as it is to be.
-        let last = (len - 1) / BLOCK * BLOCK;
-        let (hole, data) = match is_hole {
-            true => {
-                (ByteRange::new(piece.start, piece.end.min(last)), piece.intersect(ByteRange::new(last, len)))
-            }
-            false => (ByteRange::new(0, 0), piece),
-        };
-        if !hole.is_empty() {
-            self.change(from, to, StorageOp::Allocate { range: hole, how: Allocate::Punch }, None).await?;
-        }
-        if !data.is_empty() {
-            let buf = IoBuf::alloc(data.len() as usize);
-            let read = StorageOp::Read { offset: data.start, path: Path::Direct };
-            self.look(from, read, Some(buf.clone())).await?;
-            let write = StorageOp::Write { offset: data.start, path: Path::Direct, durable: true };
-            self.change(from, to, write, Some(buf)).await?;
+        match is_hole {
+            true => self.change(from, to, StorageOp::Rewrite { range: piece, len: None }, None).await?,
+            false => self.rewrite(from, to, piece, None).await?,
         }
         Ok(true)
+    }
+
+    /// Copies whole blocks, or all up to the end of the file.
+    async fn rewrite(&self, from: TargetId, to: TargetId, range: ByteRange, len: Option<u64>) -> Result<()> {
+        let buf = IoBuf::alloc(range.len() as usize);
+        let read = StorageOp::Read { offset: range.start, path: Path::Direct };
+        self.look(from, read, Some(buf.clone())).await?;
+        self.change(from, to, StorageOp::Rewrite { range, len }, Some(buf)).await
+    }
+
+    /// Has a file made of which nothing is there yet.
+    async fn expect(&self, from: TargetId, to: TargetId, len: u64) -> Result<()> {
+        for part in expected_parts(len) {
+            let survey = self.survey(from, part).await?;
+            let op = StorageOp::Expect { first: part.start / BLOCK, len };
+            self.change(from, to, op, Some(expected_sums(&survey, part))).await?;
+        }
+        Ok(())
     }
 
     /// Makes holes of what is on no copy any more.
@@ -183,8 +203,7 @@ impl Mender {
     async fn len(&self, member: TargetId) -> Result<u64> {
         match self.look(member, StorageOp::Stat, None).await? {
             StorageReply::Stat { len, .. } => Ok(len),
-            _ => Err(Error::new(Errno::EPROTO, "a member answered out of turn")
-                .hint("install the same version of weft on all machines")),
+            _ => Err(out_of_turn()),
         }
     }
 
@@ -252,6 +271,11 @@ impl Mender {
         let in_group = self.in_group(group, ticket.sequence);
         mirrors.ask_member(to, (self.ino, op), in_group, payload).await.map(drop)
     }
+}
+
+fn out_of_turn() -> Error {
+    Error::new(Errno::EPROTO, "a member answered out of turn")
+        .hint("install the same version of weft on all machines")
 }
 
 /// One that isn't is brought in step anyhow.

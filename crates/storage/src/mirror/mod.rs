@@ -312,6 +312,7 @@ impl Mirrors {
     async fn send(self: &Arc<Self>, request: StorageRequest, payload: Option<IoBuf>) -> Result<StorageReply> {
         let patience = match request.op {
             StorageOp::Sync | StorageOp::SyncTarget | StorageOp::Write { durable: true, .. } => SYNC_PATIENCE,
+            StorageOp::Rewrite { .. } | StorageOp::Expect { .. } => SYNC_PATIENCE,
             _ => MEMBER_PATIENCE,
         };
         let (member, members) = (request.target, self.links.members.clone());

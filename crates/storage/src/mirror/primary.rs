@@ -482,6 +482,8 @@ pub(super) fn change_range(op: &StorageOp, payload: Option<&IoBuf>) -> Option<By
         StorageOp::Write { offset, .. } => Some(ByteRange::at(offset, payload.map_or(0, IoBuf::len) as u64)),
         StorageOp::Allocate { range, .. } => Some(range),
         StorageOp::Truncate { len } => Some(ByteRange::new(len, u64::MAX)),
+        StorageOp::Rewrite { range, len: None } => Some(range),
+        StorageOp::Rewrite { .. } | StorageOp::Expect { .. } => Some(WHOLE),
         StorageOp::Delete | StorageOp::SetTime { .. } => Some(WHOLE),
         _ => None,
     }

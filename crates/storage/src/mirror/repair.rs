@@ -15,7 +15,7 @@ use rt::IoBuf;
 use std::cell::RefCell;
 use std::sync::Arc;
 use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId, Timestamp};
-use wire::{Allocate, Healed, InGroup, Part, Path, StorageOp, StorageReply, StorageRequest, Survey};
+use wire::{Healed, InGroup, Part, Path, StorageOp, StorageReply, StorageRequest, Survey};
 
 /// What is looked at and mended at a time, bytes: as long as that takes, the file is not changed.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -228,6 +228,21 @@ fn lost(replica: &Replica, ino: InodeId) -> Error {
     Error::new(Errno::EIO, message).hint("bring up the other members of its group: weft group list")
 }
 
+/// The parts in which checksums of a file of so many bytes are told: as much as one survey looks at.
+pub(super) fn expected_parts(len: u64) -> impl Iterator<Item = ByteRange> {
+    let most = wire::MAX_SURVEYED as u64 * BLOCK;
+    (0..len)
+        .step_by(most as usize)
+        .map(move |start| ByteRange::at(start, most).intersect(ByteRange::new(0, len)))
+}
+
+/// The checksums of a part as they are sent. After the last one that a survey tells there are holes.
+pub(super) fn expected_sums(survey: &Survey, part: ByteRange) -> IoBuf {
+    let blocks = part.len().div_ceil(BLOCK) as usize;
+    let sums = survey.sums.iter().copied().chain(std::iter::repeat(0)).take(blocks);
+    IoBuf::from_slice(&sums.flat_map(u32::to_le_bytes).collect::<Vec<u8>>())
+}
+
 /// What of a file a look is about.
 fn concerned(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRange {
     match (&request.op, payload) {
@@ -251,15 +266,15 @@ impl Healing<'_> {
     async fn survey(&self, piece: ByteRange) -> Result<Vec<Copy>> {
         let good = self.group.with_states().filter(|(_, state)| *state == MemberState::Good);
         let look = |(target, _): (TargetId, MemberState)| async move {
-            let survey = self.survey_one(target, piece).await;
+            let survey = self.survey_one(target, piece, true).await;
             survey.map(|survey| Copy { target, survey })
         };
         let looked = rt::join_all(good.map(look).collect()).await;
         looked.into_iter().collect()
     }
 
-    async fn survey_one(&self, target: TargetId, piece: ByteRange) -> Result<Survey> {
-        let op = StorageOp::Survey { range: piece, unit: BLOCK, read: true };
+    async fn survey_one(&self, target: TargetId, piece: ByteRange, read: bool) -> Result<Survey> {
+        let op = StorageOp::Survey { range: piece, unit: BLOCK, read };
         let reply = match target == self.replica.target {
             true => {
                 let looked = perform(&self.replica.store, self.ino, op, None).await;
@@ -379,7 +394,7 @@ impl Healing<'_> {
         let end = len.unwrap_or(source.survey.len);
         let data = fix.range.intersect(ByteRange::new(0, end));
         let buf = self.read(source.target, data).await?;
-        self.write(target, fix.range, (data.start, buf)).await
+        self.write(target, fix.range, buf, None).await
     }
 
     /// Reads a range of a copy that was just found right.
@@ -407,38 +422,22 @@ impl Healing<'_> {
         Error::new(Errno::EAGAIN, self.replica.failed(error).message.to_string()).hint("it is tried again")
     }
 
-    /// Makes blocks holes, whatever they were, and then what they are to be: only whole blocks are taken without a look at what was there.
-    async fn write(&self, target: TargetId, blocks: ByteRange, (offset, data): (u64, IoBuf)) -> Result<()> {
-        self.change(target, StorageOp::Allocate { range: blocks, how: Allocate::Punch }, None).await?;
-        if data.as_slice().iter().any(|byte| *byte != 0) {
-            let op = StorageOp::Write { offset, path: Path::Direct, durable: false };
-            self.change(target, op, Some(data)).await?;
-        }
-        if target == self.replica.target {
-            self.replica.store.forget_damage(self.ino, blocks);
-        }
-        Ok(())
+    /// Makes blocks what they are to be, whatever they were.
+    async fn write(&self, target: TargetId, blocks: ByteRange, data: IoBuf, len: Option<u64>) -> Result<()> {
+        let is_hole = data.as_slice().iter().all(|byte| *byte == 0);
+        self.change(target, StorageOp::Rewrite { range: blocks, len }, (!is_hole).then_some(data)).await
     }
 
     /// Gives a member's copy the right length. Its last block is written anew: what is there may be damaged by the wrong one.
     async fn resize(&self, copies: &[Copy], member: usize, len: u64) -> Result<()> {
-        let right = copies.iter().position(|copy| copy.survey.is_there && copy.survey.len == len);
-        if let (Some(from), true) = (right, len > 0) {
-            let range = ByteRange::at((len - 1) / BLOCK * BLOCK, BLOCK);
-            self.fix(copies, &Fix { member, range, from, differs: false }, Some(len)).await?;
-        }
-        self.set_len(copies[member].target, len).await
-    }
-
-    async fn set_len(&self, target: TargetId, len: u64) -> Result<()> {
-        self.change(target, StorageOp::Truncate { len }, None).await?;
-        if len == 0 {
-            return Ok(());
-        }
-        // Where it is too short; what is right beyond has been written before, or is a hole.
-        let last = StorageOp::Allocate { range: ByteRange::new(len - 1, len), how: Allocate::Zero };
-        let stat = self.survey_one(target, ByteRange::new(0, 0)).await?;
-        if stat.len < len { self.change(target, last, None).await } else { Ok(()) }
+        let target = copies[member].target;
+        let right = copies.iter().find(|copy| copy.survey.is_there && copy.survey.len == len);
+        let (Some(source), true) = (right, len > 0) else {
+            return self.change(target, StorageOp::Truncate { len }, None).await;
+        };
+        let last = ByteRange::at((len - 1) / BLOCK * BLOCK, BLOCK);
+        let buf = self.read(source.target, last.intersect(ByteRange::new(0, len))).await?;
+        self.write(target, last, buf, Some(len)).await
     }
 
     /// Writes a file anew on a member that has none where others have one.
@@ -458,11 +457,7 @@ impl Healing<'_> {
     }
 
     async fn restore_from(&self, sources: &[&Copy], target: TargetId, len: u64) -> Result<()> {
-        self.change(target, StorageOp::Delete, None).await?;
-        self.set_len(target, len).await?;
-        // Notes all of it, for as long as this takes.
-        let whole = ByteRange::new(0, len);
-        self.change(target, StorageOp::Allocate { range: whole, how: Allocate::Punch }, None).await?;
+        self.expect(sources, target, len).await?;
         for start in (0..len).step_by(PIECE_BYTES as usize) {
             let piece = ByteRange::at(start, PIECE_BYTES).intersect(ByteRange::new(0, len));
             let mut read = Err(Error::new(Errno::EAGAIN, "no member has it"));
@@ -474,9 +469,20 @@ impl Healing<'_> {
             }
             let data = read?;
             if data.as_slice().iter().any(|byte| *byte != 0) {
-                let op = StorageOp::Write { offset: start, path: Path::Direct, durable: false };
-                self.change(target, op, Some(data)).await?;
+                self.write(target, piece, data, None).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Tells a member the checksums of the file that it is to have, by those of the longest copy: what isn't there yet is refused from then on.
+    async fn expect(&self, sources: &[&Copy], target: TargetId, len: u64) -> Result<()> {
+        let longest = sources.iter().find(|source| source.survey.len == len);
+        let Some(longest) = longest else { return Err(Error::new(Errno::EAGAIN, "no member has it")) };
+        for part in expected_parts(len) {
+            let survey = self.survey_one(longest.target, part, false).await?;
+            let op = StorageOp::Expect { first: part.start / BLOCK, len };
+            self.change(target, op, Some(expected_sums(&survey, part))).await?;
         }
         Ok(())
     }

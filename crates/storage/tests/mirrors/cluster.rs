@@ -255,6 +255,9 @@ pub struct Link {
     pub jitter: AtomicBool,
     pub late: rt::sync::Event,
     passed: AtomicU64,
+    /// So many changes that the primary asks for arrive; the next one never does, and tells so.
+    pub changes_left: Mutex<Option<u64>>,
+    pub is_at_end: AtomicBool,
     /// Data that brought it in step, bytes.
     pub resynced: AtomicU64,
 }
@@ -277,6 +280,9 @@ impl Handler<StorageRequest, StorageReply> for Link {
                 Road::Silent => std::future::pending().await,
                 Road::Late => self.late.wait().await,
             }
+            if is_change_of_member(&request) && self.is_last() {
+                std::future::pending::<()>().await;
+            }
             if request.group.is_some_and(|group| group.part == Part::Resync) {
                 let len = payload.as_ref().map_or(0, IoBuf::len);
                 self.resynced.fetch_add(len as u64, Ordering::SeqCst);
@@ -284,6 +290,28 @@ impl Handler<StorageRequest, StorageReply> for Link {
             let service = self.service.lock().unwrap().clone();
             service.expect("the node runs").handle(request, payload).await
         })
+    }
+}
+
+/// Whether the primary has a member change something.
+fn is_change_of_member(request: &StorageRequest) -> bool {
+    let is_look = matches!(
+        request.op,
+        StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Survey { .. }
+    );
+    let is_of_member = |group: InGroup| matches!(group.part, Part::Member { .. });
+    !is_look && request.op != StorageOp::Settled && request.group.is_some_and(is_of_member)
+}
+
+impl Link {
+    /// Whether no more changes arrive.
+    fn is_last(&self) -> bool {
+        let mut left = self.changes_left.lock().unwrap();
+        if *left == Some(0) {
+            self.is_at_end.store(true, Ordering::SeqCst);
+        }
+        *left = left.map(|left| left.saturating_sub(1));
+        self.is_at_end.load(Ordering::SeqCst)
     }
 }
 

@@ -49,6 +49,8 @@ impl Guard for StorageRequest {
                 | StorageOp::Adopt { .. }
                 | StorageOp::Measure { .. }
                 | StorageOp::Traffic
+                | StorageOp::Rewrite { .. }
+                | StorageOp::Expect { .. }
         );
         self.session == SessionId(0) || between_members || is_nodes
     }

@@ -97,6 +97,10 @@ enum OpFields {
     Measure(MeasureFields),
     #[prost(message, tag = "37")]
     Traffic(()),
+    #[prost(message, tag = "38")]
+    Rewrite(RewriteFields),
+    #[prost(message, tag = "39")]
+    Expect(ExpectFields),
 }
 
 /// The kinds are told apart by numbers of their own, since one of them has no fields.
@@ -162,6 +166,22 @@ struct ForgetFields {
 struct MarkLostFields {
     #[prost(message, optional, tag = "1")]
     range: Option<RangeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RewriteFields {
+    #[prost(message, optional, tag = "1")]
+    range: Option<RangeFields>,
+    #[prost(uint64, optional, tag = "2")]
+    len: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ExpectFields {
+    #[prost(uint64, tag = "1")]
+    first: u64,
+    #[prost(uint64, tag = "2")]
+    len: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -505,6 +525,10 @@ impl From<&StorageOp> for OpFields {
                 OpFields::Measure(MeasureFields::of(what, milliseconds))
             }
             StorageOp::Traffic => OpFields::Traffic(()),
+            StorageOp::Rewrite { range, len } => {
+                OpFields::Rewrite(RewriteFields { range: Some(range.into()), len })
+            }
+            StorageOp::Expect { first, len } => OpFields::Expect(ExpectFields { first, len }),
         }
     }
 }
@@ -553,6 +577,10 @@ impl TryFrom<OpFields> for StorageOp {
             }
             OpFields::Measure(f) => StorageOp::Measure { what: f.measure()?, milliseconds: f.milliseconds },
             OpFields::Traffic(()) => StorageOp::Traffic,
+            OpFields::Rewrite(f) => {
+                StorageOp::Rewrite { range: need(f.range, "range to rewrite")?.try_into()?, len: f.len }
+            }
+            OpFields::Expect(f) => StorageOp::Expect { first: f.first, len: f.len },
             OpFields::SetTime(f) => StorageOp::SetTime { time: time(f.time, "time of a copy")? },
             OpFields::Digests(f) => {
                 StorageOp::Digests { range: need(f.range, "range of digests")?.try_into()? }

@@ -353,6 +353,8 @@ fn storage_ops() -> Vec<StorageOp> {
         StorageOp::Adopt { verifier: 0x0102_0304_0506_0708, instead_of: 1 },
         StorageOp::Measure { what: wire::Measure::Drive { size: 1 << 30 }, milliseconds: 2000 },
         StorageOp::Traffic,
+        StorageOp::Rewrite { range: ByteRange::new(4096, 12_288), len: Some(10_000) },
+        StorageOp::Expect { first: 4096, len: 1 << 25 },
     ]
 }
 

@@ -253,6 +253,8 @@ pub fn storage_ops() -> Vec<BoxedStrategy<StorageOp>> {
         Adopt { verifier: any::<u64>(), instead_of: any::<u64>() },
         Measure { what: measure(), milliseconds: any::<u64>() },
         Traffic,
+        Rewrite { range: range(), len: of(any::<u64>()) },
+        Expect { first: any::<u64>(), len: any::<u64>() },
     ]
 }
 

@@ -1,0 +1,169 @@
+//! Making a damaged copy right again, so that it is right or refused at every moment, also after a crash in the middle.
+//!
+//! The checksums of what is right come to disk first, then the content. Nothing of that is noted in the intent log: after a crash, checksums of noted regions are
+//! made anew from what is there, which would make everything look right that was damaged. Whatever of this has come to disk when the power goes, a block either
+//! is what its checksum says, or is refused as before.
+
+use crate::chunk_file::{ChunkFile, absent_is_fine};
+use crate::error::Result;
+use crate::place;
+use crate::range_lock::Passage;
+use crate::read::{BLOCK, whole_blocks};
+use crate::store::Store;
+use crate::sums::{SUM_BYTES, sum_of_written};
+use rt::{Fallocate, File, IoBuf, OpenOptions};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
+
+/// Stands for a checksum that isn't known: content that happens to have it is refused once more, and nothing else is let through.
+const UNKNOWN: BlockSum = BlockSum(0x5a5a_5a5a);
+
+impl Store {
+    /// Makes the whole blocks of a range what `data` says, whatever they were: from the range's start on, zeros after it. `None`: zeros where the chunk file
+    /// reaches. With `len`, makes the chunk file that long. On disk when it returns.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) when there is no chunk file. After any error a block is right, or refused as damaged.
+    pub async fn rewrite(
+        &self,
+        ino: InodeId,
+        range: ByteRange,
+        data: Option<&IoBuf>,
+        len: Option<u64>,
+    ) -> Result<()> {
+        let given = data.map_or(0, |data| data.len() as u64);
+        self.end_of(ino, range.start, range.len().max(given))?;
+        let blocks = whole_blocks(ByteRange::new(range.start, range.end.max(range.start + given)));
+        self.ensure_room(ino, blocks).await?;
+        self.make_room_for_notes().await?;
+        let _in_progress = self.begin_change()?;
+        let Some(file) = self.find(ino).await? else { return Err(self.report_removed(ino, blocks)) };
+        let held = ByteRange::new(blocks.start, if len.is_some() { u64::MAX } else { blocks.end });
+        let _held = file.ranges.acquire(held, Passage::Cached).await;
+        let right = right_blocks(range.start - blocks.start, blocks.len(), data);
+        let sums: Vec<BlockSum> = right.as_slice().chunks_exact(BLOCK_SIZE).map(sum_of_right).collect();
+        self.set_sums(&file, blocks.start / BLOCK, &sums).await?;
+        self.flush_sums(&file).await?;
+        self.sync_sums(&file).await?;
+        self.put_right(&file, blocks, &right, data.map(|_| range.start + given)).await?;
+        if let Some(len) = len {
+            self.put_len(&file, len).await?;
+        }
+        self.mark_unsynced(&file);
+        self.sync_file(&file).await?;
+        self.flush_sums(&file).await?;
+        self.sync_sums(&file).await?;
+        self.forget_damage(ino, blocks);
+        Ok(())
+    }
+
+    /// Writes whole blocks, up to where the data ends or as far as there is something to write over.
+    async fn put_right(
+        &self,
+        file: &ChunkFile,
+        blocks: ByteRange,
+        right: &IoBuf,
+        end: Option<u64>,
+    ) -> Result<()> {
+        let Some(end) = end else { return self.fallocate(file, Fallocate::Punch, blocks).await };
+        let failed = |e| self.failed("write", &file.path, e);
+        let found = file.cached.stat().await.map_err(failed)?.len;
+        let end = end.max(found.min(blocks.end));
+        self.mark_unsynced(file);
+        let data = right.slice(0..(end - blocks.start) as usize);
+        file.cached.write_at(data, blocks.start).await.map_err(failed)?;
+        Ok(())
+    }
+
+    /// The caller holds everything from the last block of `len` bytes on, which is right.
+    async fn put_len(&self, file: &Arc<ChunkFile>, len: u64) -> Result<()> {
+        let failed = |e| self.failed("set the length of", &file.path, e);
+        let found = file.cached.stat().await.map_err(failed)?.len;
+        if found > len {
+            // Of what is cut off the checksums are to go after a crash, too. The last block is right by now.
+            self.note(file, ByteRange::new(len, u64::MAX)).await?;
+        }
+        self.mark_unsynced(file);
+        if found != len {
+            file.cached.set_len(len).await.map_err(failed)?;
+        }
+        self.cut_sums(file, len.div_ceil(BLOCK)).await
+    }
+
+    /// Makes anew what is to be a chunk file of `len` bytes, where there is none or another one: first its checksums, told in parts from block `first` on, in
+    /// order; with the last one a file with nothing in it, whose content is refused until [`Store::rewrite`] has brought it. Until then, too, what is there is
+    /// right or refused. On disk when the last part returns.
+    ///
+    /// # Errors
+    /// When the disk fails. What is there then is refused, or as before.
+    pub async fn expect(&self, ino: InodeId, first: u64, sums: &[u32], len: u64) -> Result<()> {
+        self.end_of(ino, len, 0)?;
+        let _in_progress = self.begin_change()?;
+        let shard = self.cache.shard(ino);
+        let _opening = shard.opening.write().await;
+        if let Some(file) = shard.get(ino) {
+            // It may have been removed by somebody else, and what it knows of checksums isn't right any more.
+            file.deleted.store(true, Ordering::Release);
+            drop(file.write_back.write().await);
+            shard.remove(ino);
+        }
+        let path = place::sum_file(&self.dir, ino);
+        let is_last = first + sums.len() as u64 >= len.div_ceil(BLOCK);
+        let written = write_sums(&path, first, sums, is_last.then_some(len)).await;
+        written.map_err(|e| self.failed("write", &path, e))?;
+        if is_last { self.make_unwritten(ino, len).await } else { Ok(()) }
+    }
+
+    /// Makes a chunk file of `len` bytes, all of them a hole, beside checksums that are on disk. The caller holds the shard's `opening`.
+    async fn make_unwritten(&self, ino: InodeId, len: u64) -> Result<()> {
+        let path = place::chunk_file(&self.dir, ino);
+        let made = async {
+            let folder = place::folder(&self.dir, ino);
+            // The checksums first: with them a missing chunk file is known as one.
+            rt::sync_dir(&folder).await?;
+            absent_is_fine(rt::remove_file(&path).await)?;
+            let file = ChunkFile::create(&self.dir, ino, &self.budget).await?;
+            file.cached.set_len(len).await?;
+            file.cached.sync_data().await?;
+            rt::sync_dir(&folder).await
+        };
+        made.await.map_err(|e| self.failed("make", &path, e))?;
+        self.bereft.lock().remove(&ino);
+        self.sync_failures.lock().remove(&ino);
+        self.forget_damage(ino, ByteRange::new(0, len));
+        Ok(())
+    }
+}
+
+/// What whole blocks are to be: zeros but for the data, which begins at `from`.
+fn right_blocks(from: u64, len: u64, data: Option<&IoBuf>) -> IoBuf {
+    let right = IoBuf::alloc(len as usize);
+    right.zero(0..len as usize);
+    if let Some(data) = data {
+        right.copy_from(from as usize, data.as_slice());
+    }
+    right
+}
+
+/// Zeros count as a hole, as which other copies may have them.
+fn sum_of_right(block: &[u8]) -> BlockSum {
+    if block.iter().all(|byte| *byte == 0) { BlockSum::HOLE } else { sum_of_written(block) }
+}
+
+/// Writes stored checksums from a block on; with the last ones of a file of so many bytes, cuts what is beyond, and has all of them on disk.
+async fn write_sums(path: &Path, first: u64, sums: &[u32], len: Option<u64>) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    rt::create_dir_all(folder).await?;
+    let options = OpenOptions { read: true, write: true, create: true, ..OpenOptions::default() };
+    let file = File::open(path, options).await?;
+    let told = |sum: &u32| if *sum == BlockSum::UNCHECKED.0 { UNKNOWN.0 } else { *sum };
+    let bytes: Vec<u8> = sums.iter().flat_map(|sum| told(sum).to_le_bytes()).collect();
+    if !bytes.is_empty() {
+        file.write_at(IoBuf::from_slice(&bytes), first * SUM_BYTES as u64).await?;
+    }
+    let Some(len) = len else { return Ok(()) };
+    file.set_len(len.div_ceil(BLOCK) * SUM_BYTES as u64).await?;
+    file.sync_data().await
+}

@@ -1,0 +1,201 @@
+//! Everything ends in the middle of mending a copy, and that copy is all that is left then: what it gives is right or refused, and with the other one back it
+//! is made right.
+
+use crate::cluster::{Cluster, GROUP, INO, MIB, Management, Road};
+use crate::damage::meanwhile;
+use chunkstore::Store;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use types::{ByteRange, MemberState, TargetId};
+use wire::{Path as Way, StorageOp};
+
+const BLOCK: usize = 4096;
+
+/// More requests than any of these mends takes.
+const MOST_REQUESTS: u64 = 64;
+
+/// What has happened to the copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Damage {
+    Removed,
+    RemovedWithSums,
+    CutToNothing,
+    Cut,
+    Flipped,
+    Punched,
+    TooLong,
+}
+
+/// Who mends it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mended {
+    /// A search, or who has met the damage.
+    BySearch,
+    /// A check, which says which copy is right.
+    ByCheck,
+}
+
+fn content() -> Vec<u8> {
+    (0..3 * MIB as usize + 777).map(|at| (at / 700) as u8 | 1).collect()
+}
+
+fn chunk_file(dir: &Path, target: u32) -> PathBuf {
+    Store::chunk_file_path(&Store::group_dir(&dir.join(target.to_string()), GROUP), INO)
+}
+
+fn damage(path: &Path, what: Damage) {
+    let open = || File::options().read(true).write(true).open(path).unwrap();
+    let len = content().len() as u64;
+    match what {
+        Damage::Removed => fs::remove_file(path).unwrap(),
+        Damage::RemovedWithSums => {
+            fs::remove_file(path).unwrap();
+            fs::remove_file(path.with_extension("sum")).unwrap();
+        }
+        Damage::CutToNothing => open().set_len(0).unwrap(),
+        Damage::Cut => open().set_len(MIB + 5000).unwrap(),
+        Damage::Flipped => {
+            for at in [5000, MIB - 1, 2 * MIB + 9000, 3 * MIB + 1, len - 1] {
+                let mut byte = [0];
+                open().read_exact_at(&mut byte, at).unwrap();
+                open().write_all_at(&[byte[0] ^ 0x40], at).unwrap();
+            }
+        }
+        Damage::Punched => {
+            let punch = std::process::Command::new("fallocate")
+                .args(["--punch-hole", "--offset", "4096", "--length", "2500000"])
+                .arg(path)
+                .status();
+            assert!(punch.unwrap().success());
+        }
+        Damage::TooLong => {
+            open().set_len(len + 2 * MIB).unwrap();
+            // Its checksums tell that this isn't its end.
+            open().write_all_at(b"not of this file", len + 2 * MIB - 16).unwrap();
+        }
+    }
+}
+
+/// Damages the copy of the second member and has it mended; everything ends when the second member would get another request after so many. Whether it came
+/// to that.
+fn end_in_the_middle(dir: &Path, management: &Arc<Management>, how: (Damage, Mended), after: u64) -> bool {
+    let (dir, management) = (dir.to_path_buf(), management.clone());
+    rt::block_on(async move {
+        let cluster = Cluster::start(&dir, management).await;
+        cluster.write(INO, 3, 0, &content()).await;
+        meanwhile(&cluster, |dir| damage(&chunk_file(dir, 2), how.0)).await;
+        *cluster.link(2).changes_left.lock().unwrap() = Some(after);
+        let (asked, is_done) = (cluster.clone(), Arc::new(AtomicBool::new(false)));
+        let told = is_done.clone();
+        rt::spawn(async move {
+            mend(&asked, how.1).await;
+            told.store(true, Ordering::SeqCst);
+        });
+        let link = cluster.link(2);
+        let has_ended = || is_done.load(Ordering::SeqCst) || link.is_at_end.load(Ordering::SeqCst);
+        cluster.until("it is mended, or has ended in the middle", has_ended).await;
+        link.is_at_end.load(Ordering::SeqCst)
+    })
+    .unwrap()
+}
+
+async fn mend(cluster: &Cluster, how: Mended) {
+    let len = content().len() as u64;
+    let op = match how {
+        Mended::BySearch => StorageOp::Heal { range: ByteRange::new(0, u64::MAX) },
+        Mended::ByCheck => {
+            StorageOp::Mend { from: TargetId(1), to: TargetId(2), range: ByteRange::new(0, len) }
+        }
+    };
+    cluster.ask_file(INO, (0, None), op, None).await.unwrap();
+}
+
+/// Blocks that are given, all of them right; the others are refused.
+async fn read_blocks(cluster: &Cluster, context: &str) -> usize {
+    let data = content();
+    let mut given = 0;
+    for (at, block) in data.chunks(BLOCK).enumerate() {
+        let buf = rt::IoBuf::alloc(block.len());
+        let op = StorageOp::Read { offset: (at * BLOCK) as u64, path: Way::Cached };
+        if cluster.ask_file(INO, (3, None), op, Some(buf.clone())).await.is_ok() {
+            assert!(buf.as_slice() == block, "{context}: block {at} is wrong, and nobody says so");
+            given += 1;
+        }
+    }
+    given
+}
+
+/// The second member is alone at first, then the other one comes back.
+fn go_on(dir: &Path, management: &Arc<Management>, context: &str) {
+    let (dir, management, context) = (dir.to_path_buf(), management.clone(), context.to_string());
+    rt::block_on(async move {
+        management.set(1, MemberState::NeedsResync);
+        let cluster = Cluster::start(&dir, management.clone()).await;
+        cluster.set_road(1, Road::Closed);
+        read_blocks(&cluster, &context).await;
+        cluster.set_road(1, Road::Open);
+        cluster.drive();
+        cluster.until(&context, || !management.group().is_degraded()).await;
+        let heal = StorageOp::Heal { range: ByteRange::new(0, u64::MAX) };
+        cluster.ask_file(INO, (0, None), heal, None).await.unwrap();
+        assert!(cluster.read(INO, content().len()).await == content(), "{context}: it isn't what it was");
+        cluster.require_equal();
+        assert_eq!(cluster.on_disk(1)[&INO].len(), content().len(), "{context}");
+    })
+    .unwrap();
+}
+
+/// How many ends were tried.
+fn try_all(what: Damage, by: Mended) -> u64 {
+    for after in 0..MOST_REQUESTS {
+        let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
+        management.files.lock().unwrap().insert(INO, content().len() as u64);
+        let is_cut_short = end_in_the_middle(dir.path(), &management, (what, by), after);
+        // Of a copy of which nothing at all is left nobody knows before it is looked at.
+        let is_known = after > 0 || what != Damage::RemovedWithSums;
+        if is_known {
+            go_on(dir.path(), &management, &format!("{what:?}, mended {by:?}, ended after {after} requests"));
+        }
+        if !is_cut_short {
+            return after;
+        }
+    }
+    panic!("{what:?}: no end after {MOST_REQUESTS} requests");
+}
+
+#[test]
+fn a_removed_copy_is_whole_or_refused() {
+    for by in [Mended::BySearch, Mended::ByCheck] {
+        for what in [Damage::Removed, Damage::RemovedWithSums] {
+            assert!(try_all(what, by) > 4);
+        }
+    }
+}
+
+#[test]
+fn a_cut_copy_is_whole_or_refused() {
+    for by in [Mended::BySearch, Mended::ByCheck] {
+        for what in [Damage::CutToNothing, Damage::Cut] {
+            assert!(try_all(what, by) > 2);
+        }
+    }
+}
+
+#[test]
+fn a_copy_with_damaged_blocks_is_whole_or_refused() {
+    for by in [Mended::BySearch, Mended::ByCheck] {
+        for what in [Damage::Flipped, Damage::Punched] {
+            assert!(try_all(what, by) > 2);
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_is_too_long_keeps_what_is_right() {
+    for by in [Mended::BySearch, Mended::ByCheck] {
+        try_all(Damage::TooLong, by);
+    }
+}
