@@ -3,7 +3,7 @@
 use crate::Subject;
 use crate::data::{Seat, seats, unreadable};
 use crate::look::{Later, Targets};
-use chunkstore::{Durability, IoPath, Kind, Store, StoreError};
+use chunkstore::{IoPath, Kind, MAX_UNITS, Store, StoreError};
 use rt::IoBuf;
 use types::{ByteRange, Errno, Error, InodeId, MemberState, Result, TargetId};
 
@@ -31,16 +31,24 @@ impl Local<'_> {
         let (from, to) = (self.store(from)?, self.store(Seat { target: to, ..from })?);
         let len = from.stat(name).await.map_err(failed)?.len;
         let had = to.stat(name).await.map_err(failed)?.len;
-        let mut pieces = range.intersect(ByteRange::new(0, len));
-        copy(from, to, name, pieces).await?;
-        if had < len {
-            pieces = ByteRange::new(had / BLOCK * BLOCK, len);
-            copy(from, to, name, pieces).await?;
+        if len == 0 {
+            to.truncate(name, 0).await.map_err(failed)?;
+            return to.sync(name).await.map_err(failed);
         }
-        if had > len && to.truncate(name, len).await.is_err() {
-            // The rest of the last block is damaged.
-            to.truncate(name, len / BLOCK * BLOCK).await.map_err(failed)?;
-            copy(from, to, name, ByteRange::new(len / BLOCK * BLOCK, len)).await?;
+        if had == 0 {
+            expect(from, to, name, len).await?;
+            return copy(from, to, name, ByteRange::new(0, len)).await;
+        }
+        if had != len {
+            // With its last block, which may be damaged by the wrong length.
+            let last = ByteRange::new((len - 1) / BLOCK * BLOCK, len);
+            let buf = IoBuf::alloc(last.len() as usize);
+            from.read(name, last.start, &buf, IoPath::Direct).await.map_err(failed)?;
+            to.rewrite(name, last, Some(&buf), Some(len)).await.map_err(failed)?;
+        }
+        copy(from, to, name, range.intersect(ByteRange::new(0, len))).await?;
+        if had < len {
+            copy(from, to, name, ByteRange::new(had / BLOCK * BLOCK, len)).await?;
         }
         to.sync(name).await.map_err(failed)
     }
@@ -95,19 +103,34 @@ impl Local<'_> {
     }
 }
 
+/// Has a chunk file made of which nothing is there: what isn't copied yet is refused, also when this is cut short.
+async fn expect(from: &Store, to: &Store, name: InodeId, len: u64) -> Result<()> {
+    let most = MAX_UNITS as u64 * BLOCK;
+    for start in (0..len).step_by(most as usize) {
+        let part = ByteRange::at(start, most).intersect(ByteRange::new(0, len));
+        let mut sums = from.survey(name, part, BLOCK, false).await.map_err(failed)?.sums;
+        sums.resize(part.len().div_ceil(BLOCK) as usize, 0);
+        to.expect(name, start / BLOCK, &sums, len).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Copies whole blocks, or all up to the end of the file.
 async fn copy(from: &Store, to: &Store, name: InodeId, range: ByteRange) -> Result<()> {
     let mut at = range.start / BLOCK * BLOCK;
     while at < range.end {
         let piece = ByteRange::new(at, ((at / PIECE_BYTES + 1) * PIECE_BYTES).min(range.end));
         at = piece.end;
         let data = from.seek(name, piece.start, chunkstore::Seek::Data).await.map_err(failed)?;
-        if data.is_none_or(|data| data >= piece.end) && piece.end < range.end {
-            to.allocate(name, piece, chunkstore::Allocate::Punch).await.map_err(failed)?;
+        let is_hole = data.is_none_or(|data| data >= piece.end);
+        // One that somebody else has made is damage.
+        if is_hole && from.true_hole_end(name, piece).await.map_err(failed)? >= piece.end {
+            to.rewrite(name, piece, None, None).await.map_err(failed)?;
             continue;
         }
         let buf = IoBuf::alloc(piece.len() as usize);
         from.read(name, piece.start, &buf, IoPath::Direct).await.map_err(failed)?;
-        to.write(name, piece.start, &buf, IoPath::Direct, Durability::Later).await.map_err(failed)?;
+        to.rewrite(name, piece, Some(&buf), None).await.map_err(failed)?;
     }
     Ok(())
 }

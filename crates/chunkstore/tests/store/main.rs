@@ -13,5 +13,6 @@ mod model;
 mod new_files;
 mod new_files_crash;
 mod recovery;
+mod rewrite;
 mod times;
 mod verifier;

@@ -109,7 +109,8 @@ impl Mender {
             StorageReply::Offset(data) => data.is_none_or(|data| data >= piece.end),
             _ => false,
         };
-        match is_hole {
+        // One that somebody else has made is damage.
+        match is_hole && self.survey(from, piece).await?.sums.is_empty() {
             true => self.change(from, to, StorageOp::Rewrite { range: piece, len: None }, None).await?,
             false => self.rewrite(from, to, piece, None).await?,
         }
