@@ -22,7 +22,7 @@
 //! - whatever a read returns has been checked against its checksums;
 //! - before a region of a chunk file changes, a note of that is on disk; a note goes only when data and checksums of the region are on disk.
 //!   So after a crash, checksums outside of noted regions are right, and those inside are rebuilt from the data. One note may stand for
-//!   the first regions of many new files;
+//!   the first regions of many new files. Without a note is done what makes damage right ([`Store::rewrite`]): the right checksums come first;
 //! - who changes blocks holds their range, from before the note until the checksums in memory are right again;
 //! - what needs space is refused while the disk has none but a reserve; what frees space never is;
 //! - a failing chunk file fails requests for that file, not for others.

@@ -108,7 +108,12 @@ async fn expect(from: &Store, to: &Store, name: InodeId, len: u64) -> Result<()>
     let most = MAX_UNITS as u64 * BLOCK;
     for start in (0..len).step_by(most as usize) {
         let part = ByteRange::at(start, most).intersect(ByteRange::new(0, len));
-        let mut sums = from.survey(name, part, BLOCK, false).await.map_err(failed)?.sums;
+        let survey = from.survey(name, part, BLOCK, false).await.map_err(failed)?;
+        if !survey.is_there {
+            return Err(Error::new(Errno::EIO, format!("chunk file {:016x} is gone", name.0))
+                .hint("run the check again"));
+        }
+        let mut sums = survey.sums;
         sums.resize(part.len().div_ceil(BLOCK) as usize, 0);
         to.expect(name, start / BLOCK, &sums, len).await.map_err(failed)?;
     }

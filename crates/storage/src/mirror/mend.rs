@@ -130,7 +130,7 @@ impl Mender {
         for part in expected_parts(len) {
             let survey = self.survey(from, part).await?;
             let op = StorageOp::Expect { first: part.start / BLOCK, len };
-            self.change(from, to, op, Some(expected_sums(&survey, part))).await?;
+            self.change(from, to, op, Some(expected_sums(&survey, part)?)).await?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Healing what is damaged, missing or different on a member, from a copy that is right.
 //!
-//! The primary does it, as a change of its own: nobody else changes the file meanwhile, and what is written is noted on all who are concerned, so a crash in the
-//! middle ends as one in the middle of a write does. A member that can't be mended is taken out.
+//! The primary does it, as a change of its own: nobody else changes the file meanwhile. A crash in the middle leaves what isn't mended yet as it was, or refused
+//! ([`StorageOp::Rewrite`]). A member that can't be mended is taken out.
 
 use super::primary::{WHOLE, do_on, fallen};
 use super::ranges::Hold;
@@ -237,10 +237,13 @@ pub(super) fn expected_parts(len: u64) -> impl Iterator<Item = ByteRange> {
 }
 
 /// The checksums of a part as they are sent. After the last one that a survey tells there are holes.
-pub(super) fn expected_sums(survey: &Survey, part: ByteRange) -> IoBuf {
+pub(super) fn expected_sums(survey: &Survey, part: ByteRange) -> Result<IoBuf> {
+    if !survey.is_there {
+        return Err(Error::new(Errno::EAGAIN, "the copy that was right is gone").hint("it is tried again"));
+    }
     let blocks = part.len().div_ceil(BLOCK) as usize;
     let sums = survey.sums.iter().copied().chain(std::iter::repeat(0)).take(blocks);
-    IoBuf::from_slice(&sums.flat_map(u32::to_le_bytes).collect::<Vec<u8>>())
+    Ok(IoBuf::from_slice(&sums.flat_map(u32::to_le_bytes).collect::<Vec<u8>>()))
 }
 
 /// What of a file a look is about.
@@ -482,7 +485,7 @@ impl Healing<'_> {
         for part in expected_parts(len) {
             let survey = self.survey_one(longest.target, part, false).await?;
             let op = StorageOp::Expect { first: part.start / BLOCK, len };
-            self.change(target, op, Some(expected_sums(&survey, part))).await?;
+            self.change(target, op, Some(expected_sums(&survey, part)?)).await?;
         }
         Ok(())
     }
