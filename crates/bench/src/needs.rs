@@ -1,6 +1,6 @@
 //! What an experiment is called, and what it needs.
 
-use crate::experiment::{Experiment, Operation};
+use crate::experiment::{Access, Experiment, Operation};
 
 /// Space of a file beyond its bytes: its entry, its attributes, its places.
 const FILE_OVERHEAD: u64 = 1024;
@@ -37,6 +37,14 @@ impl Experiment {
         match self {
             Experiment::Io(io) => io.queue_depth,
             Experiment::Meta(_) => 1,
+        }
+    }
+
+    /// The order of transfers; that of files as such is any.
+    pub fn access(&self) -> Access {
+        match self {
+            Experiment::Io(io) => io.access,
+            Experiment::Meta(_) => Access::Random,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What was measured.
 
 use crate::experiment::{Caching, FileSharing, Operation};
+use crate::roofline::Binding;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -70,6 +71,12 @@ pub struct Measured {
     pub runs: Vec<Run>,
     /// Why the figure is a cache's, if it is one.
     pub cached: Option<String>,
+    /// What the program that made the load spends on each operation itself, nanoseconds, where that is known.
+    #[serde(default)]
+    pub generator_ns: Option<f64>,
+    /// Which ceiling binds the middle of the runs, where ceilings were known.
+    #[serde(default)]
+    pub binding: Option<Binding>,
 }
 
 /// One time.
@@ -234,6 +241,8 @@ mod tests {
             caching: Caching::Cold,
             runs,
             cached: None,
+            generator_ns: None,
+            binding: None,
         };
         assert_eq!(measured(vec![]).bytes_per_s(), None);
         assert_eq!(measured(vec![run(1.0), run(4.0), run(2.0)]).bytes_per_s(), Some((500.0, 250.0, 1000.0)));

@@ -11,7 +11,8 @@
 //! primary sends them; 1 for a copy in memory and for a checksum on each end.
 
 use crate::experiment::{Access, Operation};
-use crate::results::{Ceiling, Limit};
+use crate::results::{Ceiling, Limit, Measured};
+use serde::{Deserialize, Serialize};
 
 /// Records up to so many bytes count as operations of drives, not as bytes.
 const SMALL_RECORD_BYTES: u64 = 16 << 10;
@@ -37,7 +38,7 @@ pub struct Workload {
 }
 
 /// The limit that binds.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Binding {
     /// Which.
     pub limit: Limit,
@@ -55,6 +56,22 @@ pub fn binding(ceilings: &[Ceiling], workload: &Workload, rate: f64) -> Option<B
     let bounds = uses(workload).into_iter().filter_map(|u| bound(ceilings, &u));
     let (limit, place, ceiling) = bounds.min_by(|a, b| a.2.total_cmp(&b.2))?;
     Some(Binding { limit, place, ceiling, share: rate / ceiling })
+}
+
+/// The same for the middle of what was measured, in files of so many copies that are spread over all targets with a ceiling. `None` also without runs.
+pub fn binding_of(ceilings: &[Ceiling], measured: &Measured, access: Access, copies: u32) -> Option<Binding> {
+    let count = |limit| ceilings.iter().filter(|ceiling| ceiling.limit == limit).count() as u32;
+    let is_of_bytes = matches!(measured.operation, Operation::Write | Operation::Read | Operation::Mixed);
+    let rate = if is_of_bytes { measured.bytes_per_s() } else { measured.ops_per_s() };
+    let workload = Workload {
+        operation: measured.operation,
+        access,
+        record_bytes: measured.record_bytes,
+        copies,
+        targets: count(Limit::StorageRead).max(count(Limit::StorageWrite)),
+        links: count(Limit::Network).min(1),
+    };
+    binding(ceilings, &workload, rate?.0)
 }
 
 /// A resource that a workload passes.

@@ -40,6 +40,8 @@ impl Generator for Told {
                 caching: Caching::Direct,
                 runs: (0..iterations).map(run).collect(),
                 cached: None,
+                generator_ns: None,
+                binding: None,
             }
         };
         Ok((experiment.operations().iter().map(measured).collect(), Vec::new()))

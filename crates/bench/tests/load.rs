@@ -62,8 +62,10 @@ fn all_forms_move_what_they_should_and_leave_nothing() {
             for run in loaded.measured.iter().flat_map(|measured| &measured.runs) {
                 assert_eq!((run.operations, run.bytes, run.errors, run.wrong_bytes), (60, 60 * 47_008, 0, 0));
             }
-            assert!(loaded.measured.iter().all(|measured| measured.runs.len() == 2
-                && (measured.cached.is_some() || measured.operation == Operation::Write)));
+            assert!(loaded.measured.iter().all(|measured| measured.runs.len() == 2));
+            let reasons = loaded.measured.iter().map(|measured| measured.cached.as_deref());
+            assert!(reasons.into_iter().all(|why| why == Some("caches were left as they were (warm)")));
+            assert!(loaded.measured.iter().all(|measured| measured.generator_ns.is_some_and(|ns| ns > 0.0)));
             assert!(is_empty(place.path()));
         }
     }
@@ -155,4 +157,69 @@ fn what_cannot_be_is_refused_with_the_remedy() {
     assert!(elsewhere(&place.path().join("none")).contains("give a directory that exists"));
     fs::write(place.path().join("file"), "").unwrap();
     assert!(elsewhere(&place.path().join("file")).contains("is no directory"));
+}
+
+/// Puts files in the way, or cuts them short.
+struct Spoiler(fn(Operation, &Path));
+
+impl Watch for Spoiler {
+    fn before(&self, operation: Operation, folder: &Path) {
+        (self.0)(operation, folder);
+    }
+}
+
+#[test]
+fn a_failed_sync_is_an_error_of_its_figure_and_what_was_measured_stays() {
+    let place = tempfile::tempdir().unwrap();
+    // Takes all writes, and can't sync.
+    let spoiler = Spoiler(|operation, folder| {
+        if operation == Operation::Write {
+            let link =
+                |thread| std::os::unix::fs::symlink("/dev/null", folder.join(format!("file.{thread}")));
+            (0..3).for_each(|thread| link(thread).unwrap());
+        }
+    });
+    for depth in [1, 4] {
+        let experiment = Experiment::Io(io(FileSharing::OwnFiles, Access::Sequential, depth));
+        let loaded = run(&experiment, place.path(), 2, &spoiler).unwrap();
+        let run = &loaded.measured[0].runs[0];
+        assert_eq!((run.operations, run.errors, loaded.measured[0].runs.len()), (60, 3, 1));
+        assert!(loaded.notes[0].contains("can't sync") && loaded.notes[0].contains("file."), "{loaded:?}");
+        // The files that the read needs can't be made: that ends it.
+        let failure = loaded.failure.unwrap();
+        assert!(failure.message.contains("can't sync"), "{failure}");
+        assert!(loaded.measured[1].runs.is_empty() && is_empty(place.path()));
+    }
+}
+
+#[test]
+fn too_many_errors_end_a_load_and_what_was_measured_stays() {
+    let place = tempfile::tempdir().unwrap();
+    let spoiler = Spoiler(|operation, folder| {
+        if operation == Operation::Read {
+            let file = OpenOptions::new().write(true).open(folder.join("file.1")).unwrap();
+            file.set_len(0).unwrap();
+        }
+    });
+    let mut io = io(FileSharing::OwnFiles, Access::Sequential, 1);
+    (io.record_bytes, io.thread_bytes) = (4096, 4096 * 150);
+    let loaded = run(&Experiment::Io(io), place.path(), 2, &spoiler).unwrap();
+    let failure = loaded.failure.unwrap();
+    assert!(
+        failure.message.contains("100 operations of a thread failed") && failure.message.contains("file.1")
+    );
+    assert_eq!(loaded.measured.iter().map(|measured| measured.runs.len()).collect::<Vec<_>>(), [1, 0, 0, 0]);
+    assert!(is_empty(place.path()));
+}
+
+#[test]
+fn writes_that_a_cache_has_taken_say_so() {
+    let place = tempfile::tempdir().unwrap();
+    let mut io = io(FileSharing::OwnFiles, Access::Random, 1);
+    (io.caching, io.seconds, io.threads) = (Caching::Cold, Some(1), 1);
+    io.operations.truncate(1);
+    let loaded = run(&Experiment::Io(io), place.path(), 2, &Unwatched).unwrap();
+    assert!(loaded.measured[0].runs[0].bytes > loaded.measured[0].total_bytes);
+    let why = "records were written again in the client's cache before they were synced";
+    assert_eq!(loaded.measured[0].cached.as_deref(), Some(why), "once for both iterations");
 }

@@ -5,7 +5,7 @@ use crate::{Measured, Results};
 
 const COLUMNS: &str = "experiment,operation,clients,threads,record_bytes,queue_depth,total_bytes,caching,runs,\
                        median_bytes_per_s,least_bytes_per_s,most_bytes_per_s,median_ops_per_s,least_ops_per_s,most_ops_per_s,\
-                       p50_us,p99_us,errors,wrong_bytes,cached";
+                       p50_us,p99_us,errors,wrong_bytes,generator_ns,binding,ceiling_share,cached";
 
 /// The file.
 pub fn csv(results: &Results) -> String {
@@ -37,6 +37,10 @@ fn row(measured: &Measured) -> String {
     cells.extend([latency(|of| of.p50_us), latency(|of| of.p99_us)]);
     cells.push(measured.runs.iter().map(|run| run.errors).sum::<u64>().to_string());
     cells.push(measured.runs.iter().map(|run| run.wrong_bytes).sum::<u64>().to_string());
+    cells.push(measured.generator_ns.map_or(String::new(), |ns| format!("{ns:.0}")));
+    let binding = measured.binding.as_ref();
+    cells.push(binding.map_or(String::new(), |binding| word(binding.limit)));
+    cells.push(binding.map_or(String::new(), |binding| format!("{:.4}", binding.share)));
     cells.push(quoted(measured.cached.as_deref().unwrap_or("")));
     cells.join(",")
 }

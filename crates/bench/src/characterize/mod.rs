@@ -9,7 +9,7 @@ mod page;
 use crate::draw::{Unit, name};
 use crate::profiles::{Figure, Host, Profile, Quantity, fitted, largest_scale, profile, profiles};
 use crate::text::{digits, size};
-use crate::{Experiment, Measured, Results};
+use crate::{Experiment, Measured, Results, binding_of};
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
@@ -87,7 +87,11 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
             done += 1;
             let left = began.elapsed().mul_f64((total - done) as f64 / done as f64);
             match measured {
-                Ok((measured, notes)) => {
+                Ok((mut measured, notes)) => {
+                    for of in &mut measured {
+                        of.binding =
+                            binding_of(&report.results.ceilings, of, experiment.access(), report.copies);
+                    }
                     tell(progress(part.figure.quantity, experiment, &measured, (done, total), left));
                     let what = format!("{}, {} threads", part.figure.title, experiment.threads());
                     told.extend(notes.into_iter().map(|note| format!("{what}: {note}")));

@@ -6,7 +6,7 @@ use super::{Part, Report};
 use crate::draw::{self, Unit, name, place, word};
 use crate::profiles::{Across, Figure, Quantity};
 use crate::text::{digits, size};
-use crate::{Access, Binding, Experiment, Limit, Measured, Operation, Workload, binding};
+use crate::{Access, Binding, Experiment, Limit, Measured, Operation, binding_of};
 use report::{Block, Page, Point, Series, Table};
 use types::Result;
 
@@ -98,12 +98,24 @@ fn of_part(report: &Report, part: &Part) -> Vec<Block> {
     if !figure.published.is_empty() {
         blocks.push(Block::Text(format!("Published ({}): {}", report.profile.system, figure.published)));
     }
+    blocks.extend(generator(&part.measured).map(Block::Text));
     for why in caches(&part.measured) {
         blocks.push(Block::Text(format!("Caches: {why}.")));
     }
     let commands = figure.experiments.iter().map(|e| command(e, &report.place, report.iterations));
     blocks.push(Block::Verbatim(commands.collect::<Vec<_>>().join("\n")));
     blocks
+}
+
+/// What the generator takes for itself, from the least to the most of a figure.
+fn generator(measured: &[Measured]) -> Option<String> {
+    let own = || measured.iter().filter_map(|of| of.generator_ns);
+    let (least, most) = (own().reduce(f64::min)?, own().reduce(f64::max)?);
+    Some(format!(
+        "The generator itself takes {} to {} ns for each operation, measured one at a time against a target that does nothing.",
+        digits(least),
+        digits(most)
+    ))
 }
 
 /// Each reason once, with the operations it holds for.
@@ -151,33 +163,10 @@ fn draw(report: &Report, part: &Part, unit: Unit) -> Option<report::Figure> {
     draw::figure(figure.title, caption, across, unit, lines)
 }
 
-/// How the bytes of a figure go.
-fn workload(report: &Report, figure: &Figure, measured: &Measured) -> Workload {
-    let places = |limits: [Limit; 2]| {
-        let count = |limit| report.results.ceilings.iter().filter(|ceiling| ceiling.limit == limit).count();
-        limits.into_iter().map(count).max().unwrap_or(0) as u32
-    };
-    let access = match figure.experiments.first() {
-        Some(Experiment::Io(io)) => io.access,
-        _ => Access::Random,
-    };
-    Workload {
-        operation: measured.operation,
-        access,
-        record_bytes: measured.record_bytes,
-        copies: report.copies,
-        targets: places([Limit::StorageRead, Limit::StorageWrite]),
-        links: places([Limit::Network, Limit::Network]).min(1),
-    }
-}
-
 /// What binds a measurement, and how much of it was reached.
 fn bound(report: &Report, figure: &Figure, measured: &Measured) -> Option<Binding> {
-    let rate = match measured.operation {
-        Operation::Write | Operation::Read | Operation::Mixed => measured.bytes_per_s(),
-        _ => measured.ops_per_s(),
-    };
-    binding(&report.results.ceilings, &workload(report, figure, measured), rate?.0)
+    let access = figure.experiments.first().map_or(Access::Random, Experiment::access);
+    binding_of(&report.results.ceilings, measured, access, report.copies)
 }
 
 /// A ceiling in the unit of a figure.

@@ -53,6 +53,8 @@ impl Generator for Told {
                 caching: crate::Caching::Direct,
                 runs: (0..iterations).map(run).collect(),
                 cached: (*operation == Operation::Stat).then(|| "attributes lie in memory".into()),
+                generator_ns: Some(70.0),
+                binding: None,
             }
         };
         Ok((experiment.operations().iter().map(measured).collect(), Vec::new()))
@@ -64,6 +66,10 @@ impl Generator for Told {
 }
 
 fn report(name: &str, generator: &Told) -> Report {
+    report_with(name, generator, Vec::new())
+}
+
+fn report_with(name: &str, generator: &Told, ceilings: Vec<Ceiling>) -> Report {
     let profile = find(name).unwrap();
     let (scale, figures) = figures(&profile, None, &HOST).unwrap();
     let results = Results {
@@ -72,7 +78,7 @@ fn report(name: &str, generator: &Told) -> Report {
         began: "2026-01-02T03:04:05Z".into(),
         command: vec!["weft".into(), "bench".into()],
         machine: Machine::default(),
-        ceilings: Vec::new(),
+        ceilings,
         measured: Vec::new(),
         notes: Vec::new(),
     };
@@ -182,6 +188,30 @@ fn csv_has_a_row_for_each_figure() {
     assert_eq!(text.lines().count(), 1 + report.results.measured.len());
     assert!(text.lines().skip(1).all(|line| line.split(',').count() == columns));
     assert!(text.contains("sequential N-N,read,1,4,1048576,1,"), "{text}");
+}
+
+#[test]
+fn shares_of_ceilings_and_the_generators_own_time_are_in_all_three() {
+    let ceiling = Ceiling {
+        limit: Limit::StorageRead,
+        place: "target 1".into(),
+        rate: 1e9,
+        streams: 4,
+        measured: "2026-01-02T03:04:05Z".into(),
+    };
+    let report = report_with("quick", &Told::all(), vec![ceiling]);
+    let read = report.results.measured.iter().find(|of| of.operation == Operation::Read).unwrap();
+    let binding = read.binding.as_ref().unwrap();
+    let share = read.bytes_per_s().unwrap().0 / 1e9;
+    assert_eq!((binding.limit, binding.share, binding.ceiling), (Limit::StorageRead, share, 1e9));
+    let write = report.results.measured.iter().find(|of| of.operation == Operation::Write).unwrap();
+    assert_eq!(write.binding, None, "no ceiling of writes is known");
+    let [(_, json), (_, csv), (_, html)] = files(&report).unwrap();
+    let again = crate::import::any(&json).unwrap();
+    assert_eq!(again.measured[0].generator_ns, Some(70.0));
+    assert!(csv.contains(&format!(",70,storage-read,{share:.4},")), "{csv}");
+    assert!(html.contains("The generator itself takes 70 to 70 ns for each operation"), "{html}");
+    assert!(!report.results.notes.iter().any(|note| note.contains("not measured")));
 }
 
 #[test]

@@ -129,6 +129,8 @@ fn measured(jobs: &[&Job], global: &Options) -> Option<Measured> {
         caching,
         runs: vec![run],
         cached: None,
+        generator_ns: None,
+        binding: None,
     })
 }
 

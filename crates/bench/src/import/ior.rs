@@ -88,6 +88,8 @@ fn measured(text: &str, row: &Row, nodes: u32) -> Result<Measured, String> {
         caching,
         runs: runs(text, row.text("Operation")?, record_bytes)?,
         cached: None,
+        generator_ns: None,
+        binding: None,
     })
 }
 

@@ -114,5 +114,7 @@ fn measured(operation: Operation, command: &str, counts: (u64, u64, u64), runs: 
         caching: if has("-N") { Caching::Cold } else { Caching::Warm },
         runs,
         cached: None,
+        generator_ns: None,
+        binding: None,
     }
 }

@@ -13,13 +13,14 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use types::{Errno, Error, Result};
+use types::{Errno, Result};
 
 /// Files that a read needs are made by transfers of so many bytes.
 const FILL_BYTES: usize = 1 << 20;
 
-/// Operations by which the generator's own time is measured.
-const NULL_OPERATIONS: u64 = 200_000;
+/// Operations by which the generator's own time is measured, and bytes of them at most: some milliseconds.
+pub(super) const NULL_OPERATIONS: u64 = 20_000;
+const NULL_BYTES: u64 = 1 << 32;
 
 /// One transfer.
 #[derive(Clone, Copy)]
@@ -50,7 +51,7 @@ pub(super) fn iterate(io: &IoExperiment, stage: &mut Stage<'_>) -> Result<()> {
                 |thread| job.open(job.own(thread), true, false),
                 |thread, file, shared| job.fill(thread, &file, shared),
             )?;
-            if outcome.is_stopped {
+            if outcome.is_stopped || stage.watch.is_stopped() {
                 stage.stop();
                 return Ok(());
             }
@@ -58,8 +59,8 @@ pub(super) fn iterate(io: &IoExperiment, stage: &mut Stage<'_>) -> Result<()> {
         }
         if operation != Operation::Write {
             job.forget()?;
-            stage.make_cold(index, io.caching);
         }
+        stage.make_cold(index, io.caching);
         stage.watch.before(operation, stage.folder);
         let deadline = io.seconds.map(Duration::from_secs);
         let plan = stage.plan(
@@ -209,13 +210,15 @@ impl Job<'_> {
         } else {
             self.at_once(thread, file, shared)?
         };
-        if self.operation != Operation::Read && !shared.is_stopped() {
-            file.sync_all().map_err(|error| {
-                failed(format!("can't sync {}", self.path(self.touched(thread)).display()), &error)
-            })?;
+        if self.operation != Operation::Read
+            && !shared.is_stopped()
+            && let Err(error) = file.sync_all()
+        {
+            // One more operation that failed: the figure says so, and those before it stay.
+            tally.fail(|| format!("can't sync {}", self.path(self.touched(thread)).display()), &error)?;
         }
         tally.ended = Instant::now();
-        tally.is_complete = tally.operations >= self.records();
+        tally.is_complete = tally.operations >= self.records() && tally.errors == 0;
         Ok(tally)
     }
 
@@ -366,11 +369,9 @@ fn rest(file: &File, bytes: &mut [u8], step: Step, moved: usize) -> io::Result<(
     file.transfer(&mut bytes[moved..], Step { offset, ..step })
 }
 
-/// What the generator itself spends on each transfer of an experiment's first operation, nanoseconds: the same loop (of one transfer at a time) without a file.
-pub fn null_overhead_ns(io: &IoExperiment) -> Result<f64> {
-    let operation =
-        io.operations.first().copied().ok_or_else(|| Error::new(Errno::EINVAL, "no operation"))?;
-    let count = NULL_OPERATIONS.min((1 << 32) / io.record_bytes.max(1)).max(1);
+/// What the generator itself spends on each transfer, nanoseconds: the same loop without a file.
+pub(super) fn null_overhead_ns(io: &IoExperiment, operation: Operation) -> Result<f64> {
+    let count = (NULL_BYTES / io.record_bytes.max(1)).clamp(1, NULL_OPERATIONS);
     let io = IoExperiment {
         thread_bytes: count * io.record_bytes,
         seconds: None,

@@ -15,9 +15,9 @@ pub fn machine(place: &Path) -> Machine {
         line.split_once(':').map(|(_, value)| value.trim().to_string()).unwrap_or_default()
     };
     let mut tuning = std::collections::BTreeMap::new();
-    if let Some((kind, options)) = mounted(place) {
-        tuning.insert("file system".to_string(), kind);
-        tuning.insert("mount options".to_string(), options);
+    if let Some(on) = mounted(place) {
+        tuning.insert("file system".to_string(), on.kind);
+        tuning.insert("mount options".to_string(), on.options);
     }
     Machine {
         cpu: field("/proc/cpuinfo", "model name"),
@@ -47,8 +47,20 @@ pub(super) fn busy_s() -> Option<f64> {
     Some(busy.sum::<u64>() as f64 / TICKS_PER_S)
 }
 
-/// Type and options of the file system that holds a place.
-fn mounted(place: &Path) -> Option<(String, String)> {
+/// Whether a place is on a file system that this machine's kernel has on a device: nobody else keeps anything of it.
+pub(super) fn is_on_device(place: &Path) -> bool {
+    mounted(place).is_some_and(|on| on.source.starts_with("/dev/") && !on.kind.starts_with("fuse"))
+}
+
+/// A file system in its place.
+struct Mounted {
+    kind: String,
+    source: String,
+    options: String,
+}
+
+/// The file system that holds a place.
+fn mounted(place: &Path) -> Option<Mounted> {
     let place = place.canonicalize().ok()?;
     let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mounts = text.lines().filter_map(|line| {
@@ -56,10 +68,12 @@ fn mounted(place: &Path) -> Option<(String, String)> {
         let mut words = before.split(' ').skip(4);
         let (point, options) = (words.next()?, words.next()?);
         let depth = place.starts_with(point).then_some(point.len())?;
-        Some((depth, after.split(' ').next()?.to_string(), options.to_string()))
+        let (kind, rest) = after.split_once(' ')?;
+        let source = rest.split(' ').next()?;
+        Some((depth, Mounted { kind: kind.into(), source: source.into(), options: options.into() }))
     });
     // Of equals the one mounted last is seen.
-    mounts.max_by_key(|(depth, ..)| *depth).map(|(_, kind, options)| (kind, options))
+    mounts.max_by_key(|(depth, _)| *depth).map(|(_, on)| on)
 }
 
 /// Empties the caches of this machine; whether it was allowed to.

@@ -3,6 +3,7 @@
 use super::Stage;
 use super::content::Content;
 use super::folder::failed;
+use super::io::NULL_OPERATIONS;
 use super::phase::{self, Shared, Tally};
 use crate::experiment::{MetaExperiment, Operation, TreeShape};
 use std::fs::{self, File, OpenOptions};
@@ -27,14 +28,12 @@ pub(super) fn iterate(meta: &MetaExperiment, stage: &mut Stage<'_>) -> Result<()
         if let Some((before, what)) = missing {
             let plan = stage.plan(what, meta.threads, files, None);
             let outcome = job.phase(&plan, before)?;
-            if outcome.is_stopped {
+            if outcome.is_stopped || stage.watch.is_stopped() {
                 stage.stop();
                 return Ok(());
             }
         }
-        if operation != Operation::Create {
-            stage.make_cold(index, meta.caching);
-        }
+        stage.make_cold(index, meta.caching);
         stage.watch.before(operation, stage.folder);
         let plan = stage.plan(&format!("{operation:?}").to_lowercase(), meta.threads, files, None);
         let outcome = job.phase(&plan, operation)?;
@@ -82,10 +81,18 @@ impl Job<'_> {
     }
 
     fn phase(&self, plan: &phase::Plan<'_>, operation: Operation) -> Result<phase::Outcome> {
-        phase::run(plan, |_| Ok(()), |thread, (), shared| self.work(thread, operation, shared))
+        let touch = |path: &Path, buffer: &mut [u8]| self.touch(path, operation, buffer);
+        phase::run(plan, |_| Ok(()), |thread, (), shared| self.work(thread, operation, shared, touch))
     }
 
-    fn work(&self, thread: u32, operation: Operation, shared: &Shared) -> Result<Tally> {
+    /// Does it to the files of a thread, one after the other.
+    fn work(
+        &self,
+        thread: u32,
+        operation: Operation,
+        shared: &Shared,
+        touch: impl Fn(&Path, &mut [u8]) -> io::Result<u64>,
+    ) -> Result<Tally> {
         // Who looks isn't who made it, where there are several.
         let is_looking = matches!(operation, Operation::Stat | Operation::ReadFile);
         let owner = if is_looking { (thread + 1) % self.meta.threads } else { thread };
@@ -94,7 +101,7 @@ impl Job<'_> {
         for file in 0..self.meta.thread_files {
             let path = self.path(owner, file);
             let since = Instant::now();
-            match self.touch(&path, operation, &mut buffer) {
+            match touch(&path, &mut buffer) {
                 Ok(bytes) => tally.count(since, bytes),
                 Err(error) => tally.fail(|| format!("{operation:?} of {}", path.display()), &error)?,
             }
@@ -142,4 +149,16 @@ impl Job<'_> {
             _ => fs::remove_file(path).map(|()| 0),
         }
     }
+}
+
+/// What the generator itself spends on each file, nanoseconds: the same loop without files.
+pub(super) fn null_overhead_ns(meta: &MetaExperiment, operation: Operation) -> Result<f64> {
+    let meta = MetaExperiment { threads: 1, thread_files: NULL_OPERATIONS, ..meta.clone() };
+    let job = Job { meta: &meta, folder: Path::new("weft-bench"), content: contents(&meta, 0) };
+    let nothing = |path: &Path, buffer: &mut [u8]| {
+        std::hint::black_box((path, buffer));
+        Ok(0)
+    };
+    let tally = job.work(0, operation, &Shared::new(None), nothing)?;
+    Ok(tally.begun.elapsed().as_nanos() as f64 / NULL_OPERATIONS as f64)
 }

@@ -1,7 +1,7 @@
 //! The load: what threads do to a directory by ordinary system calls, and how long that takes.
 //!
 //! Each operation of an experiment is a phase; its threads open what they need, meet at a barrier, and are timed from the first begin to the last end. A write's time
-//! includes its fsync. Everything is below a directory of its own, which is removed however the load ends.
+//! includes its fsync. Everything is below a directory of its own, which is removed however the load ends. What was measured before a failure is told with it.
 
 mod buffer;
 mod content;
@@ -15,21 +15,21 @@ mod refuse;
 mod ring;
 
 pub use histogram::Histogram;
-pub use io::null_overhead_ns;
 pub use machine::machine;
+pub use refuse::check;
 
 use crate::experiment::{Caching, Experiment, Operation};
 use crate::results::{Measured, Run};
 use folder::Folder;
 use std::path::Path;
 use std::time::Duration;
-use types::Result;
+use types::{Error, Result};
 
 /// Whoever looks on: a progress line, Ctrl-C, a test.
 pub trait Watch: Sync {
     /// Called some times a second.
     fn progress(&self, _progress: &Progress) {}
-    /// Whether to end: asked some times a second; the phase under way isn't reported then.
+    /// Whether to end: asked many times a second; the phase under way isn't reported then.
     fn is_stopped(&self) -> bool {
         false
     }
@@ -66,38 +66,74 @@ pub struct Loaded {
     pub notes: Vec<String>,
     /// Whether it was stopped before its end.
     pub is_stopped: bool,
+    /// What ended it before its end: an error of preparing, of too many operations, of the clean-up. What was measured before is there.
+    pub failure: Option<Error>,
 }
 
-/// Puts the load of an experiment on a directory, so many times. Refuses what can't be done before anything is written; an error of preparing, of more than some
-/// operations or of the clean-up ends all. The files are removed in any case.
+/// Puts the load of an experiment on a directory, so many times. The files are removed in any case.
+///
+/// # Errors
+/// What can't be done is refused before anything is written. What goes wrong later is in [`Loaded::failure`].
 pub fn run(experiment: &Experiment, place: &Path, iterations: u32, watch: &dyn Watch) -> Result<Loaded> {
-    refuse::check(experiment, place)?;
+    check(experiment, place)?;
     let operations = experiment.operations();
     let mut loaded = Loaded {
         measured: operations.iter().map(|one| experiment.measured(*one)).collect(),
         ..Loaded::default()
     };
-    let phases = iterations * operations.len() as u32;
+    for measured in &mut loaded.measured {
+        measured.generator_ns = Some(null_overhead_ns(experiment, measured.operation)?);
+    }
     for iteration in 0..iterations {
-        let folder = Folder::make(place)?;
-        let mut stage = Stage {
-            folder: folder.path(),
-            watch,
-            seed: u64::from(iteration),
-            phase: iteration * operations.len() as u32,
-            phases,
-            loaded: &mut loaded,
-        };
-        match experiment {
-            Experiment::Io(io) => io::iterate(io, &mut stage)?,
-            Experiment::Meta(meta) => meta::iterate(meta, &mut stage)?,
-        }
-        folder.remove()?;
-        if loaded.is_stopped {
+        loaded.failure = iterate(experiment, place, (iteration, iterations), watch, &mut loaded).err();
+        if loaded.failure.is_some() || loaded.is_stopped {
             break;
         }
     }
     Ok(loaded)
+}
+
+/// One of so many iterations, in a folder that is removed.
+fn iterate(
+    experiment: &Experiment,
+    place: &Path,
+    (iteration, iterations): (u32, u32),
+    watch: &dyn Watch,
+    loaded: &mut Loaded,
+) -> Result<()> {
+    let folder = Folder::make(place)?;
+    let operations = experiment.operations().len() as u32;
+    let mut stage = Stage {
+        folder: folder.path(),
+        watch,
+        seed: u64::from(iteration),
+        phase: iteration * operations,
+        phases: iterations * operations,
+        loaded,
+    };
+    let outcome = match experiment {
+        Experiment::Io(io) => io::iterate(io, &mut stage),
+        Experiment::Meta(meta) => meta::iterate(meta, &mut stage),
+    };
+    match (outcome, folder.remove()) {
+        (Err(error), Err(left)) => {
+            // Both have to be known, and only one can end it.
+            loaded.notes.push(left.to_string());
+            Err(error)
+        }
+        (outcome, removed) => outcome.and(removed),
+    }
+}
+
+/// What the generator itself spends on each operation, nanoseconds: the same loop (of one operation at a time) against a target that does nothing. To be taken from
+/// latencies where it matters.
+fn null_overhead_ns(experiment: &Experiment, operation: Operation) -> Result<f64> {
+    let ns = match experiment {
+        Experiment::Io(io) => io::null_overhead_ns(io, operation)?,
+        Experiment::Meta(meta) => meta::null_overhead_ns(meta, operation)?,
+    };
+    // More digits would only look like knowledge.
+    Ok(ns.round())
 }
 
 /// One iteration.
@@ -133,7 +169,14 @@ impl<'a> Stage<'a> {
         if outcome.is_stopped {
             return self.stop();
         }
-        self.loaded.measured[index].runs.push(outcome.run);
+        let measured = &mut self.loaded.measured[index];
+        let is_kept_back = measured.operation == Operation::Write && measured.caching != Caching::Direct;
+        let is_again = is_kept_back && outcome.run.bytes > measured.total_bytes;
+        measured.runs.push(outcome.run);
+        if is_again {
+            let reason = "records were written again in the client's cache before they were synced";
+            self.note_cache(index, reason.to_string());
+        }
         !self.watch.is_stopped() || self.stop()
     }
 
@@ -145,16 +188,29 @@ impl<'a> Stage<'a> {
 
     /// Empties caches before a phase that reads, and notes where they answer all the same.
     fn make_cold(&mut self, index: usize, caching: Caching) {
-        let is_dropped = caching != Caching::Warm && machine::drop_caches();
-        let measured = &mut self.loaded.measured[index];
+        let measured = &self.loaded.measured[index];
         let (total, memory) = (measured.total_bytes, machine::memory_bytes());
-        measured.cached = match caching {
-            Caching::Warm => Some("caches were left as they were (warm)".to_string()),
-            _ if is_dropped || total >= 2 * memory => None,
-            _ => Some(format!(
+        let reads = !matches!(measured.operation, Operation::Write | Operation::Create);
+        // Direct transfers of a device's file system pass all caches of this machine by; those of others may come from a server on it, which has some.
+        let is_past_all = || caching == Caching::Direct && machine::is_on_device(self.folder);
+        let reason = match caching {
+            Caching::Warm => "caches were left as they were (warm)".to_string(),
+            _ if !reads || is_past_all() || machine::drop_caches() || total >= 2 * memory => return,
+            _ => format!(
                 "the servers' caches may have answered: only root can drop them, and {total} bytes are less than twice the memory ({memory})"
-            )),
+            ),
         };
+        self.note_cache(index, reason);
+    }
+
+    /// Notes why a figure is a cache's; the reasons of all iterations are kept.
+    fn note_cache(&mut self, index: usize, reason: String) {
+        let cached = &mut self.loaded.measured[index].cached;
+        match cached {
+            Some(others) if others.contains(&reason) => {}
+            Some(others) => *others += &format!("; {reason}"),
+            None => *cached = Some(reason),
+        }
     }
 }
 
@@ -174,6 +230,8 @@ impl Experiment {
                 caching: io.caching,
                 runs,
                 cached: None,
+                generator_ns: None,
+                binding: None,
             },
             Experiment::Meta(meta) => Measured {
                 experiment: meta.name.clone(),
@@ -187,6 +245,8 @@ impl Experiment {
                 caching: meta.caching,
                 runs,
                 cached: None,
+                generator_ns: None,
+                binding: None,
             },
         }
     }

@@ -10,7 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
-/// How often whoever watches is told, and asked whether to stop.
+/// How often whoever watches is asked whether to stop: a person doesn't notice it, and a processor hardly.
+const ASKED_EVERY: Duration = Duration::from_millis(10);
+
+/// How often whoever watches is told how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
 
 /// Failures of one thread after which it gives up: something is wrong that no waiting mends.
@@ -121,6 +124,7 @@ pub(super) fn run<P>(
     let (prepare, work, shared, gate) = (&prepare, &work, &shared, &gate);
     let cpu_before = machine::busy_s();
     let began = Instant::now();
+    let mut told = began;
     let mut is_stopped = false;
     let mut tallies = Vec::with_capacity(plan.threads as usize);
     let started = thread::scope(|scope| {
@@ -156,7 +160,7 @@ pub(super) fn run<P>(
         }
         drop(closed);
         while tallies.len() < plan.threads as usize {
-            match receiver.recv_timeout(TOLD_EVERY) {
+            match receiver.recv_timeout(ASKED_EVERY) {
                 Ok(tally) => tallies.push(tally),
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
@@ -164,7 +168,10 @@ pub(super) fn run<P>(
                     if is_stopped {
                         shared.is_over.store(true, Ordering::Relaxed);
                     }
-                    plan.watch.progress(&plan.progress(shared, began));
+                    if told.elapsed() >= TOLD_EVERY {
+                        told = Instant::now();
+                        plan.watch.progress(&plan.progress(shared, began));
+                    }
                 }
             }
         }

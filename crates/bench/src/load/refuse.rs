@@ -15,7 +15,11 @@ const MAX_DEPTH: u32 = 1024;
 /// What direct transfers have to be multiples of.
 const BLOCK: u64 = 4096;
 
-pub(super) fn check(experiment: &Experiment, place: &Path) -> Result<()> {
+/// Whether an experiment can be done in a directory.
+///
+/// # Errors
+/// Threads, records and sizes that can't be, a place that is no directory or can't be written to, or that has too little room.
+pub fn check(experiment: &Experiment, place: &Path) -> Result<()> {
     let (threads, need_bytes, need_files) = match experiment {
         Experiment::Io(io) => (io.threads, check_io(io)?, 1 + u64::from(io.threads)),
         Experiment::Meta(meta) => {
