@@ -67,6 +67,7 @@ fn authorize(proof: &Proof, request: &MgmtRequest) -> std::result::Result<(), ()
                     | MgmtRequest::ListGroups
                     | MgmtRequest::ListResyncs
                     | MgmtRequest::ListMetas
+                    | MgmtRequest::ListCeilings
                     | MgmtRequest::Health
             ),
         },

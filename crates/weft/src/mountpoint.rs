@@ -68,6 +68,21 @@ pub fn is_ours(mountpoint: &Path) -> Result<bool> {
     Ok(weft_mounts()?.iter().any(|m| m == mountpoint))
 }
 
+/// The weft mount that holds a path, as its mount point and what is mounted there; `None` when another file system does.
+pub fn holding(path: &Path) -> Result<Option<(PathBuf, PathBuf)>> {
+    let device = std::fs::metadata(path).map_err(|e| os_error(path.display(), &e))?.dev();
+    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let table = "/proc/self/mountinfo";
+    let text = std::fs::read_to_string(table).map_err(|e| os_error(table, &e))?;
+    Ok(text.lines().filter(|line| line.split(' ').nth(2) == Some(&device)).rev().find_map(mount_and_source))
+}
+
+/// The mount point of one line of mountinfo, when it is ours, and what is mounted.
+fn mount_and_source(line: &str) -> Option<(PathBuf, PathBuf)> {
+    let (_, mounted) = line.split_once(" - ")?;
+    Some((weft_mount(line)?, unescaped(mounted.split(' ').nth(1)?)))
+}
+
 /// What aborts the kernel's connection of a mount when something is written to it.
 pub fn abort_file(mountpoint: &Path) -> Result<Option<PathBuf>> {
     let connection = connection_of(mountpoint)?;
@@ -149,11 +164,15 @@ fn weft_mount(line: &str) -> Option<PathBuf> {
     if device.split(' ').next()? != FILE_SYSTEM_TYPE {
         return None;
     }
-    let escaped = mount.split(' ').nth(4)?.as_bytes();
+    Some(unescaped(mount.split(' ').nth(4)?))
+}
+
+/// A path as mountinfo has it: space, tab, newline and backslash stand as three octal digits.
+fn unescaped(text: &str) -> PathBuf {
+    let escaped = text.as_bytes();
     let mut path = Vec::with_capacity(escaped.len());
     let mut at = 0;
     while at < escaped.len() {
-        // Space, tab, newline and backslash stand as three octal digits.
         let octal = escaped.get(at + 1..at + 4).and_then(|d| std::str::from_utf8(d).ok());
         match octal.and_then(|d| u8::from_str_radix(d, 8).ok()).filter(|_| escaped[at] == b'\\') {
             Some(byte) => {
@@ -166,7 +185,7 @@ fn weft_mount(line: &str) -> Option<PathBuf> {
             }
         }
     }
-    Some(OsString::from_vec(path).into())
+    OsString::from_vec(path).into()
 }
 
 #[cfg(test)]
@@ -178,6 +197,10 @@ mod tests {
         let ours = r"36 35 0:41 / /mnt/with\040space rw,relatime shared:1 - fuse.weft weft rw,user_id=0";
         assert_eq!(weft_mount(ours), Some("/mnt/with space".into()));
         assert_eq!(weft_mount("36 35 0:41 / /mnt rw - fuse.weft weft rw"), Some("/mnt".into()));
+        let named = r"36 35 0:41 / /mnt rw - fuse.weft /srv/my\040weft rw";
+        assert_eq!(mount_and_source(named), Some(("/mnt".into(), "/srv/my weft".into())));
+        let elsewhere = tempfile::tempdir().unwrap();
+        assert_eq!(holding(elsewhere.path()), Ok(None));
     }
 
     #[test]

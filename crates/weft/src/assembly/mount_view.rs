@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, PoisonError};
 use types::{Errno, Error, MapHandle, Result};
+use wire::MgmtRequest;
 
 /// Answers the commands of a mount's control socket.
 pub struct MountView {
@@ -43,6 +44,13 @@ impl MountView {
         let (map, own_rack) = &self.place;
         let map = map.read().unwrap_or_else(PoisonError::into_inner).clone();
         own_rack.name(&map).map(|rack| rack.to_string())
+    }
+
+    /// The ceilings that management keeps, for reports of measurements through this mount. Asked on a core of the control thread's own.
+    fn ceilings(&self) -> Result<Value> {
+        let management = self.peers.management();
+        let reply = rt::block_on(async move { management.call(MgmtRequest::ListCeilings, None).await });
+        written(&reply.map_err(|e| os_error("io_uring", &e))??)
     }
 
     /// Opens the control socket. A mount without one is as good as any but for `weft net show` and `weft session show`, so a failure is only told
@@ -77,6 +85,7 @@ impl Service for MountView {
             Request::Session => {
                 written(&MountSession { rack: self.rack(), ..session_info(&self.sessions.lineage()) })
             }
+            Request::Manage { request: MgmtRequest::ListCeilings } => self.ceilings(),
             _ => Err(Error::new(Errno::EOPNOTSUPP, "a mount tells of its connections and sessions only")
                 .hint("ask a node of the cluster")),
         }

@@ -28,6 +28,9 @@ pub struct CharacterizeArgs {
     /// Another system's results to draw beside: of weft, fio (JSON), IOR or mdtest
     #[arg(long, value_name = "FILE")]
     pub beside: Vec<PathBuf>,
+    /// Measure drives and processors first, also where their ceilings are known [default: where they aren't, on a mount of weft up]
+    #[arg(long)]
+    pub ceilings: bool,
     /// Show what would be run, and run nothing
     #[arg(long)]
     pub list: bool,

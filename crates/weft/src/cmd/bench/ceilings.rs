@@ -8,6 +8,7 @@ use crate::size::format_size;
 use bench::{Ceiling, Limit};
 use mgmt::FIRST_NODE;
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 use types::{Errno, Error, NodeId, NodeState, Result, TargetId, TargetState};
 use wire::mgmt::{CeilingInfo, NodeInfo, TargetInfo};
@@ -98,25 +99,42 @@ fn milliseconds(how: &BenchHow) -> u64 {
 
 /// One after the other, so that none is in the other's way. Ctrl-C ends this process, and with it what is being measured.
 fn measure(how: &BenchHow, orders: &[MeasureOrder]) -> Result<()> {
+    let best = measured(&how.query.dir, how.seconds, orders, &|| false)?;
+    tell(how, &best)
+}
+
+/// Has the nodes measure, through the one in `dir`, one order after the other until it is over; the best of each limit and place is kept by management.
+///
+/// # Errors
+/// What a node or management answers; `EINTR` when it was over before the end.
+pub(super) fn measured(
+    dir: &Path,
+    seconds: u64,
+    orders: &[MeasureOrder],
+    is_over: &dyn Fn() -> bool,
+) -> Result<Vec<Ceiling>> {
     let mut found: Vec<Ceiling> = Vec::new();
     for (at, order) in orders.iter().enumerate() {
+        if is_over() {
+            return Err(Error::new(Errno::EINTR, "ended by a signal while ceilings were measured"));
+        }
         // Nobody needs to see it: a screen that is gone is no failure.
         let _ = writeln!(std::io::stderr(), "{}/{}: {order}", at + 1, orders.len());
-        let mut control = Control::connect(&how.query.dir)?.ok_or_else(|| not_running(&how.query.dir))?;
-        let patience = Duration::from_secs(how.seconds * 5) + MARGIN;
+        let mut control = Control::connect(dir)?.ok_or_else(|| not_running(dir))?;
+        let patience = Duration::from_secs(seconds * 5) + MARGIN;
         let infos: Vec<CeilingInfo> =
             control.exchange_within(Request::Measure { order: order.clone() }, patience)?;
         found.extend(infos.iter().filter_map(ceiling));
     }
     let best = best_of_each(found);
-    keep(how, &best)?;
-    tell(how, &best)
+    keep(dir, &best)?;
+    Ok(best)
 }
 
 /// Where something was measured several times, with several numbers of streams, the services have kept the last: the best takes its place.
-fn keep(how: &BenchHow, best: &[Ceiling]) -> Result<()> {
+fn keep(dir: &Path, best: &[Ceiling]) -> Result<()> {
     let ceilings = best.iter().filter_map(info).collect();
-    match ask(&how.query.dir, MgmtRequest::NoteCeilings { ceilings })? {
+    match ask(dir, MgmtRequest::NoteCeilings { ceilings })? {
         MgmtReply::Done => Ok(()),
         other => Err(unexpected(&other)),
     }

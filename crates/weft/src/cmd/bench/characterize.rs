@@ -1,9 +1,9 @@
 //! `weft bench characterize`: published experiments, fitted to this machine, as a report.
 
+use super::cluster::{Wanted, ceilings, copies, require_measurable};
 use super::read::read;
 use super::watch::{Onlooker, begun, tell};
 use crate::cli::CharacterizeArgs;
-use crate::cmd::entry_info;
 use crate::output::{os_error, print, print_json};
 use bench::characterize::{Generator, Part, Report, figures, files, find, listed, measure};
 use bench::{Results, host, load};
@@ -15,16 +15,29 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
     let profile = find(&args.profile)?;
     let beside = args.beside.iter().map(|file| read(file)).collect::<Result<Vec<Results>>>()?;
     let machine = load::machine(&args.place);
-    let room =
-        host::host(&args.place, machine.memory_bytes).map_err(|e| os_error(args.place.display(), &e))?;
+    let room = host::host(&args.place, machine.memory_bytes).map_err(|e| {
+        os_error(args.place.display(), &e).hint("give a directory that exists, such as the mount")
+    })?;
     let (scale, figures) = figures(&profile, args.scale, &room)?;
     let place = args.place.display().to_string();
     if args.list {
         print(&listed(&profile, scale, &figures, &place, args.iterations));
         return Ok(());
     }
+    for experiment in figures.iter().flat_map(|figure| &figure.experiments) {
+        load::check(experiment, &args.place)?;
+    }
+    if args.ceilings {
+        require_measurable(&args.place)?;
+    }
     // What can't be written to is told before the load, not after it.
     std::fs::create_dir_all(&args.out).map_err(|e| os_error(args.out.display(), &e))?;
+    let load = Onlooker::new(&args.place)?;
+    let mut results = begun(machine);
+    let wanted = if args.ceilings { Wanted::Anew } else { Wanted::IfMissing };
+    let (known, note) = ceilings(&args.place, wanted, &|| load.is_over())?;
+    results.ceilings = known;
+    results.notes.extend(note);
     let mut report = Report {
         profile,
         scale,
@@ -32,10 +45,9 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
         place,
         copies: copies(&args.place),
         parts: figures.into_iter().map(|figure| Part { figure, measured: Vec::new() }).collect(),
-        results: begun(machine),
+        results,
         beside,
     };
-    let load = Onlooker::new(&args.place)?;
     measure(&mut report, &load, &|line| tell(&line));
     for (name, text) in files(&report)? {
         let file = args.out.join(name);
@@ -47,13 +59,6 @@ pub fn run(args: &CharacterizeArgs) -> Result<()> {
         print(&format!("report: {}\n", args.out.join("index.html").display()));
     }
     ended(&report, load.is_over(), &args.out)
-}
-
-/// Copies that new files in a directory have; 1 elsewhere than on weft.
-fn copies(place: &Path) -> u32 {
-    let scheme = entry_info::describe(place).ok().map(|value| value["pattern"]["scheme"].clone());
-    let count = scheme.and_then(|scheme| scheme.as_str()?.strip_prefix("mirror:")?.parse().ok());
-    count.unwrap_or(1)
 }
 
 /// Nothing measured, or an end in the middle, is a failure; the report is there all the same.

@@ -1,14 +1,16 @@
 //! `weft bench io` and `weft bench meta`: one kind of load, with one number of threads after the other.
 
+use super::cluster::{Wanted, ceilings, copies};
 use super::watch::{Onlooker, begun};
 use crate::cli::{
     AccessArg, BenchIoArgs, BenchLoadHow, BenchMetaArgs, IoOperationArg, MetaOperationArg, SharingArg,
 };
 use crate::output::{Align, os_error, print, print_json, table};
 use bench::characterize::Generator;
+use bench::load::Loaded;
 use bench::{
-    Access, Caching, Experiment, FileSharing, IoExperiment, Measured, MetaExperiment, Operation, Results,
-    TreeShape, io_name, load, meta_name,
+    Access, Binding, Caching, Experiment, FileSharing, IoExperiment, Measured, MetaExperiment, Operation,
+    Results, TreeShape, binding_of, io_name, load, meta_name,
 };
 use std::path::Path;
 use types::{Errno, Error, Result};
@@ -96,36 +98,57 @@ fn of_meta(args: &BenchMetaArgs, threads: u32) -> MetaExperiment {
 }
 
 fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Result<()> {
-    // What can't be written to is told before the load, not after it.
+    // What can't be done, or written to, is told before the load, not after it.
+    for experiment in &experiments {
+        load::check(experiment, place)?;
+    }
     if let Some(out) = &how.out {
         std::fs::write(out, "").map_err(|e| os_error(out.display(), &e))?;
     }
     let mut results = begun(load::machine(place));
     let onlooker = Onlooker::new(place)?;
+    let (known, note) = ceilings(place, Wanted::Kept, &|| onlooker.is_over())?;
+    results.ceilings = known;
+    results.notes.extend(note);
+    let copies = copies(place);
+    let mut failure = None;
     for experiment in &experiments {
         let loaded = load::run(experiment, place, how.iterations, &onlooker);
         onlooker.clear();
-        let loaded = loaded?;
-        results.measured.extend(loaded.measured.into_iter().filter(|measured| !measured.runs.is_empty()));
+        let loaded = loaded.unwrap_or_else(|error| Loaded { failure: Some(error), ..Loaded::default() });
+        for mut measured in loaded.measured.into_iter().filter(|measured| !measured.runs.is_empty()) {
+            measured.binding = binding_of(&results.ceilings, &measured, experiment.access(), copies);
+            results.measured.push(measured);
+        }
         for note in loaded.notes {
             if !results.notes.contains(&note) {
                 results.notes.push(note);
             }
         }
-        if loaded.is_stopped {
+        failure = loaded.failure;
+        if loaded.is_stopped || failure.is_some() {
             break;
         }
     }
+    if let Some(failure) = &failure {
+        results.notes.push(format!("ended by a failure: {failure}"));
+    }
+    shown(&results, how)?;
+    failure.map_or_else(|| judged(&results, onlooker.is_over()), Err)
+}
+
+/// Keeps the results, and prints them.
+fn shown(results: &Results, how: &BenchLoadHow) -> Result<()> {
     if let Some(out) = &how.out {
-        let text = serde_json::to_string_pretty(&results)
+        let text = serde_json::to_string_pretty(results)
             .map_err(|e| Error::new(Errno::EPROTO, format!("the results can't be written as JSON: {e}")))?;
         std::fs::write(out, text).map_err(|e| os_error(out.display(), &e))?;
     }
     match how.json {
-        true => print_json(&results)?,
-        false => print(&screen(&results)),
+        true => print_json(results)?,
+        false => print(&screen(results)),
     }
-    judged(&results, onlooker.is_over())
+    Ok(())
 }
 
 /// Wrong bytes, failures and an end in the middle are failures of the command; what was measured is shown all the same.
@@ -159,17 +182,34 @@ fn screen(results: &Results) -> String {
         ("p50, us", Align::Right),
         ("p99, us", Align::Right),
         ("CPU, us each", Align::Right),
+        ("of the ceiling", Align::Left),
     ];
     let mut text = table(heading, &results.measured.iter().map(row).collect::<Vec<_>>());
     let mut cached: Vec<&String> = results.measured.iter().filter_map(|one| one.cached.as_ref()).collect();
     cached.dedup();
-    for note in cached.into_iter().chain(&results.notes) {
+    let own = own_time(&results.measured);
+    for note in cached.into_iter().chain(&results.notes).chain(&own) {
         text += &format!("note: {note}\n");
     }
     text
 }
 
-fn row(measured: &Measured) -> [String; 8] {
+/// What the program itself takes, from the least to the most.
+fn own_time(measured: &[Measured]) -> Option<String> {
+    let own = || measured.iter().filter_map(|one| one.generator_ns);
+    let (least, most) = (own().reduce(f64::min)?, own().reduce(f64::max)?);
+    Some(format!(
+        "weft bench itself takes {least:.0} to {most:.0} ns for each operation (one at a time, against a target that does nothing)"
+    ))
+}
+
+/// `48 %, storage-read`.
+fn share(binding: &Binding) -> String {
+    let Binding { limit, share, .. } = binding;
+    format!("{:.0} %, {}", share * 100.0, bench::draw::word(limit))
+}
+
+fn row(measured: &Measured) -> [String; 9] {
     let (bytes, ops) = (measured.bytes_per_s().unwrap_or_default(), measured.ops_per_s().unwrap_or_default());
     let mib = |rate: f64| if rate > 0.0 { format!("{:.0}", rate / f64::from(1 << 20)) } else { "-".into() };
     // The latencies and the processor time are the middle run's.
@@ -190,6 +230,7 @@ fn row(measured: &Measured) -> [String; 8] {
         told(&|latency| latency.p50_us),
         told(&|latency| latency.p99_us),
         cpu.map_or("-".into(), |us| format!("{us:.0}")),
+        measured.binding.as_ref().map_or("-".into(), share),
     ]
 }
 

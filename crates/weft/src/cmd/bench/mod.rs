@@ -2,6 +2,7 @@
 
 mod ceilings;
 mod characterize;
+mod cluster;
 mod compare;
 mod load;
 mod read;

@@ -58,7 +58,16 @@ impl Generator for Onlooker<'_> {
     fn measure(&self, experiment: &Experiment, iterations: u32) -> Result<(Vec<Measured>, Vec<String>)> {
         let loaded = load::run(experiment, self.place, iterations, self);
         self.clear();
-        loaded.map(|loaded| (loaded.measured, loaded.notes))
+        let mut loaded = loaded?;
+        match loaded.failure.take() {
+            Some(failure) if loaded.measured.iter().all(|measured| measured.runs.is_empty()) => Err(failure),
+            // The figures before it count.
+            Some(failure) => {
+                loaded.notes.push(format!("ended by a failure: {failure}"));
+                Ok((loaded.measured, loaded.notes))
+            }
+            None => Ok((loaded.measured, loaded.notes)),
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -73,7 +82,7 @@ pub(super) fn tell(text: &str) {
     let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
-/// Results that begin now, without any.
+/// Results that begin now, without any measurement and ceiling.
 pub(super) fn begun(mut machine: Machine) -> Results {
     machine.tuning.extend(host::settings());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

@@ -1,0 +1,227 @@
+//! The cluster behind a directory that is measured: the ceilings that its management keeps, and how they are measured.
+
+use super::ceilings::{ceiling, measured};
+use crate::cmd::entry_info;
+use crate::cmd::manage::{ask, unexpected};
+use crate::control::{Control, MeasureOrder, Request};
+use crate::mountpoint;
+use crate::output::os_error;
+use bench::{Ceiling, Limit};
+use mgmt::FIRST_NODE;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use types::{Errno, Error, Result, TargetId, TargetState};
+use wire::{MgmtReply, MgmtRequest};
+
+/// How long each figure is measured before a characterisation, seconds: it is to end soon.
+const SECONDS: u64 = 1;
+
+/// Bytes of the file by which a drive is measured then.
+const DRIVE_BYTES: u64 = 256 << 20;
+
+/// More drives than so many take longer than somebody who didn't ask for it wants to wait.
+const MAX_UNASKED_DRIVES: usize = 8;
+
+/// How a directory's cluster is reached.
+pub(super) enum Cluster {
+    /// One process serves the cluster and the mount. This is its state directory.
+    Here(PathBuf),
+    /// A client's mount. Its process asks management.
+    Mount(PathBuf),
+}
+
+/// Whether ceilings are measured before the load.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// What is kept is enough.
+    Kept,
+    /// If none are kept, and that doesn't take long.
+    IfMissing,
+    /// In any case, or it is an error.
+    Anew,
+}
+
+impl Cluster {
+    /// That of the weft mount which holds a place; `None` elsewhere.
+    pub(super) fn of(place: &Path) -> Result<Option<Cluster>> {
+        let Some((mountpoint, source)) = mountpoint::holding(place)? else { return Ok(None) };
+        // A mount of one process is named by its state directory, others by their cluster.
+        Ok(Some(match source.is_absolute() && Control::connect(&source).is_ok_and(|found| found.is_some()) {
+            true => Cluster::Here(source),
+            false => Cluster::Mount(mountpoint),
+        }))
+    }
+
+    fn asked(&self, request: MgmtRequest) -> Result<MgmtReply> {
+        match self {
+            Cluster::Here(dir) => ask(dir, request),
+            Cluster::Mount(mountpoint) => match Control::of_mount(mountpoint)? {
+                Some(mut control) => control.exchange(Request::Manage { request }),
+                None => {
+                    let text = format!("the mount at {} has no control socket", mountpoint.display());
+                    Err(Error::new(Errno::ENOTCONN, text).hint("its log says why"))
+                }
+            },
+        }
+    }
+
+    /// The ceilings that are kept. Where targets are known to share a drive, it counts once, with the best that was measured.
+    fn kept(&self) -> Result<Vec<Ceiling>> {
+        let all = match self.asked(MgmtRequest::ListCeilings)? {
+            MgmtReply::Ceilings { ceilings } => ceilings.iter().filter_map(ceiling).collect(),
+            other => return Err(unexpected(&other)),
+        };
+        Ok(match self {
+            Cluster::Here(_) => of_drives(all, &self.drives()?),
+            Cluster::Mount(_) => all,
+        })
+    }
+
+    /// Targets that are online, by the devices that their directories are on: only where those are this machine's.
+    fn drives(&self) -> Result<BTreeMap<u64, Vec<TargetId>>> {
+        let targets = match self.asked(MgmtRequest::ListTargets)? {
+            MgmtReply::Targets { targets } => targets,
+            other => return Err(unexpected(&other)),
+        };
+        let mut drives: BTreeMap<u64, Vec<TargetId>> = BTreeMap::new();
+        for target in targets.iter().map(|info| &info.target).filter(|t| t.state == TargetState::Online) {
+            let found = std::fs::metadata(&target.path).map_err(|e| os_error(&target.path, &e))?;
+            drives.entry(found.dev()).or_default().push(target.id);
+        }
+        Ok(drives)
+    }
+
+    /// Measures each drive once, and the processors.
+    fn measure(&self, wanted: Wanted, is_over: &dyn Fn() -> bool) -> Result<()> {
+        let Cluster::Here(dir) = self else { return Err(not_from_a_mount()) };
+        let drives = self.drives()?;
+        if wanted == Wanted::IfMissing && drives.len() > MAX_UNASKED_DRIVES {
+            return Err(Error::new(Errno::E2BIG, format!("{} drives take too long", drives.len()))
+                .hint("--ceilings measures them all the same"));
+        }
+        let milliseconds = SECONDS * 1000;
+        let first = |targets: &Vec<TargetId>| targets.first().copied();
+        let drive = |target| MeasureOrder::Drive { target, size: DRIVE_BYTES, milliseconds };
+        let mut orders: Vec<MeasureOrder> = drives.values().filter_map(first).map(drive).collect();
+        orders.push(MeasureOrder::Cpu { node: FIRST_NODE, milliseconds });
+        measured(dir, SECONDS, &orders, is_over).map(drop)
+    }
+}
+
+/// Whether ceilings can be measured from a place.
+///
+/// # Errors
+/// A place that isn't on weft, or on the mount of another process than the cluster's.
+pub(super) fn require_measurable(place: &Path) -> Result<()> {
+    match Cluster::of(place)? {
+        Some(Cluster::Here(_)) => Ok(()),
+        Some(Cluster::Mount(_)) => Err(not_from_a_mount()),
+        None => {
+            let text =
+                format!("{} is not on a weft file system: nobody measures its ceilings", place.display());
+            Err(Error::new(Errno::EOPNOTSUPP, text).hint("leave --ceilings out"))
+        }
+    }
+}
+
+fn not_from_a_mount() -> Error {
+    Error::new(Errno::EOPNOTSUPP, "a mount can't measure the cluster's nodes")
+        .hint("run weft bench storage, net and cpu on a node; they are kept, and used here")
+}
+
+/// The ceilings of the cluster behind a place, none where there is no weft; and what a reader has to know where they are missing.
+///
+/// # Errors
+/// Only where they were to be measured anew, and can't be.
+pub(super) fn ceilings(
+    place: &Path,
+    wanted: Wanted,
+    is_over: &dyn Fn() -> bool,
+) -> Result<(Vec<Ceiling>, Option<String>)> {
+    let cluster = match Cluster::of(place) {
+        Ok(Some(cluster)) => cluster,
+        Ok(None) => return Ok((Vec::new(), None)),
+        Err(error) => return Ok((Vec::new(), Some(format!("ceilings aren't known: {error}")))),
+    };
+    let kept = if wanted == Wanted::Anew { Ok(Vec::new()) } else { cluster.kept() };
+    let found = match kept {
+        Ok(kept) if kept.is_empty() && wanted != Wanted::Kept => {
+            cluster.measure(wanted, is_over).and_then(|()| cluster.kept())
+        }
+        kept => kept,
+    };
+    match found {
+        Err(error) if wanted == Wanted::Anew => Err(error),
+        Err(error) => Ok((Vec::new(), Some(format!("ceilings aren't known: {error}")))),
+        Ok(found) if found.is_empty() => Ok((found, Some(missing(&cluster)))),
+        Ok(found) => Ok((found, None)),
+    }
+}
+
+fn missing(cluster: &Cluster) -> String {
+    let dir = match cluster {
+        Cluster::Here(dir) => format!(" --dir {}", dir.display()),
+        Cluster::Mount(_) => " on a node of the cluster".into(),
+    };
+    format!("ceilings were never measured: weft bench storage{dir} and weft bench cpu{dir} do it")
+}
+
+/// One ceiling of each kind for each drive: the best of its targets, since each had the drive for itself.
+fn of_drives(all: Vec<Ceiling>, drives: &BTreeMap<u64, Vec<TargetId>>) -> Vec<Ceiling> {
+    use Limit::{StorageRandomRead, StorageRandomWrite, StorageRead, StorageWrite};
+    let is_of_drive =
+        |c: &Ceiling| matches!(c.limit, StorageWrite | StorageRead | StorageRandomWrite | StorageRandomRead);
+    let (of_targets, mut kept): (Vec<Ceiling>, Vec<Ceiling>) = all.into_iter().partition(is_of_drive);
+    for targets in drives.values() {
+        let places: Vec<String> = targets.iter().map(|target| format!("target {target}")).collect();
+        for limit in [StorageWrite, StorageRead, StorageRandomWrite, StorageRandomRead] {
+            let ours = of_targets.iter().filter(|c| c.limit == limit && places.contains(&c.place));
+            kept.extend(ours.max_by(|a, b| a.rate.total_cmp(&b.rate)).cloned());
+        }
+    }
+    kept
+}
+
+/// Copies that new files in a directory have; 1 elsewhere than on weft.
+pub(super) fn copies(place: &Path) -> u32 {
+    let scheme = entry_info::describe(place).ok().map(|value| value["pattern"]["scheme"].clone());
+    let count = scheme.and_then(|scheme| scheme.as_str()?.strip_prefix("mirror:")?.parse().ok());
+    count.unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_of_one_drive_count_once_with_the_best() {
+        let ceiling = |limit, place: &str, rate| Ceiling {
+            limit,
+            place: place.into(),
+            rate,
+            streams: 1,
+            measured: "2026-11-23T01:45:00Z".into(),
+        };
+        let all = vec![
+            ceiling(Limit::StorageRead, "target 1", 100.0),
+            ceiling(Limit::StorageRead, "target 2", 120.0),
+            ceiling(Limit::StorageRead, "target 3", 50.0),
+            ceiling(Limit::StorageRead, "target 9", 999.0),
+            ceiling(Limit::Checksum, "node 1", 7.0),
+        ];
+        let drives = BTreeMap::from([(1, vec![TargetId(1), TargetId(2)]), (2, vec![TargetId(3)])]);
+        let mut rates: Vec<f64> = of_drives(all, &drives).iter().map(|c| c.rate).collect();
+        rates.sort_by(f64::total_cmp);
+        assert_eq!(rates, [7.0, 50.0, 120.0], "a target that is gone counts no more");
+    }
+
+    #[test]
+    fn elsewhere_nothing_is_known_and_only_who_insists_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let none = ceilings(dir.path(), Wanted::IfMissing, &|| false).unwrap();
+        assert_eq!(none, (Vec::new(), None));
+        let error = require_measurable(dir.path()).unwrap_err();
+        assert!(error.message.contains("not on a weft file system"), "{error}");
+    }
+}
