@@ -1,5 +1,6 @@
 //! Measurements that bring their own cluster, each beside a ceiling or another system on the same machine in the same run.
 
+mod generator;
 mod node;
 mod peers;
 mod rebuild;
@@ -17,6 +18,8 @@ pub struct Options {
 /// What is measured.
 #[derive(clap::Subcommand)]
 enum Measurement {
+    /// The load generator of `weft bench io` beside fio on a directory, and what it takes for itself.
+    Generator(generator::Options),
     /// The common workloads on weft, on the file system below it, and on other file systems that are mounted here.
     Peers(peers::Options),
     /// Several clients create files at once: each in a directory of its own, and all in one.
@@ -29,6 +32,7 @@ enum Measurement {
 pub fn run(options: &Options) -> Result<(), String> {
     cleanup::on_interrupt()?;
     match &options.what {
+        Measurement::Generator(options) => generator::run(options),
         Measurement::Peers(options) => peers::run(options),
         Measurement::SharedDir(options) => shared_dir::run(options),
         Measurement::Rebuild(options) => rebuild::run(options),
