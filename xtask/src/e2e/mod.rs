@@ -17,6 +17,7 @@ pub mod disk;
 mod faults;
 mod lifecycle;
 mod links;
+mod load;
 mod locks;
 mod machines;
 mod metadata;
@@ -157,6 +158,7 @@ const TABLES: &[&[TestCase]] = &[
     lifecycle::TESTS,
     moves::TESTS,
     refusals::TESTS,
+    load::TESTS,
     backups::TESTS,
     faults::TESTS,
     crash::TESTS,

@@ -48,7 +48,7 @@ fn fingerprint(dir: &Path) -> TestResult<Vec<String>> {
 }
 
 /// Runs a command that must fail with a message that names `object` and tells a remedy.
-fn refused(mut command: Command, object: &str) -> TestResult<Finished> {
+pub(super) fn refused(mut command: Command, object: &str) -> TestResult<Finished> {
     let what = process::describe(&command);
     let done = process::run(&mut command, COMMAND_DEADLINE)?;
     ensure!(!done.status.success(), "{what}: succeeded");
