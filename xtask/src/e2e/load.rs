@@ -58,12 +58,13 @@ impl Place {
         ensure!(!figures.is_empty(), "{kind} {words:?} has measured nothing: {told}");
         for figure in &figures {
             ensure!(
-                figure["generator_ns"].as_f64() > Some(0.0),
+                figure["generator_ns"].as_f64().is_some_and(|ns| ns > 0.0),
                 "{kind} {words:?}: no time of its own: {figure}"
             );
             for run in figure["runs"].as_array().into_iter().flatten() {
-                let is_good =
-                    run["operations"].as_u64() > Some(0) && run["errors"] == 0 && run["wrong_bytes"] == 0;
+                let is_good = run["operations"].as_u64().is_some_and(|count| count > 0)
+                    && run["errors"] == 0
+                    && run["wrong_bytes"] == 0;
                 ensure!(is_good, "{kind} {words:?}: {figure}");
             }
         }
@@ -153,7 +154,8 @@ fn ensure_shares(told: &Value, least: usize) -> TestResult {
     ensure!(of_bytes.len() >= least, "{} figures of bytes: {told}", of_bytes.len());
     for figure in of_bytes {
         let binding = &figure["binding"];
-        let is_known = binding["share"].as_f64() > Some(0.0) && binding["limit"].is_string();
+        let is_known =
+            binding["share"].as_f64().is_some_and(|share| share > 0.0) && binding["limit"].is_string();
         ensure!(is_known, "a figure without its share of the ceiling: {figure}");
     }
     Ok(())

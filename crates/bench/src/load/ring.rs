@@ -20,7 +20,7 @@ impl<'a> Ring<'a> {
     /// For so many records at once of so many bytes. Fails where the kernel forbids rings.
     pub fn new(file: &'a File, depth: u32, record_bytes: usize) -> io::Result<Ring<'a>> {
         let buffers = (0..depth).map(|_| Buffer::new(record_bytes)).collect();
-        Ok(Ring { ring: IoUring::new(depth)?, file, buffers, is_busy: vec![false; depth as usize] })
+        Ok(Ring { ring: own_ring(depth)?, file, buffers, is_busy: vec![false; depth as usize] })
     }
 
     /// The buffer of a slot that isn't under way.
@@ -66,6 +66,12 @@ impl<'a> Ring<'a> {
         }
         Ok(())
     }
+}
+
+/// A ring of the calling thread alone, whose completions don't interrupt it; older kernels (before 6.1) give a plain one.
+fn own_ring(depth: u32) -> io::Result<IoUring> {
+    let own = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(depth);
+    own.or_else(|_| IoUring::new(depth))
 }
 
 impl Drop for Ring<'_> {
