@@ -19,8 +19,8 @@ use types::{Errno, Result};
 const FILL_BYTES: usize = 1 << 20;
 
 /// Operations by which the generator's own time is measured, and bytes of them at most: some milliseconds.
-pub(super) const NULL_OPERATIONS: u64 = 20_000;
-const NULL_BYTES: u64 = 1 << 32;
+pub(super) const NULL_OPERATIONS: u64 = 4_000;
+const NULL_BYTES: u64 = 1 << 29;
 
 /// One transfer.
 #[derive(Clone, Copy)]

@@ -49,7 +49,7 @@ fn bench_line(words: &[&str], dir: &std::path::Path) -> Vec<OsString> {
 }
 
 fn bench_ceilings(stage: &Stage) -> TestResult {
-    let mut cluster = Cluster::start(stage, "ceilings", 1, 0)?;
+    let mut cluster = Cluster::start(stage, "ceilings", 1, 1)?;
     ensure!(cluster.measured()?.is_empty(), "health says that something is measured");
     let drives = cluster.bench(&["storage", "--size", "8MiB", "--seconds", "1", "--target", "1"])?;
     ensure_eq!(drives.len(), 4, "figures of one target: {drives:?}");
@@ -65,11 +65,26 @@ fn bench_ceilings(stage: &Stage) -> TestResult {
     cluster.wait_until_healthy()?;
     ensure_eq!(cluster.bench(&["storage", "--last"])?.len(), 4, "figures of targets after a restart");
     ensure_eq!(cluster.bench(&["net", "--last"])?.len(), 4, "figures of networks after a restart");
+    load_on_a_mount(&cluster)?;
     let told = cluster.measured()?;
     ensure_eq!(told, ["target 1", "node 1", "node 2"], "places that health says are measured");
     nothing_is_left(&mut cluster)?;
     cluster.ensure_clean()?;
     cluster.stop()
+}
+
+/// The process of a client's mount asks management for the ceilings, and a load there tells its shares of them.
+fn load_on_a_mount(cluster: &Cluster) -> TestResult {
+    let mut line: Vec<OsString> = vec!["bench".into(), "io".into(), cluster.mount(0).into()];
+    line.extend(["--threads", "1", "--size", "4MiB", "--json"].map(OsString::from));
+    let said = cluster.run(cluster.node(Part::Client(0)), &line)?;
+    let told: Value = serde_json::from_str(&said).map_err(|e| format!("weft bench io: {e}"))?;
+    ensure_eq!(told["ceilings"].as_array().map(Vec::len), Some(16), "ceilings in the results: {told}");
+    let figures = told["measured"].as_array().cloned().unwrap_or_default();
+    ensure_eq!(figures.len(), 2, "a write and a read: {told}");
+    let is_bound = |figure: &Value| figure["binding"]["share"].as_f64().is_some_and(|share| share > 0.0);
+    ensure!(figures.iter().all(is_bound), "figures without a share of the ceiling: {told}");
+    Ok(())
 }
 
 /// Neither when the one who waits goes away, nor when the storage node is killed meanwhile.

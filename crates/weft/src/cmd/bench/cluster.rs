@@ -160,11 +160,14 @@ pub(super) fn ceilings(
 }
 
 fn missing(cluster: &Cluster) -> String {
-    let dir = match cluster {
-        Cluster::Here(dir) => format!(" --dir {}", dir.display()),
-        Cluster::Mount(_) => " on a node of the cluster".into(),
+    let how = match cluster {
+        Cluster::Here(dir) => {
+            let dir = dir.display();
+            format!("weft bench storage --dir {dir} and weft bench cpu --dir {dir} do it")
+        }
+        Cluster::Mount(_) => "weft bench storage, net and cpu do it on a node of the cluster".into(),
     };
-    format!("ceilings were never measured: weft bench storage{dir} and weft bench cpu{dir} do it")
+    format!("ceilings were never measured: {how}")
 }
 
 /// One ceiling of each kind for each drive: the best of its targets, since each had the drive for itself.
