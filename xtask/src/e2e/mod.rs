@@ -176,6 +176,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::MIRROR_TESTS,
     machines::RACK_TESTS,
     machines::CEILING_TESTS,
+    machines::TOGETHER_TESTS,
     machines::SCRUB_TESTS,
     machines::DISK_TESTS,
     machines::POWER_TESTS,

@@ -1,5 +1,6 @@
 //! The only place that is touched: a directory of its own, removed however the load ends.
 
+use super::Seat;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,18 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    pub fn make(place: &Path) -> Result<Folder> {
+    /// That of several clients' load, in which each iteration has one, is made and removed by whoever leads them; they make what is missing.
+    pub fn make(place: &Path, seat: Seat, iteration: u32) -> Result<Folder> {
+        if seat.clients > 1 {
+            let path = seat.folder(place).join(iteration.to_string());
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    let hint = "the clients' DIR has to be the same directory of one file system";
+                    return Err(failed(format!("can't make {}", path.display()), &error).hint(hint));
+                }
+                _ => return Ok(Folder { path, is_removed: seat.client > 0 }),
+            }
+        }
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = place.join(format!("weft-bench-{}-{number}", std::process::id()));
         fs::create_dir(&path).map_err(|error| failed(format!("can't make {}", path.display()), &error))?;
@@ -29,7 +41,9 @@ impl Folder {
 
     /// Removes it, and says so if that fails.
     pub fn remove(mut self) -> Result<()> {
-        self.is_removed = true;
+        if std::mem::replace(&mut self.is_removed, true) {
+            return Ok(());
+        }
         fs::remove_dir_all(&self.path).map_err(|error| {
             failed(format!("can't remove {}", self.path.display()), &error).hint("remove it by hand: rm -r")
         })

@@ -1,6 +1,7 @@
 //! How long operations took, in buckets whose width is a 64th of what they hold.
 
 use crate::results::Latency;
+use serde::{Deserialize, Serialize};
 
 /// Buckets of each power of two.
 const PARTS: u64 = 64;
@@ -8,7 +9,8 @@ const PARTS: u64 = 64;
 const BUCKETS: usize = (PARTS as usize) * 60;
 
 /// Counts of durations, nanoseconds; a quantile is at most a 64th above the exact one.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(from = "Sparse", into = "Sparse")]
 pub struct Histogram {
     counts: Vec<u64>,
     count: u64,
@@ -19,6 +21,33 @@ pub struct Histogram {
 impl Default for Histogram {
     fn default() -> Histogram {
         Histogram { counts: vec![0; BUCKETS], count: 0, sum_ns: 0, max_ns: 0 }
+    }
+}
+
+/// As it is sent: buckets that have something, with their numbers.
+#[derive(Serialize, Deserialize)]
+struct Sparse {
+    counts: Vec<(usize, u64)>,
+    sum_ns: u128,
+    max_ns: u64,
+}
+
+impl From<Histogram> for Sparse {
+    fn from(histogram: Histogram) -> Sparse {
+        let Histogram { counts, sum_ns, max_ns, .. } = histogram;
+        let counts = counts.into_iter().enumerate().filter(|(_, count)| *count > 0).collect();
+        Sparse { counts, sum_ns, max_ns }
+    }
+}
+
+impl From<Sparse> for Histogram {
+    fn from(Sparse { counts, sum_ns, max_ns }: Sparse) -> Histogram {
+        let mut histogram = Histogram { sum_ns, max_ns, ..Histogram::default() };
+        for (bucket, count) in counts.into_iter().filter(|(bucket, _)| *bucket < BUCKETS) {
+            histogram.counts[bucket] += count;
+            histogram.count += count;
+        }
+        histogram
     }
 }
 

@@ -1,11 +1,11 @@
 //! Reads and writes.
 
-use super::Stage;
 use super::buffer::Buffer;
 use super::content::{Content, shuffled};
 use super::folder::failed;
 use super::phase::{self, Shared, Tally};
 use super::ring::Ring;
+use super::{Seat, Stage};
 use crate::experiment::{Access, Caching, FileSharing, IoExperiment, Operation};
 use rustix::fs::{Advice, OFlags, fadvise};
 use std::fs::{File, OpenOptions};
@@ -35,21 +35,23 @@ struct Job<'a> {
     operation: Operation,
     seed: u64,
     folder: PathBuf,
+    seat: Seat,
 }
 
 /// One iteration: each operation in turn.
 pub(super) fn iterate(io: &IoExperiment, stage: &mut Stage<'_>) -> Result<()> {
     let mut is_filled = false;
     for (index, operation) in io.operations.iter().copied().enumerate() {
-        let job = Job { io, operation, seed: stage.seed, folder: stage.folder.to_path_buf() };
+        let (seed, folder, seat) = (stage.seed, stage.folder.to_path_buf(), stage.watch.seat());
+        let job = Job { io, operation, seed, folder, seat };
         let needs_files = operation != Operation::Write || io.access == Access::Random;
         if needs_files && !is_filled {
             let chunks = u64::from(io.threads) * job.thread_bytes().div_ceil(FILL_BYTES as u64);
             let plan = stage.plan("making files", io.threads, chunks, None);
             let outcome = phase::run(
                 &plan,
-                |thread| job.open(job.own(thread), true, false),
-                |thread, file, shared| job.fill(thread, &file, shared),
+                |thread| job.open(job.own(job.number(thread)), true, false),
+                |thread, file, shared| job.fill(job.number(thread), &file, shared),
             )?;
             if outcome.is_stopped || stage.watch.is_stopped() {
                 stage.stop();
@@ -72,11 +74,12 @@ pub(super) fn iterate(io: &IoExperiment, stage: &mut Stage<'_>) -> Result<()> {
         let is_direct = io.caching == Caching::Direct;
         let outcome = phase::run(
             &plan,
-            |thread| job.open(job.touched(thread), operation != Operation::Read, is_direct),
-            |thread, file, shared| job.work(thread, &file, shared),
+            |thread| job.open(job.touched(job.number(thread)), operation != Operation::Read, is_direct),
+            |thread, file, shared| job.work(job.number(thread), &file, shared),
         )?;
         if operation == Operation::Write && io.access == Access::Sequential {
-            is_filled = outcome.is_complete;
+            // Several clients have to agree on the phases that come.
+            is_filled = if job.seat.clients > 1 { io.seconds.is_none() } else { outcome.is_complete };
         }
         if !stage.keep(index, outcome) {
             return Ok(());
@@ -86,6 +89,11 @@ pub(super) fn iterate(io: &IoExperiment, stage: &mut Stage<'_>) -> Result<()> {
 }
 
 impl Job<'_> {
+    /// The number of one of this client's threads among all of them, which is meant everywhere below.
+    fn number(&self, own: u32) -> u32 {
+        self.seat.thread(own, self.io.threads)
+    }
+
     fn records(&self) -> u64 {
         self.io.thread_bytes / self.io.record_bytes
     }
@@ -102,7 +110,10 @@ impl Job<'_> {
 
     /// Whose records a thread touches: a reader those of the next, so that it reads nothing that it has written, where there is a next.
     fn owner(&self, thread: u32) -> u32 {
-        if self.operation == Operation::Read { (thread + 1) % self.io.threads } else { thread }
+        match self.operation {
+            Operation::Read => self.seat.next(thread, self.io.threads),
+            _ => thread,
+        }
     }
 
     /// Number of the file that a thread touches.
@@ -141,7 +152,7 @@ impl Job<'_> {
             return Ok(());
         }
         let files = if self.io.sharing == FileSharing::OwnFiles { self.io.threads } else { 1 };
-        for number in 0..files {
+        for number in (0..files).map(|thread| self.own(self.number(thread))) {
             let file = self.open(number, true, false)?;
             file.sync_all()
                 .map_err(|error| failed(format!("can't sync {}", self.path(number).display()), &error))?;
@@ -182,8 +193,10 @@ impl Job<'_> {
     fn steps(&self, thread: u32) -> impl Iterator<Item = Step> {
         let (io, records, operation) = (self.io, self.records(), self.operation);
         let owner = u64::from(self.owner(thread));
-        let (threads, key) =
-            (u64::from(io.threads), self.seed << 32 | u64::from(thread) << 2 | operation as u64 & 3);
+        let (threads, key) = (
+            u64::from(self.seat.threads(io.threads)),
+            self.seed << 32 | u64::from(thread) << 2 | operation as u64 & 3,
+        );
         let goes_on = io.access == Access::Random && io.seconds.is_some();
         let count = if goes_on { u64::MAX } else { records };
         (0..count).map(move |visit| {
@@ -379,7 +392,7 @@ pub(super) fn null_overhead_ns(io: &IoExperiment, operation: Operation) -> Resul
         threads: 1,
         ..io.clone()
     };
-    let job = Job { io: &io, operation, seed: 0, folder: PathBuf::new() };
+    let job = Job { io: &io, operation, seed: 0, folder: PathBuf::new(), seat: Seat::ALONE };
     let tally = job.one_by_one(0, &Null, &Shared::new(None))?;
     Ok(tally.begun.elapsed().as_nanos() as f64 / count as f64)
 }

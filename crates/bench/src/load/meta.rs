@@ -1,10 +1,10 @@
 //! Creations, look-ups and removals.
 
-use super::Stage;
 use super::content::Content;
 use super::folder::failed;
 use super::io::NULL_OPERATIONS;
 use super::phase::{self, Shared, Tally};
+use super::{Seat, Stage};
 use crate::experiment::{MetaExperiment, Operation, TreeShape};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,7 +14,8 @@ use types::Result;
 
 /// One iteration: each operation in turn.
 pub(super) fn iterate(meta: &MetaExperiment, stage: &mut Stage<'_>) -> Result<()> {
-    let job = Job { meta, folder: stage.folder, content: contents(meta, stage.seed) };
+    let (content, seat) = (contents(meta, stage.seed), stage.watch.seat());
+    let job = Job { meta, folder: stage.folder, content, seat };
     job.make_directories()?;
     let mut are_there = false;
     for (index, operation) in meta.operations.iter().copied().enumerate() {
@@ -56,12 +57,13 @@ struct Job<'a> {
     meta: &'a MetaExperiment,
     folder: &'a Path,
     content: Vec<u8>,
+    seat: Seat,
 }
 
 impl Job<'_> {
     fn make_directories(&self) -> Result<()> {
         let TreeShape::OwnDirectories { directories } = self.meta.shape else { return Ok(()) };
-        for thread in 0..self.meta.threads {
+        for thread in (0..self.meta.threads).map(|own| self.seat.thread(own, self.meta.threads)) {
             for directory in 0..directories.max(1) {
                 let path = self.folder.join(format!("t{thread}/d{directory}"));
                 fs::create_dir_all(&path)
@@ -85,17 +87,18 @@ impl Job<'_> {
         phase::run(plan, |_| Ok(()), |thread, (), shared| self.work(thread, operation, shared, touch))
     }
 
-    /// Does it to the files of a thread, one after the other.
+    /// Does it to the files of one of this client's threads, one after the other.
     fn work(
         &self,
-        thread: u32,
+        own: u32,
         operation: Operation,
         shared: &Shared,
         touch: impl Fn(&Path, &mut [u8]) -> io::Result<u64>,
     ) -> Result<Tally> {
         // Who looks isn't who made it, where there are several.
+        let thread = self.seat.thread(own, self.meta.threads);
         let is_looking = matches!(operation, Operation::Stat | Operation::ReadFile);
-        let owner = if is_looking { (thread + 1) % self.meta.threads } else { thread };
+        let owner = if is_looking { self.seat.next(thread, self.meta.threads) } else { thread };
         let mut buffer = vec![0; self.content.len() + 1];
         let mut tally = Tally::new();
         for file in 0..self.meta.thread_files {
@@ -154,7 +157,8 @@ impl Job<'_> {
 /// What the generator itself spends on each file, nanoseconds: the same loop without files.
 pub(super) fn null_overhead_ns(meta: &MetaExperiment, operation: Operation) -> Result<f64> {
     let meta = MetaExperiment { threads: 1, thread_files: NULL_OPERATIONS, ..meta.clone() };
-    let job = Job { meta: &meta, folder: Path::new("weft-bench"), content: contents(&meta, 0) };
+    let content = contents(&meta, 0);
+    let job = Job { meta: &meta, folder: Path::new("weft-bench"), content, seat: Seat::ALONE };
     let nothing = |path: &Path, buffer: &mut [u8]| {
         std::hint::black_box((path, buffer));
         Ok(0)

@@ -13,10 +13,12 @@ mod meta;
 mod phase;
 mod refuse;
 mod ring;
+mod team;
 
 pub use histogram::Histogram;
 pub use machine::machine;
-pub use refuse::check;
+pub use refuse::{check, check_for};
+pub use team::{Seat, Told, merged};
 
 use crate::experiment::{Caching, Experiment, Operation};
 use crate::results::{Measured, Run, median};
@@ -35,6 +37,14 @@ pub trait Watch: Sync {
     /// Whether to end: asked many times a second; the phase under way isn't reported then.
     fn is_stopped(&self) -> bool {
         false
+    }
+    /// Which of the clients that make the load this one is.
+    fn seat(&self) -> Seat {
+        Seat::ALONE
+    }
+    /// Waits until all clients have come this far; false when that won't be any more, and nothing is to go on.
+    fn meet(&self) -> bool {
+        true
     }
     /// Before each measured phase, when the files are as it finds them, with the directory that holds them.
     fn before(&self, _operation: Operation, _folder: &Path) {}
@@ -65,6 +75,8 @@ pub struct Progress {
 pub struct Loaded {
     /// One for each operation, in order; those without a run weren't reached.
     pub measured: Vec<Measured>,
+    /// How long the operations of each run took, in the order of the runs.
+    pub histograms: Vec<Vec<Histogram>>,
     /// What a reader has to know: first failures, wrong bytes, that it was stopped.
     pub notes: Vec<String>,
     /// Whether it was stopped before its end.
@@ -81,7 +93,8 @@ pub fn run(experiment: &Experiment, place: &Path, iterations: u32, watch: &dyn W
     check(experiment, place)?;
     let operations = experiment.operations();
     let mut loaded = Loaded {
-        measured: operations.iter().map(|one| experiment.measured(*one)).collect(),
+        measured: operations.iter().map(|one| experiment.measured(*one, watch.seat())).collect(),
+        histograms: vec![Vec::new(); operations.len()],
         ..Loaded::default()
     };
     for measured in &mut loaded.measured {
@@ -104,7 +117,8 @@ fn iterate(
     watch: &dyn Watch,
     loaded: &mut Loaded,
 ) -> Result<()> {
-    let folder = Folder::make(place)?;
+    let seat = watch.seat();
+    let folder = Folder::make(place, seat, iteration)?;
     let operations = experiment.operations().len() as u32;
     let mut stage = Stage {
         folder: folder.path(),
@@ -118,6 +132,9 @@ fn iterate(
         Experiment::Io(io) => io::iterate(io, &mut stage),
         Experiment::Meta(meta) => meta::iterate(meta, &mut stage),
     };
+    if seat.clients > 1 && outcome.is_ok() && !stage.loaded.is_stopped && !watch.meet() {
+        stage.stop();
+    }
     match (outcome, folder.remove()) {
         (Err(error), Err(left)) => {
             // Both have to be known, and only one can end it.
@@ -174,9 +191,11 @@ impl<'a> Stage<'a> {
         if outcome.is_stopped {
             return self.stop();
         }
+        self.loaded.histograms[index].push(outcome.latency);
         let measured = &mut self.loaded.measured[index];
         let is_kept_back = measured.operation == Operation::Write && measured.caching != Caching::Direct;
-        let is_again = is_kept_back && outcome.run.bytes > measured.total_bytes;
+        let own_bytes = measured.total_bytes / u64::from(measured.clients);
+        let is_again = is_kept_back && outcome.run.bytes > own_bytes;
         measured.runs.push(outcome.run);
         if is_again {
             let reason = "records were written again in the client's cache before they were synced";
@@ -194,7 +213,8 @@ impl<'a> Stage<'a> {
     /// Empties caches before a phase that reads, and notes where they answer all the same.
     fn make_cold(&mut self, index: usize, caching: Caching) {
         let measured = &self.loaded.measured[index];
-        let (total, memory) = (measured.total_bytes, machine::memory_bytes());
+        let (total, memory) =
+            (measured.total_bytes / u64::from(self.watch.seat().clients), machine::memory_bytes());
         let reads = !matches!(measured.operation, Operation::Write | Operation::Create);
         // Direct transfers of a device's file system pass all caches of this machine by; those of others may come from a server on it, which has some.
         let is_past_all = || caching == Caching::Direct && machine::is_on_device(self.folder);
@@ -220,16 +240,17 @@ impl<'a> Stage<'a> {
 }
 
 impl Experiment {
-    fn measured(&self, operation: Operation) -> Measured {
+    fn measured(&self, operation: Operation, seat: Seat) -> Measured {
+        let clients = seat.clients;
         let runs: Vec<Run> = Vec::new();
         match self {
             Experiment::Io(io) => Measured {
                 experiment: io.name.clone(),
                 operation,
-                clients: 1,
-                threads: io.threads,
+                clients,
+                threads: seat.threads(io.threads),
                 record_bytes: io.record_bytes,
-                total_bytes: u64::from(io.threads) * io.thread_bytes,
+                total_bytes: u64::from(seat.threads(io.threads)) * io.thread_bytes,
                 queue_depth: io.queue_depth,
                 sharing: Some(io.sharing),
                 caching: io.caching,
@@ -241,10 +262,10 @@ impl Experiment {
             Experiment::Meta(meta) => Measured {
                 experiment: meta.name.clone(),
                 operation,
-                clients: 1,
-                threads: meta.threads,
+                clients,
+                threads: seat.threads(meta.threads),
                 record_bytes: meta.file_bytes,
-                total_bytes: u64::from(meta.threads) * meta.thread_files * meta.file_bytes,
+                total_bytes: u64::from(seat.threads(meta.threads)) * meta.thread_files * meta.file_bytes,
                 queue_depth: 1,
                 sharing: None,
                 caching: meta.caching,

@@ -107,6 +107,7 @@ pub(super) struct Plan<'a> {
 /// What came of it.
 pub(super) struct Outcome {
     pub run: Run,
+    pub latency: Histogram,
     pub first: Option<String>,
     pub is_complete: bool,
     pub is_stopped: bool,
@@ -157,6 +158,10 @@ pub(super) fn run<P>(
         drop((sender, ready_sender));
         for _ in 0..plan.threads {
             let _ = ready.recv();
+        }
+        if !shared.is_stopped() && !plan.watch.meet() {
+            is_stopped = true;
+            shared.is_over.store(true, Ordering::Relaxed);
         }
         drop(closed);
         while tallies.len() < plan.threads as usize {
@@ -212,5 +217,6 @@ fn gather(tallies: Vec<Tally>, cpu_s: Option<f64>) -> Outcome {
         cpu_s,
     };
     let is_complete = tallies.iter().all(|tally| tally.is_complete && tally.errors == 0);
-    Outcome { run, first: tallies.into_iter().find_map(|tally| tally.first), is_complete, is_stopped: false }
+    let first = tallies.into_iter().find_map(|tally| tally.first);
+    Outcome { run, latency, first, is_complete, is_stopped: false }
 }

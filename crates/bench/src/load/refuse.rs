@@ -20,6 +20,14 @@ const BLOCK: u64 = 4096;
 /// # Errors
 /// Threads, records and sizes that can't be, a place that is no directory or can't be written to, or that has too little room.
 pub fn check(experiment: &Experiment, place: &Path) -> Result<()> {
+    check_for(experiment, place, 1)
+}
+
+/// The same for so many clients that all do it.
+///
+/// # Errors
+/// As of [`check`].
+pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<()> {
     let (threads, need_bytes, need_files) = match experiment {
         Experiment::Io(io) => (io.threads, check_io(io)?, 1 + u64::from(io.threads)),
         Experiment::Meta(meta) => {
@@ -44,6 +52,8 @@ pub fn check(experiment: &Experiment, place: &Path) -> Result<()> {
                 .hint("give a directory that you may write to")
         },
     )?;
+    let need_bytes = need_bytes.saturating_mul(clients.into());
+    let need_files = need_files.saturating_mul(clients.into());
     let room = rustix::fs::statvfs(place)
         .map_err(|errno| failed(format!("can't ask {shown} for its free space"), &errno.into()))?;
     let free = room.f_bavail.saturating_mul(room.f_frsize);

@@ -17,6 +17,7 @@ mod power;
 mod racks;
 mod scrub;
 mod tests;
+mod together;
 mod twice;
 
 use super::cleanup::{self, Resource};
@@ -47,6 +48,7 @@ pub(super) use power::TESTS as POWER_TESTS;
 pub(super) use racks::TESTS as RACK_TESTS;
 pub(super) use scrub::TESTS as SCRUB_TESTS;
 pub(super) use tests::TESTS;
+pub(super) use together::TESTS as TOGETHER_TESTS;
 pub(super) use twice::TESTS as TWICE_TESTS;
 
 /// How long a service may take until it serves.

@@ -97,6 +97,12 @@ pub struct BenchLoadHow {
     /// How often each is done; the middle one is shown
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub iterations: u32,
+    /// Make the load on these clients together, each with so many threads on the same DIR
+    #[arg(long = "client", value_name = "NAME,..", value_delimiter = ',')]
+    pub clients: Vec<String>,
+    /// What starts weft bench agent on a client, by sh; {} is the client's name
+    #[arg(long, value_name = "COMMAND", default_value = "ssh {} weft bench agent", requires = "clients")]
+    pub launch: String,
     /// Keep the results as JSON, for weft bench compare
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! `weft bench io` and `weft bench meta`: one kind of load, with one number of threads after the other.
 
 use super::cluster::{Wanted, ceilings, copies};
+use super::team::Team;
 use super::watch::{Onlooker, begun};
 use crate::cli::{
     AccessArg, BenchIoArgs, BenchLoadHow, BenchMetaArgs, IoOperationArg, MetaOperationArg, SharingArg,
@@ -99,21 +100,30 @@ fn of_meta(args: &BenchMetaArgs, threads: u32) -> MetaExperiment {
 
 fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Result<()> {
     // What can't be done, or written to, is told before the load, not after it.
+    let clients = how.clients.len().max(1) as u32;
     for experiment in &experiments {
-        load::check(experiment, place)?;
+        load::check_for(experiment, place, clients)?;
     }
     if let Some(out) = &how.out {
         std::fs::write(out, "").map_err(|e| os_error(out.display(), &e))?;
     }
     let mut results = begun(load::machine(place));
+    results.machine.clients = clients;
     let onlooker = Onlooker::new(place)?;
+    let mut team = match how.clients.is_empty() {
+        true => None,
+        false => Some(Team::start(&how.clients, &how.launch, &onlooker)?),
+    };
     let (known, note) = ceilings(place, Wanted::Kept, &|| onlooker.is_over())?;
     results.ceilings = known;
     results.notes.extend(note);
     let copies = copies(place);
     let mut failure = None;
     for experiment in &experiments {
-        let loaded = load::run(experiment, place, how.iterations, &onlooker);
+        let loaded = match &mut team {
+            Some(team) => team.run(experiment, place, how.iterations, &onlooker),
+            None => load::run(experiment, place, how.iterations, &onlooker),
+        };
         onlooker.clear();
         let loaded = loaded.unwrap_or_else(|error| Loaded { failure: Some(error), ..Loaded::default() });
         for mut measured in loaded.measured.into_iter().filter(|measured| !measured.runs.is_empty()) {

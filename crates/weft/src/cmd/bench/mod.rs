@@ -1,11 +1,14 @@
 //! `weft bench`: measurements, and what is made of them.
 
+mod agent;
 mod ceilings;
 mod characterize;
 mod cluster;
 mod compare;
 mod load;
+mod orders;
 mod read;
+mod team;
 mod watch;
 
 use crate::cli::BenchCommand;
@@ -16,6 +19,7 @@ pub fn run(command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Io(args) => load::io(&args),
         BenchCommand::Meta(args) => load::meta(&args),
+        BenchCommand::Agent => agent::run(),
         BenchCommand::Storage(args) => ceilings::storage(&args),
         BenchCommand::Net(args) => ceilings::net(&args),
         BenchCommand::Cpu(args) => ceilings::cpu(&args),

@@ -1,0 +1,165 @@
+//! Loads that several clients make together.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+use bench::load::{Loaded, Seat, Told, Watch, merged, run};
+use bench::{Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape};
+use std::fs;
+use std::path::Path;
+use std::sync::{Barrier, Mutex};
+use std::thread;
+
+const CLIENTS: u32 = 3;
+
+/// What was there before each phase.
+type Seen = Vec<(Operation, usize)>;
+
+/// One of the clients, each a thread of the test.
+struct Client<'a> {
+    seat: Seat,
+    all: &'a Barrier,
+    seen: &'a Mutex<Seen>,
+}
+
+impl Watch for Client<'_> {
+    fn seat(&self) -> Seat {
+        self.seat
+    }
+
+    fn meet(&self) -> bool {
+        self.all.wait();
+        true
+    }
+
+    fn before(&self, operation: Operation, folder: &Path) {
+        // Nobody goes on to the next phase before all have been here.
+        let there = fs::read_dir(folder).unwrap().count();
+        self.seen.lock().unwrap().push((operation, there));
+        self.all.wait();
+    }
+}
+
+/// Makes a load by all clients; what each has told, as it is sent, and what was there before each phase.
+fn together(experiment: &Experiment, place: &Path) -> (Vec<(String, Told)>, Seen) {
+    let (all, seen) = (Barrier::new(CLIENTS as usize), Mutex::new(Vec::new()));
+    let load = 7;
+    fs::create_dir(Seat { client: 0, clients: CLIENTS, load }.folder(place)).unwrap();
+    let told = thread::scope(|scope| {
+        let clients = (0..CLIENTS).map(|client| {
+            let seat = Seat { client, clients: CLIENTS, load };
+            let (all, seen) = (&all, &seen);
+            scope.spawn(move || run(experiment, place, 2, &Client { seat, all, seen }).unwrap())
+        });
+        let loaded: Vec<_> = clients.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
+        loaded.into_iter().map(sent).collect::<Vec<Told>>()
+    });
+    let names = (0..).map(|client| format!("client-{client}"));
+    (names.zip(told).collect(), seen.into_inner().unwrap())
+}
+
+fn sent(loaded: Loaded) -> Told {
+    serde_json::from_str(&serde_json::to_string(&Told::from(loaded)).unwrap()).unwrap()
+}
+
+fn check(loaded: &Loaded, bytes: u64, operations: u64) {
+    assert_eq!((loaded.failure.as_ref(), loaded.is_stopped, loaded.notes.len()), (None, false, 0));
+    for measured in &loaded.measured {
+        assert_eq!((measured.clients, measured.threads, measured.runs.len()), (CLIENTS, 2 * CLIENTS, 2));
+        for run in &measured.runs {
+            assert_eq!((run.errors, run.wrong_bytes), (0, 0), "{measured:?}");
+            assert_eq!(run.operations, operations, "{measured:?}");
+            assert!(run.bytes == bytes || bytes == 0, "{measured:?}");
+            assert!(run.latency.unwrap().max_us > 0.0);
+        }
+    }
+}
+
+#[test]
+fn every_byte_of_all_clients_is_written_once_and_read_by_another_one() {
+    for sharing in [FileSharing::OwnFiles, FileSharing::Segments, FileSharing::Interleaved] {
+        let place = tempfile::tempdir().unwrap();
+        let (records, record_bytes) = (8, 47_008);
+        let experiment = Experiment::Io(IoExperiment {
+            name: "io".into(),
+            operations: vec![Operation::Write, Operation::Read],
+            threads: 2,
+            sharing,
+            access: Access::Sequential,
+            record_bytes,
+            thread_bytes: records * record_bytes,
+            queue_depth: 1,
+            caching: Caching::Warm,
+            seconds: None,
+            verify: true,
+        });
+        let (told, seen) = together(&experiment, place.path());
+        let operations = records * u64::from(2 * CLIENTS);
+        check(&merged(told), operations * record_bytes, operations);
+        let files = if sharing == FileSharing::OwnFiles { 2 * CLIENTS as usize } else { 1 };
+        let reads = seen.iter().filter(|(operation, _)| *operation == Operation::Read);
+        assert!(
+            reads.clone().count() == 2 * CLIENTS as usize && reads.clone().all(|(_, there)| *there <= files)
+        );
+        assert!(
+            fs::read_dir(Seat { client: 0, clients: CLIENTS, load: 7 }.folder(place.path()))
+                .unwrap()
+                .next()
+                .is_none()
+        );
+    }
+}
+
+#[test]
+fn files_of_all_clients_are_made_once_and_looked_at_by_another_one() {
+    for shape in [TreeShape::OwnDirectories { directories: 2 }, TreeShape::SharedDirectory] {
+        let place = tempfile::tempdir().unwrap();
+        let experiment = Experiment::Meta(MetaExperiment {
+            name: "meta".into(),
+            operations: vec![Operation::Create, Operation::Stat, Operation::ReadFile, Operation::Remove],
+            threads: 2,
+            thread_files: 15,
+            file_bytes: 100,
+            shape,
+            caching: Caching::Warm,
+        });
+        let (told, _) = together(&experiment, place.path());
+        check(&merged(told), 0, u64::from(2 * CLIENTS) * 15);
+    }
+}
+
+/// Gives up at the second meeting.
+struct Leaver(Mutex<u32>);
+
+impl Watch for Leaver {
+    fn seat(&self) -> Seat {
+        Seat { client: 1, clients: 2, load: 7 }
+    }
+
+    fn meet(&self) -> bool {
+        let mut met = self.0.lock().unwrap();
+        *met += 1;
+        *met < 2
+    }
+}
+
+#[test]
+fn what_was_measured_before_the_others_were_gone_stays() {
+    let place = tempfile::tempdir().unwrap();
+    fs::create_dir(Leaver(Mutex::new(0)).seat().folder(place.path())).unwrap();
+    let experiment = Experiment::Meta(MetaExperiment {
+        name: "meta".into(),
+        operations: vec![Operation::Create, Operation::Remove],
+        threads: 2,
+        thread_files: 5,
+        file_bytes: 0,
+        shape: TreeShape::SharedDirectory,
+        caching: Caching::Warm,
+    });
+    let loaded = run(&experiment, place.path(), 1, &Leaver(Mutex::new(0))).unwrap();
+    assert!(loaded.is_stopped);
+    assert_eq!(loaded.measured.iter().map(|one| one.runs.len()).collect::<Vec<_>>(), [1, 0]);
+    // The other one has told nothing.
+    let nothing = Told::from(types::Error::new(types::Errno::ENOTCONN, "it has gone"));
+    let together = merged(vec![("here".into(), sent(loaded)), ("there".into(), nothing)]);
+    assert!(together.failure.unwrap().message.contains("there"));
+    assert_eq!(together.measured.iter().map(|one| one.runs.len()).sum::<usize>(), 0);
+}

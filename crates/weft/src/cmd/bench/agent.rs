@@ -1,0 +1,149 @@
+//! `weft bench agent`: one of the clients that make a load together.
+
+use super::orders::{Order, VERSION, Word, say};
+use crate::output::os_error;
+use bench::Experiment;
+use bench::load::{self, Progress, Seat, Told, Watch};
+use std::fs;
+use std::io::{self, BufRead, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use types::Result;
+
+/// How often the directory of a load is removed whose leader is gone: other clients may still be at work there.
+const REMOVALS: u32 = 20;
+const REMOVAL_REST: Duration = Duration::from_millis(250);
+
+/// What has been ordered.
+#[derive(Default)]
+struct Orders {
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    begin: Option<Begin>,
+    /// How often all had come as far as this client.
+    went: u64,
+    is_stopped: bool,
+    /// Nobody gives orders any more.
+    is_alone: bool,
+}
+
+struct Begin {
+    seat: Seat,
+    experiment: Experiment,
+    place: PathBuf,
+    iterations: u32,
+}
+
+/// Makes loads as it is ordered on standard input, until that ends.
+pub(super) fn run() -> Result<()> {
+    let orders: &'static Orders = Box::leak(Box::default());
+    std::thread::spawn(|| orders.hear());
+    tell(&Word::Ready { version: VERSION.into() })?;
+    while let Some(begin) = orders.next() {
+        let client = Client { seat: begin.seat, orders, met: Mutex::new(orders.lock().went) };
+        let loaded = load::run(&begin.experiment, &begin.place, begin.iterations, &client);
+        let told = loaded.map_or_else(Told::from, Told::from);
+        // Who isn't there any more isn't told, and has to be cleaned up after.
+        if tell(&Word::Ended(Box::new(told))).is_err() || orders.lock().is_alone {
+            clean(&begin.seat.folder(&begin.place));
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn tell(word: &Word) -> Result<()> {
+    say(&mut stdout().lock(), word).map_err(|e| os_error("standard output", &e))
+}
+
+fn clean(folder: &Path) {
+    for _ in 0..REMOVALS {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => std::thread::sleep(REMOVAL_REST),
+            _ => return,
+        }
+    }
+}
+
+impl Orders {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes orders until there are none any more.
+    fn hear(&self) {
+        for line in stdin().lock().lines().map_while(io::Result::ok) {
+            let order = serde_json::from_str(&line);
+            let mut state = self.lock();
+            match order {
+                Ok(Order::Begin { seat, experiment, place, iterations }) => {
+                    state.is_stopped = false;
+                    state.begin = Some(Begin { seat, experiment, place, iterations });
+                }
+                Ok(Order::Go) => state.went += 1,
+                Ok(Order::Stop) => state.is_stopped = true,
+                Err(error) => {
+                    tracing::error!(%error, hint = "install the same version of weft on all clients", "an order isn't understood");
+                    break;
+                }
+            }
+            self.news.notify_all();
+        }
+        let mut state = self.lock();
+        (state.is_stopped, state.is_alone) = (true, true);
+        self.news.notify_all();
+    }
+
+    /// The next load.
+    fn next(&self) -> Option<Begin> {
+        let mut state = self.lock();
+        loop {
+            match state.begin.take() {
+                Some(begin) => return Some(begin),
+                None if state.is_alone => return None,
+                None => state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// One load of this client.
+struct Client {
+    seat: Seat,
+    orders: &'static Orders,
+    /// How often it has met the others, and those of earlier loads.
+    met: Mutex<u64>,
+}
+
+impl Watch for Client {
+    fn seat(&self) -> Seat {
+        self.seat
+    }
+
+    fn meet(&self) -> bool {
+        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        *met += 1;
+        if tell(&Word::Met).is_err() {
+            return false;
+        }
+        let mut state = self.orders.lock();
+        while state.went < *met && !state.is_stopped {
+            state = self.orders.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        !state.is_stopped
+    }
+
+    fn progress(&self, progress: &Progress) {
+        // That nobody hears it is noticed at the next meeting.
+        let _ = tell(&Word::from(progress));
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.orders.lock().is_stopped
+    }
+}

@@ -1,0 +1,242 @@
+//! Loads that several clients make together: each is started by a command of its own, takes its orders on standard input, and begins each phase when all are ready.
+
+use super::orders::{Order, VERSION, Word, say};
+use super::watch::Onlooker;
+use crate::output::os_error;
+use bench::Experiment;
+use bench::load::{self, Loaded, Seat, Told, Watch, merged};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+use types::{Errno, Error, Result};
+
+/// How often it is looked whether to end.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a client may take until it is started.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take to end what is under way.
+const END_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What stands for a client's name in the command that starts it.
+const NAME: &str = "{}";
+
+/// Clients that wait for orders.
+pub(super) struct Team {
+    clients: Vec<Client>,
+    words: Receiver<(usize, Option<Word>)>,
+}
+
+struct Client {
+    name: String,
+    child: Child,
+    orders: Option<ChildStdin>,
+}
+
+impl Team {
+    /// Starts the clients of these names, each by the command in which `{}` is its name.
+    ///
+    /// # Errors
+    /// One that can't be started, or isn't of this version; those that have been started are ended.
+    pub(super) fn start(names: &[String], launch: &str, onlooker: &Onlooker<'_>) -> Result<Team> {
+        if names.len() > 1 && !launch.contains(NAME) {
+            return Err(Error::new(
+                Errno::EINVAL,
+                format!("--launch '{launch}' starts the same for every client"),
+            )
+            .hint("put {} where the name of the client belongs"));
+        }
+        let (sender, words) = mpsc::channel();
+        let mut team = Team { clients: Vec::new(), words };
+        for (index, name) in names.iter().enumerate() {
+            let client = Client::start(index, name, launch, &sender)?;
+            team.clients.push(client);
+        }
+        let until = Instant::now() + START_PATIENCE;
+        let mut missing: Vec<usize> = (0..names.len()).collect();
+        while let Some(&first) = missing.first() {
+            let late = || team.failed(first, "hasn't answered yet", Errno::ETIMEDOUT);
+            match team.words.recv_timeout(LOOK) {
+                Ok((index, Some(Word::Ready { version }))) if version == VERSION => {
+                    missing.retain(|one| *one != index);
+                }
+                Ok((index, Some(word))) => {
+                    let text = format!("said {word:?}, and not that it is a {VERSION}");
+                    return Err(team.failed(index, &text, Errno::EPROTO));
+                }
+                Ok((index, None)) => {
+                    return Err(team.failed(index, "has ended before it was ready", Errno::ENOTCONN));
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < until && !onlooker.is_stopped() => {}
+                Err(_) => return Err(late()),
+            }
+        }
+        Ok(team)
+    }
+
+    fn failed(&self, index: usize, what: &str, errno: Errno) -> Error {
+        let name = &self.clients[index].name;
+        Error::new(errno, format!("client {name} {what}"))
+            .hint("try by hand what --launch says: it has to end up in weft bench agent, of this version, without a question")
+    }
+
+    /// Puts the load of an experiment on a directory, as [`load::run`] does, by all clients.
+    ///
+    /// # Errors
+    /// What can't be done is refused before anything is written.
+    pub(super) fn run(
+        &mut self,
+        experiment: &Experiment,
+        place: &Path,
+        iterations: u32,
+        onlooker: &Onlooker<'_>,
+    ) -> Result<Loaded> {
+        let clients = self.clients.len() as u32;
+        load::check_for(experiment, place, clients)?;
+        let place = std::path::absolute(place).map_err(|e| os_error(place.display(), &e))?;
+        let number = rt::random_u64();
+        let folder = Shared::make(Seat { client: 0, clients, load: number }.folder(&place))?;
+        for (client, one) in (0..).zip(&mut self.clients) {
+            let seat = Seat { client, clients, load: number };
+            one.order(&Order::Begin {
+                seat,
+                experiment: experiment.clone(),
+                place: place.clone(),
+                iterations,
+            });
+        }
+        let told = self.hear(onlooker);
+        let names = self.clients.iter().map(|client| client.name.clone());
+        let mut loaded = merged(names.zip(told).collect());
+        if let Err(left) = folder.remove() {
+            loaded.notes.push(left.to_string());
+            loaded.failure.get_or_insert(left);
+        }
+        Ok(loaded)
+    }
+
+    /// Leads the clients through a load; what each of them tells in the end.
+    fn hear(&mut self, onlooker: &Onlooker<'_>) -> Vec<Told> {
+        let mut told: Vec<Option<Told>> = self.clients.iter().map(|_| None).collect();
+        let mut met = 0;
+        let mut stopped: Option<Instant> = None;
+        while told.iter().any(Option::is_none) {
+            let mut is_over = false;
+            match self.words.recv_timeout(LOOK) {
+                Ok((_, Some(Word::Met))) => met += 1,
+                Ok((index, Some(Word::Ended(one)))) => {
+                    is_over |= !one.is_whole();
+                    told[index] = Some(*one);
+                }
+                Ok((0, Some(word))) => {
+                    word.progress().iter().for_each(|progress| onlooker.progress(progress));
+                }
+                Ok((_, Some(_))) | Err(RecvTimeoutError::Timeout) => {}
+                Ok((index, None)) => {
+                    told[index].get_or_insert_with(|| {
+                        Error::new(Errno::ENOTCONN, "it has ended in the middle").into()
+                    });
+                    is_over = true;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            // Who has ended won't come to another meeting.
+            is_over |= met > 0 && told.iter().any(Option::is_some);
+            if (is_over || onlooker.is_stopped()) && stopped.is_none() {
+                stopped = Some(Instant::now());
+                self.all(&Order::Stop);
+            } else if met == self.clients.len() {
+                met = 0;
+                self.all(&Order::Go);
+            }
+            if stopped.is_some_and(|since| since.elapsed() > END_PATIENCE) {
+                break;
+            }
+        }
+        let late = || Error::new(Errno::ETIMEDOUT, format!("it didn't end within {END_PATIENCE:?}")).into();
+        told.into_iter().map(|one| one.unwrap_or_else(late)).collect()
+    }
+
+    fn all(&mut self, order: &Order) {
+        self.clients.iter_mut().for_each(|client| client.order(order));
+    }
+}
+
+impl Client {
+    fn start(
+        index: usize,
+        name: &str,
+        launch: &str,
+        words: &Sender<(usize, Option<Word>)>,
+    ) -> Result<Client> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@:".contains(c);
+        if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
+            return Err(Error::new(Errno::EINVAL, format!("'{name}' is no name of a client"))
+                .hint("use letters, digits and . _ - @ :"));
+        }
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(launch.replace(NAME, name)).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A signal from the keyboard is this process's: it lets the clients end.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn().map_err(|e| os_error(format!("client {name}"), &e))?;
+        let (orders, said) = (child.stdin.take(), child.stdout.take());
+        let words = words.clone();
+        thread::spawn(move || {
+            let lines =
+                said.into_iter().flat_map(|said| BufReader::new(said).lines()).map_while(io::Result::ok);
+            for word in lines.map_while(|line| serde_json::from_str(&line).ok()) {
+                // Nobody listens any more when all is over.
+                let _ = words.send((index, Some(word)));
+            }
+            let _ = words.send((index, None));
+        });
+        Ok(Client { name: name.into(), child, orders })
+    }
+
+    /// That it can't be told is noticed by its end.
+    fn order(&mut self, order: &Order) {
+        if self.orders.as_mut().is_some_and(|orders| say(orders, order).is_err()) {
+            self.orders = None;
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // The end of its orders is its own.
+        self.orders = None;
+        let until = Instant::now() + END_PATIENCE;
+        while let Ok(None) = self.child.try_wait() {
+            if Instant::now() > until {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// The directory in which all clients work, removed in the end.
+struct Shared(Option<PathBuf>);
+
+impl Shared {
+    fn make(path: PathBuf) -> Result<Shared> {
+        std::fs::create_dir(&path).map_err(|e| os_error(path.display(), &e))?;
+        Ok(Shared(Some(path)))
+    }
+
+    fn remove(mut self) -> Result<()> {
+        let Some(path) = self.0.take() else { return Ok(()) };
+        std::fs::remove_dir_all(&path).map_err(|e| os_error(path.display(), &e))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Another error is on its way to the user already.
+        self.0.iter().for_each(|path| _ = std::fs::remove_dir_all(path));
+    }
+}
