@@ -1,4 +1,4 @@
-//! What the kernel's requests don't say of who asks: groups and capabilities, from `/proc`.
+//! What the kernel's requests don't say of who asks, from `/proc`: groups and capabilities, and whether a signal waits for it.
 
 use client::Standing;
 use std::fs;
@@ -21,9 +21,40 @@ fn parse(status: &str) -> Option<Standing> {
     Some(Standing { groups, privileged: capabilities & FILE_CAPABILITIES != 0 })
 }
 
+/// Whether a signal waits for a thread that it doesn't block: then a call that can be interrupted is to end. Of a signal to a process of several threads it can't be
+/// told which of them is to take it, unless it ends them all.
+pub(crate) fn has_signal(thread: u32) -> bool {
+    // 0: it is in another name space of processes.
+    let status = if thread == 0 { None } else { fs::read_to_string(format!("/proc/{thread}/status")).ok() };
+    status.and_then(|status| signals(&status)).is_some_and(|signals| signals != 0)
+}
+
+fn signals(status: &str) -> Option<u64> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let set = |name: &str| u64::from_str_radix(field(name)?, 16).ok();
+    let (own, blocked) = (set("SigPnd:")?, set("SigBlk:")?);
+    let shared = if field("Threads:")? == "1" { set("ShdPnd:")? } else { 0 };
+    Some((own | shared) & !blocked)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signals_that_wait_for_a_thread() {
+        let status = |threads: u32, own: u64, shared: u64, blocked: u64| {
+            let sets = format!("SigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n");
+            signals(&format!("Name:\tsh\nThreads:\t{threads}\nSigQ:\t0/5\n{sets}SigIgn:\t0\n"))
+        };
+        assert_eq!(status(1, 0, 0, 0), Some(0));
+        assert_eq!(status(1, 0, 0x200, 0), Some(0x200));
+        assert_eq!(status(1, 0, 0x200, 0x200), Some(0));
+        assert_eq!(status(3, 0, 0x200, 0), Some(0), "it may be another thread's");
+        assert_eq!(status(3, 0x100, 0, 0), Some(0x100), "SIGKILL is every thread's");
+        assert_eq!(signals("Threads:\t1\n"), None);
+        assert!(!has_signal(0) && !has_signal(u32::MAX) && !has_signal(std::process::id()));
+    }
 
     #[test]
     fn groups_and_capabilities_of_a_process() {

@@ -4,13 +4,18 @@ use super::OpenFile;
 use crate::abi::{self, FileLock, LkIn, LkOut};
 use crate::reply::put;
 use crate::request::Request;
+use crate::standing;
 use crate::transport::Core;
 use client::Cancel;
+use std::pin::pin;
+use std::time::Duration;
 use types::{Errno, InodeId, Result};
 use wire::{LockKind, LockOwner, LockRange, LockSpace};
 
 /// Every byte there is or will be.
 pub(super) const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
+/// How often it is looked whether a signal waits for who waits for a lock.
+const SIGNAL_LOOK: Duration = Duration::from_millis(250);
 /// The kernel's "to the end of the file".
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
@@ -49,7 +54,8 @@ pub(super) async fn set(core: &Core, rq: &Request, args: LkIn, wait: bool) -> Re
         Err(error) if error.errno == Errno::EAGAIN && wait => {
             let _blocked = core.block_lane()?;
             let waiting = core.shared.interrupts.register(rq.header.unique);
-            open.file.lock(space, owner, pid, kind, range, true, &waiting.cancel).await?;
+            let wait = open.file.lock(space, owner, pid, kind, range, true, &waiting.cancel);
+            until_signalled(rq.header.pid, &waiting.cancel, wait).await?;
         }
         done => done?,
     }
@@ -61,6 +67,19 @@ pub(super) async fn set(core: &Core, rq: &Request, args: LkIn, wait: bool) -> Re
         return Err(error);
     }
     Ok(0)
+}
+
+/// Waits for a lock, and looks now and then whether a signal waits for who waits. The kernel tells of most of them (INTERRUPT), but not of one that comes before
+/// its request has been taken from a queue of io_uring (Linux 6.18: `fuse_uring_prepare_send` doesn't look, as `fuse_dev_do_read` does): the caller would be stuck, and couldn't even be killed.
+async fn until_signalled(caller: u32, cancel: &Cancel, wait: impl Future<Output = Result<()>>) -> Result<()> {
+    let mut wait = pin!(wait);
+    loop {
+        match rt::timeout(SIGNAL_LOOK, wait.as_mut()).await {
+            Some(done) => return done,
+            None if standing::has_signal(caller) => cancel.cancel(),
+            None => {}
+        }
+    }
 }
 
 /// Notes who may hold byte-range locks, before the first one is asked for: no close in between misses it.
