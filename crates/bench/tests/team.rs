@@ -126,6 +126,38 @@ fn files_of_all_clients_are_made_once_and_looked_at_by_another_one() {
     }
 }
 
+/// The only client of a load that somebody else leads.
+struct Led;
+
+impl Watch for Led {
+    fn seat(&self) -> Seat {
+        Seat { client: 0, clients: 1, load: 7 }
+    }
+
+    fn before(&self, _operation: Operation, folder: &Path) {
+        // Where the leader removes it, should this client die.
+        let place = folder.parent().and_then(Path::parent).unwrap();
+        assert_eq!(folder.parent().unwrap(), self.seat().folder(place));
+    }
+}
+
+#[test]
+fn a_single_client_works_in_the_directory_of_its_leader_too() {
+    let place = tempfile::tempdir().unwrap();
+    fs::create_dir(Led.seat().folder(place.path())).unwrap();
+    let experiment = Experiment::Meta(MetaExperiment {
+        name: "meta".into(),
+        operations: vec![Operation::Create],
+        threads: 1,
+        thread_files: 5,
+        file_bytes: 0,
+        shape: TreeShape::SharedDirectory,
+        caching: Caching::Warm,
+    });
+    let loaded = run(&experiment, place.path(), 1, &Led).unwrap();
+    assert_eq!((loaded.failure, loaded.measured[0].runs.len()), (None, 1));
+}
+
 /// Gives up at the second meeting.
 struct Leaver(Mutex<u32>);
 

@@ -132,7 +132,7 @@ fn iterate(
         Experiment::Io(io) => io::iterate(io, &mut stage),
         Experiment::Meta(meta) => meta::iterate(meta, &mut stage),
     };
-    if seat.clients > 1 && outcome.is_ok() && !stage.loaded.is_stopped && !watch.meet() {
+    if seat != Seat::ALONE && outcome.is_ok() && !stage.loaded.is_stopped && !watch.meet() {
         stage.stop();
     }
     match (outcome, folder.remove()) {
