@@ -114,6 +114,7 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
             "ended by a signal after {done} of {total} experiments: figures lack what was not measured"
         ));
     }
+    results.notes.extend(report.parts.iter().filter_map(|part| left_out(&part.figure)));
     results.notes.extend(told);
     results.notes.extend(failures.into_iter().map(|failure: String| format!("not measured: {failure}")));
     if report.profile.is_small {
@@ -123,6 +124,18 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
     if results.ceilings.is_empty() {
         results.notes.push(format!("ceilings {}", page::NOT_MEASURED));
     }
+}
+
+/// What a reader misses in a figure.
+fn left_out(figure: &Figure) -> Option<String> {
+    let counts: Vec<String> = figure.left_out.iter().map(u32::to_string).collect();
+    (!counts.is_empty()).then(|| {
+        format!(
+            "{}: {} threads are left out: at this scale a thread would have less than a record or file, or transfers would take more than a quarter of the memory",
+            figure.title,
+            counts.join(", ")
+        )
+    })
 }
 
 /// A line for each experiment.
@@ -181,6 +194,9 @@ pub fn listed(profile: &Profile, scale: f64, figures: &[Figure], place: &str, it
         text += &format!("\n{}\n", figure.title);
         for experiment in &figure.experiments {
             text += &format!("  {}\n", commands::command(experiment, place, iterations));
+        }
+        if let Some(note) = left_out(figure) {
+            text += &format!("  {note}\n");
         }
     }
     text

@@ -281,7 +281,7 @@ impl Job<'_> {
                 let Some(slot) = free.pop() else { break };
                 self.dress(content, ring.buffer(slot), step);
                 under_way[slot] = (step, Instant::now());
-                ring.queue(slot, step.offset, step.is_write).map_err(|error| broken(&error))?;
+                ring.send(slot, step.offset, step.is_write).map_err(|error| broken(&error))?;
             }
             if free.len() == depth as usize {
                 return Ok(tally);

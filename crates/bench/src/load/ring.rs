@@ -29,8 +29,8 @@ impl<'a> Ring<'a> {
         self.buffers[slot].bytes()
     }
 
-    /// Queues the transfer of a slot's buffer; [`Ring::wait`] sends it.
-    pub fn queue(&mut self, slot: usize, offset: u64, is_write: bool) -> io::Result<()> {
+    /// Sends the transfer of a slot's buffer at once, as fio does: in batches a drive would rest while the next ones are made up.
+    pub fn send(&mut self, slot: usize, offset: u64, is_write: bool) -> io::Result<()> {
         let buffer = self.buffer(slot);
         let (start, length) = (buffer.as_mut_ptr(), buffer.len() as u32);
         let fd = types::Fd(self.file.as_raw_fd());
@@ -43,20 +43,22 @@ impl<'a> Ring<'a> {
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(slot as u64)) };
         pushed.map_err(|_| io::Error::other("the ring is full"))?;
         self.is_busy[slot] = true;
-        Ok(())
+        self.enter(0)
     }
 
-    /// Sends what is queued, and waits for at least one to end if `least` is 1; tells slot and result of each that has.
-    pub fn wait(&mut self, least: usize, ended: &mut Vec<(usize, io::Result<usize>)>) -> io::Result<()> {
+    /// Gives the kernel what is queued, and waits until so many have ended.
+    fn enter(&self, least: usize) -> io::Result<()> {
         loop {
             match self.ring.submit_and_wait(least) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => {
-                    other?;
-                    break;
-                }
+                other => return other.map(|_| ()),
             }
         }
+    }
+
+    /// Waits for at least one to end if `least` is 1; tells slot and result of each that has.
+    pub fn wait(&mut self, least: usize, ended: &mut Vec<(usize, io::Result<usize>)>) -> io::Result<()> {
+        self.enter(least)?;
         for entry in self.ring.completion() {
             let slot = entry.user_data() as usize;
             self.is_busy[slot] = false;

@@ -1,12 +1,10 @@
-//! A profile on a smaller machine: thread counts and sizes times a scale.
+//! A profile on a smaller machine: as many threads, and sizes times a scale.
 
 use super::{Figure, Profile};
 use crate::experiment::{Access, Caching, Experiment, IoExperiment, MetaExperiment, TreeShape};
 use crate::text::size;
 use std::fmt;
 
-/// Most threads of one experiment: what was published goes so far.
-pub const MAX_THREADS: u32 = 1024;
 /// Largest scale that is taken.
 pub const MAX_SCALE: f64 = 16.0;
 /// Smallest scale that is tried in a search, as a power of two.
@@ -58,9 +56,10 @@ impl Refusal {
     }
 }
 
-/// The figures of a profile with thread counts and sizes times the scale, at least one experiment in each.
+/// The figures of a profile with sizes and times of phases multiplied by the scale, at least one experiment in each.
 ///
-/// Thread counts stay powers of two where the published ones are; times of random phases shrink as well. Nothing is kept of counts below one thread.
+/// Thread counts stay as published, for the shape of a curve is in them: a smaller total is shared by as many. Those are left out of which a thread would have less
+/// than one record or file, or whose transfers take more than a quarter of the memory.
 ///
 /// Errors: more space or memory than there is; or reads that caches would answer because they are smaller than twice the memory and caches can't be dropped.
 pub fn fitted(profile: &Profile, scale: f64, host: &Host) -> Result<Vec<Figure>, Refusal> {
@@ -70,7 +69,7 @@ pub fn fitted(profile: &Profile, scale: f64, host: &Host) -> Result<Vec<Figure>,
             "scale {scale}: more than 0 and at most {MAX_SCALE} is possible; 1 is as published"
         )));
     }
-    let figures = scaled(profile, scale);
+    let figures = scaled(profile, scale, host);
     match lacking(profile, &figures, host) {
         None => Ok(figures),
         Some(lack) => Err(refused(format!("profile {} at scale {scale}: {lack}", profile.name))),
@@ -79,74 +78,69 @@ pub fn fitted(profile: &Profile, scale: f64, host: &Host) -> Result<Vec<Figure>,
 
 /// The largest power of two up to 1 that fits; `None` if none does.
 pub fn largest_scale(profile: &Profile, host: &Host) -> Option<f64> {
-    let fits = |scale: &f64| lacking(profile, &scaled(profile, *scale), host).is_none();
+    let fits = |scale: &f64| lacking(profile, &scaled(profile, *scale, host), host).is_none();
     (LEAST_POWER..=0).rev().map(|power| 2f64.powi(power)).find(fits)
 }
 
-fn scaled(profile: &Profile, scale: f64) -> Vec<Figure> {
+fn scaled(profile: &Profile, scale: f64, host: &Host) -> Vec<Figure> {
+    let room = buffer_room(host);
     let figure = |figure: &Figure| {
-        let mut experiments: Vec<Experiment> = Vec::new();
-        // Counts below one thread fall away, but for the largest: a figure without points says nothing.
-        let largest = figure.experiments.iter().map(Experiment::threads).max().unwrap_or(1);
+        let (mut experiments, mut left_out) = (Vec::new(), Vec::new());
         for experiment in &figure.experiments {
-            if f64::from(experiment.threads()) * scale < 1.0 && experiment.threads() < largest {
-                continue;
-            }
-            let smaller = times(experiment, scale);
-            let is_there = |other: &Experiment| {
-                (other.threads(), other.queue_depth()) == (smaller.threads(), smaller.queue_depth())
-            };
-            if !experiments.iter().any(is_there) {
-                experiments.push(smaller);
+            match times(experiment, scale) {
+                Some(smaller) if smaller.buffer_bytes() <= room => experiments.push(smaller),
+                _ => left_out.push(experiment.clone()),
             }
         }
-        Figure { experiments, ..figure.clone() }
+        if experiments.is_empty() && !left_out.is_empty() {
+            // A figure without points says nothing: its first is as small as can be, and may be refused.
+            let first = left_out.remove(0);
+            experiments.push(times(&first, scale).unwrap_or_else(|| least(&first)));
+        }
+        let left_out = left_out.iter().map(Experiment::threads).collect();
+        Figure { experiments, left_out, ..figure.clone() }
     };
     profile.figures.iter().map(figure).collect()
 }
 
-fn times(experiment: &Experiment, scale: f64) -> Experiment {
-    let threads = threads(experiment.threads(), scale);
-    let share = |of_thread: u64, before: u32| {
-        // Unscaled figures stay exactly as they are.
-        if threads == before && scale == 1.0 {
-            return of_thread;
-        }
-        (of_thread as f64 * f64::from(before) * scale / f64::from(threads)) as u64
-    };
+/// The experiment with its sizes and times multiplied; nothing if a thread would have less than a record or file.
+fn times(experiment: &Experiment, scale: f64) -> Option<Experiment> {
+    let share = |published: u64| (published as f64 * scale) as u64;
     match experiment {
         Experiment::Io(io) => {
-            let records = (share(io.thread_bytes, io.threads) / io.record_bytes).max(1);
+            let records = share(io.thread_bytes) / io.record_bytes;
             let seconds = io.seconds.map(|seconds| {
                 let least = seconds.min(LEAST_SECONDS);
                 ((seconds as f64 * scale).round() as u64).clamp(least, seconds)
             });
-            Experiment::Io(IoExperiment {
-                threads,
-                thread_bytes: records * io.record_bytes,
-                seconds,
-                ..io.clone()
-            })
+            let thread_bytes = records * io.record_bytes;
+            (records > 0).then(|| Experiment::Io(IoExperiment { thread_bytes, seconds, ..io.clone() }))
         }
         Experiment::Meta(meta) => {
             let shape = match meta.shape {
-                TreeShape::OwnDirectories { directories } => TreeShape::OwnDirectories {
-                    directories: share(u64::from(directories), meta.threads).max(1) as u32,
-                },
+                TreeShape::OwnDirectories { directories } => {
+                    TreeShape::OwnDirectories { directories: share(u64::from(directories)).max(1) as u32 }
+                }
                 shared => shared,
             };
-            let thread_files = share(meta.thread_files, meta.threads).max(1);
-            Experiment::Meta(MetaExperiment { threads, thread_files, shape, ..meta.clone() })
+            let thread_files = share(meta.thread_files);
+            (thread_files > 0)
+                .then(|| Experiment::Meta(MetaExperiment { thread_files, shape, ..meta.clone() }))
         }
     }
 }
 
-fn threads(published: u32, scale: f64) -> u32 {
-    let threads = ((f64::from(published) * scale) as u32).clamp(1, MAX_THREADS);
-    match published.is_power_of_two() {
-        true => 1 << threads.ilog2(),
-        false => threads,
+/// The experiment with one record or file for each thread.
+fn least(experiment: &Experiment) -> Experiment {
+    match experiment {
+        Experiment::Io(io) => Experiment::Io(IoExperiment { thread_bytes: io.record_bytes, ..io.clone() }),
+        Experiment::Meta(meta) => Experiment::Meta(MetaExperiment { thread_files: 1, ..meta.clone() }),
     }
+}
+
+/// What buffers of transfers may take, bytes.
+fn buffer_room(host: &Host) -> u64 {
+    (host.memory_bytes as f64 * BUFFER_SHARE) as u64
 }
 
 /// The first thing that there isn't enough of.
@@ -168,7 +162,7 @@ fn lacking(profile: &Profile, figures: &[Figure], host: &Host) -> Option<String>
         ));
     }
     let (figure, most) = all().max_by_key(|(_, experiment)| experiment.buffer_bytes())?;
-    let allowed = (host.memory_bytes as f64 * BUFFER_SHARE) as u64;
+    let allowed = buffer_room(host);
     if most.buffer_bytes() > allowed {
         return Some(format!(
             "\"{}\" needs {} of memory for transfers, and of {} it may take {}",

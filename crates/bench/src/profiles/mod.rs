@@ -5,7 +5,7 @@ mod published;
 mod quick;
 mod shapes;
 
-pub use fit::{Host, MAX_SCALE, MAX_THREADS, Refusal, fitted, largest_scale};
+pub use fit::{Host, MAX_SCALE, Refusal, fitted, largest_scale};
 
 use crate::experiment::{Experiment, Operation};
 
@@ -35,6 +35,8 @@ pub struct Figure {
     pub published: &'static str,
     /// A point each, for each of their operations.
     pub experiments: Vec<Experiment>,
+    /// Thread counts of the publication that don't fit the scale or the memory.
+    pub left_out: Vec<u32>,
 }
 
 /// What changes from point to point.

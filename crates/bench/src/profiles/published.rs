@@ -46,6 +46,7 @@ fn beegfs_nvme() -> Profile {
         published: "Both rise with the threads until the network of the servers binds: about 3 GB/s with one thread, writes up to 121 GB/s at 256 threads \
                     (89 % of 136.4 GB/s), reads up to 132 GB/s at 1024 (97 %).",
         experiments: doubling(1, 1024).map(|threads| SEQUENTIAL.at(threads, 1)).collect(),
+        left_out: Vec::new(),
     };
     let random = Figure {
         title: "Random N-N, 4 KiB records",
@@ -53,6 +54,7 @@ fn beegfs_nvme() -> Profile {
         quantity: Quantity::Operations,
         published: "Writes up to 3.6 M operations a second at 512 threads, reads up to 3.5 M at 1024. The size of the files wasn't published: here 1 TiB in all.",
         experiments: doubling(4, 1024).map(|threads| RANDOM.at(threads, 1)).collect(),
+        left_out: Vec::new(),
     };
     Profile {
         name: "beegfs-nvme",
@@ -71,6 +73,7 @@ fn pixstor_nvme() -> Profile {
         quantity: Quantity::Bytes,
         published: "Writes up to 40.9 GB/s and 40 sustained, reads up to 84.5 GB/s and 81 sustained: a plateau below the 96 GB/s of four links.",
         experiments: doubling(1, 1024).map(|threads| large.at(threads, 1)).collect(),
+        left_out: Vec::new(),
     };
     let one = Figure {
         title: "Sequential N-1 (one file of all), 8 MiB records",
@@ -78,6 +81,7 @@ fn pixstor_nvme() -> Profile {
         quantity: Quantity::Bytes,
         published: "Writes up to 34.5 GB/s and 31.5 sustained, reads up to 51.6 GB/s and 50 sustained.",
         experiments: doubling(1, 512).map(|threads| shared.at(threads, 1)).collect(),
+        left_out: Vec::new(),
     };
     let random = Figure {
         title: "Random N-N, 4 KiB records, 16 under way in each thread",
@@ -85,6 +89,7 @@ fn pixstor_nvme() -> Profile {
         quantity: Quantity::Operations,
         published: "Writes up to 5.06 M operations a second, reads up to 7.31 M; both stay there. The size of the files wasn't published: here 1 TiB in all.",
         experiments: doubling(1, 1024).map(|threads| RANDOM.at(threads, 16)).collect(),
+        left_out: Vec::new(),
     };
     let metadata = Figure {
         title: "Files of 4 KiB, 1024 in a directory",
@@ -93,6 +98,7 @@ fn pixstor_nvme() -> Profile {
         published: "Creates up to 113 k a second and stay there; stats up to 6.88 M at 64 threads, 3.2 M sustained; reads up to 705 k at 128 threads, 500 k sustained; \
                     removals up to 370 k, 265 k sustained.",
         experiments: doubling(1, 512).map(|threads| files(threads, 2 << 20, 2048, 4 * KIB)).collect(),
+        left_out: Vec::new(),
     };
     Profile {
         name: "pixstor-nvme",
@@ -110,6 +116,7 @@ fn fsx_persistent() -> Profile {
         quantity: Quantity::Bytes,
         published,
         experiments: vec![Load { operations: &[operation], total_bytes, ..SEQUENTIAL }.at(32, 1)],
+        left_out: Vec::new(),
     };
     Profile {
         name: "fsx-persistent",
@@ -147,6 +154,7 @@ fn weka_4corner() -> Profile {
         quantity: Quantity::Operations,
         published,
         experiments: depths(Load { operations, ..RANDOM }),
+        left_out: Vec::new(),
     };
     let large = |title, operations, published| Figure {
         title,
@@ -160,6 +168,7 @@ fn weka_4corner() -> Profile {
             seconds: Some(RANDOM_SECONDS),
             ..SEQUENTIAL
         }),
+        left_out: Vec::new(),
     };
     Profile {
         name: "weka-4corner",

@@ -30,8 +30,14 @@ pub fn profile() -> Profile {
     let all: &[Operation] = &[Operation::Write, Operation::Read, Operation::Mixed];
     let random =
         Load { operations: all, access: Access::Random, record_bytes: 4096, seconds: Some(1), ..sequential };
-    let figure =
-        |title, across, quantity, experiments| Figure { title, across, quantity, published: "", experiments };
+    let figure = |title, across, quantity, experiments| Figure {
+        title,
+        across,
+        quantity,
+        published: "",
+        experiments,
+        left_out: Vec::new(),
+    };
     use {Across::Threads, Quantity::Bytes, Quantity::Operations};
     Profile {
         name: "quick",

@@ -62,14 +62,38 @@ fn a_scale_that_does_not_fit_is_refused_with_the_one_that_does() {
     fitted(&beegfs, 1.0 / 256.0, &small).unwrap();
     assert!(refusal.hint().contains("--scale 0.00390625"), "{}", refusal.hint());
 
-    let weak = Host { memory_bytes: 1 << 30, ..ROOMY };
+    // Records of 8 MiB in a quarter of 16 MiB: not even one thread.
+    let weak = Host { memory_bytes: 16 << 20, ..ROOMY };
     let refusal = fitted(&profile("pixstor-nvme").unwrap(), 1.0, &weak).unwrap_err();
-    assert!(refusal.cause.contains("needs 8 GiB of memory for transfers"), "{refusal}");
+    assert!(refusal.cause.contains("needs 8 MiB of memory for transfers"), "{refusal}");
 
     for wrong in [0.0, -1.0, f64::NAN, 17.0, f64::INFINITY] {
         let refusal = fitted(&beegfs, wrong, &small).unwrap_err();
         assert!(refusal.cause.contains("more than 0 and at most 16"), "{refusal}");
     }
+}
+
+#[test]
+fn smaller_totals_are_shared_by_as_many_threads() {
+    let beegfs = profile("beegfs-nvme").unwrap();
+    let small = Host { free_bytes: 8 << 30, memory_bytes: 24 << 30, drops_caches: true };
+    let figures = fitted(&beegfs, 1.0 / 2048.0, &small).unwrap();
+    assert_eq!(threads(&figures[0]), threads(&beegfs.figures[0]));
+    assert_eq!(threads(&figures[1]), threads(&beegfs.figures[1]));
+    assert!(figures.iter().all(|figure| figure.left_out.is_empty()));
+    let totals: Vec<u64> = figures[0].experiments.iter().map(Experiment::space_bytes).collect();
+    assert!(totals.iter().all(|total| (3_000_000_000..=3_906_250_000).contains(total)), "{totals:?}");
+
+    // 4 GiB are 512 records of 8 MiB, so a thread of 1024 would have none.
+    let pixstor = fitted(&profile("pixstor-nvme").unwrap(), 1.0 / 1024.0, &small).unwrap();
+    assert_eq!((threads(&pixstor[0]).last(), &pixstor[0].left_out), (Some(&512), &vec![1024]));
+    // A quarter of 1 GiB holds 32 records of 8 MiB.
+    let weak = Host { memory_bytes: 1 << 30, ..ROOMY };
+    let pixstor = fitted(&profile("pixstor-nvme").unwrap(), 1.0, &weak).unwrap();
+    assert_eq!(
+        (threads(&pixstor[0]).last(), &pixstor[0].left_out),
+        (Some(&32), &vec![64, 128, 256, 512, 1024])
+    );
 }
 
 #[test]
@@ -126,12 +150,15 @@ proptest! {
                 for (figure, published) in figures.iter().zip(&profile.figures) {
                     prop_assert!(!figure.experiments.is_empty());
                     prop_assert_eq!(figure.operations(), published.operations());
-                    let (most, before) = (threads(figure), threads(published));
-                    let bound = f64::from(*before.iter().max().unwrap()) * scale;
-                    prop_assert!(f64::from(*most.iter().max().unwrap()) <= bound.max(1.0));
+                    // Each count of the publication is there or named, once.
+                    let mut counts = [threads(figure), figure.left_out.clone()].concat();
+                    let mut before = threads(published);
+                    counts.sort_unstable();
+                    before.sort_unstable();
+                    prop_assert_eq!(counts, before);
                     for experiment in &figure.experiments {
                         prop_assert!(experiment.space_bytes() > 0 && experiment.space_bytes() < host.free_bytes);
-                        prop_assert!((1..=MAX_THREADS).contains(&experiment.threads()));
+                        prop_assert!(experiment.buffer_bytes() <= host.memory_bytes / 4);
                         if let Experiment::Io(io) = experiment {
                             prop_assert!(io.thread_bytes >= io.record_bytes && io.thread_bytes % io.record_bytes == 0);
                         }

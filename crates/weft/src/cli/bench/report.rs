@@ -16,7 +16,7 @@ pub struct CharacterizeArgs {
     /// Which experiments
     #[arg(long, value_name = "NAME", default_value = "quick")]
     pub profile: String,
-    /// Threads and sizes times it; 1: as published [default: the largest power of two up to 1 that fits]
+    /// Sizes and times of the published ones times it; 1: as published [default: the largest power of two up to 1 that fits]
     #[arg(long, value_name = "FACTOR")]
     pub scale: Option<f64>,
     /// How often each experiment is run
