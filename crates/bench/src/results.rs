@@ -130,6 +130,8 @@ pub enum Limit {
     MemoryCopy,
     /// Checksums, all cores together, bytes a second.
     Checksum,
+    /// The processors of the machine that makes the load, servers on it included: how busy they were meanwhile tells what they would allow. Never measured by itself.
+    Processors,
     /// Calls of a mount that does nothing else, all cores together, operations a second.
     FuseCalls,
 }

@@ -11,7 +11,7 @@
 //! primary sends them; 1 for a copy in memory and for a checksum on each end.
 
 use crate::experiment::{Access, Operation};
-use crate::results::{Ceiling, Limit, Measured};
+use crate::results::{Ceiling, Limit, Measured, Run};
 use serde::{Deserialize, Serialize};
 
 /// Records up to so many bytes count as operations of drives, not as bytes.
@@ -59,7 +59,16 @@ pub fn binding(ceilings: &[Ceiling], workload: &Workload, rate: f64) -> Option<B
 }
 
 /// The same for the middle of what was measured, in files of so many copies that are spread over all targets with a ceiling. `None` also without runs.
-pub fn binding_of(ceilings: &[Ceiling], measured: &Measured, access: Access, copies: u32) -> Option<Binding> {
+///
+/// Where so many cores made the load and what else was counted as their time, they count as well, by how busy they were; 0: none. With `u` of their time for a rate `x`, they allow `x / u` (the utilisation law, Lazowska and
+/// others, Quantitative System Performance, 1984, chapter 3).
+pub fn binding_of(
+    ceilings: &[Ceiling],
+    cores: u32,
+    measured: &Measured,
+    access: Access,
+    copies: u32,
+) -> Option<Binding> {
     let count = |limit| ceilings.iter().filter(|ceiling| ceiling.limit == limit).count() as u32;
     let is_of_bytes = matches!(measured.operation, Operation::Write | Operation::Read | Operation::Mixed);
     let rate = if is_of_bytes { measured.bytes_per_s() } else { measured.ops_per_s() };
@@ -71,7 +80,26 @@ pub fn binding_of(ceilings: &[Ceiling], measured: &Measured, access: Access, cop
         targets: count(Limit::StorageRead).max(count(Limit::StorageWrite)),
         links: count(Limit::Network).min(1),
     };
-    binding(ceilings, &workload, rate?.0)
+    let rate = rate?.0;
+    let known = binding(ceilings, &workload, rate);
+    let processors = busy(measured, cores).map(|share| Binding {
+        limit: Limit::Processors,
+        place: format!("{cores} cores of the client's machine"),
+        ceiling: rate / share,
+        share,
+    });
+    known.into_iter().chain(processors).max_by(|a, b| a.share.total_cmp(&b.share))
+}
+
+/// For which part of the time the processors worked, in the middle of the runs; 1 is all.
+fn busy(measured: &Measured, cores: u32) -> Option<f64> {
+    if cores == 0 {
+        return None;
+    }
+    let share = |run: &Run| Some((run.cpu_s? / run.seconds / f64::from(cores)).min(1.0));
+    let mut shares: Vec<f64> = measured.runs.iter().filter_map(share).filter(|share| *share > 0.0).collect();
+    shares.sort_by(f64::total_cmp);
+    shares.get(shares.len() / 2).copied()
 }
 
 /// A resource that a workload passes.
@@ -226,6 +254,45 @@ mod tests {
         let mixed = binding(&table, &random(Operation::Mixed, 4096), 1.0).unwrap();
         assert_eq!(mixed.limit, Limit::StorageRandomWrite);
         assert!((mixed.ceiling - 100.0 * 4096.0 / 0.3).abs() < 1e-6);
+    }
+
+    #[test]
+    fn busy_processors_bind_before_idle_drives() {
+        let run = |cpu_s| Run {
+            seconds: 2.0,
+            operations: 100,
+            bytes: 200,
+            errors: 0,
+            wrong_bytes: 0,
+            latency: None,
+            cpu_s,
+        };
+        let measured = |cpu_s: &[Option<f64>]| Measured {
+            runs: cpu_s.iter().map(|cpu_s| run(*cpu_s)).collect(),
+            experiment: "e".into(),
+            operation: Operation::Write,
+            clients: 1,
+            threads: 1,
+            record_bytes: 1 << 20,
+            total_bytes: 200,
+            queue_depth: 1,
+            sharing: None,
+            caching: crate::experiment::Caching::Cold,
+            cached: None,
+            generator_ns: None,
+            binding: None,
+        };
+        let bound = |cores, cpu_s: &[Option<f64>]| {
+            binding_of(&ceilings(), cores, &measured(cpu_s), Access::Sequential, 1).unwrap()
+        };
+        // 100 bytes a second are a quarter of what two drives like the slower give; 3 s of the 4 that two cores have were work.
+        let all = bound(2, &[Some(3.0), Some(3.6), Some(1.0)]);
+        assert_eq!((all.limit, all.share), (Limit::Processors, 0.75));
+        assert!((all.ceiling - 100.0 / 0.75).abs() < 1e-9, "{all:?}");
+        // Hardly busy, not told, or of other machines: the drives.
+        for (cores, cpu_s) in [(2, Some(0.4)), (2, None), (0, Some(3.0))] {
+            assert_eq!(bound(cores, &[cpu_s]).limit, Limit::StorageWrite);
+        }
     }
 
     #[test]

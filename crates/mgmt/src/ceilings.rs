@@ -34,6 +34,11 @@ impl Ceilings {
         self.0.values().cloned().collect()
     }
 
+    /// What a target gives, as it was measured last.
+    pub(crate) fn of_target(&self, target: TargetId, limit: &str) -> Option<f64> {
+        Some(self.0.get(&(format!("target {target}"), limit.to_string()))?.rate)
+    }
+
     fn insert(&mut self, new: Vec<CeilingInfo>) {
         self.0.extend(new.into_iter().map(|c| ((c.place.clone(), c.limit.clone()), c)));
         while self.0.len() > MAX_CEILINGS {

@@ -46,7 +46,7 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
     }));
     findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
     let verdict = findings.first().map_or(Verdict::Healthy, |f| f.verdict);
-    Health { verdict, findings, copies: None, ceilings: Vec::new() }
+    Health { verdict, findings, copies: None, ceilings: Vec::new(), rates: Vec::new() }
 }
 
 /// Adds what there is to be said of the daily copies of the metadata.

@@ -34,6 +34,7 @@ mod management;
 mod measure;
 mod members;
 mod moves;
+mod rates;
 mod refusal;
 mod resyncs;
 mod rewind;

@@ -7,10 +7,11 @@ use crate::consistency::Presence;
 use crate::limits::{
     MAX_CLOCK_SKEW_S, MAX_RESYNCS, MAX_SCRUBS, OFFLINE_AFTER, PROBABLY_OFFLINE_AFTER, REPLACED_AFTER,
 };
+use crate::rates::Rates;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{ClusterMap, Epoch, NodeId, NodeState, TargetId};
-use wire::mgmt::{ResyncProgress, ScrubProgress, TargetReport, TargetSpace};
+use wire::mgmt::{ResyncProgress, ScrubProgress, TargetRate, TargetReport, TargetSpace, TargetWork};
 
 /// What is known of the nodes' processes.
 #[derive(Debug)]
@@ -18,6 +19,7 @@ pub struct Liveness {
     started_ns: u64,
     nodes: BTreeMap<NodeId, Seen>,
     own_scrubs: Vec<ScrubProgress>,
+    rates: BTreeMap<TargetId, Rates>,
 }
 
 /// A process of a node.
@@ -41,7 +43,12 @@ pub struct Seen {
 impl Liveness {
     /// Nobody has been heard of yet.
     pub fn new(now_ns: u64) -> Liveness {
-        Liveness { started_ns: now_ns, nodes: BTreeMap::new(), own_scrubs: Vec::new() }
+        Liveness {
+            started_ns: now_ns,
+            nodes: BTreeMap::new(),
+            own_scrubs: Vec::new(),
+            rates: BTreeMap::new(),
+        }
     }
 
     /// A process of a node has registered.
@@ -100,10 +107,33 @@ impl Liveness {
                 seen.at_ns = now_ns;
                 seen.skew_s = skew_s;
                 seen.spaces = targets.iter().map(|t| (t.target, t.space)).collect();
+                let works = targets.iter().filter_map(|t| Some((t.target, t.work?)));
+                self.works(works, now_ns);
                 true
             }
             _ => false,
         }
+    }
+
+    /// Targets have done so much.
+    pub fn works(&mut self, works: impl IntoIterator<Item = (TargetId, TargetWork)>, now_ns: u64) {
+        for (target, work) in works {
+            self.rates.entry(target).or_default().note(work, now_ns);
+        }
+    }
+
+    /// How fast the targets of a map are, by what each one's ceilings are.
+    pub fn rates(
+        &self,
+        map: &ClusterMap,
+        now_ns: u64,
+        ceiling: impl Fn(TargetId, &str) -> Option<f64>,
+    ) -> Vec<TargetRate> {
+        let told = |target: &types::Target| {
+            let of_target = |limit: &str| ceiling(target.id, limit);
+            self.rates.get(&target.id)?.told(target.id, now_ns, of_target)
+        };
+        map.targets.iter().filter_map(told).collect()
     }
 
     /// The node has said goodbye, or was removed.

@@ -226,6 +226,11 @@ impl Management {
         self.liveness().searches_itself(scrubs);
     }
 
+    /// What the targets of this process have done, where there are no nodes that tell it.
+    pub fn tell_work(&self, works: impl IntoIterator<Item = (TargetId, wire::mgmt::TargetWork)>) {
+        self.liveness().works(works, rt::monotonic_ns());
+    }
+
     /// What the files of the targets of this process take, where there are no nodes that tell it. Only the first call counts.
     pub fn set_own_usage(&self, own: OwnUsage) {
         let _ = self.own_usage.set(own);

@@ -492,6 +492,9 @@ impl Management {
             None => health,
         };
         health.ceilings = self.measured_places();
+        let ceilings = self.ceilings().clone();
+        let ceiling = |target, limit: &str| ceilings.of_target(target, limit);
+        health.rates = self.liveness().rates(&self.current(), rt::monotonic_ns(), ceiling);
         MgmtReply::Health(health)
     }
 

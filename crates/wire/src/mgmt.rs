@@ -4,8 +4,10 @@
 //! prints and that the map is stored as. Fields that are added have defaults; fields that are not known are passed over.
 
 mod ceilings;
+mod rates;
 
 pub use ceilings::{CeilingInfo, MAX_CEILINGS, MeasuredPlace};
+pub use rates::{CeilingShare, TargetRate, TargetWork};
 
 use crate::{Answer, Malformed, Message, Request, Service};
 use serde::{Deserialize, Serialize};
@@ -243,6 +245,9 @@ pub struct TargetReport {
     pub path: String,
     /// Its room; `None` when it can't be measured.
     pub space: Option<TargetSpace>,
+    /// What it has done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<TargetWork>,
 }
 
 /// Room of the local file system that a target is on, bytes.
@@ -637,7 +642,7 @@ pub enum Verdict {
 }
 
 /// The health of a cluster.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Health {
     pub verdict: Verdict,
@@ -648,6 +653,9 @@ pub struct Health {
     /// When the ceilings of each target and node were measured last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ceilings: Vec<MeasuredPlace>,
+    /// How fast targets are, and how much of their ceilings that is; of those whose nodes have told it lately.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<TargetRate>,
 }
 
 /// The daily copies of the metadata.

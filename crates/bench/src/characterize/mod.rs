@@ -89,8 +89,8 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
             match measured {
                 Ok((mut measured, notes)) => {
                     for of in &mut measured {
-                        of.binding =
-                            binding_of(&report.results.ceilings, of, experiment.access(), report.copies);
+                        let (ceilings, cores) = (&report.results.ceilings, report.results.machine.cores);
+                        of.binding = binding_of(ceilings, cores, of, experiment.access(), report.copies);
                     }
                     tell(progress(part.figure.quantity, experiment, &measured, (done, total), left));
                     let what = format!("{}, {} threads", part.figure.title, experiment.threads());

@@ -164,9 +164,9 @@ fn draw(report: &Report, part: &Part, unit: Unit) -> Option<report::Figure> {
 }
 
 /// What binds a measurement, and how much of it was reached.
-fn bound(report: &Report, figure: &Figure, measured: &Measured) -> Option<Binding> {
+fn bound(report: &Report, cores: u32, figure: &Figure, measured: &Measured) -> Option<Binding> {
     let access = figure.experiments.first().map_or(Access::Random, Experiment::access);
-    binding_of(&report.results.ceilings, measured, access, report.copies)
+    binding_of(&report.results.ceilings, cores, measured, access, report.copies)
 }
 
 /// A ceiling in the unit of a figure.
@@ -183,7 +183,8 @@ fn ceiling_lines(report: &Report, part: &Part, unit: Unit) -> Vec<Series> {
         let ours: Vec<&Measured> = part.measured.iter().filter(|of| of.operation == operation).collect();
         let (least, most) =
             (ours.iter().map(|of| across(of)).min()?, ours.iter().map(|of| across(of)).max()?);
-        let binding = bound(report, &part.figure, ours[0])?;
+        // Drives and links only: how busy processors are changes from point to point.
+        let binding = bound(report, 0, &part.figure, ours[0])?;
         // One point alone has no width.
         if least == most {
             return None;
@@ -219,7 +220,7 @@ fn table(report: &Report, part: &Part, unit: Unit) -> Table {
             middle(measured, |run| run.latency.as_ref().map(of)).map_or(String::new(), digits)
         };
         let each = |run: &crate::Run| Some(run.cpu_s? * 1e6 / run.operations.max(1) as f64);
-        let (share, which) = match bound(report, &part.figure, measured) {
+        let (share, which) = match bound(report, report.results.machine.cores, &part.figure, measured) {
             Some(binding) => (
                 format!("{:.0} %", binding.share * 100.0),
                 format!("{}: {}", word(binding.limit), binding.place),
@@ -259,7 +260,7 @@ fn binds<'a>(report: &'a Report, part: &'a Part) -> impl Iterator<Item = String>
             unit.name,
             place(part.figure.across, best)
         );
-        Some(match bound(report, &part.figure, best) {
+        Some(match bound(report, report.results.machine.cores, &part.figure, best) {
             Some(binding) => format!(
                 "{reached}, {:.0} % of the {} {} that {} ({}) allows.",
                 binding.share * 100.0,

@@ -118,6 +118,10 @@ fn iterate(
     loaded: &mut Loaded,
 ) -> Result<()> {
     let seat = watch.seat();
+    if iteration > 0 && seat == Seat::ALONE {
+        // What the last one has removed may still be coming back.
+        check(experiment, place)?;
+    }
     let folder = Folder::make(place, seat, iteration)?;
     let operations = experiment.operations().len() as u32;
     let mut stage = Stage {

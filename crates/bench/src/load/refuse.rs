@@ -4,6 +4,8 @@ use super::folder::failed;
 use crate::experiment::{Caching, Experiment, IoExperiment, MetaExperiment, Operation};
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
 /// Threads of one client: more wait for processors rather than for a file system.
@@ -14,6 +16,13 @@ const MAX_DEPTH: u32 = 1024;
 
 /// What direct transfers have to be multiples of.
 const BLOCK: u64 = 4096;
+
+/// How often free space is looked at while it comes back after a removal, which file systems finish by and by.
+const LOOKED_EVERY: Duration = Duration::from_millis(200);
+
+/// For how long it may stay as it is, and how long all of it may take, before it counts as all there is.
+const STANDSTILL: Duration = Duration::from_secs(5);
+const WAITED_AT_MOST: Duration = Duration::from_secs(120);
 
 /// Whether an experiment can be done in a directory.
 ///
@@ -54,9 +63,7 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
     )?;
     let need_bytes = need_bytes.saturating_mul(clients.into());
     let need_files = need_files.saturating_mul(clients.into());
-    let room = rustix::fs::statvfs(place)
-        .map_err(|errno| failed(format!("can't ask {shown} for its free space"), &errno.into()))?;
-    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    let (free, room) = free_when_removed(place, need_bytes)?;
     if need_bytes > free {
         let text = format!("{need_bytes} bytes are needed in {shown}, and {free} are free");
         return Err(Error::new(Errno::ENOSPC, text)
@@ -69,6 +76,28 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
         );
     }
     Ok(())
+}
+
+/// Free bytes and what else the file system tells, when there are so many or there won't be more: an experiment before may have left its removal to be finished.
+fn free_when_removed(place: &Path, need_bytes: u64) -> Result<(u64, rustix::fs::StatVfs)> {
+    let ask = || {
+        let room = rustix::fs::statvfs(place).map_err(|errno| {
+            failed(format!("can't ask {} for its free space", place.display()), &errno.into())
+        })?;
+        Ok::<_, Error>((room.f_bavail.saturating_mul(room.f_frsize), room))
+    };
+    let (mut most, mut room) = ask()?;
+    let (began, mut grown) = (Instant::now(), Instant::now());
+    // What the file system can't ever hold isn't waited for.
+    let can_fit = need_bytes <= room.f_blocks.saturating_mul(room.f_frsize);
+    while need_bytes > most && can_fit && grown.elapsed() < STANDSTILL && began.elapsed() < WAITED_AT_MOST {
+        thread::sleep(LOOKED_EVERY);
+        let (free, now) = ask()?;
+        if free > most {
+            (most, room, grown) = (free, now, Instant::now());
+        }
+    }
+    Ok((most, room))
 }
 
 fn check_io(io: &IoExperiment) -> Result<u64> {

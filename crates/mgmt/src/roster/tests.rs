@@ -50,6 +50,7 @@ fn register(node: u32, instance: u64, address: &str, targets: &[u32]) -> Registe
         cluster: "ours".into(),
         path: format!("/t{id}"),
         space: Some(TargetSpace { capacity: 100, free: 50, device: 1, own: None }),
+        work: None,
     };
     Register {
         cluster: "ours".into(),

@@ -142,7 +142,13 @@ impl Cluster {
 
     pub fn report(&self, target: TargetId) -> TargetReport {
         let space = Some(TargetSpace { capacity: 100 << 30, free: 50 << 30, device: 1, own: None });
-        TargetReport { target, cluster: self.superblock.uuid.clone(), path: format!("/t{target}"), space }
+        TargetReport {
+            target,
+            cluster: self.superblock.uuid.clone(),
+            path: format!("/t{target}"),
+            space,
+            work: None,
+        }
     }
 
     pub fn beat(&self, node: NodeId, instance: u64, targets: &[TargetId]) -> MgmtRequest {

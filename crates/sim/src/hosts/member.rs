@@ -311,6 +311,7 @@ async fn report(store: &Arc<Store>) -> TargetReport {
         cluster: new_identity("").cluster,
         path: store.dir().display().to_string(),
         space: space.map(|s| TargetSpace { capacity: s.capacity, free: s.free, device, own: None }),
+        work: None,
     }
 }
 

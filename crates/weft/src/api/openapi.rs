@@ -73,6 +73,8 @@ fn schemas() -> Value {
         json!({ "type": "integer", "minimum": 0 }),
     );
     let maybe_number = json!({ "type": ["integer", "null"], "minimum": 0 });
+    let rate = json!({ "type": "number", "minimum": 0 });
+    let share = object(json!({ "limit": text, "share": rate }));
     let maybe_text = json!({ "type": ["string", "null"] });
     let texts = json!({ "type": "array", "items": text });
     let numbers = json!({ "type": "array", "items": number });
@@ -148,6 +150,9 @@ fn schemas() -> Value {
             "verdict": verdict, "what": text, "hint": text,
         })) }, "copies?": object(json!({
             "folder": text, "kept": number, "newest": maybe_text, "age_s": maybe_number, "failure": maybe_text,
-        })), "ceilings?": { "type": "array", "items": object(json!({ "place": text, "measured": maybe_text })) } })),
+        })), "ceilings?": { "type": "array", "items": object(json!({ "place": text, "measured": maybe_text })) },
+        "rates?": { "type": "array", "items": object(json!({
+            "target": number, "read_bytes": rate, "written_bytes": rate, "reads": rate, "writes": rate, "now?": share, "most?": share,
+        })) } })),
     })
 }

@@ -159,6 +159,7 @@ fn cluster() -> (Arc<Node>, SocketAddr) {
         cluster: uuid.clone(),
         path: format!("/t{target}"),
         space,
+        work: None,
     };
     node.ask(register((1..=3).map(report).collect())).unwrap();
     let listen = vec!["127.0.0.1:0".parse().unwrap()];

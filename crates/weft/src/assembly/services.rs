@@ -7,7 +7,7 @@ use super::engine::{note_engine, open_engine};
 use super::group_links;
 use super::metadata::{AskManagement, OnlyMetadata};
 use super::online_check::OnlineCheck;
-use super::stores::{make_target, open_target, refusal};
+use super::stores::{make_target, open_target, refusal, work_of};
 use super::usage::{Usages, targets_of};
 use crate::cli::{self, UpArgs};
 use chunkstore::{Identity, Store};
@@ -230,6 +230,8 @@ impl Served for Services {
             loop {
                 rt::sleep(mgmt::limits::HEARTBEAT_INTERVAL).await;
                 services.management.tell_scrubs(services.storage.scrubs());
+                let works = services.storage.stores().map(|store| (store.target(), work_of(store)));
+                services.management.tell_work(works);
             }
         });
     }

@@ -2,7 +2,7 @@
 
 use super::follow::{MapInForce, current_map, out_of_turn};
 use super::peers::{MgmtChannel, Peers};
-use super::stores::{make_target, open_target, refusal};
+use super::stores::{make_target, open_target, refusal, work_of};
 use super::usage::{Usages, targets_of};
 use crate::node_config::TargetConfig;
 use crate::numa;
@@ -216,6 +216,7 @@ impl StorageNode {
                 cluster: self.options.cluster.clone(),
                 path: store.dir().to_string_lossy().into_owned(),
                 space: space_of(store.dir()).ok().map(space),
+                work: Some(work_of(store)),
             }
         };
         self.service.stores().map(report).collect()

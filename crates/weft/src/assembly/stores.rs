@@ -9,6 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 use std::sync::Arc;
 use types::{Errno, Error, Result};
+use wire::mgmt::TargetWork;
 
 /// Memory for checksums of all targets together, bytes; stands for a thousand times as much data.
 const SUM_CACHE_BYTES: usize = 256 << 20;
@@ -61,4 +62,15 @@ pub fn refusal(error: StoreError) -> Error {
         _ => Errno::EIO,
     };
     Error::new(errno, error.message().to_string()).hint(error.hint().to_string())
+}
+
+/// What a target has done since it was opened.
+pub fn work_of(store: &Store) -> TargetWork {
+    let counts = store.statistics();
+    TargetWork {
+        reads: counts.reads.get(),
+        read_bytes: counts.read_bytes.get(),
+        writes: counts.writes.get(),
+        written_bytes: counts.written_bytes.get(),
+    }
 }

@@ -11,9 +11,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use types::{Errno, Error, NodeState, Result, SessionId, TargetId};
 use wire::mgmt::{
-    CopiesInfo, Health, MeasuredPlace, MetaInfo, NodeInfo, PoolInfo, SessionInfo, TargetInfo, Verdict,
+    CeilingShare, CopiesInfo, Health, MeasuredPlace, MetaInfo, NodeInfo, PoolInfo, SessionInfo, TargetInfo,
+    TargetRate, Verdict,
 };
 use wire::{MgmtReply, MgmtRequest};
+
+/// Targets of which `weft health` tells how busy they are.
+const BUSIEST_TOLD: usize = 4;
 
 /// Asks management through the node in `dir`.
 pub fn ask(dir: &Path, request: MgmtRequest) -> Result<MgmtReply> {
@@ -337,7 +341,32 @@ fn health_screen(health: &Health) -> String {
     let findings: String = health.findings.iter().map(line).collect();
     let copies = health.copies.as_ref().map(copies_line).unwrap_or_default();
     let ceilings = ceilings_lines(&health.ceilings);
-    format!("{}\n{findings}{copies}{ceilings}", word(health.verdict))
+    let shares = share_lines(&health.rates);
+    format!("{}\n{findings}{copies}{ceilings}{shares}", word(health.verdict))
+}
+
+/// The busiest targets by their share of the ceiling that binds; `--json` has all.
+fn share_lines(rates: &[TargetRate]) -> String {
+    let line = |what: &str, share: fn(&TargetRate) -> Option<&CeilingShare>| {
+        let mut busy: Vec<(&TargetRate, &CeilingShare)> =
+            rates.iter().filter_map(|rate| Some((rate, share(rate)?))).collect();
+        busy.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
+        let told = busy
+            .iter()
+            .take(BUSIEST_TOLD)
+            .map(|(rate, of)| format!("target {} {:.0} % ({})", rate.target, 100.0 * of.share, of.limit));
+        let told: Vec<String> = told.collect();
+        match (busy.len(), busy.last()) {
+            (0, _) | (_, None) => String::new(),
+            (all, Some((_, least))) if all > BUSIEST_TOLD => {
+                let others = format!("; {} others down to {:.0} %", all - BUSIEST_TOLD, 100.0 * least.share);
+                format!("{what}: {}{others}\n", told.join(", "))
+            }
+            _ => format!("{what}: {}\n", told.join(", ")),
+        }
+    };
+    line("share of the ceiling that binds, last 10 s", |rate| rate.now.as_ref())
+        + &line("most of any 10 s since the start", |rate| rate.most.as_ref())
 }
 
 /// When targets and nodes were measured, by the day.
@@ -396,17 +425,49 @@ mod tests {
     }
 
     #[test]
+    fn the_busiest_targets_come_first() {
+        let rate = |target: u32, share: Option<f64>| TargetRate {
+            target: types::TargetId(target),
+            read_bytes: 0.0,
+            written_bytes: 1e6,
+            reads: 0.0,
+            writes: 1.0,
+            now: share.map(|share| CeilingShare { limit: "storage-write".into(), share }),
+            most: None,
+        };
+        assert_eq!(share_lines(&[]), "");
+        assert_eq!(share_lines(&[rate(1, None)]), "");
+        assert_eq!(
+            share_lines(&[rate(1, Some(0.124)), rate(2, None), rate(3, Some(1.0))]),
+            "share of the ceiling that binds, last 10 s: target 3 100 % (storage-write), target 1 12 % (storage-write)\n"
+        );
+        let many: Vec<TargetRate> = (1..=9).map(|n| rate(n, Some(f64::from(n) / 10.0))).collect();
+        let told = share_lines(&many);
+        assert!(told.contains(": target 9 90 %") && told.ends_with("; 5 others down to 10 %\n"), "{told}");
+    }
+
+    #[test]
     fn a_verdict_comes_with_its_hints() {
         let finding = wire::mgmt::HealthFinding {
             verdict: Verdict::Critical,
             what: "node 2 (a) is offline".into(),
             hint: "start it".into(),
         };
-        let health =
-            Health { verdict: Verdict::Critical, findings: vec![finding], copies: None, ceilings: vec![] };
+        let health = Health {
+            verdict: Verdict::Critical,
+            findings: vec![finding],
+            copies: None,
+            ceilings: vec![],
+            rates: vec![],
+        };
         assert_eq!(health_screen(&health), "critical\ncritical: node 2 (a) is offline\n  hint: start it\n");
-        let mut health =
-            Health { verdict: Verdict::Healthy, findings: vec![], copies: None, ceilings: vec![] };
+        let mut health = Health {
+            verdict: Verdict::Healthy,
+            findings: vec![],
+            copies: None,
+            ceilings: vec![],
+            rates: vec![],
+        };
         assert_eq!(health_screen(&health), "healthy\n");
         let copies = CopiesInfo { folder: "/b".into(), kept: 7, newest: None, age_s: None, failure: None };
         health.copies = Some(copies.clone());

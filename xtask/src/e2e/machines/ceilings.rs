@@ -18,7 +18,16 @@ const BEGUN: Duration = Duration::from_secs(1);
 /// How long a service may take to notice that nobody waits.
 const NOTICED: Duration = Duration::from_secs(10);
 
+/// How long health may take to tell of a load: some heartbeats, and what a busy machine adds.
+const TOLD: Duration = Duration::from_secs(60);
+
 impl Cluster {
+    /// The largest share of a ceiling that the target has reached, by `weft health`.
+    fn most_share(&self) -> Option<f64> {
+        let health: Value = serde_json::from_str(&self.health_text().ok()?).ok()?;
+        health["rates"].as_array()?.iter().find(|rate| rate["target"] == 1)?["most"]["share"].as_f64()
+    }
+
     fn bench(&self, words: &[&str]) -> TestResult<Vec<Value>> {
         let said = self.ask_management(|management| bench_line(words, management))?;
         let parsed: Value = serde_json::from_str(&said).map_err(|e| format!("weft bench {words:?}: {e}"))?;
@@ -66,6 +75,8 @@ fn bench_ceilings(stage: &Stage) -> TestResult {
     ensure_eq!(cluster.bench(&["storage", "--last"])?.len(), 4, "figures of targets after a restart");
     ensure_eq!(cluster.bench(&["net", "--last"])?.len(), 4, "figures of networks after a restart");
     load_on_a_mount(&cluster)?;
+    let told = process::eventually(TOLD, || cluster.most_share().is_some_and(|share| share > 0.0));
+    ensure!(told, "health tells of no share of a ceiling: {}", cluster.health_text()?);
     let told = cluster.measured()?;
     ensure_eq!(told, ["target 1", "node 1", "node 2"], "places that health says are measured");
     nothing_is_left(&mut cluster)?;

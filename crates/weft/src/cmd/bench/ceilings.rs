@@ -191,6 +191,7 @@ fn words(limit: Limit) -> (&'static str, bool) {
         Limit::RoundTrips => ("round trips", false),
         Limit::MemoryCopy => ("copy in memory", true),
         Limit::Checksum => ("checksum", true),
+        Limit::Processors => ("processors", true),
         Limit::FuseCalls => ("calls of a mount", false),
     }
 }

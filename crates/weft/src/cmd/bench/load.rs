@@ -118,6 +118,8 @@ fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Re
     results.ceilings = known;
     results.notes.extend(note);
     let copies = copies(place);
+    // Of other machines' processors only their time is known.
+    let cores = if team.is_some() { 0 } else { results.machine.cores };
     let mut failure = None;
     for experiment in &experiments {
         let loaded = match &mut team {
@@ -127,7 +129,7 @@ fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Re
         onlooker.clear();
         let loaded = loaded.unwrap_or_else(|error| Loaded { failure: Some(error), ..Loaded::default() });
         for mut measured in loaded.measured.into_iter().filter(|measured| !measured.runs.is_empty()) {
-            measured.binding = binding_of(&results.ceilings, &measured, experiment.access(), copies);
+            measured.binding = binding_of(&results.ceilings, cores, &measured, experiment.access(), copies);
             results.measured.push(measured);
         }
         for note in loaded.notes {
