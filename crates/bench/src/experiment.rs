@@ -112,6 +112,17 @@ pub enum Caching {
     Warm,
 }
 
+/// Which way the load takes to the files.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Through {
+    /// System calls on a mount, or any other directory.
+    #[default]
+    Mount,
+    /// The native client core, which a mount runs, without kernel and FUSE.
+    Core,
+}
+
 /// Where the files of a thread are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "form")]

@@ -23,7 +23,7 @@ pub mod text;
 mod when;
 
 pub use experiment::{
-    Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, TreeShape,
+    Access, Caching, Experiment, FileSharing, IoExperiment, MetaExperiment, Operation, Through, TreeShape,
 };
 pub use names::{io_name, meta_name};
 pub use results::{Ceiling, FORMAT, Latency, Limit, Machine, Measured, Results, Run, median};

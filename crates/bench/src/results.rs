@@ -1,6 +1,6 @@
 //! What was measured.
 
-use crate::experiment::{Caching, FileSharing, Operation};
+use crate::experiment::{Caching, FileSharing, Operation, Through};
 use crate::roofline::Binding;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -67,6 +67,9 @@ pub struct Measured {
     pub sharing: Option<FileSharing>,
     /// Which caches were to answer.
     pub caching: Caching,
+    /// Which way the load took; through a mount, or that of another program, unless said.
+    #[serde(default)]
+    pub through: Through,
     /// Each time that it was done.
     pub runs: Vec<Run>,
     /// Why the figure is a cache's, if it is one.
@@ -241,6 +244,7 @@ mod tests {
             queue_depth: 1,
             sharing: None,
             caching: Caching::Cold,
+            through: Through::Mount,
             runs,
             cached: None,
             generator_ns: None,

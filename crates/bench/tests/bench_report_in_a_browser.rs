@@ -38,6 +38,7 @@ impl Generator for Told {
                 queue_depth: experiment.queue_depth(),
                 sharing: None,
                 caching: Caching::Direct,
+                through: bench::Through::Mount,
                 runs: (0..iterations).map(run).collect(),
                 cached: None,
                 generator_ns: None,

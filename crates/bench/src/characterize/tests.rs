@@ -51,6 +51,7 @@ impl Generator for Told {
                 queue_depth: experiment.queue_depth(),
                 sharing: None,
                 caching: crate::Caching::Direct,
+                through: crate::Through::Mount,
                 runs: (0..iterations).map(run).collect(),
                 cached: (*operation == Operation::Stat).then(|| "attributes lie in memory".into()),
                 generator_ns: Some(70.0),

@@ -127,6 +127,7 @@ fn measured(jobs: &[&Job], global: &Options) -> Option<Measured> {
         queue_depth: number("iodepth").unwrap_or(1).max(1) as u32,
         sharing: Some(sharing),
         caching,
+        through: crate::Through::Mount,
         runs: vec![run],
         cached: None,
         generator_ns: None,

@@ -86,6 +86,7 @@ fn measured(text: &str, row: &Row, nodes: u32) -> Result<Measured, String> {
         queue_depth: 1,
         sharing: Some(sharing),
         caching,
+        through: crate::Through::Mount,
         runs: runs(text, row.text("Operation")?, record_bytes)?,
         cached: None,
         generator_ns: None,

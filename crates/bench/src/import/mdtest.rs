@@ -112,6 +112,7 @@ fn measured(operation: Operation, command: &str, counts: (u64, u64, u64), runs: 
         queue_depth: 1,
         sharing: None,
         caching: if has("-N") { Caching::Cold } else { Caching::Warm },
+        through: crate::Through::Mount,
         runs,
         cached: None,
         generator_ns: None,

@@ -24,14 +24,14 @@ impl Folder {
             match fs::create_dir(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     let hint = "the clients' DIR has to be the same directory of one file system";
-                    return Err(failed(format!("can't make {}", path.display()), &error).hint(hint));
+                    return Err(failed(format!("can't make {}", path.display()), error).hint(hint));
                 }
                 _ => return Ok(Folder { path, is_removed: seat.client > 0 }),
             }
         }
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = place.join(format!("weft-bench-{}-{number}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| failed(format!("can't make {}", path.display()), &error))?;
+        fs::create_dir(&path).map_err(|error| failed(format!("can't make {}", path.display()), error))?;
         Ok(Folder { path, is_removed: false })
     }
 
@@ -45,7 +45,7 @@ impl Folder {
             return Ok(());
         }
         fs::remove_dir_all(&self.path).map_err(|error| {
-            failed(format!("can't remove {}", self.path.display()), &error).hint("remove it by hand: rm -r")
+            failed(format!("can't remove {}", self.path.display()), error).hint("remove it by hand: rm -r")
         })
     }
 }
@@ -59,9 +59,20 @@ impl Drop for Folder {
     }
 }
 
-/// A failed call on an object.
-pub(super) fn failed(what: String, cause: &io::Error) -> Error {
-    let text = cause.to_string();
+/// What is wrong, in the words of the operating system.
+pub(super) fn cause(error: io::Error) -> Error {
+    let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text).to_lowercase();
-    Error::new(cause.raw_os_error().map_or(Errno::EIO, Errno), format!("{what}: {text}"))
+    Error::new(error.raw_os_error().map_or(Errno::EIO, Errno), text)
+}
+
+/// An error, with what it was that failed.
+pub(super) fn at(what: String, error: Error) -> Error {
+    let told = if error.message.is_empty() { error.errno.name().into() } else { error.message };
+    Error { message: format!("{what}: {told}").into(), ..error }
+}
+
+/// A failed system call on an object.
+pub(super) fn failed(what: String, error: io::Error) -> Error {
+    at(what, cause(error))
 }

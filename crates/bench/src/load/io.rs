@@ -1,19 +1,23 @@
 //! Reads and writes.
 
-use super::buffer::Buffer;
 use super::content::{Content, shuffled};
-use super::folder::failed;
-use super::phase::{self, Shared, Tally};
+use super::folder::{at, cause};
+use super::kernel::drive;
+use super::phase::{self, Shared, Tally, Work};
+use super::place::{Place, Transfers, bytes_of};
 use super::ring::Ring;
 use super::{Seat, Stage};
 use crate::experiment::{Access, Caching, FileSharing, IoExperiment, Operation};
-use rustix::fs::{Advice, OFlags, fadvise};
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use rt::IoBuf;
+use rt::sync::Event;
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use types::{Errno, Result};
+use types::{Error, Result};
 
 /// Files that a read needs are made by transfers of so many bytes.
 const FILL_BYTES: usize = 1 << 20;
@@ -30,29 +34,66 @@ struct Step {
 }
 
 /// What the threads of one phase do.
-struct Job<'a> {
-    io: &'a IoExperiment,
+struct Job<P> {
+    place: P,
+    io: IoExperiment,
     operation: Operation,
     seed: u64,
     folder: PathBuf,
     seat: Seat,
 }
 
+/// Makes the files.
+struct Filling<P>(Arc<Job<P>>);
+
+/// Does what is measured.
+struct Measuring<P>(Arc<Job<P>>);
+
+impl<P: Place> Work for Filling<P> {
+    type Prepared = P::File;
+
+    async fn prepare(&self, thread: u32) -> Result<P::File> {
+        let Filling(job) = self;
+        job.open(job.own(job.number(thread)), true, Caching::Cold).await
+    }
+
+    async fn work(&self, thread: u32, file: P::File, shared: &Arc<Shared>) -> Result<Tally> {
+        let Filling(job) = self;
+        let tally = job.fill(job.number(thread), &file, shared).await;
+        file.close().await;
+        tally
+    }
+}
+
+impl<P: Place> Work for Measuring<P> {
+    type Prepared = P::File;
+
+    async fn prepare(&self, thread: u32) -> Result<P::File> {
+        let Measuring(job) = self;
+        let is_write = job.operation != Operation::Read;
+        job.open(job.touched(job.number(thread)), is_write, job.io.caching).await
+    }
+
+    async fn work(&self, thread: u32, file: P::File, shared: &Arc<Shared>) -> Result<Tally> {
+        let Measuring(job) = self;
+        let file = Rc::new(file);
+        let tally = job.work(job.number(thread), &file, shared).await;
+        file.close().await;
+        tally
+    }
+}
+
 /// One iteration: each operation in turn.
-pub(super) fn iterate(io: &IoExperiment, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn iterate<P: Place>(io: &IoExperiment, place: &P, stage: &mut Stage<'_>) -> Result<()> {
     let mut is_filled = false;
     for (index, operation) in io.operations.iter().copied().enumerate() {
         let (seed, folder, seat) = (stage.seed, stage.folder.to_path_buf(), stage.watch.seat());
-        let job = Job { io, operation, seed, folder, seat };
+        let job = Arc::new(Job { place: place.clone(), io: io.clone(), operation, seed, folder, seat });
         let needs_files = operation != Operation::Write || io.access == Access::Random;
         if needs_files && !is_filled {
             let chunks = u64::from(io.threads) * job.thread_bytes().div_ceil(FILL_BYTES as u64);
             let plan = stage.plan("making files", io.threads, chunks, None);
-            let outcome = phase::run(
-                &plan,
-                |thread| job.open(job.own(job.number(thread)), true, false),
-                |thread, file, shared| job.fill(job.number(thread), &file, shared),
-            )?;
+            let outcome = phase::run(&plan, place, &Arc::new(Filling(job.clone())))?;
             if outcome.is_stopped || stage.watch.is_stopped() {
                 stage.stop();
                 return Ok(());
@@ -64,19 +105,13 @@ pub(super) fn iterate(io: &IoExperiment, stage: &mut Stage<'_>) -> Result<()> {
         }
         stage.make_cold(index, io.caching);
         stage.watch.before(operation, stage.folder);
-        let deadline = io.seconds.map(Duration::from_secs);
         let plan = stage.plan(
             &format!("{operation:?}").to_lowercase(),
             io.threads,
             job.records() * u64::from(io.threads),
-            deadline,
+            io.seconds.map(Duration::from_secs),
         );
-        let is_direct = io.caching == Caching::Direct;
-        let outcome = phase::run(
-            &plan,
-            |thread| job.open(job.touched(job.number(thread)), operation != Operation::Read, is_direct),
-            |thread, file, shared| job.work(job.number(thread), &file, shared),
-        )?;
+        let outcome = phase::run(&plan, place, &Arc::new(Measuring(job.clone())))?;
         if operation == Operation::Write && io.access == Access::Sequential {
             // Several clients have to agree on the phases that come.
             is_filled = if job.seat.clients > 1 { io.seconds.is_none() } else { outcome.is_complete };
@@ -88,7 +123,7 @@ pub(super) fn iterate(io: &IoExperiment, stage: &mut Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-impl Job<'_> {
+impl<P> Job<P> {
     /// The number of one of this client's threads among all of them, which is meant everywhere below.
     fn number(&self, own: u32) -> u32 {
         self.seat.thread(own, self.io.threads)
@@ -125,151 +160,76 @@ impl Job<'_> {
         self.folder.join(format!("file.{file}"))
     }
 
-    fn open(&self, file: u32, is_write: bool, is_direct: bool) -> Result<File> {
-        let path = self.path(file);
-        let flags = if is_direct { OFlags::DIRECT.bits() as i32 } else { 0 };
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(is_write)
-            .create(is_write)
-            .truncate(false)
-            .custom_flags(flags)
-            .open(&path);
-        opened.map_err(|error| {
-            let error_out = failed(format!("can't open {}", path.display()), &error);
-            let refuses_direct = is_direct && error.raw_os_error() == Some(Errno::EINVAL.0);
-            if refuses_direct {
-                error_out.hint("this file system has no direct transfers: use --buffered")
-            } else {
-                error_out
-            }
-        })
+    /// Visits of a thread; without end if random ones are to go on until time is over.
+    fn visits(&self) -> u64 {
+        let goes_on = self.io.access == Access::Random && self.io.seconds.is_some();
+        if goes_on { u64::MAX } else { self.records() }
     }
 
-    /// Drops what this client's cache has of the files.
-    fn forget(&self) -> Result<()> {
-        if self.io.caching == Caching::Warm {
-            return Ok(());
-        }
-        let files = if self.io.sharing == FileSharing::OwnFiles { self.io.threads } else { 1 };
-        for number in (0..files).map(|thread| self.own(self.number(thread))) {
-            let file = self.open(number, true, false)?;
-            file.sync_all()
-                .map_err(|error| failed(format!("can't sync {}", self.path(number).display()), &error))?;
-            // A file system without the call has a cache that this can't empty; what is said of caches depends on drop_caches.
-            let _ = fadvise(&file, 0, None, Advice::DontNeed);
-        }
-        Ok(())
-    }
-
-    /// Makes a thread's share of the bytes of all, in large pieces.
-    fn fill(&self, thread: u32, file: &File, shared: &Shared) -> Result<Tally> {
-        let mut tally = Tally::new();
-        let content = Content::new(self.seed, u64::from(self.own(thread)));
-        let length = self.thread_bytes();
-        let start = if self.io.sharing == FileSharing::OwnFiles { 0 } else { u64::from(thread) * length };
-        let mut buffer = Buffer::new(FILL_BYTES);
-        let mut done = 0;
-        while done < length && !shared.is_stopped() {
-            let piece = (length - done).min(FILL_BYTES as u64) as usize;
-            let bytes = &mut buffer.bytes()[..piece];
-            content.fill(bytes, start + done);
-            let written = file.write_all_at(bytes, start + done);
-            written.map_err(|error| {
-                failed(format!("can't write {}", self.path(self.own(thread)).display()), &error)
-            })?;
-            done += piece as u64;
-            shared.is_over(tally.begun);
-        }
-        file.sync_all().map_err(|error| {
-            failed(format!("can't sync {}", self.path(self.own(thread)).display()), &error)
-        })?;
-        tally.is_complete = true;
-        tally.ended = Instant::now();
-        Ok(tally)
-    }
-
-    /// Where the records of a thread are, in order of their visits; without end if random ones are to go on until time is over.
-    fn steps(&self, thread: u32) -> impl Iterator<Item = Step> {
-        let (io, records, operation) = (self.io, self.records(), self.operation);
+    /// Where the record of one visit is.
+    fn step(&self, thread: u32, visit: u64) -> Step {
+        let (io, records, operation) = (&self.io, self.records(), self.operation);
         let owner = u64::from(self.owner(thread));
-        let (threads, key) = (
-            u64::from(self.seat.threads(io.threads)),
-            self.seed << 32 | u64::from(thread) << 2 | operation as u64 & 3,
-        );
-        let goes_on = io.access == Access::Random && io.seconds.is_some();
-        let count = if goes_on { u64::MAX } else { records };
-        (0..count).map(move |visit| {
-            let record = match io.access {
-                Access::Sequential => visit,
-                Access::Random => shuffled(visit % records, records, key.wrapping_add(visit / records)),
-            };
-            let index = match io.sharing {
-                FileSharing::OwnFiles => record,
-                FileSharing::Segments => owner * records + record,
-                FileSharing::Interleaved => record * threads + owner,
-            };
-            let is_write = match operation {
-                Operation::Mixed => shuffled(visit % 1000, 1000, key) < 300,
-                other => other == Operation::Write,
-            };
-            Step { offset: index * io.record_bytes, is_write }
-        })
-    }
-
-    fn work(&self, thread: u32, file: &File, shared: &Shared) -> Result<Tally> {
-        let mut tally = if self.io.queue_depth == 1 {
-            self.one_by_one(thread, file, shared)?
-        } else {
-            self.at_once(thread, file, shared)?
+        let key = self.seed << 32 | u64::from(thread) << 2 | operation as u64 & 3;
+        let record = match io.access {
+            Access::Sequential => visit,
+            Access::Random => shuffled(visit % records, records, key.wrapping_add(visit / records)),
         };
-        if self.operation != Operation::Read
-            && !shared.is_stopped()
-            && let Err(error) = file.sync_all()
-        {
-            // One more operation that failed: the figure says so, and those before it stay.
-            tally.fail(|| format!("can't sync {}", self.path(self.touched(thread)).display()), &error)?;
-        }
-        tally.ended = Instant::now();
-        tally.is_complete = tally.operations >= self.records() && tally.errors == 0;
-        Ok(tally)
+        let index = match io.sharing {
+            FileSharing::OwnFiles => record,
+            FileSharing::Segments => owner * records + record,
+            FileSharing::Interleaved => record * u64::from(self.seat.threads(io.threads)) + owner,
+        };
+        let is_write = match operation {
+            Operation::Mixed => shuffled(visit % 1000, 1000, key) < 300,
+            other => other == Operation::Write,
+        };
+        Step { offset: index * io.record_bytes, is_write }
     }
 
-    fn one_by_one(&self, thread: u32, file: &impl Transfers, shared: &Shared) -> Result<Tally> {
+    /// Transfers one after the other, of the visits that no other lane of the thread has taken.
+    async fn lane(&self, thread: u32, file: &impl Transfers, shared: &Shared, lanes: &Lanes) {
         let content = Content::new(self.seed, u64::from(self.touched(thread)));
         let length = self.io.record_bytes as usize;
-        let (mut buffer, mut scratch) = (Buffer::new(length), self.scratch());
-        content.fill(buffer.bytes(), 0);
-        let mut tally = Tally::new();
-        for step in self.steps(thread) {
-            let bytes = buffer.bytes();
-            self.dress(content, bytes, step);
+        let (mut buffer, mut scratch) = (IoBuf::alloc(length), self.scratch());
+        content.fill(bytes_of(&mut buffer), 0);
+        let begun = lanes.begin();
+        while let Some(visit) = lanes.next(self.visits()) {
+            let step = self.step(thread, visit);
+            if step.is_write {
+                self.dress(content, bytes_of(&mut buffer), step);
+            }
             let since = Instant::now();
-            match file.transfer(bytes, step) {
+            let done = file.transfer(&mut buffer, step.offset, step.is_write).await;
+            let mut tally = lanes.tally.borrow_mut();
+            match done {
                 Ok(()) => {
                     tally.count(since, length as u64);
-                    self.verify(thread, content, bytes, step, &mut scratch, &mut tally);
+                    self.verify(thread, content, buffer.as_slice(), step, &mut scratch, &mut tally);
                 }
-                Err(error) => tally.fail(|| self.failure(thread, step), &error)?,
+                Err(error) => {
+                    let counted = tally.fail(|| self.failure(thread, step), &error);
+                    lanes.note(counted);
+                }
             }
-            if shared.is_over(tally.begun) {
-                break;
+            if shared.is_over(begun) {
+                lanes.is_over.set(true);
             }
         }
-        Ok(tally)
     }
 
     fn at_once(&self, thread: u32, file: &File, shared: &Shared) -> Result<Tally> {
         let content = Content::new(self.seed, u64::from(self.touched(thread)));
         let (length, depth) = (self.io.record_bytes as usize, self.io.queue_depth);
-        let broken = |error: &io::Error| {
-            failed("io_uring".into(), error).hint("where the kernel forbids rings, use --depth 1")
+        let broken = |error: std::io::Error| {
+            at("io_uring".into(), cause(error)).hint("where the kernel forbids rings, use --depth 1")
         };
-        let mut ring = Ring::new(file, depth, length).map_err(|error| broken(&error))?;
+        let mut ring = Ring::new(file, depth, length).map_err(broken)?;
         let mut scratch = self.scratch();
         (0..depth as usize).for_each(|slot| content.fill(ring.buffer(slot), 0));
         let mut free: Vec<usize> = (0..depth as usize).collect();
-        let (mut steps, mut tally) = (self.steps(thread), Tally::new());
+        let mut steps = (0..self.visits()).map(|visit| self.step(thread, visit));
+        let mut tally = Tally::new();
         let mut under_way = vec![(Step { offset: 0, is_write: false }, tally.begun); depth as usize];
         let (mut ended, mut is_over) = (Vec::new(), false);
         loop {
@@ -281,12 +241,12 @@ impl Job<'_> {
                 let Some(slot) = free.pop() else { break };
                 self.dress(content, ring.buffer(slot), step);
                 under_way[slot] = (step, Instant::now());
-                ring.send(slot, step.offset, step.is_write).map_err(|error| broken(&error))?;
+                ring.send(slot, step.offset, step.is_write).map_err(broken)?;
             }
             if free.len() == depth as usize {
                 return Ok(tally);
             }
-            ring.wait(1, &mut ended).map_err(|error| broken(&error))?;
+            ring.wait(1, &mut ended).map_err(broken)?;
             for (slot, result) in ended.drain(..) {
                 let (step, since) = under_way[slot];
                 free.push(slot);
@@ -295,7 +255,7 @@ impl Job<'_> {
                         tally.count(since, length as u64);
                         self.verify(thread, content, ring.buffer(slot), step, &mut scratch, &mut tally);
                     }
-                    Err(error) => tally.fail(|| self.failure(thread, step), &error)?,
+                    Err(error) => tally.fail(|| self.failure(thread, step), &cause(error))?,
                 }
                 is_over |= shared.is_over(tally.begun);
             }
@@ -348,18 +308,165 @@ impl Job<'_> {
     }
 }
 
-/// What transfers go to.
-trait Transfers {
-    fn transfer(&self, bytes: &mut [u8], step: Step) -> io::Result<()>;
+/// Moves what a transfer that ended early has left.
+fn rest(file: &File, bytes: &mut [u8], step: Step, moved: usize) -> std::io::Result<()> {
+    let (left, offset) = (&mut bytes[moved..], step.offset + moved as u64);
+    match (left.is_empty(), step.is_write) {
+        (true, _) => Ok(()),
+        (false, true) => file.write_all_at(left, offset),
+        (false, false) => file.read_exact_at(left, offset),
+    }
 }
 
-impl Transfers for File {
-    fn transfer(&self, bytes: &mut [u8], step: Step) -> io::Result<()> {
-        if step.is_write {
-            self.write_all_at(bytes, step.offset)
-        } else {
-            self.read_exact_at(bytes, step.offset)
+/// What the transfers of one thread have in common that are under way side by side.
+struct Lanes {
+    /// Visits that have begun.
+    begun: Cell<u64>,
+    is_over: Cell<bool>,
+    tally: RefCell<Tally>,
+    failure: RefCell<Option<Error>>,
+}
+
+impl Default for Lanes {
+    fn default() -> Lanes {
+        Lanes {
+            begun: Cell::new(0),
+            is_over: Cell::new(false),
+            tally: RefCell::new(Tally::new()),
+            failure: RefCell::default(),
         }
+    }
+}
+
+impl Lanes {
+    /// From now on it counts, if this is the first; since when it does.
+    fn begin(&self) -> Instant {
+        let mut tally = self.tally.borrow_mut();
+        if self.begun.get() == 0 {
+            tally.begun = Instant::now();
+        }
+        tally.begun
+    }
+
+    /// The next visit of so many.
+    fn next(&self, visits: u64) -> Option<u64> {
+        let visit = self.begun.get();
+        let is_there = visit < visits && !self.is_over.get();
+        is_there.then(|| {
+            self.begun.set(visit + 1);
+            visit
+        })
+    }
+
+    /// Takes note of a failure that ends the thread.
+    fn note(&self, counted: Result<()>) {
+        if let Err(error) = counted {
+            self.is_over.set(true);
+            self.failure.borrow_mut().get_or_insert(error);
+        }
+    }
+
+    fn end(&self) -> Result<Tally> {
+        match self.failure.take() {
+            Some(error) => Err(error),
+            None => Ok(self.tally.replace(Tally::new())),
+        }
+    }
+}
+
+impl<P: Place> Job<P> {
+    async fn open(&self, file: u32, is_write: bool, caching: Caching) -> Result<P::File> {
+        let path = self.path(file);
+        let opened = self.place.open(&path, is_write, caching).await;
+        opened.map_err(|error| at(format!("can't open {}", path.display()), error))
+    }
+
+    /// Drops what this client's cache has of the files.
+    fn forget(self: &Arc<Self>) -> Result<()> {
+        if self.io.caching == Caching::Warm {
+            return Ok(());
+        }
+        let files = if self.io.sharing == FileSharing::OwnFiles { self.io.threads } else { 1 };
+        for number in (0..files).map(|thread| self.own(self.number(thread))) {
+            let (job, path) = (self.clone(), self.path(number));
+            let done = super::place::wait_for(&self.place, async move || job.place.forget(&path).await)?;
+            done.map_err(|error| at(format!("can't sync {}", self.path(number).display()), error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a thread's share of the bytes of all, in large pieces.
+    async fn fill(&self, thread: u32, file: &P::File, shared: &Shared) -> Result<Tally> {
+        let mut tally = Tally::new();
+        let content = Content::new(self.seed, u64::from(self.own(thread)));
+        let length = self.thread_bytes();
+        let start = if self.io.sharing == FileSharing::OwnFiles { 0 } else { u64::from(thread) * length };
+        let mut buffer = IoBuf::alloc(FILL_BYTES);
+        let mut done = 0;
+        let object = || self.path(self.own(thread));
+        while done < length && !shared.is_stopped() {
+            let piece = (length - done).min(FILL_BYTES as u64) as usize;
+            if piece < buffer.len() {
+                buffer = IoBuf::alloc(piece);
+            }
+            content.fill(bytes_of(&mut buffer), start + done);
+            file.transfer(&mut buffer, start + done, true)
+                .await
+                .map_err(|error| at(format!("can't write {}", object().display()), error))?;
+            done += piece as u64;
+            shared.is_over(tally.begun);
+        }
+        file.sync().await.map_err(|error| at(format!("can't sync {}", object().display()), error))?;
+        tally.is_complete = true;
+        tally.ended = Instant::now();
+        Ok(tally)
+    }
+
+    async fn work(self: &Arc<Self>, thread: u32, file: &Rc<P::File>, shared: &Arc<Shared>) -> Result<Tally> {
+        let mut tally = match (self.io.queue_depth, file.kernel_file()) {
+            (1, _) => {
+                let lanes = Lanes::default();
+                self.lane(thread, &**file, shared, &lanes).await;
+                lanes.end()?
+            }
+            (_, Some(file)) => self.at_once(thread, file, shared)?,
+            (_, None) => self.side_by_side(thread, file, shared).await?,
+        };
+        if self.operation != Operation::Read
+            && !shared.is_stopped()
+            && let Err(error) = file.sync().await
+        {
+            // One more operation that failed: the figure says so, and those before it stay.
+            tally.fail(|| format!("can't sync {}", self.path(self.touched(thread)).display()), &error)?;
+        }
+        tally.ended = Instant::now();
+        tally.is_complete = tally.operations >= self.records() && tally.errors == 0;
+        Ok(tally)
+    }
+
+    /// Several transfers under way at once, each a task of this thread's core.
+    async fn side_by_side(
+        self: &Arc<Self>,
+        thread: u32,
+        file: &Rc<P::File>,
+        shared: &Arc<Shared>,
+    ) -> Result<Tally> {
+        let lanes = Rc::new(Lanes::default());
+        let left = Rc::new(Cell::new(self.io.queue_depth));
+        let ended = Rc::new(Event::new());
+        for _ in 0..self.io.queue_depth {
+            let (job, file, shared) = (self.clone(), file.clone(), shared.clone());
+            let (lanes, left, ended) = (lanes.clone(), left.clone(), ended.clone());
+            rt::spawn(async move {
+                job.lane(thread, &*file, &shared, &lanes).await;
+                left.set(left.get() - 1);
+                if left.get() == 0 {
+                    ended.set();
+                }
+            });
+        }
+        ended.wait().await;
+        lanes.end()
     }
 }
 
@@ -367,19 +474,16 @@ impl Transfers for File {
 struct Null;
 
 impl Transfers for Null {
-    fn transfer(&self, bytes: &mut [u8], _step: Step) -> io::Result<()> {
-        std::hint::black_box(bytes);
+    async fn transfer(&self, buffer: &mut IoBuf, _offset: u64, _is_write: bool) -> Result<()> {
+        std::hint::black_box(buffer);
         Ok(())
     }
-}
 
-/// Moves what a transfer that ended early has left.
-fn rest(file: &File, bytes: &mut [u8], step: Step, moved: usize) -> io::Result<()> {
-    if moved == bytes.len() {
-        return Ok(());
+    async fn sync(&self) -> Result<()> {
+        Ok(())
     }
-    let offset = step.offset + moved as u64;
-    file.transfer(&mut bytes[moved..], Step { offset, ..step })
+
+    async fn close(&self) {}
 }
 
 /// What the generator itself spends on each transfer, nanoseconds: the same loop without a file.
@@ -392,7 +496,9 @@ pub(super) fn null_overhead_ns(io: &IoExperiment, operation: Operation) -> Resul
         threads: 1,
         ..io.clone()
     };
-    let job = Job { io: &io, operation, seed: 0, folder: PathBuf::new(), seat: Seat::ALONE };
-    let tally = job.one_by_one(0, &Null, &Shared::new(None))?;
+    let job = Job { place: (), io, operation, seed: 0, folder: PathBuf::new(), seat: Seat::ALONE };
+    let lanes = Lanes::default();
+    drive(job.lane(0, &Null, &Shared::new(None), &lanes));
+    let tally = lanes.end()?;
     Ok(tally.begun.elapsed().as_nanos() as f64 / count as f64)
 }

@@ -1,22 +1,26 @@
 //! Creations, look-ups and removals.
 
 use super::content::Content;
-use super::folder::failed;
+use super::folder::at;
 use super::io::NULL_OPERATIONS;
-use super::phase::{self, Shared, Tally};
+use super::kernel::drive;
+use super::phase::{self, Shared, Tally, Work};
+use super::place::{Place, wait_for};
 use super::{Seat, Stage};
 use crate::experiment::{MetaExperiment, Operation, TreeShape};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use rt::IoBuf;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
-use types::Result;
+use types::{Errno, Error, Result};
 
 /// One iteration: each operation in turn.
-pub(super) fn iterate(meta: &MetaExperiment, stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn iterate<P: Place>(meta: &MetaExperiment, place: &P, stage: &mut Stage<'_>) -> Result<()> {
     let (content, seat) = (contents(meta, stage.seed), stage.watch.seat());
-    let job = Job { meta, folder: stage.folder, content, seat };
-    job.make_directories()?;
+    let job = Arc::new(Job { meta: meta.clone(), folder: stage.folder.to_path_buf(), content, seat });
+    let (made, there) = (job.clone(), place.clone());
+    wait_for(place, async move || made.make_directories(&there).await)??;
+    let touching = |operation| Arc::new(Touching { place: place.clone(), job: job.clone(), operation });
     let mut are_there = false;
     for (index, operation) in meta.operations.iter().copied().enumerate() {
         let files = u64::from(meta.threads) * meta.thread_files;
@@ -28,7 +32,7 @@ pub(super) fn iterate(meta: &MetaExperiment, stage: &mut Stage<'_>) -> Result<()
         };
         if let Some((before, what)) = missing {
             let plan = stage.plan(what, meta.threads, files, None);
-            let outcome = job.phase(&plan, before)?;
+            let outcome = phase::run(&plan, place, &touching(before))?;
             if outcome.is_stopped || stage.watch.is_stopped() {
                 stage.stop();
                 return Ok(());
@@ -37,7 +41,7 @@ pub(super) fn iterate(meta: &MetaExperiment, stage: &mut Stage<'_>) -> Result<()
         stage.make_cold(index, meta.caching);
         stage.watch.before(operation, stage.folder);
         let plan = stage.plan(&format!("{operation:?}").to_lowercase(), meta.threads, files, None);
-        let outcome = job.phase(&plan, operation)?;
+        let outcome = phase::run(&plan, place, &touching(operation))?;
         are_there = operation != Operation::Remove;
         if !stage.keep(index, outcome) {
             return Ok(());
@@ -47,27 +51,70 @@ pub(super) fn iterate(meta: &MetaExperiment, stage: &mut Stage<'_>) -> Result<()
 }
 
 /// What each file holds.
-fn contents(meta: &MetaExperiment, seed: u64) -> Vec<u8> {
+fn contents(meta: &MetaExperiment, seed: u64) -> IoBuf {
     let mut bytes = vec![0; meta.file_bytes as usize];
     Content::new(seed, 0).fill(&mut bytes, 0);
-    bytes
+    IoBuf::from_slice(&bytes)
 }
 
-struct Job<'a> {
-    meta: &'a MetaExperiment,
-    folder: &'a Path,
-    content: Vec<u8>,
+/// What is done to which files.
+struct Job {
+    meta: MetaExperiment,
+    folder: PathBuf,
+    content: IoBuf,
     seat: Seat,
 }
 
-impl Job<'_> {
-    fn make_directories(&self) -> Result<()> {
+/// One operation on all files of a thread.
+struct Touching<P> {
+    place: P,
+    job: Arc<Job>,
+    operation: Operation,
+}
+
+impl<P: Place> Work for Touching<P> {
+    type Prepared = ();
+
+    async fn prepare(&self, _thread: u32) -> Result<()> {
+        Ok(())
+    }
+
+    async fn work(&self, thread: u32, (): (), shared: &Arc<Shared>) -> Result<Tally> {
+        let touch = async |path: &Path, buffer: &mut IoBuf| self.touch(path, buffer).await;
+        self.job.work(thread, self.operation, shared, touch).await
+    }
+}
+
+impl<P: Place> Touching<P> {
+    /// Does it to one file; the bytes that were moved.
+    async fn touch(&self, path: &Path, buffer: &mut IoBuf) -> Result<u64> {
+        let (place, content) = (&self.place, &self.job.content);
+        let length = content.len() as u64;
+        let is_whole = |found: u64| match found == length {
+            true => Ok(()),
+            false => Err(Error::new(Errno::EIO, format!("{found} bytes instead of {length}"))),
+        };
+        match self.operation {
+            Operation::Create => place.create(path, content).await.map(|()| length),
+            Operation::Stat => is_whole(place.stat(path).await?).map(|()| 0),
+            Operation::ReadFile => is_whole(place.read_file(path, buffer).await?).map(|()| length),
+            _ => place.remove(path).await.map(|()| 0),
+        }
+    }
+}
+
+impl Job {
+    async fn make_directories(&self, place: &impl Place) -> Result<()> {
         let TreeShape::OwnDirectories { directories } = self.meta.shape else { return Ok(()) };
+        let make = async |path: PathBuf| {
+            let made = place.make_directory(&path).await;
+            made.map_err(|error| at(format!("can't make {}", path.display()), error))
+        };
         for thread in (0..self.meta.threads).map(|own| self.seat.thread(own, self.meta.threads)) {
+            let own = self.folder.join(format!("t{thread}"));
+            make(own.clone()).await?;
             for directory in 0..directories.max(1) {
-                let path = self.folder.join(format!("t{thread}/d{directory}"));
-                fs::create_dir_all(&path)
-                    .map_err(|error| failed(format!("can't make {}", path.display()), &error))?;
+                make(own.join(format!("d{directory}"))).await?;
             }
         }
         Ok(())
@@ -82,29 +129,24 @@ impl Job<'_> {
         })
     }
 
-    fn phase(&self, plan: &phase::Plan<'_>, operation: Operation) -> Result<phase::Outcome> {
-        let touch = |path: &Path, buffer: &mut [u8]| self.touch(path, operation, buffer);
-        phase::run(plan, |_| Ok(()), |thread, (), shared| self.work(thread, operation, shared, touch))
-    }
-
     /// Does it to the files of one of this client's threads, one after the other.
-    fn work(
+    async fn work(
         &self,
         own: u32,
         operation: Operation,
         shared: &Shared,
-        touch: impl Fn(&Path, &mut [u8]) -> io::Result<u64>,
+        touch: impl AsyncFn(&Path, &mut IoBuf) -> Result<u64>,
     ) -> Result<Tally> {
         // Who looks isn't who made it, where there are several.
         let thread = self.seat.thread(own, self.meta.threads);
         let is_looking = matches!(operation, Operation::Stat | Operation::ReadFile);
         let owner = if is_looking { self.seat.next(thread, self.meta.threads) } else { thread };
-        let mut buffer = vec![0; self.content.len() + 1];
+        let mut buffer = IoBuf::alloc(self.content.len() + 1);
         let mut tally = Tally::new();
         for file in 0..self.meta.thread_files {
             let path = self.path(owner, file);
             let since = Instant::now();
-            match touch(&path, &mut buffer) {
+            match touch(&path, &mut buffer).await {
                 Ok(bytes) => tally.count(since, bytes),
                 Err(error) => tally.fail(|| format!("{operation:?} of {}", path.display()), &error)?,
             }
@@ -116,53 +158,17 @@ impl Job<'_> {
         tally.is_complete = tally.operations == self.meta.thread_files;
         Ok(tally)
     }
-
-    /// Does it to one file; the bytes that were moved.
-    fn touch(&self, path: &Path, operation: Operation, buffer: &mut [u8]) -> io::Result<u64> {
-        let length = self.content.len() as u64;
-        match operation {
-            Operation::Create => {
-                let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
-                file.write_all(&self.content)?;
-                Ok(length)
-            }
-            Operation::Stat => {
-                let found = fs::symlink_metadata(path)?.len();
-                if found == length {
-                    Ok(0)
-                } else {
-                    Err(io::Error::other(format!("{found} bytes instead of {length}")))
-                }
-            }
-            Operation::ReadFile => {
-                let mut file = File::open(path)?;
-                let mut done = 0;
-                loop {
-                    match file.read(&mut buffer[done..])? {
-                        0 => break,
-                        count => done += count,
-                    }
-                }
-                if done as u64 == length {
-                    Ok(length)
-                } else {
-                    Err(io::Error::other(format!("{done} bytes instead of {length}")))
-                }
-            }
-            _ => fs::remove_file(path).map(|()| 0),
-        }
-    }
 }
 
 /// What the generator itself spends on each file, nanoseconds: the same loop without files.
 pub(super) fn null_overhead_ns(meta: &MetaExperiment, operation: Operation) -> Result<f64> {
     let meta = MetaExperiment { threads: 1, thread_files: NULL_OPERATIONS, ..meta.clone() };
     let content = contents(&meta, 0);
-    let job = Job { meta: &meta, folder: Path::new("weft-bench"), content, seat: Seat::ALONE };
-    let nothing = |path: &Path, buffer: &mut [u8]| {
+    let job = Job { meta, folder: "weft-bench".into(), content, seat: Seat::ALONE };
+    let nothing = async |path: &Path, buffer: &mut IoBuf| {
         std::hint::black_box((path, buffer));
         Ok(0)
     };
-    let tally = job.work(0, operation, &Shared::new(None), nothing)?;
+    let tally = drive(job.work(0, operation, &Shared::new(None), nothing))?;
     Ok(tally.begun.elapsed().as_nanos() as f64 / NULL_OPERATIONS as f64)
 }

@@ -8,19 +8,23 @@ mod content;
 mod folder;
 mod histogram;
 mod io;
+mod kernel;
 mod machine;
 mod meta;
 mod phase;
+mod place;
 mod refuse;
 mod ring;
 mod team;
 
 pub use histogram::Histogram;
+pub use kernel::Kernel;
 pub use machine::machine;
+pub use place::{Place, Transfers};
 pub use refuse::{check, check_for};
 pub use team::{Seat, Told, merged};
 
-use crate::experiment::{Caching, Experiment, Operation};
+use crate::experiment::{Caching, Experiment, Operation, Through};
 use crate::results::{Measured, Run, median};
 use folder::Folder;
 use std::path::Path;
@@ -85,15 +89,30 @@ pub struct Loaded {
     pub failure: Option<Error>,
 }
 
-/// Puts the load of an experiment on a directory, so many times. The files are removed in any case.
+/// Puts the load of an experiment on a directory, so many times, by system calls. The files are removed in any case.
 ///
 /// # Errors
 /// What can't be done is refused before anything is written. What goes wrong later is in [`Loaded::failure`].
-pub fn run(experiment: &Experiment, place: &Path, iterations: u32, watch: &dyn Watch) -> Result<Loaded> {
-    check(experiment, place)?;
+pub fn run(experiment: &Experiment, dir: &Path, iterations: u32, watch: &dyn Watch) -> Result<Loaded> {
+    run_through(&Kernel, experiment, dir, iterations, watch)
+}
+
+/// The same through another way to the same directory. Its own directory is made and removed by system calls all the same.
+///
+/// # Errors
+/// As of [`run`].
+pub fn run_through(
+    place: &impl Place,
+    experiment: &Experiment,
+    dir: &Path,
+    iterations: u32,
+    watch: &dyn Watch,
+) -> Result<Loaded> {
+    check(experiment, dir)?;
     let operations = experiment.operations();
+    let figure = |one: &Operation| experiment.measured(*one, watch.seat(), place_of(place));
     let mut loaded = Loaded {
-        measured: operations.iter().map(|one| experiment.measured(*one, watch.seat())).collect(),
+        measured: operations.iter().map(figure).collect(),
         histograms: vec![Vec::new(); operations.len()],
         ..Loaded::default()
     };
@@ -101,7 +120,7 @@ pub fn run(experiment: &Experiment, place: &Path, iterations: u32, watch: &dyn W
         measured.generator_ns = Some(null_overhead_ns(experiment, measured.operation)?);
     }
     for iteration in 0..iterations {
-        loaded.failure = iterate(experiment, place, (iteration, iterations), watch, &mut loaded).err();
+        loaded.failure = iterate(place, experiment, dir, (iteration, iterations), watch, &mut loaded).err();
         if loaded.failure.is_some() || loaded.is_stopped {
             break;
         }
@@ -109,10 +128,15 @@ pub fn run(experiment: &Experiment, place: &Path, iterations: u32, watch: &dyn W
     Ok(loaded)
 }
 
+fn place_of<P: Place>(_: &P) -> Through {
+    P::THROUGH
+}
+
 /// One of so many iterations, in a folder that is removed.
 fn iterate(
+    place: &impl Place,
     experiment: &Experiment,
-    place: &Path,
+    dir: &Path,
     (iteration, iterations): (u32, u32),
     watch: &dyn Watch,
     loaded: &mut Loaded,
@@ -120,9 +144,9 @@ fn iterate(
     let seat = watch.seat();
     if iteration > 0 && seat == Seat::ALONE {
         // What the last one has removed may still be coming back.
-        check(experiment, place)?;
+        check(experiment, dir)?;
     }
-    let folder = Folder::make(place, seat, iteration)?;
+    let folder = Folder::make(dir, seat, iteration)?;
     let operations = experiment.operations().len() as u32;
     let mut stage = Stage {
         folder: folder.path(),
@@ -133,8 +157,8 @@ fn iterate(
         loaded,
     };
     let outcome = match experiment {
-        Experiment::Io(io) => io::iterate(io, &mut stage),
-        Experiment::Meta(meta) => meta::iterate(meta, &mut stage),
+        Experiment::Io(io) => io::iterate(io, place, &mut stage),
+        Experiment::Meta(meta) => meta::iterate(meta, place, &mut stage),
     };
     if seat != Seat::ALONE && outcome.is_ok() && !stage.loaded.is_stopped && !watch.meet() {
         stage.stop();
@@ -244,7 +268,7 @@ impl<'a> Stage<'a> {
 }
 
 impl Experiment {
-    fn measured(&self, operation: Operation, seat: Seat) -> Measured {
+    fn measured(&self, operation: Operation, seat: Seat, through: Through) -> Measured {
         let clients = seat.clients;
         let runs: Vec<Run> = Vec::new();
         match self {
@@ -258,6 +282,7 @@ impl Experiment {
                 queue_depth: io.queue_depth,
                 sharing: Some(io.sharing),
                 caching: io.caching,
+                through,
                 runs,
                 cached: None,
                 generator_ns: None,
@@ -273,6 +298,7 @@ impl Experiment {
                 queue_depth: 1,
                 sharing: None,
                 caching: meta.caching,
+                through,
                 runs,
                 cached: None,
                 generator_ns: None,

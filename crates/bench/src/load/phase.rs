@@ -1,12 +1,15 @@
 //! One phase: threads that begin together, and what each of them tells.
 
-use super::folder::failed;
+use super::folder::at;
 use super::histogram::Histogram;
+use super::place::Place;
 use super::{Progress, Watch, machine};
 use crate::results::Run;
+use rt::sync::Event;
+use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{RwLock, mpsc};
-use std::thread;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
@@ -21,6 +24,8 @@ const MOST_ERRORS: u64 = 100;
 
 /// What the threads of a phase have in common.
 pub(super) struct Shared {
+    /// All wait for it before they begin.
+    gate: Event,
     is_over: AtomicBool,
     done: AtomicU64,
     deadline: Option<Duration>,
@@ -65,20 +70,20 @@ impl Tally {
     }
 
     /// Counts a failure; an error when there were too many.
-    pub fn fail(&mut self, what: impl FnOnce() -> String, cause: &std::io::Error) -> Result<()> {
+    pub fn fail(&mut self, what: impl FnOnce() -> String, cause: &Error) -> Result<()> {
         self.errors += 1;
         let first = self.first.get_or_insert_with(|| format!("{}: {cause}", what()));
         if self.errors < MOST_ERRORS {
             return Ok(());
         }
-        let errno = cause.raw_os_error().map_or(Errno::EIO, Errno);
-        Err(Error::new(errno, format!("{MOST_ERRORS} operations of a thread failed; the first: {first}")))
+        let text = format!("{MOST_ERRORS} operations of a thread failed; the first: {first}");
+        Err(Error::new(cause.errno, text))
     }
 }
 
 impl Shared {
     pub fn new(deadline: Option<Duration>) -> Shared {
-        Shared { is_over: AtomicBool::new(false), done: AtomicU64::new(0), deadline }
+        Shared { gate: Event::new(), is_over: AtomicBool::new(false), done: AtomicU64::new(0), deadline }
     }
 
     /// Whether a thread that began then has to end, having done one operation more.
@@ -90,6 +95,27 @@ impl Shared {
     pub fn is_stopped(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
+
+    fn stop(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What each thread of a phase does.
+pub(super) trait Work: Send + Sync + 'static {
+    /// What is made ready before any thread begins.
+    type Prepared;
+
+    /// Makes it ready.
+    fn prepare(&self, thread: u32) -> impl Future<Output = Result<Self::Prepared>>;
+
+    /// Does what is timed, and lets go of what was made ready.
+    fn work(
+        &self,
+        thread: u32,
+        prepared: Self::Prepared,
+        shared: &Arc<Shared>,
+    ) -> impl Future<Output = Result<Tally>>;
 }
 
 /// What a phase is to whoever watches.
@@ -113,83 +139,103 @@ pub(super) struct Outcome {
     pub is_stopped: bool,
 }
 
-/// Runs it: `prepare` of each thread before any begins, then `work` of all. The first error ends all threads and is returned.
-pub(super) fn run<P>(
-    plan: &Plan<'_>,
-    prepare: impl Fn(u32) -> Result<P> + Sync,
-    work: impl Fn(u32, P, &Shared) -> Result<Tally> + Sync,
-) -> Result<Outcome> {
-    let shared = Shared::new(plan.deadline);
-    // All wait for it to open: unlike a barrier it can be opened when a thread couldn't be started.
-    let gate = RwLock::new(());
-    let (prepare, work, shared, gate) = (&prepare, &work, &shared, &gate);
+/// Runs it: each thread prepares before any begins to work. The first error ends all threads and is returned.
+pub(super) fn run<P: Place, W: Work>(plan: &Plan<'_>, place: &P, work: &Arc<W>) -> Result<Outcome> {
+    let shared = Arc::new(Shared::new(plan.deadline));
     let cpu_before = machine::busy_s();
-    let began = Instant::now();
-    let mut told = began;
-    let mut is_stopped = false;
-    let mut tallies = Vec::with_capacity(plan.threads as usize);
-    let started = thread::scope(|scope| {
-        let closed = gate.write();
-        let (sender, receiver) = mpsc::channel();
-        let (ready_sender, ready) = mpsc::channel();
-        for number in 0..plan.threads {
-            let (sender, ready_sender) = (sender.clone(), ready_sender.clone());
-            let body = move || {
-                let prepared = prepare(number);
-                if prepared.is_err() {
-                    shared.is_over.store(true, Ordering::Relaxed);
-                }
-                // Both receivers are there until all threads have ended.
-                let _ = ready_sender.send(());
-                drop(gate.read());
-                let tally = prepared.and_then(|prepared| work(number, prepared, shared));
-                if tally.is_err() {
-                    shared.is_over.store(true, Ordering::Relaxed);
-                }
-                let _ = sender.send(tally);
-            };
-            if let Err(error) = thread::Builder::new().spawn_scoped(scope, body) {
-                shared.is_over.store(true, Ordering::Relaxed);
-                return Err(failed(format!("can't start thread {number} of {}", plan.threads), &error)
-                    .hint("use fewer threads"));
-            }
+    let (sender, tallies) = mpsc::channel();
+    let (ready_sender, ready) = mpsc::channel();
+    let mut failure = None;
+    for number in 0..plan.threads {
+        let body = body(number, work.clone(), shared.clone(), ready_sender.clone(), sender.clone());
+        if let Err(error) = place.start(number, body) {
+            shared.stop();
+            let what = format!("can't start thread {number} of {}", plan.threads);
+            failure = Some(at(what, error).hint("use fewer threads"));
+            break;
         }
-        // A thread that panics drops what it had of these, and the scope passes its panic on.
-        drop((sender, ready_sender));
-        for _ in 0..plan.threads {
-            let _ = ready.recv();
-        }
-        if !shared.is_stopped() && !plan.watch.meet() {
-            is_stopped = true;
-            shared.is_over.store(true, Ordering::Relaxed);
-        }
-        drop(closed);
-        while tallies.len() < plan.threads as usize {
-            match receiver.recv_timeout(ASKED_EVERY) {
-                Ok(tally) => tallies.push(tally),
-                Err(mpsc::RecvTimeoutError::Disconnected) => break,
-                Err(mpsc::RecvTimeoutError::Timeout) => {
-                    is_stopped |= plan.watch.is_stopped();
-                    if is_stopped {
-                        shared.is_over.store(true, Ordering::Relaxed);
-                    }
-                    if told.elapsed() >= TOLD_EVERY {
-                        told = Instant::now();
-                        plan.watch.progress(&plan.progress(shared, began));
-                    }
-                }
-            }
-        }
-        Ok(())
-    });
-    started?;
+    }
+    // A thread that panics drops what it had of these.
+    drop((sender, ready_sender));
+    while ready.recv().is_ok() {}
+    let is_off = !shared.is_stopped() && !plan.watch.meet();
+    if is_off {
+        shared.stop();
+    }
+    shared.gate.set();
+    let (tallies, is_stopped) = plan.attend(&shared, &tallies);
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
     let cpu_s = machine::busy_s().zip(cpu_before).map(|(after, before)| (after - before).max(0.0));
-    let mut outcome = gather(tallies.into_iter().collect::<Result<Vec<Tally>>>()?, cpu_s);
-    outcome.is_stopped = is_stopped;
+    let tallies = tallies.into_iter().collect::<Result<Vec<Tally>>>()?;
+    if tallies.len() < plan.threads as usize {
+        let text = format!(
+            "{} of {} threads ended by a mistake in weft",
+            plan.threads as usize - tallies.len(),
+            plan.threads
+        );
+        return Err(Error::new(Errno::ECANCELED, text).hint("the lines above say where it is"));
+    }
+    let mut outcome = gather(tallies, cpu_s);
+    outcome.is_stopped = is_stopped || is_off;
     Ok(outcome)
 }
 
+/// One thread.
+fn body<W: Work>(
+    number: u32,
+    work: Arc<W>,
+    shared: Arc<Shared>,
+    ready: Sender<()>,
+    told: Sender<Result<Tally>>,
+) -> impl FnOnce() -> std::pin::Pin<Box<dyn Future<Output = ()>>> + Send + 'static {
+    move || {
+        Box::pin(async move {
+            let prepared = work.prepare(number).await;
+            if prepared.is_err() {
+                shared.stop();
+            }
+            // All threads are ready when nobody has one of these any more.
+            drop(ready);
+            shared.gate.wait().await;
+            let tally = match prepared {
+                Ok(prepared) => work.work(number, prepared, &shared).await,
+                Err(error) => Err(error),
+            };
+            if tally.is_err() {
+                shared.stop();
+            }
+            // The receiver is there until all threads have ended.
+            let _ = told.send(tally);
+        })
+    }
+}
+
 impl Plan<'_> {
+    /// Waits until all threads have ended; what they tell, and whether whoever watches has stopped them.
+    fn attend(&self, shared: &Shared, ending: &Receiver<Result<Tally>>) -> (Vec<Result<Tally>>, bool) {
+        let (mut tallies, mut is_stopped) = (Vec::with_capacity(self.threads as usize), false);
+        let began = Instant::now();
+        let mut told = began;
+        loop {
+            match ending.recv_timeout(ASKED_EVERY) {
+                Ok(tally) => tallies.push(tally),
+                Err(RecvTimeoutError::Disconnected) => return (tallies, is_stopped),
+                Err(RecvTimeoutError::Timeout) => {
+                    is_stopped |= self.watch.is_stopped();
+                    if is_stopped {
+                        shared.stop();
+                    }
+                    if told.elapsed() >= TOLD_EVERY {
+                        told = Instant::now();
+                        self.watch.progress(&self.progress(shared, began));
+                    }
+                }
+            }
+        }
+    }
+
     fn progress(&self, shared: &Shared, began: Instant) -> Progress {
         let elapsed = began.elapsed();
         let done = shared.done.load(Ordering::Relaxed) as f64 / self.operations.max(1) as f64;

@@ -48,7 +48,7 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
     }
     let shown = place.display();
     let found = fs::metadata(place).map_err(|error| {
-        failed(format!("can't measure {shown}"), &error)
+        failed(format!("can't measure {shown}"), error)
             .hint("give a directory that exists, such as the mount")
     })?;
     if !found.is_dir() {
@@ -57,7 +57,7 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
     }
     rustix::fs::access(place, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).map_err(
         |errno| {
-            failed(format!("can't make files in {shown}"), &errno.into())
+            failed(format!("can't make files in {shown}"), errno.into())
                 .hint("give a directory that you may write to")
         },
     )?;
@@ -82,7 +82,7 @@ pub fn check_for(experiment: &Experiment, place: &Path, clients: u32) -> Result<
 fn free_when_removed(place: &Path, need_bytes: u64) -> Result<(u64, rustix::fs::StatVfs)> {
     let ask = || {
         let room = rustix::fs::statvfs(place).map_err(|errno| {
-            failed(format!("can't ask {} for its free space", place.display()), &errno.into())
+            failed(format!("can't ask {} for its free space", place.display()), errno.into())
         })?;
         Ok::<_, Error>((room.f_bavail.saturating_mul(room.f_frsize), room))
     };

@@ -38,7 +38,7 @@ pub use self::check::check;
 pub use self::copies::{Copies, DEFAULT_KEPT};
 pub use self::engine::open_engine;
 pub use self::gate::{Gate, hex_text};
-pub use self::mount::{MountProcess, unreachable};
+pub use self::mount::{BareClient, MountProcess, unreachable};
 pub use self::node::NodeProcess;
 pub use self::peers::{Oneself, Peers, joining};
 pub use self::status::View;
@@ -170,6 +170,11 @@ pub fn prepare_process() -> Result<()> {
     if let Err(e) = setrlimit(Resource::Nofile, files) {
         tracing::warn!("the limit of open files stays as it is: {e}");
     }
+    require_rings()
+}
+
+/// Refuses where the kernel offers no io_uring.
+fn require_rings() -> Result<()> {
     rt::block_on(async {}).map_err(|e| {
         Error::new(Errno::EOPNOTSUPP, format!("io_uring is not available: {e}"))
             .hint("sysctl kernel.io_uring_disabled=0; a container must allow its system calls (seccomp)")

@@ -1,13 +1,14 @@
-//! A client: `weft mount`.
+//! A client: `weft mount`, and the same without a mount.
 
 use super::core::{BackgroundCore, Served};
 use super::follow::{MapInForce, out_of_turn};
 use super::mount_view::{MountSocket, MountView};
 use super::near::is_on_this_host;
 use super::peers::{MgmtChannel, Oneself, Peers, security};
-use super::prepare_process;
 use super::stop::{Stop, Stops};
+use super::{prepare_process, require_rings};
 use crate::cli::{MountArgs, fuse_transport};
+use crate::control::MountHow;
 use crate::node_config::ClusterFile;
 use client::{Client, ClientOptions, Succession};
 use fuse::{MountOptions, Session};
@@ -91,7 +92,34 @@ async fn attach(management: &MgmtChannel, cluster: &str) -> Result<(Arc<ClusterM
     }
 }
 
+impl MountHow {
+    fn of(args: &MountArgs, file: &ClusterFile) -> MountHow {
+        let networks = if args.network.is_empty() { &file.networks } else { &args.network };
+        MountHow {
+            cluster: file.cluster.clone(),
+            file: args.cluster.clone(),
+            networks: networks.clone(),
+            rack: args.rack.clone().or_else(|| file.rack.clone()),
+            timeout_s: args.timeout,
+            server_cache: !args.no_server_cache,
+            shared_memory: !args.no_shared_memory,
+        }
+    }
+}
+
 impl MountPlan {
+    fn new(how: &MountHow, file: ClusterFile) -> Result<MountPlan> {
+        how.rack.as_deref().map_or(Ok(()), mgmt::check_rack)?;
+        Ok(MountPlan {
+            networks: how.networks.clone(),
+            same_host: if how.shared_memory { SameHost::SharedMemory } else { SameHost::OverTcp },
+            file,
+            timeout: Duration::from_secs(how.timeout_s),
+            server_cache: how.server_cache,
+            own_rack: Arc::new(OwnRack::new(how.rack.clone(), Box::new(is_on_this_host))),
+        })
+    }
+
     fn oneself(&self) -> Result<Oneself> {
         let credentials = match self.file.credentials.as_str() {
             "" => None,
@@ -170,18 +198,9 @@ impl MountProcess {
         prepare_process()?;
         let stops = Stops::listen()?;
         let source = file.name.clone();
-        let networks = if args.network.is_empty() { &file.networks } else { &args.network };
-        let rack = args.rack.clone().or_else(|| file.rack.clone());
-        rack.as_deref().map_or(Ok(()), mgmt::check_rack)?;
-        let own_rack = Arc::new(OwnRack::new(rack, Box::new(is_on_this_host)));
-        let plan = MountPlan {
-            networks: networks.clone(),
-            same_host: if args.no_shared_memory { SameHost::OverTcp } else { SameHost::SharedMemory },
-            file,
-            timeout: Duration::from_secs(args.timeout),
-            server_cache: !args.no_server_cache,
-            own_rack: own_rack.clone(),
-        };
+        let how = MountHow::of(args, &file);
+        let plan = MountPlan::new(&how, file)?;
+        let own_rack = plan.own_rack.clone();
         let core = BackgroundCore::<ClientServices>::start(plan)?;
         let options = MountOptions {
             source,
@@ -200,7 +219,8 @@ impl MountProcess {
         stops.watch(session.clone())?;
         let services = core.services();
         let place = (services.map.clone(), own_rack);
-        let view = MountView::new(services.peers.clone(), services.client.clone(), place, stops.sender());
+        let view =
+            MountView::new(services.peers.clone(), services.client.clone(), place, how, stops.sender());
         let control = view.open(&args.mountpoint);
         tracing::info!("mounted at {}", args.mountpoint.display());
         Ok(MountProcess { session, core, stops, control })
@@ -221,6 +241,28 @@ impl MountProcess {
             Err(error) => tracing::error!(hint = &*error.hint, "not stopped in good order: {error}"),
         }
         ended
+    }
+}
+
+/// A client's session without a mount.
+pub struct BareClient(BackgroundCore<ClientServices>);
+
+impl BareClient {
+    /// Connects to the cluster of a file as a mount does, and begins a session.
+    pub fn start(how: &MountHow, file: ClusterFile) -> Result<BareClient> {
+        require_rings()?;
+        let plan = MountPlan::new(how, file.clone())?;
+        BackgroundCore::start(plan).map(BareClient).map_err(|error| unreachable(&file, error))
+    }
+
+    /// Its sessions.
+    pub fn sessions(&self) -> &Arc<Succession> {
+        &self.0.services().client
+    }
+
+    /// Ends the session in good order; nobody may use it any more.
+    pub fn end(self) -> Result<()> {
+        self.0.shut_down()
     }
 }
 

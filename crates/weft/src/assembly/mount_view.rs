@@ -2,7 +2,7 @@
 
 use super::peers::Peers;
 use super::stop::Stop;
-use crate::control::{self, MountSession, ReplacedInfo, Request, Service, mount_sockets};
+use crate::control::{self, MountHow, MountSession, ReplacedInfo, Request, Service, mount_sockets};
 use crate::output::os_error;
 use client::{Lineage, Succession};
 use net::OwnRack;
@@ -23,6 +23,7 @@ pub struct MountView {
     sessions: Arc<Succession>,
     /// Where the mount is: its rack by the map.
     place: (MapHandle, Arc<OwnRack>),
+    how: MountHow,
     stops: Sender<Stop>,
 }
 
@@ -35,9 +36,10 @@ impl MountView {
         peers: Arc<Peers>,
         sessions: Arc<Succession>,
         place: (MapHandle, Arc<OwnRack>),
+        how: MountHow,
         stops: Sender<Stop>,
     ) -> MountView {
-        MountView { peers, sessions, place, stops }
+        MountView { peers, sessions, place, how, stops }
     }
 
     fn rack(&self) -> Option<String> {
@@ -82,6 +84,7 @@ impl Service for MountView {
     fn answer(&self, request: Request) -> Result<Value> {
         match request {
             Request::Net => written(&self.peers.infos()),
+            Request::MountHow => written(&self.how),
             Request::Session => {
                 written(&MountSession { rack: self.rack(), ..session_info(&self.sessions.lineage()) })
             }

@@ -12,7 +12,8 @@ mod server;
 pub use client::{Control, not_running};
 pub use protocol::{
     Answer, CheckOrders, CheckProgress, ClusterStatus, CopyMade, CopyProgress, Counters, DiskFree, LinkInfo,
-    MeasureOrder, MountSession, PeerInfo, PoolStatus, ReplacedInfo, Request, Stopping, TargetStatus,
+    MeasureOrder, MountHow, MountSession, PeerInfo, PoolStatus, ReplacedInfo, Request, Stopping,
+    TargetStatus,
 };
 pub use server::{Service, start};
 

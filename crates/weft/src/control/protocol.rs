@@ -23,6 +23,8 @@ pub enum Request {
     Net,
     /// [`MountSession`], of a mount.
     Session,
+    /// [`MountHow`], of a mount.
+    MountHow,
     /// What management answers to this.
     Manage { request: wire::MgmtRequest },
     /// A directory of this node becomes a target: its id.
@@ -207,6 +209,23 @@ pub struct MountSession {
     pub replaced: Option<ReplacedInfo>,
     /// Files of sessions that have ended, which their programs have yet to close.
     pub files_of_before: u64,
+}
+
+/// By what a mount reaches its cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct MountHow {
+    /// UUID of the cluster.
+    pub cluster: String,
+    /// The cluster file that it was mounted with.
+    pub file: PathBuf,
+    /// Networks that connections use, best first; none: all.
+    pub networks: Vec<String>,
+    /// The rack that was named.
+    pub rack: Option<String>,
+    pub timeout_s: u64,
+    pub server_cache: bool,
+    pub shared_memory: bool,
 }
 
 /// A session that the cluster has ended.

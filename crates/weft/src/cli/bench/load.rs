@@ -97,6 +97,12 @@ pub struct BenchLoadHow {
     /// How often each is done; the middle one is shown
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub iterations: u32,
+    /// Which way the load takes: a mount, or its client core without kernel and FUSE
+    #[arg(long, value_enum, default_value_t)]
+    pub through: ThroughArg,
+    /// Cluster file of the client core [default: the one that the mount was made with]
+    #[arg(long, value_name = "FILE")]
+    pub cluster: Option<PathBuf>,
     /// Make the load on these clients together, each with so many threads on the same DIR
     #[arg(long = "client", value_name = "NAME,..", value_delimiter = ',')]
     pub clients: Vec<String>,
@@ -152,4 +158,16 @@ pub enum MetaOperationArg {
     ReadFile,
     /// Remove
     Remove,
+}
+
+/// Which way a load takes.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ThroughArg {
+    /// System calls on DIR
+    #[default]
+    Mount,
+    /// A session of the native client core, of the same cluster and directory
+    Core,
+    /// One after the other, as two figures of each operation
+    Both,
 }

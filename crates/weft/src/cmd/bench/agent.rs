@@ -1,9 +1,10 @@
 //! `weft bench agent`: one of the clients that make a load together.
 
+use super::core::CoreLoad;
 use super::orders::{Order, VERSION, Word, say};
 use crate::output::os_error;
-use bench::Experiment;
-use bench::load::{self, Progress, Seat, Told, Watch};
+use bench::load::{self, Loaded, Progress, Seat, Told, Watch};
+use bench::{Experiment, Through};
 use std::fs;
 use std::io::{self, BufRead, stdin, stdout};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,19 @@ struct Begin {
     seat: Seat,
     experiment: Experiment,
     place: PathBuf,
+    through: Through,
     iterations: u32,
+}
+
+impl Begin {
+    fn run(&self, watch: &dyn Watch) -> Result<Loaded> {
+        if self.through == Through::Mount {
+            return load::run(&self.experiment, &self.place, self.iterations, watch);
+        }
+        let core = CoreLoad::start(&self.place, None)?;
+        let loaded = core.run(&self.experiment, self.iterations, watch);
+        core.end().and(loaded)
+    }
 }
 
 /// Makes loads as it is ordered on standard input, until that ends.
@@ -46,7 +59,7 @@ pub(super) fn run() -> Result<()> {
     tell(&Word::Ready { version: VERSION.into() })?;
     while let Some(begin) = orders.next() {
         let client = Client { seat: begin.seat, orders, met: Mutex::new(orders.lock().went) };
-        let loaded = load::run(&begin.experiment, &begin.place, begin.iterations, &client);
+        let loaded = begin.run(&client);
         let told = loaded.map_or_else(Told::from, Told::from);
         // Who isn't there any more isn't told, and has to be cleaned up after.
         if tell(&Word::Ended(Box::new(told))).is_err() || orders.lock().is_alone {
@@ -81,9 +94,9 @@ impl Orders {
             let order = serde_json::from_str(&line);
             let mut state = self.lock();
             match order {
-                Ok(Order::Begin { seat, experiment, place, iterations }) => {
+                Ok(Order::Begin { seat, experiment, place, through, iterations }) => {
                     state.is_stopped = false;
-                    state.begin = Some(Begin { seat, experiment, place, iterations });
+                    state.begin = Some(Begin { seat, experiment, place, through, iterations });
                 }
                 Ok(Order::Go) => state.went += 1,
                 Ok(Order::Stop) => state.is_stopped = true,

@@ -1,17 +1,19 @@
 //! `weft bench io` and `weft bench meta`: one kind of load, with one number of threads after the other.
 
 use super::cluster::{Wanted, ceilings, copies};
+use super::core::CoreLoad;
 use super::team::Team;
 use super::watch::{Onlooker, begun};
 use crate::cli::{
     AccessArg, BenchIoArgs, BenchLoadHow, BenchMetaArgs, IoOperationArg, MetaOperationArg, SharingArg,
+    ThroughArg,
 };
 use crate::output::{Align, os_error, print, print_json, table};
 use bench::characterize::Generator;
 use bench::load::Loaded;
 use bench::{
     Access, Binding, Caching, Experiment, FileSharing, IoExperiment, Measured, MetaExperiment, Operation,
-    Results, TreeShape, binding_of, io_name, load, meta_name,
+    Results, Through, TreeShape, binding_of, io_name, load, meta_name,
 };
 use std::path::Path;
 use types::{Errno, Error, Result};
@@ -98,22 +100,84 @@ fn of_meta(args: &BenchMetaArgs, threads: u32) -> MetaExperiment {
     }
 }
 
+/// Who makes the load.
+struct Makers<'a> {
+    place: &'a Path,
+    how: &'a BenchLoadHow,
+    onlooker: &'a Onlooker<'a>,
+    team: Option<Team>,
+    /// This process's own session, where it makes a load through the core itself.
+    core: Option<CoreLoad>,
+}
+
+impl<'a> Makers<'a> {
+    fn start(place: &'a Path, how: &'a BenchLoadHow, onlooker: &'a Onlooker<'a>) -> Result<Makers<'a>> {
+        let is_alone = how.clients.is_empty();
+        let core = match is_alone && how.through != ThroughArg::Mount {
+            true => Some(CoreLoad::start(place, how.cluster.as_deref())?),
+            false => None,
+        };
+        let team = match is_alone {
+            true => None,
+            false => Some(Team::start(&how.clients, &how.launch, onlooker)?),
+        };
+        Ok(Makers { place, how, onlooker, team, core })
+    }
+
+    /// Puts the load of an experiment on the directory, one way after the other; their figures of each operation beside each other.
+    fn run(&mut self, experiment: &Experiment) -> Result<Loaded> {
+        let ways: &[Through] = match self.how.through {
+            ThroughArg::Mount => &[Through::Mount],
+            ThroughArg::Core => &[Through::Core],
+            ThroughArg::Both => &[Through::Mount, Through::Core],
+        };
+        let mut both = Loaded::default();
+        for through in ways {
+            let loaded = match self.run_through(experiment, *through) {
+                Ok(loaded) => loaded,
+                Err(error) if both.measured.is_empty() => return Err(error),
+                Err(error) => Loaded { failure: Some(error), ..Loaded::default() },
+            };
+            both.is_stopped |= loaded.is_stopped;
+            both.notes.extend(loaded.notes);
+            both.measured.extend(loaded.measured);
+            both.failure = loaded.failure;
+            if both.is_stopped || both.failure.is_some() {
+                break;
+            }
+        }
+        let order = experiment.operations();
+        both.measured.sort_by_key(|of| order.iter().position(|operation| *operation == of.operation));
+        Ok(both)
+    }
+
+    fn run_through(&mut self, experiment: &Experiment, through: Through) -> Result<Loaded> {
+        let (place, iterations) = (self.place, self.how.iterations);
+        match (&mut self.team, &self.core, through) {
+            (Some(team), ..) => team.run(experiment, (place, through), iterations, self.onlooker),
+            (None, Some(core), Through::Core) => core.run(experiment, iterations, self.onlooker),
+            _ => load::run(experiment, place, iterations, self.onlooker),
+        }
+    }
+
+    fn end(self) -> Result<()> {
+        self.core.map_or(Ok(()), CoreLoad::end)
+    }
+}
+
 fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Result<()> {
     // What can't be done, or written to, is told before the load, not after it.
     let clients = how.clients.len().max(1) as u32;
     for experiment in &experiments {
         load::check_for(experiment, place, clients)?;
     }
+    let onlooker = Onlooker::new(place)?;
+    let mut makers = Makers::start(place, how, &onlooker)?;
     if let Some(out) = &how.out {
         std::fs::write(out, "").map_err(|e| os_error(out.display(), &e))?;
     }
     let mut results = begun(load::machine(place));
     results.machine.clients = clients;
-    let onlooker = Onlooker::new(place)?;
-    let mut team = match how.clients.is_empty() {
-        true => None,
-        false => Some(Team::start(&how.clients, &how.launch, &onlooker)?),
-    };
     let (known, note) = ceilings(place, Wanted::Kept, &|| onlooker.is_over())?;
     results.ceilings = known;
     results.notes.extend(note);
@@ -122,10 +186,7 @@ fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Re
     let cores = if team.is_some() { 0 } else { results.machine.cores };
     let mut failure = None;
     for experiment in &experiments {
-        let loaded = match &mut team {
-            Some(team) => team.run(experiment, place, how.iterations, &onlooker),
-            None => load::run(experiment, place, how.iterations, &onlooker),
-        };
+        let loaded = makers.run(experiment);
         onlooker.clear();
         let loaded = loaded.unwrap_or_else(|error| Loaded { failure: Some(error), ..Loaded::default() });
         for mut measured in loaded.measured.into_iter().filter(|measured| !measured.runs.is_empty()) {
@@ -141,6 +202,9 @@ fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Re
         if loaded.is_stopped || failure.is_some() {
             break;
         }
+    }
+    if let Err(error) = makers.end() {
+        failure.get_or_insert(error);
     }
     if let Some(failure) = &failure {
         results.notes.push(format!("ended by a failure: {failure}"));
@@ -196,7 +260,9 @@ fn screen(results: &Results) -> String {
         ("CPU, us each", Align::Right),
         ("of the ceiling", Align::Left),
     ];
-    let mut text = table(heading, &results.measured.iter().map(row).collect::<Vec<_>>());
+    let is_by_core = results.measured.iter().any(|one| one.through == Through::Core);
+    let rows: Vec<_> = results.measured.iter().map(|one| row(one, is_by_core)).collect();
+    let mut text = table(heading, &rows);
     let mut cached: Vec<&String> = results.measured.iter().filter_map(|one| one.cached.as_ref()).collect();
     cached.dedup();
     let own = own_time(&results.measured);
@@ -221,7 +287,7 @@ fn share(binding: &Binding) -> String {
     format!("{:.0} %, {}", share * 100.0, bench::draw::word(limit))
 }
 
-fn row(measured: &Measured) -> [String; 9] {
+fn row(measured: &Measured, tells_way: bool) -> [String; 9] {
     let (bytes, ops) = (measured.bytes_per_s().unwrap_or_default(), measured.ops_per_s().unwrap_or_default());
     let mib = |rate: f64| if rate > 0.0 { format!("{:.0}", rate / f64::from(1 << 20)) } else { "-".into() };
     // The latencies and the processor time are the middle run's.
@@ -232,9 +298,14 @@ fn row(measured: &Measured) -> [String; 9] {
     let told = |of: &dyn Fn(&bench::Latency) -> f64| {
         latency.as_ref().map_or("-".into(), |l| format!("{:.0}", of(l)))
     };
+    let way = match (tells_way, measured.through) {
+        (false, _) => "",
+        (true, Through::Mount) => ", mount",
+        (true, Through::Core) => ", core",
+    };
     let cpu = middle.and_then(|run| Some(run.cpu_s? * 1e6 / run.operations.max(1) as f64));
     [
-        format!("{}, {}", measured.experiment, name(measured.operation)),
+        format!("{}, {}{way}", measured.experiment, name(measured.operation)),
         measured.threads.to_string(),
         mib(bytes.0),
         format!("{:.0}", ops.0),

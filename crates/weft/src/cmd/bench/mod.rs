@@ -5,6 +5,7 @@ mod ceilings;
 mod characterize;
 mod cluster;
 mod compare;
+mod core;
 mod load;
 mod orders;
 mod read;

@@ -1,7 +1,7 @@
 //! What whoever leads a load and the clients that make it say to each other: lines of JSON on a client's standard input and output.
 
-use bench::Experiment;
 use bench::load::{Progress, Seat, Told};
+use bench::{Experiment, Through};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub(super) const VERSION: &str = concat!("weft bench agent ", env!("CARGO_PKG_VE
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Order {
     /// Make a load.
-    Begin { seat: Seat, experiment: Experiment, place: PathBuf, iterations: u32 },
+    Begin { seat: Seat, experiment: Experiment, place: PathBuf, through: Through, iterations: u32 },
     /// All clients have come this far.
     Go,
     /// End what is under way.

@@ -3,8 +3,8 @@
 use super::orders::{Order, VERSION, Word, say};
 use super::watch::Onlooker;
 use crate::output::os_error;
-use bench::Experiment;
 use bench::load::{self, Loaded, Seat, Told, Watch, merged};
+use bench::{Experiment, Through};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -82,14 +82,14 @@ impl Team {
             .hint("try by hand what --launch says: it has to end up in weft bench agent, of this version, without a question")
     }
 
-    /// Puts the load of an experiment on a directory, as [`load::run`] does, by all clients.
+    /// Puts the load of an experiment on a directory, as [`load::run`] does, by all clients; each through its own mount of it, or a client core like that of its mount.
     ///
     /// # Errors
     /// What can't be done is refused before anything is written.
     pub(super) fn run(
         &mut self,
         experiment: &Experiment,
-        place: &Path,
+        (place, through): (&Path, Through),
         iterations: u32,
         onlooker: &Onlooker<'_>,
     ) -> Result<Loaded> {
@@ -104,6 +104,7 @@ impl Team {
                 seat,
                 experiment: experiment.clone(),
                 place: place.clone(),
+                through,
                 iterations,
             });
         }

@@ -1,0 +1,127 @@
+//! Files by ordinary system calls: a mount, or any other directory.
+
+use super::folder::cause;
+use super::place::{Place, Transfers, bytes_of};
+use crate::experiment::{Caching, Through};
+use rt::IoBuf;
+use rustix::fs::{Advice, OFlags, fadvise};
+use std::fs::{self, File, OpenOptions};
+use std::future::Future;
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use types::{Errno, Result};
+
+/// The kernel's way to files: each call waits until it is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel;
+
+impl Place for Kernel {
+    type File = File;
+
+    const THROUGH: Through = Through::Mount;
+
+    fn start<F: Future<Output = ()> + 'static>(
+        &self,
+        _number: u32,
+        body: impl FnOnce() -> F + Send + 'static,
+    ) -> Result<()> {
+        thread::Builder::new().spawn(move || drive(body())).map_err(cause)?;
+        Ok(())
+    }
+
+    async fn open(&self, path: &Path, is_write: bool, caching: Caching) -> Result<File> {
+        let is_direct = caching == Caching::Direct;
+        let flags = if is_direct { OFlags::DIRECT.bits() as i32 } else { 0 };
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(is_write)
+            .create(is_write)
+            .truncate(false)
+            .custom_flags(flags)
+            .open(path);
+        opened.map_err(cause).map_err(|error| match is_direct && error.errno == Errno::EINVAL {
+            true => error.hint("this file system has no direct transfers: use --buffered"),
+            false => error,
+        })
+    }
+
+    async fn forget(&self, path: &Path) -> Result<()> {
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(cause)?;
+        file.sync_all().map_err(cause)?;
+        // A file system without the call has a cache that this can't empty; what is said of caches depends on drop_caches.
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
+        Ok(())
+    }
+
+    async fn make_directory(&self, path: &Path) -> Result<()> {
+        fs::create_dir(path).map_err(cause)
+    }
+
+    async fn create(&self, path: &Path, content: &IoBuf) -> Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(cause)?;
+        file.write_all(content.as_slice()).map_err(cause)
+    }
+
+    async fn stat(&self, path: &Path) -> Result<u64> {
+        Ok(fs::symlink_metadata(path).map_err(cause)?.len())
+    }
+
+    async fn read_file(&self, path: &Path, buffer: &mut IoBuf) -> Result<u64> {
+        let mut file = File::open(path).map_err(cause)?;
+        let (buffer, mut done) = (bytes_of(buffer), 0);
+        loop {
+            match file.read(&mut buffer[done..]).map_err(cause)? {
+                0 => return Ok(done as u64),
+                count => done += count,
+            }
+        }
+    }
+
+    async fn remove(&self, path: &Path) -> Result<()> {
+        fs::remove_file(path).map_err(cause)
+    }
+}
+
+impl Transfers for File {
+    async fn transfer(&self, buffer: &mut IoBuf, offset: u64, is_write: bool) -> Result<()> {
+        let done = match is_write {
+            true => self.write_all_at(buffer.as_slice(), offset),
+            false => self.read_exact_at(bytes_of(buffer), offset),
+        };
+        done.map_err(cause)
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.sync_all().map_err(cause)
+    }
+
+    /// By the end of its owner.
+    async fn close(&self) {}
+
+    fn kernel_file(&self) -> Option<&File> {
+        Some(self)
+    }
+}
+
+/// Runs a future on this thread, which sleeps while it waits.
+pub(super) fn drive<F: Future>(future: F) -> F::Output {
+    struct Sleeper(thread::Thread);
+    impl Wake for Sleeper {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Sleeper(thread::current())));
+    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! The way to files through the native client core: a session of this process, as a mount has one, without kernel and FUSE.
+//!
+//! The threads of a load are tasks of cores, one on each CPU, as a mount has them. Nothing of what is read stays in the core (`client`: nothing is buffered there), so that
+//! every read comes from the storage services. Directories are looked up once, as a kernel does that keeps their names.
+
+use super::cluster::Cluster;
+use crate::assembly::BareClient;
+use crate::control::{Control, MountHow, Request};
+use crate::node_config::ClusterFile;
+use crate::output::os_error;
+use bench::load::{Loaded, Place, Transfers, Watch, run_through};
+use bench::{Caching, Experiment, Through};
+use client::{File, ReadHow, Succession, WriteHow};
+use rt::sync::Event;
+use rt::{CoreConfig, CoreGroup, IoBuf};
+use rustix::process::{getegid, geteuid};
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use types::{Credentials, Errno, Error, InodeId, Result, mode};
+
+/// The most that a call of the core moves: what the kernel asks of a mount at a time.
+const MAX_TRANSFER: usize = 1 << 20;
+
+/// What new files and directories may not be used for by others.
+const UMASK: u32 = 0o022;
+
+/// Flags of `open(2)`.
+const O_RDONLY: u32 = 0;
+const O_WRONLY: u32 = 1;
+const O_RDWR: u32 = 2;
+const O_CREAT: u32 = 0o100;
+const O_EXCL: u32 = 0o200;
+
+/// A session of this process for loads on one directory.
+pub(super) struct CoreLoad {
+    client: BareClient,
+    cores: Arc<Cores>,
+    place: CorePlace,
+}
+
+impl CoreLoad {
+    /// Begins one with the cluster of the mount that holds a directory, by its cluster file or another one.
+    ///
+    /// # Errors
+    /// A directory without a mount of a cluster that clients can reach; a file of another cluster; a cluster that doesn't answer.
+    pub(super) fn start(dir: &Path, file: Option<&Path>) -> Result<CoreLoad> {
+        let how = how_of(dir)?;
+        let file = cluster_file(&how, file)?;
+        let found = std::fs::metadata(dir).map_err(|e| os_error(dir.display(), &e))?;
+        let client = BareClient::start(&how, file)?;
+        let cores = match Cores::start() {
+            Ok(cores) => Arc::new(cores),
+            Err(error) => {
+                client.end()?;
+                return Err(error);
+            }
+        };
+        let who = Credentials { uid: geteuid().as_raw(), gid: getegid().as_raw(), pid: std::process::id() };
+        let inner = Inner {
+            sessions: client.sessions().clone(),
+            who,
+            dir: dir.to_path_buf(),
+            ino: InodeId(found.ino()),
+            directories: Mutex::default(),
+        };
+        let place = CorePlace { cores: cores.clone(), inner: Arc::new(inner) };
+        Ok(CoreLoad { client, cores, place })
+    }
+
+    /// Puts the load of an experiment on the directory.
+    ///
+    /// # Errors
+    /// As of [`bench::load::run`].
+    pub(super) fn run(&self, experiment: &Experiment, iterations: u32, watch: &dyn Watch) -> Result<Loaded> {
+        run_through(&self.place, experiment, &self.place.inner.dir, iterations, watch)
+    }
+
+    /// Ends the session.
+    pub(super) fn end(self) -> Result<()> {
+        self.cores.end();
+        self.client.end()
+    }
+}
+
+/// By what the mount that holds a directory reaches its cluster.
+fn how_of(dir: &Path) -> Result<MountHow> {
+    let shown = dir.display();
+    let refused = |what: &str, hint: &str| {
+        let text = format!("{shown} can't be measured through the client core: {what}");
+        Err(Error::new(Errno::EOPNOTSUPP, text).hint(hint.to_string()))
+    };
+    match Cluster::of(dir)? {
+        None => refused(
+            "it is not on a weft file system",
+            "name a directory in a weft mount, or use --through mount",
+        ),
+        Some(Cluster::Here(_)) => refused(
+            "its services are in the process of weft up, where no other client reaches them",
+            "use --through mount, or a cluster of weft serve (docs/guide/cluster.md)",
+        ),
+        Some(Cluster::Mount(mountpoint)) => match Control::of_mount(&mountpoint)? {
+            Some(mut control) => control.exchange(Request::MountHow),
+            None => {
+                let text = format!("the mount at {} has no control socket", mountpoint.display());
+                Err(Error::new(Errno::ENOTCONN, text).hint("its log says why"))
+            }
+        },
+    }
+}
+
+/// The cluster file that is named, or the mount's own.
+fn cluster_file(how: &MountHow, named: Option<&Path>) -> Result<ClusterFile> {
+    let path = named.unwrap_or(&how.file);
+    let file = ClusterFile::read(path).map_err(|error| match named {
+        Some(_) => error,
+        None => error.hint("name one of the same cluster with --cluster"),
+    })?;
+    if file.cluster == how.cluster {
+        return Ok(file);
+    }
+    let text = format!(
+        "cluster file {} is of cluster {} ({}), and DIR is on a mount of cluster {}",
+        path.display(),
+        file.cluster,
+        file.name,
+        how.cluster
+    );
+    let hint = format!("leave --cluster out, or name {}", how.file.display());
+    Err(Error::new(Errno::EINVAL, text).hint(if named.is_some() {
+        hint
+    } else {
+        "mount again with this file".into()
+    }))
+}
+
+type Start = Box<dyn FnOnce() + Send>;
+
+/// The cores on which the tasks of a load run, one for each CPU.
+struct Cores {
+    threads: CoreGroup,
+    queues: Vec<Arc<Queue>>,
+}
+
+/// Tasks that a core is to start.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Vec<Start>>,
+    news: Event,
+    is_over: AtomicBool,
+}
+
+impl Cores {
+    fn start() -> Result<Cores> {
+        let mut cores = Cores { threads: CoreGroup::default(), queues: Vec::new() };
+        for cpu in rt::allowed_cpus() {
+            let queue = Arc::new(Queue::default());
+            let config = CoreConfig { name: format!("bench-{cpu}"), cpu: Some(cpu), batch: false };
+            let serve = queue.clone();
+            let started = cores.threads.start(config, move || async move { serve.run().await });
+            if let Err(error) = started {
+                cores.end();
+                return Err(os_error("can't start a thread", &error));
+            }
+            cores.queues.push(queue);
+        }
+        Ok(cores)
+    }
+
+    fn end(&self) {
+        for queue in &self.queues {
+            queue.is_over.store(true, Ordering::Release);
+            queue.tell();
+        }
+        // A panic was told when it happened, and its load has failed.
+        self.threads.join();
+    }
+}
+
+impl Queue {
+    fn tell(&self) {
+        self.news.set();
+        self.news.clear();
+    }
+
+    async fn run(&self) {
+        while !self.is_over.load(Ordering::Acquire) {
+            let news = self.news.wait();
+            let starts = std::mem::take(&mut *held(&self.waiting));
+            if starts.is_empty() && !self.is_over.load(Ordering::Acquire) {
+                news.await;
+            }
+            starts.into_iter().for_each(|start| start());
+        }
+    }
+}
+
+/// Nobody panics while holding it.
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The way of a load through the core.
+#[derive(Clone)]
+struct CorePlace {
+    cores: Arc<Cores>,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    sessions: Arc<Succession>,
+    who: Credentials,
+    /// The directory that is measured, as it is called in paths.
+    dir: PathBuf,
+    ino: InodeId,
+    /// Those below it that are known. Their references go with the session.
+    directories: Mutex<HashMap<PathBuf, InodeId>>,
+}
+
+impl Inner {
+    /// The directory and the name of what is at a path.
+    async fn locate<'a>(&self, path: &'a Path) -> Result<(InodeId, &'a [u8])> {
+        let inside = path
+            .strip_prefix(&self.dir)
+            .ok()
+            .and_then(|inside| Some((inside.parent()?, inside.file_name()?)));
+        let Some((parent, name)) = inside else {
+            return Err(Error::new(Errno::EINVAL, "it is not below the directory that is measured"));
+        };
+        Ok((self.directory(parent).await?, name.as_bytes()))
+    }
+
+    async fn directory(&self, inside: &Path) -> Result<InodeId> {
+        let known = |path: &Path| held(&self.directories).get(path).copied();
+        if inside.as_os_str().is_empty() {
+            return Ok(self.ino);
+        }
+        if let Some(ino) = known(inside) {
+            return Ok(ino);
+        }
+        let (mut ino, mut so_far) = (self.ino, PathBuf::new());
+        for name in inside.iter() {
+            so_far.push(name);
+            ino = match known(&so_far) {
+                Some(ino) => ino,
+                None => {
+                    let found = self.sessions.lookup(self.who, ino, name.as_bytes()).await?.ino;
+                    held(&self.directories).insert(so_far.clone(), found);
+                    found
+                }
+            };
+        }
+        Ok(ino)
+    }
+
+    /// Opens what a name names.
+    async fn open(
+        self: &Arc<Self>,
+        parent: InodeId,
+        name: &[u8],
+        flags: u32,
+        is_direct: bool,
+    ) -> Result<CoreFile> {
+        let (ino, opened) = match flags & O_CREAT {
+            0 => {
+                let ino = self.sessions.lookup(self.who, parent, name).await?.ino;
+                (ino, self.sessions.open(self.who, ino, flags).await)
+            }
+            _ => {
+                let made = self.sessions.create(self.who, parent, name, mode::S_IFREG | 0o666, UMASK, flags);
+                let (known, file) = made.await?;
+                (known.ino, Ok(file))
+            }
+        };
+        match opened {
+            Ok(file) => Ok(CoreFile { inner: self.clone(), file, is_direct }),
+            Err(error) => {
+                self.sessions.forget(ino, 1);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Place for CorePlace {
+    type File = CoreFile;
+
+    const THROUGH: Through = Through::Core;
+
+    fn start<F: Future<Output = ()> + 'static>(
+        &self,
+        number: u32,
+        body: impl FnOnce() -> F + Send + 'static,
+    ) -> Result<()> {
+        let queue = &self.cores.queues[number as usize % self.cores.queues.len()];
+        held(&queue.waiting).push(Box::new(move || rt::spawn(body())));
+        queue.tell();
+        Ok(())
+    }
+
+    async fn open(&self, path: &Path, is_write: bool, caching: Caching) -> Result<CoreFile> {
+        let (parent, name) = self.inner.locate(path).await?;
+        let flags = if is_write { O_RDWR | O_CREAT } else { O_RDONLY };
+        self.inner.open(parent, name, flags, caching == Caching::Direct).await
+    }
+
+    /// The core keeps nothing of a file's bytes.
+    async fn forget(&self, _path: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    async fn make_directory(&self, path: &Path) -> Result<()> {
+        let (parent, name) = self.inner.locate(path).await?;
+        let Inner { sessions, who, dir, directories, .. } = &*self.inner;
+        let made = sessions.mkdir(*who, parent, name, mode::S_IFDIR | 0o777, UMASK).await?;
+        let inside = path.strip_prefix(dir).unwrap_or(path);
+        held(directories).insert(inside.to_path_buf(), made.ino);
+        Ok(())
+    }
+
+    async fn create(&self, path: &Path, content: &IoBuf) -> Result<()> {
+        let (parent, name) = self.inner.locate(path).await?;
+        let file = self.inner.open(parent, name, O_WRONLY | O_CREAT | O_EXCL, false).await?;
+        let written = file.write(content, 0).await;
+        file.close().await;
+        written
+    }
+
+    async fn stat(&self, path: &Path) -> Result<u64> {
+        let (parent, name) = self.inner.locate(path).await?;
+        let Inner { sessions, who, .. } = &*self.inner;
+        let found = sessions.lookup(*who, parent, name).await?;
+        sessions.forget(found.ino, 1);
+        Ok(found.size)
+    }
+
+    async fn read_file(&self, path: &Path, buffer: &mut IoBuf) -> Result<u64> {
+        let (parent, name) = self.inner.locate(path).await?;
+        let file = self.inner.open(parent, name, O_RDONLY, false).await?;
+        let read = file.read(buffer, 0).await;
+        file.close().await;
+        read.map(|length| length as u64)
+    }
+
+    async fn remove(&self, path: &Path) -> Result<()> {
+        let (parent, name) = self.inner.locate(path).await?;
+        self.inner.sessions.unlink(self.inner.who, parent, name).await
+    }
+}
+
+/// A file that is open in the core.
+struct CoreFile {
+    inner: Arc<Inner>,
+    file: File,
+    is_direct: bool,
+}
+
+impl CoreFile {
+    async fn write(&self, buffer: &IoBuf, offset: u64) -> Result<()> {
+        let how = WriteHow { direct: self.is_direct, ..WriteHow::default() };
+        for piece in pieces(buffer) {
+            self.file.write(offset + piece.start as u64, buffer.slice(piece), how).await?;
+        }
+        Ok(())
+    }
+
+    /// Bytes before the end of the file.
+    async fn read(&self, buffer: &IoBuf, offset: u64) -> Result<usize> {
+        let how = ReadHow { direct: self.is_direct, kept: false };
+        let mut done = 0;
+        for piece in pieces(buffer) {
+            let (start, length) = (piece.start as u64, piece.len());
+            let read = self.file.read(offset + start, buffer.slice(piece), how).await?;
+            done += read;
+            if read < length {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// What is moved of a buffer at a time.
+fn pieces(buffer: &IoBuf) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let length = buffer.len();
+    (0..length).step_by(MAX_TRANSFER).map(move |start| start..length.min(start + MAX_TRANSFER))
+}
+
+impl Transfers for CoreFile {
+    async fn transfer(&self, buffer: &mut IoBuf, offset: u64, is_write: bool) -> Result<()> {
+        // What needs no service (content beside an inode that is known) never waits, and would keep the core from everybody else.
+        rt::yield_now().await;
+        if is_write {
+            return self.write(buffer, offset).await;
+        }
+        match self.read(buffer, offset).await? {
+            read if read == buffer.len() => Ok(()),
+            read => {
+                Err(Error::new(Errno::EIO, format!("the file ends after {read} of {} bytes", buffer.len())))
+            }
+        }
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.file.fsync(false).await
+    }
+
+    async fn close(&self) {
+        self.file.release().await;
+        self.inner.sessions.forget(self.file.ino(), 1);
+    }
+}
