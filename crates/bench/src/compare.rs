@@ -1,6 +1,7 @@
 //! Two results beside each other.
 
-use crate::experiment::{Caching, Operation};
+use crate::draw::word;
+use crate::experiment::{Caching, Operation, Through};
 use crate::results::{Measured, Results};
 use serde::Serialize;
 
@@ -17,6 +18,8 @@ pub struct Key {
     pub record_bytes: u64,
     /// Transfers under way in each thread.
     pub queue_depth: u32,
+    /// Which way the load took; figures of different ways are compared where there is none of the same way.
+    pub through: Through,
 }
 
 /// A figure of both.
@@ -60,7 +63,7 @@ pub fn compare(first: &Results, second: &Results) -> Comparison {
     for measured in &first.measured {
         let Some(ours) = rates(measured) else { continue };
         let key = Key::of(measured);
-        match rest.iter().position(|other| Key::of(other) == key) {
+        match partner(&key, first, &rest) {
             Some(at) => {
                 let other = rest.remove(at);
                 comparison
@@ -72,6 +75,15 @@ pub fn compare(first: &Results, second: &Results) -> Comparison {
     }
     comparison.only_second = rest.into_iter().map(Key::of).collect();
     comparison
+}
+
+/// Where the figure is among those that are left which has the same key, or else another way that the first results don't have.
+fn partner(key: &Key, first: &Results, rest: &[&Measured]) -> Option<usize> {
+    let at = |key: &Key| rest.iter().position(|other| Key::of(other) == *key);
+    let has = |key: &Key| first.measured.iter().any(|other| Key::of(other) == *key);
+    let through = if key.through == Through::Mount { Through::Core } else { Through::Mount };
+    let other = Key { through, ..key.clone() };
+    at(key).or_else(|| if has(&other) { None } else { at(&other) })
 }
 
 fn pair(key: Key, first: (&Measured, (f64, f64, f64)), second: (&Measured, (f64, f64, f64))) -> Pair {
@@ -94,6 +106,10 @@ fn differences(first: &Measured, second: &Measured) -> Vec<String> {
     }
     if first.caching != second.caching {
         differs.push(format!("caches {} and {}", caching(first.caching), caching(second.caching)));
+    }
+    if first.through != second.through {
+        let [a, b] = [first, second].map(|of| word(of.through));
+        differs.push(format!("through the {a} and through the {b}"));
     }
     if first.clients != second.clients {
         differs.push(format!("{} and {} clients", first.clients, second.clients));
@@ -136,6 +152,7 @@ impl Key {
             threads: measured.threads,
             record_bytes: measured.record_bytes,
             queue_depth: measured.queue_depth,
+            through: measured.through,
         }
     }
 }
@@ -170,6 +187,25 @@ mod tests {
         assert!(comparison.pairs.is_empty());
         assert_eq!(comparison.only_first.len(), 2);
         assert_eq!(comparison.only_second.iter().map(|key| key.threads).collect::<Vec<_>>(), [64]);
+    }
+
+    #[test]
+    fn ways_are_paired_with_their_own_kind_first() {
+        let by = |ways: &[Through]| {
+            let mut all = results();
+            let one = all.measured.remove(0);
+            all.measured = ways.iter().map(|&through| Measured { through, ..one.clone() }).collect();
+            all
+        };
+        let (mount, both) = (by(&[Through::Mount]), by(&[Through::Core, Through::Mount]));
+        let alike = compare(&both, &mount);
+        assert_eq!(
+            (alike.pairs[0].key.through, alike.only_first[0].through),
+            (Through::Mount, Through::Core)
+        );
+        assert!(alike.pairs[0].differs.is_empty());
+        let ways = compare(&by(&[Through::Core]), &mount);
+        assert_eq!(ways.pairs[0].differs, ["through the core and through the mount"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::compare::is_in_bytes;
 use crate::profiles::Across;
-use crate::{Measured, Operation};
+use crate::{Measured, Operation, Through};
 use report::{Axis, Figure, Point, Scale, Series};
 
 /// The word that results have for it: `storage-read`, `read-file`.
@@ -16,6 +16,14 @@ pub fn name(operation: Operation) -> String {
         Operation::Mixed => "70/30".into(),
         Operation::ReadFile => "read file".into(),
         other => word(other),
+    }
+}
+
+/// The same of a figure's, with its way where that isn't a mount.
+pub fn named(operation: Operation, through: Through) -> String {
+    match through {
+        Through::Mount => name(operation),
+        Through::Core => format!("{} by the core", name(operation)),
     }
 }
 

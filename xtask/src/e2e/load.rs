@@ -259,6 +259,10 @@ fn refuses(stage: &Stage) -> TestResult {
     let mut io = place.bench(stage, "io", &["--size", "1PiB", "--threads", "1,8"])?;
     io.args(["--out", &to]);
     refused(io, "are free")?;
+    // What is served by the process of its mount has no other way in.
+    for kind in ["io", "meta"] {
+        refused(place.bench(stage, kind, &["--through", "core", "--out", &to])?, "weft up")?;
+    }
     let mut compare = Command::new(stage.binary()?);
     compare.args(["bench", "compare"]).arg(&later).arg(&later);
     refused(compare, "later.json")?;

@@ -177,6 +177,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::RACK_TESTS,
     machines::CEILING_TESTS,
     machines::TOGETHER_TESTS,
+    machines::THROUGH_TESTS,
     machines::SCRUB_TESTS,
     machines::DISK_TESTS,
     machines::POWER_TESTS,

@@ -5,7 +5,7 @@ use crate::{Measured, Results};
 
 const COLUMNS: &str = "experiment,operation,clients,threads,record_bytes,queue_depth,total_bytes,caching,runs,\
                        median_bytes_per_s,least_bytes_per_s,most_bytes_per_s,median_ops_per_s,least_ops_per_s,most_ops_per_s,\
-                       p50_us,p99_us,errors,wrong_bytes,generator_ns,binding,ceiling_share,cached";
+                       p50_us,p99_us,errors,wrong_bytes,generator_ns,binding,ceiling_share,cached,through";
 
 /// The file.
 pub fn csv(results: &Results) -> String {
@@ -42,6 +42,7 @@ fn row(measured: &Measured) -> String {
     cells.push(binding.map_or(String::new(), |binding| word(binding.limit)));
     cells.push(binding.map_or(String::new(), |binding| format!("{:.4}", binding.share)));
     cells.push(quoted(measured.cached.as_deref().unwrap_or("")));
+    cells.push(word(measured.through));
     cells.join(",")
 }
 

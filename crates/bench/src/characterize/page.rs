@@ -6,7 +6,7 @@ use super::{Part, Report};
 use crate::draw::{self, Unit, name, place, word};
 use crate::profiles::{Across, Figure, Quantity};
 use crate::text::{digits, size};
-use crate::{Access, Binding, Experiment, Limit, Measured, Operation, binding_of};
+use crate::{Access, Binding, Experiment, Limit, Measured, Operation, Through, binding_of};
 use report::{Block, Page, Point, Series, Table};
 use types::Result;
 
@@ -143,15 +143,16 @@ fn draw(report: &Report, part: &Part, unit: Unit) -> Option<report::Figure> {
     }
     let first = figure.experiments.first()?;
     for other in &report.beside {
-        for operation in figure.operations() {
+        let ways = [Through::Mount, Through::Core];
+        for (operation, through) in figure.operations().iter().flat_map(|one| ways.map(|way| (*one, way))) {
             let is_alike = |of: &&Measured| {
                 let is_depth = across == Across::QueueDepth || of.queue_depth == first.queue_depth();
-                of.operation == operation
+                (of.operation, of.through) == (operation, through)
                     && of.experiment == first.name()
                     && of.record_bytes == first.record_bytes()
                     && is_depth
             };
-            let label = format!("{}, {}", name(operation), other.system);
+            let label = format!("{}, {}", draw::named(operation, through), other.system);
             lines.extend(draw::series(label, across, unit, other.measured.iter().filter(is_alike)));
         }
     }

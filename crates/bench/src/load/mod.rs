@@ -5,6 +5,7 @@
 
 mod buffer;
 mod content;
+mod cores;
 mod folder;
 mod histogram;
 mod io;
@@ -17,6 +18,7 @@ mod refuse;
 mod ring;
 mod team;
 
+pub use cores::Cores;
 pub use histogram::Histogram;
 pub use kernel::Kernel;
 pub use machine::machine;

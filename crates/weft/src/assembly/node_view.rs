@@ -215,8 +215,10 @@ impl Service for NodeView {
                 json(&self.services.copies()?.make(place.as_deref(), changes_only)?)
             }
             Request::BackupProgress => json(&self.services.copies()?.progress()),
-            Request::Session => Err(Error::new(Errno::EOPNOTSUPP, "a node has no session")
-                .hint("weft session show MOUNTPOINT asks a mount, weft session list shows all")),
+            Request::Session | Request::MountHow => {
+                Err(Error::new(Errno::EOPNOTSUPP, "a node has no session")
+                    .hint("weft session show MOUNTPOINT asks a mount, weft session list shows all"))
+            }
             Request::Measure { .. } | Request::Stop => {
                 Err(Error::new(Errno::EINVAL, "this is answered elsewhere"))
             }

@@ -192,7 +192,9 @@ impl Service for View {
                 serde_json::to_value(self.services.copies.make(place.as_deref(), changes_only)?)
             }
             Request::BackupProgress => serde_json::to_value(self.services.copies.progress()),
-            Request::Net | Request::Session | Request::AddTarget { .. } => return Err(one_process()),
+            Request::Net | Request::Session | Request::MountHow | Request::AddTarget { .. } => {
+                return Err(one_process());
+            }
             Request::Measure { .. } | Request::Stop => {
                 return Err(Error::new(Errno::EINVAL, "this is answered elsewhere"));
             }

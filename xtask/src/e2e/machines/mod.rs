@@ -17,6 +17,7 @@ mod power;
 mod racks;
 mod scrub;
 mod tests;
+mod through;
 mod together;
 mod twice;
 
@@ -48,6 +49,7 @@ pub(super) use power::TESTS as POWER_TESTS;
 pub(super) use racks::TESTS as RACK_TESTS;
 pub(super) use scrub::TESTS as SCRUB_TESTS;
 pub(super) use tests::TESTS;
+pub(super) use through::TESTS as THROUGH_TESTS;
 pub(super) use together::TESTS as TOGETHER_TESTS;
 pub(super) use twice::TESTS as TWICE_TESTS;
 

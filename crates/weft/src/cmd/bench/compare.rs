@@ -5,7 +5,7 @@ use crate::cli::CompareArgs;
 use crate::output::{Align, os_error, print, print_json, table};
 use crate::size::format_size;
 use bench::compare::{Comparison, Key, Pair, compare};
-use bench::draw::{Unit, figure, in_bytes, name, series};
+use bench::draw::{Unit, figure, in_bytes, named, series};
 use bench::profiles::Across;
 use bench::text::digits;
 use bench::{Measured, Results};
@@ -53,7 +53,7 @@ fn cells(pair: &Pair) -> [String; 9] {
     let key = &pair.key;
     [
         key.experiment.clone(),
-        name(key.operation),
+        named(key.operation, key.through),
         key.threads.to_string(),
         format_size(key.record_bytes),
         key.queue_depth.to_string(),
@@ -102,7 +102,7 @@ fn line(key: &Key) -> String {
     format!(
         "{}, {}, {} threads, {record}, depth {}",
         key.experiment,
-        name(key.operation),
+        named(key.operation, key.through),
         key.threads,
         key.queue_depth
     )
@@ -147,14 +147,17 @@ fn figures(first: &Results, second: &Results) -> Vec<Block> {
         let unit = Unit::of(bytes, here.iter().copied());
         let depths = here.iter().any(|of| of.queue_depth != here[0].queue_depth);
         let across = if depths { Across::QueueDepth } else { Across::Threads };
-        let mut operations: Vec<_> = here.iter().map(|of| of.operation).collect();
+        let mut operations: Vec<_> = here.iter().map(|of| (of.operation, of.through)).collect();
         operations.sort_unstable();
         operations.dedup();
         let mut lines = Vec::new();
-        for operation in operations {
+        for (operation, through) in operations {
             for (which, results) in [("first", first), ("second", second)] {
-                let of = results.measured.iter().filter(|of| is_of(of) && of.operation == operation);
-                lines.extend(series(format!("{}, {which}", name(operation)), across, unit, of));
+                let of = results
+                    .measured
+                    .iter()
+                    .filter(|of| is_of(of) && (of.operation, of.through) == (operation, through));
+                lines.extend(series(format!("{}, {which}", named(operation, through)), across, unit, of));
             }
         }
         let title = format!("{experiment}, {}", format_size(record));

@@ -8,17 +8,15 @@ use crate::assembly::BareClient;
 use crate::control::{Control, MountHow, Request};
 use crate::node_config::ClusterFile;
 use crate::output::os_error;
-use bench::load::{Loaded, Place, Transfers, Watch, run_through};
+use bench::load::{Cores, Loaded, Place, Transfers, Watch, run_through};
 use bench::{Caching, Experiment, Through};
 use client::{File, ReadHow, Succession, WriteHow};
-use rt::sync::Event;
-use rt::{CoreConfig, CoreGroup, IoBuf};
+use rt::IoBuf;
 use rustix::process::{getegid, geteuid};
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use types::{Credentials, Errno, Error, InodeId, Result, mode};
 
@@ -137,67 +135,6 @@ fn cluster_file(how: &MountHow, named: Option<&Path>) -> Result<ClusterFile> {
     }))
 }
 
-type Start = Box<dyn FnOnce() + Send>;
-
-/// The cores on which the tasks of a load run, one for each CPU.
-struct Cores {
-    threads: CoreGroup,
-    queues: Vec<Arc<Queue>>,
-}
-
-/// Tasks that a core is to start.
-#[derive(Default)]
-struct Queue {
-    waiting: Mutex<Vec<Start>>,
-    news: Event,
-    is_over: AtomicBool,
-}
-
-impl Cores {
-    fn start() -> Result<Cores> {
-        let mut cores = Cores { threads: CoreGroup::default(), queues: Vec::new() };
-        for cpu in rt::allowed_cpus() {
-            let queue = Arc::new(Queue::default());
-            let config = CoreConfig { name: format!("bench-{cpu}"), cpu: Some(cpu), batch: false };
-            let serve = queue.clone();
-            let started = cores.threads.start(config, move || async move { serve.run().await });
-            if let Err(error) = started {
-                cores.end();
-                return Err(os_error("can't start a thread", &error));
-            }
-            cores.queues.push(queue);
-        }
-        Ok(cores)
-    }
-
-    fn end(&self) {
-        for queue in &self.queues {
-            queue.is_over.store(true, Ordering::Release);
-            queue.tell();
-        }
-        // A panic was told when it happened, and its load has failed.
-        self.threads.join();
-    }
-}
-
-impl Queue {
-    fn tell(&self) {
-        self.news.set();
-        self.news.clear();
-    }
-
-    async fn run(&self) {
-        while !self.is_over.load(Ordering::Acquire) {
-            let news = self.news.wait();
-            let starts = std::mem::take(&mut *held(&self.waiting));
-            if starts.is_empty() && !self.is_over.load(Ordering::Acquire) {
-                news.await;
-            }
-            starts.into_iter().for_each(|start| start());
-        }
-    }
-}
-
 /// Nobody panics while holding it.
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -295,9 +232,7 @@ impl Place for CorePlace {
         number: u32,
         body: impl FnOnce() -> F + Send + 'static,
     ) -> Result<()> {
-        let queue = &self.cores.queues[number as usize % self.cores.queues.len()];
-        held(&queue.waiting).push(Box::new(move || rt::spawn(body())));
-        queue.tell();
+        self.cores.start_task(number, body);
         Ok(())
     }
 

@@ -173,19 +173,32 @@ fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Re
     }
     let onlooker = Onlooker::new(place)?;
     let mut makers = Makers::start(place, how, &onlooker)?;
+    let measured = measured_by(&mut makers, &experiments);
+    let ended = makers.end();
+    let (mut results, failure) = measured?;
+    let failure = failure.or(ended.err());
+    if let Some(failure) = &failure {
+        results.notes.push(format!("ended by a failure: {failure}"));
+    }
+    shown(&results, how)?;
+    failure.map_or_else(|| judged(&results, onlooker.is_over()), Err)
+}
+
+/// All experiments; what ended them before their end, if something did.
+fn measured_by(makers: &mut Makers<'_>, experiments: &[Experiment]) -> Result<(Results, Option<Error>)> {
+    let Makers { place, how, onlooker, .. } = *makers;
     if let Some(out) = &how.out {
         std::fs::write(out, "").map_err(|e| os_error(out.display(), &e))?;
     }
     let mut results = begun(load::machine(place));
-    results.machine.clients = clients;
+    results.machine.clients = how.clients.len().max(1) as u32;
     let (known, note) = ceilings(place, Wanted::Kept, &|| onlooker.is_over())?;
     results.ceilings = known;
     results.notes.extend(note);
     let copies = copies(place);
     // Of other machines' processors only their time is known.
-    let cores = if team.is_some() { 0 } else { results.machine.cores };
-    let mut failure = None;
-    for experiment in &experiments {
+    let cores = if how.clients.is_empty() { results.machine.cores } else { 0 };
+    for experiment in experiments {
         let loaded = makers.run(experiment);
         onlooker.clear();
         let loaded = loaded.unwrap_or_else(|error| Loaded { failure: Some(error), ..Loaded::default() });
@@ -198,19 +211,11 @@ fn measure(place: &Path, how: &BenchLoadHow, experiments: Vec<Experiment>) -> Re
                 results.notes.push(note);
             }
         }
-        failure = loaded.failure;
-        if loaded.is_stopped || failure.is_some() {
-            break;
+        if loaded.is_stopped || loaded.failure.is_some() {
+            return Ok((results, loaded.failure));
         }
     }
-    if let Err(error) = makers.end() {
-        failure.get_or_insert(error);
-    }
-    if let Some(failure) = &failure {
-        results.notes.push(format!("ended by a failure: {failure}"));
-    }
-    shown(&results, how)?;
-    failure.map_or_else(|| judged(&results, onlooker.is_over()), Err)
+    Ok((results, None))
 }
 
 /// Keeps the results, and prints them.
