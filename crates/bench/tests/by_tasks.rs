@@ -140,7 +140,7 @@ fn io(sharing: FileSharing, access: Access, queue_depth: u32) -> IoExperiment {
         record_bytes: 4_700,
         thread_bytes: 20 * 4_700 + 5,
         queue_depth,
-        caching: Caching::Cold,
+        caching: Caching::Warm,
         seconds: None,
         verify: true,
     }
@@ -182,7 +182,7 @@ fn files_are_made_looked_at_and_removed() {
             thread_files: 20,
             file_bytes: 3901,
             shape,
-            caching: Caching::Cold,
+            caching: Caching::Warm,
         });
         let loaded = run_through(&memory, &experiment, dir.path(), 1, &Unwatched).unwrap();
         let counts: Vec<_> =

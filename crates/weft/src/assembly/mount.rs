@@ -6,7 +6,7 @@ use super::mount_view::{MountSocket, MountView};
 use super::near::is_on_this_host;
 use super::peers::{MgmtChannel, Oneself, Peers, security};
 use super::stop::{Stop, Stops};
-use super::{prepare_process, require_rings};
+use super::{panics, prepare_process, require_rings};
 use crate::cli::{MountArgs, fuse_transport};
 use crate::control::MountHow;
 use crate::node_config::ClusterFile;
@@ -248,8 +248,9 @@ impl MountProcess {
 pub struct BareClient(BackgroundCore<ClientServices>);
 
 impl BareClient {
-    /// Connects to the cluster of a file as a mount does, and begins a session.
+    /// Connects to the cluster of a file as a mount does, and begins a session. From now on a panic ends the process.
     pub fn start(how: &MountHow, file: ClusterFile) -> Result<BareClient> {
+        panics::end_the_process();
         require_rings()?;
         let plan = MountPlan::new(how, file.clone())?;
         BackgroundCore::start(plan).map(BareClient).map_err(|error| unreachable(&file, error))

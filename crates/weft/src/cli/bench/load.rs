@@ -101,7 +101,7 @@ pub struct BenchLoadHow {
     #[arg(long, value_enum, default_value_t)]
     pub through: ThroughArg,
     /// Cluster file of the client core [default: the one that the mount was made with]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "clients")]
     pub cluster: Option<PathBuf>,
     /// Make the load on these clients together, each with so many threads on the same DIR
     #[arg(long = "client", value_name = "NAME,..", value_delimiter = ',')]
