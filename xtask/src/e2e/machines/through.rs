@@ -124,7 +124,7 @@ fn other_file(place: &Place<'_>) -> TestResult {
     ensure_eq!(place.ways("meta", &[&words[..], &[&own_name]].concat())?, ["core"; 4], "with its file");
     let text = fs::read_to_string(&own).at(own.display())?;
     let is_uuid = |line: &&str| line.starts_with("cluster = ");
-    let uuid = text.lines().find(is_uuid).ok_or("a cluster file without the cluster")?;
+    let uuid = text.lines().find(is_uuid).ok_or_else(|| "a cluster file without the cluster".to_string())?;
     let other = own.with_extension("other");
     let another = "cluster = \"00000000-0000-0000-0000-000000000000\"";
     fs::write(&other, text.replace(uuid, another)).at(other.display())?;
