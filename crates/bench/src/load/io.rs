@@ -4,7 +4,7 @@ use super::content::{Content, shuffled};
 use super::folder::{at, cause};
 use super::kernel::drive;
 use super::phase::{self, Shared, Tally, Work};
-use super::place::{Place, Transfers, bytes_of};
+use super::place::{Place, Transfers, with_bytes};
 use super::ring::Ring;
 use super::{Seat, Stage};
 use crate::experiment::{Access, Caching, FileSharing, IoExperiment, Operation};
@@ -192,12 +192,12 @@ impl<P> Job<P> {
         let content = Content::new(self.seed, u64::from(self.touched(thread)));
         let length = self.io.record_bytes as usize;
         let (mut buffer, mut scratch) = (IoBuf::alloc(length), self.scratch());
-        content.fill(bytes_of(&mut buffer), 0);
+        with_bytes(&mut buffer, |bytes| content.fill(bytes, 0));
         let begun = lanes.begin();
         while let Some(visit) = lanes.next(self.visits()) {
             let step = self.step(thread, visit);
             if step.is_write {
-                self.dress(content, bytes_of(&mut buffer), step);
+                with_bytes(&mut buffer, |bytes| self.dress(content, bytes, step));
             }
             let since = Instant::now();
             let done = file.transfer(&mut buffer, step.offset, step.is_write).await;
@@ -409,7 +409,7 @@ impl<P: Place> Job<P> {
             if piece < buffer.len() {
                 buffer = IoBuf::alloc(piece);
             }
-            content.fill(bytes_of(&mut buffer), start + done);
+            with_bytes(&mut buffer, |bytes| content.fill(bytes, start + done));
             file.transfer(&mut buffer, start + done, true)
                 .await
                 .map_err(|error| at(format!("can't write {}", object().display()), error))?;

@@ -1,7 +1,7 @@
 //! Files by ordinary system calls: a mount, or any other directory.
 
 use super::folder::cause;
-use super::place::{Place, Transfers, bytes_of};
+use super::place::{Place, Transfers, with_bytes};
 use crate::experiment::{Caching, Through};
 use rt::IoBuf;
 use rustix::fs::{Advice, OFlags, fadvise};
@@ -73,13 +73,15 @@ impl Place for Kernel {
 
     async fn read_file(&self, path: &Path, buffer: &mut IoBuf) -> Result<u64> {
         let mut file = File::open(path).map_err(cause)?;
-        let (buffer, mut done) = (bytes_of(buffer), 0);
-        loop {
-            match file.read(&mut buffer[done..]).map_err(cause)? {
-                0 => return Ok(done as u64),
-                count => done += count,
+        with_bytes(buffer, |bytes| {
+            let mut done = 0;
+            loop {
+                match file.read(&mut bytes[done..]).map_err(cause)? {
+                    0 => return Ok(done as u64),
+                    count => done += count,
+                }
             }
-        }
+        })
     }
 
     async fn remove(&self, path: &Path) -> Result<()> {
@@ -91,7 +93,7 @@ impl Transfers for File {
     async fn transfer(&self, buffer: &mut IoBuf, offset: u64, is_write: bool) -> Result<()> {
         let done = match is_write {
             true => self.write_all_at(buffer.as_slice(), offset),
-            false => self.read_exact_at(bytes_of(buffer), offset),
+            false => with_bytes(buffer, |bytes| self.read_exact_at(bytes, offset)),
         };
         done.map_err(cause)
     }

@@ -66,13 +66,16 @@ pub trait Transfers {
     }
 }
 
-/// The bytes of a buffer that no call has any more.
-pub(super) fn bytes_of(buffer: &mut IoBuf) -> &mut [u8] {
-    if buffer.exclusive().is_none() {
-        // Somebody has kept a handle to it: that one may keep it.
-        *buffer = IoBuf::from_slice(buffer.as_slice());
+/// Does something with the bytes of a buffer that no call has any more.
+pub(super) fn with_bytes<T>(buffer: &mut IoBuf, what: impl FnOnce(&mut [u8]) -> T) -> T {
+    match buffer.exclusive() {
+        Some(bytes) => what(bytes),
+        None => {
+            // Somebody has kept a handle to it: that one may keep it.
+            *buffer = IoBuf::from_slice(buffer.as_slice());
+            what(buffer.exclusive().expect("a fresh buffer has one handle"))
+        }
     }
-    buffer.exclusive().expect("a fresh buffer has one handle")
 }
 
 /// Does one thing at a place, and waits for it.
