@@ -278,6 +278,7 @@ mod tests {
             queue_depth: 1,
             sharing: None,
             caching: crate::experiment::Caching::Cold,
+            through: crate::experiment::Through::Mount,
             cached: None,
             generator_ns: None,
             binding: None,
