@@ -17,12 +17,21 @@ const MAX_DEPTH: u32 = 1024;
 /// What direct transfers have to be multiples of.
 const BLOCK: u64 = 4096;
 
-/// How often free space is looked at while it comes back after a removal, which file systems finish by and by.
-const LOOKED_EVERY: Duration = Duration::from_millis(200);
+/// How free space is waited for that comes back after a removal, which file systems finish by and by.
+const PATIENCE: Patience = Patience {
+    looks_every: Duration::from_millis(200),
+    standstill: Duration::from_secs(5),
+    at_most: Duration::from_secs(120),
+};
 
-/// For how long it may stay as it is, and how long all of it may take, before it counts as all there is.
-const STANDSTILL: Duration = Duration::from_secs(5);
-const WAITED_AT_MOST: Duration = Duration::from_secs(120);
+/// For how long something that comes by and by is waited for.
+struct Patience {
+    looks_every: Duration,
+    /// How long it may stay as it is before it counts as all there is.
+    standstill: Duration,
+    /// How long all of it may take.
+    at_most: Duration,
+}
 
 /// Whether an experiment can be done in a directory.
 ///
@@ -86,18 +95,29 @@ fn free_when_removed(place: &Path, need_bytes: u64) -> Result<(u64, rustix::fs::
         })?;
         Ok::<_, Error>((room.f_bavail.saturating_mul(room.f_frsize), room))
     };
-    let (mut most, mut room) = ask()?;
-    let (began, mut grown) = (Instant::now(), Instant::now());
+    let first = ask()?;
     // What the file system can't ever hold isn't waited for.
-    let can_fit = need_bytes <= room.f_blocks.saturating_mul(room.f_frsize);
-    while need_bytes > most && can_fit && grown.elapsed() < STANDSTILL && began.elapsed() < WAITED_AT_MOST {
-        thread::sleep(LOOKED_EVERY);
-        let (free, now) = ask()?;
-        if free > most {
-            (most, room, grown) = (free, now, Instant::now());
+    let can_fit = need_bytes <= first.1.f_blocks.saturating_mul(first.1.f_frsize);
+    if can_fit { grown(need_bytes, first, ask, &PATIENCE) } else { Ok(first) }
+}
+
+/// The first answer with so much, or the last one that had more than those before.
+fn grown<T>(
+    need: u64,
+    first: (u64, T),
+    ask: impl Fn() -> Result<(u64, T)>,
+    patience: &Patience,
+) -> Result<(u64, T)> {
+    let mut most = first;
+    let (began, mut grew) = (Instant::now(), Instant::now());
+    while need > most.0 && grew.elapsed() < patience.standstill && began.elapsed() < patience.at_most {
+        thread::sleep(patience.looks_every);
+        let now = ask()?;
+        if now.0 > most.0 {
+            (most, grew) = (now, Instant::now());
         }
     }
-    Ok((most, room))
+    Ok(most)
 }
 
 fn check_io(io: &IoExperiment) -> Result<u64> {
@@ -153,4 +173,34 @@ fn check_operations(operations: &[Operation], allowed: &[Operation], names: &str
 
 fn invalid(text: String, hint: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(Errno::EINVAL, text).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn what_comes_by_and_by_is_waited_for_until_no_more_comes() {
+        let patience = Patience {
+            looks_every: Duration::ZERO,
+            standstill: Duration::from_millis(20),
+            at_most: Duration::from_secs(60),
+        };
+        let waited_for = |need| {
+            let asked = Cell::new(0);
+            let ask = || {
+                asked.set(asked.get() + 1);
+                // It goes back for once, and ends at 100.
+                let free = if asked.get() == 3 { 0 } else { 100.min(20 * asked.get()) };
+                Ok((free, asked.get()))
+            };
+            grown(need, (10, 0), ask, &patience).unwrap()
+        };
+        assert_eq!(waited_for(10), (10, 0), "enough is there");
+        assert_eq!(waited_for(70), (80, 4));
+        assert_eq!(waited_for(101), (100, 5), "that is all");
+        let failure = || Err(Error::new(Errno::EIO, "gone"));
+        assert_eq!(grown(1, (0, 0), failure, &patience).unwrap_err().errno, Errno::EIO);
+    }
 }
