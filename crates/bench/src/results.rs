@@ -133,6 +133,8 @@ pub enum Limit {
     MemoryCopy,
     /// Checksums, all cores together, bytes a second.
     Checksum,
+    /// Stripes of Reed-Solomon 8+2 encoded, all cores together, bytes of content a second. Nothing is kept that way yet.
+    Encoding,
     /// The processors of the machine that makes the load, servers on it included: how busy they were meanwhile tells what they would allow. Never measured by itself.
     Processors,
     /// Calls of a mount that does nothing else, all cores together, operations a second.

@@ -7,11 +7,11 @@ use crate::consistency::Presence;
 use crate::limits::{
     MAX_CLOCK_SKEW_S, MAX_RESYNCS, MAX_SCRUBS, OFFLINE_AFTER, PROBABLY_OFFLINE_AFTER, REPLACED_AFTER,
 };
-use crate::rates::Rates;
+use crate::rates::{AllRates, Told};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{ClusterMap, Epoch, NodeId, NodeState, TargetId};
-use wire::mgmt::{ResyncProgress, ScrubProgress, TargetRate, TargetReport, TargetSpace, TargetWork};
+use wire::mgmt::{ResyncProgress, ScrubProgress, TargetRate, TargetReport, TargetSpace};
 
 /// What is known of the nodes' processes.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Liveness {
     started_ns: u64,
     nodes: BTreeMap<NodeId, Seen>,
     own_scrubs: Vec<ScrubProgress>,
-    rates: BTreeMap<TargetId, Rates>,
+    rates: AllRates,
 }
 
 /// A process of a node.
@@ -47,7 +47,7 @@ impl Liveness {
             started_ns: now_ns,
             nodes: BTreeMap::new(),
             own_scrubs: Vec::new(),
-            rates: BTreeMap::new(),
+            rates: AllRates::default(),
         }
     }
 
@@ -107,8 +107,11 @@ impl Liveness {
                 seen.at_ns = now_ns;
                 seen.skew_s = skew_s;
                 seen.spaces = targets.iter().map(|t| (t.target, t.space)).collect();
-                let works = targets.iter().filter_map(|t| Some((t.target, t.work?)));
-                self.works(works, now_ns);
+                let told = targets.iter().filter_map(|t| {
+                    let device = t.space.map(|space| space.device);
+                    Some(Told { target: t.target, device, work: t.work? })
+                });
+                self.works(told, now_ns);
                 true
             }
             _ => false,
@@ -116,10 +119,8 @@ impl Liveness {
     }
 
     /// Targets have done so much.
-    pub fn works(&mut self, works: impl IntoIterator<Item = (TargetId, TargetWork)>, now_ns: u64) {
-        for (target, work) in works {
-            self.rates.entry(target).or_default().note(work, now_ns);
-        }
+    pub(crate) fn works(&mut self, told: impl IntoIterator<Item = Told>, now_ns: u64) {
+        self.rates.note(told, now_ns);
     }
 
     /// How fast the targets of a map are, by what each one's ceilings are.
@@ -129,11 +130,13 @@ impl Liveness {
         now_ns: u64,
         ceiling: impl Fn(TargetId, &str) -> Option<f64>,
     ) -> Vec<TargetRate> {
-        let told = |target: &types::Target| {
-            let of_target = |limit: &str| ceiling(target.id, limit);
-            self.rates.get(&target.id)?.told(target.id, now_ns, of_target)
-        };
-        map.targets.iter().filter_map(told).collect()
+        let targets: Vec<TargetId> = map.targets.iter().map(|target| target.id).collect();
+        self.rates.told(&targets, now_ns, ceiling)
+    }
+
+    /// The file system that a target is on: equal for targets that share one.
+    pub fn device(&self, target: TargetId) -> Option<u64> {
+        self.rates.device(target)
     }
 
     /// The node has said goodbye, or was removed.

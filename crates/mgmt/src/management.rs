@@ -8,13 +8,14 @@ use crate::limits::REFRESH_INTERVAL;
 use crate::liveness::Liveness;
 use crate::measure::{Sight, log_changes, measured, next_epoch};
 use crate::members::Members;
+use crate::rates::Told;
 use crate::roster::{Host, Numbers, Roster};
 use crate::space::{Space, space_of};
 use crate::superblock::Superblock;
 use crate::target_list::TargetList;
 use kv::{Batch, Outcome, Writer};
 use net::LocalFuture;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use types::{
     CapacityClass, ClusterMap, Epoch, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
@@ -227,8 +228,12 @@ impl Management {
     }
 
     /// What the targets of this process have done, where there are no nodes that tell it.
-    pub fn tell_work(&self, works: impl IntoIterator<Item = (TargetId, wire::mgmt::TargetWork)>) {
-        self.liveness().works(works, rt::monotonic_ns());
+    pub fn tell_work(&self, works: impl IntoIterator<Item = (TargetId, PathBuf, wire::mgmt::TargetWork)>) {
+        let told = works.into_iter().map(|(target, path, work)| {
+            let device = space_of(&path).ok().map(|space| space.device);
+            Told { target, device, work }
+        });
+        self.liveness().works(told, rt::monotonic_ns());
     }
 
     /// What the files of the targets of this process take, where there are no nodes that tell it. Only the first call counts.

@@ -2,7 +2,7 @@
 
 use crate::space::Space;
 use std::collections::BTreeMap;
-use types::{CapacityClass, ClusterMap, Epoch, NodeId, NodeState, Target, TargetState};
+use types::{CapacityClass, ClusterMap, Epoch, NodeState, Target, TargetState};
 
 /// How a target looks to who serves it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,20 +17,20 @@ pub enum Sight {
 
 /// The map with what is seen of every target, and the state of its node.
 ///
-/// Directories on one local file system of a node share its room: each is given an equal part, so that sums over targets are true.
+/// Directories on one local file system share its room, whichever node's they are: each is given an equal part, so that sums over targets are true.
 /// How full a target is, is judged by the file system as a whole. A directory that can't be measured is offline.
 pub fn measured(map: &ClusterMap, sight: impl Fn(&Target) -> Sight) -> ClusterMap {
     let sights: Vec<Sight> = map.targets.iter().map(sight).collect();
-    let mut sharers: BTreeMap<(NodeId, u64), u64> = BTreeMap::new();
-    for (target, sight) in map.targets.iter().zip(&sights) {
+    let mut sharers: BTreeMap<u64, u64> = BTreeMap::new();
+    for sight in &sights {
         if let Sight::Room(space) = sight {
-            *sharers.entry((target.node, space.device)).or_default() += 1;
+            *sharers.entry(space.device).or_default() += 1;
         }
     }
     let mut after = map.clone();
     for (target, sight) in after.targets.iter_mut().zip(sights) {
         if let Sight::Room(space) = sight {
-            let share = sharers[&(target.node, space.device)];
+            let share = sharers[&space.device];
             target.capacity = space.capacity / share;
             target.free = space.free / share;
             target.class = layout::classify(space.capacity, space.free);
@@ -123,7 +123,7 @@ fn log_target(old: &Target, new: &Target) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{Node, PoolId, TargetId};
+    use types::{Node, NodeId, PoolId, TargetId};
 
     const GIB: u64 = 1 << 30;
 
@@ -168,12 +168,19 @@ mod tests {
     }
 
     #[test]
-    fn targets_share_a_file_system_of_their_node_only() {
-        let map = measured(&map(), |_| room(100 * GIB, 60 * GIB));
+    fn targets_share_a_file_system() {
+        let two = |target: &Target| match (target.id.0, room(100 * GIB, 60 * GIB)) {
+            (3, Sight::Room(space)) => Sight::Room(Space { device: 6, ..space }),
+            (_, room) => room,
+        };
+        let map = measured(&map(), two);
         assert_eq!(map.targets.iter().map(|t| t.capacity / GIB).collect::<Vec<_>>(), [50, 50, 100]);
         assert_eq!(map.targets.iter().map(|t| t.free / GIB).collect::<Vec<_>>(), [30, 30, 60]);
         // What is a target's own it shares with nobody.
         assert!(map.targets.iter().all(|t| t.used == Some(20 * GIB)));
+        // Nodes of one machine share what it has.
+        let map = measured(&map, |_| room(90 * GIB, 60 * GIB));
+        assert_eq!(map.targets.iter().map(|t| t.capacity / GIB).collect::<Vec<_>>(), [30, 30, 30]);
     }
 
     #[test]

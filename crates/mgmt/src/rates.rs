@@ -1,9 +1,9 @@
 //! How fast targets are, from what their nodes tell with heartbeats, and how much of their ceilings that is.
 //!
 //! A drive that gives `c_r` and `c_w` bytes a second to readers and writers alone is busy for `r / c_r + w / c_w` of the time with `r` and `w` of them, and the same
-//! holds for operations. The larger of the two is the share of the ceiling that binds, as in the roofline of `bench`.
+//! holds for operations. The larger of the two is the share of the ceiling that binds, as in the roofline of `bench`. Targets on one drive keep it busy together.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use types::TargetId;
 use wire::mgmt::{CeilingShare, TargetRate, TargetWork};
@@ -20,9 +20,100 @@ struct Rate {
     writes: f64,
 }
 
-/// The rates of one target.
+/// What a target was told to have done so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) target: TargetId,
+    /// The file system that it is on, where that is known: see [`crate::Space::device`].
+    pub(crate) device: Option<u64>,
+    pub(crate) work: TargetWork,
+}
+
+/// What keeps targets busy: a file system, or what is behind a target of which nobody knows where it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Drive {
+    Device(u64),
+    Behind(TargetId),
+}
+
+/// The rates of all targets, and of the drives that they are on.
+#[derive(Debug, Default)]
+pub(crate) struct AllRates {
+    targets: BTreeMap<TargetId, (Drive, Rates)>,
+    /// With what all targets of each have done since they were first heard of.
+    drives: BTreeMap<Drive, (TargetWork, Rates)>,
+}
+
+impl AllRates {
+    /// Targets had done so much at this time.
+    pub(crate) fn note(&mut self, told: impl IntoIterator<Item = Told>, now_ns: u64) {
+        let mut changed = Vec::new();
+        for Told { target, device, work } in told {
+            let drive = device.map_or(Drive::Behind(target), Drive::Device);
+            let (before, rates) = self.targets.entry(target).or_insert((drive, Rates::default()));
+            let done = rates.samples.back().and_then(|(_, before)| since(before, &work));
+            *before = drive;
+            rates.note(work, now_ns);
+            let (all, _) = self.drives.entry(drive).or_default();
+            *all = sum(all, &done.unwrap_or_default());
+            changed.push(drive);
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        for drive in changed {
+            let (all, rates) = self.drives.entry(drive).or_default();
+            rates.note(*all, now_ns);
+        }
+    }
+
+    /// The file system that a target is on.
+    pub(crate) fn device(&self, target: TargetId) -> Option<u64> {
+        match self.targets.get(&target)?.0 {
+            Drive::Device(device) => Some(device),
+            Drive::Behind(_) => None,
+        }
+    }
+
+    /// What health tells of these targets, by what the ceilings of each are. Of a drive the best counts that was measured of any of its targets: each had it for itself
+    /// then.
+    pub(crate) fn told(
+        &self,
+        targets: &[TargetId],
+        now_ns: u64,
+        ceiling: impl Fn(TargetId, &str) -> Option<f64>,
+    ) -> Vec<TargetRate> {
+        let mut on: BTreeMap<Drive, Vec<TargetId>> = BTreeMap::new();
+        for target in targets {
+            if let Some((drive, _)) = self.targets.get(target) {
+                on.entry(*drive).or_default().push(*target);
+            }
+        }
+        let tell = |target: &TargetId| {
+            let (drive, rates) = self.targets.get(target)?;
+            let Rate { read_bytes, written_bytes, reads, writes } = rates.now(now_ns)?;
+            let sharers = &on[drive];
+            let best = |limit: &str| {
+                sharers.iter().filter_map(|sharer| ceiling(*sharer, limit)).max_by(f64::total_cmp)
+            };
+            let (_, of_drive) = self.drives.get(drive)?;
+            Some(TargetRate {
+                target: *target,
+                read_bytes,
+                written_bytes,
+                reads,
+                writes,
+                one_drive_with: sharers.iter().copied().filter(|sharer| sharer != target).collect(),
+                now: of_drive.now(now_ns).and_then(|rate| rate.share(&best)),
+                most: of_drive.most(&best),
+            })
+        };
+        targets.iter().filter_map(tell).collect()
+    }
+}
+
+/// The rates of one target, or one drive.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rates {
+struct Rates {
     /// With times, nanoseconds; the first is where the window begins.
     samples: VecDeque<(u64, TargetWork)>,
     /// Of all windows the one with the most bytes, and the one with the most transfers.
@@ -32,7 +123,7 @@ pub(crate) struct Rates {
 
 impl Rates {
     /// The target had done so much at this time.
-    pub(crate) fn note(&mut self, work: TargetWork, now_ns: u64) {
+    fn note(&mut self, work: TargetWork, now_ns: u64) {
         // It counts from zero again after a start of its node.
         if self.samples.back().is_some_and(|(_, before)| since(before, &work).is_none()) {
             *self = Rates::default();
@@ -52,27 +143,18 @@ impl Rates {
         }
     }
 
-    /// What health tells of it, by what a ceiling of the target is; nothing where nobody has told anything lately.
-    pub(crate) fn told(
-        &self,
-        target: TargetId,
-        now_ns: u64,
-        ceiling: impl Fn(&str) -> Option<f64>,
-    ) -> Option<TargetRate> {
+    /// The mean of the last samples; nothing where nobody has told anything lately.
+    fn now(&self, now_ns: u64) -> Option<Rate> {
         let newest = self.samples.back()?.0;
-        let (_, rate) =
-            self.mean().filter(|_| u128::from(now_ns.saturating_sub(newest)) < WINDOW.as_nanos())?;
-        let most = [rate, self.most_bytes, self.most_transfers];
-        let most = most.iter().filter_map(|rate| rate.share(&ceiling));
-        Some(TargetRate {
-            target,
-            read_bytes: rate.read_bytes,
-            written_bytes: rate.written_bytes,
-            reads: rate.reads,
-            writes: rate.writes,
-            now: rate.share(&ceiling),
-            most: most.max_by(|a, b| a.share.total_cmp(&b.share)),
-        })
+        let is_new = u128::from(now_ns.saturating_sub(newest)) < WINDOW.as_nanos();
+        self.mean().filter(|_| is_new).map(|(_, rate)| rate)
+    }
+
+    /// The largest share of all, by what its ceilings are.
+    fn most(&self, ceiling: &impl Fn(&str) -> Option<f64>) -> Option<CeilingShare> {
+        let now = self.mean().map(|(_, rate)| rate);
+        let all = [now, Some(self.most_bytes), Some(self.most_transfers)].into_iter().flatten();
+        all.filter_map(|rate| rate.share(ceiling)).max_by(|a, b| a.share.total_cmp(&b.share))
     }
 
     /// The mean of all samples, and their time.
@@ -118,6 +200,15 @@ fn busy(loads: [(&str, f64); 2], ceiling: &impl Fn(&str) -> Option<f64>) -> Opti
     (!all.limit.is_empty()).then_some(all)
 }
 
+fn sum(one: &TargetWork, other: &TargetWork) -> TargetWork {
+    TargetWork {
+        reads: one.reads + other.reads,
+        read_bytes: one.read_bytes + other.read_bytes,
+        writes: one.writes + other.writes,
+        written_bytes: one.written_bytes + other.written_bytes,
+    }
+}
+
 /// What was done between two counts; nothing if they were begun anew.
 fn since(before: &TargetWork, after: &TargetWork) -> Option<TargetWork> {
     Some(TargetWork {
@@ -148,36 +239,70 @@ mod tests {
         }
     }
 
-    fn told(rates: &Rates, at_s: u64) -> Option<TargetRate> {
-        rates.told(TargetId(3), at_s * S, ceiling)
+    fn of(target: u32, device: Option<u64>, work: TargetWork) -> Told {
+        Told { target: TargetId(target), device, work }
+    }
+
+    fn told(rates: &AllRates, at_s: u64) -> Option<TargetRate> {
+        rates.told(&[TargetId(3)], at_s * S, |_, limit| ceiling(limit)).pop()
+    }
+
+    fn written(share: f64) -> Option<CeilingShare> {
+        Some(CeilingShare { limit: "storage-write".into(), share })
     }
 
     #[test]
     fn rates_are_means_of_ten_seconds() {
-        let mut rates = Rates::default();
-        rates.note(wrote(0), 0);
-        assert_eq!(told(&rates, 0), None, "one count is no rate");
+        let mut rates = AllRates::default();
+        let mut note = |mb, at_s| rates.note([of(3, None, wrote(mb))], at_s * S);
+        note(0, 0);
         // 50 MB/s for 10 seconds, then nothing for as long.
-        (1..=5).for_each(|beat| rates.note(wrote(100 * beat), 2 * beat * S));
+        (1..=5).for_each(|beat| note(100 * beat, 2 * beat));
+        let mut rates_then = AllRates::default();
+        rates_then.note([of(3, None, wrote(0))], 0);
+        assert_eq!(told(&rates_then, 0), None, "one count is no rate");
         let now = told(&rates, 11).unwrap();
         assert_eq!((now.written_bytes, now.writes, now.reads), (50e6, 50.0, 0.0));
-        assert_eq!(now.now, Some(CeilingShare { limit: "storage-write".into(), share: 0.5 }));
-        (6..=10).for_each(|beat| rates.note(wrote(500), 2 * beat * S));
+        assert_eq!((now.now, now.one_drive_with), (written(0.5), vec![]));
+        (6..=10).for_each(|beat| rates.note([of(3, None, wrote(500))], 2 * beat * S));
         let later = told(&rates, 20).unwrap();
         assert_eq!(later.written_bytes, 0.0);
-        assert_eq!(later.most, Some(CeilingShare { limit: "storage-write".into(), share: 0.5 }));
+        assert_eq!(later.most, written(0.5));
         assert_eq!(told(&rates, 31), None, "the node has been silent");
-        assert!(rates.samples.len() <= 7, "{}", rates.samples.len());
+        let kept = rates.targets[&TargetId(3)].1.samples.len();
+        assert!(kept <= 7, "{kept}");
     }
 
     #[test]
     fn a_node_that_was_started_anew_counts_from_zero() {
-        let mut rates = Rates::default();
-        rates.note(wrote(900), 0);
-        rates.note(wrote(10), 2 * S);
-        assert_eq!(told(&rates, 2), None);
-        rates.note(wrote(20), 4 * S);
+        let mut rates = AllRates::default();
+        let mut note = |mb, at_s| rates.note([of(3, Some(8), wrote(mb))], at_s * S);
+        note(900, 0);
+        note(10, 2);
+        note(20, 4);
         assert_eq!(told(&rates, 4).unwrap().written_bytes, 5e6);
+        // Of its drive what came before isn't forgotten, but what wasn't seen isn't made up.
+        assert_eq!(rates.drives[&Drive::Device(8)].0, wrote(10));
+    }
+
+    #[test]
+    fn targets_of_one_drive_keep_it_busy_together() {
+        let mut rates = AllRates::default();
+        for beat in 0..=5 {
+            // Two nodes of one machine, whose heartbeats come one after the other, and a target elsewhere.
+            rates.note([of(1, Some(8), wrote(60 * beat)), of(4, Some(9), wrote(20 * beat))], 2 * beat * S);
+            rates.note([of(2, Some(8), wrote(100 * beat))], 2 * beat * S + 1);
+        }
+        // Only the second one's ceilings are known: they are those of the drive.
+        let ceiling = |target, limit: &str| ceiling(limit).filter(|_| target == TargetId(2));
+        let told = rates.told(&[1, 2, 4].map(TargetId), 11 * S, ceiling);
+        let others: Vec<_> = told.iter().map(|rate| rate.one_drive_with.clone()).collect();
+        assert_eq!(others, [vec![TargetId(2)], vec![TargetId(1)], vec![]]);
+        let shares: Vec<_> = told.iter().map(|rate| rate.now.as_ref().map(|of| of.share)).collect();
+        assert!(shares[0].is_some_and(|share| (0.79..0.81).contains(&share)), "{shares:?}");
+        assert_eq!((shares[1], shares[2]), (shares[0], None));
+        assert_eq!(told[0].written_bytes, 30e6);
+        assert_eq!(rates.device(TargetId(4)), Some(9));
     }
 
     #[test]

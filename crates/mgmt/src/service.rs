@@ -477,6 +477,7 @@ impl Management {
         };
         let info = |target: &Target| TargetInfo {
             progress: progress(target),
+            drive: self.liveness().device(target.id).map(|device| format!("{device:016x}")),
             node_name: map.node(target.node).map(|node| node.name.clone()).unwrap_or_default(),
             pool_name: map.pool(target.pool).map(|pool| pool.name.clone()).unwrap_or_default(),
             target: target.clone(),

@@ -1,7 +1,9 @@
 //! How much room a directory's file system has.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Room on one local file system, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,16 +13,32 @@ pub struct Space {
     pub capacity: u64,
     /// Free to ordinary users.
     pub free: u64,
-    /// Which file system it is, so that directories that share one are not counted twice.
+    /// Which file system it is, of all that are mounted on any machine, so that directories that share one are not counted twice. Another one after the machine's next start.
     pub device: u64,
     /// What the files of the target take that looks, where that is known.
     pub own: Option<u64>,
 }
 
+/// A number that no other running kernel has: those of its devices are unique on it only. Processes of one machine agree on it, whatever namespaces they are in.
+fn this_kernel() -> u64 {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    *NUMBER.get_or_init(|| {
+        let told = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        // Where nobody tells, processes don't know of each other that they are on one machine.
+        told.and_then(|id| number_in(&id)).unwrap_or_else(|| RandomState::new().build_hasher().finish())
+    })
+}
+
+/// The first half of a UUID.
+fn number_in(id: &str) -> Option<u64> {
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 16)
+}
+
 /// Measures the file system that holds `path`.
 pub fn space_of(path: &Path) -> io::Result<Space> {
     let vfs = rustix::fs::statvfs(path)?;
-    let device = rustix::fs::stat(path)?.st_dev;
+    let device = rustix::fs::stat(path)?.st_dev ^ this_kernel();
     let used = vfs.f_blocks.saturating_sub(vfs.f_bfree);
     let bytes = |blocks: u64| blocks.saturating_mul(vfs.f_frsize);
     Ok(Space {
@@ -29,4 +47,22 @@ pub fn space_of(path: &Path) -> io::Result<Space> {
         device,
         own: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_on_one_file_system_are_on_one_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("below");
+        std::fs::create_dir(&below).unwrap();
+        let [here, there, proc] =
+            [dir.path(), &below, Path::new("/proc")].map(|path| space_of(path).unwrap().device);
+        assert_eq!(here, there);
+        assert_ne!(here, proc);
+        assert_eq!(number_in("0123abcd-4567-89ef-0000-000000000000\n"), Some(0x0123_abcd_4567_89ef));
+        assert_eq!(number_in("none"), None);
+    }
 }

@@ -186,6 +186,7 @@ fn rate(best: &Best) -> Option<Rate> {
         Limit::RoundTrips => RateOf::RoundTrips,
         Limit::MemoryCopy => RateOf::MemoryCopy,
         Limit::Checksum => RateOf::Checksum,
+        Limit::Encoding => RateOf::Encoding,
         Limit::FuseCalls | Limit::Processors => return None,
     };
     Some(Rate { of, rate: best.rate as u64, streams: best.streams })

@@ -258,7 +258,7 @@ pub struct TargetReport {
 pub struct TargetSpace {
     pub capacity: u64,
     pub free: u64,
-    /// Which file system of the node it is: targets that share one share its room.
+    /// Which file system it is, of all of all machines: targets that share one share its room.
     pub device: u64,
     /// What the target's own files take, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -503,6 +503,9 @@ pub struct TargetInfo {
     /// How far it is emptied, if it is drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<DrainProgress>,
+    /// A name for what it is on, the same for targets on one file system; absent where nobody has told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drive: Option<String>,
 }
 
 /// How far a target is emptied that is drained. Sizes are bytes.

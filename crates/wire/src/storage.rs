@@ -233,6 +233,8 @@ pub enum RateOf {
     MemoryCopy,
     /// Checksums, bytes a second.
     Checksum,
+    /// Stripes of Reed-Solomon 8+2 encoded, bytes of content a second.
+    Encoding,
 }
 
 /// What was measured.

@@ -1,23 +1,26 @@
-//! Memory and processor: copies in memory, and the checksum that all data gets on its way (CRC-32C).
-//!
-//! Encodings for redundancy other than copies aren't measured: there are none.
+//! Memory and processor: copies in memory, the checksum that all data gets on its way (CRC-32C), and what erasure coding would cost (Reed-Solomon).
 
 use super::{Best, per_second};
 use crate::results::{Limit, median};
+use reed_solomon_simd::ReedSolomonEncoder;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes that a thread copies or sums at a time: what the largest request of the data path has, and so in the caches where those hold it.
+/// Pieces of content and of parity of a stripe: the usual ones of wide pools.
+const ENCODED: (usize, usize) = (8, 2);
+
+/// Bytes that a thread copies, sums or encodes at a time: what the largest request of the data path has, and so in the caches where those hold it.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Rounds of which the median is told.
 const ROUNDS: u32 = 3;
 
-/// Measures on one core and on `threads` together, for so many nanoseconds in all, with threads that the kernel places. The first and third figure are those of
-/// one core. Blocks the calling thread; ends early, with `None`, when `stop` is set.
+/// Measures on one core and on `threads` together, for so many nanoseconds in all, with threads that the kernel places. Every other figure, from the first on, is one
+/// core's. Blocks the calling thread; ends early, with `None`, when `stop` is set.
 pub fn measure(threads: u32, nanoseconds: u64, stop: &AtomicBool) -> Option<Vec<Best>> {
-    let round_ns = nanoseconds / (4 * u64::from(ROUNDS));
-    let works: [(Limit, Work); 2] = [(Limit::MemoryCopy, copy), (Limit::Checksum, sum)];
+    let works: [(Limit, Work); 3] =
+        [(Limit::MemoryCopy, copy), (Limit::Checksum, sum), (Limit::Encoding, encode)];
+    let round_ns = nanoseconds / (2 * works.len() as u64 * u64::from(ROUNDS));
     let mut found = Vec::new();
     for (limit, work) in works {
         for threads in [1, threads.max(1)] {
@@ -34,6 +37,16 @@ type Work = fn(&mut Buffers);
 struct Buffers {
     from: Vec<u8>,
     to: Vec<u8>,
+    encoder: ReedSolomonEncoder,
+}
+
+impl Buffers {
+    /// Not zeros: those needn't be memory of their own. `None` if the encoder refuses its sizes.
+    fn new() -> Option<Buffers> {
+        let (content, parity) = ENCODED;
+        let encoder = ReedSolomonEncoder::new(content, parity, PIECE_BYTES / content).ok()?;
+        Some(Buffers { from: vec![0x5a; PIECE_BYTES], to: vec![0xa5; PIECE_BYTES], encoder })
+    }
 }
 
 fn copy(buffers: &mut Buffers) {
@@ -43,6 +56,14 @@ fn copy(buffers: &mut Buffers) {
 
 fn sum(buffers: &mut Buffers) {
     black_box(types::crc32c(black_box(&buffers.from)));
+}
+
+/// A stripe with its parity. The encoder has the right sizes, so it refuses nothing.
+fn encode(buffers: &mut Buffers) {
+    for piece in black_box(&buffers.from).chunks_exact(PIECE_BYTES / ENCODED.0) {
+        let _ = buffers.encoder.add_original_shard(piece);
+    }
+    let _ = black_box(buffers.encoder.encode());
 }
 
 fn middle_rate(threads: u32, round_ns: u64, stop: &AtomicBool, work: Work) -> Option<f64> {
@@ -60,8 +81,7 @@ fn middle_rate(threads: u32, round_ns: u64, stop: &AtomicBool, work: Work) -> Op
 }
 
 fn one_thread(round_ns: u64, stop: &AtomicBool, work: Work) -> Option<f64> {
-    // Not zeros: those needn't be memory of their own.
-    let mut buffers = Buffers { from: vec![0x5a; PIECE_BYTES], to: vec![0xa5; PIECE_BYTES] };
+    let mut buffers = Buffers::new()?;
     let (began_ns, mut bytes) = (rt::monotonic_ns(), 0);
     loop {
         work(&mut buffers);
@@ -82,12 +102,32 @@ mod tests {
 
     #[test]
     fn all_figures_are_there_and_a_stop_is_heeded() {
-        let found = measure(2, 12_000_000, &AtomicBool::new(false)).unwrap();
+        let found = measure(2, 18_000_000, &AtomicBool::new(false)).unwrap();
         let kinds: Vec<_> = found.iter().map(|best| (best.limit, best.streams)).collect();
-        let expected =
-            [(Limit::MemoryCopy, 1), (Limit::MemoryCopy, 2), (Limit::Checksum, 1), (Limit::Checksum, 2)];
+        let expected = [Limit::MemoryCopy, Limit::Checksum, Limit::Encoding]
+            .map(|limit| [(limit, 1), (limit, 2)])
+            .concat();
         assert_eq!(kinds, expected);
         assert!(found.iter().all(|best| best.rate > 0.0));
         assert_eq!(measure(2, u64::MAX, &AtomicBool::new(true)), None);
+    }
+
+    #[test]
+    fn what_is_encoded_can_be_had_without_two_pieces() {
+        let (content, parity) = ENCODED;
+        let mut buffers = Buffers::new().unwrap();
+        buffers.from.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 31 % 251) as u8);
+        let pieces: Vec<Vec<u8>> =
+            buffers.from.chunks_exact(PIECE_BYTES / content).map(<[u8]>::to_vec).collect();
+        for _ in 0..2 {
+            // Also the second time: the encoder starts anew.
+            encode(&mut buffers);
+        }
+        pieces.iter().for_each(|piece| buffers.encoder.add_original_shard(piece).unwrap());
+        let coded: Vec<Vec<u8>> =
+            buffers.encoder.encode().unwrap().recovery_iter().map(<[u8]>::to_vec).collect();
+        let there = pieces.iter().enumerate().skip(parity);
+        let found = reed_solomon_simd::decode(content, parity, there, coded.iter().enumerate()).unwrap();
+        assert!((0..parity).all(|lost| found[&lost] == pieces[lost]));
     }
 }

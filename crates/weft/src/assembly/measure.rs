@@ -112,6 +112,7 @@ fn limit_name(of: RateOf) -> &'static str {
         RateOf::RoundTrips => "round-trips",
         RateOf::MemoryCopy => "memory-copy",
         RateOf::Checksum => "checksum",
+        RateOf::Encoding => "encoding",
     }
 }
 
@@ -174,6 +175,7 @@ mod tests {
             RateOf::RoundTrips,
             RateOf::MemoryCopy,
             RateOf::Checksum,
+            RateOf::Encoding,
         ];
         for of in all {
             let name = Value::String(limit_name(of).into());

@@ -228,10 +228,10 @@ impl Served for Services {
         let services = self.clone();
         rt::spawn(async move {
             loop {
-                rt::sleep(mgmt::limits::HEARTBEAT_INTERVAL).await;
                 services.management.tell_scrubs(services.storage.scrubs());
-                let works = services.storage.stores().map(|store| (store.target(), work_of(store)));
-                services.management.tell_work(works);
+                let work = |store: &Arc<Store>| (store.target(), store.dir().to_path_buf(), work_of(store));
+                services.management.tell_work(services.storage.stores().map(work));
+                rt::sleep(mgmt::limits::HEARTBEAT_INTERVAL).await;
             }
         });
     }

@@ -23,7 +23,7 @@ pub enum BenchCommand {
     Storage(BenchStorageArgs),
     /// Measure what each pair of nodes gives over weft's own connections
     Net(BenchNetArgs),
-    /// Measure copies in memory and checksums on each node
+    /// Measure copies in memory, checksums and erasure coding on each node
     Cpu(BenchCpuArgs),
     /// Run published experiments, fitted to this machine, and write a report with figures
     Characterize(CharacterizeArgs),

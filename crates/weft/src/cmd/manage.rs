@@ -345,16 +345,17 @@ fn health_screen(health: &Health) -> String {
     format!("{}\n{findings}{copies}{ceilings}{shares}", word(health.verdict))
 }
 
-/// The busiest targets by their share of the ceiling that binds; `--json` has all.
+/// The busiest drives, by the targets on them, by their share of the ceiling that binds; `--json` has all.
 fn share_lines(rates: &[TargetRate]) -> String {
     let line = |what: &str, share: fn(&TargetRate) -> Option<&CeilingShare>| {
+        let is_first = |rate: &&TargetRate| rate.one_drive_with.iter().all(|other| *other > rate.target);
         let mut busy: Vec<(&TargetRate, &CeilingShare)> =
-            rates.iter().filter_map(|rate| Some((rate, share(rate)?))).collect();
+            rates.iter().filter(is_first).filter_map(|rate| Some((rate, share(rate)?))).collect();
         busy.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
         let told = busy
             .iter()
             .take(BUSIEST_TOLD)
-            .map(|(rate, of)| format!("target {} {:.0} % ({})", rate.target, 100.0 * of.share, of.limit));
+            .map(|(rate, of)| format!("{} {:.0} % ({})", on_drive(rate), 100.0 * of.share, of.limit));
         let told: Vec<String> = told.collect();
         match (busy.len(), busy.last()) {
             (0, _) | (_, None) => String::new(),
@@ -367,6 +368,12 @@ fn share_lines(rates: &[TargetRate]) -> String {
     };
     line("share of the ceiling that binds, last 10 s", |rate| rate.now.as_ref())
         + &line("most of any 10 s since the start", |rate| rate.most.as_ref())
+}
+
+/// The targets of a drive, by one of them.
+fn on_drive(rate: &TargetRate) -> String {
+    let others: String = rate.one_drive_with.iter().map(|other| format!("+{other}")).collect();
+    format!("target {}{others}", rate.target)
 }
 
 /// When targets and nodes were measured, by the day.
@@ -432,6 +439,7 @@ mod tests {
             written_bytes: 1e6,
             reads: 0.0,
             writes: 1.0,
+            one_drive_with: Vec::new(),
             now: share.map(|share| CeilingShare { limit: "storage-write".into(), share }),
             most: None,
         };
@@ -440,6 +448,14 @@ mod tests {
         assert_eq!(
             share_lines(&[rate(1, Some(0.124)), rate(2, None), rate(3, Some(1.0))]),
             "share of the ceiling that binds, last 10 s: target 3 100 % (storage-write), target 1 12 % (storage-write)\n"
+        );
+        let of_pair = |target, other| TargetRate {
+            one_drive_with: vec![types::TargetId(other)],
+            ..rate(target, Some(0.5))
+        };
+        assert_eq!(
+            share_lines(&[of_pair(1, 4), of_pair(4, 1)]),
+            "share of the ceiling that binds, last 10 s: target 1+4 50 % (storage-write)\n"
         );
         let many: Vec<TargetRate> = (1..=9).map(|n| rate(n, Some(f64::from(n) / 10.0))).collect();
         let told = share_lines(&many);

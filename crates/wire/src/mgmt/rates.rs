@@ -16,7 +16,7 @@ pub struct TargetWork {
     pub written_bytes: u64,
 }
 
-/// How fast a target was in the last ten seconds, and at most since management or the target's node was started.
+/// How fast a target was in the last ten seconds, and how busy its drive, then and at most since management was started.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct TargetRate {
@@ -27,7 +27,10 @@ pub struct TargetRate {
     /// Transfers a second.
     pub reads: f64,
     pub writes: f64,
-    /// Its share of the ceiling that binds; absent where ceilings are not measured.
+    /// The other targets that are known to be on its drive.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub one_drive_with: Vec<TargetId>,
+    /// The share of the ceiling that binds, of all targets on its drive together; absent where ceilings are not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<CeilingShare>,
     /// The largest share of any ten seconds.

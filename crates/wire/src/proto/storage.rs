@@ -16,7 +16,7 @@ numbered! {
     Allocate, "kind of allocation": Reserve = 1, Punch = 2, Zero = 3;
     Seek, "aim of a seek": Data = 1, Hole = 2;
     Regions, "kind of regions": Noted = 1, All = 2;
-    RateOf, "kind of rate": Write = 1, Read = 2, RandomWrite = 3, RandomRead = 4, Network = 5, RoundTrips = 6, MemoryCopy = 7, Checksum = 8;
+    RateOf, "kind of rate": Write = 1, Read = 2, RandomWrite = 3, RandomRead = 4, Network = 5, RoundTrips = 6, MemoryCopy = 7, Checksum = 8, Encoding = 9;
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -268,8 +268,20 @@ fn measure() -> impl Strategy<Value = wire::Measure> {
 }
 
 fn rate() -> impl Strategy<Value = wire::Rate> {
-    use wire::RateOf::{Checksum, MemoryCopy, Network, RandomRead, RandomWrite, Read, RoundTrips, Write};
-    let of = select(vec![Write, Read, RandomWrite, RandomRead, Network, RoundTrips, MemoryCopy, Checksum]);
+    use wire::RateOf::{
+        Checksum, Encoding, MemoryCopy, Network, RandomRead, RandomWrite, Read, RoundTrips, Write,
+    };
+    let of = select(vec![
+        Write,
+        Read,
+        RandomWrite,
+        RandomRead,
+        Network,
+        RoundTrips,
+        MemoryCopy,
+        Checksum,
+        Encoding,
+    ]);
     (of, any::<u64>(), any::<u32>()).prop_map(|(of, rate, streams)| wire::Rate { of, rate, streams })
 }
 

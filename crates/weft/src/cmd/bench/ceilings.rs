@@ -73,7 +73,9 @@ pub fn net(args: &BenchNetArgs) -> Result<()> {
 /// Measures the nodes' processors.
 pub fn cpu(args: &BenchCpuArgs) -> Result<()> {
     if args.how.last {
-        return last(&args.how, |limit| matches!(limit, Limit::MemoryCopy | Limit::Checksum));
+        return last(&args.how, |limit| {
+            matches!(limit, Limit::MemoryCopy | Limit::Checksum | Limit::Encoding)
+        });
     }
     let mut nodes = nodes(&args.how)?;
     if nodes.is_empty() {
@@ -191,6 +193,7 @@ fn words(limit: Limit) -> (&'static str, bool) {
         Limit::RoundTrips => ("round trips", false),
         Limit::MemoryCopy => ("copy in memory", true),
         Limit::Checksum => ("checksum", true),
+        Limit::Encoding => ("encoding, Reed-Solomon 8+2", true),
         Limit::Processors => ("processors", true),
         Limit::FuseCalls => ("calls of a mount", false),
     }

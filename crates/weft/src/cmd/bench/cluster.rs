@@ -5,13 +5,12 @@ use crate::cmd::entry_info;
 use crate::cmd::manage::{ask, unexpected};
 use crate::control::{Control, MeasureOrder, Request};
 use crate::mountpoint;
-use crate::output::os_error;
 use bench::{Ceiling, Limit};
 use mgmt::FIRST_NODE;
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use types::{Errno, Error, Result, TargetId, TargetState};
+use wire::mgmt::TargetInfo;
 use wire::{MgmtReply, MgmtRequest};
 
 /// How long each figure is measured before a characterisation, seconds: it is to end soon.
@@ -72,22 +71,21 @@ impl Cluster {
             MgmtReply::Ceilings { ceilings } => ceilings.iter().filter_map(ceiling).collect(),
             other => return Err(unexpected(&other)),
         };
-        Ok(match self {
-            Cluster::Here(_) => of_drives(all, &self.drives()?),
-            Cluster::Mount(_) => all,
-        })
+        Ok(of_drives(all, &self.drives()?))
     }
 
-    /// Targets that are online, by the devices that their directories are on: only where those are this machine's.
-    fn drives(&self) -> Result<BTreeMap<u64, Vec<TargetId>>> {
+    /// Targets that are online, by what they are on. One of which that isn't known is thought to be on something of its own.
+    fn drives(&self) -> Result<BTreeMap<String, Vec<TargetId>>> {
         let targets = match self.asked(MgmtRequest::ListTargets)? {
             MgmtReply::Targets { targets } => targets,
             other => return Err(unexpected(&other)),
         };
-        let mut drives: BTreeMap<u64, Vec<TargetId>> = BTreeMap::new();
-        for target in targets.iter().map(|info| &info.target).filter(|t| t.state == TargetState::Online) {
-            let found = std::fs::metadata(&target.path).map_err(|e| os_error(&target.path, &e))?;
-            drives.entry(found.dev()).or_default().push(target.id);
+        let mut drives: BTreeMap<String, Vec<TargetId>> = BTreeMap::new();
+        for TargetInfo { target, drive, .. } in targets {
+            if target.state == TargetState::Online {
+                let drive = drive.unwrap_or_else(|| format!("target {}", target.id));
+                drives.entry(drive).or_default().push(target.id);
+            }
         }
         Ok(drives)
     }
@@ -171,7 +169,7 @@ fn missing(cluster: &Cluster) -> String {
 }
 
 /// One ceiling of each kind for each drive: the best of its targets, since each had the drive for itself.
-fn of_drives(all: Vec<Ceiling>, drives: &BTreeMap<u64, Vec<TargetId>>) -> Vec<Ceiling> {
+fn of_drives(all: Vec<Ceiling>, drives: &BTreeMap<String, Vec<TargetId>>) -> Vec<Ceiling> {
     use Limit::{StorageRandomRead, StorageRandomWrite, StorageRead, StorageWrite};
     let is_of_drive =
         |c: &Ceiling| matches!(c.limit, StorageWrite | StorageRead | StorageRandomWrite | StorageRandomRead);
@@ -213,7 +211,8 @@ mod tests {
             ceiling(Limit::StorageRead, "target 9", 999.0),
             ceiling(Limit::Checksum, "node 1", 7.0),
         ];
-        let drives = BTreeMap::from([(1, vec![TargetId(1), TargetId(2)]), (2, vec![TargetId(3)])]);
+        let drives =
+            BTreeMap::from([("a".into(), vec![TargetId(1), TargetId(2)]), ("b".into(), vec![TargetId(3)])]);
         let mut rates: Vec<f64> = of_drives(all, &drives).iter().map(|c| c.rate).collect();
         rates.sort_by(f64::total_cmp);
         assert_eq!(rates, [7.0, 50.0, 120.0], "a target that is gone counts no more");
