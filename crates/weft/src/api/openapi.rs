@@ -115,7 +115,7 @@ fn schemas() -> Value {
         "Target": object(json!({
             "id": number, "node": number, "node_name": text, "pool": number, "pool_name": text, "path": text, "state": state,
             "capacity": number, "free": number, "class": { "enum": ["normal", "low", "emergency"] }, "drain": flag,
-            "progress?": reference("DrainProgress"),
+            "progress?": reference("DrainProgress"), "drive?": text,
         })),
         "DrainProgress": object(json!({
             "empty": flag, "files_left": maybe_number, "bytes_left": number, "files_moved": number, "bytes_moved": number,
@@ -152,7 +152,8 @@ fn schemas() -> Value {
             "folder": text, "kept": number, "newest": maybe_text, "age_s": maybe_number, "failure": maybe_text,
         })), "ceilings?": { "type": "array", "items": object(json!({ "place": text, "measured": maybe_text })) },
         "rates?": { "type": "array", "items": object(json!({
-            "target": number, "read_bytes": rate, "written_bytes": rate, "reads": rate, "writes": rate, "now?": share, "most?": share,
+            "target": number, "read_bytes": rate, "written_bytes": rate, "reads": rate, "writes": rate,
+            "one_drive_with?": numbers, "now?": share, "most?": share,
         })) } })),
     })
 }
