@@ -1,13 +1,15 @@
 //! How fast a member of a mirrored group is rebuilt on another target, and what programs lose meanwhile.
 //!
-//! Three storage nodes and a mount, a process each, on this machine. All bytes of one target move to another one, three times: at the throttle that a cluster has by
-//! itself while fio works on the same files, the same without fio, and without a throttle. The ceiling is what one program writes to a file of one copy: each byte is read,
+//! Three storage nodes and a mount, a process each, on this machine. A node is killed, and what it had is made anew on another one, at the throttle that a cluster has by
+//! itself, while fio works on the same files. Then all bytes of one target that is there move to another one, three times: beside fio at that throttle, the same without
+//! fio, and without a throttle. The ceiling is what one program writes to a file of one copy: each byte is read,
 //! summed, sent and written there as here.
 
 use super::node::{DEADLINE, Running, free_address, log_of};
 use crate::build;
 use crate::e2e::is_mounted;
 use crate::process;
+use crate::sys;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -23,6 +25,9 @@ const WRITE_BYTES: usize = 1 << 20;
 
 /// Files that what there is to move is in.
 const FILES: u64 = 8;
+
+/// How long a node is away before others take its place.
+const REPLACED_AFTER: &str = "5s";
 
 /// Faster than anything: no throttle.
 const NO_THROTTLE: &str = "1TiB";
@@ -65,25 +70,26 @@ pub fn run(options: &Options) -> Result<(), String> {
         cluster.manage(&["group", "resync", "set", "--rate", rate])?;
     }
     cluster.add_storage("c")?;
+    let whole = cluster.fio(options.seconds)?;
+    let lost = cluster.beside_a_loss(options.seconds)?;
     let before = cluster.fio(options.seconds)?;
-    let begun = cluster.move_from("2")?;
-    let beside = cluster.fio(options.seconds)?;
-    if cluster.moved()?.is_none() {
-        return Err("the rebuild ended before fio: let it move more (--mib)".into());
-    }
-    cluster.until_moved("2", begun)?;
+    let begun = cluster.move_from("3")?;
+    let beside = cluster.beside_a_rebuild(options.seconds)?;
+    cluster.until_moved("3", begun)?;
     let after = cluster.fio(options.seconds)?;
     // From the command to when the target has left its last group, which is after that group is in step.
     let rate = |took: Duration| options.mib as f64 / took.as_secs_f64();
-    let throttled = rate(cluster.until_moved("3", cluster.move_back("2", "3")?)?);
+    let throttled = rate(cluster.until_moved("2", cluster.move_back("3", "2")?)?);
     cluster.manage(&["group", "resync", "set", "--rate", NO_THROTTLE])?;
-    let free = rate(cluster.until_moved("2", cluster.move_back("3", "2")?)?);
-    let alone = (before + after) / 2.0;
+    let free = rate(cluster.until_moved("3", cluster.move_back("2", "3")?)?);
+    let loss = |beside: f64, alone: [f64; 2]| 1.0 - 2.0 * beside / (alone[0] + alone[1]);
     let rounded = |value: f64, digits: f64| (value * digits).round() / digits;
     let all = json!({
         "mib": options.mib, "protection": options.protection, "throttle": options.rate.as_deref().unwrap_or("default"),
         "ceiling": ceiling.round(), "rebuild_throttled": throttled.round(), "rebuild": free.round(), "share": rounded(free / ceiling, 100.0),
-        "fio_alone": [before.round(), after.round()], "fio_beside": beside.round(), "loss": rounded(1.0 - beside / alone, 100.0),
+        "fio_alone": [whole.round(), before.round(), after.round()],
+        "fio_beside_replacement": lost.round(), "loss_beside_replacement": rounded(loss(lost, [whole, before]), 100.0),
+        "fio_beside_move": beside.round(), "loss_beside_move": rounded(loss(beside, [before, after]), 100.0),
     });
     println!("{all:#}");
     Ok(())
@@ -230,12 +236,58 @@ impl Cluster {
         Ok(side("read") + side("write"))
     }
 
+    /// fio while something is rebuilt, from its beginning to its end.
+    fn beside_a_rebuild(&self, seconds: u64) -> Result<f64, String> {
+        let beside = self.fio(seconds)?;
+        match self.moved()? {
+            Some(_) => Ok(beside),
+            None => Err("the rebuild ended before fio: let it move more (--mib)".into()),
+        }
+    }
+
+    /// Kills the node of target 2, whose place target 3 takes, and starts it again when that is done. Gives what fio did meanwhile.
+    fn beside_a_loss(&mut self, seconds: u64) -> Result<f64, String> {
+        self.manage(&["group", "resync", "set", "--replace-after", REPLACED_AFTER])?;
+        // Management, then the storage nodes.
+        let node = self.nodes.remove(2);
+        drop(sys::kill(node.child.id() as i32, libc::SIGKILL));
+        drop(node);
+        self.until_it_moves("2")?;
+        let beside = self.beside_a_rebuild(seconds)?;
+        let replaced = process::eventually(REBUILD_DEADLINE, || self.is_without("2").unwrap_or(false));
+        if !replaced {
+            return Err(format!("target 2 isn't replaced after {} s", REBUILD_DEADLINE.as_secs()));
+        }
+        self.serve("b")?;
+        Ok(beside)
+    }
+
+    /// Whether no group has a target as its member, and none has a member that isn't good.
+    fn is_without(&self, target: &str) -> Result<bool, String> {
+        let told = self.manage(&["group", "list", "--json"])?;
+        let told: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
+        let has_it = |group: &Value| {
+            let members = group["members"].as_array().into_iter().flatten();
+            let mut states = group["states"].as_array().into_iter().flatten();
+            members.map(Value::to_string).any(|member| member == target)
+                || states.any(|state| state != "good")
+        };
+        let mirrored =
+            |group: &&Value| group["scheme"].as_str().is_some_and(|scheme| scheme.starts_with("mirror"));
+        let groups = told.as_array().ok_or_else(|| format!("weft group list: no list: {told}"))?;
+        Ok(!groups.iter().filter(mirrored).any(has_it))
+    }
+
     /// Begins to move what a target has, and sees it under way.
     fn move_from(&self, target: &str) -> Result<Instant, String> {
         let watch = Instant::now();
         self.manage(&["target", "drain", target])?;
+        self.until_it_moves(target).map(|()| watch)
+    }
+
+    fn until_it_moves(&self, target: &str) -> Result<(), String> {
         let begun = process::eventually(DEADLINE, || matches!(self.moved(), Ok(Some(moved)) if moved > 0));
-        if begun { Ok(watch) } else { Err(format!("what target {target} has doesn't move")) }
+        if begun { Ok(()) } else { Err(format!("what target {target} has doesn't move")) }
     }
 
     /// The same after another one was emptied, which gets it.
