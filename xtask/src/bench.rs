@@ -1,10 +1,12 @@
 //! Measurements that bring their own cluster, each beside a ceiling or another system on the same machine in the same run.
 
+mod document;
 mod generator;
 mod node;
 mod peers;
 mod rebuild;
 mod shared_dir;
+mod simulated;
 
 use crate::e2e::cleanup;
 
@@ -26,6 +28,8 @@ enum Measurement {
     SharedDir(shared_dir::Options),
     /// A member of a mirrored group is rebuilt on another target: how fast, and what programs lose meanwhile.
     Rebuild(rebuild::Options),
+    /// A cluster on wires that carry little, beside what the simulation of `weft plan` says of it.
+    Simulated(simulated::Options),
 }
 
 /// Measures, and prints what came of it.
@@ -36,5 +40,6 @@ pub fn run(options: &Options) -> Result<(), String> {
         Measurement::Peers(options) => peers::run(options),
         Measurement::SharedDir(options) => shared_dir::run(options),
         Measurement::Rebuild(options) => rebuild::run(options),
+        Measurement::Simulated(options) => simulated::run(options),
     }
 }

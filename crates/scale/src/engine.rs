@@ -1,13 +1,21 @@
 //! Stations, and what is on its way over them.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+/// Pieces that a transfer is cut into, which take turns with those of others.
+const PIECES: u32 = 4;
+/// Pieces of a line on their way at a time: one for each of its two links.
+const WINDOW: u32 = 2;
 
 /// A stay at a station.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
     pub(crate) station: usize,
     pub(crate) seconds: f64,
+    /// This and the next are the two ends of a connection: bytes go on while they come, and take turns with those of other connections. What has the same ends and the
+    /// same number here uses the same connection, one after the other.
+    pub(crate) line: Option<u32>,
 }
 
 /// A way over stations, one after the other, and then several ways at the same time, which may be none.
@@ -28,12 +36,35 @@ struct Token {
     request: usize,
     way: Way,
     at: usize,
+    /// Pieces that haven't arrived, of a transfer.
+    left: u32,
 }
 
 struct Running {
     owner: usize,
     /// Ways that haven't ended.
     left: usize,
+}
+
+/// What happens.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A token comes to its next hop, or its end.
+    Goes(usize),
+    /// A piece of a token's transfer leaves, comes to the other end, or has passed that.
+    Leaves(usize),
+    Comes(usize),
+    Arrives(usize),
+}
+
+/// A connection.
+#[derive(Default)]
+struct Line {
+    /// Tokens with pieces that haven't left.
+    waiting: VecDeque<usize>,
+    /// Those of the first.
+    left: u32,
+    on_their_way: u32,
 }
 
 /// The clock, the stations, and the events to come.
@@ -43,10 +74,12 @@ pub(crate) struct Engine {
     free_at: Vec<f64>,
     busy: Vec<f64>,
     /// By time, then in the order in which they were noted. Times are never negative, so that their bits have their order.
-    events: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     noted: u64,
     tokens: Slab<Token>,
     requests: Slab<Running>,
+    /// Those that are in use, by their ends and number.
+    lines: BTreeMap<(usize, usize, u32), Line>,
 }
 
 impl Engine {
@@ -74,38 +107,134 @@ impl Engine {
     fn spawn(&mut self, at: f64, request: usize, ways: Vec<Way>) {
         self.requests.get_mut(request).left += ways.len();
         for way in ways {
-            let token = self.tokens.put(Token { request, way, at: 0 });
-            self.note(at, token);
+            let token = self.tokens.put(Token { request, way, at: 0, left: 0 });
+            self.note(at, Event::Goes(token));
         }
     }
 
-    fn note(&mut self, at: f64, token: usize) {
+    fn note(&mut self, at: f64, event: Event) {
         self.noted += 1;
-        self.events.push(Reverse((at.to_bits(), self.noted, token)));
+        self.events.push(Reverse((at.to_bits(), self.noted, event)));
     }
 
     /// Goes on until a request has ended; gives its owner. `None` when nothing is under way.
     pub(crate) fn next_ended(&mut self) -> Option<usize> {
-        while let Some(Reverse((at, _, id))) = self.events.pop() {
+        while let Some(Reverse((at, _, event))) = self.events.pop() {
             self.now = f64::from_bits(at);
-            let token = self.tokens.get_mut(id);
-            if let Some(hop) = token.way.hops.get(token.at).copied() {
+            match event {
+                Event::Goes(id) => {
+                    if let Some(owner) = self.goes(id) {
+                        return Some(owner);
+                    }
+                }
+                Event::Leaves(id) => {
+                    let (from, to) = self.ends(id);
+                    let begin = self.stay(from.station, from.seconds);
+                    // The other end isn't kept waiting for bytes: it has the last one when it is done with all others.
+                    let comes = begin.max(begin + from.seconds - to.seconds);
+                    self.note(comes, Event::Comes(id));
+                }
+                Event::Comes(id) => {
+                    let (_, to) = self.ends(id);
+                    let begin = self.stay(to.station, to.seconds);
+                    self.note(begin + to.seconds, Event::Arrives(id));
+                }
+                Event::Arrives(id) => self.arrives(id),
+            }
+        }
+        None
+    }
+
+    /// A token's next step; the owner of its request if that ends with it.
+    fn goes(&mut self, id: usize) -> Option<usize> {
+        let token = self.tokens.get_mut(id);
+        match token.way.hops.get(token.at).copied() {
+            Some(Hop { line: Some(_), .. }) => {
+                token.left = PIECES;
+                self.send(id);
+                None
+            }
+            Some(hop) => {
                 token.at += 1;
-                let end = self.free_at[hop.station].max(self.now) + hop.seconds;
-                self.free_at[hop.station] = end;
-                self.busy[hop.station] += hop.seconds;
-                self.note(end, id);
-            } else {
+                let begin = self.stay(hop.station, hop.seconds);
+                self.note(begin + hop.seconds, Event::Goes(id));
+                None
+            }
+            None => {
                 let Token { request, way, .. } = self.tokens.take(id);
                 self.spawn(self.now, request, way.then);
                 let running = self.requests.get_mut(request);
                 running.left -= 1;
-                if running.left == 0 {
-                    return Some(self.requests.take(request).owner);
-                }
+                (running.left == 0).then(|| self.requests.take(request).owner)
             }
         }
-        None
+    }
+
+    /// Lets a station work for so long as soon as it is free; when that begins.
+    fn stay(&mut self, station: usize, seconds: f64) -> f64 {
+        let begin = self.free_at[station].max(self.now);
+        self.free_at[station] = begin + seconds;
+        self.busy[station] += seconds;
+        begin
+    }
+
+    /// Both ends of a token's transfer, for one piece.
+    fn ends(&mut self, id: usize) -> (Hop, Hop) {
+        let token = self.tokens.get_mut(id);
+        let piece = |hop: Hop| Hop { seconds: hop.seconds / f64::from(PIECES), ..hop };
+        (piece(token.way.hops[token.at]), piece(token.way.hops[token.at + 1]))
+    }
+
+    fn line_of(&mut self, id: usize) -> (usize, usize, u32) {
+        let (from, to) = self.ends(id);
+        (from.station, to.station, from.line.unwrap_or(0))
+    }
+
+    /// Queues a transfer at its line.
+    fn send(&mut self, id: usize) {
+        let key = self.line_of(id);
+        let line = self.lines.entry(key).or_default();
+        if line.waiting.is_empty() {
+            line.left = PIECES;
+        }
+        line.waiting.push_back(id);
+        self.fill(key);
+    }
+
+    /// Lets pieces leave, as many as may be on their way.
+    fn fill(&mut self, key: (usize, usize, u32)) {
+        let mut leaving = Vec::new();
+        let Some(line) = self.lines.get_mut(&key) else { return };
+        while let Some(id) = line.waiting.front().copied()
+            && line.on_their_way < WINDOW
+        {
+            leaving.push(id);
+            line.on_their_way += 1;
+            line.left -= 1;
+            if line.left == 0 {
+                line.waiting.pop_front();
+                line.left = PIECES;
+            }
+        }
+        if line.on_their_way == 0 {
+            self.lines.remove(&key);
+        }
+        leaving.into_iter().for_each(|id| self.note(self.now, Event::Leaves(id)));
+    }
+
+    /// A piece of a transfer has arrived.
+    fn arrives(&mut self, id: usize) {
+        let key = self.line_of(id);
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.on_their_way -= 1;
+        }
+        self.fill(key);
+        let token = self.tokens.get_mut(id);
+        token.left -= 1;
+        if token.left == 0 {
+            token.at += 2;
+            self.note(self.now, Event::Goes(id));
+        }
     }
 }
 
@@ -150,7 +279,16 @@ mod tests {
     use super::*;
 
     fn hop(station: usize, seconds: f64) -> Hop {
-        Hop { station, seconds }
+        Hop { station, seconds, line: None }
+    }
+
+    /// A transfer over both, by this connection of theirs.
+    fn transfer(from: Hop, to: Hop, line: u32) -> Vec<Way> {
+        vec![Way::of(vec![Hop { line: Some(line), ..from }, to])]
+    }
+
+    fn ends(mut engine: Engine) -> Vec<(usize, f64)> {
+        std::iter::from_fn(|| Some((engine.next_ended()?, engine.now()))).collect()
     }
 
     #[test]
@@ -163,6 +301,35 @@ mod tests {
             std::iter::from_fn(|| Some((engine.next_ended()?, engine.now()))).collect();
         assert_eq!(ends, [(0, 1.5), (1, 2.5), (2, 3.5)]);
         assert_eq!(engine.busy(), [3.0, 1.5]);
+    }
+
+    #[test]
+    fn bytes_go_on_while_they_come() {
+        for (first, second) in [(1.0, 4.0), (4.0, 1.0), (2.0, 2.0)] {
+            let mut engine = Engine::new(2);
+            for owner in 0..2 {
+                engine.begin(0.0, owner, transfer(hop(0, first), hop(1, second), 0));
+            }
+            let slower = f64::max(first, second);
+            // The second uses the same connection, after the first.
+            assert_eq!(ends(engine), [(0, slower), (1, 2.0 * slower)]);
+        }
+    }
+
+    #[test]
+    fn connections_share_a_link() {
+        let mut engine = Engine::new(4);
+        // From one to two: nobody waits for all of the other.
+        engine.begin(0.0, 0, transfer(hop(0, 4.0), hop(1, 4.0), 0));
+        engine.begin(0.0, 1, transfer(hop(0, 4.0), hop(2, 4.0), 0));
+        let both = ends(engine);
+        assert!(both.iter().all(|(_, end)| (7.0..=8.0).contains(end)), "{both:?}");
+        // The same with two connections between the same ends.
+        let mut engine = Engine::new(4);
+        engine.begin(0.0, 0, transfer(hop(0, 4.0), hop(1, 4.0), 0));
+        engine.begin(0.0, 1, transfer(hop(0, 4.0), hop(1, 4.0), 1));
+        let both = ends(engine);
+        assert!(both.iter().all(|(_, end)| (7.0..=8.0).contains(end)), "{both:?}");
     }
 
     #[test]

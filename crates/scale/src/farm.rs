@@ -148,15 +148,17 @@ impl Farm {
     }
 
     pub(crate) fn drive(&self, target: TargetId, bytes: u64, rate: f64) -> Hop {
-        Hop { station: target.0 as usize - 1, seconds: bytes as f64 / rate }
+        Hop { station: target.0 as usize - 1, seconds: bytes as f64 / rate, line: None }
     }
 
     fn of_server(&self, server: usize, which: usize, bytes: u64, rate: f64) -> Hop {
-        Hop { station: self.map.targets.len() + 3 * server + which, seconds: bytes as f64 / rate }
+        let station = self.map.targets.len() + 3 * server + which;
+        Hop { station, seconds: bytes as f64 / rate, line: None }
     }
 
-    pub(crate) fn server_sends(&self, server: usize, bytes: u64) -> Hop {
-        self.of_server(server, 0, bytes, self.hardware.server_link)
+    /// Over this one of the connections to who comes next.
+    pub(crate) fn server_sends(&self, server: usize, bytes: u64, line: u32) -> Hop {
+        Hop { line: Some(line), ..self.of_server(server, 0, bytes, self.hardware.server_link) }
     }
 
     pub(crate) fn server_receives(&self, server: usize, bytes: u64) -> Hop {
@@ -169,11 +171,12 @@ impl Farm {
 
     fn of_client(&self, client: usize, which: usize, bytes: u64) -> Hop {
         let first = self.map.targets.len() + 3 * self.servers();
-        Hop { station: first + 2 * client + which, seconds: bytes as f64 / self.hardware.client_link }
+        let seconds = bytes as f64 / self.hardware.client_link;
+        Hop { station: first + 2 * client + which, seconds, line: None }
     }
 
-    pub(crate) fn client_sends(&self, client: usize, bytes: u64) -> Hop {
-        self.of_client(client, 0, bytes)
+    pub(crate) fn client_sends(&self, client: usize, bytes: u64, line: u32) -> Hop {
+        Hop { line: Some(line), ..self.of_client(client, 0, bytes) }
     }
 
     pub(crate) fn client_receives(&self, client: usize, bytes: u64) -> Hop {
@@ -181,11 +184,11 @@ impl Farm {
     }
 
     /// The way of bytes from one server to a target of another, which stores them.
-    pub(crate) fn copied(&self, from: usize, to: TargetId, bytes: u64) -> Vec<Hop> {
+    pub(crate) fn copied(&self, from: usize, to: TargetId, bytes: u64, line: u32) -> Vec<Hop> {
         let server = self.server(to);
         let mut way = Vec::with_capacity(4);
         if server != from {
-            way.extend([self.server_sends(from, bytes), self.server_receives(server, bytes)]);
+            way.extend([self.server_sends(from, bytes, line), self.server_receives(server, bytes)]);
         }
         way.extend([self.cores(server, bytes), self.drive(to, bytes, self.hardware.target_write)]);
         way

@@ -20,6 +20,9 @@ pub struct Load {
     pub clients: u32,
     /// Programs of each, with a file and one request under way each.
     pub programs: u32,
+    /// Connections of a client to each server, and of a server to each other one: programs take them by turns, and what goes over one goes in order. Clients
+    /// and servers have one for each core that asks.
+    pub connections: u32,
     /// Bytes of a request.
     pub record_bytes: u64,
     /// Bytes of a chunk.
@@ -53,7 +56,7 @@ pub(crate) struct Programs<'a> {
 impl<'a> Programs<'a> {
     pub(crate) fn new(farm: &'a Farm, load: Load) -> Result<Programs<'a>, Refusal> {
         let count = u64::from(load.clients) * u64::from(load.programs);
-        if count == 0 || count > MAX_PROGRAMS || load.record_bytes == 0 {
+        if count == 0 || count > MAX_PROGRAMS || load.record_bytes == 0 || load.connections == 0 {
             return Err(Refusal(format!("{count} programs: 1 to {MAX_PROGRAMS} can be simulated")));
         }
         let pattern = StripePattern {
@@ -91,13 +94,16 @@ impl<'a> Programs<'a> {
         let range = ByteRange::at(*offset, self.load.record_bytes);
         *offset = range.end;
         let client = program / self.load.programs as usize;
+        let line = program as u32 % self.load.connections;
         let farm = self.farm;
         let way = |piece: layout::Piece| {
             let group = farm.map.group(piece.group).expect("layouts name groups of the map");
             let bytes = piece.file.len();
             match self.load.writes {
-                true => written(farm, client, group, bytes),
-                false => read(farm, client, group, piece.local / READ_REGION_BYTES + program as u64, bytes),
+                true => written(farm, (client, line), group, bytes),
+                false => {
+                    read(farm, (client, line), group, piece.local / READ_REGION_BYTES + program as u64, bytes)
+                }
             }
         };
         pieces(layout, range).map(way).collect()
@@ -105,30 +111,30 @@ impl<'a> Programs<'a> {
 }
 
 /// From one of the good members, which take turns by region.
-fn read(farm: &Farm, client: usize, group: &Group, region: u64, bytes: u64) -> Way {
+fn read(farm: &Farm, (client, line): (usize, u32), group: &Group, region: u64, bytes: u64) -> Way {
     let good: Vec<TargetId> = group.good().collect();
     let Some(from) = good.get((region % good.len().max(1) as u64) as usize) else { return Way::default() };
     let server = farm.server(*from);
     Way::of(vec![
         farm.drive(*from, bytes, farm.hardware.target_read),
         farm.cores(server, bytes),
-        farm.server_sends(server, bytes),
+        farm.server_sends(server, bytes, line),
         farm.client_receives(client, bytes),
     ])
 }
 
 /// To the primary, which stores it and sends it on at the same time.
-fn written(farm: &Farm, client: usize, group: &Group, bytes: u64) -> Way {
+fn written(farm: &Farm, (client, line): (usize, u32), group: &Group, bytes: u64) -> Way {
     let Some(primary) = group.primary() else { return Way::default() };
     let server = farm.server(primary);
     let gets = group.with_states().filter(|(_, state)| state.gets_writes()).map(|(member, _)| member);
     let store = |member: TargetId| match member == primary {
         true => Way::of(vec![farm.drive(member, bytes, farm.hardware.target_write)]),
-        false => Way::of(farm.copied(server, member, bytes)),
+        false => Way::of(farm.copied(server, member, bytes, line)),
     };
     Way {
         hops: vec![
-            farm.client_sends(client, bytes),
+            farm.client_sends(client, bytes, line),
             farm.server_receives(server, bytes),
             farm.cores(server, bytes),
         ],

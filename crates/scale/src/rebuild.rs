@@ -175,7 +175,7 @@ impl Copies {
         copy.under_way += 1;
         let mut hops =
             vec![farm.drive(copy.source, bytes, farm.hardware.target_read), farm.cores(copy.server, bytes)];
-        hops.extend(farm.copied(copy.server, copy.to, bytes));
+        hops.extend(farm.copied(copy.server, copy.to, bytes, at as u32));
         engine.begin(begins, self.first_owner + at, vec![Way::of(hops)]);
     }
 

@@ -8,18 +8,18 @@ mod systems;
 mod table;
 mod workloads;
 
+use super::document::Document;
 use crate::build;
 use crate::e2e::disk::{Disk, DiskKind};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use systems::System;
 use table::Table;
 use workloads::{Sizes, WORKLOADS, Workload};
 
-/// What the table stands between in a document.
-const BEGIN: &str = "<!-- cargo xtask bench peers: begin -->";
-const END: &str = "<!-- cargo xtask bench peers: end -->";
+/// Whose table it is in a document.
+const COMMAND: &str = "cargo xtask bench peers";
 
 /// Bytes of the file system that targets are on, for each byte of a sequential workload: those of two clusters, and what is not removed at once.
 const ROOM_FACTOR: u64 = 6;
@@ -70,7 +70,7 @@ fn named(text: &str) -> Result<(String, PathBuf), String> {
 
 /// Measures all, and prints the table.
 pub fn run(options: &Options) -> Result<(), String> {
-    let document = options.write.as_deref().map(Document::open).transpose()?;
+    let document = options.write.as_deref().map(|path| Document::open(path, COMMAND)).transpose()?;
     for (name, dir) in &options.peer {
         if !dir.is_dir() {
             return Err(format!("{name}: {} is no directory; hint: mount it first", dir.display()));
@@ -153,50 +153,4 @@ fn setting(options: &Options) -> String {
         options.files,
         options.protection,
     )
-}
-
-/// A document with marks for the table.
-struct Document {
-    path: PathBuf,
-    before: String,
-    after: String,
-}
-
-impl Document {
-    fn open(path: &Path) -> Result<Document, String> {
-        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let (before, rest) = text.split_once(BEGIN).ok_or_else(|| unmarked(path, BEGIN))?;
-        let (_, after) = rest.split_once(END).ok_or_else(|| unmarked(path, END))?;
-        Ok(Document { path: path.to_path_buf(), before: before.into(), after: after.into() })
-    }
-
-    fn put(&self, table: &str) -> Result<(), String> {
-        let text = format!("{}{BEGIN}\n{table}{END}{}", self.before, self.after);
-        fs::write(&self.path, text).map_err(|error| format!("{}: {error}", self.path.display()))
-    }
-}
-
-fn unmarked(path: &Path, mark: &str) -> String {
-    format!(
-        "{}: no place for the table; hint: put the lines {BEGIN} and {END} where it belongs ({mark} is missing)",
-        path.display()
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_comes_between_the_marks_of_a_document_and_nothing_else_changes() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("doc.md");
-        fs::write(&path, "no marks\n").unwrap();
-        assert!(Document::open(&path).err().unwrap().contains("no place for the table"));
-        fs::write(&path, format!("above\n{BEGIN}\nold\n{END}\nbelow\n")).unwrap();
-        for table in ["| a |\n", "| b |\n"] {
-            Document::open(&path).unwrap().put(table).unwrap();
-            assert_eq!(fs::read_to_string(&path).unwrap(), format!("above\n{BEGIN}\n{table}{END}\nbelow\n"));
-        }
-    }
 }

@@ -33,12 +33,14 @@ mod suites;
 mod tools;
 
 pub use content::{Content, Rng};
+pub use machines::{Cluster, Part};
+pub use netns::Carried;
+pub use outcome::{Failure, TestResult};
+pub use stage::{Stage, Subject};
 
 use crate::build;
 use crate::summary::Summary;
-use outcome::{Failure, TestResult};
 use rig::Transport;
-use stage::{Stage, Subject};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -50,7 +50,12 @@ pub struct Stage {
 impl Stage {
     /// A stage on which nothing runs yet.
     pub fn new(subject: Subject, base: BaseKind, form: Form) -> TestResult<Stage> {
-        let scratch = readable_temp_dir(&std::env::temp_dir())?;
+        Stage::below(&std::env::temp_dir(), subject, base, form)
+    }
+
+    /// The same, with its folders below this one.
+    pub fn below(folder: &Path, subject: Subject, base: BaseKind, form: Form) -> TestResult<Stage> {
+        let scratch = readable_temp_dir(folder)?;
         cleanup::hold(Resource::Folder(scratch.path().to_path_buf()));
         let disk = match (base, &subject) {
             (BaseKind::Xfs, Subject::Weft { .. }) => {
@@ -59,6 +64,12 @@ impl Stage {
             _ => None,
         };
         Ok(Stage { subject, full: form.full, form, rig: Mutex::new(None), disk, scratch })
+    }
+
+    /// One for measurements of a cluster of this binary, with its folders below this one.
+    pub fn on_folder(weft: &Path, folder: &Path) -> TestResult<Stage> {
+        let subject = Subject::Weft { binary: weft.to_path_buf(), transport: Transport::Uring };
+        Stage::below(folder, subject, BaseKind::Temp, Form::default())
     }
 
     /// The numbers of the rounds of a test that has so many in its short and in its long form, or those of them that were asked for. What

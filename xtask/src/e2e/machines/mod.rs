@@ -270,6 +270,14 @@ impl Cluster {
         Ok(folders)
     }
 
+    /// Says how new files of a mounted folder are kept, as options of `weft entry set-pattern`.
+    pub fn set_pattern(&self, folder: &Path, options: &[&str]) -> TestResult {
+        let mut command = Command::new(self.commands.weft());
+        command.args(["entry", "set-pattern"]).args(options).arg(folder);
+        process::run_ok(&mut command, COMMAND_DEADLINE)?;
+        Ok(())
+    }
+
     /// The process of a client.
     pub fn client(&self, index: usize) -> &Service {
         &self.clients[index]

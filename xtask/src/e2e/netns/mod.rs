@@ -8,10 +8,12 @@ mod cut;
 mod leftovers;
 mod namespace;
 mod network;
+mod rate;
 mod service;
 mod tests;
 
 pub(super) use namespace::remove;
 pub use network::{Network, Node, Plan, Role};
+pub use rate::Carried;
 pub use service::{Recipe, Service};
 pub(super) use tests::TESTS;

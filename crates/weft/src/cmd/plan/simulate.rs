@@ -124,6 +124,8 @@ fn load(clients: u32, writes: bool) -> Load {
     Load {
         clients,
         programs: PROGRAMS,
+        // Each on a core of its own.
+        connections: PROGRAMS,
         record_bytes: MIB,
         chunk_bytes: MIB as u32,
         stripe_count: 4,
