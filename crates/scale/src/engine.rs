@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 /// Pieces that a transfer is cut into, which take turns with those of others.
-const PIECES: u32 = 4;
+const PIECES: u32 = 8;
 /// Pieces of a line on their way at a time: one for each of its two links.
 const WINDOW: u32 = 2;
 
@@ -287,7 +287,7 @@ mod tests {
         vec![Way::of(vec![Hop { line: Some(line), ..from }, to])]
     }
 
-    fn ends(mut engine: Engine) -> Vec<(usize, f64)> {
+    fn ends(engine: &mut Engine) -> Vec<(usize, f64)> {
         std::iter::from_fn(|| Some((engine.next_ended()?, engine.now()))).collect()
     }
 
@@ -297,9 +297,7 @@ mod tests {
         for owner in 0..3 {
             engine.begin(0.0, owner, vec![Way::of(vec![hop(0, 1.0), hop(1, 0.5)])]);
         }
-        let ends: Vec<(usize, f64)> =
-            std::iter::from_fn(|| Some((engine.next_ended()?, engine.now()))).collect();
-        assert_eq!(ends, [(0, 1.5), (1, 2.5), (2, 3.5)]);
+        assert_eq!(ends(&mut engine), [(0, 1.5), (1, 2.5), (2, 3.5)]);
         assert_eq!(engine.busy(), [3.0, 1.5]);
     }
 
@@ -312,7 +310,7 @@ mod tests {
             }
             let slower = f64::max(first, second);
             // The second uses the same connection, after the first.
-            assert_eq!(ends(engine), [(0, slower), (1, 2.0 * slower)]);
+            assert_eq!(ends(&mut engine), [(0, slower), (1, 2.0 * slower)]);
         }
     }
 
@@ -322,13 +320,13 @@ mod tests {
         // From one to two: nobody waits for all of the other.
         engine.begin(0.0, 0, transfer(hop(0, 4.0), hop(1, 4.0), 0));
         engine.begin(0.0, 1, transfer(hop(0, 4.0), hop(2, 4.0), 0));
-        let both = ends(engine);
+        let both = ends(&mut engine);
         assert!(both.iter().all(|(_, end)| (7.0..=8.0).contains(end)), "{both:?}");
         // The same with two connections between the same ends.
         let mut engine = Engine::new(4);
         engine.begin(0.0, 0, transfer(hop(0, 4.0), hop(1, 4.0), 0));
         engine.begin(0.0, 1, transfer(hop(0, 4.0), hop(1, 4.0), 1));
-        let both = ends(engine);
+        let both = ends(&mut engine);
         assert!(both.iter().all(|(_, end)| (7.0..=8.0).contains(end)), "{both:?}");
     }
 

@@ -66,6 +66,8 @@ pub struct Farm {
     pub hardware: Hardware,
     /// Its map, with the groups that management would make.
     pub map: ClusterMap,
+    /// The map when the files were made: they were there before anything was lost.
+    pub(crate) made_by: ClusterMap,
 }
 
 impl Farm {
@@ -119,7 +121,7 @@ impl Farm {
                 )?
             }
         };
-        Ok(Farm { hardware, map })
+        Ok(Farm { hardware, made_by: map.clone(), map })
     }
 
     /// The server of a target, from 0.

@@ -69,7 +69,7 @@ impl<'a> Programs<'a> {
         };
         let file = |at: u64| {
             let ino = InodeId(at + 2);
-            let groups = layout::choose(&farm.map, &pattern, ino, load.seed)
+            let groups = layout::choose(&farm.made_by, &pattern, ino, load.seed)
                 .map_err(|error| Refusal(error.to_string()))?;
             let layout = Layout {
                 chunk_size: load.chunk_bytes,

@@ -93,6 +93,16 @@ fn a_lost_server_costs_its_part_of_mirrored_reads() {
 }
 
 #[test]
+fn files_that_have_lost_a_copy_are_written_to_the_other_one() {
+    let slow = Hardware { server_link: 1.0 * GB, ..hardware(3, Scheme::Mirror(2)) };
+    let farm = Farm::new(slow).unwrap();
+    let (whole, degraded) =
+        (run(&farm, load(12, true)).unwrap(), run(&farm.without(0), load(12, true)).unwrap());
+    // Three links for two copies, then two links for one copy and two thirds of the other: not as if all had two copies on two servers.
+    assert!(degraded.bytes_per_s > 1.1 * GB, "{whole:?} {degraded:?}");
+}
+
+#[test]
 fn larger_clusters_rebuild_faster_and_everything_gets_a_place() {
     let rebuilt =
         |servers| rebuild(&Farm::new(hardware(servers, Scheme::Mirror(2))).unwrap(), how(1), None).unwrap();
