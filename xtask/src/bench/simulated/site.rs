@@ -15,6 +15,7 @@ use types::Scheme;
 const FILE_BYTES: u64 = 16 << 20;
 /// Bytes of a record.
 pub(super) const RECORD_BYTES: u64 = 1 << 20;
+const PAGE_BYTES: usize = 4096;
 /// Programs run so long before they are measured: connections find their rate.
 const RAMP: Duration = Duration::from_secs(3);
 /// In which they start, one by one.
@@ -284,13 +285,16 @@ fn program_rate(
     (from, to): (Instant, Instant),
 ) -> std::io::Result<f64> {
     let file = File::options().read(true).write(writes).custom_flags(libc::O_DIRECT).open(path)?;
-    let mut record = Rng::new(2).bytes(RECORD_BYTES as usize);
+    // On whole pages: the kernel sends what isn't in two requests, one after the other, and the second, of a few bytes, waits behind the records of others.
+    let mut memory = Rng::new(2).bytes(RECORD_BYTES as usize + PAGE_BYTES);
+    let start = memory.as_ptr().align_offset(PAGE_BYTES);
+    let record = &mut memory[start..start + RECORD_BYTES as usize];
     let (mut begun, mut last, mut count) = (None, from, 0_u32);
     for at in first.. {
         let offset = at * RECORD_BYTES % FILE_BYTES;
         match writes {
-            true => file.write_all_at(&record, offset)?,
-            false => file.read_exact_at(&mut record, offset)?,
+            true => file.write_all_at(record, offset)?,
+            false => file.read_exact_at(record, offset)?,
         }
         let now = Instant::now();
         if now > to {
