@@ -117,7 +117,7 @@ fn measure(options: &Options, weft: &Path) -> TestResult<Table> {
                 measure_programs(&site, &folder, (scheme, false), options, &mut table)?;
             }
             if scheme.is_mirrored() && options.parts.contains(&Measured::Degraded) {
-                site.lose_one()?;
+                site.lose_one(&folder)?;
                 measure_programs(&site, &folder, (scheme, true), options, &mut table)?;
                 site.find_again()?;
             }

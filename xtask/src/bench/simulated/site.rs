@@ -147,10 +147,18 @@ impl Site {
         self.cluster.kill_storage(0);
     }
 
-    /// The first server dies, and the others go on without it.
-    pub(super) fn lose_one(&mut self) -> TestResult {
+    /// The first server dies, and the others go on without it: also with the files of a folder, to which the first write may have to wait for that.
+    pub(super) fn lose_one(&mut self, folder: &str) -> TestResult {
         self.kill_one();
-        self.cluster.wait_until_missed(0)
+        self.cluster.wait_until_missed(0)?;
+        for client in 0..self.clients {
+            let here = self.cluster.mount(client.into()).join(folder);
+            for file in fs::read_dir(&here).map_err(|error| format!("{}: {error}", here.display()))? {
+                let path = file.map_err(|error| format!("{}: {error}", here.display()))?.path();
+                write_record(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            }
+        }
+        Ok(())
     }
 
     /// It is back, and has what the others have.
@@ -250,6 +258,13 @@ fn write_file(path: &Path, records: u64) -> TestResult {
     write().map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
+/// Writes the first record anew.
+fn write_record(path: &Path) -> std::io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    file.write_all_at(&Rng::new(1).bytes(RECORD_BYTES as usize), 0)?;
+    file.sync_all()
+}
+
 /// Sends until the time is over; who receives sees the end.
 fn send_for(mut to: TcpStream, time: Duration) {
     let (end, bytes) = (Instant::now() + time, vec![1; 64 << 10]);
@@ -276,8 +291,8 @@ fn received_rate(mut from: TcpStream) -> std::io::Result<f64> {
     Ok(bytes as f64 / seconds.max(f64::MIN_POSITIVE))
 }
 
-/// Writes or reads a file in order, record by record past the cache, from one of its records on and round and round. Gives bytes a second from the first to the last record that ends in
-/// the time that is measured: few and slow ones would make the whole of that time say more or less than what they get.
+/// Writes or reads a file in order, record by record past the cache, from one of its records on and round and round. Gives bytes a second in the time that is measured: of a record
+/// that begins before it or ends after it the part of its own time that is inside.
 fn program_rate(
     path: &Path,
     writes: bool,
@@ -289,25 +304,22 @@ fn program_rate(
     let mut memory = Rng::new(2).bytes(RECORD_BYTES as usize + PAGE_BYTES);
     let start = memory.as_ptr().align_offset(PAGE_BYTES);
     let record = &mut memory[start..start + RECORD_BYTES as usize];
-    let (mut begun, mut last, mut count) = (None, from, 0_u32);
+    let mut records = 0.0;
     for at in first.. {
         let offset = at * RECORD_BYTES % FILE_BYTES;
+        let begun = Instant::now();
+        if begun >= to {
+            break;
+        }
         match writes {
             true => file.write_all_at(record, offset)?,
             false => file.read_exact_at(record, offset)?,
         }
-        let now = Instant::now();
-        if now > to {
-            break;
-        }
-        if now >= from {
-            count += u32::from(begun.is_some());
-            begun.get_or_insert(now);
-            last = now;
-        }
+        let ended = Instant::now();
+        let inside = ended.min(to).saturating_duration_since(begun.max(from));
+        records += inside.as_secs_f64() / (ended - begun).as_secs_f64().max(f64::MIN_POSITIVE);
     }
-    let seconds = last.duration_since(begun.unwrap_or(last)).as_secs_f64();
-    Ok(if count > 0 { f64::from(count) * RECORD_BYTES as f64 / seconds } else { 0.0 })
+    Ok(records * RECORD_BYTES as f64 / (to - from).as_secs_f64())
 }
 
 /// What the machine's cores have done, ticks.
