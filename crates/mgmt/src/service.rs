@@ -13,7 +13,9 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use types::{ClusterMap, Epoch, Errno, Error, Export, ExportAccess, NodeId, Result, Target, TargetId};
+use types::{
+    ClusterMap, Epoch, Errno, Error, Export, ExportAccess, NodeId, Result, Target, TargetId, TargetState,
+};
 use wire::mgmt::{
     Alive, Heartbeat, Join, Joined, MAX_TIDY_FILES, NodeInfo, Register, Registered, Secret, TargetInfo,
 };
@@ -149,7 +151,9 @@ impl Management {
                 scrubs: self.liveness().scrubs(),
             }),
             MgmtRequest::NoteCeilings { ceilings } => self.note_ceilings(ceilings).await,
-            MgmtRequest::ListCeilings => Ok(MgmtReply::Ceilings { ceilings: self.ceilings().all() }),
+            MgmtRequest::ListCeilings => {
+                Ok(MgmtReply::Ceilings { ceilings: self.ceilings().all(), drives: self.drives() })
+            }
             MgmtRequest::ListGroups => Ok(MgmtReply::Groups { groups: self.groups() }),
             MgmtRequest::MakeGroups { pool, scheme } => self.make_groups(&pool, scheme).await,
             MgmtRequest::ListResyncs => Ok(MgmtReply::Resyncs {
@@ -464,6 +468,20 @@ impl Management {
         Ok(rt::join_all(asked.collect()).await)
     }
 
+    /// Targets that are online, those on one file system together. Where nobody knows what a target is on, it is alone there.
+    fn drives(&self) -> Vec<Vec<TargetId>> {
+        let (map, liveness) = (self.current(), self.liveness());
+        let mut drives: Vec<(Option<u64>, Vec<TargetId>)> = Vec::new();
+        for target in map.targets.iter().filter(|target| target.state == TargetState::Online) {
+            let device = liveness.device(target.id);
+            match drives.iter_mut().find(|(other, _)| device.is_some() && *other == device) {
+                Some((_, targets)) => targets.push(target.id),
+                None => drives.push((device, vec![target.id])),
+            }
+        }
+        drives.into_iter().map(|(_, targets)| targets).collect()
+    }
+
     /// Targets for people.
     async fn targets(&self) -> Vec<TargetInfo> {
         let map = self.current();
@@ -477,7 +495,6 @@ impl Management {
         };
         let info = |target: &Target| TargetInfo {
             progress: progress(target),
-            drive: self.liveness().device(target.id).map(|device| format!("{device:016x}")),
             node_name: map.node(target.node).map(|node| node.name.clone()).unwrap_or_default(),
             pool_name: map.pool(target.pool).map(|pool| pool.name.clone()).unwrap_or_default(),
             target: target.clone(),

@@ -396,9 +396,11 @@ pub enum MgmtReply {
         settings: ScrubSettings,
         scrubs: Vec<ScrubProgress>,
     },
-    /// By place and limit.
+    /// By place and limit; and the targets that are online, those on one file system together.
     Ceilings {
         ceilings: Vec<CeilingInfo>,
+        #[serde(default)]
+        drives: Vec<Vec<TargetId>>,
     },
     Health(Health),
     Token {
@@ -503,9 +505,6 @@ pub struct TargetInfo {
     /// How far it is emptied, if it is drained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<DrainProgress>,
-    /// A name for what it is on, the same for targets on one file system; absent where nobody has told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drive: Option<String>,
 }
 
 /// How far a target is emptied that is drained. Sizes are bytes.

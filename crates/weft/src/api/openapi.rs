@@ -115,7 +115,7 @@ fn schemas() -> Value {
         "Target": object(json!({
             "id": number, "node": number, "node_name": text, "pool": number, "pool_name": text, "path": text, "state": state,
             "capacity": number, "free": number, "class": { "enum": ["normal", "low", "emergency"] }, "drain": flag,
-            "progress?": reference("DrainProgress"), "drive?": text,
+            "progress?": reference("DrainProgress"),
         })),
         "DrainProgress": object(json!({
             "empty": flag, "files_left": maybe_number, "bytes_left": number, "files_moved": number, "bytes_moved": number,

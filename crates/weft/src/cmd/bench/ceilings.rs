@@ -156,7 +156,7 @@ fn best_of_each(found: Vec<Ceiling>) -> Vec<Ceiling> {
 
 fn last(how: &BenchHow, wanted: impl Fn(Limit) -> bool) -> Result<()> {
     let kept = match ask(&how.query.dir, MgmtRequest::ListCeilings)? {
-        MgmtReply::Ceilings { ceilings } => ceilings,
+        MgmtReply::Ceilings { ceilings, .. } => ceilings,
         other => return Err(unexpected(&other)),
     };
     let kept: Vec<Ceiling> = kept.iter().filter_map(ceiling).filter(|c| wanted(c.limit)).collect();

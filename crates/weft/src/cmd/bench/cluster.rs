@@ -7,10 +7,8 @@ use crate::control::{Control, MeasureOrder, Request};
 use crate::mountpoint;
 use bench::{Ceiling, Limit};
 use mgmt::FIRST_NODE;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use types::{Errno, Error, Result, TargetId, TargetState};
-use wire::mgmt::TargetInfo;
+use types::{Errno, Error, Result, TargetId};
 use wire::{MgmtReply, MgmtRequest};
 
 /// How long each figure is measured before a characterisation, seconds: it is to end soon.
@@ -65,35 +63,25 @@ impl Cluster {
         }
     }
 
-    /// The ceilings that are kept. Where targets are known to share a drive, it counts once, with the best that was measured.
-    fn kept(&self) -> Result<Vec<Ceiling>> {
-        let all = match self.asked(MgmtRequest::ListCeilings)? {
-            MgmtReply::Ceilings { ceilings } => ceilings.iter().filter_map(ceiling).collect(),
-            other => return Err(unexpected(&other)),
-        };
-        Ok(of_drives(all, &self.drives()?))
+    /// What is kept, and the targets that are online, those on one drive together.
+    fn all(&self) -> Result<(Vec<Ceiling>, Vec<Vec<TargetId>>)> {
+        match self.asked(MgmtRequest::ListCeilings)? {
+            MgmtReply::Ceilings { ceilings, drives } => {
+                Ok((ceilings.iter().filter_map(ceiling).collect(), drives))
+            }
+            other => Err(unexpected(&other)),
+        }
     }
 
-    /// Targets that are online, by what they are on. One of which that isn't known is thought to be on something of its own.
-    fn drives(&self) -> Result<BTreeMap<String, Vec<TargetId>>> {
-        let targets = match self.asked(MgmtRequest::ListTargets)? {
-            MgmtReply::Targets { targets } => targets,
-            other => return Err(unexpected(&other)),
-        };
-        let mut drives: BTreeMap<String, Vec<TargetId>> = BTreeMap::new();
-        for TargetInfo { target, drive, .. } in targets {
-            if target.state == TargetState::Online {
-                let drive = drive.unwrap_or_else(|| format!("target {}", target.id));
-                drives.entry(drive).or_default().push(target.id);
-            }
-        }
-        Ok(drives)
+    /// The ceilings that are kept. Where targets are known to share a drive, it counts once, with the best that was measured.
+    fn kept(&self) -> Result<Vec<Ceiling>> {
+        self.all().map(|(all, drives)| of_drives(all, &drives))
     }
 
     /// Measures each drive once, and the processors.
     fn measure(&self, wanted: Wanted, is_over: &dyn Fn() -> bool) -> Result<()> {
         let Cluster::Here(dir) = self else { return Err(not_from_a_mount()) };
-        let drives = self.drives()?;
+        let (_, drives) = self.all()?;
         if wanted == Wanted::IfMissing && drives.len() > MAX_UNASKED_DRIVES {
             return Err(Error::new(Errno::E2BIG, format!("{} drives take too long", drives.len()))
                 .hint("--ceilings measures them all the same"));
@@ -101,7 +89,7 @@ impl Cluster {
         let milliseconds = SECONDS * 1000;
         let first = |targets: &Vec<TargetId>| targets.first().copied();
         let drive = |target| MeasureOrder::Drive { target, size: DRIVE_BYTES, milliseconds };
-        let mut orders: Vec<MeasureOrder> = drives.values().filter_map(first).map(drive).collect();
+        let mut orders: Vec<MeasureOrder> = drives.iter().filter_map(first).map(drive).collect();
         orders.push(MeasureOrder::Cpu { node: FIRST_NODE, milliseconds });
         measured(dir, SECONDS, &orders, is_over).map(drop)
     }
@@ -169,12 +157,12 @@ fn missing(cluster: &Cluster) -> String {
 }
 
 /// One ceiling of each kind for each drive: the best of its targets, since each had the drive for itself.
-fn of_drives(all: Vec<Ceiling>, drives: &BTreeMap<String, Vec<TargetId>>) -> Vec<Ceiling> {
+fn of_drives(all: Vec<Ceiling>, drives: &[Vec<TargetId>]) -> Vec<Ceiling> {
     use Limit::{StorageRandomRead, StorageRandomWrite, StorageRead, StorageWrite};
     let is_of_drive =
         |c: &Ceiling| matches!(c.limit, StorageWrite | StorageRead | StorageRandomWrite | StorageRandomRead);
     let (of_targets, mut kept): (Vec<Ceiling>, Vec<Ceiling>) = all.into_iter().partition(is_of_drive);
-    for targets in drives.values() {
+    for targets in drives {
         let places: Vec<String> = targets.iter().map(|target| format!("target {target}")).collect();
         for limit in [StorageWrite, StorageRead, StorageRandomWrite, StorageRandomRead] {
             let ours = of_targets.iter().filter(|c| c.limit == limit && places.contains(&c.place));
@@ -211,8 +199,7 @@ mod tests {
             ceiling(Limit::StorageRead, "target 9", 999.0),
             ceiling(Limit::Checksum, "node 1", 7.0),
         ];
-        let drives =
-            BTreeMap::from([("a".into(), vec![TargetId(1), TargetId(2)]), ("b".into(), vec![TargetId(3)])]);
+        let drives = [vec![TargetId(1), TargetId(2)], vec![TargetId(3)]];
         let mut rates: Vec<f64> = of_drives(all, &drives).iter().map(|c| c.rate).collect();
         rates.sort_by(f64::total_cmp);
         assert_eq!(rates, [7.0, 50.0, 120.0], "a target that is gone counts no more");
