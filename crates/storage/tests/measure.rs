@@ -86,8 +86,8 @@ fn one_process_has_no_network_and_times_have_a_limit() {
         let network = Measure::Network { to: NodeId(2), streams: 1 };
         assert_eq!(measure(&service, network, 30).await.unwrap_err().errno, Errno::EOPNOTSUPP);
         assert_eq!(measure(&service, Measure::Cpu, 0).await.unwrap_err().errno, Errno::EINVAL);
-        let StorageReply::Rates(rates) = measure(&service, Measure::Cpu, 12).await.unwrap() else { panic!() };
-        assert_eq!(rates.len(), 4);
+        let StorageReply::Rates(rates) = measure(&service, Measure::Cpu, 18).await.unwrap() else { panic!() };
+        assert_eq!(rates.len(), 6);
     });
 }
 

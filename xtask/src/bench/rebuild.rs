@@ -79,9 +79,9 @@ pub fn run(options: &Options) -> Result<(), String> {
     let after = cluster.fio(options.seconds)?;
     // From the command to when the target has left its last group, which is after that group is in step.
     let rate = |took: Duration| options.mib as f64 / took.as_secs_f64();
-    let throttled = rate(cluster.until_moved("2", cluster.move_back("3", "2")?)?);
+    let throttled = rate(cluster.until_moved("4", cluster.move_back("3", "4")?)?);
     cluster.manage(&["group", "resync", "set", "--rate", NO_THROTTLE])?;
-    let free = rate(cluster.until_moved("3", cluster.move_back("2", "3")?)?);
+    let free = rate(cluster.until_moved("3", cluster.move_back("4", "3")?)?);
     let loss = |beside: f64, alone: [f64; 2]| 1.0 - 2.0 * beside / (alone[0] + alone[1]);
     let rounded = |value: f64, digits: f64| (value * digits).round() / digits;
     let all = json!({
@@ -245,7 +245,7 @@ impl Cluster {
         }
     }
 
-    /// Kills the node of target 2, whose place target 3 takes, and starts it again when that is done. Gives what fio did meanwhile.
+    /// Kills the node of target 2, whose place target 3 takes, and adds another one, with target 4. Gives what fio did meanwhile.
     fn beside_a_loss(&mut self, seconds: u64) -> Result<f64, String> {
         self.manage(&["group", "resync", "set", "--replace-after", REPLACED_AFTER])?;
         // Management, then the storage nodes.
@@ -258,7 +258,8 @@ impl Cluster {
         if !replaced {
             return Err(format!("target 2 isn't replaced after {} s", REBUILD_DEADLINE.as_secs()));
         }
-        self.serve("b")?;
+        // A new one, since the old one still has what it had.
+        self.add_storage("d")?;
         Ok(beside)
     }
 
