@@ -56,7 +56,8 @@ impl Running {
     pub(super) fn start(command: &mut Command, log: &Path) -> Result<Child, String> {
         let what = process::describe(command);
         let log = fs::File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = sys::let_be_interrupted(command).spawn();
         child.map_err(|error| format!("cannot start {what}: {error}"))
     }
 
