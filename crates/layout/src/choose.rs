@@ -10,9 +10,10 @@
 
 use crate::groups::Spread;
 use crate::random::{SplitMix64, mix};
+use std::collections::BTreeMap;
 use types::{
-    CapacityClass, Chooser, ClusterMap, Errno, Error, Group, GroupId, InodeId, MemberState, Result,
-    StripePattern, Target, TargetState,
+    CapacityClass, Chooser, ClusterMap, Errno, Error, Group, GroupId, InodeId, MemberState, PoolId, Result,
+    Scheme, StripePattern, Target, TargetState,
 };
 
 /// Unit in which free space weighs, bytes: small enough to tell tiny targets apart, large enough that the sum over all
@@ -48,27 +49,60 @@ enum Worth {
     Degraded,
 }
 
-/// Chooses the groups of a new file: distinct, in stripe order, at most `pattern.stripe_count` and at least one.
+/// Chooses the groups of a new file, as [`Choices::choose`] does.
 ///
-/// - `RoundRobin`: a run of consecutive groups; consecutive inode numbers start on consecutive groups, so that files of
-///   one chunk spread as evenly as large ones.
-/// - `Random`: every ordered selection is equally likely.
-/// - `CapacityWeighted`: drawn without replacement, each draw in proportion to free space.
-///
-/// Errors: `ENODEV` when the pool is unknown, has no group of the scheme or none that is online; `ENOSPC` when those that
-/// are online are full.
+/// # Errors
+/// As [`Choices::choose`].
 pub fn choose(map: &ClusterMap, pattern: &StripePattern, ino: InodeId, seed: u64) -> Result<Vec<GroupId>> {
-    let candidates = Candidates::find(map, pattern);
-    let wanted = (pattern.stripe_count as usize).max(1);
-    let from_normal = wanted.min(candidates.normal.len());
-    let from_low = (wanted - from_normal).min(candidates.low.len());
-    if from_normal + from_low == 0 {
-        return Err(candidates.refusal(map, pattern));
+    Choices::find(map, pattern.pool, pattern.scheme).choose(map, pattern, ino, seed)
+}
+
+/// The groups that new files of a pool and scheme can get by a map, found once for many files: finding them takes time with the number of groups, choosing doesn't.
+pub struct Choices {
+    normal: Ranked,
+    low: Ranked,
+    full: usize,
+    offline: usize,
+}
+
+impl Choices {
+    /// Looks at all groups.
+    pub fn find(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> Choices {
+        let pattern = StripePattern { pool, scheme, ..StripePattern::default() };
+        let Candidates { normal, low, full, offline } = Candidates::find(map, &pattern);
+        Choices { normal: Ranked::new(normal), low: Ranked::new(low), full, offline }
     }
-    let mut random = SplitMix64::new(seed ^ mix(ino.0));
-    let mut chosen = pick(candidates.normal, from_normal, pattern.chooser, ino, &mut random);
-    chosen.extend(pick(candidates.low, from_low, pattern.chooser, ino, &mut random));
-    Ok(chosen)
+
+    /// Chooses the groups of a new file: distinct, in stripe order, at most `pattern.stripe_count` and at least one. The map, and the pattern's pool and scheme, are those of
+    /// [`Choices::find`].
+    ///
+    /// - `RoundRobin`: a run of consecutive groups; consecutive inode numbers start on consecutive groups, so that files of
+    ///   one chunk spread as evenly as large ones.
+    /// - `Random`: every ordered selection is equally likely.
+    /// - `CapacityWeighted`: drawn without replacement, each draw in proportion to free space.
+    ///
+    /// # Errors
+    /// `ENODEV` when the pool is unknown, has no group of the scheme or none that is online; `ENOSPC` when those that
+    /// are online are full.
+    pub fn choose(
+        &self,
+        map: &ClusterMap,
+        pattern: &StripePattern,
+        ino: InodeId,
+        seed: u64,
+    ) -> Result<Vec<GroupId>> {
+        let wanted = (pattern.stripe_count as usize).max(1);
+        let from_normal = wanted.min(self.normal.len());
+        let from_low = (wanted - from_normal).min(self.low.len());
+        if from_normal + from_low == 0 {
+            let none = Candidates { full: self.full, offline: self.offline, ..Candidates::default() };
+            return Err(none.refusal(map, pattern));
+        }
+        let mut random = SplitMix64::new(seed ^ mix(ino.0));
+        let mut chosen = self.normal.pick(from_normal, pattern.chooser, ino, &mut random);
+        chosen.extend(self.low.pick(from_low, pattern.chooser, ino, &mut random));
+        Ok(chosen)
+    }
 }
 
 impl Candidates {
@@ -185,60 +219,81 @@ fn apart(map: &ClusterMap, members: &[(&Target, MemberState)]) -> Worth {
     }
 }
 
-/// Picks `count <= candidates.len()` of the candidates.
-fn pick(
+/// Candidates, and how much weight is before each.
+pub(crate) struct Ranked {
     candidates: Vec<Candidate>,
-    count: usize,
-    chooser: Chooser,
-    ino: InodeId,
-    random: &mut SplitMix64,
-) -> Vec<GroupId> {
-    if count == 0 {
-        return Vec::new();
-    }
-    match chooser {
-        Chooser::RoundRobin => round_robin(&candidates, count, ino),
-        Chooser::Random => shuffled(candidates, count, random),
-        Chooser::CapacityWeighted => weighted(candidates, count, random),
-    }
+    /// Of each candidate the sum of those before it, and that of all.
+    before: Vec<u64>,
 }
 
-fn round_robin(candidates: &[Candidate], count: usize, ino: InodeId) -> Vec<GroupId> {
-    // The partition shifts the start, or the first files of all partitions would meet on one group.
-    let start = (ino.sequence() + ino.partition().0 as u64) % candidates.len() as u64;
-    candidates.iter().cycle().skip(start as usize).take(count).map(|c| c.id).collect()
-}
-
-/// The first `count` steps of a Fisher-Yates shuffle.
-fn shuffled(mut candidates: Vec<Candidate>, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
-    for i in 0..count {
-        let j = i + random.below((candidates.len() - i) as u64) as usize;
-        candidates.swap(i, j);
+impl Ranked {
+    pub(crate) fn new(candidates: Vec<Candidate>) -> Ranked {
+        let mut before = Vec::with_capacity(candidates.len() + 1);
+        before.push(0);
+        for candidate in &candidates {
+            // One unit on top, so that a group without free space can still be drawn when the others run out.
+            before.push(before[before.len() - 1] + candidate.free / WEIGHT_UNIT + 1);
+        }
+        Ranked { candidates, before }
     }
-    candidates[..count].iter().map(|c| c.id).collect()
-}
 
-pub(crate) fn weighted(
-    mut candidates: Vec<Candidate>,
-    count: usize,
-    random: &mut SplitMix64,
-) -> Vec<GroupId> {
-    // One unit on top, so that a group without free space can still be drawn when the others run out.
-    let weight = |c: &Candidate| c.free / WEIGHT_UNIT + 1;
-    let mut total: u64 = candidates.iter().map(weight).sum();
-    let mut chosen = Vec::with_capacity(count);
-    for _ in 0..count {
-        let mut ticket = random.below(total);
-        let winner = candidates.iter().position(|c| {
-            let hit = ticket < weight(c);
-            ticket = ticket.saturating_sub(weight(c));
-            hit
-        });
-        let winner = candidates.remove(winner.expect("a ticket is below the sum of the weights"));
-        total -= weight(&winner);
-        chosen.push(winner.id);
+    fn len(&self) -> usize {
+        self.candidates.len()
     }
-    chosen
+
+    /// Picks `count <= len()` of them.
+    fn pick(&self, count: usize, chooser: Chooser, ino: InodeId, random: &mut SplitMix64) -> Vec<GroupId> {
+        if count == 0 {
+            return Vec::new();
+        }
+        match chooser {
+            Chooser::RoundRobin => self.round_robin(count, ino),
+            Chooser::Random => self.shuffled(count, random),
+            Chooser::CapacityWeighted => self.weighted(count, random),
+        }
+    }
+
+    fn round_robin(&self, count: usize, ino: InodeId) -> Vec<GroupId> {
+        // The partition shifts the start, or the first files of all partitions would meet on one group.
+        let start = (ino.sequence() + ino.partition().0 as u64) % self.len() as u64;
+        (0..count).map(|step| self.candidates[(start as usize + step) % self.len()].id).collect()
+    }
+
+    /// The first `count` steps of a Fisher-Yates shuffle, of which only what isn't in its own place is kept.
+    fn shuffled(&self, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
+        let mut moved: BTreeMap<usize, usize> = BTreeMap::new();
+        let step = |at: usize| {
+            let other = at + random.below((self.len() - at) as u64) as usize;
+            let here = moved.get(&at).copied().unwrap_or(at);
+            let there = moved.insert(other, here).unwrap_or(other);
+            self.candidates[there].id
+        };
+        (0..count).map(step).collect()
+    }
+
+    /// Draws without replacement, each in proportion to free space.
+    pub(crate) fn weighted(&self, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
+        let weight = |at: usize| self.before[at + 1] - self.before[at];
+        let mut total = self.before[self.len()];
+        // In ascending order.
+        let mut drawn: Vec<usize> = Vec::with_capacity(count);
+        let mut chosen = Vec::with_capacity(count);
+        for _ in 0..count {
+            // Among those that are left; the weight of those that are gone before it is stepped over.
+            let mut ticket = random.below(total);
+            for &gone in &drawn {
+                if ticket < self.before[gone] {
+                    break;
+                }
+                ticket += weight(gone);
+            }
+            let winner = self.before.partition_point(|before| *before <= ticket) - 1;
+            total -= weight(winner);
+            drawn.insert(drawn.partition_point(|gone| *gone < winner), winner);
+            chosen.push(self.candidates[winner].id);
+        }
+        chosen
+    }
 }
 
 #[cfg(test)]

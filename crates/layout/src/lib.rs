@@ -39,7 +39,7 @@ mod room;
 mod stripe;
 
 pub use capacity::{classify, usable};
-pub use choose::choose;
+pub use choose::{Choices, choose};
 pub use groups::{
     FIRST_MIRRORED, MAX_MIRRORED, Move, Shortage, Spread, balance, crowded, is_spread, member_bytes,
     mirrored_groups, shares_rack, single_groups, spreads, successor,

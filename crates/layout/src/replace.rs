@@ -1,6 +1,6 @@
 //! The choice of a new place for one stripe of a file.
 
-use crate::choose::{Candidate, Candidates, weighted};
+use crate::choose::{Candidate, Candidates, Ranked};
 use crate::random::{SplitMix64, mix};
 use types::{ClusterMap, Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme, StripePattern};
 
@@ -39,7 +39,7 @@ pub fn replace(
     let best: Vec<Candidate> =
         better.into_iter().filter(|candidate| stripes_in(candidate.id) == fewest).collect();
     let mut random = SplitMix64::new(seed ^ mix(ino.0));
-    let chosen = weighted(best, 1, &mut random);
+    let chosen = Ranked::new(best).weighted(1, &mut random);
     let place = chosen.first().and_then(|&group| Some((group, free_slot(group)?)));
     place.ok_or_else(|| none_left(&Candidates::default(), map, &pattern))
 }

@@ -67,9 +67,11 @@ impl<'a> Programs<'a> {
             chooser: Chooser::CapacityWeighted,
             ..StripePattern::default()
         };
+        let choices = layout::Choices::find(&farm.made_by, pattern.pool, pattern.scheme);
         let file = |at: u64| {
             let ino = InodeId(at + 2);
-            let groups = layout::choose(&farm.made_by, &pattern, ino, load.seed)
+            let groups = choices
+                .choose(&farm.made_by, &pattern, ino, load.seed)
                 .map_err(|error| Refusal(error.to_string()))?;
             let layout = Layout {
                 chunk_size: load.chunk_bytes,

@@ -313,3 +313,48 @@ proptest! {
         }
     }
 }
+
+/// What the draws mean, step by step: a list that gets shorter.
+fn one_by_one(all: &[u64], chooser: Chooser, count: usize, random: &mut SplitMix64) -> Vec<GroupId> {
+    let mut left: Vec<(usize, u64)> = all.iter().map(|free| free / WEIGHT_UNIT + 1).enumerate().collect();
+    let mut chosen = Vec::new();
+    for _ in 0..count {
+        let at = match chooser {
+            Chooser::Random => {
+                let at = random.below(left.len() as u64) as usize;
+                // The first of those that are left takes the place of the one that goes.
+                left.swap(0, at);
+                0
+            }
+            _ => {
+                let mut ticket = random.below(left.iter().map(|(_, weight)| weight).sum());
+                let hit = |(_, weight): &(usize, u64)| match ticket.checked_sub(*weight) {
+                    None => true,
+                    Some(rest) => {
+                        ticket = rest;
+                        false
+                    }
+                };
+                left.iter().position(hit).unwrap()
+            }
+        };
+        chosen.push(GroupId(left.remove(at).0 as u32));
+    }
+    chosen
+}
+
+proptest! {
+    #[test]
+    fn draws_are_those_of_a_list_that_gets_shorter(
+        free in prop::collection::vec(prop_oneof![Just(0), 0..10 * WEIGHT_UNIT, 0..1u64 << 50], 1..40),
+        count in 1usize..40,
+        seed: u64,
+        chooser in prop_oneof![Just(Chooser::Random), Just(Chooser::CapacityWeighted)],
+    ) {
+        let count = count.min(free.len());
+        let candidate = |(at, free): (usize, &u64)| Candidate { id: GroupId(at as u32), free: *free };
+        let ranked = Ranked::new(free.iter().enumerate().map(candidate).collect());
+        let found = ranked.pick(count, chooser, InodeId::ROOT, &mut SplitMix64::new(seed));
+        prop_assert_eq!(found, one_by_one(&free, chooser, count, &mut SplitMix64::new(seed)));
+    }
+}
