@@ -42,7 +42,7 @@ pub use capacity::{classify, usable};
 pub use choose::{Choices, choose};
 pub use groups::{
     FIRST_MIRRORED, MAX_MIRRORED, Move, Shortage, Spread, balance, crowded, is_spread, member_bytes,
-    mirrored_groups, shares_rack, single_groups, spreads, successor,
+    mirrored_groups, mirrored_groups_within, shares_rack, single_groups, spreads, successor,
 };
 pub use partitions::spread;
 pub use replace::{MAX_SLOTS, replace};

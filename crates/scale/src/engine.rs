@@ -1,7 +1,7 @@
 //! Stations, and what is on its way over them.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 /// Pieces that a transfer is cut into, which take turns with those of others.
 const PIECES: u32 = 8;
@@ -38,6 +38,8 @@ struct Token {
     at: usize,
     /// Pieces that haven't arrived, of a transfer.
     left: u32,
+    /// The connection of that.
+    line: usize,
 }
 
 struct Running {
@@ -51,15 +53,17 @@ struct Running {
 enum Event {
     /// A token comes to its next hop, or its end.
     Goes(usize),
-    /// A piece of a token's transfer leaves, comes to the other end, or has passed that.
-    Leaves(usize),
+    /// A piece of a token's transfer comes to the other end, or has passed that.
     Comes(usize),
     Arrives(usize),
 }
 
+/// The two ends of a connection, and its number among those between them.
+type Ends = (usize, usize, u32);
+
 /// A connection.
-#[derive(Default)]
 struct Line {
+    ends: Ends,
     /// Tokens with pieces that haven't left.
     waiting: VecDeque<usize>,
     /// Those of the first.
@@ -78,8 +82,9 @@ pub(crate) struct Engine {
     noted: u64,
     tokens: Slab<Token>,
     requests: Slab<Running>,
-    /// Those that are in use, by their ends and number.
-    lines: BTreeMap<(usize, usize, u32), Line>,
+    /// Connections that are in use, and where each is.
+    lines: Slab<Line>,
+    line_at: HashMap<Ends, usize>,
 }
 
 impl Engine {
@@ -107,7 +112,7 @@ impl Engine {
     fn spawn(&mut self, at: f64, request: usize, ways: Vec<Way>) {
         self.requests.get_mut(request).left += ways.len();
         for way in ways {
-            let token = self.tokens.put(Token { request, way, at: 0, left: 0 });
+            let token = self.tokens.put(Token { request, way, at: 0, left: 0, line: 0 });
             self.note(at, Event::Goes(token));
         }
     }
@@ -126,13 +131,6 @@ impl Engine {
                     if let Some(owner) = self.goes(id) {
                         return Some(owner);
                     }
-                }
-                Event::Leaves(id) => {
-                    let (from, to) = self.ends(id);
-                    let begin = self.stay(from.station, from.seconds);
-                    // The other end isn't kept waiting for bytes: it has the last one when it is done with all others.
-                    let comes = begin.max(begin + from.seconds - to.seconds);
-                    self.note(comes, Event::Comes(id));
                 }
                 Event::Comes(id) => {
                     let (_, to) = self.ends(id);
@@ -185,50 +183,59 @@ impl Engine {
         (piece(token.way.hops[token.at]), piece(token.way.hops[token.at + 1]))
     }
 
-    fn line_of(&mut self, id: usize) -> (usize, usize, u32) {
-        let (from, to) = self.ends(id);
-        (from.station, to.station, from.line.unwrap_or(0))
-    }
-
     /// Queues a transfer at its line.
     fn send(&mut self, id: usize) {
-        let key = self.line_of(id);
-        let line = self.lines.entry(key).or_default();
+        let (from, to) = self.ends(id);
+        let ends = (from.station, to.station, from.line.unwrap_or(0));
+        let lines = &mut self.lines;
+        let new = || lines.put(Line { ends, waiting: VecDeque::new(), left: 0, on_their_way: 0 });
+        let at = *self.line_at.entry(ends).or_insert_with(new);
+        let line = self.lines.get_mut(at);
         if line.waiting.is_empty() {
             line.left = PIECES;
         }
         line.waiting.push_back(id);
-        self.fill(key);
+        self.tokens.get_mut(id).line = at;
+        self.fill(at);
     }
 
     /// Lets pieces leave, as many as may be on their way.
-    fn fill(&mut self, key: (usize, usize, u32)) {
-        let mut leaving = Vec::new();
-        let Some(line) = self.lines.get_mut(&key) else { return };
-        while let Some(id) = line.waiting.front().copied()
-            && line.on_their_way < WINDOW
-        {
-            leaving.push(id);
+    fn fill(&mut self, at: usize) {
+        loop {
+            let line = self.lines.get_mut(at);
+            let Some(id) = line.waiting.front().copied().filter(|_| line.on_their_way < WINDOW) else {
+                break;
+            };
             line.on_their_way += 1;
             line.left -= 1;
             if line.left == 0 {
                 line.waiting.pop_front();
                 line.left = PIECES;
             }
+            self.leaves(id);
         }
+        let line = self.lines.get_mut(at);
         if line.on_their_way == 0 {
-            self.lines.remove(&key);
+            let ends = line.ends;
+            self.line_at.remove(&ends);
+            self.lines.take(at);
         }
-        leaving.into_iter().for_each(|id| self.note(self.now, Event::Leaves(id)));
+    }
+
+    /// A piece of a transfer leaves.
+    fn leaves(&mut self, id: usize) {
+        let (from, to) = self.ends(id);
+        let begin = self.stay(from.station, from.seconds);
+        // The other end isn't kept waiting for bytes: it has the last one when it is done with all others.
+        let comes = begin.max(begin + from.seconds - to.seconds);
+        self.note(comes, Event::Comes(id));
     }
 
     /// A piece of a transfer has arrived.
     fn arrives(&mut self, id: usize) {
-        let key = self.line_of(id);
-        if let Some(line) = self.lines.get_mut(&key) {
-            line.on_their_way -= 1;
-        }
-        self.fill(key);
+        let at = self.tokens.get_mut(id).line;
+        self.lines.get_mut(at).on_their_way -= 1;
+        self.fill(at);
         let token = self.tokens.get_mut(id);
         token.left -= 1;
         if token.left == 0 {

@@ -13,8 +13,10 @@ pub(crate) const POOL: PoolId = PoolId(1);
 const CAPACITY: u64 = 8 << 40;
 /// And what of it is used: so little that there is room for what lost ones had.
 const USED: u64 = 1 << 40;
-/// Most targets: the map and the choice of groups take time with their number.
-const MAX_TARGETS: u64 = 20_000;
+/// Most targets.
+const MAX_TARGETS: u64 = 100_000;
+/// And most that mirrored groups are made of: which of them share groups is a table of all pairs.
+const MAX_MIRRORED_TARGETS: u64 = 20_000;
 
 /// What there is. Rates in bytes a second; infinite where a resource doesn't bind.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -71,13 +73,19 @@ pub struct Farm {
 }
 
 impl Farm {
-    /// Makes the groups.
+    /// Makes the groups, also where a map doesn't hold as many as there have to be ([`layout::MAX_MIRRORED`]).
     ///
-    /// Errors: there are no servers, too many targets, or too few or too many for the scheme.
+    /// Errors: there are no servers, too many targets, or too few for the scheme.
     pub fn new(hardware: Hardware) -> Result<Farm, Refusal> {
         let targets = u64::from(hardware.servers) * u64::from(hardware.targets);
         if targets == 0 || targets > MAX_TARGETS {
             return Err(Refusal(format!("{targets} targets: 1 to {MAX_TARGETS} can be simulated")));
+        }
+        if hardware.scheme.is_mirrored() && targets > MAX_MIRRORED_TARGETS {
+            let scheme = hardware.scheme;
+            return Err(Refusal(format!(
+                "{targets} targets: {scheme} can be simulated on up to {MAX_MIRRORED_TARGETS}"
+            )));
         }
         let rack = |server: u32| (hardware.racks > 0).then(|| format!("r{}", server % hardware.racks));
         let nodes = (0..hardware.servers).map(|server| Node {
@@ -107,18 +115,16 @@ impl Farm {
         map.groups = match hardware.scheme.is_mirrored() {
             false => layout::single_groups(&map),
             true => {
-                let first = GroupId(layout::FIRST_MIRRORED);
-                layout::mirrored_groups(&map, POOL, hardware.scheme, first).map_err(
-                    |shortage| match shortage {
-                        layout::Shortage::Targets(count) => {
-                            Refusal(format!("{} needs more than {count} targets", hardware.scheme))
-                        }
-                        layout::Shortage::Groups => Refusal(format!(
-                            "{targets} targets need more than the {} mirrored groups that a map holds",
-                            layout::MAX_MIRRORED
-                        )),
-                    },
-                )?
+                let (scheme, first) = (hardware.scheme, GroupId(layout::FIRST_MIRRORED));
+                // Beyond what a map holds as few as there may be: each target is in one, as in the largest cluster that a map describes.
+                let few = targets as usize / scheme.members() + scheme.members();
+                let made = layout::mirrored_groups(&map, POOL, scheme, first).or_else(|why| match why {
+                    layout::Shortage::Groups => {
+                        layout::mirrored_groups_within(few, &map, POOL, scheme, first)
+                    }
+                    layout::Shortage::Targets(_) => Err(why),
+                });
+                made.map_err(|_| Refusal(format!("{scheme} needs more than {targets} targets")))?
             }
         };
         Ok(Farm { hardware, made_by: map.clone(), map })

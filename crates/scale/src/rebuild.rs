@@ -6,6 +6,9 @@ use crate::load::{Load, Programs};
 use std::collections::BTreeMap;
 use types::{GroupId, MemberState, TargetId};
 
+/// Requests of programs beside a rebuild, of which there are millions in a second of a large cluster: after so many what is left to copy is taken to go on at the same rate.
+const MOST_REQUESTS: u64 = 2_000_000;
+
 /// What is copied, and how.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rebuild {
@@ -66,11 +69,14 @@ pub fn rebuild(farm: &Farm, how: Rebuild, load: Option<Load>) -> Result<Rebuilt,
     }
     let mut copies = Copies::new(&farm, how, moves, count);
     copies.begin_next(&farm, &mut engine);
-    let mut moved = 0;
+    let mut requests = 0;
     while copies.unfinished > 0 {
         let Some(owner) = engine.next_ended() else { break };
         if owner < count {
-            moved += load.map_or(0, |load| load.record_bytes);
+            requests += 1;
+            if requests >= MOST_REQUESTS && copies.arrived() > 0 {
+                break;
+            }
             if let Some(programs) = &mut programs {
                 engine.begin(engine.now(), owner, programs.next(owner));
             }
@@ -78,13 +84,14 @@ pub fn rebuild(farm: &Farm, how: Rebuild, load: Option<Load>) -> Result<Rebuilt,
             copies.ended(&farm, &mut engine, owner - count);
         }
     }
-    let seconds = engine.now();
+    let (bytes, arrived) = (copies.all.len() as u64 * how.group_bytes, copies.arrived());
+    let (seconds, moved) = (engine.now(), requests * load.map_or(0, |load| load.record_bytes));
     let mut receivers: Vec<TargetId> = copies.all.iter().map(|copy| copy.to).collect();
     receivers.sort_unstable();
     receivers.dedup();
     Ok(Rebuilt {
-        seconds,
-        bytes: copies.all.len() as u64 * how.group_bytes,
+        seconds: if arrived > 0 { seconds * bytes as f64 / arrived as f64 } else { seconds },
+        bytes,
         homeless,
         receivers: receivers.len(),
         foreground_bytes_per_s: if seconds > 0.0 { moved as f64 / seconds } else { 0.0 },
@@ -177,6 +184,15 @@ impl Copies {
             vec![farm.drive(copy.source, bytes, farm.hardware.target_read), farm.cores(copy.server, bytes)];
         hops.extend(farm.copied(copy.server, copy.to, bytes, at as u32));
         engine.begin(begins, self.first_owner + at, vec![Way::of(hops)]);
+    }
+
+    /// Bytes that were copied so far.
+    fn arrived(&self) -> u64 {
+        let of_one = |copy: &Copy| {
+            let sent = self.how.group_bytes - copy.left;
+            sent.saturating_sub(u64::from(copy.under_way) * self.how.record_bytes)
+        };
+        self.all.iter().map(of_one).sum()
     }
 
     /// A piece of a copy has arrived.

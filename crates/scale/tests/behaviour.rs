@@ -126,11 +126,24 @@ fn a_pace_slows_a_rebuild_and_spares_programs() {
 }
 
 #[test]
+fn where_a_map_holds_too_few_groups_each_target_is_in_one() {
+    let farm = Farm::new(hardware(2_000, Scheme::Mirror(2))).unwrap();
+    let mut members: Vec<u32> =
+        farm.map.groups.iter().flat_map(|group| &group.members).map(|member| member.0).collect();
+    members.sort_unstable();
+    members.dedup();
+    assert_eq!((members.len(), farm.map.groups.len()), (4_000, 2_000));
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
-    let refused = |hardware| Farm::new(hardware).unwrap_err().0;
+    let refused = |hardware| Farm::new(hardware).map(|_| "not refused").unwrap_err().0;
     assert!(refused(hardware(0, Scheme::Single)).starts_with("0 targets"));
-    assert!(refused(hardware(20_000, Scheme::Single)).contains("40000 targets"));
-    assert!(refused(hardware(10_000, Scheme::Mirror(2))).contains("mirrored groups that a map holds"));
+    assert!(refused(hardware(60_000, Scheme::Single)).contains("120000 targets"));
+    assert!(
+        refused(hardware(10_001, Scheme::Mirror(2))).contains("mirror:2 can be simulated on up to 20000")
+    );
+    assert!(refused(hardware(1, Scheme::Mirror(3))).contains("needs more than 2 targets"));
     let farm = Farm::new(hardware(3, Scheme::Single)).unwrap();
     assert!(run(&farm, load(0, false)).unwrap_err().0.starts_with("0 programs"));
     assert!(rebuild(&farm, how(0), None).unwrap_err().0.contains("no other copy"));

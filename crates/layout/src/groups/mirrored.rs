@@ -39,12 +39,25 @@ pub fn mirrored_groups(
     scheme: Scheme,
     next: GroupId,
 ) -> Result<Vec<Group>, Shortage> {
+    mirrored_groups_within(MAX_MIRRORED, map, pool, scheme, next)
+}
+
+/// The same with another limit in place of [`MAX_MIRRORED`], for what is only thought of.
+///
+/// Errors: as of [`mirrored_groups`].
+pub fn mirrored_groups_within(
+    most_groups: usize,
+    map: &ClusterMap,
+    pool: PoolId,
+    scheme: Scheme,
+    next: GroupId,
+) -> Result<Vec<Group>, Shortage> {
     let targets: Vec<&Target> = map.targets.iter().filter(|t| t.pool == pool && !t.drain).collect();
     if targets.len() < scheme.members() {
         return Err(Shortage::Targets(targets.len()));
     }
     let apart = Apart::of(map, pool, scheme);
-    let room = MAX_MIRRORED.saturating_sub(map.groups.iter().filter(|g| g.scheme.is_mirrored()).count());
+    let room = most_groups.saturating_sub(map.groups.iter().filter(|g| g.scheme.is_mirrored()).count());
     let has_group: BTreeSet<TargetId> = map
         .groups
         .iter()

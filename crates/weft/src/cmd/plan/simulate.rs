@@ -4,8 +4,11 @@ use super::rows::number;
 use crate::output::{Align, table};
 use layout::plan::{Description, Parts, PlannedScheme, parts, plan};
 use report::{Axis, Block, Figure, Point, Scale, Series, Table};
-use scale::{Farm, Hardware, Load, Outcome, Rebuild, Resource};
+use scale::{Farm, Hardware, Load, Outcome, Rebuild, Rebuilt, Resource};
 use serde::Serialize;
+use std::io::IsTerminal;
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
 use types::{Errno, Error, Result, Scheme};
 
 /// The largest cluster that is looked at.
@@ -16,8 +19,6 @@ const LEAST_SERVERS: u32 = 3;
 const STEP: u32 = 3;
 /// Programs of a client: enough to keep a request under way everywhere.
 const PROGRAMS: u32 = 8;
-/// Choosing the groups of a file takes time with their number: the most of both together that somebody waits for.
-const MOST_CHOICES: u64 = 100_000_000;
 /// Bytes that a group has to rebuild in a simulation: the rate is told, and what a full target takes follows from it.
 const GROUP_BYTES: u64 = 32 << 20;
 const MIB: u64 = 1 << 20;
@@ -29,7 +30,7 @@ pub struct Simulated {
     clients: Vec<AtClients>,
     /// As many clients as servers, with more and more of both.
     servers: Vec<AtServers>,
-    /// What was left out, and why.
+    /// What was left out, and why, and what isn't as it would be.
     notes: Vec<String>,
 }
 
@@ -107,11 +108,21 @@ pub fn simulate(description: &Description, most: u32) -> Result<Simulated> {
     let mut servers = Vec::new();
     let sizes = std::iter::successors(Some(LEAST_SERVERS), |count| Some(count * STEP))
         .take_while(|count| *count < most);
+    let shown = std::io::stderr().is_terminal();
     for count in sizes.chain([most]) {
-        match site.at(count) {
-            Ok(found) => servers.push(found),
-            Err(why) => notes.push(format!("{count} servers: {}", why.message)),
+        if shown {
+            eprint!("\r\x1b[Ksimulating {count} servers");
         }
+        match site.at(count) {
+            Ok((found, note)) => {
+                servers.push(found);
+                notes.extend(note);
+            }
+            Err(why) => notes.push(format!("not simulated: {count} servers: {}", why.message)),
+        }
+    }
+    if shown {
+        eprint!("\r\x1b[K");
     }
     Ok(Simulated { clients, servers, notes })
 }
@@ -172,29 +183,40 @@ impl Site<'_> {
         Farm::new(hardware).map_err(|why| refused(&why.0, "describe fewer targets"))
     }
 
-    fn at(&self, servers: u32) -> Result<AtServers> {
+    /// A cluster of so many of the servers, and what isn't as it would be.
+    fn at(&self, servers: u32) -> Result<(AtServers, Option<String>)> {
         let farm = self.farm(servers)?;
-        let choices = farm.map.groups.len() as u64 * u64::from(servers * PROGRAMS);
-        if choices > MOST_CHOICES {
-            return Err(refused(
-                "choosing the groups of so many files takes too long here",
-                "describe fewer targets",
-            ));
-        }
         let mut other = self.description.clone();
         other.clients = None;
         if let Some(server) = other.server.last_mut() {
             server.count = servers;
         }
         let planned = plan(&other)?;
-        let (read, write) = (run(&farm, load(servers, false))?, run(&farm, load(servers, true))?);
         let mirrored = self.scheme.is_mirrored();
-        let degraded = mirrored.then(|| run(&farm.without(0), load(servers, false))).transpose()?;
-        let rebuild = degraded
-            .as_ref()
-            .and_then(|degraded| self.rebuild(&farm, degraded.bytes_per_s).transpose())
-            .transpose()?;
-        Ok(AtServers {
+        let lost = mirrored.then(|| farm.without(0));
+        let (reads, writes) = (load(servers, false), load(servers, true));
+        let pace = self.description.model.rebuild_bytes_per_s;
+        // Each by itself, and long for thousands of servers.
+        let (read, write, degraded, free, paced) = std::thread::scope(|scope| {
+            let read = scope.spawn(|| run(&farm, reads));
+            let write = scope.spawn(|| run(&farm, writes));
+            let degraded = lost.as_ref().map(|lost| scope.spawn(|| run(lost, reads)));
+            let paced = mirrored.then(|| scope.spawn(|| rebuilt(&farm, pace, Some(reads))));
+            let free = mirrored.then(|| rebuilt(&farm, f64::INFINITY, None));
+            (joined(read), joined(write), degraded.map(joined), free, paced.map(joined))
+        });
+        let (read, write, degraded) = (read?, write?, degraded.transpose()?);
+        let rebuild = match (free.transpose()?, paced.transpose()?, &degraded) {
+            // Else nobody can take the place of a member.
+            (Some(free), Some(paced), Some(degraded)) if free.bytes > 0 => Some(AtRebuild {
+                free_bytes_per_s: free.bytes as f64 / free.seconds,
+                paced_bytes_per_s: paced.bytes as f64 / paced.seconds,
+                foreground_loss: 1.0 - paced.foreground_bytes_per_s / degraded.bytes_per_s,
+                receivers: free.receivers,
+            }),
+            _ => None,
+        };
+        let found = AtServers {
             servers,
             read_bytes_per_s: read.bytes_per_s,
             write_bytes_per_s: write.bytes_per_s,
@@ -203,35 +225,28 @@ impl Site<'_> {
             imbalance: read.imbalance,
             degraded_share: degraded.map(|degraded| degraded.bytes_per_s / read.bytes_per_s),
             rebuild,
-        })
+        };
+        Ok((found, beyond_a_map(&farm)))
     }
+}
 
-    /// `None` where nobody can take the place of a member.
-    fn rebuild(&self, farm: &Farm, degraded_bytes_per_s: f64) -> Result<Option<AtRebuild>> {
-        let how = Rebuild {
-            lost: 0,
-            group_bytes: GROUP_BYTES,
-            record_bytes: MIB,
-            pieces: 8,
-            members: 2,
-            pace: f64::INFINITY,
-        };
-        let run = |how, load| {
-            scale::rebuild(farm, how, load).map_err(|why| refused(&why.0, "describe a larger cluster"))
-        };
-        let free = run(how, None)?;
-        if free.bytes == 0 {
-            return Ok(None);
-        }
-        let pace = self.description.model.rebuild_bytes_per_s;
-        let paced = run(Rebuild { pace, ..how }, Some(load(farm.hardware.servers, false)))?;
-        Ok(Some(AtRebuild {
-            free_bytes_per_s: free.bytes as f64 / free.seconds,
-            paced_bytes_per_s: paced.bytes as f64 / paced.seconds,
-            foreground_loss: 1.0 - paced.foreground_bytes_per_s / degraded_bytes_per_s,
-            receivers: free.receivers,
-        }))
-    }
+/// What is to be known of a cluster whose groups no map would hold.
+fn beyond_a_map(farm: &Farm) -> Option<String> {
+    let (servers, groups, held) = (farm.hardware.servers, farm.map.groups.len(), layout::MAX_MIRRORED);
+    let is_beyond = farm.hardware.scheme.is_mirrored() && groups > held;
+    is_beyond.then(|| {
+        format!("{servers} servers are simulated as if a map held {groups} mirrored groups; it holds {held}")
+    })
+}
+
+fn rebuilt(farm: &Farm, pace: f64, load: Option<Load>) -> Result<Rebuilt> {
+    let how = Rebuild { lost: 0, group_bytes: GROUP_BYTES, record_bytes: MIB, pieces: 8, members: 2, pace };
+    scale::rebuild(farm, how, load).map_err(|why| refused(&why.0, "describe a larger cluster"))
+}
+
+/// What a thread has found; its panic is passed on.
+fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 const GB: f64 = 1e9;
@@ -261,7 +276,7 @@ impl Simulated {
             ("programs lose", Align::Right),
         ];
         let second = table(heading, &self.servers.iter().map(server_cells).collect::<Vec<_>>());
-        let notes: String = self.notes.iter().map(|note| format!("not simulated: {note}\n")).collect();
+        let notes: String = self.notes.iter().map(|note| format!("{note}\n")).collect();
         format!(
             "\nsimulated, {PROGRAMS} programs a client:\n{first}\nas many clients as servers:\n{second}{notes}"
         )
@@ -329,7 +344,7 @@ impl Simulated {
         blocks.push(Block::Table(
             self.servers.iter().map(server_cells).fold(Table::of(&columns), |table, cells| table.row(cells)),
         ));
-        blocks.extend(self.notes.iter().map(|note| Block::Text(format!("Not simulated: {note}."))));
+        blocks.extend(self.notes.iter().map(|note| Block::Text(format!("Note: {note}."))));
         blocks
     }
 
@@ -400,6 +415,18 @@ mod tests {
     }
 
     #[test]
+    fn more_groups_than_a_map_holds_are_told() {
+        let description = description("mirror:3");
+        let (kinds, _) = parts(&description).unwrap();
+        let kind = Parts { targets: 1, ..kinds[0] };
+        let site =
+            Site { description: &description, kind, scheme: Scheme::Mirror(3), client_link: 100.0 * GB };
+        let note = beyond_a_map(&site.farm(5_000).unwrap());
+        assert!(note.unwrap().contains("1667 mirrored groups; it holds 1536"));
+        assert_eq!(beyond_a_map(&site.farm(300).unwrap()), None);
+    }
+
+    #[test]
     fn what_cannot_be_simulated_is_said() {
         let refused = |description: &Description| simulate(description, 9).err().unwrap().message;
         assert!(refused(&description("ec:4+2")).contains("ec:4+2"));
@@ -413,7 +440,6 @@ mod tests {
             scheme: Scheme::Mirror(2),
             client_link: GB,
         };
-        assert!(site.at(10_000).err().unwrap().message.contains("40000 targets"));
-        assert!(site.at(2_000).err().unwrap().message.contains("mirrored groups that a map holds"));
+        assert!(site.at(10_000).map(drop).unwrap_err().message.contains("40000 targets"));
     }
 }
