@@ -369,7 +369,8 @@ fn limit(name: &str, of: impl Iterator<Item = (u32, f64)>) -> Series {
 }
 
 fn server_cells(at: &AtServers) -> [String; 10] {
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    // Not -0.
+    let percent = |share: f64| format!("{:.0} %", (100.0 * share).round() + 0.0);
     let rebuild = |of: &dyn Fn(&AtRebuild) -> String| at.rebuild.as_ref().map_or("-".into(), of);
     [
         at.servers.to_string(),
