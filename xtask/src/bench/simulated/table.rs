@@ -102,8 +102,12 @@ fn setting(options: &Options, wires: Wires) -> String {
     let date = Command::new("date").args(["-u", "+%F"]).output();
     let date = date.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_string()).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let list = |numbers: &[u8]| numbers.iter().map(u8::to_string).collect::<Vec<_>>().join(",");
     format!(
-        "{date}, {cores} cores; `{COMMAND} --server-mbit {} --client-mbit {} --seconds {}`: a connection gets {:.2} MB/s of a server's wire and {:.2} MB/s of a client's, for rebuilds a {}th of that.\n",
+        "{date}, {cores} cores; `{COMMAND} --servers {} --clients {} --programs {} --server-mbit {} --client-mbit {} --seconds {}`: a connection gets {:.2} MB/s of a server's wire and {:.2} MB/s of a client's, for rebuilds a {}th of that.\n",
+        list(&options.servers),
+        list(&options.clients),
+        list(&options.programs),
         options.server_mbit,
         options.client_mbit,
         options.seconds,
