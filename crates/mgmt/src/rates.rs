@@ -95,6 +95,10 @@ impl AllRates {
             let best = |limit: &str| {
                 sharers.iter().filter_map(|sharer| ceiling(*sharer, limit)).max_by(f64::total_cmp)
             };
+            let is_heard = |other: &TargetId| {
+                self.targets.get(other).is_some_and(|(_, rates)| rates.now(now_ns).is_some())
+            };
+            let others = sharers.iter().copied().filter(|other| other != target && is_heard(other));
             let (_, of_drive) = self.drives.get(drive)?;
             Some(TargetRate {
                 target: *target,
@@ -102,7 +106,7 @@ impl AllRates {
                 written_bytes,
                 reads,
                 writes,
-                one_drive_with: sharers.iter().copied().filter(|sharer| sharer != target).collect(),
+                one_drive_with: others.collect(),
                 now: of_drive.now(now_ns).and_then(|rate| rate.share(&best)),
                 most: of_drive.most(&best),
             })
@@ -303,6 +307,10 @@ mod tests {
         assert_eq!((shares[1], shares[2]), (shares[0], None));
         assert_eq!(told[0].written_bytes, 30e6);
         assert_eq!(rates.device(TargetId(4)), Some(9));
+        // The first one's node falls silent: who is left is told without it.
+        rates.note([of(2, Some(8), wrote(900))], 20 * S);
+        let told = rates.told(&[1, 2].map(TargetId), 25 * S, ceiling);
+        assert_eq!((told.len(), &told[0].target, &told[0].one_drive_with), (1, &TargetId(2), &vec![]));
     }
 
     #[test]

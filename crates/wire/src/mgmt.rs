@@ -258,7 +258,7 @@ pub struct TargetReport {
 pub struct TargetSpace {
     pub capacity: u64,
     pub free: u64,
-    /// Which file system it is, of all of all machines: targets that share one share its room.
+    /// Which file system it is, of those of all machines: targets that share one share its room.
     pub device: u64,
     /// What the target's own files take, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

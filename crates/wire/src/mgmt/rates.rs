@@ -27,7 +27,7 @@ pub struct TargetRate {
     /// Transfers a second.
     pub reads: f64,
     pub writes: f64,
-    /// The other targets that are known to be on its drive.
+    /// The other targets with rates that are known to be on its drive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub one_drive_with: Vec<TargetId>,
     /// The share of the ceiling that binds, of all targets on its drive together; absent where ceilings are not measured.
