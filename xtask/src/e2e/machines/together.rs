@@ -89,25 +89,43 @@ fn by_clients(stage: &Stage) -> TestResult {
     place.fails("false {}", &long, "has ended before it was ready")?;
     place.fails("echo hello {}", &long, "one")?;
     interrupted(&place, &long)?;
+    interrupted_early(&place, &stage.folder("early")?, &long)?;
     cluster.ensure_clean()?;
     cluster.stop()
 }
 
 /// What a signal ends tells what was measured, and leaves nothing.
 fn interrupted(place: &Place, words: &[&str]) -> TestResult {
-    let mut command = place.command("io", &place.launch(""), words);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = sys::let_be_interrupted(&mut command).spawn().at("weft bench")?;
     let dir = &place.dirs[0];
     let files =
         || fs::read_dir(dir).into_iter().flatten().flatten().flat_map(|load| fs::read_dir(load.path()));
-    let begun = process::eventually(SOON, || files().next().is_some());
+    interrupt(place, &place.launch(""), words, || files().next().is_some())
+}
+
+/// A client that never comes isn't waited for after a signal, and what was to start it is ended.
+fn interrupted_early(place: &Place, folder: &Path, words: &[&str]) -> TestResult {
+    let mark = folder.join("started");
+    let launch = format!("sleep 1000 & echo $! > {}-{{}}; wait", mark.display());
+    let pid = || fs::read_to_string(format!("{}-two", mark.display())).ok()?.trim().parse::<u32>().ok();
+    interrupt(place, &launch, words, || pid().is_some())?;
+    let pid = pid().ok_or_else(|| "no process has told its number".to_string())?;
+    let is_gone = || !fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n");
+    ensure!(process::eventually(SOON, is_gone), "what was to start client two runs on");
+    Ok(())
+}
+
+/// Sends a signal to a load once it `has_begun`, and waits for its end.
+fn interrupt(place: &Place, launch: &str, words: &[&str], has_begun: impl Fn() -> bool) -> TestResult {
+    let mut command = place.command("io", launch, words);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = sys::let_be_interrupted(&mut command).spawn().at("weft bench")?;
+    let begun = process::eventually(SOON, has_begun);
     let sent = sys::kill(child.id() as i32, libc::SIGINT);
     let ended = process::wait(&mut child, SOON).at("weft bench")?;
     if ended.is_none() {
         process::kill_group(&mut child);
     }
-    ensure!(begun, "no load has begun in {}", dir.display());
+    ensure!(begun, "no load has begun in {}", place.dirs[0].display());
     sent.at("SIGINT")?;
     ensure_eq!(ended.and_then(|status| status.code()), Some(1), "exit code of weft bench io by clients");
     place.ensure_empty("SIGINT")

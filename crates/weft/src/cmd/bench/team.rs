@@ -19,6 +19,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How long it may take to end what is under way.
 const END_PATIENCE: Duration = Duration::from_secs(60);
+/// The same for one that has never said that it is there: it has nothing to end.
+const STRANGER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What stands for a client's name in the command that starts it.
 const NAME: &str = "{}";
@@ -33,6 +35,8 @@ struct Client {
     name: String,
     child: Child,
     orders: Option<ChildStdin>,
+    /// How long it may take to end once it gets no more orders.
+    patience: Duration,
 }
 
 impl Team {
@@ -61,6 +65,7 @@ impl Team {
             match team.words.recv_timeout(LOOK) {
                 Ok((index, Some(Word::Ready { version }))) if version == VERSION => {
                     missing.retain(|one| *one != index);
+                    team.clients[index].patience = END_PATIENCE;
                 }
                 Ok((index, Some(word))) => {
                     let text = format!("said {word:?}, and not that it is a {VERSION}");
@@ -69,7 +74,10 @@ impl Team {
                 Ok((index, None)) => {
                     return Err(team.failed(index, "has ended before it was ready", Errno::ENOTCONN));
                 }
-                Err(RecvTimeoutError::Timeout) if Instant::now() < until && !onlooker.is_stopped() => {}
+                Err(_) if onlooker.is_stopped() => {
+                    return Err(Error::new(Errno::EINTR, "ended by a signal before all clients were there"));
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
                 Err(_) => return Err(late()),
             }
         }
@@ -193,7 +201,7 @@ impl Client {
             }
             let _ = words.send((index, None));
         });
-        Ok(Client { name: name.into(), child, orders })
+        Ok(Client { name: name.into(), child, orders, patience: STRANGER_PATIENCE })
     }
 
     /// That it can't be told is noticed by its end.
@@ -208,10 +216,12 @@ impl Drop for Client {
     fn drop(&mut self) {
         // The end of its orders is its own.
         self.orders = None;
-        let until = Instant::now() + END_PATIENCE;
+        let until = Instant::now() + self.patience;
         while let Ok(None) = self.child.try_wait() {
             if Instant::now() > until {
-                let _ = self.child.kill();
+                // All that the command has started: it has a process group of its own.
+                let group = rustix::process::Pid::from_child(&self.child);
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
                 let _ = self.child.wait();
                 return;
             }
