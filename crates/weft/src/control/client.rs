@@ -214,9 +214,21 @@ mod tests {
     fn mounts_are_found_by_their_path() {
         let [one, other] = ["/mnt/a-b", "/mnt/a/b"].map(|path| mount_sockets(Path::new(path)));
         assert!(!one.is_empty() && one.iter().all(|socket| !other.contains(socket)));
-        let long = mount_sockets(Path::new(&format!("/{}", "x/".repeat(2000))));
-        assert!(long.iter().all(|socket| socket.file_name().unwrap().len() < 255));
         assert!(Control::of_mount(Path::new("/nothing/is/mounted here")).unwrap().is_none());
+    }
+
+    #[test]
+    fn mounts_with_paths_of_any_length_answer() {
+        let base = tempfile::tempdir().unwrap();
+        for length in [1_usize, 63, 64, 65, 80, 90, 200, 4000] {
+            let mountpoint = format!("/{}", "d/".repeat(length.div_ceil(2)));
+            let socket = base.path().join(mount_sockets(Path::new(&mountpoint))[0].file_name().unwrap());
+            let (asked, _asks) = channel();
+            let (_answer, awaited) = channel();
+            start(&socket, Arc::new(Slow { asked, awaited: Mutex::new(awaited) })).unwrap();
+            let mut control = connect(&socket, mountpoint).unwrap().expect("it listens");
+            assert_eq!(control.exchange::<bool>(Request::Df), Ok(true), "at a path of {length} bytes");
+        }
     }
 
     #[test]

@@ -29,8 +29,9 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 /// Where the control sockets of root's mounts are.
 const RUN_DIR: &str = "/run/weft";
 
-/// The longest part of a mount point in the name of its socket; names end at 255 bytes.
-const MAX_MOUNT_NAME: usize = 200;
+/// The longest part of a mount point in the name of its socket, bytes: with a sum before it and what [`short_path`] puts before that, it
+/// has to fit the address of a socket.
+const MAX_MOUNT_NAME: usize = 64;
 
 /// How long either side waits for the other's line.
 const LINE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,7 +61,7 @@ fn mount_name(mountpoint: &Path) -> String {
     name + ".sock"
 }
 
-/// A short name for a socket at a path of any length: socket addresses end at 108 bytes. Valid while the
+/// A short path of a socket in a folder with a path of any length: socket addresses end at 108 bytes, of which this takes up to 22. Valid while the
 /// directory is held open.
 fn short_path(dir: &std::fs::File, socket: &Path) -> PathBuf {
     let name = socket.file_name().expect("a socket's path ends with its name");

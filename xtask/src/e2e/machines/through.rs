@@ -4,12 +4,14 @@ use super::super::outcome::{At, TestResult, ensure, ensure_eq};
 use super::super::refusals::refused;
 use super::super::stage::Stage;
 use super::super::{Scope, TestCase};
+use super::faults::Fault;
 use super::{Cluster, Part};
 use crate::{process, sys};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 pub(in super::super) const TESTS: &[TestCase] =
@@ -19,6 +21,8 @@ pub(in super::super) const TESTS: &[TestCase] =
 const DEADLINE: Duration = Duration::from_secs(120);
 /// How long an interrupted load may take to begin and to end.
 const SOON: Duration = Duration::from_secs(60);
+/// How long a load goes on before a service dies, and how long that one is away.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// A directory on a mount, and the machine of that mount.
 struct Place<'a> {
@@ -37,17 +41,8 @@ impl Place<'_> {
     /// Runs it; the ways of its figures, in their order.
     fn ways(&self, kind: &str, words: &[&str]) -> TestResult<Vec<String>> {
         let done = process::run_ok(self.command(kind, words).arg("--json"), DEADLINE)?;
-        let told: Value =
-            serde_json::from_str(&done.stdout).map_err(|e| format!("weft bench {kind}: {e}"))?;
-        let mut ways = Vec::new();
-        for figure in told["measured"].as_array().into_iter().flatten() {
-            let run = &figure["runs"][0];
-            let is_good = run["errors"] == 0 && run["wrong_bytes"] == 0 && run["latency"].is_object();
-            ensure!(is_good && run["operations"].as_u64() > Some(0), "{kind} {words:?}: {figure}");
-            ways.push(figure["through"].as_str().unwrap_or("-").to_string());
-        }
         self.ensure_empty(&format!("{kind} {words:?}"))?;
-        Ok(ways)
+        ways(&done.stdout, &format!("{kind} {words:?}"))
     }
 
     fn ensure_empty(&self, after: &str) -> TestResult {
@@ -56,8 +51,21 @@ impl Place<'_> {
     }
 }
 
+/// The ways of the figures that a load has told as JSON; none may have met an error or a wrong byte.
+fn ways(told: &str, load: &str) -> TestResult<Vec<String>> {
+    let told: Value = serde_json::from_str(told).map_err(|e| format!("weft bench {load}: {e}"))?;
+    let mut ways = Vec::new();
+    for figure in told["measured"].as_array().into_iter().flatten() {
+        let run = &figure["runs"][0];
+        let is_good = run["errors"] == 0 && run["wrong_bytes"] == 0 && run["latency"].is_object();
+        ensure!(is_good && run["operations"].as_u64() > Some(0), "{load}: {figure}");
+        ways.push(figure["through"].as_str().unwrap_or("-").to_string());
+    }
+    Ok(ways)
+}
+
 fn through_the_core(stage: &Stage) -> TestResult {
-    let cluster = Cluster::start(stage, "through", 2, 1)?;
+    let mut cluster = Cluster::start(stage, "through", 2, 1)?;
     let dir = cluster.shared_folder("measured")?.remove(0);
     let place = Place { cluster: &cluster, weft: stage.binary()?.to_path_buf(), dir };
     let both = ["mount", "core", "mount", "core"];
@@ -84,6 +92,10 @@ fn through_the_core(stage: &Stage) -> TestResult {
     ensure_eq!(place.ways("meta", &hard)?, ["core"; 4], "ways of the hard form");
     interrupted(&place)?;
     other_file(&place)?;
+    services_die(stage, &mut cluster, "measured")?;
+    cluster.mirror_everything(2)?;
+    cluster.shared_folder("mirrored")?;
+    services_die(stage, &mut cluster, "mirrored")?;
     cluster.ensure_clean()?;
     cluster.stop()
 }
@@ -112,6 +124,40 @@ fn interrupted(place: &Place<'_>) -> TestResult {
         ensure_eq!(ended.and_then(|status| status.code()), Some(1), "exit code of weft bench {kind}");
         place.ensure_empty("SIGINT")?;
     }
+    Ok(())
+}
+
+/// Services that die and come back during a load: it waits for them, and every byte is right in the end.
+fn services_die(stage: &Stage, cluster: &mut Cluster, folder: &str) -> TestResult {
+    let out = stage.folder("told")?.join(format!("{folder}.json"));
+    let place = Place { cluster, weft: stage.binary()?.to_path_buf(), dir: cluster.mount(0).join(folder) };
+    let load = ["--through", "core", "--threads", "3", "--access", "random", "--size", "8MiB", "--verify"];
+    let mut command = place.command("io", &[&load[..], &["--seconds", "6"]].concat());
+    command.arg("--out").arg(&out).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let dir = place.dir.clone();
+    let mut child = command.spawn().at("weft bench")?;
+    let mut faults = || -> TestResult {
+        let is_begun = || fs::read_dir(&dir).is_ok_and(|mut loads| loads.next().is_some());
+        ensure!(process::eventually(SOON, is_begun), "no load has begun in {}", dir.display());
+        for part in [Part::Storage(0), Part::Management, Part::Storage(1)] {
+            thread::sleep(MOMENT);
+            cluster.strike(part, Fault::Killed)?;
+            thread::sleep(MOMENT);
+            cluster.mend(part, Fault::Killed)?;
+        }
+        Ok(())
+    };
+    let struck = faults();
+    let ended = process::wait(&mut child, DEADLINE).at("weft bench")?;
+    if ended.is_none() {
+        process::kill_group(&mut child);
+    }
+    struck?;
+    ensure_eq!(ended.and_then(|status| status.code()), Some(0), "exit code of weft bench in {folder}");
+    let told = fs::read_to_string(&out).at(out.display())?;
+    ensure_eq!(ways(&told, &format!("in {folder} while services died"))?, ["core"; 2], "ways in {folder}");
+    cluster.wait_until_healthy()?;
+    ensure_eq!(fs::read_dir(&dir).at(dir.display())?.count(), 0, "what the load in {folder} has left");
     Ok(())
 }
 
