@@ -2,9 +2,10 @@
 
 use super::cleanup::{self, Resource};
 use super::disk::{Disk, DiskKind};
-use super::outcome::{At, TestResult, skip};
+use super::outcome::{At, TestResult, ensure, skip};
 use super::rig::{Rig, RigOptions, Transport};
 use super::{BaseKind, Form, mounts};
+use crate::sys;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::PermissionsExt;
@@ -14,6 +15,8 @@ use tempfile::TempDir;
 
 /// Size of the XFS that rigs stand on when asked for; sparse in memory.
 const XFS_BASE_BYTES: u64 = 12 << 30;
+/// What the tests may put on a disk at the same time, beside the last percent, in which its targets take no new files.
+const ROOM_BYTES: u64 = 4 << 30;
 
 /// What is under test.
 #[derive(Clone, Debug)]
@@ -50,7 +53,11 @@ pub struct Stage {
 impl Stage {
     /// A stage on which nothing runs yet.
     pub fn new(subject: Subject, base: BaseKind, form: Form) -> TestResult<Stage> {
-        Stage::below(&std::env::temp_dir(), subject, base, form)
+        let folder = std::env::temp_dir();
+        if let Subject::Weft { .. } = subject {
+            ensure_room(&folder)?;
+        }
+        Stage::below(&folder, subject, base, form)
     }
 
     /// The same, with its folders below this one.
@@ -208,4 +215,18 @@ fn readable_temp_dir(parent: &Path) -> TestResult<TempDir> {
     let dir = tempfile::Builder::new().prefix("weft-").tempdir_in(parent).at("a temporary folder")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).at("a temporary folder")?;
     Ok(dir)
+}
+
+/// Targets on a disk that is nearly full take no new files, and each test would fail with a message of its own.
+fn ensure_room(folder: &Path) -> TestResult {
+    let (free, total) = sys::space(folder).at(folder.display())?;
+    let wanted = ROOM_BYTES + total / 100;
+    ensure!(
+        free >= wanted,
+        "{} has {} MiB free, and the tests need {} MiB; hint: set TMPDIR to a folder with more room",
+        folder.display(),
+        free >> 20,
+        wanted >> 20
+    );
+    Ok(())
 }

@@ -88,7 +88,9 @@ fn rebalance(cluster: &Cluster) -> TestResult {
     });
     ensure!(
         apart,
-        "members of a group are in one rack still; rebalance said {told:?}, health {}",
+        "members of a group are in one rack still after {} calls; rebalance said last {:?}, health {}",
+        told.len(),
+        told.last(),
         health(cluster)?
     );
     println!("members were moved apart in {} calls", told.len());
