@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 /// Size of the XFS that rigs stand on when asked for; sparse in memory.
 const XFS_BASE_BYTES: u64 = 12 << 30;
-/// What the tests may put on a disk at the same time, beside the last percent, in which its targets take no new files.
-const ROOM_BYTES: u64 = 4 << 30;
+/// What all tests put on a disk, whose folders stay until the last has ended; beside the last percent, in which its targets take no new files.
+const ROOM_BYTES: u64 = 8 << 30;
 
 /// What is under test.
 #[derive(Clone, Debug)]

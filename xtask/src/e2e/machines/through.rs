@@ -129,7 +129,7 @@ fn interrupted(place: &Place<'_>) -> TestResult {
 
 /// Services that die and come back during a load: it waits for them, and every byte is right in the end.
 fn services_die(stage: &Stage, cluster: &mut Cluster, folder: &str) -> TestResult {
-    let out = stage.folder("told")?.join(format!("{folder}.json"));
+    let out = stage.scratch("told")?.join(format!("{folder}.json"));
     let place = Place { cluster, weft: stage.binary()?.to_path_buf(), dir: cluster.mount(0).join(folder) };
     let load = ["--through", "core", "--threads", "3", "--access", "random", "--size", "8MiB", "--verify"];
     let mut command = place.command("io", &[&load[..], &["--seconds", "6"]].concat());

@@ -89,7 +89,7 @@ fn by_clients(stage: &Stage) -> TestResult {
     place.fails("false {}", &long, "has ended before it was ready")?;
     place.fails("echo hello {}", &long, "one")?;
     interrupted(&place, &long)?;
-    interrupted_early(&place, &stage.folder("early")?, &long)?;
+    interrupted_early(&place, &stage.scratch("early")?, &long)?;
     cluster.ensure_clean()?;
     cluster.stop()
 }
