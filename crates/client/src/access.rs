@@ -200,7 +200,8 @@ impl Client {
     /// Asks once for a lease and for the content under it. No gate may be held: the answer may have to wait for a recall of this very
     /// session.
     async fn acquire(&self, inode: &OpenInode, need: Need, turn: u32) -> Result<()> {
-        self.patiently(inode.ino, self.leases.wait_while_closing(inode.ino)).await?;
+        self.patiently((inode.ino, "to give its lease up"), self.leases.wait_while_closing(inode.ino))
+            .await?;
         let wish = if self.leases.is_alone() { None } else { Some(self.wish(inode, need)) };
         let era = inode.content.lock().era;
         let answer = self.ask(MetaOp::Open { ino: inode.ino, wish }).await?;

@@ -287,7 +287,8 @@ impl Client {
     /// Reads what the kernel keeps.
     async fn read_kept(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
         loop {
-            let came_in = self.patiently(inode.ino, inode.fills.enter()).await?;
+            let came_in =
+                self.patiently((inode.ino, "a write, or to give its lease up,"), inode.fills.enter()).await?;
             let entering = self.enter(inode, Need::Keep);
             let entered = match came_in {
                 Entry::Free => inode.fills.unless_closed(entering).await,
@@ -453,7 +454,9 @@ impl Client {
         // The lease may become more meanwhile, but not less: who takes it away waits for the gate.
         let chunks = ChunkWrite { path, durable: how.durable, lease: start.lease };
         let written = {
-            let _underway = self.patiently(inode.ino, inode.landing.enter(range)).await?;
+            let _underway = self
+                .patiently((inode.ino, "another write of the same range"), inode.landing.enter(range))
+                .await?;
             // It may have waited for others that were under way.
             inode.content.lock().still(inode.ino, start.under.era)?;
             let writing = self.write_chunks(start.under, layout, offset, write.buf.clone(), chunks);

@@ -134,7 +134,7 @@ impl Client {
     async fn wait_for_undos(&self, lock: &HeldLock) -> Result<()> {
         let pending = self.undos.lock().get(&(lock.ino, lock.space, lock.owner)).cloned();
         for done in pending.unwrap_or_default() {
-            self.patiently(lock.ino, done.wait()).await?;
+            self.patiently((lock.ino, "to give a lock back"), done.wait()).await?;
         }
         Ok(())
     }

@@ -39,26 +39,29 @@ impl Client {
 
     /// Shared use of a file, as soon as whoever changes its shape lets go of it.
     pub(crate) async fn share<'a>(&self, inode: &'a OpenInode) -> Result<ReadGuard<'a>> {
-        let guard = patiently(self.patience.get(), inode.gate.read()).await;
-        guard.ok_or_else(|| self.held_up(inode.ino))
+        self.patiently((inode.ino, "whoever changes its shape"), inode.gate.read()).await
     }
 
     /// Use of a file by nobody else.
     pub(crate) async fn alone<'a>(&self, inode: &'a OpenInode) -> Result<WriteGuard<'a>> {
-        let guard = patiently(self.patience.get(), inode.gate.write()).await;
-        guard.ok_or_else(|| self.held_up(inode.ino))
+        self.patiently((inode.ino, "those who use its content"), inode.gate.write()).await
     }
 
-    /// Waits for something about a file that others are to bring about.
-    pub(crate) async fn patiently<T>(&self, ino: InodeId, work: impl Future<Output = T>) -> Result<T> {
-        patiently(self.patience.get(), work).await.ok_or_else(|| self.held_up(ino))
+    /// Waits for something about a file that others are to bring about: `what` says in an error what was waited for.
+    pub(crate) async fn patiently<T>(
+        &self,
+        (ino, what): (InodeId, &str),
+        work: impl Future<Output = T>,
+    ) -> Result<T> {
+        let patience = self.patience.get();
+        patiently(patience, work).await.ok_or_else(|| held_up(ino, what, patience))
     }
+}
 
-    fn held_up(&self, ino: InodeId) -> Error {
-        let waited = self.patience.get();
-        Error::new(Errno::ETIMEDOUT, format!("inode {ino} is held up by an earlier request for {waited:?}"))
-            .hint("a service doesn't answer: weft health on the management node tells which")
-    }
+fn held_up(ino: InodeId, what: &str, waited: Duration) -> Error {
+    let message = format!("inode {ino} is held up by an earlier request: {what} took more than {waited:?}");
+    Error::new(Errno::ETIMEDOUT, message)
+        .hint("a service doesn't answer: weft health on the management node tells which")
 }
 
 /// What a future comes to within a time. The clock is looked at only when there is something to wait for.

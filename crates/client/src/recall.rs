@@ -23,6 +23,8 @@ const MAX_AT_ONCE: usize = 256;
 const FORGET_PATIENCE: Duration = Duration::from_millis(20);
 /// Rest before something is tried again that failed.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
+/// What a step of a recall may take before it is logged.
+const SLOW: Duration = Duration::from_secs(10);
 /// How often a service is told that a recall is being worked on; one that takes less isn't spoken of.
 const WORD_INTERVAL: Duration = Duration::from_secs(1);
 /// How long inodes that are of no use any more are collected before the service is told.
@@ -226,24 +228,28 @@ impl Client {
             inode.fills.close();
         }
         let mut passes = match terms.ends_caching() {
-            true => Some(self.uncache(ino, inode.as_deref(), Pass::Once).await),
+            true => {
+                let forgetting = self.uncache(ino, inode.as_deref(), Pass::Once);
+                Some(told_if_slow((ino, "the kernel's forgetting"), forgetting).await)
+            }
             false => None,
         };
         // It may have been opened meanwhile; nothing is loaded then.
         if let Some(inode) = &inode {
-            let mut alone = inode.gate.write().await;
+            let mut alone = told_if_slow((ino, "its use by programs"), inode.gate.write()).await;
             // Somebody else may have let reads through when the kernel had forgotten already.
             while passes.is_some_and(|passes| passes != inode.fills.passes()) {
                 drop(alone);
                 passes = Some(self.uncache(ino, Some(inode), Pass::Once).await);
                 alone = inode.gate.write().await;
             }
-            self.report_and_unload(inode, terms.kept).await;
+            told_if_slow((ino, "the report of its size"), self.report_and_unload(inode, terms.kept)).await;
         }
         // Said before it is looked whether the inode is open: what is made in between is so already.
         let is_spared = self.making.may_have(ino);
         let in_use = is_spared || self.inodes.usage(ino) == Usage::Open;
-        self.send_yield(service, Yield { number: recall.number, ino, in_use }).await;
+        let answer = Yield { number: recall.number, ino, in_use };
+        told_if_slow((ino, "the answer"), self.send_yield(service, answer)).await;
         self.recalls.answered(*place);
         if in_use {
             self.leases.mark(ino);
@@ -398,6 +404,16 @@ impl Client {
 fn is_forgotten(service: &Service) -> bool {
     let heard_ns = service.heard_ns.load(Ordering::Acquire);
     heard_ns > 0 && rt::monotonic_ns().saturating_sub(heard_ns) > FORGOTTEN_NS
+}
+
+/// What a future comes to. It is logged when a recall takes long because of it: others wait, and the session ends if it takes longer still.
+async fn told_if_slow<T>((ino, what): (InodeId, &str), work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if let Some(done) = within(SLOW, work.as_mut()).await {
+        return done;
+    }
+    tracing::warn!(%ino, "a lease is asked back, and {what} has been taking more than {SLOW:?}");
+    work.await
 }
 
 /// What a future comes to, if that doesn't take too long; it can be waited for again.

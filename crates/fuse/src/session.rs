@@ -15,6 +15,7 @@ use crate::sys;
 use crate::transport::{self, DEFAULT_DEPTH, Transport};
 use client::{Client, Invalidate, Standing, Succession};
 use parking_lot::{Condvar, Mutex};
+use rt::Seldom;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ use types::{Errno, Error, InodeId, Result};
 const UNMOUNT_GRACE: Duration = Duration::from_secs(10);
 /// How long it waits after that. Threads that haven't ended by then are stuck outside of this crate, and are left behind.
 const ABORT_GRACE: Duration = Duration::from_secs(5);
+/// Of the requests that fail within this time, one is told of.
+const FAULT_INTERVAL: Duration = Duration::from_secs(1);
 /// The kernel refuses smaller reads of the device.
 const INIT_BUFFER: usize = 64 * 1024;
 
@@ -81,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) holders: Holders,
     pub(crate) callers: Callers,
     pub(crate) stats: Stats,
+    /// Of requests that fail for reasons that no program has given.
+    pub(crate) faults: Seldom,
     /// There are other clients.
     pub(crate) is_shared: bool,
     notifier: Notifier,
@@ -129,6 +134,7 @@ impl Session {
             holders: Holders::default(),
             callers: Callers::default(),
             stats: Stats::new(transport::cores(agreement.over_uring())),
+            faults: Seldom::once_in(FAULT_INTERVAL),
             is_shared,
             notifier: Notifier::default(),
             cores: AtomicUsize::new(0),

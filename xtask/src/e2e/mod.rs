@@ -262,7 +262,9 @@ fn attempt(stage: &Arc<Stage>, test: &'static TestCase) -> TestResult {
         (Scope::Own, Err(failure)) => Err(failure),
         _ => run_test(stage, test),
     };
-    result.map_err(|failure| kept(stage, test, failure))
+    let result = result.map_err(|failure| kept(stage, test, failure));
+    stage.tidy();
+    result
 }
 
 /// Whether a test compares data or histories: one wrong answer of a file system is one too many, however rarely it comes.

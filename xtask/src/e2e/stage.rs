@@ -15,8 +15,14 @@ use tempfile::TempDir;
 
 /// Size of the XFS that rigs stand on when asked for; sparse in memory.
 const XFS_BASE_BYTES: u64 = 12 << 30;
-/// What all tests put on a disk, whose folders stay until the last has ended; beside the last percent, in which its targets take no new files.
-const ROOM_BYTES: u64 = 8 << 30;
+/// What the shared file system and one test put on a disk; beside the last percent, in which its targets take no new files.
+const ROOM_BYTES: u64 = 4 << 30;
+/// The log of a service that a test has started.
+const LOG: &str = "output";
+/// Warnings that are told of each log after a test that fails, the last ones.
+const WARNINGS: usize = 5;
+/// The folder of the shared file system.
+const SHARED: &str = "shared";
 
 /// What is under test.
 #[derive(Clone, Debug)]
@@ -48,6 +54,8 @@ pub struct Stage {
     rig: Mutex<Option<Rig>>,
     disk: Option<Disk>,
     scratch: TempDir,
+    /// Folders that were made since the last [`Stage::tidy`].
+    made: Mutex<Vec<PathBuf>>,
 }
 
 impl Stage {
@@ -70,7 +78,15 @@ impl Stage {
             }
             _ => None,
         };
-        Ok(Stage { subject, full: form.full, form, rig: Mutex::new(None), disk, scratch })
+        Ok(Stage {
+            subject,
+            full: form.full,
+            form,
+            rig: Mutex::new(None),
+            disk,
+            scratch,
+            made: Mutex::default(),
+        })
     }
 
     /// One for measurements of a cluster of this binary, with its folders below this one.
@@ -87,15 +103,32 @@ impl Stage {
         self.form.from..=last
     }
 
-    /// Copies what the services have said, and what programs have seen, to the folder that was named for it.
+    /// Copies what the services have said, and what programs have seen, to the folder that was named for it, and tells the last warnings.
     pub fn keep(&self, test: &str) -> TestResult {
-        let Some(keep) = &self.form.keep else { return Ok(()) };
-        let into = keep.join(format!("{test}-{}-{}", std::process::id(), self.form.from));
-        let bases = self.disk.iter().map(Disk::path).chain([self.scratch.path()]);
-        for base in bases {
-            copy_evidence(base, base, &into)?;
+        let into = self.form.keep.as_ref();
+        let into = into.map(|keep| keep.join(format!("{test}-{}-{}", std::process::id(), self.form.from)));
+        for base in [self.bases(), self.scratch.path()] {
+            let mut found = Vec::new();
+            evidence(base, &mut found)?;
+            for path in found {
+                let name = path.strip_prefix(base).unwrap_or(&path);
+                if path.ends_with(LOG) {
+                    let log = fs::read_to_string(&path).unwrap_or_default();
+                    warnings(&log).iter().for_each(|line| println!("    {}: {line}", name.display()));
+                }
+                if let Some(into) = &into {
+                    let place = into.join(name);
+                    fs::create_dir_all(place.parent().unwrap_or(into)).at(into.display())?;
+                    fs::copy(&path, &place).at(place.display())?;
+                }
+            }
+            if self.disk.is_none() {
+                break;
+            }
         }
-        println!("e2e {test}: logs and histories are in {}", into.display());
+        if let Some(into) = into {
+            println!("e2e {test}: logs and histories are in {}", into.display());
+        }
         Ok(())
     }
 
@@ -104,14 +137,34 @@ impl Stage {
         self.rig.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A fresh folder outside the file system under test; readable for everybody, removed with the stage.
+    /// A fresh folder outside the file system under test; readable for everybody, removed after the test.
     pub fn scratch(&self, name: &str) -> TestResult<PathBuf> {
-        fresh_folder(self.scratch.path(), name)
+        self.made(fresh_folder(self.scratch.path(), name)?)
     }
 
-    /// A fresh folder for a rig of a test's own.
+    /// A fresh folder for a rig of a test's own, removed after the test.
     pub fn base(&self, name: &str) -> TestResult<PathBuf> {
-        fresh_folder(self.disk.as_ref().map_or(self.scratch.path(), Disk::path), name)
+        self.made(fresh_folder(self.bases(), name)?)
+    }
+
+    /// Where the folders of rigs are.
+    fn bases(&self) -> &Path {
+        self.disk.as_ref().map_or(self.scratch.path(), Disk::path)
+    }
+
+    fn made(&self, folder: PathBuf) -> TestResult<PathBuf> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).push(folder.clone());
+        Ok(folder)
+    }
+
+    /// Removes the folders of a test that has ended. What is still in use stays until the stage ends.
+    pub fn tidy(&self) {
+        let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
+        for folder in made {
+            if !mounts::any_below(&folder) {
+                drop(fs::remove_dir_all(&folder));
+            }
+        }
     }
 
     /// A fresh folder on the shared file system under test, which is started if it doesn't run.
@@ -129,7 +182,7 @@ impl Stage {
         if !shared.as_mut().is_some_and(Rig::is_alive) {
             // The old one must be gone from the mount point before another takes it.
             *shared = None;
-            let base = self.base("shared")?;
+            let base = fresh_folder(self.bases(), SHARED)?;
             *shared = Some(Rig::start(binary, &base, RigOptions::new(transport))?);
         }
         Ok(shared.as_ref().expect("started above").mount())
@@ -179,20 +232,26 @@ impl Stage {
     }
 }
 
-/// Copies logs of services and histories, wherever they are below a folder, but for what is mounted or stored there.
-fn copy_evidence(base: &Path, folder: &Path, into: &Path) -> TestResult {
+/// Logs of services and histories, wherever they are below a folder, but for what is mounted or stored there.
+fn evidence(folder: &Path, found: &mut Vec<PathBuf>) -> TestResult {
     for entry in fs::read_dir(folder).at(folder.display())?.flatten() {
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         if is_folder && !["mnt", "state", "target"].contains(&name.as_str()) {
-            copy_evidence(base, &path, into)?;
-        } else if !is_folder && (name == "output" || name.ends_with(".jsonl")) {
-            let place = into.join(path.strip_prefix(base).unwrap_or(&path));
-            fs::create_dir_all(place.parent().unwrap_or(into)).at(into.display())?;
-            fs::copy(&path, &place).at(place.display())?;
+            evidence(&path, found)?;
+        } else if !is_folder && (name == LOG || name.ends_with(".jsonl")) {
+            found.push(path);
         }
     }
     Ok(())
+}
+
+/// The last lines of a log that tell of trouble.
+fn warnings(log: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> =
+        log.lines().filter(|line| line.contains(" WARN ") || line.contains("ERROR ")).collect();
+    lines.drain(..lines.len().saturating_sub(WARNINGS));
+    lines
 }
 
 /// Empties or makes a folder that everybody may enter.

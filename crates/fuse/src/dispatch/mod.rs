@@ -13,10 +13,11 @@ mod xattrs;
 
 pub(crate) use files::OpenFile;
 
+use crate::abi::Opcode;
 use crate::request::{Operation, Request};
 use crate::transport::{Core, Outcome};
 use std::rc::Rc;
-use types::{Errno, Result};
+use types::{Errno, Error, Result};
 
 /// The largest error number that the kernel takes in a reply.
 const MAX_ERRNO: i32 = 511;
@@ -27,14 +28,27 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
     match perform(core, request, operation).await {
         Ok(len) => Ok(len.min(request.out.len())),
         Err(error) => {
-            if !error.message.is_empty() {
-                tracing::debug!(opcode = request.header.opcode, ino = request.header.nodeid, %error, "request failed");
-            }
+            tell(core, request, &error);
             if error.errno == Errno::ESTALE {
                 core.shared.client.note_missed(request.credentials());
             }
             Err(if (1..=MAX_ERRNO).contains(&error.errno.0) { error.errno } else { Errno::EIO })
         }
+    }
+}
+
+/// Logs why a request failed: of its error, a program sees a number at most, and one that uses a mapping not even that.
+fn tell(core: &Core, request: &Request, error: &Error) {
+    let Request { header, .. } = request;
+    if error.message.is_empty() {
+        return;
+    }
+    let is_fault = matches!(error.errno, Errno::EIO | Errno::ETIMEDOUT);
+    if is_fault && let Some(suppressed) = core.shared.faults.admit(rt::monotonic_ns()) {
+        let operation = Opcode::from_number(header.opcode);
+        tracing::warn!(?operation, ino = header.nodeid, pid = header.pid, suppressed, %error, "request failed");
+    } else {
+        tracing::debug!(opcode = header.opcode, ino = header.nodeid, %error, "request failed");
     }
 }
 

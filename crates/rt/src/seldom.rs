@@ -1,0 +1,53 @@
+//! Log lines that must not fill the disk.
+
+use parking_lot::Mutex;
+use std::time::Duration;
+
+/// Lets one line through in a while, and counts the others.
+#[derive(Debug)]
+pub struct Seldom {
+    quiet_time: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default, Debug)]
+struct State {
+    last_ns: Option<u64>,
+    suppressed: u64,
+}
+
+impl Seldom {
+    /// One line in this time.
+    pub const fn once_in(quiet_time: Duration) -> Seldom {
+        Seldom { quiet_time, state: Mutex::new(State { last_ns: None, suppressed: 0 }) }
+    }
+
+    /// `None` while quiet; else how many were kept quiet since the last. `now_ns`: of [`crate::monotonic_ns`].
+    pub fn admit(&self, now_ns: u64) -> Option<u64> {
+        let mut state = self.state.lock();
+        let is_quiet =
+            state.last_ns.is_some_and(|last| now_ns.saturating_sub(last) < self.quiet_time.as_nanos() as u64);
+        if is_quiet {
+            state.suppressed += 1;
+            return None;
+        }
+        state.last_ns = Some(now_ns);
+        Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second() {
+        let seldom = Seldom::once_in(Duration::from_secs(1));
+        let second = 1_000_000_000;
+        assert_eq!(seldom.admit(5), Some(0));
+        assert_eq!(seldom.admit(6), None);
+        assert_eq!(seldom.admit(second), None);
+        assert_eq!(seldom.admit(second + 5), Some(2));
+        assert_eq!(seldom.admit(2 * second), None);
+    }
+}
