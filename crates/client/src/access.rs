@@ -94,6 +94,7 @@ impl Client {
         inode: &'a OpenInode,
         need: impl Fn(&Content) -> Need,
     ) -> Result<WriteGuard<'a>> {
+        let until_ns = rt::monotonic_ns().saturating_add(self.patience.get().as_nanos() as u64);
         for turn in 0.. {
             let needed = match self.look_alone(inode, &need).await? {
                 Ok(guard) => return Ok(guard),
@@ -102,6 +103,8 @@ impl Client {
             match self.unless_closing(inode.ino, self.acquire(inode, needed, turn)).await {
                 Some(acquired) => acquired?,
                 None if self.load_while_closing(inode).await? => {}
+                // The recall has unloaded already, or is yet to begin and will wait for this page: then its end must not be waited for.
+                None if rt::monotonic_ns() < until_ns => rt::sleep(MIN_PAUSE).await,
                 None => self.acquire(inode, needed, turn).await?,
             }
         }
@@ -206,15 +209,16 @@ impl Client {
         let era = inode.content.lock().era;
         let answer = self.ask(MetaOp::Open { ino: inode.ino, wish }).await?;
         let info = file_info(answer.reply)?;
-        let taken = {
+        let granted = {
             // The lease is looked at under this lock, under which a recall unloads what is loaded.
             let mut content = inode.content.lock();
             // Where no lease tells that an answer is of before, the era does.
             let is_current = !self.leases.is_alone() || content.era == era;
             let lease = self.leases.vouches(answer.asked, inode.ino).filter(|_| is_current);
-            lease.inspect(|&mode| content.load(info, mode)).is_some_and(|mode| need.is_met_by(mode))
+            lease.inspect(|&mode| content.load(info, mode)).is_some()
         };
-        if !taken {
+        // Who is granted less than he needs asks for more at once: if he rested, others would take from him what he has, and he'd never get it.
+        if !granted {
             self.leases.mark(inode.ino);
             rt::sleep(MIN_PAUSE.saturating_mul(1 << turn.min(10)).min(MAX_PAUSE)).await;
         }

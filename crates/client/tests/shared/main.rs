@@ -13,6 +13,7 @@ mod evicted;
 mod kernel;
 mod late;
 mod locks;
+mod mapped;
 mod moves;
 mod names;
 mod overtaken;
