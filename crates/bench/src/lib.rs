@@ -27,5 +27,5 @@ pub use experiment::{
 };
 pub use names::{io_name, meta_name};
 pub use results::{Ceiling, FORMAT, Latency, Limit, Machine, Measured, Results, Run, median};
-pub use roofline::{Binding, Workload, binding, binding_of};
+pub use roofline::{Binding, Workload, binding, binding_of, exceeded};
 pub use when::rfc3339;

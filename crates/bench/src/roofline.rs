@@ -50,6 +50,18 @@ pub struct Binding {
     pub share: f64,
 }
 
+/// Above this share a ceiling can't be what its drive, link or processor gives; below it is what measurements scatter.
+const EXCEEDED: f64 = 1.05;
+
+/// What is to be known where more was reached than a ceiling allows: of the worst of them.
+pub fn exceeded<'a>(bindings: impl Iterator<Item = &'a Binding>) -> Option<String> {
+    let worst = bindings.max_by(|a, b| a.share.total_cmp(&b.share)).filter(|worst| worst.share > EXCEEDED)?;
+    let (percent, limit, place) = (worst.share * 100.0, crate::draw::word(worst.limit), &worst.place);
+    Some(format!(
+        "{percent:.0} % of {limit} ({place}): a cache has answered, be it the drive's or a host's, or the ceiling was measured beside other work; measure it again while nothing else runs"
+    ))
+}
+
 /// Which of these ceilings binds a workload that has reached `rate`: bytes a second, or operations a second where files are made, asked for or removed.
 /// `None` when no ceiling has been measured that it passes.
 pub fn binding(ceilings: &[Ceiling], workload: &Workload, rate: f64) -> Option<Binding> {
@@ -192,6 +204,16 @@ mod tests {
             ceiling(Limit::StorageRandomWrite, "target 1", 100.0),
             ceiling(Limit::StorageRandomRead, "target 1", 1000.0),
         ]
+    }
+
+    #[test]
+    fn more_than_a_ceiling_is_told_with_its_likely_cause() {
+        let reached = |rate| binding(&ceilings(), &workload(Operation::Write), rate).unwrap();
+        let all = reached(1.0).ceiling;
+        let (full, over) = (reached(all), reached(1.33 * all));
+        assert!(exceeded([&full].into_iter()).is_none(), "{full:?}");
+        let told = exceeded([&full, &over, &full].into_iter()).unwrap();
+        assert!(told.starts_with("133 % of storage-write"), "{told}");
     }
 
     #[test]

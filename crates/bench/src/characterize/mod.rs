@@ -9,7 +9,7 @@ mod page;
 use crate::draw::{Unit, name};
 use crate::profiles::{Figure, Host, Profile, Quantity, fitted, largest_scale, profile, profiles};
 use crate::text::{digits, size};
-use crate::{Experiment, Measured, Results, binding_of};
+use crate::{Experiment, Measured, Results, binding_of, exceeded};
 use std::time::{Duration, Instant};
 use types::{Errno, Error, Result};
 
@@ -114,6 +114,7 @@ pub fn measure(report: &mut Report, generator: &dyn Generator, tell: &dyn Fn(Str
             "ended by a signal after {done} of {total} experiments: figures lack what was not measured"
         ));
     }
+    results.notes.extend(exceeded(results.measured.iter().filter_map(|one| one.binding.as_ref())));
     results.notes.extend(report.parts.iter().filter_map(|part| left_out(&part.figure)));
     results.notes.extend(told);
     results.notes.extend(failures.into_iter().map(|failure: String| format!("not measured: {failure}")));

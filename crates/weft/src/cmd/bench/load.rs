@@ -271,7 +271,8 @@ fn screen(results: &Results) -> String {
     let mut cached: Vec<&String> = results.measured.iter().filter_map(|one| one.cached.as_ref()).collect();
     cached.dedup();
     let own = own_time(&results.measured);
-    for note in cached.into_iter().chain(&results.notes).chain(&own) {
+    let exceeded = bench::exceeded(results.measured.iter().filter_map(|one| one.binding.as_ref()));
+    for note in cached.into_iter().chain(&results.notes).chain(&exceeded).chain(&own) {
         text += &format!("note: {note}\n");
     }
     text
