@@ -21,8 +21,6 @@ const ROOM_BYTES: u64 = 4 << 30;
 const LOG: &str = "output";
 /// Warnings that are told of each log after a test that fails, the last ones.
 const WARNINGS: usize = 5;
-/// The folder of the shared file system.
-const SHARED: &str = "shared";
 
 /// What is under test.
 #[derive(Clone, Debug)]
@@ -103,32 +101,24 @@ impl Stage {
         self.form.from..=last
     }
 
-    /// Copies what the services have said, and what programs have seen, to the folder that was named for it, and tells the last warnings.
+    /// Prints the last warnings of all services, and copies what they have said, and what programs have seen, to the folder that was named for it.
     pub fn keep(&self, test: &str) -> TestResult {
-        let into = self.form.keep.as_ref();
-        let into = into.map(|keep| keep.join(format!("{test}-{}-{}", std::process::id(), self.form.from)));
-        for base in [self.bases(), self.scratch.path()] {
-            let mut found = Vec::new();
-            evidence(base, &mut found)?;
-            for path in found {
-                let name = path.strip_prefix(base).unwrap_or(&path);
-                if path.ends_with(LOG) {
-                    let log = fs::read_to_string(&path).unwrap_or_default();
-                    warnings(&log).iter().for_each(|line| println!("    {}: {line}", name.display()));
-                }
-                if let Some(into) = &into {
-                    let place = into.join(name);
-                    fs::create_dir_all(place.parent().unwrap_or(into)).at(into.display())?;
-                    fs::copy(&path, &place).at(place.display())?;
-                }
-            }
-            if self.disk.is_none() {
-                break;
-            }
+        let base = self.scratch.path();
+        let mut found = Vec::new();
+        evidence(base, &mut found)?;
+        for path in found.iter().filter(|path| path.ends_with(LOG)) {
+            let log = fs::read_to_string(path).unwrap_or_default();
+            let name = path.strip_prefix(base).unwrap_or(path);
+            warnings(&log).iter().for_each(|line| println!("    {}: {line}", name.display()));
         }
-        if let Some(into) = into {
-            println!("e2e {test}: logs and histories are in {}", into.display());
+        let Some(keep) = &self.form.keep else { return Ok(()) };
+        let into = keep.join(format!("{test}-{}-{}", std::process::id(), self.form.from));
+        for path in &found {
+            let place = into.join(path.strip_prefix(base).unwrap_or(path));
+            fs::create_dir_all(place.parent().unwrap_or(&into)).at(into.display())?;
+            fs::copy(path, &place).at(place.display())?;
         }
+        println!("e2e {test}: logs and histories are in {}", into.display());
         Ok(())
     }
 
@@ -139,12 +129,12 @@ impl Stage {
 
     /// A fresh folder outside the file system under test; readable for everybody, removed after the test.
     pub fn scratch(&self, name: &str) -> TestResult<PathBuf> {
-        self.made(fresh_folder(self.scratch.path(), name)?)
+        self.fresh(self.scratch.path(), name)
     }
 
     /// A fresh folder for a rig of a test's own, removed after the test.
     pub fn base(&self, name: &str) -> TestResult<PathBuf> {
-        self.made(fresh_folder(self.bases(), name)?)
+        self.fresh(self.bases(), name)
     }
 
     /// Where the folders of rigs are.
@@ -152,7 +142,9 @@ impl Stage {
         self.disk.as_ref().map_or(self.scratch.path(), Disk::path)
     }
 
-    fn made(&self, folder: PathBuf) -> TestResult<PathBuf> {
+    /// A fresh folder that goes with the test.
+    fn fresh(&self, parent: &Path, name: &str) -> TestResult<PathBuf> {
+        let folder = fresh_folder(parent, name)?;
         self.made.lock().unwrap_or_else(PoisonError::into_inner).push(folder.clone());
         Ok(folder)
     }
@@ -182,7 +174,7 @@ impl Stage {
         if !shared.as_mut().is_some_and(Rig::is_alive) {
             // The old one must be gone from the mount point before another takes it.
             *shared = None;
-            let base = fresh_folder(self.bases(), SHARED)?;
+            let base = fresh_folder(self.bases(), "shared")?;
             *shared = Some(Rig::start(binary, &base, RigOptions::new(transport))?);
         }
         Ok(shared.as_ref().expect("started above").mount())

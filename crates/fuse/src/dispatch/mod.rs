@@ -28,7 +28,7 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
     match perform(core, request, operation).await {
         Ok(len) => Ok(len.min(request.out.len())),
         Err(error) => {
-            tell(core, request, &error);
+            log_failure(core, request, &error);
             if error.errno == Errno::ESTALE {
                 core.shared.client.note_missed(request.credentials());
             }
@@ -38,7 +38,7 @@ pub(crate) async fn handle(core: &Rc<Core>, request: &Request) -> Outcome {
 }
 
 /// Logs why a request failed: of its error, a program sees a number at most, and one that uses a mapping not even that.
-fn tell(core: &Core, request: &Request, error: &Error) {
+fn log_failure(core: &Core, request: &Request, error: &Error) {
     let Request { header, .. } = request;
     if error.message.is_empty() {
         return;
