@@ -63,11 +63,12 @@ impl Client {
                 let content = inode.content.lock();
                 (content.is_ready(|_| need), content.is_spent())
             };
-            if is_ready && (!is_spent || self.has_left_spent_epoch(inode).await?) {
+            // What is rare is kept out of the future of every request.
+            if is_ready && (!is_spent || Box::pin(self.has_left_spent_epoch(inode)).await?) {
                 return Ok(guard);
             }
             drop(guard);
-            self.acquire(inode, need, turn).await?;
+            Box::pin(self.acquire(inode, need, turn)).await?;
         }
         unreachable!("the loop ends by returning")
     }
@@ -81,7 +82,7 @@ impl Client {
         for turn in 0.. {
             match self.look_alone(inode, &need).await? {
                 Ok(guard) => return Ok(guard),
-                Err(needed) => self.acquire(inode, needed, turn).await?,
+                Err(needed) => Box::pin(self.acquire(inode, needed, turn)).await?,
             }
         }
         unreachable!("the loop ends by returning")
@@ -100,12 +101,12 @@ impl Client {
                 Ok(guard) => return Ok(guard),
                 Err(needed) => needed,
             };
-            match self.unless_closing(inode.ino, self.acquire(inode, needed, turn)).await {
+            match self.unless_closing(inode.ino, Box::pin(self.acquire(inode, needed, turn))).await {
                 Some(acquired) => acquired?,
-                None if self.load_while_closing(inode).await? => {}
+                None if Box::pin(self.load_while_closing(inode)).await? => {}
                 // The recall has unloaded already, or is yet to begin and will wait for this page: then its end must not be waited for.
                 None if rt::monotonic_ns() < until_ns => rt::sleep(MIN_PAUSE).await,
-                None => self.acquire(inode, needed, turn).await?,
+                None => Box::pin(self.acquire(inode, needed, turn)).await?,
             }
         }
         unreachable!("the loop ends by returning")
@@ -123,7 +124,7 @@ impl Client {
             let content = inode.content.lock();
             (content.is_ready(need), content.is_spent())
         };
-        if is_ready && (!is_spent || self.has_left_spent_epoch(inode).await?) {
+        if is_ready && (!is_spent || Box::pin(self.has_left_spent_epoch(inode)).await?) {
             return Ok(Ok(guard));
         }
         let content = inode.content.lock();
@@ -195,7 +196,7 @@ impl Client {
             if self.leases.vouches(asked, inode.ino).is_some_and(|mode| need.is_met_by(mode)) {
                 return Ok(());
             }
-            self.acquire(inode, need, turn).await?;
+            Box::pin(self.acquire(inode, need, turn)).await?;
         }
         unreachable!("the loop ends by returning")
     }
@@ -282,7 +283,7 @@ impl Client {
             (content.layout.clone().filter(|_| may_be_longer), content.under(inode.ino))
         };
         if let Some(layout) = layout {
-            let measured = self.measure(under, &layout).await?;
+            let measured = Box::pin(self.measure(under, &layout)).await?;
             let mut content = inode.content.lock();
             content.still(inode.ino, under.era)?;
             content.size = content.size.max(measured.end);

@@ -126,7 +126,7 @@ impl Client {
                 Ok(Some(capability))
             }
             Found::None => {
-                self.renew(ino).await?;
+                Box::pin(self.renew(ino)).await?;
                 match self.capabilities.find(ino, writes) {
                     Found::Good(capability) | Found::Aging(capability) => Ok(Some(capability)),
                     // The lease to write is gone: the service was started anew, or its partition has moved.

@@ -8,6 +8,7 @@ use crate::inode::{Content, OpenInode};
 use crate::{Client, Known, entry};
 use bytes::Bytes;
 use rt::IoBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
@@ -294,14 +295,14 @@ impl Client {
                 Entry::Free => inode.fills.unless_closed(entering).await,
                 Entry::LetThrough(Pass::UnderLease) => inode.fills.unless_let_through(entering).await,
                 Entry::LetThrough(Pass::Once) => {
-                    return self.read_while_closing(inode, offset, buf, how).await;
+                    return Box::pin(self.read_while_closing(inode, offset, buf, how)).await;
                 }
             };
             let Some(entered) = entered else {
                 if came_in == Entry::Free {
                     continue;
                 }
-                return self.read_while_closing(inode, offset, buf, how).await;
+                return Box::pin(self.read_while_closing(inode, offset, buf, how)).await;
             };
             let _shared = entered?;
             // A recall that closed the door after this read came through waits for the gate, or tells the kernel afterwards.
@@ -368,14 +369,14 @@ impl Client {
         if kill {
             // Not under the gate: this may have to wait until other sessions have given up their leases, and they for ours.
             let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
-            self.report(MetaOp::Setattr { ino: inode.ino, set }).await?;
+            Box::pin(self.report(MetaOp::Setattr { ino: inode.ino, set })).await?;
         }
         if !how.written_back {
             self.renew_pages(inode, held_back).await;
         }
         if how.durable {
-            self.report_progress(inode, false).await?;
-            self.sync_names(inode.ino.partition()).await?;
+            Box::pin(self.report_progress(inode, false)).await?;
+            Box::pin(self.sync_names(inode.ino.partition())).await?;
         }
         Ok(len)
     }
@@ -394,7 +395,7 @@ impl Client {
             let written =
                 self.while_lease_lasts(async || match self.write_through(inode, &mut write).await? {
                     Some(kill) => Ok(Some(kill)),
-                    None => self.write_reshaping(inode, &mut write, held_back.as_deref()).await,
+                    None => Box::pin(self.write_reshaping(inode, &mut write, held_back.as_deref())).await,
                 });
             if let Some(kill) = written.await? {
                 return Ok(kill);
@@ -459,7 +460,7 @@ impl Client {
                 .await?;
             // It may have waited for others that were under way.
             inode.content.lock().still(inode.ino, start.under.era)?;
-            let writing = self.write_chunks(start.under, layout, offset, write.buf.clone(), chunks);
+            let writing = pin!(self.write_chunks(start.under, layout, offset, write.buf.clone(), chunks));
             self.change_in_era(inode, start.under.era, how.durable, writing).await
         };
         let mut content = inode.content.lock();

@@ -11,7 +11,7 @@ use crate::recall::within;
 use parking_lot::Mutex;
 use rt::sync::Event;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::Pin;
 use std::time::Duration;
 use types::{ByteRange, Result};
 
@@ -102,10 +102,9 @@ impl Client {
         inode: &OpenInode,
         era: u64,
         is_durable: bool,
-        change: impl Future<Output = Result<T>>,
+        mut change: Pin<&mut impl Future<Output = Result<T>>>,
     ) -> Result<T> {
         let unanswered = Unanswered::new(inode, era, self.verifiers.losses(), is_durable);
-        let mut change = pin!(change);
         let mut ended_ns = None;
         loop {
             if let Some(done) = within(ERA_CHECK, change.as_mut()).await {
@@ -127,11 +126,10 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(output) => Some(output),
             Poll::Pending => None,

@@ -344,7 +344,7 @@ impl Client {
                         return Err(access::ended_lease(under.ino));
                     }
                     // A numbered change that has been made is answered so when it is sent again.
-                    request.epoch = self.renew_epoch(under, request.epoch).await?;
+                    request.epoch = Box::pin(self.renew_epoch(under, request.epoch)).await?;
                 }
                 Err(error) if error.errno == Errno::ESTALE => {
                     self.is_fenced(&error);

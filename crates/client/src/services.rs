@@ -246,7 +246,8 @@ impl Client {
         loop {
             let answer = match self.services.executing(partition) {
                 Ok(service) => {
-                    let sending = self.send_to(&service, request, sent);
+                    // Apart, so that the futures around it stay small: they are copied on their way to who polls them.
+                    let sending = Box::pin(self.send_to(&service, request, sent));
                     self.services.unless_moved(partition, &service, sending).await
                 }
                 Err(error) => Some(Err(error)),

@@ -9,6 +9,7 @@ use crate::inode::OpenInode;
 use crate::{Client, ReadHow, WriteHow, entry, file_info};
 use bytes::Bytes;
 use rt::IoBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use types::{ByteRange, Errno, Error, InodeId, Layout, Result};
 use wire::{Allocate, LeaseMode, MetaOp, Path, Seek, StorageOp, StorageReply};
@@ -97,7 +98,8 @@ impl Client {
         {
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
             inode.content.lock().still(inode.ino, era)?;
-            self.change_in_era(inode, era, false, self.on_every_stripe(under, &layout, cut)).await?;
+            let cut = pin!(self.on_every_stripe(under, &layout, cut));
+            self.change_in_era(inode, era, false, cut).await?;
         }
         // Who was let in meanwhile may have made the file longer, and knows nothing of this cut: the service has settled it.
         inode.content.lock().still(inode.ino, era)?;
@@ -138,7 +140,7 @@ impl Client {
                 // What an earlier, failed move wrote must not show through holes of the content as it is now.
                 let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
                 inode.content.lock().still(inode.ino, era)?;
-                let cut = self.on_every_stripe(under, &layout, |_| StorageOp::Truncate { len: 0 });
+                let cut = pin!(self.on_every_stripe(under, &layout, |_| StorageOp::Truncate { len: 0 }));
                 self.change_in_era(inode, era, false, cut).await?;
             }
             self.move_inline(inode, under, &layout, (&inline, info.attr.size)).await?;
@@ -164,7 +166,8 @@ impl Client {
             let how = ChunkWrite { path: Path::Cached, durable: true, lease: LeaseMode::Write };
             let _underway = inode.landing.enter(ByteRange::new(0, u64::MAX)).await;
             inode.content.lock().still(inode.ino, under.era)?;
-            self.change_in_era(inode, under.era, true, self.write_chunks(under, layout, 0, buf, how)).await?;
+            let writing = pin!(self.write_chunks(under, layout, 0, buf, how));
+            self.change_in_era(inode, under.era, true, writing).await?;
         }
         let attr = entry(self.report(MetaOp::DropInline { ino: inode.ino, size, mtime: rt::now() }).await?)?;
         inode.content.lock().size = attr.size;
@@ -253,7 +256,8 @@ impl Client {
                 content.still(inode.ino, era)?;
                 content.under(inode.ino)
             };
-            self.change_in_era(inode, era, false, self.on_every_stripe(under, &layout, op)).await
+            let changing = pin!(self.on_every_stripe(under, &layout, op));
+            self.change_in_era(inode, era, false, changing).await
         };
         let mut content = inode.content.lock();
         content.still(inode.ino, era)?;

@@ -203,15 +203,20 @@ impl MetaService {
         deadline: Deadline,
     ) -> Result<MetaResponse> {
         self.require_service()?;
+        // What is rare, or takes long, is kept out of the future of every request.
         if let MetaOp::Register { in_use } = &request.op {
-            return self.register(request.session, in_use, holder).await.map(|()| MetaReply::Unit.into());
+            return Box::pin(self.register(request.session, in_use, holder))
+                .await
+                .map(|()| MetaReply::Unit.into());
         }
         if let MetaOp::ReclaimLocks { locks } = &request.op {
-            return self.reclaim_locks(request.session, locks).await.map(|()| MetaReply::Unit.into());
+            return Box::pin(self.reclaim_locks(request.session, locks))
+                .await
+                .map(|()| MetaReply::Unit.into());
         }
         let asks = holder.map_or(Asks::InProcess, |_| Asks::FromElsewhere);
         if self.is_farewell_of_unknown(&request)? {
-            return self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit.into());
+            return Box::pin(self.end_in_good_order(request.session)).await.map(|()| MetaReply::Unit.into());
         }
         let session = self.session_of(request.session, asks)?;
         holder.map_or(Ok(()), |holder| self.check_holder(&session, holder))?;
@@ -222,16 +227,16 @@ impl MetaService {
             MetaOp::Lock { ino, .. } | MetaOp::Unlock { ino, .. } | MetaOp::TestLock { ino, .. } => {
                 let term = self.require_owned(ino).await?;
                 if !matches!(request.op, MetaOp::Unlock { .. }) {
-                    self.wait_until_open(ino).await?;
+                    Box::pin(self.wait_until_open(ino)).await?;
                 }
-                let answer = self.answer_lock(request).await;
+                let answer = Box::pin(self.answer_lock(request)).await;
                 // It may have been given up meanwhile, with all its locks.
                 self.require_owned(ino).await?;
                 self.require_term(term)?;
                 answer?
             }
             MetaOp::Follow { partitions, in_use } => {
-                self.follow(&session, &partitions, &in_use).await.map(|()| MetaReply::Unit)?
+                Box::pin(self.follow(&session, &partitions, &in_use)).await.map(|()| MetaReply::Unit)?
             }
             MetaOp::NextRecalls { after } => {
                 let news = self.next_recalls(&session, after).await?;
@@ -244,9 +249,11 @@ impl MetaService {
                 .introduce(request.credentials, groups, privileged)
                 .map(|()| MetaReply::Unit)?,
             MetaOp::StillYielding { seen } => session.is_yielding(seen),
-            MetaOp::Yield { yields } => self.take_yields(&session, &yields).await,
-            MetaOp::Release { inodes, seen } => self.take_releases(&session, &inodes, seen).await,
-            MetaOp::EndSession => self.end_in_good_order(request.session).await.map(|()| MetaReply::Unit)?,
+            MetaOp::Yield { yields } => Box::pin(self.take_yields(&session, &yields)).await,
+            MetaOp::Release { inodes, seen } => Box::pin(self.take_releases(&session, &inodes, seen)).await,
+            MetaOp::EndSession => {
+                Box::pin(self.end_in_good_order(request.session)).await.map(|()| MetaReply::Unit)?
+            }
             MetaOp::Sync => {
                 let synced = self.executors.store.sync().await;
                 synced.map(|()| MetaReply::Unit).map_err(|error| store_error(&error))?
@@ -279,7 +286,7 @@ impl MetaService {
             let term = self.require_service()?;
             match self.execute_with_groups(request, session, deadline).await {
                 Err(error) if error.errno == Errno::EREMOTE && !self.is_owned(home) => {
-                    self.await_assignment(home, error).await?;
+                    Box::pin(self.await_assignment(home, error)).await?;
                 }
                 // What it was told is worth nothing once others may have taken its partitions.
                 answer => return self.require_term(term).and(answer),
@@ -302,7 +309,7 @@ impl MetaService {
         let term = self.require_service()?;
         let partition = ino.partition();
         if self.has_partition(partition) && !self.is_owned(partition) {
-            self.await_assignment(partition, not_owner(partition)).await?;
+            Box::pin(self.await_assignment(partition, not_owner(partition))).await?;
         }
         Ok(term)
     }
@@ -385,7 +392,7 @@ impl MetaService {
                 // Its inode is for the other service to tell, which grants the lease on it.
                 Ran::Across(_) if matches!(request.op, MetaOp::Lookup { .. }) => found = Found::EntryOnly,
                 Ran::Across(partitions) => {
-                    break self.run_errand(request, session, partitions, deadline).await?;
+                    break Box::pin(self.run_errand(request, session, partitions, deadline)).await?;
                 }
             }
         };
@@ -550,4 +557,21 @@ fn partitions_of(op: &MetaOp) -> (PartitionId, Option<PartitionId>) {
         _ => None,
     };
     (first, second.and_then(|pair| pair.map(|ino| ino.partition()).into_iter().find(|p| *p != first)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_bytes<A, F: Future>(_: impl FnOnce(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn futures_of_requests_are_small() {
+        type Parts = (&'static MetaService, MetaRequest);
+        // Each is copied into its box, and the larger ones around it before that.
+        let answer = future_bytes(|(service, request): Parts| service.answer(request, None, Deadline::NEVER));
+        assert!(answer <= 4096, "{answer} bytes");
+    }
 }

@@ -96,7 +96,7 @@ impl StorageService {
         let replica = match mirrors.replica(&served.store, &served.tally, asked.group).await {
             Ok(replica) => replica,
             Err(error) if asked.part == Part::Primary => {
-                return Err(mirrors.without_replica(served.store.target(), &asked, error).await);
+                return Err(Box::pin(mirrors.without_replica(served.store.target(), &asked, error)).await);
             }
             Err(error) => return Err(error),
         };
@@ -105,7 +105,7 @@ impl StorageService {
             Part::Member { sequence, settled } => {
                 mirrors.as_member(replica, asked, (sequence, settled), request, payload).await
             }
-            Part::Resync => mirrors.as_resynced(replica, asked, request, payload).await,
+            Part::Resync => Box::pin(mirrors.as_resynced(replica, asked, request, payload)).await,
         }
     }
 }

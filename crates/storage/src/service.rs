@@ -212,7 +212,7 @@ impl StorageService {
             mirrors.clients.ask(rt::monotonic_ns());
         }
         if let Some(asked) = request.group {
-            return self.answer_in_group(served, asked, request, deadline, payload).await;
+            return Box::pin(self.answer_in_group(served, asked, request, deadline, payload)).await;
         }
         if let StorageOp::Regions { from, which: Regions::All } = request.op {
             let listed =
@@ -266,7 +266,7 @@ impl StorageService {
         }
         let _noted = self.watches.changing(&request, payload.as_ref().map_or(0, IoBuf::len));
         if let (Some(_), StorageOp::Write { .. }) = (request.number, &request.op) {
-            return served.write_once(request, payload).await;
+            return Box::pin(served.write_once(request, payload)).await;
         }
         if request.op == StorageOp::SyncTarget {
             Box::pin(self.sync_replicas(request.target)).await?;
@@ -508,5 +508,22 @@ impl Handler<StorageRequest, StorageReply> for StorageService {
             permit.check(&caller.name, caller.holder, &request).await?;
             self.answer(request, deadline, payload).await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn future_bytes<A, F: Future>(_: impl FnOnce(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn futures_of_requests_are_small() {
+        type Parts = (&'static StorageService, StorageRequest);
+        // Each is copied into its box, and the larger ones around it before that.
+        let answer = future_bytes(|(service, request): Parts| service.answer(request, Deadline::NEVER, None));
+        assert!(answer <= 2048, "{answer} bytes");
     }
 }

@@ -33,7 +33,7 @@ impl Mirrors {
         match request.op {
             StorageOp::Settled => Ok(StorageReply::Unit),
             StorageOp::Regions { from, which: Regions::All } if state == MemberState::Good => {
-                regions(&replica, from, Regions::All).await
+                Box::pin(regions(&replica, from, Regions::All)).await
             }
             StorageOp::Read { .. } | StorageOp::Stat | StorageOp::Seek { .. } | StorageOp::Survey { .. }
                 if state == MemberState::Good =>

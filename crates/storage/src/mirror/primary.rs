@@ -279,7 +279,7 @@ async fn change(
         Once::Answered(answer) => {
             return answer.map(|()| replica.once.again(&replica.store, request.session, number));
         }
-        Once::Unwritten(error) => return Err(mirrors.fails_here(&replica, &error).await),
+        Once::Unwritten(error) => return Err(Box::pin(mirrors.fails_here(&replica, &error)).await),
     };
     match one(Some(&doing)).replicate().await {
         // Whether it takes place is decided by the primary that there is now.
@@ -355,10 +355,11 @@ impl Change<'_> {
             if is_done_here && to.is_empty() {
                 return mirrors.known_to_all(replica).await;
             }
-            let sends = self.send_all(group, &to, ticket.as_ref().map_or(0, |ticket| ticket.sequence));
+            let mut sends =
+                pin!(self.send_all(group, &to, ticket.as_ref().map_or(0, |ticket| ticket.sequence)));
             let (local, failures) = match is_done_here {
-                true => (Local::Done, sends.await),
-                false => both(pin!(self.do_here(group.since)), pin!(sends)).await,
+                true => (Local::Done, sends.as_mut().await),
+                false => both(pin!(self.do_here(group.since)), sends.as_mut()).await,
             };
             let failed = |target: &TargetId| failures.iter().any(|(failed, ..)| failed == target);
             have.extend(to.iter().map(|(target, _)| *target).filter(|target| !failed(target)));
@@ -510,7 +511,8 @@ pub(super) async fn do_on(
     };
     let data = payload.clone().unwrap_or_else(|| IoBuf::alloc(0));
     let (path, durability) = (convert::path(*path), convert::durability(*durable));
-    store.write_then(request.ino, *offset, &data, path, durability, doing.note_done()).await?;
+    // Large, and only for files that several clients write: kept out of the future of every change.
+    Box::pin(store.write_then(request.ino, *offset, &data, path, durability, doing.note_done())).await?;
     // The row, too: what it stands for would be done again after the power was cut.
     if *durable { store.recent().sync().await } else { Ok(()) }
 }
