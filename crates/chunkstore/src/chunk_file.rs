@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rt::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use types::{ByteRange, Errno, InodeId};
 
@@ -33,6 +33,8 @@ pub(crate) struct ChunkFile {
     pub(crate) deleted: AtomicBool,
     /// Used since the cache last looked.
     pub(crate) used: AtomicBool,
+    /// Small reads since it was opened that found nothing in memory.
+    pub(crate) misses: AtomicU32,
     /// Where a change was abandoned or failed half-way, so that checksums may not match.
     unsettled: Mutex<Option<ByteRange>>,
 }
@@ -89,6 +91,7 @@ impl ChunkFile {
             unsynced: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
             used: AtomicBool::new(true),
+            misses: AtomicU32::new(0),
             unsettled: Mutex::new(None),
         }
     }

@@ -102,6 +102,7 @@ impl Store {
         let shared = Shared {
             statistics: target.statistics.clone(),
             budget: target.budget.clone(),
+            seen: target.seen.clone(),
             room: target.room.clone(),
         };
         let log_bytes = options.group_log_bytes;

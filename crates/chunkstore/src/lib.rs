@@ -50,6 +50,7 @@ mod rewrite;
 mod room;
 mod rows;
 mod scrub;
+mod seen;
 mod statistics;
 mod store;
 mod sums;
@@ -66,7 +67,8 @@ pub use recover::RecoveryReport;
 pub use rows::{ROW_BYTES, Row, Rows};
 pub use statistics::{Counter, Statistics};
 pub use store::{
-    Allocate, ChunkStat, DEFAULT_MAX_OPEN_FILES, DEFAULT_SUM_CACHE_BYTES, IoPath, Options, Seek, Space, Store,
+    Allocate, ChunkStat, DEFAULT_MAX_OPEN_FILES, DEFAULT_SEEN_BLOCKS, DEFAULT_SUM_CACHE_BYTES, IoPath,
+    Options, Seek, Space, Store,
 };
 pub use survey::{MAX_UNITS, Survey};
 pub use write::Durability;

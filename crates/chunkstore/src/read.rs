@@ -16,6 +16,9 @@ use types::{BLOCK_SIZE, ByteRange, InodeId};
 /// Damaged blocks that are remembered as logged.
 const MAX_REPORTED_BLOCKS: usize = 4096;
 
+/// Reads of a chunk file that wasn't in memory go through the page cache so often before others go past it: small files have few.
+const CACHED_MISSES: u32 = 16;
+
 /// Bytes of data that a page of checksums stands for.
 const PAGE_DATA_BYTES: u64 = PAGE_SUMS * BLOCK;
 
@@ -52,9 +55,20 @@ impl Store {
         }
         let blocks = whole_blocks(range);
         if blocks == range {
+            let path = self.way_of(&file, blocks, path);
             return self.read_blocks(&file, blocks, buf, path).await;
         }
         Box::pin(self.read_within(&file, range, buf)).await
+    }
+
+    /// Which way a read of whole blocks takes: what is asked for the first time and isn't in memory goes past the page cache.
+    fn way_of(&self, file: &ChunkFile, blocks: ByteRange, asked: IoPath) -> IoPath {
+        let is_known = || self.seen.note(file.ino, blocks.start / BLOCK, blocks.end / BLOCK);
+        if asked == IoPath::Direct || is_known() || file.cached.may_be_cached(blocks.start, blocks.len()) {
+            return asked;
+        }
+        // A second descriptor has to be worth its while.
+        if file.misses.fetch_add(1, Ordering::Relaxed) < CACHED_MISSES { asked } else { IoPath::Direct }
     }
 
     /// Checksums are of whole blocks, so whole blocks are read, and what was asked for is cut out.

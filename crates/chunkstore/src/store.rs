@@ -10,6 +10,7 @@ use crate::place::{self, CHUNKS, FENCES, OVERFLOW, RECENT};
 use crate::recover::RecoveryReport;
 use crate::room::Room;
 use crate::rows::Rows;
+use crate::seen::SeenBlocks;
 use crate::statistics::Statistics;
 use crate::sums::{self, PAGE_BYTES, SumBudget};
 use crate::verifier::Verifier;
@@ -28,6 +29,8 @@ use types::{BLOCK_SIZE, ByteRange, GroupId, InodeId, TargetId, Timestamp};
 pub const DEFAULT_MAX_OPEN_FILES: usize = 4096;
 /// Memory for checksums by default, bytes; stands for a thousand times as much data.
 pub const DEFAULT_SUM_CACHE_BYTES: usize = 64 << 20;
+/// Blocks that are remembered as read by default: 4 GiB of data, in 2 MiB.
+pub const DEFAULT_SEEN_BLOCKS: usize = 1 << 20;
 /// Longest chunk file, bytes: what a signed offset holds, in whole blocks.
 pub(crate) const MAX_CHUNK_FILE_BYTES: u64 = i64::MAX as u64 / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
 /// Attempts at making room for a page of checksums before the budget is overdrawn by it.
@@ -43,6 +46,8 @@ pub struct Options {
     pub max_open_files: usize,
     /// Memory for checksums, bytes.
     pub sum_cache_bytes: usize,
+    /// Blocks that are remembered as read: as many as the page cache has room for, or those beyond never enter it by being read. 2 bytes each.
+    pub seen_blocks: usize,
     /// Without it, a crash leaves checksums that don't match: only for showing that it is needed.
     pub intent_log: bool,
     /// Without it nothing is told of where copies may differ, although it is noted: only for showing that it is needed.
@@ -56,6 +61,7 @@ impl Default for Options {
         Options {
             max_open_files: DEFAULT_MAX_OPEN_FILES,
             sum_cache_bytes: DEFAULT_SUM_CACHE_BYTES,
+            seen_blocks: DEFAULT_SEEN_BLOCKS,
             intent_log: true,
             tells_differences: true,
             group_log_bytes: DEFAULT_GROUP_LOG_BYTES,
@@ -68,7 +74,7 @@ impl Default for Options {
 pub enum IoPath {
     /// Past the page cache where offset, length and memory allow it; through it elsewhere.
     Direct,
-    /// Through the page cache.
+    /// Through the page cache; of small reads, those that are worth a place there.
     Cached,
 }
 
@@ -126,6 +132,7 @@ pub struct Store {
     pub(crate) intents: Option<IntentLog>,
     pub(crate) cache: FileCache,
     pub(crate) budget: Arc<SumBudget>,
+    pub(crate) seen: Arc<SeenBlocks>,
     pub(crate) room: Arc<Room>,
     /// More was noted than the log takes while everything was kept: see [`Store::notes_overflowed`].
     pub(crate) overflowed: AtomicBool,
@@ -157,6 +164,7 @@ pub struct Store {
 pub(crate) struct Shared {
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) budget: Arc<SumBudget>,
+    pub(crate) seen: Arc<SeenBlocks>,
     pub(crate) room: Arc<Room>,
 }
 
@@ -215,6 +223,7 @@ impl Store {
         let shared = Shared {
             statistics: Arc::default(),
             budget: Arc::new(SumBudget::new(options.sum_cache_bytes)),
+            seen: Arc::new(SeenBlocks::new(options.seen_blocks)),
             room: Arc::default(),
         };
         let owner = Owner { identity: expected.clone(), group: None };
@@ -249,6 +258,7 @@ impl Store {
             cache: FileCache::new(options.max_open_files),
             options: options.clone(),
             budget: shared.budget,
+            seen: shared.seen,
             room: shared.room,
             overflowed: AtomicBool::new(overflowed),
             marking: rt::sync::RwLock::new(),

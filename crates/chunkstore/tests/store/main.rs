@@ -6,6 +6,7 @@ mod concurrency;
 mod copies;
 mod crash;
 mod damage;
+mod first_reads;
 mod full;
 mod groups;
 mod identity;

@@ -96,6 +96,14 @@ impl File {
         }
     }
 
+    /// Whether any of a range may be in the page cache: `false` only where the kernel says that none of it is (`cachestat(2)`, Linux 6.5 and later).
+    pub fn may_be_cached(&self, offset: u64, len: u64) -> bool {
+        match &self.inner {
+            Inner::Real(file) => file.may_be_cached(offset, len),
+            Inner::Sim(file) => file.may_be_cached(),
+        }
+    }
+
     /// Writes all of `buf` at `offset` and returns its length.
     pub async fn write_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
         match &self.inner {

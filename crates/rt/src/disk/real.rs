@@ -23,6 +23,27 @@ const FILE_MODE: libc::mode_t = 0o600;
 /// One transfer's limit; the kernel cuts longer ones a little below 2 GiB.
 const MAX_TRANSFER: usize = 1 << 30;
 
+/// The number of `cachestat(2)`, the same on all architectures but Alpha.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// `struct cachestat_range` of `linux/mman.h`.
+#[repr(C)]
+struct CacheRange {
+    offset: u64,
+    len: u64,
+}
+
+/// `struct cachestat` of `linux/mman.h`, in pages.
+#[repr(C)]
+#[derive(Default)]
+struct CacheCounts {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
 /// An open file.
 #[derive(Debug)]
 pub(super) struct RealFile {
@@ -100,6 +121,14 @@ impl RealFile {
             }
         }
         Ok(Cached::Complete(done))
+    }
+
+    /// See [`super::File::may_be_cached`]. A read with `RWF_NOWAIT` would tell as well, but brings into the cache what isn't there.
+    pub(super) fn may_be_cached(&self, offset: u64, len: u64) -> bool {
+        let (range, mut found) = (CacheRange { offset, len }, CacheCounts::default());
+        // SAFETY: both are laid out as the kernel defines them, and live during the call.
+        let done = unsafe { libc::syscall(SYS_CACHESTAT, self.fd.as_raw_fd(), &range, &mut found, 0) };
+        done != 0 || found.cached > 0
     }
 
     pub(super) async fn write_at(

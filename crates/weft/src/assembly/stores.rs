@@ -8,7 +8,7 @@ use chunkstore::{
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 use std::sync::Arc;
-use types::{Errno, Error, Result};
+use types::{BLOCK_SIZE, Errno, Error, Result};
 use wire::mgmt::TargetWork;
 
 /// Memory for checksums of all targets together, bytes; stands for a thousand times as much data.
@@ -22,6 +22,10 @@ const RESERVED_FILES: u64 = 1024;
 
 /// Chunk files that a target keeps open however few descriptors there are.
 const MIN_OPEN_CHUNK_FILES: usize = 16;
+
+/// Bounds of how many blocks a target remembers as read, 2 bytes each.
+const MIN_SEEN_BLOCKS: usize = 1 << 16;
+const MAX_SEEN_BLOCKS: usize = 1 << 24;
 
 /// Makes a directory a target, unless a first start that was cut short has done so.
 pub async fn make_target(directory: &Path, identity: &Identity) -> Result<()> {
@@ -48,8 +52,15 @@ fn store_options(count: usize) -> StoreOptions {
     StoreOptions {
         max_open_files: (files as usize).clamp(MIN_OPEN_CHUNK_FILES, DEFAULT_MAX_OPEN_FILES),
         sum_cache_bytes: (SUM_CACHE_BYTES / count).min(DEFAULT_SUM_CACHE_BYTES),
+        seen_blocks: (memory_pages() / count).clamp(MIN_SEEN_BLOCKS, MAX_SEEN_BLOCKS),
         ..StoreOptions::default()
     }
+}
+
+/// Pages of the machine's memory, which are as many blocks as its page cache can have.
+fn memory_pages() -> usize {
+    let info = rustix::system::sysinfo();
+    (info.totalram as usize).saturating_mul(info.mem_unit as usize) / BLOCK_SIZE
 }
 
 /// A target's refusal as the boundary error.
