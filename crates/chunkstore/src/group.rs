@@ -97,6 +97,7 @@ impl Store {
         rt::create_dir_all(&dir.join(CHUNKS)).await.map_err(|e| target.failed("make", &dir, e))?;
         let options = Options {
             max_open_files: target.options.max_open_files.div_ceil(OPEN_FILES_DIVISOR),
+            lock: None,
             ..target.options.clone()
         };
         let shared = Shared {

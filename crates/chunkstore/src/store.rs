@@ -54,6 +54,8 @@ pub struct Options {
     pub tells_differences: bool,
     /// Length of each intent log file of a group's store that is made, bytes.
     pub group_log_bytes: u64,
+    /// A lock (`flock`) that keeps others from opening the target; given back when the store is closed.
+    pub lock: Option<Arc<std::fs::File>>,
 }
 
 impl Default for Options {
@@ -65,6 +67,7 @@ impl Default for Options {
             intent_log: true,
             tells_differences: true,
             group_log_bytes: DEFAULT_GROUP_LOG_BYTES,
+            lock: None,
         }
     }
 }
@@ -210,7 +213,7 @@ impl Store {
 
     /// Opens a target after checking that it is the expected one; rebuilds checksums if it wasn't shut down.
     ///
-    /// Whoever opens makes sure that nobody else has the target open, and runs [`Store::background`].
+    /// Whoever opens makes sure that nobody else has the target open ([`Options::lock`]), and runs [`Store::background`].
     ///
     /// # Errors
     /// A refusal (not a target, another's, a newer version's, damaged) leaves everything on disk as it was.
@@ -375,10 +378,11 @@ impl Store {
             rt::sleep(CLOSING_POLL).await;
         }
         self.settle_everything().await?;
-        match &self.intents {
-            Some(log) if log.has_settled() => log.begin(LogState::Clean).await,
-            _ => Ok(()),
+        if let Some(log) = self.intents.as_ref().filter(|log| log.has_settled()) {
+            log.begin(LogState::Clean).await?;
         }
+        let given_back = self.options.lock.as_ref().map_or(Ok(()), |lock| lock.unlock());
+        given_back.map_err(|e| self.failed("unlock", &self.dir, e))
     }
 
     pub(crate) fn failed(&self, doing: &str, path: &Path, error: io::Error) -> StoreError {

@@ -28,6 +28,8 @@ pub enum Error {
     TooLittleSpace { path: PathBuf, free: u64, needed: u64 },
     #[error("the cluster in {} is already served by process {pid}", path.display())]
     InUse { path: PathBuf, pid: String },
+    #[error("the target in {} is already served by process {pid}", path.display())]
+    TargetInUse { path: PathBuf, pid: String },
     #[error("the cluster in {} has {have} targets, not {asked}", path.display())]
     TargetCount { path: PathBuf, have: usize, asked: usize },
     #[error("{} is not a target of the cluster in {}", target.display(), path.display())]
@@ -81,6 +83,9 @@ impl Error {
             Error::InUse { path, .. } => {
                 format!("weft status --dir {0} shows it, weft down --dir {0} stops it", path.display())
             }
+            Error::TargetInUse { .. } => {
+                "no two nodes can serve one directory: name another, or stop that process first".into()
+            }
             Error::TargetCount { have, .. } => {
                 format!(
                     "leave --targets out, or say --targets {have}: the number is fixed when a cluster is made"
@@ -115,7 +120,7 @@ impl Error {
             Error::Foreign { .. } | Error::ForeignTarget { .. } => Errno::ENOTEMPTY,
             Error::NoCluster { .. } => Errno::ENOENT,
             Error::TooLittleSpace { .. } | Error::Store(KvError::NoSpace { .. }) => Errno::ENOSPC,
-            Error::InUse { .. } => Errno::EBUSY,
+            Error::InUse { .. } | Error::TargetInUse { .. } => Errno::EBUSY,
             Error::Occupied { .. } => Errno::EEXIST,
             Error::TargetCount { .. }
             | Error::UnknownTarget { .. }

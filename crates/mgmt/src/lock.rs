@@ -1,8 +1,9 @@
-//! The lock that one process holds while it serves a state directory.
+//! The locks that one process holds while it serves a state directory, and while it has a target open.
 
 use crate::error::{Error, Result};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Longest text that is read from a lock file, bytes: a pid is shorter.
@@ -50,10 +51,73 @@ impl Drop for StateLock {
     }
 }
 
+/// Takes the lock of a target's directory: held until the file is closed, or the process dies. It is a lock of the directory itself (`flock`), so
+/// that nothing is left there.
+///
+/// # Errors
+/// [`Error::TargetInUse`] names the process that has the target open.
+pub fn lock_target(directory: &Path) -> Result<File> {
+    let failed = |e| Error::io("lock", directory, e);
+    let file = File::open(directory).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let pid = fs::read_to_string("/proc/locks")
+                .ok()
+                .zip(file.metadata().ok())
+                .and_then(|(locks, found)| locker(&locks, found.ino()))
+                .unwrap_or_else(|| "(unknown)".to_string());
+            Err(Error::TargetInUse { path: directory.to_path_buf(), pid })
+        }
+        Err(TryLockError::Error(e)) => Err(failed(e)),
+    }
+}
+
+/// Who holds the `flock` of an inode, by the lines of `/proc/locks` (proc_locks(5)): `1: FLOCK  ADVISORY  WRITE 2178 08:05:131181 0 EOF`.
+/// The device is left out: it isn't the one that stat tells on every file system.
+fn locker(locks: &str, inode: u64) -> Option<String> {
+    let wanted = inode.to_string();
+    locks.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let is_flock = words.next() == Some("FLOCK");
+        let (pid, place) = (words.nth(2)?, words.next()?);
+        (is_flock && place.rsplit(':').next() == Some(wanted.as_str())).then(|| pid.to_string())
+    })
+}
+
 fn holder(file: &mut File) -> String {
     let mut text = String::new();
     match file.take(MAX_LOCK_BYTES).read_to_string(&mut text) {
         Ok(_) if !text.trim().is_empty() => text.trim().to_string(),
         _ => "(starting)".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_locked_once_and_the_refusal_names_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock_target(dir.path()).unwrap();
+        match lock_target(dir.path()) {
+            Err(Error::TargetInUse { path, pid }) => {
+                assert_eq!((path.as_path(), pid), (dir.path(), std::process::id().to_string()));
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(held);
+        drop(lock_target(dir.path()).unwrap());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left there");
+    }
+
+    #[test]
+    fn the_holder_is_found_among_other_locks() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 08:05:42 0 EOF\n2: FLOCK  ADVISORY  WRITE 2178 08:05:42 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 9 08:05:142 0 EOF\n4: -> FLOCK\n\n";
+        assert_eq!(locker(locks, 42).as_deref(), Some("2178"));
+        assert_eq!(locker(locks, 142).as_deref(), Some("9"));
+        assert_eq!(locker(locks, 2), None);
     }
 }

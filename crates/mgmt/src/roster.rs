@@ -124,13 +124,7 @@ impl Roster {
         if report.cluster != host.uuid {
             return Err(refusal::foreign_target(id, path, &report.cluster, &host.uuid));
         }
-        let Some(target) = self.map.target(id) else { return Err(refusal::unknown_target(id, path)) };
-        match self.map.node(target.node) {
-            Some(owner) if owner.id != node && owner.state != NodeState::Offline => {
-                Err(refusal::claimed_target(target, owner, path))
-            }
-            _ => Ok(()),
-        }
+        require_claimable(&self.map, node, id, path)
     }
 
     /// A directory of a node becomes a target. Asked again before it is known to be one, the answer is the same.
@@ -374,6 +368,17 @@ pub fn check_address(address: &str) -> Result<()> {
     match address.parse::<std::net::SocketAddr>() {
         Ok(parsed) if !parsed.ip().is_unspecified() && parsed.port() != 0 => Ok(()),
         _ => Err(refusal::bad_address(address)),
+    }
+}
+
+/// Refuses a target that is unknown, or that another node serves which is alive.
+pub fn require_claimable(map: &ClusterMap, node: NodeId, target: TargetId, path: &str) -> Result<()> {
+    let Some(known) = map.target(target) else { return Err(refusal::unknown_target(target, path)) };
+    match map.node(known.node) {
+        Some(owner) if owner.id != node && owner.state != NodeState::Offline => {
+            Err(refusal::claimed_target(known, owner, path))
+        }
+        _ => Ok(()),
     }
 }
 

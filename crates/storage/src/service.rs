@@ -133,7 +133,12 @@ impl StorageService {
         let _alone = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let target = store.target();
         if self.find(target).is_some() {
-            return Err(Error::new(Errno::EEXIST, format!("target {target} is served already")));
+            let place = store.dir().display();
+            return Err(Error::new(
+                Errno::EEXIST,
+                format!("{place} holds target {target}, which is served already"),
+            )
+            .hint("it is a copy of that target's directory: name an empty one"));
         }
         let Some(slot) = self.targets.iter().find(|slot| slot.get().is_none()) else {
             let message = format!("this node serves {MAX_TARGETS} targets, which is the limit");

@@ -20,6 +20,7 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "cluster_of_metadata_nodes", scope: Scope::Own, minutes: 8, run: metadata_nodes },
     TestCase { name: "cluster_drains_a_target", scope: Scope::Own, minutes: 8, run: drained_target },
     TestCase { name: "cluster_refusals", scope: Scope::Own, minutes: 5, run: refusals },
+    TestCase { name: "cluster_target_of_two_nodes", scope: Scope::Own, minutes: 5, run: target_of_two_nodes },
 ];
 
 /// How long a node may take until it serves, and a mount until it is mounted.
@@ -524,4 +525,54 @@ fn refusals(stage: &Stage) -> TestResult {
         .collect();
     fs::write(copy.join("node.toml"), lines.join("\n")).at("node.toml")?;
     rig.refused(&["serve", "--dir", &rig.text(&copy)], "alive already")
+}
+
+/// One target is never open in two processes, however the second one is told of it. When its node has stopped, another one can take it over.
+fn target_of_two_nodes(stage: &Stage) -> TestResult {
+    let mut rig = ClusterRig::start(stage, "cluster-claims", "plain")?;
+    rig.add_node("a")?;
+    rig.join("b", "storage")?;
+    let (m, a, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("a")), rig.text(&rig.dir("b")));
+    let (target, copy) = (rig.text(&rig.base.join("target-a")), rig.text(&rig.base.join("target-copy")));
+    let owner = |rig: &ClusterRig| -> TestResult<String> {
+        Ok(rig.json(&["target", "show", "1", "--dir", &m])?["node"].to_string())
+    };
+    let mount = rig.mount("mnt")?;
+    write_files(&mount, 1)?;
+    process::run_ok(Command::new("sync").arg("-f").arg(&mount), COMMAND_DEADLINE)?;
+    let (config, before) = (rig.dir("b").join("node.toml"), owner(&rig)?);
+    let empty = fs::read_to_string(&config).at("node.toml")?;
+
+    rig.refused(&["target", "add", &target, "--dir", &b], "is served by node")?;
+    process::run_ok(Command::new("cp").args(["-a", &target, &copy]), COMMAND_DEADLINE)?;
+    rig.refused(&["target", "add", &copy, "--dir", &b], "is served by node")?;
+    rig.refused(&["target", "add", &copy, "--dir", &a], "is served already")?;
+    rig.stop("b")?;
+    rig.refused(&["target", "add", &target, "--dir", &b], "is already served by process")?;
+    ensure_eq!(fs::read_to_string(&config).at("node.toml")?, empty, "what was refused has changed node.toml");
+
+    // By hand, so that nothing but the process itself is in the way.
+    fs::write(&config, format!("{empty}\n[[target]]\npath = {target:?}\npool = \"default\"\n"))
+        .at("node.toml")?;
+    rig.serve("b")?;
+    let log = rig.log("b");
+    ensure!(log.contains("is already served by process"), "b doesn't say why:\n    {}", last_lines(&log));
+    ensure_eq!(owner(&rig)?, before, "the node of target 1");
+    check_files(&mount, 1)?;
+    rig.stop("b")?;
+    fs::write(&config, &empty).at("node.toml")?;
+
+    // The disk moves, between nodes that run.
+    rig.serve("b")?;
+    rig.stop("a")?;
+    rig.wait_for_node("a", "offline")?;
+    rig.ok(&["target", "add", &target, "--dir", &b])?;
+    ensure!(owner(&rig)? != before, "target 1 is still counted as of node {before}");
+    check_files(&mount, 1)?;
+    write_files(&mount, 2)?;
+    // Who had it finds it taken.
+    rig.serve("a")?;
+    ensure!(owner(&rig)? != before, "target 1 has gone back to node {before}");
+    check_files(&mount, 2)?;
+    rig.unmount(&mount)
 }

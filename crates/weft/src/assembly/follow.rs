@@ -40,6 +40,11 @@ impl MapInForce {
         self.map.read().unwrap_or_else(PoisonError::into_inner).epoch
     }
 
+    /// The map in force.
+    pub fn current(&self) -> Arc<ClusterMap> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Where the map in force is.
     pub fn handle(&self) -> MapHandle {
         self.map.clone()

@@ -344,13 +344,23 @@ impl StorageNode {
         if let Some(id) = served {
             return Ok(id);
         }
+        let found = Store::identify(&target.path).await.map_err(refusal)?;
+        if let Some(identity) = &found {
+            // Before it is opened, which may change it. At a start, registering says so.
+            self.require_ours(&target.path, identity)?;
+            let path = target.path.to_string_lossy();
+            mgmt::require_claimable(&self.map.current(), self.options.node, identity.target, &path)?;
+        }
         let id = self.open_one(target).await?;
         let store = self.service.stores().find(|store| store.target() == id).cloned();
         if let Some(store) = store {
             rt::spawn(self.clone().bring_up(store));
         }
-        // Tells management that the target is there.
-        self.heartbeat().await?;
+        // Tells management that the target is there, or that it is here now.
+        match found {
+            None => self.heartbeat().await?,
+            Some(_) => self.register().await?,
+        }
         Ok(id)
     }
 

@@ -6,8 +6,10 @@ use chunkstore::{
     StoreError,
 };
 use rustix::process::{Resource, getrlimit};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use types::{BLOCK_SIZE, Errno, Error, Result};
 use wire::mgmt::TargetWork;
 
@@ -23,6 +25,10 @@ const RESERVED_FILES: u64 = 1024;
 /// Chunk files that a target keeps open however few descriptors there are.
 const MIN_OPEN_CHUNK_FILES: usize = 16;
 
+/// How long a target that another process has open is waited for, and how often it is looked at.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_LOOK: Duration = Duration::from_millis(50);
+
 /// Bounds of how many blocks a target remembers as read, 2 bytes each.
 const MIN_SEEN_BLOCKS: usize = 1 << 16;
 const MAX_SEEN_BLOCKS: usize = 1 << 24;
@@ -37,12 +43,30 @@ pub async fn make_target(directory: &Path, identity: &Identity) -> Result<()> {
 }
 
 /// Opens a target that is one of `count` of this process.
+///
+/// # Errors
+/// Refused while another process has it open: two that change one target would spoil it.
 pub async fn open_target(directory: &Path, identity: &Identity, count: usize) -> Result<Arc<Store>> {
+    let lock = Some(Arc::new(lock(directory).await?));
     drive::remove_leftovers(directory);
-    let opened = Store::open(directory, identity, store_options(count)).await;
+    let options = StoreOptions { lock, ..store_options(count) };
+    let opened = Store::open(directory, identity, options).await;
     let (store, report) = opened.map_err(refusal)?;
     tracing::debug!(target_id = identity.target.0, ?report, "target opened");
     Ok(store)
+}
+
+/// The lock of a target. A process that was just killed may be about to let go.
+async fn lock(directory: &Path) -> Result<File> {
+    let until_ns = rt::monotonic_ns() + LOCK_PATIENCE.as_nanos() as u64;
+    loop {
+        match mgmt::lock_target(directory) {
+            Err(mgmt::Error::TargetInUse { .. }) if rt::monotonic_ns() < until_ns => {
+                rt::sleep(LOCK_LOOK).await
+            }
+            taken => return Ok(taken?),
+        }
+    }
 }
 
 /// The share of one of `count` targets in what the process may use.

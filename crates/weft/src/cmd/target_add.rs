@@ -5,7 +5,7 @@ use crate::control::{Control, Request};
 use crate::node_config::{NodeConfig, TargetConfig};
 use crate::numa;
 use crate::output::{os_error, print, print_json};
-use mgmt::{check_name, require_target_or_vacant};
+use mgmt::{check_name, lock_target, require_target_or_vacant};
 use serde::Serialize;
 use types::{Errno, Error, Result, Role, TargetId};
 
@@ -37,6 +37,9 @@ pub fn run(args: &TargetAddArgs) -> Result<()> {
     let added = match Control::connect(&dir)? {
         Some(mut control) => Some(control.exchange(Request::AddTarget { target })?),
         None => {
+            if path.is_dir() {
+                lock_target(&path)?;
+            }
             numa::require_same(config.numa, &target)?;
             target.append(&dir)?;
             None
