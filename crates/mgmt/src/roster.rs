@@ -111,20 +111,25 @@ impl Roster {
         node.version = ask.version.clone();
         node.state = NodeState::Online;
         for report in &ask.targets {
-            let target = self.target_mut(report.target)?;
-            target.node = ask.node;
-            target.path = report.path.clone();
+            // One that was removed is nobody's, and doesn't keep the node's others from being served.
+            if let Ok(target) = self.target_mut(report.target) {
+                target.node = ask.node;
+                target.path = report.path.clone();
+            }
         }
         Ok(())
     }
 
-    /// Refuses a target that isn't this node's to serve.
+    /// Refuses a target that is another cluster's, or another node's.
     fn check_claim(&self, node: NodeId, report: &TargetReport, host: &Host) -> Result<()> {
         let (id, path) = (report.target, &report.path);
         if report.cluster != host.uuid {
             return Err(refusal::foreign_target(id, path, &report.cluster, &host.uuid));
         }
-        require_claimable(&self.map, node, id, path)
+        match self.map.target(id) {
+            Some(_) => require_claimable(&self.map, node, id, path),
+            None => Ok(()),
+        }
     }
 
     /// A directory of a node becomes a target. Asked again before it is known to be one, the answer is the same.
@@ -371,9 +376,14 @@ pub fn check_address(address: &str) -> Result<()> {
     }
 }
 
-/// Refuses a target that is unknown, or that another node serves which is alive.
+/// Refuses a target that the cluster doesn't have, or not any more.
+pub fn require_known<'a>(map: &'a ClusterMap, target: TargetId, path: &str) -> Result<&'a Target> {
+    map.target(target).ok_or_else(|| refusal::unknown_target(target, path))
+}
+
+/// The same, and one that another node serves which is alive.
 pub fn require_claimable(map: &ClusterMap, node: NodeId, target: TargetId, path: &str) -> Result<()> {
-    let Some(known) = map.target(target) else { return Err(refusal::unknown_target(target, path)) };
+    let known = require_known(map, target, path)?;
     match map.node(known.node) {
         Some(owner) if owner.id != node && owner.state != NodeState::Offline => {
             Err(refusal::claimed_target(known, owner, path))

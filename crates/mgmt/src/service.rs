@@ -288,8 +288,8 @@ impl Management {
         // Who comes back, or has a target that comes or goes, is not kept waiting for the next look.
         let is_news = before.node(node).is_some_and(|n| n.state != types::NodeState::Online)
             || beat.targets.iter().any(|report| {
-                let state = before.target(report.target).map(|t| t.state);
-                (state == Some(types::TargetState::Online)) != report.space.is_some()
+                let known = before.target(report.target);
+                known.is_some_and(|t| (t.state == types::TargetState::Online) != report.space.is_some())
             })
             || lets_go(&before, node);
         if is_news {

@@ -574,5 +574,23 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     rig.serve("a")?;
     ensure!(owner(&rig)? != before, "target 1 has gone back to node {before}");
     check_files(&mount, 2)?;
+
+    // One that was removed keeps its node from nothing: neither when management is started anew nor when the node is.
+    let other = rig.text(&rig.base.join("target-b"));
+    rig.ok(&["target", "add", &other, "--dir", &b])?;
+    rig.ok(&["target", "drain", "1", "--wait", "--dir", &m])?;
+    rig.ok(&["target", "remove", "1", "--dir", &m])?;
+    for node in ["m", "b"] {
+        rig.stop(node)?;
+        rig.serve(node)?;
+        rig.wait_for_node("b", "online")?;
+        check_files(&mount, 2)?;
+        // Longer than a heartbeat, by which it would be told to go.
+        std::thread::sleep(Duration::from_secs(3));
+        rig.wait_for_node("b", "online")?;
+    }
+    ensure!(rig.log("b").contains("it may have been removed"), "b doesn't say what to take out of node.toml");
+    rig.refused(&["target", "add", &target, "--dir", &a], "is not in the cluster")?;
+    check_files(&mount, 1)?;
     rig.unmount(&mount)
 }

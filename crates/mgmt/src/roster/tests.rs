@@ -177,6 +177,20 @@ fn a_disk_moves_when_its_node_is_down() {
 }
 
 #[test]
+fn a_target_that_was_removed_keeps_no_other_from_being_served() {
+    let (mut roster, liveness) = with_two_nodes();
+    let before = roster.map.targets.clone();
+    let ask = register(2, 10, "10.0.0.2:7500", &[1, 77, 2]);
+    roster.register(&ask, &liveness, &host(), NOW_S).unwrap();
+    assert_eq!(roster.map.targets, before);
+    let refused = require_known(&roster.map, TargetId(77), "/t77").unwrap_err();
+    assert!(
+        refused.errno == Errno::ENODEV && refused.hint.contains("take /t77 out of node.toml"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn registrations_that_are_refused() {
     let (mut roster, liveness) = with_two_nodes();
     let mut registers = |change: &dyn Fn(&mut Register)| {
@@ -188,7 +202,6 @@ fn registrations_that_are_refused() {
     assert!(
         registers(&|r| r.targets[0].cluster = "theirs".into()).message.contains("target 1 (/t1) belongs")
     );
-    assert_eq!(registers(&|r| r.targets[0].target = TargetId(77)).errno, Errno::ENODEV);
     assert_eq!(registers(&|r| r.node = NodeId(9)).errno, Errno::ENOENT);
     assert_eq!(registers(&|r| r.clock_s += 31).errno, Errno::EINVAL);
     assert_eq!(registers(&|r| r.version = "0.9.0".into()).errno, Errno::EPROTO);

@@ -122,6 +122,7 @@ impl StorageNode {
         let identity = match Store::identify(&target.path).await.map_err(refusal)? {
             Some(identity) => {
                 self.require_ours(&target.path, &identity)?;
+                mgmt::require_known(&self.map.current(), identity.target, &path)?;
                 identity
             }
             None => self.make(target, &path).await?,
