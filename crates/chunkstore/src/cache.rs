@@ -88,6 +88,16 @@ impl FileCache {
         dirty.map_or(Room::Enough, Room::After)
     }
 
+    /// Files of which memory knows what the disk doesn't.
+    pub(crate) fn to_write_back(&self) -> Vec<Arc<ChunkFile>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let files = shard.files.lock();
+            found.extend(files.by_ino.values().filter(|file| file.needs_write_back()).cloned());
+        }
+        found
+    }
+
     /// Files that are open now.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {

@@ -69,6 +69,8 @@ pub(crate) struct Found {
 pub(crate) enum Past {
     /// By a shutdown that finished.
     Clean,
+    /// By one that finished, with records of what other copies may not have.
+    Settled(Records),
     /// In use, with these records.
     InUse(Records),
     /// The log is gone: anything may be out of date.
@@ -223,6 +225,7 @@ impl IntentLog {
         };
         let past = match header.state {
             LogState::Clean => Past::Clean,
+            LogState::Settled => Past::Settled(log.read_records(current, header.sequence).await?),
             LogState::InUse => Past::InUse(log.read_records(current, header.sequence).await?),
         };
         Ok(Some(Found { log, past }))
@@ -251,11 +254,14 @@ impl IntentLog {
         Ok(records.merged())
     }
 
-    /// Begins a new log without notes, in use or clean. Nothing may be noted at the same time.
-    pub(crate) async fn begin(&self, state: LogState) -> Result<()> {
+    /// Notes that nothing has to be put right at the next start. Nothing may be noted at the same time, nor later.
+    pub(crate) async fn leave(&self) -> Result<()> {
         let _writer = self.writer.write().await;
-        self.table.spans().clear();
-        self.switch(&Records::default(), state).await
+        if self.has_settled() {
+            self.table.spans().clear();
+            return self.switch(&Records::default(), LogState::Clean).await;
+        }
+        self.switch(&self.table.all().merged(), LogState::Settled).await
     }
 
     /// Begins a new log in use with what was left.
@@ -318,7 +324,7 @@ impl IntentLog {
     }
 
     /// Whether nothing is noted that anybody has to know at the next start.
-    pub(crate) fn has_settled(&self) -> bool {
+    fn has_settled(&self) -> bool {
         self.table.len() == 0 && !(self.holds.keeps_everything() && self.table.spans().has_inherited())
     }
 

@@ -119,16 +119,20 @@ impl Store {
         Box::pin(self.maintain(0)).await
     }
 
-    /// Makes everything durable and every note unnecessary; changes don't come any more.
+    /// Makes everything durable, and every note unnecessary that isn't kept for other copies; changes don't come any more.
     pub(crate) async fn settle_everything(&self) -> Result<()> {
         for _ in 0..CLOSING_PASSES {
             self.maintain(0).await?;
             let notes_left = self.intents.as_ref().map_or(0, |log| log.note_count());
             if notes_left == 0 && self.unsynced.lock().is_empty() {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
+        for file in self.cache.to_write_back() {
+            self.settle(&file).await?;
+            self.flush_sums(&file).await?;
+        }
+        rt::sync_filesystem(&self.dir).await.map_err(|e| self.failed("sync", &self.dir, e))
     }
 
     /// Makes the data of a file durable. Its checksums may lag behind as long as its notes are kept.

@@ -11,6 +11,7 @@ use crate::sums::sum_of_found;
 use rt::IoBuf;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId};
 
 /// Bytes read at a time.
@@ -19,7 +20,7 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 /// What was done to open a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryReport {
-    /// The store had not been shut down.
+    /// The store had not been shut down, or is a copy that may differ from others where it was being changed: nobody had told that they had the same.
     pub was_needed: bool,
     /// The intent log was missing, so that all chunk files were examined.
     pub log_was_missing: bool,
@@ -41,6 +42,12 @@ impl Store {
         let mut report = RecoveryReport::default();
         let records = match past {
             Past::Clean => return Ok((report, Inherited::default())),
+            Past::Settled(records) => {
+                report.was_needed = true;
+                // Whatever doesn't match its checksum since then is damage, there as anywhere.
+                let in_spans = self.chunk_files_in(&records.spans, false).await?;
+                return Ok((report, Inherited { records, in_spans }));
+            }
             Past::InUse(records) => records,
             Past::Unknown => {
                 report.log_was_missing = true;
@@ -49,7 +56,8 @@ impl Store {
             }
         };
         report.was_needed = true;
-        let in_spans = self.chunk_files_in(&records.spans).await?;
+        self.is_left_by_crash.store(!records.is_empty(), Ordering::Release);
+        let in_spans = self.chunk_files_in(&records.spans, true).await?;
         self.new_at_crash.lock().extend(records.spans.iter().map(|span| (span.first, span.end)));
         let mut notes = records.notes.clone();
         notes.extend(in_spans.iter().map(|ino| Note { ino: *ino, first: 0, end: 1 }));
@@ -82,14 +90,15 @@ impl Store {
         self.flush_sums(&file).await
     }
 
-    /// The chunk files that exist among the inodes of spans.
-    async fn chunk_files_in(&self, spans: &[Span]) -> Result<Vec<InodeId>> {
+    /// The chunk files that exist among the inodes of spans. After a crash those that don't may have left checksums, which go.
+    async fn chunk_files_in(&self, spans: &[Span], crashed: bool) -> Result<Vec<InodeId>> {
         let inodes: BTreeSet<InodeId> = spans.iter().flat_map(|span| span.inodes()).collect();
         let mut found = Vec::new();
         for ino in inodes {
             match self.find(ino).await? {
                 Some(_) => found.push(ino),
-                None => self.remove_lone_sums(ino).await?,
+                None if crashed => self.remove_lone_sums(ino).await?,
+                None => {}
             }
         }
         Ok(found)

@@ -5,7 +5,7 @@ use crate::chunk_file::ChunkFile;
 use crate::error::{Kind, Result, StoreError};
 use crate::group::{self, DEFAULT_GROUP_LOG_BYTES};
 use crate::identity::{self, Identity, Owner};
-use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, LogState, Past};
+use crate::intent::{DEFAULT_LOG_BYTES, IntentLog, Past};
 use crate::place::{self, CHUNKS, FENCES, OVERFLOW, RECENT};
 use crate::recover::RecoveryReport;
 use crate::room::Room;
@@ -153,6 +153,8 @@ pub struct Store {
     pub(crate) touched: Mutex<Vec<InodeId>>,
     /// What the spans of the last recovery were; taken once.
     pub(crate) new_at_crash: Mutex<Vec<(InodeId, InodeId)>>,
+    /// Nobody has seen to these yet: another start has to lead here again.
+    pub(crate) is_left_by_crash: AtomicBool,
     /// Files of which the last recovery found checksums and no chunk file. Checksums come to disk after the chunk file has: so there had been one.
     pub(crate) bereft: Mutex<BTreeSet<InodeId>>,
     /// Kept for the service: changes that must not be done again, and sessions that were ended.
@@ -250,7 +252,8 @@ impl Store {
         let fences = Rows::open(expected.target, dir.join(FENCES)).await?;
         rt::sync_dir(dir).await.map_err(|e| StoreError::io(expected.target, "sync", dir, e))?;
         let was_clean = matches!(past, Past::Clean);
-        let verifier = Verifier::open(expected.target, dir, group.is_some(), was_clean).await?;
+        let was_shut_down = matches!(past, Past::Clean | Past::Settled(_));
+        let verifier = Verifier::open(expected.target, dir, group.is_some(), was_shut_down).await?;
         let overflowed = group::has_mark(expected.target, &dir.join(OVERFLOW)).await?;
         let mut store = Store {
             dir: dir.to_path_buf(),
@@ -271,6 +274,7 @@ impl Store {
             reported: Mutex::default(),
             touched: Mutex::default(),
             new_at_crash: Mutex::default(),
+            is_left_by_crash: AtomicBool::new(false),
             bereft: Mutex::default(),
             recent,
             fences,
@@ -306,7 +310,7 @@ impl Store {
     }
 
     /// The files that were changing when the store was last left without a shutdown, also those that have no chunk file any more: a
-    /// crash of the machine may have undone a part of what was done to them. Told once.
+    /// crash of the machine may have undone a part of what was done to them. Told once; see [`Store::crash_is_seen_to`].
     pub fn take_touched(&self) -> Vec<InodeId> {
         std::mem::take(&mut *self.touched.lock())
     }
@@ -315,6 +319,12 @@ impl Store {
     /// never have come to disk, and nothing else tells of those. Told once.
     pub fn take_new_at_crash(&self) -> Vec<(InodeId, InodeId)> {
         std::mem::take(&mut *self.new_at_crash.lock())
+    }
+
+    /// The metadata service has made the files agree with what it knows that were changing at a crash, or nobody needs to. Until then a shutdown leaves
+    /// things as the crash has left them.
+    pub fn crash_is_seen_to(&self) {
+        self.is_left_by_crash.store(false, Ordering::Release);
     }
 
     /// Where the service keeps which changes it has done. What is in it is on disk whenever a sync of data has returned.
@@ -377,12 +387,21 @@ impl Store {
         while self.changes_in_progress.load(Ordering::SeqCst) > 0 {
             rt::sleep(CLOSING_POLL).await;
         }
-        self.settle_everything().await?;
-        if let Some(log) = self.intents.as_ref().filter(|log| log.has_settled()) {
-            log.begin(LogState::Clean).await?;
-        }
+        let left = self.leave().await;
         let given_back = self.options.lock.as_ref().map_or(Ok(()), |lock| lock.unlock());
-        given_back.map_err(|e| self.failed("unlock", &self.dir, e))
+        left.and(given_back.map_err(|e| self.failed("unlock", &self.dir, e)))
+    }
+
+    /// Everything on disk, and a note that nothing has to be put right at the next start, unless something has to.
+    async fn leave(&self) -> Result<()> {
+        if self.is_left_by_crash.load(Ordering::Acquire) {
+            return self.maintain(u64::MAX).await;
+        }
+        self.settle_everything().await?;
+        match &self.intents {
+            Some(log) => log.leave().await,
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn failed(&self, doing: &str, path: &Path, error: io::Error) -> StoreError {

@@ -254,7 +254,9 @@ impl Online<'_> {
 
     fn tell(&self, report: &mut Report, ino: InodeId, path: &str, wrong: Wrong) {
         let remedy = match wrong.kind {
-            Kind::LongChunkFile => "stop the cluster; weft fsck --repair cuts it",
+            Kind::LongChunkFile => {
+                "the file is read right; copy it, and put the copy in its place. Where one process is the whole cluster, weft fsck --repair cuts it when that is stopped"
+            }
             Kind::CopiesDiffer => {
                 "repair takes what most copies have, and among two what the group's primary has"
             }

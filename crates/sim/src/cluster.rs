@@ -85,6 +85,7 @@ impl Site {
         for (&target, store) in &stores {
             let touched = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
             meta.tidy(target, &touched).await?;
+            store.crash_is_seen_to();
         }
         let client = Client::new(ClientOptions {
             session,

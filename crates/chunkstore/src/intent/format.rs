@@ -64,6 +64,18 @@ pub(crate) struct Records {
 pub(crate) enum LogState {
     InUse,
     Clean,
+    /// Nobody may, but there are records, for other copies.
+    Settled,
+}
+
+impl LogState {
+    fn code(self) -> u32 {
+        match self {
+            LogState::InUse => 0,
+            LogState::Clean => 1,
+            LogState::Settled => 2,
+        }
+    }
 }
 
 /// Which of the two files counts: the one with the higher sequence.
@@ -99,7 +111,7 @@ impl Header {
     pub(crate) fn encode(self) -> Block {
         let mut block = [0; BLOCK_SIZE];
         block[..8].copy_from_slice(&HEADER_MAGIC);
-        block[12..16].copy_from_slice(&u32::from(self.state == LogState::Clean).to_le_bytes());
+        block[12..16].copy_from_slice(&self.state.code().to_le_bytes());
         block[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         seal(&mut block);
         block
@@ -109,7 +121,9 @@ impl Header {
         if !is_sealed(block, &HEADER_MAGIC) {
             return None;
         }
-        let state = if u32_at(block, 12) == 1 { LogState::Clean } else { LogState::InUse };
+        let code = u32_at(block, 12);
+        let known = [LogState::Clean, LogState::Settled].into_iter().find(|state| state.code() == code);
+        let state = known.unwrap_or(LogState::InUse);
         Some(Header { sequence: u64_at(block, 16), state })
     }
 }
@@ -232,7 +246,7 @@ mod tests {
 
     #[test]
     fn headers_survive_and_damage_shows() {
-        for state in [LogState::InUse, LogState::Clean] {
+        for state in [LogState::InUse, LogState::Clean, LogState::Settled] {
             let header = Header { sequence: 77, state };
             let mut block = header.encode();
             assert_eq!(Header::decode(&block), Some(header));

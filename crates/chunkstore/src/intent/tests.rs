@@ -19,7 +19,7 @@ async fn fresh_log(dir: &Path) -> IntentLog {
     IntentLog::format(TARGET, dir, MIN_LOG_BYTES).await.unwrap();
     let found = IntentLog::open(TARGET, dir).await.unwrap().unwrap();
     assert!(matches!(found.past, Past::Clean));
-    found.log.begin(LogState::InUse).await.unwrap();
+    found.log.resume(&Inherited::default()).await.unwrap();
     found.log
 }
 

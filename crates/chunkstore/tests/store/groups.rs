@@ -2,6 +2,8 @@
 
 use crate::common::{LOG_BYTES, buf, chunk_files, open, open_with, read, with_target};
 use chunkstore::{Allocate, Durability, IoPath, Kind, Options, Store};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use types::{ByteRange, GroupId, InodeId, PartitionId};
@@ -140,6 +142,38 @@ fn everything_can_be_kept_over_restarts() {
         drop(group);
         let (_, report) = Store::open_group(&target, GROUP, false).await.unwrap().unwrap();
         assert!(!report.was_needed);
+    });
+}
+
+#[test]
+fn what_changes_after_a_shutdown_is_damage_though_notes_were_kept() {
+    with_target(|dir| async move {
+        let (target, _) = open(&dir).await;
+        let group = open_group(&target).await;
+        group.keep_all_notes(true);
+        for sequence in 1..=4 {
+            write(&group, ino(sequence), 0, 10_000).await;
+        }
+        group.close().await.unwrap();
+        drop(group);
+        let group_dir = Store::group_dir(&dir, GROUP);
+        let path = |sequence| Store::chunk_file_path(&group_dir, ino(sequence));
+        File::options().write(true).open(path(1)).unwrap().write_all_at(b"other", 5000).unwrap();
+        File::options().write(true).open(path(2)).unwrap().set_len(4096).unwrap();
+        std::fs::remove_file(path(3)).unwrap();
+        // Time and again, as long as the notes are kept.
+        for _ in 0..2 {
+            let group = reopen(&target).await;
+            assert_eq!(named(&group).await.len(), 1024, "other copies may not have it");
+            let bad = ByteRange::new(4096, 8192);
+            let error = read(&group, ino(1), 0, 10_000, IoPath::Cached).await.expect_err("damage");
+            assert_eq!(error.kind(), Kind::Corrupt { ino: ino(1), range: bad });
+            assert_eq!(group.verify(ino(2)).await.unwrap(), [ByteRange::new(4096, 12288)]);
+            assert!(group.is_missing(ino(3)).await.unwrap());
+            assert_eq!(read(&group, ino(4), 0, 10_000, IoPath::Cached).await.unwrap(), [7; 10_000]);
+            assert_eq!(group.take_touched(), [], "what the metadata service knows of is on disk");
+            group.close().await.unwrap();
+        }
     });
 }
 

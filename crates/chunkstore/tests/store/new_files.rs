@@ -46,6 +46,7 @@ fn new_files_in_order_cost_few_durable_writes_and_survive_a_kill() {
         for sequence in 1..=FILES {
             check(&store, ino(sequence)).await;
         }
+        store.crash_is_seen_to();
         store.close().await.unwrap();
         drop(store);
         assert!(!open(&dir).await.1.was_needed);
@@ -159,7 +160,8 @@ fn new_files_on_two_cores_share_durable_writes_and_survive_a_kill() {
             .collect();
         cores.into_iter().for_each(|core| core.join().expect("no assertion failed on the core"));
         let writes = store.statistics().intent_writes.get();
-        assert!(writes <= 10, "{writes} durable writes for {FILES} files");
+        // How many depends on which core is ahead; without sharing it is one for each file.
+        assert!(writes <= FILES / 20, "{writes} durable writes for {FILES} files");
         drop(store);
         let (store, report) = open(&dir).await;
         assert_eq!(report.files, FILES);

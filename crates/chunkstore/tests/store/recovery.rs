@@ -18,7 +18,7 @@ fn everything_written_is_there_after_a_kill() {
         store.write(other, 50 << 20, &buf(&[4; 5000]), IoPath::Cached, Durability::Later).await.unwrap();
         drop(store);
 
-        let (store, report) = open(&dir).await;
+        let (mut store, report) = open(&dir).await;
         assert!(report.was_needed && !report.log_was_missing);
         assert_eq!((report.files, report.blocks_changed), (2, 2 + 1 + 2), "{report:?}");
         let mut expected = vec![1; 3 << 20];
@@ -26,9 +26,20 @@ fn everything_written_is_there_after_a_kill() {
         expected[(2 << 20) + 77..][..100].fill(3);
         assert_eq!(read(&store, INO, 0, 3 << 20, IoPath::Direct).await.unwrap(), expected);
         assert_eq!(read(&store, other, 50 << 20, 5000, IoPath::Cached).await.unwrap(), vec![4; 5000]);
-        for ino in [INO, other] {
+        for ino in [other, INO] {
             assert_eq!(store.verify(ino).await.unwrap(), []);
         }
+        // A shutdown before the metadata service has seen to these files is none.
+        for _ in 0..2 {
+            assert_eq!(store.take_touched(), [other, INO]);
+            store.close().await.unwrap();
+            drop(store);
+            let opened = open(&dir).await;
+            store = opened.0;
+            assert!(opened.1.was_needed);
+        }
+        assert_eq!(store.take_touched(), [other, INO]);
+        store.crash_is_seen_to();
         store.close().await.unwrap();
         drop(store);
         let (_, report) = open(&dir).await;

@@ -99,6 +99,7 @@ impl Cluster {
         meta.recover().await.unwrap();
         for store in &stores {
             meta.tidy(store.target(), &Touched::of(store.take_touched())).await.unwrap();
+            store.crash_is_seen_to();
         }
         let (storage, names) = (Tap::new(service), Tap::new(meta.clone()));
         let tapped: HashMap<_, _> =

@@ -203,7 +203,7 @@ fn one_copy_that_is_too_long_is_cut_while_the_cluster_runs_and_two_are_not() {
         let left = Served::check_with(&fs, None, repair).await;
         assert_eq!(left.verdict(), Verdict::Damaged);
         assert!(left.findings.iter().all(|finding| finding.kind == Kind::LongChunkFile && !finding.repaired));
-        assert!(left.findings[0].remedy.contains("stop the cluster"), "{:?}", left.findings);
+        assert!(left.findings[0].remedy.contains("put the copy in its place"), "{:?}", left.findings);
     });
 }
 

@@ -52,6 +52,7 @@ impl Site {
         while !is_clean && member.management.call(tidy.clone(), None).await.is_err() {
             rt::sleep(RETRY).await;
         }
+        store.crash_is_seen_to();
         service.open_to_clients(store.target());
         store.background().await;
         std::future::pending().await

@@ -151,6 +151,7 @@ impl Site {
         while is_left() {
             rt::sleep(TIDY_INTERVAL).await;
         }
+        store.crash_is_seen_to();
     }
 
     /// The metadata host's process. It starts when the targets answer.

@@ -118,7 +118,7 @@ impl Replica {
         }
         if is_out {
             self.is_unclean.store(false, Ordering::Release);
-            self.leftovers.forget();
+            self.forget_leftovers();
         }
         let is_degraded = group.is_degraded();
         // After another crash the notes have to lead to the same again.
@@ -151,6 +151,12 @@ impl Replica {
     /// All others are brought in step from the notes that the crash has left.
     pub(crate) fn is_seen_to(&self) {
         self.is_unclean.store(false, Ordering::Release);
+    }
+
+    /// The metadata service has put right what the crash has left, or nobody needs it.
+    pub(super) fn forget_leftovers(&self) {
+        self.leftovers.forget();
+        self.store.crash_is_seen_to();
     }
 
     /// It is about to ask to be taken out as the primary of this version.

@@ -91,7 +91,7 @@ impl Mirrors {
             target_id = %replica.target, group = %replica.group, tidied = touched.files.len(),
             "what a crash of all its members has left of a group is put right"
         );
-        replica.leftovers.forget();
+        replica.forget_leftovers();
     }
 
     /// Waits until a client may see the replica, which is the primary.

@@ -25,12 +25,25 @@ fn content(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 700) as u8 | 1).collect()
 }
 
+/// When something is done to the primary's copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum While {
+    Served,
+    ShutDown,
+}
+
 /// Writes what the second member misses, and does something to the primary's copy meanwhile.
-async fn without_second(cluster: &Cluster, offset: usize, data: &[u8], harm: impl FnOnce()) {
+async fn without_second(cluster: &Cluster, offset: usize, data: &[u8], harmed: While, harm: impl FnOnce()) {
     cluster.set_road(2, Road::Closed);
     cluster.write(INO, 3, offset as u64, data).await;
     assert_ne!(cluster.management.state(2), MemberState::Good);
-    harm();
+    if harmed == While::ShutDown {
+        cluster.stop(1).await;
+        harm();
+        cluster.start_again(1).await;
+    } else {
+        harm();
+    }
     cluster.set_road(2, Road::Open);
     cluster.drive();
     cluster.until("the group is in step", || !cluster.management.group().is_degraded()).await;
@@ -56,12 +69,22 @@ async fn block_of(cluster: &Cluster, target: u32, block: usize) -> Result<Vec<u8
 
 #[test]
 fn what_the_member_has_is_kept_and_what_nobody_has_is_refused_on_all_copies() {
-    with_members(2, |cluster| async move {
+    some_is_kept_and_some_refused(While::Served);
+}
+
+/// Where something was noted for the member, as well: the notes aren't those of a crash.
+#[test]
+fn the_same_of_damage_from_when_the_primary_was_shut_down() {
+    some_is_kept_and_some_refused(While::ShutDown);
+}
+
+fn some_is_kept_and_some_refused(harmed: While) {
+    with_members(2, move |cluster| async move {
         let mut data = content(MIB as usize + 777);
         cluster.write(INO, 3, 0, &data).await;
         let newer = vec![200; 2 * BLOCK];
         data[4 * BLOCK..6 * BLOCK].copy_from_slice(&newer);
-        without_second(&cluster, 4 * BLOCK, &newer, || {
+        without_second(&cluster, 4 * BLOCK, &newer, harmed, || {
             damage(&cluster, 1, 5 * BLOCK + 9);
             damage(&cluster, 1, 9 * BLOCK);
         })
@@ -104,7 +127,7 @@ fn another_good_member_has_what_is_damaged_here() {
         cluster.write(INO, 3, 0, &data).await;
         let newer = vec![201; 2 * MIB as usize];
         data[BLOCK..][..newer.len()].copy_from_slice(&newer);
-        without_second(&cluster, BLOCK, &newer, || {
+        without_second(&cluster, BLOCK, &newer, While::Served, || {
             damage(&cluster, 1, 5 * BLOCK + 9);
             damage(&cluster, 1, MIB as usize + 20);
             damage(&cluster, 3, MIB as usize + BLOCK);
@@ -143,13 +166,37 @@ fn a_chunk_file_that_was_removed_does_not_remove_the_other_copy() {
     with_members(2, |cluster| shortened(cluster, |path| fs::remove_file(path).unwrap()));
 }
 
+/// The same of the only copy that counts, where the other one may have missed something.
+async fn shortened_alone(cluster: Arc<Cluster>, shorten: impl FnOnce(&Path)) {
+    let data = content(100_000);
+    cluster.write(INO, 3, 0, &data).await;
+    without_second(&cluster, 10, &data[10..20], While::ShutDown, || shorten(&chunk_file(&cluster, 1))).await;
+    assert!(cluster.on_disk(2)[&INO] == data, "what the member had is still there");
+    let is_back = || cluster.on_disk(1).get(&INO).is_some_and(|found| *found == data);
+    cluster.until("the primary has it back", is_back).await;
+    assert_eq!(cluster.read(INO, data.len()).await, data);
+}
+
+#[test]
+fn the_only_copy_that_counts_was_cut_while_it_was_shut_down() {
+    with_members(2, |cluster| {
+        let cut = |path: &Path| File::options().write(true).open(path).unwrap().set_len(50_000).unwrap();
+        shortened_alone(cluster, cut)
+    });
+}
+
+#[test]
+fn the_only_copy_that_counts_was_removed_while_it_was_shut_down() {
+    with_members(2, |cluster| shortened_alone(cluster, |path| fs::remove_file(path).unwrap()));
+}
+
 #[test]
 fn a_hole_that_somebody_else_has_made_is_no_hole() {
     with_members(2, |cluster| async move {
         let data = content(4 * MIB as usize);
         cluster.write(INO, 3, 0, &data).await;
         let newer = vec![203; 3 * MIB as usize];
-        without_second(&cluster, 0, &newer, || {
+        without_second(&cluster, 0, &newer, While::Served, || {
             let path = chunk_file(&cluster, 1);
             let punch = std::process::Command::new("fallocate")
                 .args(["--punch-hole", "--offset", "0", "--length", "2097152"])

@@ -196,6 +196,7 @@ impl Served for Services {
         for (&target, store) in &stores {
             let touched = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
             meta.tidy(target, &touched).await?;
+            store.crash_is_seen_to();
         }
         let session = SessionId::drawn(rt::random_u64());
         meta.register_session(session, SessionKind::Local).await?;

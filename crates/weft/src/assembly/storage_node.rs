@@ -246,6 +246,7 @@ impl StorageNode {
                 rt::sleep(RETRY).await;
             }
         }
+        store.crash_is_seen_to();
         self.service.open_to_clients(target);
         tracing::info!(target_id = target.0, tidied = left.files.len(), "target {target} is served");
         // Only now: notes of what was changing at the crash must not retire before they have been acted upon.
