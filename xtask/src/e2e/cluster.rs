@@ -527,7 +527,7 @@ fn refusals(stage: &Stage) -> TestResult {
     rig.refused(&["serve", "--dir", &rig.text(&copy)], "alive already")
 }
 
-/// One target is never open in two processes, however the second one is told of it. When its node has stopped, another one can take it over.
+/// One target is never open in two processes, however the second one is told of it. When its node has stopped, another one takes it over at its start.
 fn target_of_two_nodes(stage: &Stage) -> TestResult {
     let mut rig = ClusterRig::start(stage, "cluster-claims", "plain")?;
     rig.add_node("a")?;
@@ -562,11 +562,14 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     rig.stop("b")?;
     fs::write(&config, &empty).at("node.toml")?;
 
-    // The disk moves, between nodes that run.
+    // The disk moves, at a start of its new node.
     rig.serve("b")?;
     rig.stop("a")?;
     rig.wait_for_node("a", "offline")?;
+    rig.refused(&["target", "add", &target, "--dir", &b], "comes from node")?;
+    rig.stop("b")?;
     rig.ok(&["target", "add", &target, "--dir", &b])?;
+    rig.serve("b")?;
     ensure!(owner(&rig)? != before, "target 1 is still counted as of node {before}");
     check_files(&mount, 1)?;
     write_files(&mount, 2)?;
@@ -591,6 +594,24 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     }
     ensure!(rig.log("b").contains("it may have been removed"), "b doesn't say what to take out of node.toml");
     rig.refused(&["target", "add", &target, "--dir", &a], "is not in the cluster")?;
-    check_files(&mount, 1)?;
-    rig.unmount(&mount)
+
+    // The directory of one that was removed a moment ago becomes another one when it is empty, on the node that has it open.
+    let third = rig.text(&rig.base.join("target-third"));
+    let added = rig.json(&["target", "add", &third, "--dir", &a])?["target"].to_string();
+    rig.ok(&["target", "drain", &added, "--wait", "--dir", &m])?;
+    rig.ok(&["target", "remove", &added, "--dir", &m])?;
+    rig.refused(&["target", "add", &third, "--dir", &a], "is not in the cluster")?;
+    for entry in fs::read_dir(&third).at("the target")? {
+        let path = entry.at("the target")?.path();
+        if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.at(path.display())?;
+    }
+    let again = rig.json(&["target", "add", &third, "--dir", &a])?["target"].to_string();
+    ensure!(again != added, "the removed target {added} is there again");
+    write_files(&mount, 3)?;
+    ["b", "a"].iter().try_for_each(|node| rig.stop(node).and_then(|()| rig.serve(node)))?;
+    (1..=3).try_for_each(|seed| check_files(&mount, seed))?;
+    rig.unmount(&mount)?;
+    // A stopped node has nothing to check by itself.
+    rig.stop("a")?;
+    rig.refused(&["fsck", "--dir", &a], "the node is not running")
 }

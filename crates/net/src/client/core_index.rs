@@ -41,6 +41,13 @@ impl CoreIndex {
     }
 }
 
+impl CoreIndex {
+    /// The CPU, or what stands for it of a thread that isn't pinned: what an administrator is told.
+    pub(super) fn core(&self) -> u32 {
+        self.number % STRIDE
+    }
+}
+
 impl Drop for CoreIndex {
     fn drop(&mut self) {
         self.numbers.used.lock().remove(&self.number);
@@ -57,6 +64,7 @@ mod tests {
         let thread = rt::start_core(config, || async {
             let [a, b] = [CoreIndex::claim(), CoreIndex::claim()];
             assert_ne!(a.number, b.number);
+            assert_eq!([a.core(), b.core()], [1, 1]);
             assert!([2, 3, 8, 16].iter().all(|cores| a.number % cores == 1 && b.number % cores == 1));
         });
         thread.unwrap().join().unwrap();

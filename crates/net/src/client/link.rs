@@ -58,7 +58,7 @@ impl Link {
             return link;
         }
         let index = CoreIndex::claim();
-        let counters = Arc::new(LinkCounters::new(index.number));
+        let counters = Arc::new(LinkCounters::new(index.core()));
         let ordinal = {
             let mut links = shared.links.lock();
             links.push(counters.clone());

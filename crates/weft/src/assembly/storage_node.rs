@@ -163,6 +163,22 @@ impl StorageNode {
         Err(Error::new(Errno::EINVAL, message).hint("name an empty directory, or take it out of node.toml"))
     }
 
+    /// Refuses a target that isn't this node's by the map. It becomes that when a process registers with it: then management takes what that process has of
+    /// mirrored groups for what a crash may have left.
+    fn require_here(&self, map: &ClusterMap, target: TargetId, path: &Path) -> Result<()> {
+        let shown = path.display();
+        mgmt::require_claimable(map, self.options.node, target, &shown.to_string())?;
+        match map.target(target).and_then(|known| map.node(known.node)) {
+            Some(owner) if owner.id != self.options.node => {
+                let message =
+                    format!("target {target} ({shown}) comes from node {} ({})", owner.id, owner.name);
+                Err(Error::new(Errno::EBUSY, message)
+                    .hint("a disk moves when its new node starts: stop this node, add the target to it, start it again"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Tells management what is served here.
     async fn register(&self) -> Result<()> {
         let sent_ns = rt::monotonic_ns();
@@ -291,7 +307,7 @@ impl StorageNode {
 
     /// Whether a target here is a member that doesn't count.
     fn has_member_out(&self) -> bool {
-        let map = self.map.handle().read().unwrap_or_else(PoisonError::into_inner).clone();
+        let map = self.map.current();
         self.service.stores().any(|store| {
             let state_here = |group: &types::Group| group.state_of(store.target());
             map.groups.iter().filter_map(state_here).any(|state| state != types::MemberState::Good)
@@ -341,28 +357,28 @@ impl StorageNode {
     }
 
     async fn add_and_bring_up(self: Arc<Self>, target: &TargetConfig) -> Result<TargetId> {
-        let served =
-            self.service.stores().find(|store| store.dir() == target.path).map(|store| store.target());
-        if let Some(id) = served {
-            return Ok(id);
+        let map = self.map.current();
+        for store in self.service.stores().filter(|store| store.dir() == target.path) {
+            if map.target(store.target()).is_some() {
+                return Ok(store.target());
+            }
+            // It was removed, and gives its directory back.
+            if let Err(error) = store.close().await {
+                tracing::warn!(%error, "what was target {} is left", store.target());
+            }
         }
-        let found = Store::identify(&target.path).await.map_err(refusal)?;
-        if let Some(identity) = &found {
-            // Before it is opened, which may change it. At a start, registering says so.
-            self.require_ours(&target.path, identity)?;
-            let path = target.path.to_string_lossy();
-            mgmt::require_claimable(&self.map.current(), self.options.node, identity.target, &path)?;
+        if let Some(identity) = Store::identify(&target.path).await.map_err(refusal)? {
+            // Before it is opened, which may change it.
+            self.require_ours(&target.path, &identity)?;
+            self.require_here(&map, identity.target, &target.path)?;
         }
         let id = self.open_one(target).await?;
         let store = self.service.stores().find(|store| store.target() == id).cloned();
         if let Some(store) = store {
             rt::spawn(self.clone().bring_up(store));
         }
-        // Tells management that the target is there, or that it is here now.
-        match found {
-            None => self.heartbeat().await?,
-            Some(_) => self.register().await?,
-        }
+        // Tells management that the target is there.
+        self.heartbeat().await?;
         Ok(id)
     }
 

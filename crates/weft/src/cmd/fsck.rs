@@ -3,6 +3,7 @@
 use crate::assembly::{check, prepare_process};
 use crate::cli::FsckArgs;
 use crate::control::{CheckOrders, CheckProgress, Control, Request};
+use crate::node_config;
 use crate::output::{complain, os_error, print, print_json};
 use crate::size::format_size;
 use ::fsck::{Finding, Report, Verdict};
@@ -115,6 +116,13 @@ fn ask(mut control: Control, dir: &Path, orders: CheckOrders) -> Result<Report> 
 }
 
 fn check_here(dir: &Path, orders: CheckOrders) -> Result<Report> {
+    if node_config::is_node(dir) {
+        let message = format!("{} is a node of a cluster, and the node is not running", dir.display());
+        return Err(Error::new(Errno::ENOTCONN, message).hint(format!(
+            "weft serve --dir {} --detach starts it; a cluster of nodes is checked while it runs",
+            dir.display()
+        )));
+    }
     let state = StateDir::open_or_create(dir, "")?;
     prepare_process()?;
     let shown = std::io::stderr().is_terminal();
