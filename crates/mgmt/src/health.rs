@@ -128,7 +128,10 @@ fn target_finding(target: &Target, map: &ClusterMap) -> Option<HealthFinding> {
         (TargetState::Offline, _) if node_is_up => Some(found(
             Verdict::Critical,
             format!("{name} is offline though its node is up"),
-            "check that its disk is there and mounted (dmesg shows what the kernel knows)".into(),
+            format!(
+                "check that its disk is there and mounted (dmesg shows what the kernel knows); then weft target add {} on its node serves it again, or a restart of the node",
+                target.path
+            ),
         )),
         (_, CapacityClass::Emergency) => Some(found(
             Verdict::Critical,

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 pub(super) const TESTS: &[TestCase] = &[
@@ -20,6 +21,7 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "cluster_of_metadata_nodes", scope: Scope::Own, minutes: 8, run: metadata_nodes },
     TestCase { name: "cluster_drains_a_target", scope: Scope::Own, minutes: 8, run: drained_target },
     TestCase { name: "cluster_refusals", scope: Scope::Own, minutes: 5, run: refusals },
+    TestCase { name: "cluster_of_all_roles", scope: Scope::Own, minutes: 8, run: all_roles },
     TestCase { name: "cluster_target_of_two_nodes", scope: Scope::Own, minutes: 5, run: target_of_two_nodes },
 ];
 
@@ -45,6 +47,16 @@ pub(super) struct ClusterRig {
 impl ClusterRig {
     /// Makes the cluster: management and metadata on a node `m`, which runs.
     pub(super) fn start(stage: &Stage, name: &str, protection: &'static str) -> TestResult<ClusterRig> {
+        ClusterRig::start_as(stage, name, protection, &["--roles", "mgmt,meta"])
+    }
+
+    /// The same with other options for the first node.
+    fn start_as(
+        stage: &Stage,
+        name: &str,
+        protection: &'static str,
+        options: &[&str],
+    ) -> TestResult<ClusterRig> {
         let mut rig = ClusterRig {
             weft: stage.binary()?.to_path_buf(),
             base: stage.base(name)?,
@@ -56,7 +68,7 @@ impl ClusterRig {
         let listen = free_address()?;
         let dir = rig.text(&rig.dir("m"));
         let line = ["cluster", "init", "--name", "test", "--dir", &dir, "--listen", &listen];
-        rig.ok(&[&line[..], &["--roles", "mgmt,meta", "--protection", protection]].concat())?;
+        rig.ok(&[&line[..], &["--protection", protection], options].concat())?;
         rig.serve("m")?;
         Ok(rig)
     }
@@ -64,6 +76,10 @@ impl ClusterRig {
     /// A storage node with one target, which runs.
     pub(super) fn add_node(&mut self, name: &str) -> TestResult {
         self.join(name, "storage")?;
+        self.add_target(name)
+    }
+
+    fn add_target(&self, name: &str) -> TestResult {
         let (dir, target) =
             (self.text(&self.dir(name)), self.text(&self.base.join(format!("target-{name}"))));
         self.ok(&["target", "add", &target, "--dir", &dir]).map(drop)
@@ -525,6 +541,53 @@ fn refusals(stage: &Stage) -> TestResult {
         .collect();
     fs::write(copy.join("node.toml"), lines.join("\n")).at("node.toml")?;
     rig.refused(&["serve", "--dir", &rig.text(&copy)], "alive already")
+}
+
+/// The first node as `weft cluster init` makes it unless told otherwise: with all roles, and disks of its own. It goes and comes back under programs.
+fn all_roles(stage: &Stage) -> TestResult {
+    let mut rig = ClusterRig::start_as(stage, "cluster-roles", "tls", &[])?;
+    rig.add_target("m")?;
+    rig.add_node("a")?;
+    let m = rig.text(&rig.dir("m"));
+    let mount = rig.mount("mnt")?;
+    let mirrored = mount.join("mirrored");
+    fs::create_dir(&mirrored).at("mkdir")?;
+    rig.ok(&["entry", "set-pattern", &rig.text(&mirrored), "--scheme", "mirror:2"])?;
+    for seed in 1..=4 {
+        let (single, copied) = (mount.clone(), mirrored.clone());
+        let program = thread::spawn(move || -> TestResult {
+            for dir in [single, copied] {
+                write_files(&dir, seed)?;
+                (1..=seed).try_for_each(|seed| check_files(&dir, seed))?;
+            }
+            Ok(())
+        });
+        match seed % 2 {
+            0 => rig.kill("m"),
+            _ => rig.stop("m")?,
+        }
+        rig.serve("m")?;
+        program.join().map_err(|_| "the program has panicked".to_string())??;
+        let mut health = String::new();
+        let healthy = process::eventually(NOTICE_DEADLINE, || {
+            health = rig
+                .weft(&["health", "--json", "--dir", &m])
+                .map_or_else(|e| format!("{e:?}"), |done| done.stdout);
+            is_healthy(&health)
+        });
+        ensure!(healthy, "after {seed} starts: {health}\n    {}", last_lines(&rig.log("m")));
+    }
+    for name in ["m", "a"] {
+        rig.stop(name)?;
+    }
+    for name in ["m", "a"] {
+        rig.serve(name)?;
+    }
+    for dir in [&mount, &mirrored] {
+        (1..=4).try_for_each(|seed| check_files(dir, seed))?;
+    }
+    rig.ok(&["fsck", "--dir", &m])?;
+    rig.unmount(&mount)
 }
 
 /// One target is never open in two processes, however the second one is told of it. When its node has stopped, another one takes it over at its start.

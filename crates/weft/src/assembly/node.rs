@@ -164,6 +164,11 @@ impl Served for NodeServices {
             (followed, peers.clone()),
             plan.outcast.clone(),
         );
+        if opened.is_some() {
+            // Targets are looked up in it before this node follows the map as others do.
+            let known = map.read().unwrap_or_else(PoisonError::into_inner).clone();
+            storage.map.take_over(known);
+        }
         let open = Arc::new(Event::new());
         open.set();
         let mut router = Router::new().with(Guarded::new(storage.service.clone(), open.clone()));

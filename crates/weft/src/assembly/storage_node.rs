@@ -140,7 +140,9 @@ impl StorageNode {
         if let Some(known) = known.filter(|t| t.capacity > 0) {
             let message = format!("{path} should hold target {} and holds nothing", known.id);
             return Err(Error::new(Errno::ENOENT, message)
-                .hint("check that its disk is mounted; if its data is lost for good, remove the target"));
+                .hint(format!(
+                    "mount its disk, and weft target add {path} serves it again; if its data is lost for good, remove the target"
+                )));
         }
         let add =
             MgmtRequest::AddTarget { node: self.options.node, path: path.into(), pool: target.pool.clone() };

@@ -2,6 +2,7 @@
 
 use crate::cli::DownArgs;
 use crate::control::{Control, not_running};
+use crate::node_config;
 use crate::output::print;
 use std::time::Duration;
 use types::Result;
@@ -10,6 +11,7 @@ use types::Result;
 pub fn run(args: &DownArgs) -> Result<()> {
     let Some(control) = Control::connect(&args.dir)? else { return Err(not_running(&args.dir)) };
     let stopped = control.stop(Duration::from_secs(args.timeout))?;
-    print(&format!("stopped the cluster in {} (process {})\n", args.dir.display(), stopped.pid));
+    let what = if node_config::is_node(&args.dir) { "node" } else { "cluster" };
+    print(&format!("stopped the {what} in {} (process {})\n", args.dir.display(), stopped.pid));
     Ok(())
 }
