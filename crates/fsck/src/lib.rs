@@ -104,16 +104,8 @@ pub struct Loss {
 /// # Errors
 /// A store or target that can't be read at all, a path that isn't there. Damage is no error: it is in the report.
 pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progress<'_>) -> Result<Report> {
-    let mut report = Report::default();
-    let mut tree = tree::Tree::read(subject, &mut report, progress)?;
-    let fixes = names::check(subject, &mut tree, &mut report);
+    let (tree, mut report) = names_of(subject, orders, progress)?;
     let below = orders.below.map(|path| tree.below(path)).transpose()?;
-    match orders.below {
-        // Names belong together: what is wrong with those of the others isn't told, and isn't changed.
-        Some(path) => report.findings.retain(|finding| is_below(&finding.object, path)),
-        None if orders.repair => repair::apply(subject, &fixes, &mut report)?,
-        None => {}
-    }
     data::check(subject, &tree, (orders.repair, below.as_ref()), &mut report, progress).await?;
     copies::check(subject, &tree, below.as_ref(), &mut report, progress).await?;
     if orders.repair {
@@ -126,6 +118,41 @@ pub async fn check(subject: &Subject<'_>, orders: &Orders<'_>, progress: Progres
     report.files = tree.files();
     report.directories = tree.directories();
     Ok(report)
+}
+
+/// Checks names and records alone: of a store that nobody serves, where the chunk files are elsewhere.
+///
+/// # Errors
+/// As those of [`check`].
+pub fn check_names(
+    engine: &dyn Engine,
+    (partitions, hash_key): (u16, (u64, u64)),
+    orders: &Orders<'_>,
+    progress: Progress<'_>,
+) -> Result<Report> {
+    let (map, stores, copies) = (ClusterMap::default(), BTreeMap::new(), Copies::new());
+    let subject = Subject { engine, partitions, hash_key, map: &map, stores: &stores, copies: &copies };
+    let (tree, mut report) = names_of(&subject, orders, progress)?;
+    orders.below.map(|path| tree.below(path)).transpose()?;
+    (report.files, report.directories) = (tree.files(), tree.directories());
+    Ok(report)
+}
+
+fn names_of(
+    subject: &Subject<'_>,
+    orders: &Orders<'_>,
+    progress: Progress<'_>,
+) -> Result<(tree::Tree, Report)> {
+    let mut report = Report::default();
+    let mut tree = tree::Tree::read(subject, &mut report, progress)?;
+    let fixes = names::check(subject, &mut tree, &mut report);
+    match orders.below {
+        // Names belong together: what is wrong with those of the others isn't told, and isn't changed.
+        Some(path) => report.findings.retain(|finding| is_below(&finding.object, path)),
+        None if orders.repair => repair::apply(subject, &fixes, &mut report)?,
+        None => {}
+    }
+    Ok((tree, report))
 }
 
 /// Whether an object of a finding is a path at or below another one.

@@ -16,10 +16,15 @@ use crate::{Orders, Progress, Subject, is_below, names};
 use kv::Engine;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use types::{ByteRange, ClusterMap, Errno, GroupId, InodeId, Layout, MemberState, Result};
+use types::{
+    ByteRange, ClusterMap, Errno, GroupId, InodeId, Layout, MemberState, Result, TargetId, TargetState,
+};
 
 /// How often a suspect is looked at again.
 const LOOKS: usize = 5;
+
+/// How many rests there are at most until something of every group answers: after a crash its copies are seen to first, for which services wait for each other.
+const READY_RESTS: usize = 15;
 
 /// Findings that a report tells; it is sent as one message.
 const MAX_FINDINGS: usize = 1000;
@@ -63,6 +68,7 @@ struct Wrong {
 /// A metadata store that can't be read, a path that isn't there. Damage, and targets that don't answer, are in the report.
 pub async fn check_online(cluster: &Online<'_>) -> Result<Report> {
     let mut report = Report::default();
+    cluster.wait_until_ready().await?;
     let tree = cluster.read(&mut report, true)?;
     (report.files, report.directories) = (tree.files(), tree.directories());
     let mut unreachable = BTreeMap::new();
@@ -128,6 +134,38 @@ fn shorten(report: &mut Report) {
 }
 
 impl Online<'_> {
+    /// Waits until of each group a copy answers whose target should, or for as long as makes sense.
+    async fn wait_until_ready(&self) -> Result<()> {
+        let should = |(seat, state): &(Seat, MemberState)| {
+            let target = self.map.target(seat.target);
+            *state == MemberState::Good && target.is_some_and(|target| target.state != TargetState::Offline)
+        };
+        let mut waiting: Vec<Vec<Seat>> = self
+            .map
+            .groups
+            .iter()
+            .map(|group| seats(Some(group)).filter(should).map(|(seat, _)| seat).collect())
+            .filter(|copies: &Vec<Seat>| !copies.is_empty())
+            .collect();
+        let mut down = BTreeSet::new();
+        for _ in 0..READY_RESTS {
+            let mut silent = Vec::new();
+            for mut copies in waiting {
+                copies.retain(|seat| !down.contains(&seat.target));
+                if !self.some_answers(&copies, &mut down).await {
+                    silent.push(copies);
+                }
+            }
+            if silent.is_empty() {
+                break;
+            }
+            (self.progress)("waiting for groups", 0, silent.len() as u64);
+            waiting = silent;
+            self.targets.rest().await?;
+        }
+        Ok(())
+    }
+
     /// Everything that the store holds now; its findings go to the report when they are wanted.
     pub(crate) fn read(&self, report: &mut Report, wanted: bool) -> Result<Tree> {
         let (engine, stores) = ((self.freeze)()?, BTreeMap::new());
@@ -146,9 +184,25 @@ impl Online<'_> {
         drop(names::check(&subject, &mut tree, report));
         for finding in &mut report.findings {
             // Those who serve names have them in memory.
-            finding.remedy = format!("while nobody serves the cluster (weft down): {}", finding.remedy);
+            finding.remedy =
+                format!("while the process with management is stopped (weft down): {}", finding.remedy);
         }
         Ok(tree)
+    }
+
+    /// Whether one of these copies answers, or all of them are down.
+    async fn some_answers(&self, copies: &[Seat], down: &mut BTreeSet<TargetId>) -> bool {
+        let mut are_down = true;
+        for seat in copies {
+            match self.targets.len(*seat, InodeId(0)).await {
+                Ok(_) => return true,
+                Err(error) if matches!(error.errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT) => {
+                    down.insert(seat.target);
+                }
+                Err(_) => are_down = false,
+            }
+        }
+        are_down
     }
 
     /// Looks again at what was suspected: those that are in order leave, and so do those whose fault is certain now.

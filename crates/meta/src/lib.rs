@@ -67,7 +67,7 @@ pub use groups::GroupMaker;
 pub use limits::SYNC_INTERVAL;
 pub use neighbours::{Company, PartitionsChannel};
 pub use net::StorageChannel;
-pub use rewind::Rewind;
+pub use rewind::{Rewind, release_partitions};
 pub use service::{MetaOptions, MetaService};
 pub use sessions::SessionKind;
 pub use settle::Recovery;

@@ -11,7 +11,9 @@
 //! - A cut of a file that was under way is forgotten: the file may have been written anew since. Its size is settled from its chunks.
 
 use crate::record::{Owner, StoredSession};
+use crate::view::store_error;
 use bytes::Bytes;
+use kv::{Batch, Engine, Outcome};
 use namespace::record::{Next, Writing};
 use namespace::{Key, decode_key, keys};
 use prost::Message;
@@ -176,6 +178,27 @@ impl Rewind {
     }
 }
 
+/// Takes all partitions from whoever executed them, in a store that nobody serves and that was changed by hand: a service that goes on running elsewhere can't
+/// commit anything by what it remembers, and takes them over anew.
+///
+/// # Errors
+/// The store's, and numbers that have come to their end.
+pub fn release_partitions(engine: &dyn Engine) -> Result<()> {
+    let range = keys::all_owners();
+    let mut writes = Vec::new();
+    for (key, value) in engine.scan(&range.from, &range.to, usize::MAX).map_err(|e| store_error(&e))? {
+        if let Some(Key::Owner(partition)) = decode_key(&key) {
+            let owner = later_owner(partition, decoded(&key, value)?, 1)?;
+            writes.push((key.to_vec(), Some(owner)));
+        }
+    }
+    let outcomes = engine.apply(&[Batch { guards: Vec::new(), writes }]).map_err(|e| store_error(&e))?;
+    if outcomes.first() != Some(&Outcome::Won) {
+        return Err(Error::new(Errno::EIO, format!("owners of partitions were not written: {outcomes:?}")));
+    }
+    engine.persist().map_err(|e| store_error(&e))
+}
+
 fn later_owner(partition: PartitionId, owner: Owner, spare_epochs: u64) -> Result<Bytes> {
     let epoch = owner.epoch.saturating_add(spare_epochs);
     if epoch > LAST_EPOCH {
@@ -275,5 +298,17 @@ mod tests {
         ] {
             assert_eq!(rewind.record(&key, anything.clone()).unwrap(), Some(anything.clone()));
         }
+    }
+
+    #[test]
+    fn partitions_of_a_store_that_was_changed_have_to_be_taken_over_anew() {
+        let engine = kv::Memory::default();
+        let owner = Owner { node: 3, epoch: 7, released: false };
+        let key = keys::owner(P).to_vec();
+        let writes = vec![(key.clone(), Some(owner.encode_to_vec().into()))];
+        engine.apply(&[Batch { guards: Vec::new(), writes }]).unwrap();
+        release_partitions(&engine).unwrap();
+        let now = Owner::decode(engine.get(&key).unwrap().unwrap()).unwrap();
+        assert_eq!(now, Owner { node: 3, epoch: 8, released: true });
     }
 }

@@ -580,13 +580,28 @@ fn all_roles(stage: &Stage) -> TestResult {
     for name in ["m", "a"] {
         rig.stop(name)?;
     }
+    // Names can be looked at where they are kept, and nowhere else.
+    for arguments in [&["fsck", "--dir", &m][..], &["fsck", "--repair", "--dir", &m]] {
+        let names = rig.json(arguments)?;
+        ensure!(names["verdict"] == "clean" && names["files"] == 48 && names["chunk_files"] == 0, "{names}");
+    }
+    rig.refused(&["fsck", "--dir", &rig.text(&rig.dir("a"))], "the node is not running")?;
     for name in ["m", "a"] {
         rig.serve(name)?;
     }
     for dir in [&mount, &mirrored] {
         (1..=4).try_for_each(|seed| check_files(dir, seed))?;
     }
+    // What is seen to after a crash is no damage.
+    write_files(&mirrored, 5)?;
+    for name in ["m", "a"] {
+        rig.kill(name);
+    }
+    for name in ["m", "a"] {
+        rig.serve(name)?;
+    }
     rig.ok(&["fsck", "--dir", &m])?;
+    check_files(&mirrored, 5)?;
     rig.unmount(&mount)
 }
 

@@ -4,6 +4,7 @@ use crate::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
 use chunkstore::{Durability, IoPath, Store};
 use fsck::{Kind, Later, Local, Loss, Online, Orders, Report, Seat, Subject, Targets, Verdict};
 use rt::IoBuf;
+use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -32,12 +33,17 @@ struct Served<'a> {
     fs: &'a Fs,
     subject: &'a Subject<'a>,
     silent: Option<TargetId>,
+    /// Rests until the copies are seen to after a crash.
+    unseen: &'a Cell<usize>,
 }
 
 impl Served<'_> {
     fn local(&self, seat: Seat) -> Result<Local<'_>> {
         if self.silent == Some(seat.target) {
             return Err(Error::new(Errno::EHOSTDOWN, "its node is down"));
+        }
+        if self.unseen.get() > 0 {
+            return Err(Error::new(Errno::EIO, "it was left by a crash"));
         }
         Ok(Local(self.subject))
     }
@@ -47,8 +53,13 @@ impl Served<'_> {
     }
 
     async fn check_with(fs: &Fs, silent: Option<TargetId>, orders: Orders<'_>) -> Report {
-        let subject = fs.subject();
-        let served = Served { fs, subject: &subject, silent };
+        Served::check_after(fs, silent, orders, 0).await
+    }
+
+    /// So many rests after a crash.
+    async fn check_after(fs: &Fs, silent: Option<TargetId>, orders: Orders<'_>, rests: usize) -> Report {
+        let (subject, unseen) = (fs.subject(), Cell::new(rests));
+        let served = Served { fs, subject: &subject, silent, unseen: &unseen };
         let engine = served.fs.frozen();
         let freeze = || Ok(engine.clone());
         let cluster = Online {
@@ -90,7 +101,10 @@ impl Targets for Served<'_> {
     }
 
     fn rest(&self) -> Later<'_, ()> {
-        Box::pin(async { Ok(()) })
+        Box::pin(async {
+            self.unseen.set(self.unseen.get().saturating_sub(1));
+            Ok(())
+        })
     }
 }
 
@@ -354,5 +368,17 @@ fn what_a_group_has_left_on_a_target_is_nobodys() {
         put(&left, InodeId(4242), 0, 1).await;
         fs.copies.insert((target, gone), left);
         fs.finds_and_repairs(Kind::StrayChunkFile).await;
+    });
+}
+
+#[test]
+fn what_is_seen_to_after_a_crash_is_waited_for_and_what_is_never_there_is_told() {
+    on_a_core(async |mut fs| {
+        mirrored(&mut fs).await;
+        let report = Served::check_after(&fs, None, Orders::default(), 5).await;
+        assert_eq!((report.verdict(), report.chunk_files), (Verdict::Clean, 4), "{:?}", report.findings);
+        let report = Served::check_after(&fs, None, Orders::default(), usize::MAX).await;
+        assert_eq!((report.verdict(), report.chunk_files), (Verdict::Damaged, 0));
+        assert!(report.findings.iter().all(|finding| finding.kind == Kind::UnknownTarget));
     });
 }

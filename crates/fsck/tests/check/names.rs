@@ -1,7 +1,7 @@
 //! Faults of metadata.
 
-use crate::support::{Fs, on_a_core};
-use fsck::{Kind, Verdict};
+use crate::support::{Fs, HASH_KEY, PARTITIONS, on_a_core};
+use fsck::{Kind, Orders, Verdict};
 use namespace::keys;
 use namespace::record::{Entry, Inline, Next, Orphan, Xattr};
 use types::{InodeId, PartitionId, mode};
@@ -171,5 +171,27 @@ fn a_number_that_is_in_use_is_not_given_out_again() {
         // A partition without the record starts at 2.
         fs.delete(&key);
         assert_eq!(fs.finds_and_repairs(Kind::NextNumber).await.len(), 1);
+    });
+}
+
+#[test]
+fn names_alone_are_checked_and_put_right_where_no_chunk_files_are() {
+    on_a_core(async |fs| {
+        let (dir, file) = tree(&fs);
+        let big = fs.chunked(dir, "big", 300_000).await;
+        std::fs::remove_file(fs.chunk_file(big, 0)).unwrap();
+        fs.edit_inode(file, |inode| inode.nlink = 5);
+        let check = |repair| {
+            let orders = Orders { repair, ..Orders::default() };
+            fsck::check_names(&fs.engine, (PARTITIONS, HASH_KEY), &orders, &|_, _, _| ()).unwrap()
+        };
+        for (repair, verdict) in [(false, Verdict::Damaged), (true, Verdict::Repaired)] {
+            let report = check(repair);
+            let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
+            assert_eq!((report.verdict(), kinds), (verdict, vec![Kind::LinkCount]));
+            assert_eq!((report.files, report.directories, report.chunk_files), (3, 3, 0));
+        }
+        assert_eq!(check(false).verdict(), Verdict::Clean);
+        assert_eq!(fs.check(false).await.findings[0].kind, Kind::MissingChunkFile);
     });
 }

@@ -1,6 +1,7 @@
 //! The check of a cluster that nobody serves, and what a check of either kind is told to do.
 
 use super::core::Served;
+use super::engine::open_engine;
 use super::services::{Plan, Services};
 use crate::control::{CheckOrders, CheckProgress};
 use crate::output::os_error;
@@ -31,6 +32,26 @@ pub fn check(
         report.and_then(|report| closed.map(|()| report))
     });
     checked.map_err(|e| os_error("io_uring", &e))?
+}
+
+/// Checks the names of a cluster of several nodes whose node with management is stopped. Chunk files are on nodes that run, or will.
+///
+/// # Errors
+/// What keeps it from looking. Damage is in the report.
+pub fn check_names(
+    state: &StateDir,
+    orders: &CheckOrders,
+    progress: &dyn Fn(&str, u64, u64),
+) -> Result<fsck::Report> {
+    let engine = open_engine(&state.paths, &state.superblock)?;
+    let of_store = (state.superblock.partitions, state.superblock.hash_key);
+    let unused = |_: &fsck::Loss| Ok(());
+    let mut report = fsck::check_names(&engine, of_store, &orders_of(orders, &unused), progress)?;
+    if report.findings.iter().any(|finding| finding.repaired) {
+        meta::release_partitions(&engine)?;
+    }
+    report.unjudged.push("chunk files: weft fsck checks them while the nodes run".into());
+    Ok(report)
 }
 
 /// What the check itself is told.

@@ -34,7 +34,7 @@ mod storage_node;
 mod stores;
 mod usage;
 
-pub use self::check::check;
+pub use self::check::{check, check_names};
 pub use self::copies::{Copies, DEFAULT_KEPT};
 pub use self::engine::open_engine;
 pub use self::gate::{Gate, hex_text};

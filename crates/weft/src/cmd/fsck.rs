@@ -1,9 +1,9 @@
 //! `weft fsck`: the check of a cluster, stopped or running.
 
-use crate::assembly::{check, prepare_process};
+use crate::assembly::{check, check_names, prepare_process};
 use crate::cli::FsckArgs;
 use crate::control::{CheckOrders, CheckProgress, Control, Request};
-use crate::node_config;
+use crate::node_config::{self, NodeConfig};
 use crate::output::{complain, os_error, print, print_json};
 use crate::size::format_size;
 use ::fsck::{Finding, Report, Verdict};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::exit;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
-use types::{Errno, Error, Result};
+use types::{Errno, Error, Result, Role};
 
 /// How long the check of a running cluster may take: it reads all of its data.
 const PATIENCE: Duration = Duration::from_secs(14 * 24 * 3600);
@@ -116,25 +116,39 @@ fn ask(mut control: Control, dir: &Path, orders: CheckOrders) -> Result<Report> 
 }
 
 fn check_here(dir: &Path, orders: CheckOrders) -> Result<Report> {
-    if node_config::is_node(dir) {
-        let message = format!("{} is a node of a cluster, and the node is not running", dir.display());
-        return Err(Error::new(Errno::ENOTCONN, message).hint(format!(
-            "weft serve --dir {} --detach starts it; a cluster of nodes is checked while it runs",
-            dir.display()
-        )));
-    }
-    let state = StateDir::open_or_create(dir, "")?;
-    prepare_process()?;
     let shown = std::io::stderr().is_terminal();
-    let report = check(&state, orders, move |what, done, total| {
+    let progress = move |what: &str, done, total| {
         if shown {
             tell(what, done, total);
         }
-    });
+    };
+    let report = if node_config::is_node(dir) {
+        require_names(dir, &orders)?;
+        check_names(&StateDir::open(dir)?, &orders, &progress)
+    } else {
+        let state = StateDir::open_or_create(dir, "")?;
+        prepare_process()?;
+        check(&state, orders, progress)
+    };
     if shown {
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
     report
+}
+
+/// What can be checked of a node that is stopped: names, where they are kept.
+fn require_names(dir: &Path, orders: &CheckOrders) -> Result<()> {
+    let serve = format!("weft serve --dir {} --detach starts it", dir.display());
+    let stopped = format!("{} is a node of a cluster, and the node is not running", dir.display());
+    if !NodeConfig::read(dir)?.roles.contains(&Role::Mgmt) {
+        return Err(Error::new(Errno::ENOTCONN, stopped)
+            .hint(format!("{serve}; while all are stopped, the node with management can check names")));
+    }
+    if orders.forget.is_some() {
+        return Err(Error::new(Errno::ENOTCONN, stopped)
+            .hint(format!("{serve}; content is looked at, and given up, while the cluster runs")));
+    }
+    Ok(())
 }
 
 /// Unlike a start, a check makes nothing.
