@@ -656,7 +656,16 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     ensure!(owner(&rig)? != before, "target 1 has gone back to node {before}");
     check_files(&mount, 2)?;
 
-    // One that was removed keeps its node from nothing: neither when management is started anew nor when the node is.
+    removed_target(&mut rig, &target, &mount)?;
+    rig.unmount(&mount)?;
+    // A stopped node has nothing to check by itself.
+    rig.stop("a")?;
+    rig.refused(&["fsck", "--dir", &a], "the node is not running")
+}
+
+/// One that was removed keeps its node, which is `b`, from nothing: neither when management is started anew nor when the node is.
+fn removed_target(rig: &mut ClusterRig, target: &str, mount: &Path) -> TestResult {
+    let (m, a, b) = (rig.text(&rig.dir("m")), rig.text(&rig.dir("a")), rig.text(&rig.dir("b")));
     let other = rig.text(&rig.base.join("target-b"));
     rig.ok(&["target", "add", &other, "--dir", &b])?;
     rig.ok(&["target", "drain", "1", "--wait", "--dir", &m])?;
@@ -665,13 +674,13 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
         rig.stop(node)?;
         rig.serve(node)?;
         rig.wait_for_node("b", "online")?;
-        check_files(&mount, 2)?;
+        check_files(mount, 2)?;
         // Longer than a heartbeat, by which it would be told to go.
-        std::thread::sleep(Duration::from_secs(3));
+        thread::sleep(Duration::from_secs(3));
         rig.wait_for_node("b", "online")?;
     }
     ensure!(rig.log("b").contains("it may have been removed"), "b doesn't say what to take out of node.toml");
-    rig.refused(&["target", "add", &target, "--dir", &a], "is not in the cluster")?;
+    rig.refused(&["target", "add", target, "--dir", &a], "is not in the cluster")?;
 
     // The directory of one that was removed a moment ago becomes another one when it is empty, on the node that has it open.
     let third = rig.text(&rig.base.join("target-third"));
@@ -685,11 +694,7 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     }
     let again = rig.json(&["target", "add", &third, "--dir", &a])?["target"].to_string();
     ensure!(again != added, "the removed target {added} is there again");
-    write_files(&mount, 3)?;
+    write_files(mount, 3)?;
     ["b", "a"].iter().try_for_each(|node| rig.stop(node).and_then(|()| rig.serve(node)))?;
-    (1..=3).try_for_each(|seed| check_files(&mount, seed))?;
-    rig.unmount(&mount)?;
-    // A stopped node has nothing to check by itself.
-    rig.stop("a")?;
-    rig.refused(&["fsck", "--dir", &a], "the node is not running")
+    (1..=3).try_for_each(|seed| check_files(mount, seed))
 }
