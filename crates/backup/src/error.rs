@@ -58,6 +58,7 @@ impl Error {
             }
             Error::Io { cause, .. } => match cause.kind() {
                 io::ErrorKind::PermissionDenied => "run as the owner of the cluster, or as root".into(),
+                io::ErrorKind::IsADirectory => "name one of the copies in it, by itself".into(),
                 io::ErrorKind::StorageFull => "free some space there, or name another folder".into(),
                 _ => "check the path and its disk".into(),
             },

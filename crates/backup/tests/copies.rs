@@ -192,6 +192,8 @@ fn copies_that_do_not_belong_together_are_refused() {
     let none = place.dir.path().join("none");
     fs::write(&none, "something else that is long enough").unwrap();
     assert!(matches!(Chain::find(&none), Err(Error::NoCopy { .. })));
+    let folder = Chain::find(none.parent().unwrap()).err().unwrap();
+    assert!(folder.hint().contains("one of the copies in it"), "{folder}: {}", folder.hint());
     fs::rename(&away, &full).unwrap();
     // A copy of the same number that holds something else.
     let mut other = Place::new();

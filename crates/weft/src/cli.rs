@@ -262,7 +262,7 @@ pub struct FsckArgs {
     /// State directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
-    /// Put right what is wrong, content from a good copy; names only while nobody serves the cluster
+    /// Put right what is wrong, content from a good copy; names only while nobody serves them
     #[arg(long)]
     pub repair: bool,
     /// Make zeros of what no copy has, and list in FILE, which must not be there yet, what that was

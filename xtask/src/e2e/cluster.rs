@@ -635,6 +635,8 @@ fn target_of_two_nodes(stage: &Stage) -> TestResult {
     rig.serve("b")?;
     let log = rig.log("b");
     ensure!(log.contains("is already served by process"), "b doesn't say why:\n    {}", last_lines(&log));
+    let status = rig.json(&["status", "--dir", &b])?;
+    ensure!(status["unserved"][0]["path"] == *target, "b doesn't tell that it isn't served: {status}");
     ensure_eq!(owner(&rig)?, before, "the node of target 1");
     check_files(&mount, 1)?;
     rig.stop("b")?;

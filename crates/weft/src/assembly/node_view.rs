@@ -99,6 +99,7 @@ impl NodeView {
             free: df.free,
             counters: Counters { storage_requests, ..self.services.counters() },
             targets: df.targets,
+            unserved: self.services.storage.unserved(),
         }
     }
 

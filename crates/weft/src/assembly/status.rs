@@ -87,6 +87,8 @@ impl View {
             free: df.free,
             counters: self.counters(&df.targets),
             targets: df.targets,
+            // It doesn't start without all of them.
+            unserved: Vec::new(),
         }
     }
 

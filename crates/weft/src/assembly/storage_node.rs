@@ -4,6 +4,7 @@ use super::follow::{MapInForce, current_map, out_of_turn};
 use super::peers::{MgmtChannel, Peers};
 use super::stores::{make_target, open_target, refusal, work_of};
 use super::usage::{Usages, targets_of};
+use crate::control::Unserved;
 use crate::node_config::TargetConfig;
 use crate::numa;
 use chunkstore::{Identity, Store};
@@ -11,10 +12,11 @@ use identity::{CAPABILITY_VALIDITY_S, CapabilityKeys, CapabilityRing};
 use mgmt::limits::HEARTBEAT_INTERVAL;
 use mgmt::{Space, space_of};
 use rt::sync::Event;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use storage::{ServingLease, StorageService};
 use types::{ClusterMap, Epoch, Errno, Error, MapHandle, NodeId, Result, Role, TargetId};
@@ -63,6 +65,8 @@ pub struct StorageNode {
     /// Directories that an administrator wants to become targets, with where to tell how it went.
     wanted: Mutex<Vec<(TargetConfig, SyncSender<Result<TargetId>>)>>,
     some_wanted: Event,
+    /// Directories whose targets could not be opened, and why.
+    unserved: Mutex<BTreeMap<PathBuf, Error>>,
     usages: Arc<Usages>,
     /// Told when management doesn't want this process any more.
     outcast: Sender<Error>,
@@ -93,6 +97,7 @@ impl StorageNode {
             has_registered: AtomicBool::new(false),
             wanted: Mutex::default(),
             some_wanted: Event::new(),
+            unserved: Mutex::default(),
             usages: Arc::default(),
             outcast,
         })
@@ -109,10 +114,25 @@ impl StorageNode {
             if let Err(error) = self.open_one(target).await {
                 // The others serve.
                 tracing::error!(hint = &*error.hint, "a target is not served: {}", error.message);
+                self.lock_unserved().insert(target.path.clone(), error);
             }
         }
         self.service.all_added();
         self.register().await
+    }
+
+    fn lock_unserved(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Error>> {
+        self.unserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directories that should be served and aren't.
+    pub fn unserved(&self) -> Vec<Unserved> {
+        let told = |(path, error): (&PathBuf, &Error)| Unserved {
+            path: path.display().to_string(),
+            cause: error.message.to_string(),
+            hint: error.hint.to_string(),
+        };
+        self.lock_unserved().iter().map(told).collect()
     }
 
     /// Opens a target; makes it if the directory is empty and nothing is known of it.
@@ -375,6 +395,7 @@ impl StorageNode {
             self.require_here(&map, identity.target, &target.path)?;
         }
         let id = self.open_one(target).await?;
+        self.lock_unserved().remove(&target.path);
         let store = self.service.stores().find(|store| store.target() == id).cloned();
         if let Some(store) = store {
             rt::spawn(self.clone().bring_up(store));

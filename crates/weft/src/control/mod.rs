@@ -13,7 +13,7 @@ pub use client::{Control, not_running};
 pub use protocol::{
     Answer, CheckOrders, CheckProgress, ClusterStatus, CopyMade, CopyProgress, Counters, DiskFree, LinkInfo,
     MeasureOrder, MountHow, MountSession, PeerInfo, PoolStatus, ReplacedInfo, Request, Stopping,
-    TargetStatus,
+    TargetStatus, Unserved,
 };
 pub use server::{Service, start};
 

@@ -97,7 +97,21 @@ pub struct ClusterStatus {
     pub used: u64,
     pub free: u64,
     pub targets: Vec<TargetStatus>,
+    /// Directories that this process should serve and doesn't.
+    #[serde(default)]
+    pub unserved: Vec<Unserved>,
     pub counters: Counters,
+}
+
+/// A target's directory that isn't served.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Unserved {
+    /// The directory.
+    pub path: String,
+    /// Why.
+    pub cause: String,
+    /// What the reader can do.
+    pub hint: String,
 }
 
 /// Work done since the process started.
