@@ -35,7 +35,7 @@ pub(crate) struct Replica {
     /// The target's counters.
     pub(super) tally: Arc<Tally>,
     standing: Mutex<Standing>,
-    /// It was left by a crash, and neither has it been brought in step since nor have the others been by it.
+    /// It was left by a crash, or by a shutdown while others may have missed something; and neither has it been brought in step since nor have the others been by it.
     is_unclean: AtomicBool,
     /// What the metadata service has to see to before clients are let in, if the group goes on from here.
     pub(super) leftovers: Leftovers,
@@ -143,7 +143,7 @@ impl Replica {
         standing.known_in = standing.known_in.max(since);
     }
 
-    /// Whether this copy may differ from others by what a crash has left, and nobody has seen to that.
+    /// Whether this copy may differ from others by what the process before has left, and nobody has seen to that.
     pub(crate) fn is_unclean(&self) -> bool {
         self.is_unclean.load(Ordering::Acquire)
     }

@@ -132,7 +132,7 @@ fn a_chunk_file_that_was_removed_while_it_was_open_comes_back() {
 pub async fn meanwhile(cluster: &Cluster, change: impl FnOnce(&Path)) {
     let since = cluster.management.group().since.0;
     for target in cluster.links.keys() {
-        // All copies are known to be equal; else a stop is like a crash.
+        // All copies are known to be equal; else the next start has to bring others in step.
         let part = Part::Member { sequence: 0, settled: u64::MAX };
         cluster.ask_one(target.0, (since, part), (0, None), StorageOp::Settled, None).await.unwrap();
         cluster.stop(target.0).await;
