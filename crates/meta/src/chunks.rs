@@ -1,6 +1,6 @@
 //! What the service does to chunks: measure, cut and delete them.
 
-use crate::limits::GROUP_PATIENCE;
+use crate::limits::{DURABLE_TRIES, GROUP_PATIENCE};
 use net::{StorageChannels, ToGroup};
 use rt::IoBuf;
 use std::sync::{Arc, PoisonError};
@@ -65,10 +65,29 @@ impl Chunks {
         self.each(file, layout, |_| StorageOp::Delete).await.map(|_| ())
     }
 
-    /// Cuts the chunk files to what a file of this size has.
-    pub async fn truncate(&self, file: Under, layout: &Layout, size: u64) -> Result<()> {
-        let cut = |stripe| StorageOp::Truncate { len: layout::local_len(layout, stripe, size) };
-        self.each(file, layout, cut).await.map(|_| ())
+    /// Does something to the chunk file of each stripe, and has it on disk, for the end of a session that nobody repeats it for: of what isn't on disk yet the power
+    /// may take back a part, and the start of that target then leaves the file alone, since it isn't settled.
+    ///
+    /// # Errors
+    /// `EAGAIN` when targets lose it again and again.
+    pub async fn change_durably(
+        &self,
+        file: Under,
+        layout: &Layout,
+        op: impl Fn(usize) -> StorageOp,
+    ) -> Result<()> {
+        for _ in 0..DURABLE_TRIES {
+            let done = self.each(file, layout, &op).await?;
+            let synced = self.each(file, layout, |_| StorageOp::Sync).await?;
+            // A sync covers what was done under its verifier.
+            if done == synced {
+                return Ok(());
+            }
+        }
+        let message =
+            format!("storage was started anew each time that chunks of file {} were changed", file.ino);
+        Err(Error::new(Errno::EAGAIN, message)
+            .hint("weft health tells of targets that come and go; it is tried again"))
     }
 
     /// Asks all chunk files for their length, allocation and last change.

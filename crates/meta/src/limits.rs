@@ -40,6 +40,12 @@ pub(crate) const BACKGROUND_BATCH: usize = 64;
 /// Rest before chunks are deleted again that could not be deleted.
 pub(crate) const REAP_RETRY: Duration = Duration::from_secs(10);
 
+/// How often a change of chunks is made that is to be on disk, when targets are started anew meanwhile.
+pub(crate) const DURABLE_TRIES: usize = 3;
+
+/// How often who puts a target right looks whether the end of a deletion is on record: that takes a commit.
+pub(crate) const OBLIVION_POLL: Duration = Duration::from_millis(5);
+
 /// Parts of the lease table with a lock each, so that cores seldom meet.
 pub(crate) const LEASE_SHARDS: usize = 64;
 

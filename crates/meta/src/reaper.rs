@@ -91,10 +91,12 @@ impl MetaService {
     }
 
     /// The end of the file is on disk before its chunks go: a power cut must not bring back a file without its content.
-    /// Then the chunks, then the note of them: a crash in between deletes them once more.
+    /// Then the chunks, then the note of them: a crash in between deletes them once more. The power may bring back what a target had deleted just before: its start
+    /// asks for that ([`MetaService::tidy`]), and as long as the note is there it is told that somebody sees to it; then the note stays, for another time.
     async fn reap_page(&self, partition: PartitionId, page: Vec<(InodeId, Layout)>) -> Result<()> {
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let mut failed = Ok(());
+        // With the place of its claims.
         let mut deleted = Vec::new();
         // Kept until it is forgotten that they are doomed: nobody begins to fill what is just being deleted.
         let mut claims = Vec::new();
@@ -107,15 +109,21 @@ impl MetaService {
             {
                 continue;
             }
-            claims.extend(claimed);
             let under = Under { ino, epoch: self.leases.next_epoch(ino) };
             match self.chunks.delete(under, &layout).await {
-                Ok(()) => deleted.push((ino, layout)),
+                Ok(()) => deleted.push((ino, layout, claims.len())),
                 Err(error) => failed = failed.and(Err(error)),
             }
+            claims.push(claimed);
         }
+        // Only now, when no deletion is waited for any more: a start that asks from here on waits for the end of this.
+        let all = deleted.len();
+        deleted.retain(|(.., at)| claims[*at].iter().all(Claim::is_deleted));
         self.forget_doomed(partition, &deleted).await?;
         self.executors.counters.reaped.add(deleted.len() as u64);
+        if deleted.len() < all {
+            self.doomed.set();
+        }
         failed
     }
 
@@ -125,16 +133,20 @@ impl MetaService {
         for (stripe, &group) in layout.groups.iter().enumerate() {
             // Of a group that isn't known nobody fills anything, and nothing is deleted either.
             if let Ok(place) = self.chunks.place(group) {
-                claims.push(self.claims.claim_to_tidy(place, layout.chunk_file(ino, stripe))?);
+                claims.push(self.claims.claim_to_delete(place, layout.chunk_file(ino, stripe))?);
             }
         }
         Some(claims)
     }
 
-    async fn forget_doomed(&self, partition: PartitionId, deleted: &[(InodeId, Layout)]) -> Result<()> {
+    async fn forget_doomed(
+        &self,
+        partition: PartitionId,
+        deleted: &[(InodeId, Layout, usize)],
+    ) -> Result<()> {
         let command = |view: &View<'_>| {
             let mut writes = Writes::new();
-            for (ino, layout) in deleted {
+            for (ino, layout, _) in deleted {
                 match namespace::forget_doomed(view, *ino, layout) {
                     Ok(more) => writes.extend(more),
                     Err(ReadError::NeedPartition(partition)) => return Err(Stop::NeedPartition(partition)),

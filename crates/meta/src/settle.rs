@@ -2,8 +2,9 @@
 //! inodes say.
 
 use crate::chunks::{Place, Under};
+use crate::drain::{Claim, Tidying};
 use crate::executor::Pass;
-use crate::limits::{BACKGROUND_BATCH, RETRY_TIME};
+use crate::limits::{BACKGROUND_BATCH, OBLIVION_POLL, RETRY_TIME};
 use crate::rewind::Rewound;
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
@@ -81,8 +82,7 @@ impl MetaService {
         self.executors.store.sync().await.map_err(|error| store_error(&error))?;
         let rewound = self.rewound().await?;
         for &name in touched.files.iter().filter(|ino| self.has_partition(ino.partition())) {
-            // What a move fills is no file's yet, and the move notices that the target was started anew, or the primary of the group.
-            let Some(_claim) = self.claims.claim_to_tidy(place, name) else { continue };
+            let Some(_claim) = self.claim_to_tidy(place, name).await else { continue };
             let ino = name.of_chunk_file();
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let owned = match known {
@@ -114,6 +114,18 @@ impl MetaService {
             self.look_for_new(place, *range, &rewound).await?;
         }
         self.chunks.at(place, Under::TARGET, StorageOp::SyncTarget).await.map(drop)
+    }
+
+    /// `None` where somebody else sees to it. What a move fills is no file's yet, and the move notices that the target was started anew, or the primary of
+    /// the group; what is being deleted is deleted once more.
+    async fn claim_to_tidy(&self, place: Place, name: InodeId) -> Option<Claim<'_>> {
+        loop {
+            match self.claims.claim_to_tidy(place, name) {
+                Tidying::Free(claim) => return Some(claim),
+                Tidying::SeenTo => return None,
+                Tidying::Soon => rt::sleep(OBLIVION_POLL).await,
+            }
+        }
     }
 
     async fn rewound(&self) -> Result<Rewound> {
@@ -287,10 +299,13 @@ impl MetaService {
         let mut report = EndOfWrite { size: file.attr.size, blocks: file.attr.blocks, mtime: None };
         match &file.layout {
             // An unfinished move to chunks: the inline content is still the file.
-            Some(layout) if file.inline => self.chunks.delete(under, layout).await?,
+            Some(layout) if file.inline => {
+                self.chunks.change_durably(under, layout, |_| StorageOp::Delete).await?;
+            }
             Some(layout) => {
                 if let Some(size) = file.record.truncate_to {
-                    self.chunks.truncate(under, layout, size).await?;
+                    let cut = |stripe| StorageOp::Truncate { len: layout::local_len(layout, stripe, size) };
+                    self.chunks.change_durably(under, layout, cut).await?;
                 }
                 let chunks = self.chunks.measure(under, layout).await?;
                 report.size = report.size.max(layout::file_end(layout, &chunks.lens));

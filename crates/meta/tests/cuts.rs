@@ -4,10 +4,12 @@
 
 mod support;
 
-use support::world::{Call, ROOT, SECOND, World, getattr, give_up, recalls, simulated, wish};
+use std::sync::Arc;
+use support::world::{Call, ROOT, SECOND, Started, World, getattr, give_up, recalls, simulated, wish};
 use support::{CHUNK_MTIME, Client};
-use types::{InodeId, TargetId};
+use types::{InodeId, SessionId, TargetId};
 use wire::LeaseMode::{Shared, Write};
+use wire::mgmt::Touched;
 use wire::{FileInfo, MetaOp, MetaReply};
 
 const WRITTEN: u64 = 8192;
@@ -103,5 +105,26 @@ fn nobody_gets_in_while_the_cut_cannot_be_made() {
         world.chunks.down.lock().clear();
         assert_eq!(file(opens.wait().await.unwrap()).attr.size, LEFT);
         assert_eq!(len(&world, place), LEFT);
+    });
+}
+
+/// Whoever starts the target anew finds a file that isn't settled, and leaves it alone.
+#[test]
+fn a_cut_for_an_ended_session_that_goes_with_the_power_is_made_again() {
+    simulated(|world| async move {
+        let writer = world.client(1).await;
+        let (ino, target) = shortened(&world, &writer).await;
+        let slow = Arc::new(rt::sync::Event::new());
+        world.chunks.slow.lock().push((target, slow.clone()));
+        let meta = world.meta.clone();
+        let ended = Started::new(async move { meta.end_session(SessionId(1)).await });
+        rt::sleep(SECOND).await;
+        assert_eq!(len(&world, (ino, target)), LEFT, "cut, and not on disk");
+        world.chunks.lens.lock().insert((target, ino), WRITTEN);
+        world.chunks.power_cuts.lock().insert(target, 1);
+        world.meta.tidy(target, &Touched::of([ino])).await.unwrap();
+        slow.set();
+        ended.wait().await.unwrap();
+        assert_eq!(len(&world, (ino, target)), LEFT);
     });
 }

@@ -39,6 +39,27 @@ fn whoever_asks_again_is_answered_when_the_first_copy_has_ended() {
     });
 }
 
+/// The power takes the deletion of one chunk file back while that of the file's next one is still waited for, on a target that doesn't answer.
+#[test]
+fn a_chunk_file_that_comes_back_while_its_file_is_being_deleted_goes_again() {
+    simulated(|world| async move {
+        world.meta.register_session(SessionId(5), SessionKind::Local).await.unwrap();
+        let client = client_of(&world, 5);
+        let (ino, targets) = whole(&client, &world, "file").await;
+        let slow = Arc::new(rt::sync::Event::new());
+        world.chunks.slow.lock().push((targets[1], slow.clone()));
+        client.unlink(ROOT, "file").await.unwrap();
+        client.call(MetaOp::Reclaim { ino }).await.unwrap();
+        rt::sleep(SECOND).await;
+        assert_eq!(world.chunks.lens.lock().keys().copied().collect::<Vec<_>>(), [(targets[1], ino)]);
+        world.chunks.lens.lock().insert((targets[0], ino), MIB);
+        world.meta.tidy(targets[0], &Touched::of([ino])).await.unwrap();
+        slow.set();
+        rt::sleep(SECOND).await;
+        assert!(world.chunks.lens.lock().is_empty(), "{:?}", world.chunks.lens.lock());
+    });
+}
+
 /// After a restore nobody knows whether what the copy doesn't know is still needed: the file check tells of it, and the start takes nothing away.
 #[test]
 fn a_store_that_went_back_in_time_leaves_the_chunks_of_later_files_alone() {

@@ -33,7 +33,7 @@ mod stripe;
 mod transfer;
 
 pub use alone::LocalMount;
-pub(crate) use claims::{Claim, Claims};
+pub(crate) use claims::{Claim, Claims, Tidying};
 pub(crate) use migrations::Migrations;
 pub use status::DrainStatus;
 pub(crate) use status::Drains;

@@ -257,6 +257,10 @@ pub struct Chunks {
     pub down: Mutex<Vec<TargetId>>,
     /// Chunk files are deleted only when this is set.
     pub held: Mutex<Option<Arc<rt::sync::Event>>>,
+    /// The same of these targets alone, which take as long for a sync.
+    pub slow: Mutex<Vec<(TargetId, Arc<rt::sync::Event>)>>,
+    /// How often the power took what a target had not on disk.
+    pub power_cuts: Mutex<BTreeMap<TargetId, u64>>,
     /// How long it takes them to say how long a chunk file is.
     pub stat_time: Mutex<Duration>,
     /// What they were told of ended sessions.
@@ -277,8 +281,10 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
             if self.down.lock().contains(&request.target) {
                 return Err(Error::new(Errno::ETIMEDOUT, "target is down"));
             }
+            let slow = self.slow.lock().iter().find(|(target, _)| *target == request.target).cloned();
             let held = self.held.lock().clone().filter(|_| matches!(request.op, StorageOp::Delete));
-            if let Some(held) = held {
+            let slow = slow.filter(|_| matches!(request.op, StorageOp::Delete | StorageOp::Sync));
+            for held in [held, slow.map(|(_, event)| event)].into_iter().flatten() {
                 held.wait().await;
             }
             if matches!(request.op, StorageOp::Stat) {
@@ -288,7 +294,7 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
             let mut lens = self.lens.lock();
             let key = (request.target, request.ino);
             match request.op {
-                StorageOp::SyncTarget => {}
+                StorageOp::Sync | StorageOp::SyncTarget => {}
                 StorageOp::Delete => {
                     lens.remove(&key);
                 }
@@ -309,7 +315,8 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
                 StorageOp::Fence { session } => self.fenced.lock().push((request.target, session)),
                 other => panic!("the metadata service asks for {other:?}"),
             }
-            Ok(StorageReply::Unit)
+            let verifier = 1 + self.power_cuts.lock().get(&request.target).copied().unwrap_or(0);
+            Ok(StorageReply::Done { verifier })
         })
     }
 }

@@ -288,6 +288,11 @@ impl Cluster {
         self.storage[index].kill();
     }
 
+    /// Makes a storage node stand still.
+    pub fn freeze_storage(&self, index: usize) -> TestResult {
+        self.storage[index].freeze()
+    }
+
     /// Starts a storage node that has ended.
     pub fn restart_storage(&mut self, index: usize) -> TestResult {
         self.storage[index].restart(self.network.node(Role::Storage, index))

@@ -85,9 +85,14 @@ impl Service {
         })
     }
 
-    /// Makes it stand still, as a machine without time does.
+    /// Makes it stand still, as a machine without time does: it does nothing any more when this returns.
     pub fn freeze(&self) -> TestResult {
-        self.signal(libc::SIGSTOP)
+        self.signal(libc::SIGSTOP)?;
+        let stands_still = || self.pid().is_some_and(|pid| threads(pid).all(|state| "TDZ".contains(state)));
+        match process::eventually(STOP_DEADLINE, stands_still) {
+            true => Ok(()),
+            false => Err(format!("{} goes on after SIGSTOP", self.recipe.program.display()).into()),
+        }
     }
 
     /// Lets it go on.
@@ -109,6 +114,16 @@ impl Service {
     pub fn last_lines(&self) -> String {
         super::super::rig::last_lines(&self.log())
     }
+}
+
+/// The states of a process's threads, as `/proc` has them. One that is in the kernel (D) does nothing more of its own after that.
+fn threads(pid: i32) -> impl Iterator<Item = char> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    // The name before the state is in parentheses, and may contain some.
+    tasks.filter_map(|task| {
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    })
 }
 
 fn read_lossy(path: &Path) -> String {
