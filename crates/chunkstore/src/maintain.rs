@@ -44,10 +44,7 @@ impl Store {
         }
         match self.find(ino).await? {
             Some(file) => self.sync_file(&file).await?,
-            None => {
-                self.unsynced.lock().remove(&ino);
-                self.sync_absence(ino).await?;
-            }
+            None => self.sync_absence(ino).await?,
         }
         self.recent().sync().await
     }
@@ -136,15 +133,21 @@ impl Store {
     }
 
     /// Makes the data of a file durable. Its checksums may lag behind as long as its notes are kept.
+    ///
+    /// It stays in the list of what isn't synced until it is: who syncs everything meanwhile has to wait for the disk, too.
     pub(crate) async fn sync_file(&self, file: &ChunkFile) -> Result<()> {
-        // Before the sync: a change that comes while it runs has to be synced again. The list before the mark: a change in between finds
-        // the mark set and is covered by this sync; the other way round it would be marked and in no list.
-        self.unsynced.lock().remove(&file.ino);
-        file.unsynced.swap(false, Ordering::AcqRel);
+        // Before the sync: a change that comes while it runs has to be synced again.
+        file.unsynced.store(false, Ordering::Release);
         file.cached.sync_data().await.map_err(|e| {
             self.mark_unsynced(file);
             self.failed("sync", &file.path, e)
-        })
+        })?;
+        let mut unsynced = self.unsynced.lock();
+        // Whoever marks or deletes it from here on puts it into the list afterwards.
+        if !file.unsynced.load(Ordering::Acquire) && !file.deleted.load(Ordering::Acquire) {
+            unsynced.remove(&file.ino);
+        }
+        Ok(())
     }
 
     pub(crate) async fn sync_sums(&self, file: &ChunkFile) -> Result<()> {

@@ -115,7 +115,7 @@ impl MetaService {
         let ino = name.of_chunk_file();
         let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
         let (layout, claim) = match known {
-            Chunks::Unsettled => return Ok(false),
+            Chunks::Unsettled { .. } => return Ok(false),
             Chunks::None => return Ok(true),
             Chunks::Settled { layout, size, blocks, .. } => (layout, (size, blocks)),
         };

@@ -86,7 +86,14 @@ impl MetaService {
             let ino = name.of_chunk_file();
             let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
             let owned = match known {
-                Chunks::Unsettled => {
+                // What a move has left, and had been deleted: whoever changes the file doesn't use it.
+                Chunks::Unsettled { layout: Some(layout) }
+                    if rewound == Rewound::default()
+                        && self.chunks.stripe_in(&layout, name.slot(), place)?.is_none() =>
+                {
+                    None
+                }
+                Chunks::Unsettled { .. } => {
                     self.look_when_settled(place, name);
                     continue;
                 }

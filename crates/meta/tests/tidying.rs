@@ -60,6 +60,24 @@ fn a_chunk_file_that_comes_back_while_its_file_is_being_deleted_goes_again() {
     });
 }
 
+/// What a move has left, and the power brings back after its deletion, goes again, also when the file is being written where it is now.
+#[test]
+fn a_chunk_file_of_before_a_move_goes_again_while_the_file_is_written() {
+    simulated(|world| async move {
+        world.meta.register_session(SessionId(5), SessionKind::Local).await.unwrap();
+        let client = client_of(&world, 5);
+        let (ino, targets) = whole(&client, &world, "moved").await;
+        client.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        // A slot that the layout doesn't have.
+        let left = ino.chunk_file(1);
+        world.chunks.lens.lock().insert((targets[0], left), MIB);
+        world.meta.tidy(targets[0], &Touched::of([left, ino])).await.unwrap();
+        let there: Vec<_> = world.chunks.lens.lock().keys().copied().collect();
+        assert_eq!(there.len(), 3, "{there:?}");
+        assert!(there.iter().all(|(_, name)| *name == ino), "{there:?}");
+    });
+}
+
 /// After a restore nobody knows whether what the copy doesn't know is still needed: the file check tells of it, and the start takes nothing away.
 #[test]
 fn a_store_that_went_back_in_time_leaves_the_chunks_of_later_files_alone() {

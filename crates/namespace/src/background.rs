@@ -138,7 +138,10 @@ pub enum Chunks {
     /// It has none: it doesn't exist, is no regular file, or has its content elsewhere.
     None,
     /// A session changes them.
-    Unsettled,
+    Unsettled {
+        /// Where they are, if the inode says so.
+        layout: Option<Layout>,
+    },
     /// They hold a file of this size.
     Settled {
         /// Where they are.
@@ -154,12 +157,14 @@ pub enum Chunks {
 
 /// The chunks that an inode should have.
 pub fn chunks(reader: &dyn Reader, ino: InodeId) -> Result<Chunks, ReadError> {
-    if !scan(reader, &keys::writing_of(ino), 1)?.is_empty() {
-        return Ok(Chunks::Unsettled);
-    }
+    let is_changing = !scan(reader, &keys::writing_of(ino), 1)?.is_empty();
     let key = keys::inode(ino);
-    let Some(value) = reader.get(&key)? else { return Ok(Chunks::None) };
-    let inode: Inode = record::decode(&key, value)?;
+    let inode: Option<Inode> = reader.get(&key)?.map(|value| record::decode(&key, value)).transpose()?;
+    if is_changing {
+        let layout = inode.as_ref().and_then(|inode| inode.layout.as_ref());
+        return Ok(Chunks::Unsettled { layout: layout.map(Layout::try_from).transpose()? });
+    }
+    let Some(inode) = inode else { return Ok(Chunks::None) };
     match &inode.layout {
         Some(layout) if !inode.inline => {
             let changed: Timestamp = inode.attr(ino).ctime;

@@ -211,3 +211,30 @@ fn without_the_intent_log_crashes_look_like_damage() {
     let found = (0..SEEDS).filter(|seed| survive(*seed, &options).is_err()).count();
     assert!(found > 0, "the simulation can't tell a store with an intent log from one without");
 }
+
+/// Who syncs everything waits for the disk, too, where a file is just being synced for somebody else.
+#[test]
+fn a_sync_of_everything_covers_files_that_are_being_synced() {
+    let content = vec![7; FILE_BYTES];
+    for seed in 0..SEEDS {
+        let mut machine = Machine::new(seed);
+        let (written, store) = (content.clone(), Rc::new(RefCell::new(None)));
+        let open = store.clone();
+        let write = async move {
+            Store::format_with_log(Path::new(DIR), &identity(), LOG_BYTES).await.unwrap();
+            let (store, _) = open_with(Path::new(DIR), Options::default()).await;
+            store.write(ino(0), 0, &buf(&written), IoPath::Cached, Durability::Later).await.unwrap();
+            *open.borrow_mut() = Some(store.clone());
+            let other = store.clone();
+            rt::spawn(async move { drop(other.sync(ino(0)).await) });
+            // It has begun.
+            rt::yield_now().await;
+            store.sync_all().await.unwrap();
+        };
+        machine.run(write).unwrap();
+        machine.crash();
+        drop(store.take());
+        let contents = machine.run(examine(Options::default())).unwrap().unwrap();
+        assert!(contents[0] == content, "seed {seed}");
+    }
+}

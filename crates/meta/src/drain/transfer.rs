@@ -129,10 +129,13 @@ impl<'a> Transfer<'a> {
         self.ask(self.into, StorageOp::Sync).await.map(drop)
     }
 
-    /// Gives the copy the length of the source and the time of its last change, puts it on disk, and makes sure that everything was sent to one and the same process, which
-    /// so has all of it. Nothing may change the source any more.
+    /// Gives the copy the length of the source and the time of its last change, puts it on disk, and makes sure that everything was read from one and the same process and sent
+    /// to one and the same, which so has all of it. Nothing may change the source any more.
     pub async fn finish(&self) -> Result<()> {
         let Found { len, mtime } = self.stat(self.source).await?;
+        // A source that was started anew since its changes were copied may have less now than the copy, which is right.
+        let (token, round) = (self.token, self.round.get());
+        self.ask(self.source, StorageOp::Changed { token, round, from: u64::MAX }).await?;
         let copied = self.stat(self.into).await?.len;
         if copied > len {
             self.ask(self.into, StorageOp::Truncate { len }).await?;
