@@ -335,6 +335,7 @@ impl Content {
     /// Forgets what is true only under a lease.
     pub(crate) fn unload(&mut self) {
         let (unsynced, era) = (self.unsynced, self.era + 1);
-        *self = Content { unsynced, era, ..Content::default() };
+        let unsynced_in = std::mem::take(&mut self.unsynced_in);
+        *self = Content { unsynced, unsynced_in, era, ..Content::default() };
     }
 }

@@ -116,7 +116,7 @@ pub(crate) struct Unanswered<'a> {
 impl<'a> Unanswered<'a> {
     /// One that begins, under the lease of an era and after so many losses.
     pub(crate) fn new(inode: &'a OpenInode, era: u64, losses: u64, is_durable: bool) -> Unanswered<'a> {
-        inode.content.lock().unsynced.begin(losses);
+        inode.content.lock().begin_change(losses);
         Unanswered { inode, era, is_durable, is_done: false }
     }
 

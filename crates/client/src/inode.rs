@@ -43,7 +43,11 @@ impl OpenInode {
         OpenInode {
             ino,
             gate: rt::sync::RwLock::new(),
-            content: Mutex::new(Content { unsynced: Unsynced::after(node.unsynced), ..Content::default() }),
+            content: Mutex::new(Content {
+                unsynced: Unsynced::after(node.unsynced),
+                unsynced_in: node.unsynced_in.clone(),
+                ..Content::default()
+            }),
             landing: Landing::default(),
             fills: Fills::new(node.filled),
             yielding: AtomicUsize::new(0),
@@ -95,6 +99,8 @@ pub(crate) struct Content {
     pub(crate) unreported: bool,
     /// Changes of chunks that may not be on disk. Outlives what is forgotten with a lease.
     pub(crate) unsynced: Unsynced,
+    /// The layouts under which they were made: a file may move from where they were lost. Outlives it, too.
+    pub(crate) unsynced_in: Vec<Arc<Layout>>,
 }
 
 impl Default for Content {
@@ -118,6 +124,7 @@ impl Default for Content {
             end_in_doubt: false,
             unreported: false,
             unsynced: Unsynced::default(),
+            unsynced_in: Vec::new(),
         }
     }
 }
@@ -131,6 +138,23 @@ impl Content {
     /// As what its chunks are asked for.
     pub(crate) fn under(&self, ino: InodeId) -> Under {
         Under { ino, era: self.era, epoch: self.epoch }
+    }
+
+    /// A change of its chunks is sent, after so many losses.
+    pub(crate) fn begin_change(&mut self, losses: u64) {
+        self.unsynced.begin(losses);
+        let Some(layout) = &self.layout else { return };
+        if !self.unsynced_in.iter().any(|known| Arc::ptr_eq(known, layout) || known == layout) {
+            self.unsynced_in.push(layout.clone());
+        }
+    }
+
+    /// A sync has covered so many changes, of all layouts under which there were some.
+    pub(crate) fn synced(&mut self, changes: u64) {
+        self.unsynced.synced(changes);
+        if self.unsynced.is_all_synced() {
+            self.unsynced_in.clear();
+        }
     }
 
     /// Something of it must not be forgotten.
@@ -153,6 +177,8 @@ struct Node {
     recalled_ns: u64,
     /// Losses of storage services before its first change that wasn't synced when it was open.
     unsynced: Option<u64>,
+    /// The layouts under which it had such changes.
+    unsynced_in: Vec<Arc<Layout>>,
     open: Option<Arc<OpenInode>>,
 }
 
@@ -308,7 +334,9 @@ impl InodeTable {
                 && let Some(open) = node.open.take_if(|open| !open.content.lock().is_unfinished())
             {
                 node.filled = open.fills.is_filled();
-                node.unsynced = open.content.lock().unsynced.left();
+                let mut content = open.content.lock();
+                node.unsynced = content.unsynced.left();
+                node.unsynced_in = std::mem::take(&mut content.unsynced_in);
             }
             if node.users == 0 {
                 self.let_go(ino);

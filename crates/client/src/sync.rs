@@ -57,23 +57,38 @@ impl Client {
         let _ = data_only;
         let inode = &handle.inode;
         drop(self.enter(inode, Need::Look).await?);
-        let (layout, changes) = {
+        let (layouts, changes) = {
             let content = inode.content.lock();
-            (content.layout.clone(), content.unsynced.unsynced_changes())
+            let others = content.unsynced_in.iter().filter(|other| Some(*other) != content.layout.as_ref());
+            let layouts: Vec<_> = content.layout.iter().chain(others).cloned().collect();
+            (layouts, content.unsynced.unsynced_changes())
         };
-        if let (Some(layout), Some(changes)) = (layout, changes) {
-            self.on_every_stripe(Under::no_lease(inode.ino), &layout, |_| StorageOp::Sync).await?;
+        if let (false, Some(changes)) = (layouts.is_empty(), changes) {
+            let synced = layouts.iter().map(|layout| self.sync_known_stripes(inode.ino, layout)).collect();
+            rt::join_all(synced).await.into_iter().collect::<Result<()>>()?;
             let mut content = inode.content.lock();
             // Under the lock that a change takes when it begins, which may count as the first one that isn't synced.
-            if content.unsynced.since().is_some_and(|since| self.has_lost_any(&layout, since)) {
+            let has_lost = |since| layouts.iter().any(|layout| self.has_lost_any(layout, since));
+            if content.unsynced.since().is_some_and(has_lost) {
                 content.unsynced.found_loss(self.verifiers.losses());
             }
             // Only now, so that whoever syncs at the same time waits for the disk as well.
-            content.unsynced.synced(changes);
+            content.synced(changes);
         }
         handle.tell_loss()?;
         self.report_progress(inode, false).await?;
         self.sync_names(inode.ino.partition()).await
+    }
+
+    /// Syncs a file where it is, or where it was when it was changed: what was lost there before it moved is told by the answer. Of groups that aren't there any more
+    /// nobody answers.
+    async fn sync_known_stripes(&self, ino: InodeId, layout: &Layout) -> Result<()> {
+        let stripes = layout.groups.iter().enumerate().map(|(stripe, group)| async move {
+            let Ok(keeper) = self.keeper(*group) else { return Ok(()) };
+            let place = (keeper, layout.chunk_file(ino, stripe));
+            self.store(Under::no_lease(ino), place, StorageOp::Sync, None).await.map(drop)
+        });
+        rt::join_all(stripes.collect()).await.into_iter().collect()
     }
 
     /// Whether one of a file's keepers has lost something after so many losses.

@@ -122,7 +122,7 @@ impl Unsynced {
 
     /// There may be something that isn't synced, of an earlier use of the file.
     pub(crate) fn doubt(&mut self) {
-        if self.synced == self.changes && self.under_way == 0 {
+        if self.is_all_synced() {
             self.since = None;
         }
         self.changes += 1;
@@ -130,7 +130,7 @@ impl Unsynced {
 
     /// A change is sent, after so many losses.
     pub(crate) fn begin(&mut self, losses: u64) {
-        if self.since.is_none() || (self.synced == self.changes && self.under_way == 0) {
+        if self.since.is_none() || self.is_all_synced() {
             self.since = Some(losses);
         }
         self.under_way += 1;
@@ -145,6 +145,11 @@ impl Unsynced {
     /// The changes that a sync that begins now covers; `None` when nothing is to be synced.
     pub(crate) fn unsynced_changes(&self) -> Option<u64> {
         (self.synced < self.changes).then_some(self.changes)
+    }
+
+    /// Nothing is to be synced, and nothing is on its way.
+    pub(crate) fn is_all_synced(&self) -> bool {
+        self.synced == self.changes && self.under_way == 0
     }
 
     /// A sync has covered so many changes.

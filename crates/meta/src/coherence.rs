@@ -127,7 +127,23 @@ impl MetaService {
             }
         }
         all_answered(due)?;
-        if elsewhere.is_empty() { Ok(()) } else { Err(Stop::Elsewhere(elsewhere)) }
+        if !elsewhere.is_empty() {
+            return Err(Stop::Elsewhere(elsewhere));
+        }
+        if matches!(op, MetaOp::Lookup { .. }) {
+            self.leave_size_to_chunks(asker, &mut applied.reply);
+        }
+        Ok(())
+    }
+
+    /// Of a file that others are writing only its chunk files know the size: who has found it by its name asks for attributes, which says so. A kernel takes any size
+    /// that it is told for the right one, and cuts its pages to it.
+    fn leave_size_to_chunks(&self, asker: Asker, reply: &mut MetaReply) {
+        if let MetaReply::Entry(attr) = reply
+            && self.leases.is_written_elsewhere(asker.session, attr.ino)
+        {
+            *reply = MetaReply::Elsewhere { ino: attr.ino, mode: attr.mode & types::mode::S_IFMT };
+        }
     }
 
     /// Attributes that only another session knows are left out of a listing.

@@ -3,7 +3,8 @@
 use crate::cluster::{CHUNK, TARGETS, with_cluster};
 use net::LocalFuture;
 use std::time::Duration;
-use wire::StorageOp;
+use types::{Errno, TargetId};
+use wire::{StorageOp, StorageReply};
 
 /// How long a target takes for a sync.
 const SYNC_TIME: Duration = Duration::from_millis(100);
@@ -48,5 +49,29 @@ fn an_fsync_that_failed_on_one_target_syncs_all_again_the_next_time() {
             .storage
             .succeeded(|request| request.target == refused && matches!(request.op, StorageOp::Sync));
         assert_eq!(synced, 1);
+    });
+}
+
+/// A target loses its power with what a program has written, and is emptied before the program syncs: the file isn't there any more, and what was lost is.
+#[test]
+fn an_fsync_tells_of_what_was_lost_where_the_file_was_before_it_moved() {
+    with_cluster(|cluster| async move {
+        let (_, file) = cluster.create("f").await;
+        cluster.fill(&file, 0, CHUNK * TARGETS as usize, b'a').await.unwrap();
+        let emptied = TargetId(2);
+        cluster.storage.change_answers(move |request, reply| match reply {
+            StorageReply::Done { verifier } if request.target == emptied => {
+                StorageReply::Done { verifier: verifier.wrapping_add(1) }
+            }
+            reply => reply,
+        });
+        cluster.start_moving();
+        assert!(cluster.empty(emptied).await);
+        let told = cluster.client.fsync(&file, false).await;
+        assert_eq!(told.map_err(|error| error.errno), Err(Errno::EIO));
+        cluster.client.fsync(&file, false).await.unwrap();
+        cluster.fill(&file, 0, CHUNK * TARGETS as usize, b'b').await.unwrap();
+        cluster.client.fsync(&file, false).await.unwrap();
+        assert_eq!(cluster.runs(&file).await, [(b'b', CHUNK * TARGETS as usize)]);
     });
 }

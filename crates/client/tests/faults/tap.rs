@@ -9,10 +9,14 @@ use types::{Errno, Error, Result};
 
 type Predicate<Req> = Box<dyn Fn(&Req) -> bool + Send>;
 
+type Change<Req, Rep> = Box<dyn Fn(&Req, Rep) -> Rep + Send>;
+
 /// Passes requests on to a service.
 pub(crate) struct Tap<Req, Rep> {
     service: Arc<dyn Handler<Req, Rep>>,
     state: Mutex<State<Req>>,
+    /// What becomes of answers.
+    changed: Mutex<Option<Change<Req, Rep>>>,
 }
 
 struct State<Req> {
@@ -36,7 +40,7 @@ impl<Req: Clone, Rep> Tap<Req, Rep> {
             late: Vec::new(),
             answered: Vec::new(),
         };
-        Arc::new(Tap { service, state: Mutex::new(state) })
+        Arc::new(Tap { service, state: Mutex::new(state), changed: Mutex::new(None) })
     }
 
     /// Answers the next such request with an error; the service doesn't see it.
@@ -57,6 +61,11 @@ impl<Req: Clone, Rep> Tap<Req, Rep> {
     /// The same for their answers: what they say is of before.
     pub(crate) fn delay_answers(&self, time: Duration, which: impl Fn(&Req) -> bool + Send + 'static) {
         self.state.lock().late.push((Box::new(which), time));
+    }
+
+    /// From now on all answers are changed so.
+    pub(crate) fn change_answers(&self, change: impl Fn(&Req, Rep) -> Rep + Send + 'static) {
+        *self.changed.lock() = Some(Box::new(change));
     }
 
     /// How many such requests were carried out.
@@ -83,6 +92,10 @@ impl<Req: Clone, Rep> Tap<Req, Rep> {
         if let Some(late) = late {
             rt::sleep(late).await;
         }
+        let reply = match &*self.changed.lock() {
+            Some(change) => reply.map(|reply| change(&request, reply)),
+            None => reply,
+        };
         let mut state = self.state.lock();
         state.answered.push((request.clone(), reply.is_ok()));
         match state.losses.iter().position(|which| which(&request)) {

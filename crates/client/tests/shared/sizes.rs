@@ -84,3 +84,17 @@ fn the_times_of_a_change_of_shape_are_the_same_for_all_who_look() {
         }
     });
 }
+
+/// The kernel takes the size that comes with a name for the right one, and cuts the pages that it has to it.
+#[test]
+fn a_name_of_a_file_that_is_written_elsewhere_tells_its_size_as_it_is() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let file = one.make("f").await;
+        one.put(&file, 0, CHUNK, b'x').await;
+        assert_eq!(two.size(file.ino()).await, CHUNK as u64, "from now on it is shared");
+        one.put(&file, CHUNK, CHUNK, b'x').await;
+        let found = two.lookup(ROOT, InodeId::ROOT, b"f").await.unwrap();
+        assert_eq!(found.size, 2 * CHUNK as u64);
+    });
+}

@@ -1,10 +1,12 @@
 //! Attributes.
 
+use super::files::OpenFile;
 use crate::abi::{SetattrIn, fattr};
 use crate::reply::{attr_out, put, statx_out};
 use crate::request::Request;
 use crate::transport::Core;
-use types::{Errno, Result, SetAttr, SetTime, Timestamp, mode};
+use std::sync::atomic::Ordering;
+use types::{Errno, Error, Result, SetAttr, SetTime, Timestamp, mode};
 
 pub(super) async fn getattr(core: &Core, rq: &Request) -> Result<usize> {
     let shared = &core.shared;
@@ -24,13 +26,35 @@ pub(super) async fn setattr(core: &Core, rq: &Request, args: SetattrIn) -> Resul
     let (set, size) = changes(&args)?;
     let attr = match size {
         // ftruncate: of a file whose session has ended it fails.
-        Some(_) if args.valid & fattr::FH != 0 => {
+        Some(size) if args.valid & fattr::FH != 0 => {
             let open = core.shared.handles.get(args.fh)?;
-            open.file.setattr(rq.credentials(), set, size).await?
+            refuse_cut_after_failure(core, &open, size).await?;
+            open.file.setattr(rq.credentials(), set, Some(size)).await?
         }
         _ => core.shared.client.setattr(rq.credentials(), rq.ino(), set, size).await?,
     };
     Ok(put(&rq.out, 0, &attr_out(&attr)))
+}
+
+/// When an asynchronous direct write beyond the end that the kernel knows fails, the kernel cuts the file to that end (`fuse_direct_IO` and `fuse_do_truncate` of
+/// Linux's `fs/fuse/file.c`), by the same request as `ftruncate(2)`. What others have appended meanwhile would be lost. The kernel doesn't look at the answer.
+/// So the first cut of an open file after such a failure isn't made if there is something to be lost by it; a program that means it is told to ask again.
+async fn refuse_cut_after_failure(core: &Core, open: &OpenFile, size: u64) -> Result<()> {
+    if open.failed_end.load(Ordering::Relaxed) == 0 {
+        return Ok(());
+    }
+    if size >= open.failed_end.swap(0, Ordering::Relaxed) {
+        return Ok(());
+    }
+    let now = core.shared.client.getattr(open.file.ino()).await?.size;
+    if size >= now {
+        return Ok(());
+    }
+    let message = format!(
+        "inode {} isn't cut from {now} to {size} bytes: a write through this open file has just failed, and the kernel may be asking for it, which doesn't know what others have written",
+        open.file.ino()
+    );
+    Err(Error::new(Errno::EIO, message).hint("ask for it once more"))
 }
 
 pub(super) async fn readlink(core: &Core, rq: &Request) -> Result<usize> {

@@ -8,6 +8,7 @@ use crate::reply::put;
 use crate::request::Request;
 use crate::transport::Core;
 use client::{ReadHow, WriteHow};
+use std::sync::atomic::Ordering;
 use types::{ByteRange, Errno, Result};
 
 /// The most that COPY_FILE_RANGE can answer with its 32 bits, in whole pages.
@@ -27,7 +28,14 @@ pub(super) async fn read(core: &Core, rq: &Request, args: ReadIn) -> Result<usiz
 pub(super) async fn write(core: &Core, rq: &Request, args: WriteIn) -> Result<usize> {
     let open = core.shared.handles.get(args.fh)?;
     let buf = rq.data.slice(0..args.size as usize);
-    let len = open.file.write(args.offset, buf, write_how(&args, core.shared.is_shared)).await?;
+    let how = write_how(&args, core.shared.is_shared);
+    let may_be_cut = core.shared.is_shared && how.direct && !how.written_back;
+    let written = open.file.write(args.offset, buf, how).await;
+    if may_be_cut && written.is_err() {
+        let end = args.offset.saturating_add(u64::from(args.size));
+        open.failed_end.fetch_max(end, Ordering::Relaxed);
+    }
+    let len = written?;
     Ok(put(&rq.out, 0, &WriteOut { size: len.min(args.size as usize) as u32, padding: 0 }))
 }
 

@@ -8,6 +8,7 @@ use crate::transport::Core;
 use client::{Caching, File, Known};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use types::{Credentials, Result, SetAttr};
 use wire::{LockOwner, LockSpace};
 
@@ -22,6 +23,8 @@ pub(crate) struct OpenFile {
     pub(crate) file: File,
     /// Owners of byte-range locks taken through this file, where closing a descriptor sends no FLUSH that would drop them.
     pub(crate) owners_without_flush: Option<Mutex<Vec<LockOwner>>>,
+    /// Where the last direct writes beside other clients that failed would have ended: see [`super::attrs`]. 0: none since it was asked for.
+    pub(crate) failed_end: AtomicU64,
 }
 
 pub(super) async fn open(core: &Core, rq: &Request, args: OpenIn) -> Result<usize> {
@@ -85,7 +88,7 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
     let shared_with = core.shared.is_shared.then(caching);
     let open_flags = reply_flags(flags, core.shared.holders.ever_used(), shared_with);
     let owners_without_flush = (open_flags & fopen::NOFLUSH != 0).then(Mutex::default);
-    let open = Arc::new(OpenFile { file, owners_without_flush });
+    let open = Arc::new(OpenFile { file, owners_without_flush, failed_end: AtomicU64::new(0) });
     match core.shared.handles.insert(core.index, open.clone()) {
         Ok(fh) => Ok(OpenOut { fh, open_flags, backing_id: 0 }),
         Err(errno) => {

@@ -4,19 +4,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod aio;
+
 use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions};
 use fuse::{MountOptions, Opcode, Session, Transport};
 use kv::{Durability, Memory, Writer};
 use meta::{MetaOptions, MetaService};
-use net::Channel;
-use rt::CoreConfig;
+use net::{Channel, Handler, LocalFuture};
+use rt::{CoreConfig, IoBuf};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, RwLock};
 use std::thread::JoinHandle;
@@ -25,6 +28,7 @@ use types::{
     CapacityClass, ClusterMap, Epoch, MapHandle, NodeId, Pool, PoolId, SessionId, Target, TargetId,
     TargetState,
 };
+use wire::{StorageOp, StorageReply, StorageRequest};
 
 const TARGETS: u32 = 2;
 const LOG_BYTES: u64 = 1 << 20;
@@ -39,9 +43,29 @@ struct Cluster {
     base: PathBuf,
     clients: Vec<Arc<Client>>,
     meta: Arc<MetaService>,
+    storage: Arc<Disks>,
     mounts: Vec<Session>,
     stop: Arc<rt::sync::Event>,
     services: Option<JoinHandle<()>>,
+}
+
+/// The storage service, whose disks take no writes while a test wants that.
+struct Disks {
+    service: StorageService,
+    are_broken: AtomicBool,
+}
+
+impl Handler<StorageRequest, StorageReply> for Disks {
+    fn handle(
+        &self,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> LocalFuture<'_, types::Result<StorageReply>> {
+        match self.are_broken.load(Ordering::SeqCst) && matches!(request.op, StorageOp::Write { .. }) {
+            true => Box::pin(async { Err(types::Errno::EIO.into()) }),
+            false => self.service.handle(request, payload),
+        }
+    }
 }
 
 impl Cluster {
@@ -53,16 +77,16 @@ impl Cluster {
         let (stopped, place) = (stop.clone(), base.clone());
         let config = CoreConfig { name: "services".into(), ..CoreConfig::default() };
         let services = rt::start_core(config, move || async move {
-            let (made, meta) = serve(&place).await;
+            let (made, meta, storage) = serve(&place).await;
             for client in &made {
                 rt::spawn(client.clone().background());
             }
-            tell.send((made, meta)).unwrap();
+            tell.send((made, meta, storage)).unwrap();
             stopped.wait().await;
         });
-        let (clients, meta) = clients.recv().unwrap();
-        let mut cluster =
-            Cluster { base, clients, meta, mounts: Vec::new(), stop, services: Some(services.unwrap()) };
+        let (clients, meta, storage) = clients.recv().unwrap();
+        let (mounts, services) = (Vec::new(), Some(services.unwrap()));
+        let mut cluster = Cluster { base, clients, meta, storage, mounts, stop, services };
         cluster.mounts = [0, 1].map(|number| cluster.mount(number, transport)).into();
         cluster
     }
@@ -89,7 +113,7 @@ impl Drop for Cluster {
     }
 }
 
-async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>) {
+async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>, Arc<Disks>) {
     let map: MapHandle = Arc::new(RwLock::new(Arc::new(cluster_map(base))));
     let mut stores = Vec::new();
     for target in (1..=TARGETS).map(TargetId) {
@@ -97,7 +121,8 @@ async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>) {
         Store::format_with_log(&directory, &identity, LOG_BYTES).await.unwrap();
         stores.push(Store::open(&directory, &identity, Options::default()).await.unwrap().0);
     }
-    let storage = Arc::new(StorageService::new(stores.iter().cloned()));
+    let service = StorageService::new(stores.iter().cloned());
+    let storage = Arc::new(Disks { service, are_broken: AtomicBool::new(false) });
     let channels = || -> net::StorageChannels {
         (1..=TARGETS).map(|id| (TargetId(id), Channel::in_process(storage.clone()))).collect()
     };
@@ -118,7 +143,7 @@ async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>) {
         client.register().await.unwrap();
         clients.push(client);
     }
-    (clients, meta)
+    (clients, meta, storage)
 }
 
 fn identity(target: TargetId) -> Identity {
@@ -163,6 +188,7 @@ fn check_all(name: &str, transport: Transport) {
     what_others_do_to_a_directory_is_seen_at_once(&cluster);
     a_change_of_permissions_counts_at_once(&cluster);
     a_deleted_file_stays_while_it_is_open(&cluster);
+    a_failed_write_takes_nothing_away_from_others(&cluster);
 }
 
 #[test]
@@ -413,4 +439,36 @@ fn a_deleted_file_stays_while_it_is_open(cluster: &Cluster) {
     let mut bytes = Vec::new();
     open.read_to_end(&mut bytes).unwrap();
     assert_same(&bytes, &[7; 100_000]);
+}
+
+/// The kernel cuts a file to the end that it knows when an asynchronous write beyond it fails. It doesn't know what others have written meanwhile.
+fn a_failed_write_takes_nothing_away_from_others(cluster: &Cluster) {
+    const MIB: usize = 1 << 20;
+    let [one, two] = cluster.paths("aio");
+    let open = |path: &Path| {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(libc::O_DIRECT)
+            .open(path)
+            .unwrap()
+    };
+    let (first, second) = (open(&one), open(&two));
+    let piece = vec![7_u8; 4096];
+    assert_eq!(aio::write_at(&first, &piece, 0).unwrap(), 4096);
+    second.write_all_at(&vec![8; MIB], 4096).unwrap();
+    cluster.storage.are_broken.store(true, Ordering::SeqCst);
+    aio::write_at(&first, &piece, 4 * MIB as u64).unwrap_err();
+    cluster.storage.are_broken.store(false, Ordering::SeqCst);
+    assert_eq!(fs::metadata(&two).unwrap().len(), (4096 + MIB) as u64);
+    let mut bytes = vec![0; MIB];
+    second.read_exact_at(&mut bytes, 4096).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 8), "what was written by others is gone");
+    // Who means it gets it: at the latest the second time.
+    let _ = first.set_len(100);
+    first.set_len(100).unwrap();
+    assert_eq!(fs::metadata(&two).unwrap().len(), 100);
 }
