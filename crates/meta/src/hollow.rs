@@ -11,7 +11,7 @@ use crate::service::MetaService;
 use crate::view::View;
 use namespace::Chunks;
 use std::time::Duration;
-use types::{InodeId, Layout, Result, SessionId};
+use types::{Errno, InodeId, Layout, Result, SessionId};
 use wire::{MetaOp, StorageOp, StorageReply};
 
 /// Unit of the space that a file occupies, bytes.
@@ -119,12 +119,53 @@ impl MetaService {
             Chunks::None => return Ok(true),
             Chunks::Settled { layout, size, blocks, .. } => (layout, (size, blocks)),
         };
-        let claimed = self.claimed(place, name, &layout, claim)?;
-        if let Some(claimed) = claimed.filter(|claimed| claimed.local_len > 0) {
+        let Some(claimed) = self.claimed(place, name, &layout, claim)? else { return Ok(true) };
+        if claimed.local_len > 0 {
             let file = Under { ino: name, epoch: self.leases.epoch(ino) };
             self.account_for_loss(place, file, claimed).await?;
         }
-        Ok(true)
+        self.cut_what_came_back(place, name).await
+    }
+
+    /// Cuts a chunk file that the power has made longer again than its file is: who had cut it lives on and doesn't know of that, and whoever makes the file longer one
+    /// day would read what had been cut off. False: somebody changes the file again.
+    async fn cut_what_came_back(&self, place: Place, name: InodeId) -> Result<bool> {
+        if self.too_long(place, name).await?.is_none() {
+            return Ok(true);
+        }
+        let ino = name.of_chunk_file();
+        let mover = self.sessions.register_local(SessionId::drawn(rt::random_u64()))?;
+        let cut = async {
+            // Nobody else knows of an end beyond the one on record then.
+            let _alone = self.hold_alone(&mover, ino).await?;
+            let Some(len) = self.too_long(place, name).await? else { return Ok(()) };
+            let file = Under { ino: name, epoch: self.leases.epoch(ino) };
+            self.chunks.at(place, file, StorageOp::Truncate { len }).await?;
+            self.chunks.at(place, file, StorageOp::Sync).await.map(drop)
+        };
+        let done = self.without_local_mount(ino, cut).await;
+        self.sessions.remove(mover.id);
+        match done {
+            Err(error) if error.errno == Errno::EBUSY => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// How long a chunk file should be that is longer than that, if nobody is changing its file.
+    async fn too_long(&self, place: Place, name: InodeId) -> Result<Option<u64>> {
+        let ino = name.of_chunk_file();
+        let known = self.read(ino.partition(), |view| namespace::chunks(view, ino)).await?;
+        let Chunks::Settled { layout, size, blocks, changed } = known else { return Ok(None) };
+        // What a store that went back in time doesn't know of may be needed yet.
+        if self.rewound().await?.is_of_before(ino, changed) {
+            return Ok(None);
+        }
+        let Some(claimed) = self.claimed(place, name, &layout, (size, blocks))? else { return Ok(None) };
+        let file = Under { ino: name, epoch: self.leases.epoch(ino) };
+        match self.chunks.at(place, file, StorageOp::Stat).await? {
+            StorageReply::Stat { len, .. } if len > claimed.local_len => Ok(Some(claimed.local_len)),
+            _ => Ok(None),
+        }
     }
 
     /// Looks how much of a chunk file that was changing has outlived a crash, and corrects what is on record where it is less. Not where the chunk file had been on

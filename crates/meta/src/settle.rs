@@ -135,7 +135,7 @@ impl MetaService {
         }
     }
 
-    async fn rewound(&self) -> Result<Rewound> {
+    pub(crate) async fn rewound(&self) -> Result<Rewound> {
         let stored = self.executors.store.get(Rewound::KEY).await.map_err(|error| store_error(&error))?;
         stored.map_or(Ok(Rewound::default()), |value| namespace::record::decode(Rewound::KEY, value))
     }

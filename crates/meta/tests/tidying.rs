@@ -173,6 +173,26 @@ fn chunk_files_that_were_new_and_never_came_to_disk_are_looked_for() {
     });
 }
 
+/// Who has shortened a file lives on and writes it, and the power has taken the cut back: what was cut off isn't to be read when the file grows one day.
+#[test]
+fn what_a_power_cut_has_put_back_behind_the_end_of_a_file_goes_when_its_writer_is_done() {
+    simulated(|world| async move {
+        world.meta.register_session(SessionId(5), SessionKind::Local).await.unwrap();
+        let client = client_of(&world, 5);
+        let (ino, targets) = whole(&client, &world, "cut").await;
+        client.call(MetaOp::BeginWrite { ino }).await.unwrap();
+        world.chunks.lens.lock().insert((targets[1], ino), 2 * MIB);
+        world.meta.tidy(targets[1], &Touched::of([ino])).await.unwrap();
+        rt::sleep(3 * SECOND).await;
+        let len = || world.chunks.lens.lock()[&(targets[1], ino)];
+        assert_eq!(len(), 2 * MIB, "its writer alone knows where it ends");
+        client.call(end(ino, 3 * MIB / 512)).await.unwrap();
+        rt::sleep(10 * SECOND).await;
+        assert_eq!(len(), MIB);
+        assert_eq!(client.getattr(ino).await.unwrap().size, 3 * MIB);
+    });
+}
+
 /// Who writes it lives on, and has heard how much space a chunk file takes before that went with the power.
 #[test]
 fn a_file_that_is_being_written_at_a_crash_is_looked_at_when_it_is_done() {

@@ -1,7 +1,7 @@
 //! Sizes and times of a file that several clients use.
 
 use crate::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster};
-use types::{ByteRange, SetAttr, SetTime, Timestamp};
+use types::{ByteRange, InodeId, SetAttr, SetTime, Timestamp};
 
 #[test]
 fn an_extension_is_seen_at_once_while_the_writer_has_the_file_open() {
