@@ -113,6 +113,8 @@ impl Store {
     }
 
     async fn remove(&self, ino: InodeId) -> Result<()> {
+        // The note stays until the file is gone, whoever needs room for others.
+        let _noted = self.intents.as_ref().map(|log| log.holds().hold());
         if let Some(file) = self.find(ino).await? {
             // A crash may bring it back: the note tells then to look. Another copy still has all of it.
             let end = match self.group {

@@ -39,13 +39,15 @@ impl MetaService {
         let ways = (&self.chunks, epoch);
         let transfer = Transfer::new(ways, source, End { place, name }, (&goes_on, order.copied));
         let outcome = self.fill_and_switch(mover, &moved, &transfer).await;
-        transfer.forget().await;
         if let Err(error) = &outcome {
             // What was sent may still be on its way, so that the name isn't used again by this process. The chunk file is deleted.
             tracing::debug!(ino = ino.0, %error, "a move is given up");
+            transfer.forget().await;
             claim.burn();
         } else {
+            // Now, since the chunk file is its file's, and has to be put right with it should its target be started anew: the source may be a while.
             drop(claim);
+            transfer.forget().await;
         }
         self.doomed.set();
         outcome
