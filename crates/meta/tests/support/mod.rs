@@ -169,6 +169,14 @@ impl Client {
         entry(self.call(MetaOp::Lookup { parent, name: bytes(name) }).await)
     }
 
+    /// What a name names, also where somebody writes it.
+    pub async fn find(&self, parent: InodeId, name: &str) -> Result<InodeId> {
+        match self.call(MetaOp::Lookup { parent, name: bytes(name) }).await {
+            Ok(MetaReply::Elsewhere { ino, .. }) => Ok(ino),
+            reply => entry(reply).map(|attr| attr.ino),
+        }
+    }
+
     pub async fn unlink(&self, parent: InodeId, name: &str) -> Result<Attr> {
         entry(self.call(MetaOp::Unlink { parent, name: bytes(name) }).await)
     }
