@@ -55,8 +55,8 @@ fn subject(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, bool)> {
         (MetaOp::BeginWrite { .. } | MetaOp::Truncate { .. }, MetaReply::File(info)) => {
             Some((info.attr.ino, true))
         }
-        (MetaOp::Create { .. }, MetaReply::Created { attr, .. } | MetaReply::Entry(attr))
-        | (MetaOp::Tmpfile { .. }, MetaReply::Created { attr, .. } | MetaReply::Entry(attr)) => {
+        // Not of a file that was there already: who finds one opens it as everybody does, and is looked at then.
+        (MetaOp::Create { .. } | MetaOp::Tmpfile { .. }, MetaReply::Created { attr, .. }) => {
             Some((attr.ino, true))
         }
         _ => None,

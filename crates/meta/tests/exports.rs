@@ -9,7 +9,7 @@ use identity::{CapabilityKeys, CapabilityRing, CoreRing, Rights};
 use net::{Caller, Handler, Proof, Transport};
 use std::sync::Arc;
 use support::world::{ROOT, World, simulated};
-use support::{create, errno};
+use support::{CHUNK_MTIME, create, errno};
 use types::{
     Credentials, Errno, Export, ExportAccess, ExportRule, InodeId, Result, SessionId, SetAttr, Squash,
 };
@@ -186,6 +186,30 @@ fn where_all_are_squashed_nobody_speaks_for_anybody() {
                 );
             }
         }
+        // No time that is given, and no report, is a way round that.
+        let disguised =
+            SetAttr { mode: Some(0o777), uid: Some(NOBODY), ctime: Some(CHUNK_MTIME), ..SetAttr::default() };
+        let report = MetaOp::EndWrite {
+            ino: file,
+            size: 0,
+            blocks: 0,
+            mtime: Some(CHUNK_MTIME),
+            done: true,
+            kill_suid_sgid: true,
+        };
+        for who in [AS_ROOT, AS_OWNER, ITSELF] {
+            let op = MetaOp::Setattr { ino: file, set: disguised };
+            assert_eq!(errno(ask(&world, NAMELESS, who, op).await), Errno::EPERM, "{who:?}");
+            assert_eq!(errno(ask(&world, NAMELESS, who, report.clone()).await), Errno::EACCES, "{who:?}");
+        }
+        // Who makes a name that is there already has no right to what it names by that.
+        made(&world, FREE, AS_OWNER, create(ROOT, "there")).await;
+        let MetaOp::Create { parent, name, mode, umask, rdev, wish, .. } = create(ROOT, "there") else {
+            panic!()
+        };
+        let again = MetaOp::Create { parent, name, mode, umask, rdev, wish, exclusive: false };
+        let answer = ask(&world, NAMELESS, ITSELF, again).await.unwrap();
+        assert!(matches!(answer.reply, MetaReply::Entry(_)) && answer.capability.is_none());
         let own = made(&world, NAMELESS, AS_OWNER, create(ROOT, "own")).await;
         assert_eq!((own.uid, own.gid), (NOBODY, NOBODY));
         // What may be read only is given to be read only, whatever lease comes with it.

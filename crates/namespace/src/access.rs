@@ -129,6 +129,9 @@ pub fn permit_anonymous(
         | MetaOp::WriteInline { ino, .. }
         | MetaOp::DropInline { ino, .. }
         | MetaOp::Truncate { ino, .. } => check.use_open(*ino, WRITE),
+        // What was begun may be told to its end.
+        MetaOp::EndWrite { ino, .. } if is_being_changed(env, reader, *ino)? => Ok(()),
+        MetaOp::EndWrite { ino, .. } => check.use_open(*ino, WRITE),
         op => permit(env, reader, caller, op),
     }
 }
@@ -225,10 +228,6 @@ impl Check<'_> {
     }
 
     fn setattr(&self, ino: InodeId, set: &SetAttr) -> Outcome<()> {
-        // Only a kernel that reports what it knows of a file sets this time.
-        if set.ctime.is_some() {
-            return Ok(());
-        }
         let inode = self.tx.inode(ino)?;
         let is_owner = inode.uid == self.caller.uid;
         if set.uid.is_some_and(|uid| !(is_owner && uid == inode.uid)) {
@@ -237,7 +236,8 @@ impl Check<'_> {
         if set.gid.is_some_and(|gid| !(is_owner && (gid == inode.gid || self.caller.is_in(gid)))) {
             return Err(Errno::EPERM.into());
         }
-        let given = [set.atime, set.mtime].into_iter().flatten().any(|time| time != SetTime::Now);
+        let given = [set.atime, set.mtime].into_iter().flatten().any(|time| time != SetTime::Now)
+            || set.ctime.is_some();
         if !is_owner && (set.mode.is_some() || given) {
             return Err(Errno::EPERM.into());
         }

@@ -93,6 +93,9 @@ impl StorageService {
         let Some(mirrors) = self.mirrors.get() else {
             return Err(Error::new(Errno::EOPNOTSUPP, "this process has no members of mirrored groups"));
         };
+        if asked.part == Part::Primary {
+            Box::pin(mirrors.require_member(served.store.target(), &asked)).await?;
+        }
         let replica = match mirrors.replica(&served.store, &served.tally, asked.group).await {
             Ok(replica) => replica,
             Err(error) if asked.part == Part::Primary => {

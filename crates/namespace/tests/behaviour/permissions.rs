@@ -168,13 +168,12 @@ fn attributes_are_the_owners_to_change() {
     assert_eq!(scene.may(&owner, gid(TEAM)), Ok(()));
     assert_eq!(scene.may(&owner, gid(7)), Err(Errno::EPERM));
     assert_eq!(scene.may(&member, gid(TEAM)), Err(Errno::EPERM));
-    // What a kernel knows of a file's times is nobody's doing.
-    let known = SetAttr {
-        ctime: Some(Timestamp::new(1, 0)),
-        mtime: Some(SetTime::At(Timestamp::new(1, 0))),
-        ..base()
-    };
-    assert_eq!(scene.may(&stranger, set(ino, known)), Ok(()));
+    // A time of change that is given is no way round any of this.
+    let disguised = |ino, set_too| set(ino, SetAttr { ctime: Some(Timestamp::new(1, 0)), ..set_too });
+    for with in [base(), SetAttr { mode: Some(0o4777), uid: Some(0), ..base() }] {
+        assert_eq!(scene.may(&stranger, disguised(ino, with)), Err(Errno::EPERM));
+    }
+    assert_eq!(scene.may(&owner, disguised(ino, base())), Ok(()));
 }
 
 #[test]

@@ -215,6 +215,22 @@ impl Mirrors {
         }
     }
 
+    /// Refuses a request about a group of which the target has nothing, before anything is made of it: anybody who may ask at all could fill the disk else.
+    ///
+    /// # Errors
+    /// `EREMCHG` when it goes by another version of the group, `ENXIO` for one that isn't there.
+    pub(crate) async fn require_member(&self, target: TargetId, asked: &InGroup) -> Result<()> {
+        let key = (target, asked.group);
+        if self.slots.read().get(&key).is_some_and(|slot| slot.replica.get().is_some()) {
+            return Ok(());
+        }
+        let view = self.agreed(asked).await?;
+        match view.group()?.members.contains(&target) {
+            true => Ok(()),
+            false => Err(turns::another_version(asked.group)),
+        }
+    }
+
     /// The replica of a group on a target, opened or made if need be.
     pub(crate) async fn replica(
         &self,

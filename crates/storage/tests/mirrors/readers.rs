@@ -1,14 +1,16 @@
 //! Readers that choose a member by themselves.
 
-use crate::cluster::{Cluster, INO, Road, with_members};
+use crate::cluster::{Cluster, GROUP, INO, Road, with_members, with_others};
+use chunkstore::Store;
+use net::Handler;
 use rt::IoBuf;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::{ByteRange, Errno, MemberState, TargetId};
-use wire::{Allocate, Part, Path as Way, Seek, StorageOp, StorageReply};
+use types::{ByteRange, Epoch, Errno, GroupId, InodeId, MemberState, SessionId, TargetId};
+use wire::{Allocate, InGroup, Part, Path as Way, Seek, StorageOp, StorageReply, StorageRequest};
 
 const BLOCK: usize = 4096;
 
@@ -230,5 +232,33 @@ fn readers_of_any_member_never_go_back_in_time() {
         let reads: Vec<u32> = seen.reads.iter().map(Cell::get).collect();
         assert!(reads[1..].iter().all(|reads| *reads > 20), "{reads:?}");
         cluster.in_step().await;
+    });
+}
+
+/// Whoever may ask at all could fill the disk else: a store of a group takes room, and stays.
+#[test]
+fn nothing_is_made_of_a_group_that_the_target_is_no_member_of() {
+    with_others(2, 1, |cluster| async move {
+        cluster.drive();
+        for (target, group) in [(1, GroupId(4242)), (3, GROUP)] {
+            for since in [0, 1] {
+                let part = Part::Primary;
+                let request = StorageRequest {
+                    group: Some(InGroup { group, since: Epoch(since), part }),
+                    ..StorageRequest::new(
+                        SessionId(3),
+                        TargetId(target),
+                        InodeId::ROOT,
+                        StorageOp::SyncTarget,
+                    )
+                };
+                let service = cluster.link(target).service.lock().unwrap().clone().unwrap();
+                service.handle(request, None).await.unwrap_err();
+                let made = Store::group_dir(&cluster.dir.join(target.to_string()), group);
+                assert!(!made.exists(), "{} of version {since}", made.display());
+            }
+        }
+        cluster.write(INO, 3, 0, &[1; BLOCK]).await;
+        assert!(cluster.has_group(1) && !cluster.has_group(3));
     });
 }
