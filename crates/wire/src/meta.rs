@@ -368,7 +368,7 @@ pub enum MetaReply {
     /// `None`: the file doesn't move.
     Migration(Option<Box<Migration>>),
     /// Instead of `Entry`: what the name names is of a partition that another service executes, which knows its attributes and grants the
-    /// lease on it.
+    /// lease on it; or others are writing it, and who asks for its attributes asks its chunk files for its size, too.
     Elsewhere {
         ino: InodeId,
         /// Type bits of its mode.
