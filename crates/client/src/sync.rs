@@ -7,6 +7,7 @@
 use crate::access::Need;
 use crate::data::Keeper;
 use crate::epoch::Under;
+use crate::inode::OpenInode;
 use crate::{Client, Handle};
 use parking_lot::RwLock;
 use std::collections::BTreeSet;
@@ -64,7 +65,7 @@ impl Client {
             (layouts, content.unsynced.unsynced_changes())
         };
         if let (false, Some(changes)) = (layouts.is_empty(), changes) {
-            let synced = layouts.iter().map(|layout| self.sync_known_stripes(inode.ino, layout)).collect();
+            let synced = layouts.iter().map(|layout| self.sync_stripes(inode, layout)).collect();
             rt::join_all(synced).await.into_iter().collect::<Result<()>>()?;
             let mut content = inode.content.lock();
             // Under the lock that a change takes when it begins, which may count as the first one that isn't synced.
@@ -80,13 +81,18 @@ impl Client {
         self.sync_names(inode.ino.partition()).await
     }
 
-    /// Syncs a file where it is, or where it was when it was changed: what was lost there before it moved is told by the answer. Of groups that aren't there any more
-    /// nobody answers.
-    async fn sync_known_stripes(&self, ino: InodeId, layout: &Layout) -> Result<()> {
+    /// Syncs a file where it is, or where it was when it was changed: what was lost there before it moved is told by the answer. Of groups where it was and that
+    /// aren't there any more nobody answers.
+    async fn sync_stripes(&self, inode: &OpenInode, layout: &Arc<Layout>) -> Result<()> {
+        let under = Under::no_lease(inode.ino);
+        if inode.content.lock().layout.as_ref() == Some(layout) {
+            return self.on_every_stripe(under, layout, |_| StorageOp::Sync).await.map(drop);
+        }
         let stripes = layout.groups.iter().enumerate().map(|(stripe, group)| async move {
             let Ok(keeper) = self.keeper(*group) else { return Ok(()) };
-            let place = (keeper, layout.chunk_file(ino, stripe));
-            self.store(Under::no_lease(ino), place, StorageOp::Sync, None).await.map(drop)
+            self.store(under, (keeper, layout.chunk_file(inode.ino, stripe)), StorageOp::Sync, None)
+                .await
+                .map(drop)
         });
         rt::join_all(stripes.collect()).await.into_iter().collect()
     }
