@@ -18,11 +18,13 @@ pub struct Limits {
     pub max_steps: u64,
     /// Reads that caught a write half done say nothing instead of being violations: for local file systems, which don't promise more.
     pub forgive_torn_reads: bool,
+    /// All clients of the history are one mount, with one page cache.
+    pub one_mount: bool,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { max_steps: 1_000_000, forgive_torn_reads: false }
+        Limits { max_steps: 1_000_000, forgive_torn_reads: false, one_mount: false }
     }
 }
 
@@ -108,6 +110,9 @@ fn concurrent(records: &[&Record]) -> usize {
 fn judge_object(object: &str, records: &[&Record], limits: Limits) -> Verdict<String> {
     let mut sorted = Sorted::default();
     for record in records {
+        if is_of_page_under_copy(record, records, limits) {
+            continue;
+        }
         if let Err(message) = sorted.add(record, limits) {
             return Verdict::Violation(format!("{object}: {}: {message}", caller(record)));
         }
@@ -127,6 +132,21 @@ fn judge_object(object: &str, records: &[&Record], limits: Limits) -> Verdict<St
         },
         _ => direct("records of several kinds; an object is a block, a name or a log".to_string()),
     }
+}
+
+/// Whether a read has met the copying of one content over another in the page cache of its own kernel: Linux copies to and from pages that are up to
+/// date without a lock (`filemap_read` of `mm/filemap.c`), on nearly every file system, and no file system can do anything about it. Such a read says
+/// nothing. What two contents other than these make up is a violation, and so is what was read past the page cache.
+fn is_of_page_under_copy(record: &Record, records: &[&Record], limits: Limits) -> bool {
+    let Event::TornRead { values, cached: true } = &record.event else { return false };
+    let [first, second] = values[..] else { return false };
+    let until = record.returned_ns.unwrap_or(u64::MAX);
+    records.iter().any(|other| {
+        matches!(other.event, Event::Write { value } if value == first || value == second)
+            && (limits.one_mount || other.client == record.client)
+            && other.called_ns <= until
+            && other.returned_ns.is_none_or(|returned| returned >= record.called_ns)
+    })
 }
 
 fn decide<M: Model>(
@@ -175,7 +195,7 @@ impl Sorted {
             Event::LookMissing => self.name.push(name(name::Action::Look(Found::Missing))),
             Event::ReadLog { records } => self.log.push(operation(record, log::Seen::Read(records.clone()))),
             Event::TornRead { .. } | Event::TornLog { .. } if limits.forgive_torn_reads => {}
-            Event::TornRead { values } => return Err(format!("found parts of the contents {values:?}")),
+            Event::TornRead { values, .. } => return Err(format!("found parts of the contents {values:?}")),
             Event::TornLog { records, rest } => {
                 return Err(format!("found no record after {} records, but {rest:?}", records.len()));
             }

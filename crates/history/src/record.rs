@@ -29,8 +29,12 @@ pub enum Event {
     Write { value: u64 },
     /// Found this in a block.
     Read { value: u64 },
-    /// Found parts of several contents in a block.
-    TornRead { values: Vec<u64> },
+    /// Found parts of several contents in a block; through the kernel's page cache, or past it.
+    TornRead {
+        values: Vec<u64>,
+        #[serde(default)]
+        cached: bool,
+    },
     /// Made a name exclusively. The inode is missing where it couldn't be learnt, or the effect is open.
     Create { inode: Option<u64> },
     /// It was there already.

@@ -366,10 +366,8 @@ impl Management {
             ];
             let outcome = self.writer.commit(Batch { guards: vec![], writes }).await?;
             debug_assert_eq!(outcome, Outcome::Won, "a batch without guards can't lose");
-            if map.groups != before.groups {
-                // What is done by a version of a group must not be forgotten with it.
-                self.writer.sync().await?;
-            }
+            // What is done by a version of the map must not be forgotten with it, and no number be given twice.
+            self.writer.sync().await?;
             self.members().follow(&before, &map);
         }
         *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 use types::{
-    ClusterMap, Epoch, Error, Group, GroupId, MemberState, NodeId, Result, Scheme, TargetId, TargetState,
+    ClusterMap, Epoch, Errno, Error, Group, GroupId, MemberState, NodeId, Result, Scheme, TargetId,
+    TargetState,
 };
 use wire::MgmtReply;
 use wire::mgmt::{GroupInfo, ResyncProgress};
@@ -88,6 +89,31 @@ impl Members {
         }
     }
 
+    /// Whether a primary may take a good member out before more is known.
+    ///
+    /// Who was started anew and found nobody else is the primary until another good member is heard of, which has what the start may have cost (see
+    /// [`Members::settle`]); its word must not come before that. Management may have been started anew at the same moment, on the same machine,
+    /// and have heard of nobody yet. Nothing is lost by waiting: nobody acts on the word anyway until the member's node knows of it or has been silent for long.
+    ///
+    /// # Errors
+    /// `EAGAIN` while the node of the member isn't known to be gone.
+    fn ensure_may_speak(&self, map: &ClusterMap, word: &Word, presence: &Presence) -> Result<()> {
+        let Some(group) = map.group(word.group) else { return Ok(()) };
+        let node_of = |id: TargetId| map.target(id).map(|target| target.node);
+        let (Some(primary), Some(other)) = (group.primary().and_then(node_of), node_of(word.target)) else {
+            return Ok(());
+        };
+        let takes_out =
+            group.state_of(word.target) == Some(MemberState::Good) && word.state != MemberState::Good;
+        let is_trusted = self.trusted.contains(&(word.group, primary, group.since));
+        let is_unheard = !presence.heard.contains(&other);
+        let is_open = takes_out && other != primary && (is_trusted || is_unheard);
+        match is_open && !presence.silent.contains(&other) {
+            true => Err(refusal::not_heard_yet(word.group, word.target)),
+            false => Ok(()),
+        }
+    }
+
     /// The version from which on a member is out.
     fn out_since(&self, group: &Group, target: TargetId) -> Epoch {
         self.out.get(&(group.id, target)).copied().unwrap_or(group.since)
@@ -120,23 +146,35 @@ impl Management {
         word: Word,
         reason: &str,
     ) -> Result<MgmtReply> {
-        self.change(|roster| {
-            let presence = self.presence(&roster.map);
-            if roster.map.group(word.group).is_some_and(|group| group.since == word.since) {
-                tracing::info!(?word, reason, "a primary speaks of a member");
-            }
-            consistency::set_member(&mut roster.map, asker, &word, &presence)
-        })
-        .await?;
+        tracing::info!(?word, reason, "a primary speaks of a member");
         let began_ns = rt::monotonic_ns();
+        let is_late = || rt::monotonic_ns() - began_ns > MAX_SETTLE.as_nanos() as u64;
+        let is_open = |error: &Error| error.errno == Errno::EAGAIN && !is_late();
+        while let Err(error) = self.take_word(asker, &word).await {
+            if !is_open(&error) {
+                return Err(error);
+            }
+            crate::service::first_of(self.heard.wait(), rt::sleep(SETTLE_POLL)).await;
+        }
         // Also where nothing has changed: the question may be a repetition, whose first answer was lost.
         while let Some(target) = self.unaware(word.group) {
-            if rt::monotonic_ns() - began_ns > MAX_SETTLE.as_nanos() as u64 {
+            if is_late() {
                 return Err(refusal::unsettled(word.group, target));
             }
             crate::service::first_of(self.heard.wait(), rt::sleep(SETTLE_POLL)).await;
         }
         Ok(MgmtReply::Map { map: self.current() })
+    }
+
+    async fn take_word(&self, asker: Option<NodeId>, word: &Word) -> Result<()> {
+        self.change(|roster| {
+            let presence = self.presence(&roster.map);
+            if roster.map.group(word.group).is_some_and(|group| group.since == word.since) {
+                self.members().ensure_may_speak(&roster.map, word, &presence)?;
+            }
+            consistency::set_member(&mut roster.map, asker, word, &presence)
+        })
+        .await
     }
 
     /// A member that is out, and whose node may believe that it isn't: it has neither said that it knows, nor has it been silent for longer

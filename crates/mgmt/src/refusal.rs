@@ -244,6 +244,15 @@ pub(crate) fn last_good_member(group: GroupId, target: TargetId) -> Error {
         .hint(format!("start the nodes of the other members (weft group show {group})"))
 }
 
+/// A primary wants a member out that may have more than it has.
+pub(crate) fn not_heard_yet(group: GroupId, target: TargetId) -> Error {
+    let message = format!(
+        "whether the node of target {target}, a good member of group {group}, is gone isn't known yet"
+    );
+    Error::new(Errno::EAGAIN, message)
+        .hint("ask again: it is known some seconds after the start of management")
+}
+
 /// The process of a member hasn't said that it knows the version that takes it out.
 pub(crate) fn unsettled(group: GroupId, target: TargetId) -> Error {
     let message = format!("the node of target {target} has not taken notice that it is out of group {group}");

@@ -140,7 +140,7 @@ fn history_of_one_mount(stage: &Stage) -> TestResult {
     let plan = LoadPlan { threads: 3, seconds, seed: u64::from(std::process::id()), mix: Mix::ByEpoch };
     // Reads of most local file systems may catch a write half done.
     let forgive_torn_reads = matches!(stage.subject, Subject::Directory(_));
-    let limits = Limits { forgive_torn_reads, ..Limits::default() };
+    let limits = Limits { forgive_torn_reads, one_mount: true, ..Limits::default() };
     let (outcome, report) = Load::start(&[dir.clone(), dir], &outside, plan)?.finish(limits)?;
     ensure_eq!(
         (outcome.errors.len(), outcome.stuck),

@@ -26,6 +26,9 @@ pub enum Command {
         /// Accept reads that catch a write half done: a local file system promises no more.
         #[arg(long)]
         forgive_torn_reads: bool,
+        /// The clients of the history are one mount, with one page cache.
+        #[arg(long)]
+        one_mount: bool,
     },
 }
 
@@ -37,8 +40,9 @@ pub fn run(command: &Command) -> Result<(), String> {
             println!("{}", outcome.to_json());
             Ok(())
         }
-        Command::Check { history, max_steps, forgive_torn_reads } => {
-            let limits = Limits { max_steps: *max_steps, forgive_torn_reads: *forgive_torn_reads };
+        Command::Check { history, max_steps, forgive_torn_reads, one_mount } => {
+            let (forgive_torn_reads, one_mount) = (*forgive_torn_reads, *one_mount);
+            let limits = Limits { max_steps: *max_steps, forgive_torn_reads, one_mount };
             let report = judge(&read(history)?, limits);
             println!("{report}");
             if report.is_linearizable() { Ok(()) } else { Err("the history isn't linearizable".to_string()) }

@@ -195,7 +195,7 @@ impl Worker {
         // A block beyond the end of the file holds zeros like one that was never written.
         bytes.fill(0);
         file.read_at(bytes, offset(block))?;
-        Ok(block_content(bytes))
+        Ok(block_content(bytes, block.way != Way::Direct))
     }
 
     fn write(&mut self, block: Block, value: u64) -> io::Result<Event> {
@@ -267,7 +267,7 @@ impl Worker {
 
     fn read_replaced(&self) -> io::Result<Event> {
         match fs::read(self.dir.join(REPLACED)) {
-            Ok(bytes) => Ok(block_content(&bytes)),
+            Ok(bytes) => Ok(block_content(&bytes, true)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Event::Read { value: 0 }),
             Err(error) => Err(error),
         }
@@ -314,7 +314,7 @@ fn offset(block: Block) -> u64 {
 }
 
 /// What a block says: each of its words is the value that was written.
-fn block_content(bytes: &[u8]) -> Event {
+fn block_content(bytes: &[u8], cached: bool) -> Event {
     let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
     let mut values: Vec<u64> = words.collect();
     values.dedup();
@@ -322,7 +322,7 @@ fn block_content(bytes: &[u8]) -> Event {
         [value] => Event::Read { value },
         _ => {
             values.truncate(MAX_TORN_VALUES);
-            Event::TornRead { values }
+            Event::TornRead { values, cached }
         }
     }
 }
@@ -390,8 +390,8 @@ mod tests {
     #[test]
     fn a_block_is_one_value_or_torn() {
         let mut bytes = [0; BLOCK_BYTES];
-        assert_eq!(block_content(&bytes), Event::Read { value: 0 });
+        assert_eq!(block_content(&bytes, true), Event::Read { value: 0 });
         bytes[2048] = 9;
-        assert_eq!(block_content(&bytes), Event::TornRead { values: vec![0, 9, 0] });
+        assert_eq!(block_content(&bytes, false), Event::TornRead { values: vec![0, 9, 0], cached: false });
     }
 }

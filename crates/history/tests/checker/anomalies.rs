@@ -87,10 +87,29 @@ fn a_write_that_failed_may_happen_late_or_never_but_not_twice() {
 fn content_from_nowhere_and_torn_content() {
     let words = violation(&[at(0, 0, 10, write(1)), at(1, 20, 30, read(7))]);
     assert!(words.contains("read -> 7, which nobody wrote here"), "{words}");
-    let torn = [at(0, 0, 10, write(1)), at(1, 20, 30, Event::TornRead { values: vec![1, 0] })];
-    assert!(violation(&torn).contains("parts of the contents [1, 0]"));
+    let written = [at(0, 0, 10, write(1)), at(1, 20, 30, torn([1, 0], false))];
+    assert!(violation(&written).contains("parts of the contents [1, 0]"));
     let forgiving = Limits { forgive_torn_reads: true, ..Limits::default() };
-    assert!(judge(&torn, forgiving).is_linearizable());
+    assert!(judge(&written, forgiving).is_linearizable());
+}
+
+fn torn(values: [u64; 2], cached: bool) -> Event {
+    Event::TornRead { values: values.to_vec(), cached }
+}
+
+#[test]
+fn a_page_that_is_being_written_on_the_same_mount_may_be_seen_half_done() {
+    let written = at(0, 0, 50, write(1));
+    accepted(&[written.clone(), at(0, 20, 30, torn([1, 0], true))]);
+    accepted(&[written.clone(), at(0, 20, 30, torn([0, 1], true)), at(1, 60, 70, read(1))]);
+    // Past the page cache, from another mount, afterwards, of others than these.
+    violation(&[written.clone(), at(0, 20, 30, torn([1, 0], false))]);
+    violation(&[written.clone(), at(1, 20, 30, torn([1, 0], true))]);
+    violation(&[written.clone(), at(0, 60, 70, torn([1, 0], true))]);
+    violation(&[written.clone(), at(0, 60, 90, write(2)), at(0, 120, 130, torn([2, 1], true))]);
+    violation(&[written.clone(), at(0, 20, 30, Event::TornRead { values: vec![0, 1, 0], cached: true })]);
+    let limits = Limits { one_mount: true, ..Limits::default() };
+    assert!(judge(&[written, at(1, 20, 30, torn([1, 0], true))], limits).is_linearizable());
 }
 
 #[test]

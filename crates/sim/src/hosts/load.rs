@@ -482,6 +482,6 @@ fn found(bytes: &[u8]) -> Event {
     }
     match values[..] {
         [value] => Event::Read { value },
-        _ => Event::TornRead { values },
+        _ => Event::TornRead { values, cached: false },
     }
 }

@@ -554,7 +554,7 @@ fn forgive_torn(records: &mut Vec<Record>) {
         .map(|record| record.object.clone())
         .collect();
     let is_forgiven = |record: &Record| match &record.event {
-        Event::TornRead { values } => {
+        Event::TornRead { values, .. } => {
             values.iter().any(|value| records.iter().any(|other| is_open(other, *value)))
         }
         Event::TornLog { .. } => open_logs.contains(&record.object),
