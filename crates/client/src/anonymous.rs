@@ -1,4 +1,4 @@
-//! Users whom the service takes for somebody else than this machine's kernel does.
+//! Whom the kernel can't judge: users whom the service takes for somebody else than this machine's kernel does, and who finds a file instead of making it.
 //!
 //! The kernel checks every access by the users that it knows, and the service is asked only once for what may be kept under a lease. Where the
 //! cluster's rules for networks squash users, that isn't enough: whether root may open a file is then the service's to say, each time. A client
@@ -6,7 +6,7 @@
 
 use crate::Client;
 use std::sync::PoisonError;
-use types::{Credentials, InodeId, Result, Squash};
+use types::{Credentials, Errno, InodeId, Result, Squash};
 use wire::MetaOp;
 
 const READ: u32 = 4;
@@ -17,6 +17,16 @@ const OWNER: u32 = 8;
 
 /// What the kernel adds to the flags of a file that is opened to be run.
 const FMODE_EXEC: u32 = 0x20;
+
+/// What `open(2)` with these flags needs.
+fn wanted(flags: u32) -> u32 {
+    match flags & 0o3 {
+        0 if flags & FMODE_EXEC != 0 => RUN,
+        0 => READ,
+        1 => WRITE,
+        _ => READ | WRITE,
+    }
+}
 
 impl Client {
     /// Whether a user may be somebody else for the service.
@@ -34,13 +44,20 @@ impl Client {
 
     /// Asks whether a user may open a file, with these flags of `open(2)`, where the kernel may not know it.
     pub(crate) async fn may_open(&self, user: Credentials, ino: InodeId, flags: u32) -> Result<()> {
-        let wanted = match flags & 0o3 {
-            0 if flags & FMODE_EXEC != 0 => RUN,
-            0 => READ,
-            1 => WRITE,
-            _ => READ | WRITE,
-        };
-        self.may_use(user, ino, wanted).await
+        self.may_use(user, ino, wanted(flags)).await
+    }
+
+    /// Asks whether a user may open a file that it wanted to make and that another client has made first. The kernel takes it for made, and looks at
+    /// nothing (`FMODE_CREATED` in `fs/namei.c`).
+    ///
+    /// # Errors
+    /// `EACCES`, and what the service's answer comes to.
+    pub(crate) async fn may_open_found(&self, user: Credentials, ino: InodeId, flags: u32) -> Result<()> {
+        // Nobody makes a name behind the back of a single kernel. Root may, unless it is squashed.
+        if self.is_alone() || user.uid == 0 && !self.may_be_squashed(user) {
+            return Ok(());
+        }
+        self.ask_whether(user, MetaOp::MayOpen { ino, wanted: wanted(flags) | OWNER }).await
     }
 
     /// The same of cutting it, by its name or through a descriptor.
@@ -50,8 +67,18 @@ impl Client {
 
     async fn may_use(&self, user: Credentials, ino: InodeId, wanted: u32) -> Result<()> {
         match self.may_be_squashed(user) {
-            true => self.ask_for(user, MetaOp::MayOpen { ino, wanted }).await.map(drop),
+            true => self.ask_whether(user, MetaOp::MayOpen { ino, wanted }).await,
             false => Ok(()),
+        }
+    }
+
+    /// Asks; who is refused is introduced with all of its groups, and asked for once more.
+    async fn ask_whether(&self, user: Credentials, op: MetaOp) -> Result<()> {
+        match self.ask_for(user, op.clone()).await {
+            Err(error) if error.errno == Errno::EACCES && self.introduce(user, &op).await => {
+                self.ask_for(user, op).await.map(drop)
+            }
+            answer => answer.map(drop),
         }
     }
 }

@@ -226,7 +226,7 @@ impl Client {
         let (asked, fresh) = (answer.asked, Fresh::of(&answer.reply));
         let attr = entry(answer.reply)?;
         if fresh.is_none() {
-            self.may_open(credentials, attr.ino, flags).await?;
+            self.may_open_found(credentials, attr.ino, flags).await?;
         }
         let (inode, alone) = self.inodes.remember_and_acquire(attr.ino);
         let handle = Handle::new(inode, flags);

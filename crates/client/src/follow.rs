@@ -137,6 +137,8 @@ impl Client {
         let open: Vec<_> = open.filter(|inode| concerned(inode.ino) || ended.contains(&inode.ino)).collect();
         for inode in &open {
             inode.fills.close();
+            // Answers that are on their way may tell a size from before what is now forgotten.
+            self.inodes.reported(inode.ino);
             inode.content.lock().unload();
         }
         let forgetting = open.iter().map(|inode| async move {

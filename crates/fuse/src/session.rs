@@ -32,6 +32,8 @@ const UNMOUNT_GRACE: Duration = Duration::from_secs(10);
 const ABORT_GRACE: Duration = Duration::from_secs(5);
 /// Of the requests that fail within this time, one is told of.
 const FAULT_INTERVAL: Duration = Duration::from_secs(1);
+/// The kernel forgets within so long unless a page is being read or written: a request that waits longer mustn't keep others from being taken.
+const PROMPT: Duration = Duration::from_millis(20);
 /// The kernel refuses smaller reads of the device.
 const INIT_BUFFER: usize = 64 * 1024;
 
@@ -275,7 +277,12 @@ impl Shared {
 impl Invalidate for Shared {
     fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         let done = self.notifier.forget(ino);
-        Box::pin(async move { done.wait().await })
+        Box::pin(async move {
+            if rt::timeout(PROMPT, done.wait()).await.is_none() {
+                let _blocked = transport::wait_for_kernel(self);
+                done.wait().await;
+            }
+        })
     }
 
     fn lost_locks(&self) {

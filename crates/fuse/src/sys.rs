@@ -75,6 +75,13 @@ pub fn mount(source: &str, target: &Path, kind: &str, flags: libc::c_ulong, opti
     check(result as isize).map(drop)
 }
 
+/// Asks for an extended attribute of a file, and leaves its value alone; symlinks aren't followed.
+pub fn ask_for_xattr(path: &Path, name: &str) -> io::Result<()> {
+    let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(name)?);
+    // SAFETY: the pointers are NUL-terminated strings that outlive the call; of a value of size 0 nothing is written.
+    check(unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) }).map(drop)
+}
+
 /// umount2(2); symlinks aren't followed.
 pub fn unmount(target: &Path, flags: libc::c_int) -> io::Result<()> {
     let target = CString::new(target.as_os_str().as_bytes())?;

@@ -180,6 +180,10 @@ pub(crate) const LAST_REGIONS: u64 = 64;
 /// The same of a file that changes faster than it is copied, after several attempts: 1 GiB, some seconds.
 pub(crate) const MOST_LAST_REGIONS: u64 = 1024;
 
+/// How long all of that may take altogether: a target may fall silent meanwhile, and who waits for the file gives up after a time of its own (60 s
+/// unless said otherwise).
+pub(crate) const ALONE_TIME: Duration = Duration::from_secs(20);
+
 /// Files at a time that move to another scheme or pool, beside those that move off targets. As [`MOVES_AT_ONCE`].
 pub(crate) const MIGRATIONS_AT_ONCE: usize = 4;
 

@@ -2,8 +2,8 @@
 //!
 //! [`permit`] looks at what a command itself needs of its caller: to change the names of a directory, to change attributes. It follows Linux
 //! (`fs/namei.c`, `fs/attr.c`, `fs/xattr.c`, `fs/posix_acl.c`). What it leaves to the client's kernel, which asks the service only once for
-//! what it may keep under a lease: the search of a path, reading names and attributes, and opening a file; a file that is open may be read,
-//! written and cut whatever its mode says by then.
+//! what it may keep under a lease: the search of a path, reading names and attributes, and opening a file that it knows; a file that is open may be read,
+//! written and cut whatever its mode says by then. A file that it has opened in order to make it, and that was there, it takes for made: of that one the client asks.
 //!
 //! A client's kernel doesn't know whom the service takes its users for where they are squashed. Of those, [`permit_anonymous`] looks at everything.
 
@@ -80,6 +80,7 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
         MetaOp::SetPattern { dir: ino, .. } | MetaOp::Migrate { ino, .. } => {
             check.own(&check.tx.inode(*ino)?)
         }
+        MetaOp::MayOpen { ino, wanted } => check.open(*ino, *wanted),
         _ => Ok(()),
     }
 }
@@ -112,13 +113,6 @@ pub fn permit_anonymous(
             check.may(*ino, &inode, READ)
         }
         MetaOp::GetXattr { name, .. } if name.starts_with(b"trusted.") => Err(Errno::ENODATA.into()),
-        MetaOp::MayOpen { ino, wanted } => {
-            let inode = check.tx.inode(*ino)?;
-            if wanted & OWNER_IN_ANY_CASE != 0 && inode.uid == caller.uid {
-                return Ok(());
-            }
-            check.may(*ino, &inode, *wanted as u16 & (READ | WRITE | SEARCH))
-        }
         MetaOp::Reopen { ino, .. } => check.use_open(*ino, READ).or_else(|_| check.use_open(*ino, WRITE)),
         MetaOp::Open { ino, wish } => match wish {
             Some(LeaseMode::Write) => check.use_open(*ino, WRITE),
@@ -266,6 +260,14 @@ impl Check<'_> {
     fn use_open(&self, ino: InodeId, wanted: u16) -> Outcome<()> {
         let inode = self.tx.inode(ino)?;
         if inode.uid == self.caller.uid { Ok(()) } else { self.may(ino, &inode, wanted) }
+    }
+
+    fn open(&self, ino: InodeId, wanted: u32) -> Outcome<()> {
+        let inode = self.tx.inode(ino)?;
+        if wanted & OWNER_IN_ANY_CASE != 0 && inode.uid == self.caller.uid {
+            return Ok(());
+        }
+        self.may(ino, &inode, wanted as u16 & (READ | WRITE | SEARCH))
     }
 
     fn own(&self, inode: &Inode) -> Outcome<()> {

@@ -1,12 +1,12 @@
 //! Names that one client makes, moves and removes.
 
 use crate::cluster::{CHUNK, Program, RDONLY, RDWR, ROOT, runs, with_cluster, with_cluster_of_seed};
-use client::Found;
+use client::{Client, Found};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use types::{Errno, InodeId};
+use types::{Credentials, Errno, InodeId, SetAttr};
 use wire::RenameMode;
 
 #[test]
@@ -22,6 +22,31 @@ fn names_made_moved_and_removed_by_one_are_so_for_the_other() {
         two.unlink(ROOT, InodeId::ROOT, b"g").await.unwrap();
         assert_eq!(one.lookup(ROOT, InodeId::ROOT, b"g").await.unwrap_err().errno, Errno::ENOENT);
         assert_eq!(one.getattr(file.ino()).await.unwrap().nlink, 0);
+    });
+}
+
+/// The kernel takes a file that it has opened with `O_CREAT` for made, and looks at no mode.
+#[test]
+fn who_loses_the_race_to_make_a_file_may_open_it_only_as_its_mode_says() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let mode = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        one.setattr(ROOT, InodeId::ROOT, mode, None).await.unwrap();
+        let stranger = Credentials { uid: 2000, gid: 2000, pid: 7 };
+        let own = async |client: &Client, name: &[u8], mode: u32, flags: u32| {
+            let made = client.create(stranger, InodeId::ROOT, name, 0o100_000 | mode, 0, flags).await;
+            made.map(drop).map_err(|error| error.errno)
+        };
+        for (name, mode) in [(b"f", 0o600), (b"g", 0o644), (b"h", 0o666)] {
+            one.create(ROOT, InodeId::ROOT, name, 0o100_000 | mode, 0, RDWR).await.unwrap();
+        }
+        assert_eq!(own(&two, b"f", 0o644, RDONLY).await.unwrap_err(), Errno::EACCES);
+        assert_eq!(own(&two, b"g", 0o644, RDWR).await.unwrap_err(), Errno::EACCES);
+        own(&two, b"g", 0o644, RDONLY).await.unwrap();
+        own(&two, b"h", 0o644, RDWR).await.unwrap();
+        // What it has made itself, on another machine or once before without hearing the answer, is its own.
+        own(&one, b"i", 0o400, RDWR).await.unwrap();
+        own(&two, b"i", 0o400, RDWR).await.unwrap();
     });
 }
 

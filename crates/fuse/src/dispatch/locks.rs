@@ -8,6 +8,7 @@ use crate::standing;
 use crate::transport::Core;
 use client::Cancel;
 use std::pin::pin;
+use std::rc::Rc;
 use std::time::Duration;
 use types::{Errno, InodeId, Result};
 use wire::{LockKind, LockOwner, LockRange, LockSpace};
@@ -40,7 +41,7 @@ pub(super) async fn test(core: &Core, rq: &Request, args: LkIn) -> Result<usize>
     Ok(put(&rq.out, 0, &LkOut { lk }))
 }
 
-pub(super) async fn set(core: &Core, rq: &Request, args: LkIn, wait: bool) -> Result<usize> {
+pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -> Result<usize> {
     let open = core.shared.handles.get(args.fh)?;
     let space = if args.lk_flags & abi::LK_FLOCK != 0 { LockSpace::Flock } else { LockSpace::Posix };
     let (ino, owner, range, pid) = (rq.ino(), LockOwner(args.owner), range(&args.lk)?, args.lk.pid);

@@ -9,7 +9,7 @@ mod dirs;
 mod files;
 mod locks;
 mod names;
-mod xattrs;
+pub(crate) mod xattrs;
 
 pub(crate) use files::OpenFile;
 
@@ -44,7 +44,11 @@ fn log_failure(core: &Core, request: &Request, error: &Error) {
         return;
     }
     let is_fault = matches!(error.errno, Errno::EIO | Errno::ETIMEDOUT);
-    if is_fault && let Some(suppressed) = core.shared.faults.admit(rt::monotonic_ns()) {
+    // A page that can't be read is a signal to a program that has it mapped, whatever the number.
+    let is_read = Opcode::from_number(header.opcode) == Some(Opcode::Read);
+    if (is_fault || is_read)
+        && let Some(suppressed) = core.shared.faults.admit(rt::monotonic_ns())
+    {
         let operation = Opcode::from_number(header.opcode);
         tracing::warn!(?operation, ino = header.nodeid, pid = header.pid, suppressed, %error, "request failed");
     } else {

@@ -6,7 +6,7 @@ use crate::session::Shared;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use types::{Errno, Error, Result};
@@ -14,6 +14,13 @@ use types::{Errno, Error, Result};
 /// Requests of one core that may wait for a lock at a time; beyond it locking fails with `ENOLCK`. Each holds a lane, so this
 /// many spare lanes may have to be made.
 const MAX_LOCK_WAITS: usize = 256;
+/// Lanes that may wait at a time, for locks and for the kernel: more than it sends requests that no program waits for (`MAX_BACKGROUND`).
+const MAX_WAITS: usize = 512;
+
+thread_local! {
+    /// The cores that this thread runs: one for each mount.
+    static CORES: RefCell<Vec<Weak<Core>>> = const { RefCell::new(Vec::new()) };
+}
 
 /// What a request comes to: the length of the reply's body, or an error number.
 pub(crate) type Outcome = std::result::Result<usize, Errno>;
@@ -43,7 +50,7 @@ pub(crate) struct Core {
 impl Core {
     /// A core without lanes.
     pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Rc<Core> {
-        Rc::new(Core {
+        let core = Rc::new(Core {
             shared,
             index,
             live: Cell::new(0),
@@ -51,7 +58,18 @@ impl Core {
             spare: Cell::new(0),
             add_lane: OnceCell::new(),
             ended: RefCell::new(None),
-        })
+        });
+        CORES.with_borrow_mut(|cores| {
+            cores.retain(|core| core.strong_count() > 0);
+            cores.push(Rc::downgrade(&core));
+        });
+        core
+    }
+
+    /// The core of a mount that this thread runs.
+    fn here(shared: &Shared) -> Option<Rc<Core>> {
+        let is_it = |core: &Rc<Core>| std::ptr::eq(&raw const *core.shared, shared);
+        CORES.with_borrow(|cores| cores.iter().filter_map(Weak::upgrade).find(is_it))
     }
 
     /// Says how lanes are added when requests block theirs.
@@ -104,10 +122,14 @@ impl Core {
 
     /// Announces that the running request may wait for long: the core gets a spare lane, so that other requests don't wait with it.
     /// Call the end of the wait by dropping the guard.
-    pub(crate) fn block_lane(&self) -> Result<Blocked<'_>> {
+    pub(crate) fn block_lane(self: &Rc<Self>) -> Result<Blocked> {
+        self.block(MAX_LOCK_WAITS)
+    }
+
+    fn block(self: &Rc<Self>, most: usize) -> Result<Blocked> {
         if self.blocked.get() >= self.spare.get() {
-            if self.spare.get() >= MAX_LOCK_WAITS {
-                let message = format!("{MAX_LOCK_WAITS} requests of one processor wait for locks already");
+            if self.spare.get() >= most {
+                let message = format!("{most} requests of one processor wait already");
                 return Err(Error::new(Errno::ENOLCK, message));
             }
             let add = self.add_lane.get().expect("it is set before the first lane runs");
@@ -115,16 +137,25 @@ impl Core {
             self.spare.set(self.spare.get() + 1);
         }
         self.blocked.set(self.blocked.get() + 1);
-        Ok(Blocked { core: self })
+        Ok(Blocked { core: self.clone() })
     }
 }
 
-/// A lane that waits for long.
-pub(crate) struct Blocked<'a> {
-    core: &'a Core,
+/// Announces that something on this thread, mostly a request of the mount, waits for the kernel to let go of pages. The kernel may be waiting for a page that it
+/// wants to have read, and the request for that be behind others, for which all lanes wait in turn.
+pub(crate) fn wait_for_kernel(shared: &Shared) -> Option<Blocked> {
+    let blocked = Core::here(shared)?.block(MAX_WAITS);
+    blocked
+        .inspect_err(|error| tracing::warn!(%error, "the kernel is waited for without a further lane"))
+        .ok()
 }
 
-impl Drop for Blocked<'_> {
+/// A lane that waits for long.
+pub(crate) struct Blocked {
+    core: Rc<Core>,
+}
+
+impl Drop for Blocked {
     fn drop(&mut self) {
         self.core.blocked.set(self.core.blocked.get() - 1);
     }

@@ -12,7 +12,7 @@ mod uring;
 
 pub(crate) use arena::Arena;
 pub(crate) use cpus::Cpus;
-pub(crate) use lanes::{Core, Outcome};
+pub(crate) use lanes::{Core, Outcome, wait_for_kernel};
 
 use crate::session::Shared;
 use crate::sys;

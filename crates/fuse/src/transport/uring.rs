@@ -9,6 +9,7 @@
 use super::lanes::{Core, Lane, Outcome};
 use super::{Arena, Cpus, is_end};
 use crate::abi::{self, InHeader, OutHeader, UringCmdReq, UringEntInOut, bytes_of};
+use crate::dispatch::xattrs;
 use crate::init::PAGE;
 use crate::mount::errno;
 use crate::request::{OneWay, Request};
@@ -28,6 +29,8 @@ use types::{Errno, Error};
 const BUFFERS_OFFSET: usize = 1024;
 /// Number of those buffers: header and payload.
 const BUFFERS: u32 = 2;
+/// How long after it was added an entry is surely registered.
+const REGISTER_SUBMITTED: Duration = Duration::from_millis(2);
 /// How often a registration is tried while the kernel isn't ready for it, and how long it waits in between.
 const REGISTER_TRIES: u32 = 100;
 const REGISTER_PAUSE: Duration = Duration::from_millis(10);
@@ -74,6 +77,7 @@ async fn run_queue(shared: Arc<Shared>, queue: usize, memory: QueueMemory) {
         let memory = QueueMemory::new(1, core.shared.agreement.max_io)?;
         core.run_lane(Entry::new(&core.shared, queue, &memory, 0));
         kept.borrow_mut().push(memory);
+        rt::spawn(wake_queue(core.shared.clone()));
         Ok(())
     });
     for index in 0..memory.headers.count() {
@@ -82,6 +86,22 @@ async fn run_queue(shared: Arc<Shared>, queue: usize, memory: QueueMemory) {
     core.finish().await;
     // Only now does nobody use the buffers any more.
     drop((memory, spares));
+}
+
+/// Gets the kernel to hand over what waits in this thread's queue, of which an entry was added a moment ago.
+///
+/// The kernel gives an entry that is registered the next request that is made, and none of those that wait already: these go to entries that are handed
+/// back (`fuse_uring_do_register`, `fuse_uring_commit_fetch` in `fs/fuse/dev_uring.c`). When all other lanes wait, that may be for one of
+/// these. So a request is made, on this processor, whose queue it is.
+async fn wake_queue(shared: Arc<Shared>) {
+    // By then the ring has handed the registration in.
+    rt::sleep(REGISTER_SUBMITTED).await;
+    // A thread is started on the processors of the one that starts it.
+    let waker = std::thread::Builder::new().name("fuse-wake".into());
+    let woken = waker.spawn(move || sys::ask_for_xattr(shared.mount.mountpoint(), xattrs::WAKE).err());
+    if let Err(error) = woken {
+        tracing::warn!(%error, "no thread can be started to wake a queue of the kernel's requests");
+    }
 }
 
 /// An entry of a queue.
@@ -135,7 +155,11 @@ impl Entry {
         self.header.copy_from(0, bytes_of(&header));
         let entry = UringEntInOut { commit_id: self.commit_id, payload_sz: len as u32, ..Default::default() };
         self.header.copy_from(abi::URING_ENT_OFFSET, bytes_of(&entry));
-        self.command(abi::URING_CMD_COMMIT_AND_FETCH, self.commit_id, 0, 0).await
+        match self.command(abi::URING_CMD_COMMIT_AND_FETCH, self.commit_id, 0, 0).await {
+            // The end of the connection has taken the request a moment ago: nobody else takes any.
+            result if result == -libc::ENOENT => -libc::ENOTCONN,
+            result => result,
+        }
     }
 
     async fn command(&self, op: u32, commit_id: u64, address: u64, len: u32) -> i32 {

@@ -37,6 +37,15 @@ struct Event {
     result2: i64,
 }
 
+/// Keeps the calling thread on one processor.
+pub fn stay_on(processor: usize) {
+    let mut set = [0_u64; 16];
+    set[processor / 64] |= 1 << (processor % 64);
+    // SAFETY: the kernel reads as many bytes of the set as it has.
+    let done = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&set), set.as_ptr()) };
+    assert!(done >= 0, "{}", io::Error::last_os_error());
+}
+
 /// Writes at a place by an asynchronous request, and waits for what comes of it.
 pub fn write_at(file: &File, data: &[u8], offset: u64) -> io::Result<usize> {
     let mut context = 0_usize;

@@ -189,6 +189,7 @@ fn check_all(name: &str, transport: Transport) {
     a_change_of_permissions_counts_at_once(&cluster);
     a_deleted_file_stays_while_it_is_open(&cluster);
     a_failed_write_takes_nothing_away_from_others(&cluster);
+    writes_that_wait_for_the_kernel_let_its_reads_pass(&cluster);
 }
 
 #[test]
@@ -264,6 +265,50 @@ fn assert_same(found: &[u8], expected: &[u8]) {
         bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
     };
     assert_eq!(runs(found), runs(expected));
+}
+
+/// More writes at once than a processor has lanes wait for the kernel to forget pages, and the kernel for one that it has still to ask for, on the same processor.
+fn writes_that_wait_for_the_kernel_let_its_reads_pass(cluster: &Cluster) {
+    const PIECES: u64 = 8;
+    const PIECE: usize = 4096;
+    let [path, _] = cluster.paths("waiting");
+    fs::write(&path, vec![0; PIECES as usize * PIECE]).unwrap();
+    let device = fs::metadata(&path).unwrap().dev();
+    let goes_on = AtomicBool::new(true);
+    let goes_on = &goes_on;
+    // Opened before anybody writes, so its kernel keeps pages.
+    let reader = File::open(&path).unwrap();
+    let writer = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let (done, ended) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            aio::stay_on(0);
+            let mut page = [0; PIECE];
+            while goes_on.load(Ordering::SeqCst) {
+                (0..PIECES).for_each(|piece| reader.read_exact_at(&mut page, piece * PIECE as u64).unwrap());
+                // Else the kernel has hardly a moment in which it can forget.
+                std::thread::sleep(std::time::Duration::from_millis(3));
+            }
+        });
+        for number in 0..24 {
+            let (done, writer) = (done.clone(), &writer);
+            scope.spawn(move || {
+                aio::stay_on(0);
+                let data = vec![number as u8; PIECE];
+                for round in 0..6 {
+                    aio::write_at(writer, &data, (number + round) % PIECES * PIECE as u64).unwrap();
+                }
+                done.send(()).unwrap();
+            });
+        }
+        let in_time = (0..24).all(|_| ended.recv_timeout(std::time::Duration::from_secs(60)).is_ok());
+        goes_on.store(false, Ordering::SeqCst);
+        if !in_time {
+            // Else nothing ends any more.
+            fs::write(format!("/sys/fs/fuse/connections/{}/abort", libc::minor(device)), "1").unwrap();
+        }
+        assert!(in_time, "writes and reads of one processor wait for each other");
+    });
 }
 
 /// The reader keeps its file open, and its kernel keeps the pages.

@@ -1,7 +1,7 @@
 //! One stripe on its way from group to group.
 
 use super::transfer::{End, Transfer};
-use crate::limits::{LAST_REGIONS, MAX_ROUNDS, MOST_LAST_REGIONS};
+use crate::limits::{ALONE_TIME, LAST_REGIONS, MAX_ROUNDS, MOST_LAST_REGIONS};
 use crate::service::MetaService;
 use crate::sessions::Session;
 use namespace::{Move, Step};
@@ -71,9 +71,17 @@ impl MetaService {
             transfer.sync().await?;
             let switch = async {
                 let _alone = self.hold_alone(mover, moved.ino).await?;
-                let is_little = transfer.copy_changes(limit).await? <= limit;
+                let finish = async {
+                    let is_little = transfer.copy_changes(limit).await? <= limit;
+                    if is_little {
+                        transfer.finish().await?;
+                    }
+                    Ok(is_little)
+                };
+                // Everybody else who wants the file waits, although its own targets may be well: for no longer than a program may be kept waiting.
+                let is_little =
+                    rt::timeout(ALONE_TIME, finish).await.unwrap_or_else(|| Err(busy(moved.ino)))?;
                 if is_little {
-                    transfer.finish().await?;
                     self.step(moved, namespace::finish_move).await?;
                 }
                 Ok(is_little)

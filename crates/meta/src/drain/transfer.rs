@@ -101,8 +101,12 @@ impl<'a> Transfer<'a> {
     async fn copy_noted(&self, limit: u64) -> Result<u64> {
         let Some(mut from) = self.left.get() else { return Ok(0) };
         let Found { len, .. } = self.stat(self.source).await?;
+        if self.stat(self.into).await?.len > len {
+            // What was cut off must not be there when the file grows again: between its old and its new end that may be a hole, which no note tells of.
+            self.ask(self.into, StorageOp::Truncate { len }).await?;
+        }
         let (mut count, mut parts) = (0, Vec::new());
-        // Beyond its end there is nothing to copy: whoever makes it longer later changes what is there then.
+        // Beyond its end there is nothing to copy: what makes it longer later is noted.
         while from < len
             && let Some(start) = self.next_change(self.round.get(), from).await?
             && start < len

@@ -112,6 +112,25 @@ fn names_are_made_by_who_may_write_and_search_the_directory() {
 }
 
 #[test]
+fn a_file_that_was_there_already_is_opened_as_its_mode_says() {
+    let scene = Scene::new();
+    let open = |wanted| MetaOp::MayOpen { ino: scene.files[0], wanted };
+    let (stranger, member) = (user(STRANGER, &[]), user(STRANGER, &[7, TEAM]));
+    for (caller, wanted, answer) in [
+        (&stranger, 4, Ok(())),
+        (&stranger, 2, Err(Errno::EACCES)),
+        (&stranger, 8 | 6, Err(Errno::EACCES)),
+        (&stranger, 1, Err(Errno::EACCES)),
+        (&member, 6, Ok(())),
+        (&user(OWNER, &[]), 1, Err(Errno::EACCES)),
+        (&user(OWNER, &[]), 8 | 1, Ok(())),
+        (&Caller { privileged: true, ..stranger }, 2, Ok(())),
+    ] {
+        assert_eq!(scene.may(caller, open(wanted)), answer, "{caller:?} {wanted}");
+    }
+}
+
+#[test]
 fn in_a_sticky_directory_a_name_goes_with_its_owner() {
     let scene = Scene::new();
     let (owner, stranger) = (user(OWNER, &[]), user(STRANGER, &[TEAM]));
