@@ -288,6 +288,42 @@ fn what_begins_to_be_filled_while_doomed_files_are_deleted_stays() {
     });
 }
 
+/// The move has copied all that there was, and what is cut off is noted; what is written far behind the new end makes a hole of what was there.
+#[test]
+fn what_is_cut_off_during_a_move_does_not_come_back() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let file = client.make("f").await;
+        let ino = file.ino();
+        let (mut expected, end, far) = (pattern(24 << 20, 0), CHUNK + 77, 20 << 20);
+        fill(&client, &file, &expected).await;
+        migrate(&client, ino, "single").await;
+        let of_mover = move |request: &StorageRequest| {
+            is_of(ino, request) && request.group.is_some() && request.session == SessionId(0)
+        };
+        let fills = move |request: &StorageRequest| {
+            of_mover(request) && matches!(request.op, StorageOp::Write { .. })
+        };
+        let syncs = move |request: &StorageRequest| of_mover(request) && request.op == StorageOp::Sync;
+        cluster.groups.hold(fills);
+        ask_as(ROOT, &client, ino, "{\"scheme\":\"mirror:2\"}").await.unwrap();
+        cluster.groups.until_asked(fills).await;
+        client.setattr(ROOT, ino, types::SetAttr::default(), Some(end as u64)).await.unwrap();
+        cluster.groups.hold(syncs);
+        cluster.groups.until_asked(syncs).await;
+        // Something in every stripe.
+        client.put(&file, far, 16 * CHUNK, b'f').await;
+        cluster.groups.hold(|_| false);
+        assert_eq!(ended(&client, ino).await, Value::Null);
+        expected[end..far].fill(0);
+        expected[far..far + 16 * CHUNK].fill(b'f');
+        expected.truncate(far + 16 * CHUNK);
+        let reader = cluster.client().await;
+        let again = reader.open_named("f").await;
+        assert!(bytes(&reader, &again).await == expected, "what was cut off is there again");
+    });
+}
+
 /// The groups of a scheme are made when they are first wanted, and not all clients hear of them at once.
 #[test]
 fn a_client_waits_for_the_map_that_has_the_groups_of_a_file() {
