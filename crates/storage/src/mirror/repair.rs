@@ -10,7 +10,7 @@ use super::sequences::Ticket;
 use super::verdict::{Copy, Fix, Plan, plan};
 use super::{Mirrors, detached, turns};
 use crate::service::perform;
-use chunkstore::{IoPath, Kind, StoreError};
+use chunkstore::{IoPath, Kind};
 use rt::IoBuf;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -246,6 +246,16 @@ pub(super) fn expected_sums(survey: &Survey, part: ByteRange) -> Result<IoBuf> {
     Ok(IoBuf::from_slice(&sums.flat_map(u32::to_le_bytes).collect::<Vec<u8>>()))
 }
 
+/// What was to be copied could not be had: it isn't the fault of the member that was to be mended.
+fn source_failed(error: Error) -> Error {
+    Error::new(Errno::EAGAIN, error.message.to_string()).hint("it is tried again")
+}
+
+/// Whether what failed says nothing of the disk that was to be mended.
+fn is_of_others(error: &Error) -> bool {
+    matches!(error.errno, Errno::EAGAIN | Errno::EREMCHG)
+}
+
 /// What of a file a look is about.
 fn concerned(request: &StorageRequest, payload: &Option<IoBuf>) -> ByteRange {
     match (&request.op, payload) {
@@ -372,8 +382,8 @@ impl Healing<'_> {
                 tracing::warn!(%group, target_id = %target, inode = %ino, %range, "{what} was mended from another copy");
                 return Ok(true);
             }
-            // Where it was to come from; nothing has changed.
-            Err(error) if error.errno == Errno::EAGAIN => return Err(error),
+            // Where it was to come from, or another version of the group: it isn't the fault of who was to be mended, and what isn't mended is refused.
+            Err(error) if is_of_others(&error) => return Err(error),
             Err(error) => error,
         };
         let message = format!("{what} of inode {ino} can't be mended: {}", error.message);
@@ -408,21 +418,14 @@ impl Healing<'_> {
         }
         if source == self.replica.target {
             let read = self.replica.store.read(self.ino, range.start, &buf, IoPath::Direct).await;
-            read.map_err(|error| self.source_failed(&error))?;
+            read.map_err(|error| source_failed(self.replica.failed(&error)))?;
         } else {
             let op = StorageOp::Read { offset: range.start, path: Path::Direct };
             let in_group = self.in_group(Part::Member { sequence: 0, settled: 0 });
             let asked = self.mirrors.ask_member(source, (self.ino, op), in_group, Some(buf.clone())).await;
-            // Nothing was changed: it isn't the fault of the member that was to be mended.
-            asked.map_err(|error| {
-                Error::new(Errno::EAGAIN, error.message.to_string()).hint("it is tried again")
-            })?;
+            asked.map_err(source_failed)?;
         }
         Ok(buf)
-    }
-
-    fn source_failed(&self, error: &StoreError) -> Error {
-        Error::new(Errno::EAGAIN, self.replica.failed(error).message.to_string()).hint("it is tried again")
     }
 
     /// Makes blocks what they are to be, whatever they were.
@@ -453,9 +456,11 @@ impl Healing<'_> {
             let message = format!("{} bytes are missing of one chunk file", len);
             return self.judge(target, what, Err(Error::new(Errno::EIO, message))).await;
         }
-        // Half of it would look like a file with holes.
         let done = self.restore_from(&sources, target, len).await;
-        let done = done.map_err(|error| Error::new(Errno::EIO, error.message.to_string()));
+        let done = done.map_err(|error| match is_of_others(&error) {
+            true => error,
+            false => Error::new(Errno::EIO, error.message.to_string()),
+        });
         self.judge(target, what, done).await
     }
 
@@ -483,7 +488,7 @@ impl Healing<'_> {
         let longest = sources.iter().find(|source| source.survey.len == len);
         let Some(longest) = longest else { return Err(Error::new(Errno::EAGAIN, "no member has it")) };
         for part in expected_parts(len) {
-            let survey = self.survey_one(longest.target, part, false).await?;
+            let survey = self.survey_one(longest.target, part, false).await.map_err(source_failed)?;
             let op = StorageOp::Expect { first: part.start / BLOCK, len };
             self.change(target, op, Some(expected_sums(&survey, part)?)).await?;
         }
