@@ -59,7 +59,7 @@ impl Mirrors {
         let done = perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await;
         let refusal = match done {
             Ok(reply) if has_file(replica, request.ino).await => return Ok(reply),
-            Ok(reply) if !Box::pin(self.others_have(replica, &look)).await => return Ok(reply),
+            Ok(reply) if !Box::pin(self.others_have(replica, &look)).await? => return Ok(reply),
             Ok(_) => lost(replica, request.ino),
             Err(error) if matches!(error.kind(), Kind::Io | Kind::Corrupt { .. }) => replica.failed(&error),
             Err(error) => return Err(replica.failed(&error)),
@@ -70,25 +70,30 @@ impl Mirrors {
     }
 
     /// Whether another member has a chunk file. Asked only where there is none here: of files with holes.
-    async fn others_have(&self, replica: &Replica, look: &Look<'_>) -> bool {
+    ///
+    /// # Errors
+    /// `EREMCHG` when one that counts doesn't tell, although its node is heard of: who asks does so again. Who isn't heard of isn't waited for.
+    async fn others_have(self: &Arc<Self>, replica: &Replica, look: &Look<'_>) -> Result<bool> {
         let others = look
             .group
             .with_states()
             .filter(|(target, state)| *target != replica.target && *state == MemberState::Good);
+        let mut is_told = true;
         for (target, _) in others {
             let part = Part::Member { sequence: 0, settled: 0 };
-            let group = Some(InGroup { group: look.group.id, since: look.group.since, part });
-            let request = StorageRequest::new(types::SessionId(0), target, look.request.ino, StorageOp::Stat);
-            let answer = self.links.members.call(StorageRequest { group, ..request }, None);
-            // It is only looked after: who doesn't answer soon isn't waited for.
-            let told = rt::timeout(super::PRESENCE_LOOK, answer).await;
-            if let Some(Ok(StorageReply::Stat { len, .. })) = told
-                && len > 0
-            {
-                return true;
+            let in_group = InGroup { group: look.group.id, since: look.group.since, part };
+            let answer = self.ask_member(target, (look.request.ino, StorageOp::Stat), in_group, None);
+            let told = match self.is_heard_of(target) {
+                true => Some(answer.await),
+                false => rt::timeout(super::PRESENCE_LOOK, answer).await,
+            };
+            match told {
+                Some(Ok(StorageReply::Stat { len, .. })) if len > 0 => return Ok(true),
+                Some(Ok(_)) => {}
+                _ => is_told &= !self.is_heard_of(target),
             }
         }
-        false
+        if is_told { Ok(false) } else { Err(turns::another_version(replica.group)) }
     }
 
     /// Has damage mended that somebody has met, whichever member this is. Whoever waits for the range goes first.

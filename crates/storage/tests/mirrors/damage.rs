@@ -1,11 +1,12 @@
 //! Chunk files that somebody else than weft has changed on one member: found, never served, and made right from another one.
 
-use crate::cluster::{Cluster, GROUP, INO, MIB, files_of, with_members};
+use crate::cluster::{Cluster, GROUP, INO, MIB, Road, files_of, with_members};
 use chunkstore::Store;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use types::{ByteRange, InodeId};
 use wire::{Healed, Part, StorageOp, StorageReply};
@@ -162,6 +163,56 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros() {
             healed_soon(&cluster).await;
             assert_eq!(cluster.on_disk(target)[&INO], data);
         }
+    });
+}
+
+#[test]
+fn a_chunk_file_that_is_gone_is_not_read_as_zeros_while_the_other_member_is_slow() {
+    with_members(2, |cluster| async move {
+        let data = content(5, 100_000);
+        cluster.write(INO, 3, 0, &data).await;
+        meanwhile(&cluster, |dir| {
+            let path = chunk_file(dir, 1, INO);
+            fs::remove_file(&path).unwrap();
+            fs::remove_file(sum_file(&path)).unwrap();
+        })
+        .await;
+        cluster.set_road(2, Road::Late);
+        let found = Arc::new(Mutex::new(None));
+        let (asked, told) = (cluster.clone(), found.clone());
+        rt::spawn(async move {
+            let read = asked.read(INO, 100_000).await;
+            *told.lock().unwrap() = Some(read);
+        });
+        // Longer than whoever only looks after it waits.
+        rt::sleep(Duration::from_millis(1500)).await;
+        cluster.set_road(2, Road::Open);
+        cluster.link(2).late.set();
+        cluster.until("the read is answered", || found.lock().unwrap().is_some()).await;
+        assert!(found.lock().unwrap().take() == Some(data), "it was read from the other member");
+    });
+}
+
+#[test]
+fn a_chunk_file_that_is_gone_is_not_read_as_zeros_when_the_other_member_can_not_tell() {
+    with_members(2, |cluster| async move {
+        let data = content(5, 100_000);
+        cluster.write(INO, 3, 0, &data).await;
+        meanwhile(&cluster, |dir| {
+            let path = chunk_file(dir, 1, INO);
+            fs::remove_file(&path).unwrap();
+            fs::remove_file(sum_file(&path)).unwrap();
+        })
+        .await;
+        cluster.set_road(2, Road::Closed);
+        let since = cluster.management.group().since.0;
+        assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Err(types::Errno::EREMCHG));
+        // Whose node isn't heard of may be gone for long.
+        cluster.management.set_online(2, false);
+        assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Ok(vec![0; 100_000]));
+        cluster.management.set_online(2, true);
+        cluster.set_road(2, Road::Open);
+        assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Ok(data));
     });
 }
 
