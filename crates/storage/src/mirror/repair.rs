@@ -10,11 +10,13 @@ use super::sequences::Ticket;
 use super::verdict::{Copy, Fix, Plan, plan};
 use super::{Mirrors, detached, turns};
 use crate::service::perform;
-use chunkstore::{IoPath, Kind};
+use chunkstore::{IoPath, Kind, StoreError};
 use rt::IoBuf;
 use std::cell::RefCell;
 use std::sync::Arc;
-use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId, Timestamp};
+use types::{
+    BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId, Timestamp,
+};
 use wire::{Healed, InGroup, Part, Path, StorageOp, StorageReply, StorageRequest, Survey};
 
 /// What is looked at and mended at a time, bytes: as long as that takes, the file is not changed.
@@ -58,15 +60,46 @@ impl Mirrors {
         let (request, payload) = (look.request, look.payload);
         let done = perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await;
         let refusal = match done {
-            Ok(reply) if has_file(replica, request.ino).await => return Ok(reply),
+            Ok(reply) if has_file(replica, request.ino).await => {
+                return match request.session {
+                    SessionId(0) => Box::pin(self.told_to_service(replica, &look, reply)).await,
+                    _ => Ok(reply),
+                };
+            }
             Ok(reply) if !Box::pin(self.others_have(replica, &look)).await? => return Ok(reply),
             Ok(_) => lost(replica, request.ino),
-            Err(error) if matches!(error.kind(), Kind::Io | Kind::Corrupt { .. }) => replica.failed(&error),
+            Err(error) if is_damage(&error) => replica.failed(&error),
             Err(error) => return Err(replica.failed(&error)),
         };
         let found = Box::pin(self.look_elsewhere(look.group, replica.target, request, payload.clone())).await;
         self.heal_later(replica, request.ino, concerned(request, payload));
         found.ok_or(refusal)
+    }
+
+    /// What services are told of a length decides what becomes of the file, as when a move has copied all of it. Where the end is damaged here, another copy
+    /// tells. When none does, a length that may be right is told, and one that is wrong isn't.
+    async fn told_to_service(
+        self: &Arc<Self>,
+        replica: &Replica,
+        look: &Look<'_>,
+        reply: StorageReply,
+    ) -> Result<StorageReply> {
+        let StorageReply::Stat { len, .. } = reply else { return Ok(reply) };
+        let (store, ino, last) = (&replica.store, look.request.ino, len.saturating_sub(1));
+        let (error, own) = match store.require_end(ino).await {
+            Err(error) => (error, None),
+            Ok(()) => match store.read(ino, last, &IoBuf::alloc(1), IoPath::Cached).await {
+                Err(error) => (error, Some(reply)),
+                Ok(()) => return Ok(reply),
+            },
+        };
+        let refusal = replica.failed(&error);
+        if !is_damage(&error) {
+            return Err(refusal);
+        }
+        let found = Box::pin(self.look_elsewhere(look.group, replica.target, look.request, None)).await;
+        self.heal_later(replica, ino, ByteRange::new(last, MAX_END));
+        found.or(own).ok_or(refusal)
     }
 
     /// Whether another member has a chunk file. Asked only where there is none here: of files with holes.
@@ -147,10 +180,8 @@ impl Mirrors {
         let Some(primary) = known.primary() else { return Err(turns::another_version(group)) };
         let op = StorageOp::Heal { range };
         let in_group = InGroup { group, since: known.since, part: Part::Primary };
-        let request = StorageRequest {
-            group: Some(in_group),
-            ..StorageRequest::new(types::SessionId(0), primary, ino, op)
-        };
+        let request =
+            StorageRequest { group: Some(in_group), ..StorageRequest::new(SessionId(0), primary, ino, op) };
         let open = self.open_replicas();
         let own = open.iter().find(|replica| (replica.group, replica.target) == (group, primary));
         let reply = match own {
@@ -254,6 +285,11 @@ pub(super) fn expected_sums(survey: &Survey, part: ByteRange) -> Result<IoBuf> {
 /// What was to be copied could not be had: it isn't the fault of the member that was to be mended.
 fn source_failed(error: Error) -> Error {
     Error::new(Errno::EAGAIN, error.message.to_string()).hint("it is tried again")
+}
+
+/// Whether another copy may tell what this one doesn't.
+fn is_damage(error: &StoreError) -> bool {
+    matches!(error.kind(), Kind::Io | Kind::Corrupt { .. })
 }
 
 /// Whether what failed says nothing of the disk that was to be mended.
@@ -508,7 +544,7 @@ impl Healing<'_> {
         let settled = self.replica.sequences.settled(self.group.since);
         let request = StorageRequest {
             group: Some(self.in_group(Part::Member { sequence, settled })),
-            ..StorageRequest::new(types::SessionId(0), target, self.ino, op)
+            ..StorageRequest::new(SessionId(0), target, self.ino, op)
         };
         if target != self.replica.target {
             return self.mirrors.send(request, payload).await.map(drop);
