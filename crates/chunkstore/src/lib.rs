@@ -50,6 +50,7 @@ mod rewrite;
 mod room;
 mod rows;
 mod scrub;
+mod seek;
 mod seen;
 mod statistics;
 mod store;

@@ -352,26 +352,6 @@ impl Store {
         Ok(ChunkStat { len: stat.len, blocks: stat.blocks, mtime: stat.mtime, is_lost: false })
     }
 
-    /// The first data or hole at or after `from`. The end is a hole; `None` when there is no more data.
-    pub async fn seek(&self, ino: InodeId, from: u64, what: Seek) -> Result<Option<u64>> {
-        let Some(file) = self.find(ino).await? else {
-            return Ok(if what == Seek::Hole { Some(from) } else { None });
-        };
-        let failed = |e| self.failed("seek in", &file.path, e);
-        match what {
-            Seek::Data => file.cached.seek_data(from).await.map_err(failed),
-            Seek::Hole => {
-                let len = file.cached.stat().await.map_err(failed)?.len;
-                // Everything beyond the end is a hole, which the local file system calls an error.
-                if from >= len {
-                    Ok(Some(from))
-                } else {
-                    file.cached.seek_hole(from).await.map(Some).map_err(failed)
-                }
-            }
-        }
-    }
-
     /// Space of the file system that the target is on.
     pub async fn space(&self) -> Result<Space> {
         let (capacity, free) =

@@ -160,6 +160,11 @@ impl SumCache {
         self.pages.lock().by_number.contains_key(&number)
     }
 
+    /// The first page in memory from a number on.
+    pub(crate) fn next_page(&self, from: u64) -> Option<u64> {
+        self.pages.lock().by_number.range(from..).next().map(|(number, _)| *number)
+    }
+
     /// The highest page in memory.
     pub(crate) fn last_page(&self) -> Option<u64> {
         self.pages.lock().by_number.last_key_value().map(|(number, _)| *number)

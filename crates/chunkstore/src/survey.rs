@@ -16,7 +16,7 @@ pub const MAX_UNITS: usize = 4096;
 const READ_BLOCKS: usize = 256;
 
 /// The checksum of a block of zeros that were written; it counts as a hole, as which other copies may have it.
-static SUM_OF_ZEROS: LazyLock<BlockSum> = LazyLock::new(|| block_sum(&[0; BLOCK_SIZE]));
+pub(crate) static SUM_OF_ZEROS: LazyLock<BlockSum> = LazyLock::new(|| block_sum(&[0; BLOCK_SIZE]));
 
 /// What a copy of a chunk file looks like.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

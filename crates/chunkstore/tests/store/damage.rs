@@ -1,7 +1,7 @@
 //! What the disk changes behind the store's back is noticed, and nothing else.
 
 use crate::common::{INO, buf, chunk_files, open, read, with_target};
-use chunkstore::{Allocate, Durability, IoPath, Kind, Store};
+use chunkstore::{Allocate, Durability, IoPath, Kind, Seek, Store};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -60,6 +60,65 @@ fn a_lost_tail_is_found_by_read_and_verify() {
         assert_eq!(store.verify(INO).await.unwrap(), [ByteRange::new(30 * 4096, 41 * 4096)]);
         // Beyond what there ever was, nothing is missing.
         read(&store, INO, 41 * 4096, 4096, IoPath::Cached).await.unwrap();
+    });
+}
+
+fn punch(path: &Path, offset: usize, len: usize) {
+    let (offset, len) = (offset.to_string(), len.to_string());
+    let punch = std::process::Command::new("fallocate")
+        .args(["--punch-hole", "--offset", &offset, "--length", &len])
+        .arg(path)
+        .status();
+    assert!(punch.unwrap().success());
+}
+
+/// Who copies what is called data meets the damage, instead of taking it for zeros.
+#[test]
+fn what_was_punched_or_cut_is_no_hole() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |file| file.set_len(30 * 4096 + 50).unwrap()).await;
+        punch(&chunk_files(&dir).pop().unwrap(), 5 * 4096, 15 * 4096);
+        let seek = async |from, what| store.seek(INO, from, what).await.unwrap();
+        assert_eq!(seek(0, Seek::Hole).await, Some(41 * 4096), "with all that was cut off");
+        for from in [0, 5 * 4096, 7 * 4096 + 9, 20 * 4096, 30 * 4096 + 60, 31 * 4096, 40 * 4096 + 1] {
+            assert_eq!(seek(from, Seek::Data).await, Some(from));
+            assert_eq!(seek(from, Seek::Hole).await, Some(41 * 4096));
+        }
+        assert_eq!(seek(41 * 4096, Seek::Data).await, None);
+        assert_eq!(seek(41 * 4096 + 9, Seek::Hole).await, Some(41 * 4096 + 9));
+        let error = store.require_end(INO).await.expect_err("it was cut");
+        assert_eq!(error.kind(), Kind::Corrupt { ino: INO, range: ByteRange::new(31 * 4096, 32 * 4096) });
+    });
+}
+
+/// Of what is a hole because programs wanted it so there are no checksums; nor are they looked for all over a large one.
+#[test]
+fn what_is_a_hole_is_called_one_and_found_soon() {
+    with_target(|dir| async move {
+        let (store, _) = open(&dir).await;
+        let write = async |at: u64, data: &[u8]| {
+            store.write(INO, at, &buf(data), IoPath::Cached, Durability::Later).await.unwrap();
+        };
+        let far = 1 << 40;
+        write(0, &[7; 3 * 4096]).await;
+        write(far, &[7; 100]).await;
+        store.allocate(INO, ByteRange::new(4096, 2 * 4096), Allocate::Punch).await.unwrap();
+        store.close().await.unwrap();
+        let (store, _) = open(&dir).await;
+        let seek = async |from, what| store.seek(INO, from, what).await.unwrap();
+        assert_eq!(seek(0, Seek::Hole).await, Some(4096));
+        assert_eq!(seek(4096 + 5, Seek::Data).await, Some(2 * 4096));
+        assert_eq!(seek(2 * 4096, Seek::Hole).await, Some(3 * 4096));
+        assert_eq!(seek(3 * 4096, Seek::Data).await, Some(far));
+        assert_eq!(seek(far, Seek::Hole).await, Some(far + 100));
+        assert_eq!(seek(far + 100, Seek::Data).await, None);
+        assert_eq!(seek(far + 100, Seek::Hole).await, Some(far + 100));
+        store.require_end(INO).await.unwrap();
+        let loads = store.statistics().sum_page_loads.get();
+        assert!(loads <= 2, "{loads} pages of checksums were read");
+        store.truncate(INO, 4096 + 50).await.unwrap();
+        assert_eq!(store.seek(INO, 4096, Seek::Data).await.unwrap(), None);
+        store.require_end(INO).await.unwrap();
     });
 }
 
@@ -176,6 +235,7 @@ fn a_chunk_file_that_somebody_removed_is_not_read_as_zeros() {
         let (store, _) = open(&dir).await;
         let error = read(&store, INO, 4096, 100, IoPath::Cached).await.expect_err("it was there");
         assert!(matches!(error.kind(), Kind::Corrupt { ino: INO, .. }));
+        store.seek(INO, 0, Seek::Data).await.expect_err("nor is it a hole");
         assert_eq!(store.missing().await.unwrap(), [INO]);
         // Once it is deleted it is gone for good reason.
         store.delete(INO).await.unwrap();

@@ -2,8 +2,9 @@
 
 use crate::cluster::{CHUNK, Cluster, GROUPS, Program, ROOT, TARGETS, later, pair, with_cluster};
 use crate::group::{Way, change, copy};
+use chunkstore::Store;
 use client::{Client, Handle, ReadHow, WriteHow};
-use rt::IoBuf;
+use rt::{Fallocate, File, IoBuf, OpenOptions};
 use serde_json::Value;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -499,6 +500,39 @@ fn another_pool_takes_what_the_first_one_had() {
         ask_as(ROOT, &client, file.ino(), "{\"pool\":\"default\",\"scheme\":\"mirror:2\"}").await.unwrap();
         assert_eq!(ended(&client, file.ino()).await, Value::Null);
         cluster.counts_become((0, 6)).await;
+        assert!(bytes(&client, &file).await == data);
+    });
+}
+
+/// What somebody has punched in a chunk file is damage, which its checksums tell of. A copy would have zeros there, and be good for all who come.
+#[test]
+fn what_was_punched_on_a_disk_is_no_hole_after_a_move() {
+    with_cluster(async |cluster| {
+        let client = cluster.client().await;
+        let file = client.make("f").await;
+        let data = pattern(LONG, 0);
+        fill(&client, &file, &data).await;
+        let store = cluster.store(copy(TargetId(1), GroupId(11)));
+        let path = Store::chunk_file_path(store.dir(), store.list().await.unwrap()[0]);
+        let options = OpenOptions { read: true, write: true, ..OpenOptions::default() };
+        let punched = File::open(&path, options).await.unwrap();
+        punched.allocate(Fallocate::Punch, CHUNK as u64, 2 * CHUNK as u64).await.unwrap();
+        ask_as(ROOT, &client, file.ino(), "{\"scheme\":\"single\"}").await.unwrap();
+        // Here no other copy is asked.
+        for _ in 0..600 {
+            if !migration(&client, file.ino()).await["error"].is_null() {
+                break;
+            }
+            rt::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(!is_all(&client, file.ino(), "single").await, "what is damaged doesn't go anywhere");
+        for target in pair(11) {
+            assert_eq!(cluster.chunk_files(target.0, 11).await.len(), 1, "what copies have is kept");
+        }
+        // Written anew it is good.
+        fill(&client, &file, &data).await;
+        assert_eq!(ended(&client, file.ino()).await, Value::Null);
+        assert!(is_all(&client, file.ino(), "single").await);
         assert!(bytes(&client, &file).await == data);
     });
 }

@@ -53,7 +53,7 @@ impl Mirrors {
         while self.since(replica.group) == since {
             match self.links.management.set_member(change.clone()).await {
                 Ok(map) if map.group(replica.group).is_some_and(|group| group.since == since) => {
-                    replica.stay();
+                    replica.stay(since);
                     return;
                 }
                 Ok(_) => return,

@@ -64,19 +64,21 @@ impl Mender {
     }
 
     /// What to go through. Of a range that reaches the end of the file the length is part, too: what is too long is cut, and what differs by the lengths
-    /// is mended as well. Of a copy that isn't there all is made.
+    /// is mended as well. Of a copy that isn't there all is made. It ends with a block: blocks are written as a whole, and what has come behind the end that
+    /// a check has seen is in the last one, too.
     async fn begin(&self, from: TargetId, to: TargetId, range: ByteRange) -> Result<ByteRange> {
         let _held = self.replica.ranges.acquire(self.ino, WHOLE, Hold::Alone).await;
         let right = self.len(from).await?;
         let found = self.survey(to, ByteRange::new(0, 0)).await?;
         let wrong = if found.is_there { found.len } else { 0 };
+        let end = range.end.checked_next_multiple_of(BLOCK).unwrap_or(range.end);
         if wrong == 0 && right > 0 {
             // Somebody may have removed it, with its checksums or without.
             self.expect(from, to, right).await?;
-            return Ok(ByteRange::new(0, right));
+            return Ok(ByteRange::new(0, right.next_multiple_of(BLOCK)));
         }
         if range.end < right || right == wrong {
-            return Ok(ByteRange::new(range.start / BLOCK * BLOCK, range.end));
+            return Ok(ByteRange::new(range.start / BLOCK * BLOCK, end));
         }
         if right == 0 {
             self.change(from, to, StorageOp::Truncate { len: 0 }, None).await?;
@@ -85,7 +87,7 @@ impl Mender {
             let last = ByteRange::new((right - 1) / BLOCK * BLOCK, right);
             self.rewrite(from, to, last, Some(right)).await?;
         }
-        Ok(ByteRange::new(range.start.min(right).min(wrong) / BLOCK * BLOCK, range.end))
+        Ok(ByteRange::new(range.start.min(right).min(wrong) / BLOCK * BLOCK, end))
     }
 
     /// What the copy of a member looks like in a range, by its checksums.

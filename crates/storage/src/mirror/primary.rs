@@ -165,12 +165,17 @@ impl Mirrors {
         None
     }
 
-    /// Has a member taken out whose copy differs, however long it takes to reach management. Ends, too, when somebody else is the primary.
+    /// Has a member taken out whose copy differs, however long it takes to reach management. Ends, too, when somebody else is the primary, and when it is this
+    /// one that was to go and no other good one is left: it stays, and what it can't do it refuses.
     pub(super) async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
         while let Ok(view) = self.primary_view(replica)
             && let Ok(group) = view.group()
             && group.state_of(target).is_some_and(MemberState::gets_writes)
         {
+            let mut others = group.with_states().filter(|(other, _)| *other != target);
+            if target == replica.target && !others.any(|(_, state)| state == MemberState::Good) {
+                return replica.stay(group.since);
+            }
             self.decide(replica, group.since, target, state, reason).await;
         }
     }

@@ -14,7 +14,9 @@ use chunkstore::{IoPath, Kind, StoreError};
 use rt::IoBuf;
 use std::cell::RefCell;
 use std::sync::Arc;
-use types::{BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, TargetId, Timestamp};
+use types::{
+    BLOCK_SIZE, ByteRange, Errno, Error, Group, InodeId, MemberState, Result, SessionId, TargetId, Timestamp,
+};
 use wire::{Healed, InGroup, Part, Path, StorageOp, StorageReply, StorageRequest, Survey};
 
 /// What is looked at and mended at a time, bytes: as long as that takes, the file is not changed.
@@ -58,10 +60,15 @@ impl Mirrors {
         let (request, payload) = (look.request, look.payload);
         let done = perform(&replica.store, request.ino, request.op.clone(), payload.clone()).await;
         let refusal = match done {
-            Ok(reply) if has_file(replica, request.ino).await => return Ok(reply),
-            Ok(reply) if !Box::pin(self.others_have(replica, &look)).await => return Ok(reply),
+            Ok(reply) if has_file(replica, request.ino).await => {
+                return match request.session {
+                    SessionId(0) => Box::pin(self.told_to_service(replica, &look, reply)).await,
+                    _ => Ok(reply),
+                };
+            }
+            Ok(reply) if !Box::pin(self.others_have(replica, &look)).await? => return Ok(reply),
             Ok(_) => lost(replica, request.ino),
-            Err(error) if matches!(error.kind(), Kind::Io | Kind::Corrupt { .. }) => replica.failed(&error),
+            Err(error) if is_damage(&error) => replica.failed(&error),
             Err(error) => return Err(replica.failed(&error)),
         };
         let found = Box::pin(self.look_elsewhere(look.group, replica.target, request, payload.clone())).await;
@@ -69,26 +76,57 @@ impl Mirrors {
         found.ok_or(refusal)
     }
 
+    /// What services are told of a length decides what becomes of the file, as when a move has copied all of it. Where the end is damaged here, another copy
+    /// tells. When none does, a length that may be right is told, and one that is wrong isn't.
+    async fn told_to_service(
+        self: &Arc<Self>,
+        replica: &Replica,
+        look: &Look<'_>,
+        reply: StorageReply,
+    ) -> Result<StorageReply> {
+        let StorageReply::Stat { len, .. } = reply else { return Ok(reply) };
+        let (store, ino, last) = (&replica.store, look.request.ino, len.saturating_sub(1));
+        let (error, own) = match store.require_end(ino).await {
+            Err(error) => (error, None),
+            Ok(()) => match store.read(ino, last, &IoBuf::alloc(1), IoPath::Cached).await {
+                Err(error) => (error, Some(reply)),
+                Ok(()) => return Ok(reply),
+            },
+        };
+        let refusal = replica.failed(&error);
+        if !is_damage(&error) {
+            return Err(refusal);
+        }
+        let found = Box::pin(self.look_elsewhere(look.group, replica.target, look.request, None)).await;
+        self.heal_later(replica, ino, ByteRange::new(last, MAX_END));
+        found.or(own).ok_or(refusal)
+    }
+
     /// Whether another member has a chunk file. Asked only where there is none here: of files with holes.
-    async fn others_have(&self, replica: &Replica, look: &Look<'_>) -> bool {
+    ///
+    /// # Errors
+    /// `EREMCHG` when one that counts doesn't tell, although its node is heard of: who asks does so again. Who isn't heard of isn't waited for.
+    async fn others_have(self: &Arc<Self>, replica: &Replica, look: &Look<'_>) -> Result<bool> {
         let others = look
             .group
             .with_states()
             .filter(|(target, state)| *target != replica.target && *state == MemberState::Good);
+        let mut is_told = true;
         for (target, _) in others {
             let part = Part::Member { sequence: 0, settled: 0 };
-            let group = Some(InGroup { group: look.group.id, since: look.group.since, part });
-            let request = StorageRequest::new(types::SessionId(0), target, look.request.ino, StorageOp::Stat);
-            let answer = self.links.members.call(StorageRequest { group, ..request }, None);
-            // It is only looked after: who doesn't answer soon isn't waited for.
-            let told = rt::timeout(super::PRESENCE_LOOK, answer).await;
-            if let Some(Ok(StorageReply::Stat { len, .. })) = told
-                && len > 0
-            {
-                return true;
+            let in_group = InGroup { group: look.group.id, since: look.group.since, part };
+            let answer = self.ask_member(target, (look.request.ino, StorageOp::Stat), in_group, None);
+            let told = match self.is_heard_of(target) {
+                true => Some(answer.await),
+                false => rt::timeout(super::PRESENCE_LOOK, answer).await,
+            };
+            match told {
+                Some(Ok(StorageReply::Stat { len, .. })) if len > 0 => return Ok(true),
+                Some(Ok(_)) => {}
+                _ => is_told &= !self.is_heard_of(target),
             }
         }
-        false
+        if is_told { Ok(false) } else { Err(turns::another_version(replica.group)) }
     }
 
     /// Has damage mended that somebody has met, whichever member this is. Whoever waits for the range goes first.
@@ -142,10 +180,8 @@ impl Mirrors {
         let Some(primary) = known.primary() else { return Err(turns::another_version(group)) };
         let op = StorageOp::Heal { range };
         let in_group = InGroup { group, since: known.since, part: Part::Primary };
-        let request = StorageRequest {
-            group: Some(in_group),
-            ..StorageRequest::new(types::SessionId(0), primary, ino, op)
-        };
+        let request =
+            StorageRequest { group: Some(in_group), ..StorageRequest::new(SessionId(0), primary, ino, op) };
         let open = self.open_replicas();
         let own = open.iter().find(|replica| (replica.group, replica.target) == (group, primary));
         let reply = match own {
@@ -244,6 +280,21 @@ pub(super) fn expected_sums(survey: &Survey, part: ByteRange) -> Result<IoBuf> {
     let blocks = part.len().div_ceil(BLOCK) as usize;
     let sums = survey.sums.iter().copied().chain(std::iter::repeat(0)).take(blocks);
     Ok(IoBuf::from_slice(&sums.flat_map(u32::to_le_bytes).collect::<Vec<u8>>()))
+}
+
+/// What was to be copied could not be had: it isn't the fault of the member that was to be mended.
+fn source_failed(error: Error) -> Error {
+    Error::new(Errno::EAGAIN, error.message.to_string()).hint("it is tried again")
+}
+
+/// Whether another copy may tell what this one doesn't.
+fn is_damage(error: &StoreError) -> bool {
+    matches!(error.kind(), Kind::Io | Kind::Corrupt { .. })
+}
+
+/// Whether what failed says nothing of the disk that was to be mended.
+fn is_of_others(error: &Error) -> bool {
+    matches!(error.errno, Errno::EAGAIN | Errno::EREMCHG)
 }
 
 /// What of a file a look is about.
@@ -372,8 +423,8 @@ impl Healing<'_> {
                 tracing::warn!(%group, target_id = %target, inode = %ino, %range, "{what} was mended from another copy");
                 return Ok(true);
             }
-            // Where it was to come from; nothing has changed.
-            Err(error) if error.errno == Errno::EAGAIN => return Err(error),
+            // Where it was to come from, or another version of the group: it isn't the fault of who was to be mended, and what isn't mended is refused.
+            Err(error) if is_of_others(&error) => return Err(error),
             Err(error) => error,
         };
         let message = format!("{what} of inode {ino} can't be mended: {}", error.message);
@@ -408,21 +459,14 @@ impl Healing<'_> {
         }
         if source == self.replica.target {
             let read = self.replica.store.read(self.ino, range.start, &buf, IoPath::Direct).await;
-            read.map_err(|error| self.source_failed(&error))?;
+            read.map_err(|error| source_failed(self.replica.failed(&error)))?;
         } else {
             let op = StorageOp::Read { offset: range.start, path: Path::Direct };
             let in_group = self.in_group(Part::Member { sequence: 0, settled: 0 });
             let asked = self.mirrors.ask_member(source, (self.ino, op), in_group, Some(buf.clone())).await;
-            // Nothing was changed: it isn't the fault of the member that was to be mended.
-            asked.map_err(|error| {
-                Error::new(Errno::EAGAIN, error.message.to_string()).hint("it is tried again")
-            })?;
+            asked.map_err(source_failed)?;
         }
         Ok(buf)
-    }
-
-    fn source_failed(&self, error: &StoreError) -> Error {
-        Error::new(Errno::EAGAIN, self.replica.failed(error).message.to_string()).hint("it is tried again")
     }
 
     /// Makes blocks what they are to be, whatever they were.
@@ -453,9 +497,11 @@ impl Healing<'_> {
             let message = format!("{} bytes are missing of one chunk file", len);
             return self.judge(target, what, Err(Error::new(Errno::EIO, message))).await;
         }
-        // Half of it would look like a file with holes.
         let done = self.restore_from(&sources, target, len).await;
-        let done = done.map_err(|error| Error::new(Errno::EIO, error.message.to_string()));
+        let done = done.map_err(|error| match is_of_others(&error) {
+            true => error,
+            false => Error::new(Errno::EIO, error.message.to_string()),
+        });
         self.judge(target, what, done).await
     }
 
@@ -483,7 +529,7 @@ impl Healing<'_> {
         let longest = sources.iter().find(|source| source.survey.len == len);
         let Some(longest) = longest else { return Err(Error::new(Errno::EAGAIN, "no member has it")) };
         for part in expected_parts(len) {
-            let survey = self.survey_one(longest.target, part, false).await?;
+            let survey = self.survey_one(longest.target, part, false).await.map_err(source_failed)?;
             let op = StorageOp::Expect { first: part.start / BLOCK, len };
             self.change(target, op, Some(expected_sums(&survey, part)?)).await?;
         }
@@ -498,7 +544,7 @@ impl Healing<'_> {
         let settled = self.replica.sequences.settled(self.group.since);
         let request = StorageRequest {
             group: Some(self.in_group(Part::Member { sequence, settled })),
-            ..StorageRequest::new(types::SessionId(0), target, self.ino, op)
+            ..StorageRequest::new(SessionId(0), target, self.ino, op)
         };
         if target != self.replica.target {
             return self.mirrors.send(request, payload).await.map(drop);

@@ -164,9 +164,11 @@ impl Replica {
         self.left_in.fetch_max(since.0, Ordering::AcqRel);
     }
 
-    /// It goes on as the primary: nobody has taken it out.
-    pub(crate) fn stay(&self) {
-        self.left_in.store(0, Ordering::Release);
+    /// It goes on as the primary of this version: nobody has taken it out.
+    pub(crate) fn stay(&self, since: Epoch) {
+        let stays = |left: u64| (left <= since.0).then_some(0);
+        // Otherwise it has asked so in a later one.
+        let _ = self.left_in.fetch_update(Ordering::AcqRel, Ordering::Acquire, stays);
     }
 
     /// Whether it has asked so, in this version or a later one.

@@ -108,7 +108,10 @@ impl Step<'_> {
         let _held = replica.ranges.acquire(ino, WHOLE, Hold::Alone).await;
         let look = StorageOp::Survey { range: ByteRange::new(0, BLOCK), unit: BLOCK, read: false };
         let theirs = survey(self.ask(ino, look, None).await?)?;
-        if store.stretch(ino, theirs.len).await.map_err(|error| replica.failed(&error))? {
+        let failed = |error| replica.failed(&error);
+        let is_stretched = store.stretch(ino, theirs.len).await.map_err(failed)?;
+        // What is open here is sent from the open file, and is written anew from the member afterwards: it is lost when it is closed.
+        if is_stretched || store.is_replaced(ino).await.map_err(failed)? {
             tracing::error!(
                 %group, target_id = %replica.target, inode = %ino,
                 "the chunk file of inode {ino} was removed or cut by somebody else; what the member that is brought in step has of it is kept"

@@ -236,7 +236,11 @@ impl Step<'_> {
         Ok(here)
     }
 
+    /// Whether there is a chunk file here. One that is open is, also when somebody else has removed it: what is in it can be read still.
     pub(super) async fn is_here(&self, ino: InodeId) -> Result<bool> {
+        if self.replica.store.is_open(ino) {
+            return Ok(true);
+        }
         let path = Store::chunk_file_path(self.replica.store.dir(), ino);
         match rt::File::open(&path, rt::OpenOptions { read: true, ..Default::default() }).await {
             Ok(_) => Ok(true),
@@ -246,6 +250,18 @@ impl Step<'_> {
                     format!("target {}: can't open {}: {error}", self.replica.target, path.display());
                 Err(Error::new(Errno::EIO, message)
                     .hint("look for disk errors in the kernel log of its node"))
+            }
+        }
+    }
+
+    /// Refuses to go on where what isn't here was removed by somebody else and has been closed only now: the next attempt begins by making it again.
+    async fn require_gone(&self, ino: InodeId) -> Result<()> {
+        match self.replica.store.is_missing(ino).await.map_err(|error| self.replica.failed(&error))? {
+            false => Ok(()),
+            true => {
+                let message =
+                    format!("target {}: the chunk file of inode {ino} is gone", self.replica.target);
+                Err(Error::new(Errno::EAGAIN, message).hint("the member is brought in step again by itself"))
             }
         }
     }
@@ -276,6 +292,7 @@ impl Step<'_> {
             match self.is_here(ino).await? {
                 true => (true, self.set_len(ino, self.len(ino).await?).await?),
                 false => {
+                    self.require_gone(ino).await?;
                     self.ask(ino, StorageOp::Delete, None).await?;
                     (false, None)
                 }

@@ -96,6 +96,12 @@ impl Management {
         self.group().state_of(TargetId(target)).unwrap()
     }
 
+    /// Whether a target is the only good member.
+    fn is_last(&self, target: TargetId) -> bool {
+        let good = |(id, state): (TargetId, MemberState)| (state == MemberState::Good).then_some(id);
+        self.group().with_states().filter_map(good).eq([target])
+    }
+
     /// Makes another map, and tells everybody.
     pub fn edit(&self, change: impl FnOnce(&mut ClusterMap)) -> Arc<ClusterMap> {
         let mut map = self.map.lock().unwrap();
@@ -198,6 +204,9 @@ impl Groups for Management {
                 self.refusals.fetch_add(1, Ordering::SeqCst);
                 return Ok(self.map.lock().unwrap().clone());
             }
+            if change.state != MemberState::Good && self.is_last(change.target) {
+                return Err(Error::new(Errno::EBUSY, "it is the last good member that is heard of"));
+            }
             self.changes.lock().unwrap().push(change.clone());
             let is_leaving = self.group().leaving == Some(change.target) && change.state == MemberState::Bad;
             let map = match is_leaving {
@@ -260,7 +269,11 @@ pub struct Link {
     pub is_at_end: AtomicBool,
     /// Data that brought it in step, bytes.
     pub resynced: AtomicU64,
+    /// Is told of each request that was answered, before the answer goes back.
+    pub after: Mutex<Option<After>>,
 }
+
+pub type After = Box<dyn FnMut(&StorageRequest) + Send>;
 
 impl Handler<StorageRequest, StorageReply> for Link {
     fn handle(
@@ -288,7 +301,12 @@ impl Handler<StorageRequest, StorageReply> for Link {
                 self.resynced.fetch_add(len as u64, Ordering::SeqCst);
             }
             let service = self.service.lock().unwrap().clone();
-            service.expect("the node runs").handle(request, payload).await
+            let asked = request.clone();
+            let answer = service.expect("the node runs").handle(request, payload).await;
+            if let Some(after) = self.after.lock().unwrap().as_mut() {
+                after(&asked);
+            }
+            answer
         })
     }
 }

@@ -1,14 +1,15 @@
 //! Chunk files that somebody else than weft has changed on one member: found, never served, and made right from another one.
 
-use crate::cluster::{Cluster, GROUP, INO, MIB, files_of, with_members};
+use crate::cluster::{Cluster, GROUP, INO, MIB, Road, files_of, with_members};
 use chunkstore::Store;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use types::{ByteRange, InodeId};
-use wire::{Healed, Part, StorageOp, StorageReply};
+use wire::{Healed, Part, Seek, StorageOp, StorageReply};
 
 fn chunk_file(dir: &Path, target: u32, ino: InodeId) -> PathBuf {
     Store::chunk_file_path(&Store::group_dir(&dir.join(target.to_string()), GROUP), ino)
@@ -162,6 +163,99 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros() {
             healed_soon(&cluster).await;
             assert_eq!(cluster.on_disk(target)[&INO], data);
         }
+    });
+}
+
+#[test]
+fn a_chunk_file_that_is_gone_is_not_read_as_zeros_while_the_other_member_is_slow() {
+    with_members(2, |cluster| async move {
+        let data = content(5, 100_000);
+        cluster.write(INO, 3, 0, &data).await;
+        meanwhile(&cluster, |dir| {
+            let path = chunk_file(dir, 1, INO);
+            fs::remove_file(&path).unwrap();
+            fs::remove_file(sum_file(&path)).unwrap();
+        })
+        .await;
+        cluster.set_road(2, Road::Late);
+        let found = Arc::new(Mutex::new(None));
+        let (asked, told) = (cluster.clone(), found.clone());
+        rt::spawn(async move {
+            let read = asked.read(INO, 100_000).await;
+            *told.lock().unwrap() = Some(read);
+        });
+        // Longer than whoever only looks after it waits.
+        rt::sleep(Duration::from_millis(1500)).await;
+        cluster.set_road(2, Road::Open);
+        cluster.link(2).late.set();
+        cluster.until("the read is answered", || found.lock().unwrap().is_some()).await;
+        assert!(found.lock().unwrap().take() == Some(data), "it was read from the other member");
+    });
+}
+
+#[test]
+fn a_chunk_file_that_is_gone_is_not_read_as_zeros_when_the_other_member_can_not_tell() {
+    with_members(2, |cluster| async move {
+        let data = content(5, 100_000);
+        cluster.write(INO, 3, 0, &data).await;
+        meanwhile(&cluster, |dir| {
+            let path = chunk_file(dir, 1, INO);
+            fs::remove_file(&path).unwrap();
+            fs::remove_file(sum_file(&path)).unwrap();
+        })
+        .await;
+        cluster.set_road(2, Road::Closed);
+        let since = cluster.management.group().since.0;
+        assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Err(types::Errno::EREMCHG));
+        // Whose node isn't heard of may be gone for long.
+        cluster.management.set_online(2, false);
+        assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Ok(vec![0; 100_000]));
+        cluster.management.set_online(2, true);
+        cluster.set_road(2, Road::Open);
+        assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Ok(data));
+    });
+}
+
+/// A move copies what is called data, up to where the file ends.
+#[test]
+fn what_was_punched_or_cut_is_neither_a_hole_nor_the_end_to_who_moves_it() {
+    with_members(2, |cluster| async move {
+        let data = content(6, 2 * MIB as usize + 777);
+        let end = data.len() as u64;
+        cluster.write(INO, 3, 0, &data).await;
+        let ask = async |op| cluster.ask_file(INO, (0, None), op, None).await;
+        let seek = async |from, what| match ask(StorageOp::Seek { from, what }).await {
+            Ok(StorageReply::Offset(offset)) => offset,
+            other => panic!("{other:?}"),
+        };
+        let len = async || match ask(StorageOp::Stat).await {
+            Ok(StorageReply::Stat { len, .. }) => Ok(len),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.errno),
+        };
+        let path = chunk_file(&cluster.dir, 1, INO);
+        let punch = std::process::Command::new("fallocate")
+            .args(["--punch-hole", "--offset", "4096", "--length", "1000000"])
+            .arg(&path)
+            .status();
+        assert!(punch.unwrap().success());
+        assert_eq!(seek(8192, Seek::Data).await, Some(8192));
+        assert_eq!(seek(0, Seek::Hole).await, Some(end));
+        let cut = |to| File::options().write(true).open(&path).unwrap().set_len(to).unwrap();
+        cut(MIB + 50);
+        assert!(seek(0, Seek::Hole).await >= Some(end));
+        assert_eq!(seek(MIB + 100, Seek::Data).await, Some(MIB + 100));
+        cluster.set_road(2, Road::Closed);
+        assert_eq!(len().await, Err(types::Errno::EIO), "nobody is there who could tell");
+        cluster.set_road(2, Road::Open);
+        assert_eq!(len().await, Ok(end));
+        heal(&cluster, INO).await;
+        cluster.require_equal();
+        cut(end - 10);
+        assert_eq!(len().await, Ok(end), "the block in which it ends doesn't match");
+        healed_soon(&cluster).await;
+        assert_eq!(cluster.on_disk(1)[&INO], data);
+        assert!(!cluster.management.group().is_degraded());
     });
 }
 

@@ -6,6 +6,7 @@ mod cluster;
 mod damage;
 mod leftovers;
 mod mend;
+mod mend_changes;
 mod mend_crash;
 mod moves;
 mod readers;

@@ -136,6 +136,24 @@ fn who_can_not_be_mended_is_taken_out() {
     });
 }
 
+/// A check looks at one copy after the other, and mends later still: programs append meanwhile.
+#[test]
+fn what_was_appended_since_a_check_has_looked_stays_on_the_copy_that_is_mended() {
+    with_members(2, |cluster| async move {
+        let mut data: Vec<u8> = (0..5000).map(|at| (at / 700) as u8 | 1).collect();
+        cluster.write(INO, 3, 0, &data).await;
+        cluster.write(INO, 3, 5000, &[9; 1000]).await;
+        data.extend([9; 1000]);
+        for (from, to) in [(1, 2), (2, 1)] {
+            chunk_file(&cluster, to).write_all_at(b"damage", 4500).unwrap();
+            mend(&cluster, from, to, 5000).await.unwrap();
+            cluster.require_equal();
+            assert_eq!(cluster.on_disk(to)[&INO], data);
+        }
+        assert!(!cluster.management.group().is_degraded());
+    });
+}
+
 #[test]
 fn only_what_nobody_has_is_given_up() {
     with_members(2, |cluster| async move {

@@ -167,10 +167,10 @@ fn a_chunk_file_that_was_removed_does_not_remove_the_other_copy() {
 }
 
 /// The same of the only copy that counts, where the other one may have missed something.
-async fn shortened_alone(cluster: Arc<Cluster>, shorten: impl FnOnce(&Path)) {
+async fn shortened_alone(cluster: Arc<Cluster>, harmed: While, shorten: impl FnOnce(&Path)) {
     let data = content(100_000);
     cluster.write(INO, 3, 0, &data).await;
-    without_second(&cluster, 10, &data[10..20], While::ShutDown, || shorten(&chunk_file(&cluster, 1))).await;
+    without_second(&cluster, 10, &data[10..20], harmed, || shorten(&chunk_file(&cluster, 1))).await;
     assert!(cluster.on_disk(2)[&INO] == data, "what the member had is still there");
     let is_back = || cluster.on_disk(1).get(&INO).is_some_and(|found| *found == data);
     cluster.until("the primary has it back", is_back).await;
@@ -181,13 +181,21 @@ async fn shortened_alone(cluster: Arc<Cluster>, shorten: impl FnOnce(&Path)) {
 fn the_only_copy_that_counts_was_cut_while_it_was_shut_down() {
     with_members(2, |cluster| {
         let cut = |path: &Path| File::options().write(true).open(path).unwrap().set_len(50_000).unwrap();
-        shortened_alone(cluster, cut)
+        shortened_alone(cluster, While::ShutDown, cut)
     });
 }
 
 #[test]
 fn the_only_copy_that_counts_was_removed_while_it_was_shut_down() {
-    with_members(2, |cluster| shortened_alone(cluster, |path| fs::remove_file(path).unwrap()));
+    with_members(2, |cluster| {
+        shortened_alone(cluster, While::ShutDown, |path| fs::remove_file(path).unwrap())
+    });
+}
+
+/// What is open is there still, until it is closed.
+#[test]
+fn the_only_copy_that_counts_was_removed_while_it_was_open() {
+    with_members(2, |cluster| shortened_alone(cluster, While::Served, |path| fs::remove_file(path).unwrap()));
 }
 
 #[test]

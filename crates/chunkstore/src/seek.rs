@@ -1,0 +1,142 @@
+//! Where data and holes are.
+//!
+//! A block is no hole whose checksum is of data, even if the local file system has nothing there: it was lost, and who takes it for zeros loses it for good.
+//! So what is called a hole reads as zeros, and damage is met by whoever reads what is called data.
+
+use crate::chunk_file::ChunkFile;
+use crate::error::Result;
+use crate::read::BLOCK;
+use crate::store::{Seek, Store};
+use crate::sums::{PAGE_BYTES, PAGE_SUMS};
+use crate::survey::SUM_OF_ZEROS;
+use std::sync::Arc;
+use types::{BlockSum, ByteRange, InodeId};
+
+/// Whether a block of zeros doesn't match.
+fn is_of_data(sum: &BlockSum) -> bool {
+    *sum != BlockSum::HOLE && *sum != BlockSum::UNCHECKED && *sum != *SUM_OF_ZEROS
+}
+
+impl Store {
+    /// The first data or hole at or after `from`. The end is a hole; `None` when there is no more data.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) of a chunk file that somebody else has removed.
+    pub async fn seek(&self, ino: InodeId, from: u64, what: Seek) -> Result<Option<u64>> {
+        let Some(file) = self.find(ino).await? else {
+            if Box::pin(self.is_missing(ino)).await? {
+                return Err(self.report_removed(ino, ByteRange::new(0, u64::MAX)));
+            }
+            return Ok((what == Seek::Hole).then_some(from));
+        };
+        match what {
+            Seek::Data => self.seek_data(&file, from).await,
+            Seek::Hole => self.seek_hole(&file, from).await.map(Some),
+        }
+    }
+
+    /// Refuses a chunk file that somebody else has cut: its checksums tell that there was more.
+    ///
+    /// # Errors
+    /// [`Kind::Corrupt`](crate::Kind::Corrupt) with the first block that is gone. Of a block in which it ends now nothing is said.
+    pub async fn require_end(&self, ino: InodeId) -> Result<()> {
+        let Some(file) = self.find(ino).await? else { return Ok(()) };
+        let len = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len;
+        match self.first_lost(&file, len.div_ceil(BLOCK), u64::MAX / BLOCK).await? {
+            Some(block) => Err(self.report_corrupt(ino, ByteRange::at(block * BLOCK, BLOCK))),
+            None => Ok(()),
+        }
+    }
+
+    async fn seek_data(&self, file: &Arc<ChunkFile>, from: u64) -> Result<Option<u64>> {
+        let data = self.local_data(file, from).await?;
+        let first = self.first_in_hole(file, from).await?;
+        let end = data.map_or(u64::MAX, |at| at) / BLOCK;
+        Ok(match self.first_lost(file, first / BLOCK, end).await? {
+            // With the rest of a block before it.
+            Some(block) if block * BLOCK <= first => Some(from),
+            Some(block) => Some(block * BLOCK),
+            None => data,
+        })
+    }
+
+    async fn seek_hole(&self, file: &Arc<ChunkFile>, from: u64) -> Result<u64> {
+        let failed = |e| self.failed("seek in", &file.path, e);
+        let len = file.cached.stat().await.map_err(failed)?.len;
+        let mut at = from;
+        loop {
+            // Everything beyond the end is a hole, which the local file system calls an error.
+            let hole = if at >= len { at } else { file.cached.seek_hole(at).await.map_err(failed)? };
+            let first = self.first_in_hole(file, hole).await?;
+            let lost_until = self.lost_until(file, first).await?;
+            if lost_until == first {
+                return Ok(hole);
+            }
+            at = lost_until;
+        }
+    }
+
+    /// The first data at or after a place as the local file system knows it.
+    async fn local_data(&self, file: &ChunkFile, from: u64) -> Result<Option<u64>> {
+        file.cached.seek_data(from).await.map_err(|e| self.failed("seek in", &file.path, e))
+    }
+
+    /// The first block from a place on that doesn't begin with data before it: of one that does, who reads it sees whether it matches.
+    async fn first_in_hole(&self, file: &ChunkFile, at: u64) -> Result<u64> {
+        let start = at / BLOCK * BLOCK;
+        let begins_with_data =
+            at > start && self.local_data(file, start).await?.is_some_and(|data| data < at);
+        Ok(if begins_with_data { start.saturating_add(BLOCK) } else { start })
+    }
+
+    /// The first block of some, all in a hole, that has a checksum of data.
+    async fn first_lost(&self, file: &Arc<ChunkFile>, first: u64, end: u64) -> Result<Option<u64>> {
+        let mut at = first;
+        while at < end
+            && let Some(page) = self.next_sum_page(file, at / PAGE_SUMS).await?
+        {
+            at = at.max(page * PAGE_SUMS);
+            let until = ((page + 1) * PAGE_SUMS).min(end);
+            let mut sums = [BlockSum::HOLE; PAGE_SUMS as usize];
+            let sums = &mut sums[..until.saturating_sub(at) as usize];
+            self.copy_sums(file, at, sums).await?;
+            if let Some(index) = sums.iter().position(is_of_data) {
+                return Ok(Some(at + index as u64));
+            }
+            at = until;
+        }
+        Ok(None)
+    }
+
+    /// Where blocks end that have checksums of data although they are in a hole, from a block on; there if it is none of them.
+    async fn lost_until(&self, file: &Arc<ChunkFile>, first: u64) -> Result<u64> {
+        let end = self.local_data(file, first).await?.unwrap_or(u64::MAX) / BLOCK;
+        let mut at = first / BLOCK;
+        while at < end && self.next_sum_page(file, at / PAGE_SUMS).await? == Some(at / PAGE_SUMS) {
+            let until = ((at / PAGE_SUMS + 1) * PAGE_SUMS).min(end);
+            let mut sums = [BlockSum::HOLE; PAGE_SUMS as usize];
+            let sums = &mut sums[..(until - at) as usize];
+            self.copy_sums(file, at, sums).await?;
+            if let Some(index) = sums.iter().position(|sum| !is_of_data(sum)) {
+                return Ok((at + index as u64) * BLOCK);
+            }
+            at = until;
+        }
+        Ok(at * BLOCK)
+    }
+
+    /// The first page of checksums from one on that is in memory or on disk: all others are of holes, and are neither read nor kept.
+    async fn next_sum_page(&self, file: &ChunkFile, from: u64) -> Result<Option<u64>> {
+        // First, since what leaves memory is on disk by then.
+        let loaded = file.sums.next_page(from);
+        if loaded == Some(from) {
+            return Ok(loaded);
+        }
+        let failed = |e| self.failed("seek in", file.sum_path(), e);
+        let stored = match file.sum_file().await.map_err(failed)? {
+            Some(sums) => sums.seek_data(from * PAGE_BYTES as u64).await.map_err(failed)?,
+            None => None,
+        };
+        Ok(stored.map(|at| at / PAGE_BYTES as u64).into_iter().chain(loaded).min())
+    }
+}
