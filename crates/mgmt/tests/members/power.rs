@@ -1,0 +1,63 @@
+//! Management loses its power, alone or with a member on the same machine.
+
+use super::{Process, Site, TWO, seconds, simulated};
+use mgmt::limits::SERVING_LEASE;
+use std::rc::Rc;
+use std::time::Duration;
+use types::MemberState::{Good, NeedsResync};
+
+/// The machine of the primary and of management loses its power; what the other one has acknowledged is more than the disks have kept here.
+async fn lose_power_of_management(site: &Rc<Site>, nodes: &[Rc<Process>]) {
+    nodes[1].connected.set(false);
+    nodes[0].kill();
+    site.cluster.borrow().memory.crash(0);
+    site.restart_management().await;
+    site.start(nodes[0].node, nodes[0].target).await;
+}
+
+#[test]
+fn who_lost_power_together_with_management_does_not_take_out_one_that_lives() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        lose_power_of_management(&site, &nodes).await;
+        let asking = Box::pin(site.say(&group, nodes[1].target, NeedsResync));
+        assert!(rt::timeout(seconds(1), asking).await.is_none(), "nothing is known yet");
+        assert_eq!(site.members(group.id), [(nodes[0].target, Good), (nodes[1].target, Good)]);
+        nodes[1].connected.set(true);
+        rt::sleep(seconds(5)).await;
+        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+    });
+}
+
+#[test]
+fn who_lost_power_together_with_management_goes_on_when_nobody_else_comes() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        lose_power_of_management(&site, &nodes).await;
+        let started_ns = rt::monotonic_ns();
+        let alone = site.say_until_heard(&group, nodes[1].target, NeedsResync).await;
+        assert_eq!(
+            alone.with_states().collect::<Vec<_>>(),
+            [(nodes[0].target, Good), (nodes[1].target, NeedsResync)]
+        );
+        let took = Duration::from_nanos(rt::monotonic_ns() - started_ns);
+        assert!(took > SERVING_LEASE && took < seconds(20), "{took:?}");
+    });
+}
+
+#[test]
+fn a_number_of_the_map_is_given_once_although_management_loses_its_power() {
+    simulated(2, TWO, async |site, nodes| {
+        let before = site.cluster.borrow().map();
+        nodes[1].kill();
+        rt::sleep(seconds(8)).await;
+        let told = site.cluster.borrow().map();
+        assert!(
+            told.epoch > before.epoch && told.groups == before.groups,
+            "only the node's state is another one"
+        );
+        site.cluster.borrow().memory.crash(0);
+        site.restart_management().await;
+        assert!(site.cluster.borrow().map().epoch >= told.epoch);
+    });
+}
