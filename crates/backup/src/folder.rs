@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SUFFIX};
 use crate::reader::Reader;
 use crate::writer::DRAFT;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -50,34 +50,40 @@ pub fn list(folder: &Path) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
+/// The copies of a cluster, the newest first. Those of later than `latest_s`, seconds since 1970, come last: a clock was wrong when they were made, so that
+/// nothing tells how new they are.
+pub fn newest_first(entries: Vec<Entry>, cluster: &str, latest_s: i64) -> Vec<(PathBuf, Head)> {
+    let own = |entry: Entry| entry.head.ok().filter(|head| head.cluster == cluster).map(|h| (entry.path, h));
+    let mut own: Vec<(PathBuf, Head)> = entries.into_iter().filter_map(own).collect();
+    own.reverse();
+    own.sort_by_key(|(_, head)| head.created_s > latest_s);
+    own
+}
+
 /// Removes copies of a cluster until no more than the newest `kept` are left, and those that they build on; and what was never completed, so that nobody
-/// may be writing there. Returns what was removed. Copies that can't be read stay: somebody may want to look at them.
-pub fn prune(folder: &Path, cluster: &str, kept: usize) -> Result<Vec<PathBuf>> {
+/// may be writing there. Those of later than `latest_s` count as the oldest. Returns what was removed. Copies that can't be read stay: somebody may want to look
+/// at them.
+pub fn prune(folder: &Path, cluster: &str, kept: usize, latest_s: i64) -> Result<Vec<PathBuf>> {
     remove_drafts(folder)?;
-    let entries = list(folder)?;
-    let own = |entry: &&Entry| entry.head.as_ref().is_ok_and(|head| head.cluster == cluster);
-    let own: Vec<(&Path, &Head)> = entries
-        .iter()
-        .filter(own)
-        .filter_map(|entry| entry.head.as_ref().ok().map(|head| (entry.path.as_path(), head)))
-        .collect();
+    let own = newest_first(list(folder)?, cluster, latest_s);
+    let bases: BTreeMap<&str, &str> =
+        own.iter().filter_map(|(_, head)| Some((&*head.id, head.base.as_deref()?))).collect();
     let mut needed = BTreeSet::new();
-    // From the newest to the oldest, so that whoever needs a copy was seen before it.
-    for (newer, (_, head)) in own.iter().rev().enumerate() {
-        if newer < kept || needed.contains(&head.id) {
-            needed.insert(head.id.clone());
-            needed.extend(head.base.clone());
+    for (_, head) in own.iter().take(kept) {
+        let mut next = Some(&*head.id);
+        // Up to one from which on all are needed already.
+        while let Some(id) = next.filter(|id| needed.insert(*id)) {
+            next = bases.get(id).copied();
         }
     }
-    let mut removed = Vec::new();
-    // The newest first: a copy without its base is of no use, a base without it is.
-    for (path, head) in own.iter().rev() {
-        if !needed.contains(&head.id) {
-            fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
-            removed.push(path.to_path_buf());
-        }
+    let mut gone: Vec<&(PathBuf, Head)> =
+        own.iter().filter(|(_, head)| !needed.contains(&*head.id)).collect();
+    // What builds on the most first: a copy without its base is of no use, a base without it is.
+    gone.sort_by_key(|(_, head)| std::cmp::Reverse(head.depth));
+    for (path, _) in &gone {
+        fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
     }
-    Ok(removed)
+    Ok(gone.into_iter().map(|(path, _)| path.clone()).collect())
 }
 
 fn remove_drafts(folder: &Path) -> Result<()> {

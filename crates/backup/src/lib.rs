@@ -26,7 +26,7 @@ mod writer;
 pub use chain::{Chain, Merged};
 pub use copy::{Plan, Progress, copy};
 pub use error::{Error, Result};
-pub use folder::{Entry, file_name, list, prune};
+pub use folder::{Entry, file_name, list, newest_first, prune};
 pub use format::{Attached, Foot, Head, SUFFIX};
 pub use reader::{Reader, verify};
 pub use restore::{Restored, Rewrite, restore};

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use backup::{
-    Attached, Chain, Error, Plan, Progress, Reader, Restored, Rewrite, copy, file_name, list, prune, restore,
-    verify,
+    Attached, Chain, Error, Plan, Progress, Reader, Restored, Rewrite, copy, file_name, list, newest_first,
+    prune, restore, verify,
 };
 use bytes::Bytes;
 use kv::{Batch, Embedded, Engine};
@@ -216,11 +216,35 @@ fn the_newest_stay_with_what_they_build_on() {
     let names = |dir: &Path| list(dir).unwrap().into_iter().map(|entry| entry.path).collect::<Vec<_>>();
     let dir = place.dir.path();
     assert_eq!(names(dir), [&first, &second, &third, &fourth, &fifth].map(Clone::clone));
-    assert!(prune(dir, "another", 1).unwrap().is_empty());
-    assert_eq!(prune(dir, "cluster", 4).unwrap(), Vec::<PathBuf>::new());
-    assert_eq!(prune(dir, "cluster", 1).unwrap(), [second, first]);
+    assert!(prune(dir, "another", 1, i64::MAX).unwrap().is_empty());
+    assert_eq!(prune(dir, "cluster", 4, i64::MAX).unwrap(), Vec::<PathBuf>::new());
+    assert_eq!(prune(dir, "cluster", 1, i64::MAX).unwrap(), [second, first]);
     assert_eq!(names(dir), [third, fourth, fifth]);
     assert!(list(&dir.join("not there")).unwrap().is_empty());
+}
+
+/// The clock was ahead when they were made, and one that was made since builds on them all the same.
+#[test]
+fn copies_of_the_future_count_as_the_oldest_and_stay_while_something_builds_on_them() {
+    let mut place = Place::new();
+    place.write(numbers(0..10));
+    let now = place.copy(None);
+    place.made = 1_000_000;
+    let ahead = place.copy(None);
+    let further = place.copy(Some(&ahead));
+    let alone = place.copy(None);
+    place.made = 1;
+    let since = place.copy(Some(&further));
+    let newest = place.copy(None);
+    let dir = place.dir.path();
+    let latest_s = 1_700_000_000 + 1000;
+    let order = newest_first(list(dir).unwrap(), "cluster", latest_s);
+    let order: Vec<&PathBuf> = order.iter().map(|(path, _)| path).collect();
+    assert_eq!(order, [&newest, &since, &now, &alone, &further, &ahead]);
+    assert_eq!(prune(dir, "cluster", 4, latest_s).unwrap(), Vec::<PathBuf>::new());
+    assert_eq!(prune(dir, "cluster", 3, latest_s).unwrap(), [alone]);
+    Chain::find(&since).unwrap().verify().unwrap();
+    assert_eq!(prune(dir, "cluster", 1, latest_s).unwrap(), [since, further, now, ahead]);
 }
 
 #[test]

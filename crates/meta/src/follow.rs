@@ -15,11 +15,16 @@ impl MetaService {
         partitions: &[PartitionId],
         in_use: &[InodeId],
     ) -> Result<()> {
+        let _arriving = self.grace.arrives(session.id);
+        let _turn = match self.grace.awaits_following(session.id).is_empty() {
+            true => None,
+            // Of two copies one waits: what it settles and gives up could be what the session has been granted after the other.
+            false => Some(self.sessions.turn_to_register(session.id).write().await),
+        };
         if let Some(foreign) = partitions.iter().find(|partition| !self.is_owned(**partition)) {
             return Err(not_owner(*foreign));
         }
         // Where it has followed already it may have been granted leases since: then this is an old request that comes again.
-        let _arriving = self.grace.arrives(session.id);
         let awaited = self.grace.awaits_following(session.id);
         let partitions: Vec<PartitionId> =
             partitions.iter().copied().filter(|partition| awaited.contains(partition)).collect();

@@ -8,6 +8,8 @@
 //! - Every partition has an owner record with a higher epoch ([`SPARE_EPOCHS`]), which is released: who owned it can't commit any more, and epochs of leases, which
 //!   are made of it, are above all that targets have seen.
 //! - Sessions are ended: what their clients have cached and open is of another time. They begin others. Answers to requests of before are forgotten.
+//! - What was still to be deleted, or on its way to other groups, is forgotten: a move may have ended since, so that what was noted as doomed is all there is of a
+//!   file. Chunk files of nobody are left to the file check.
 //! - A cut of a file that was under way is forgotten: the file may have been written anew since. Its size is settled from its chunks.
 
 use crate::record::{Owner, StoredSession};
@@ -136,7 +138,7 @@ impl Rewind {
                 let ended = if session.is_ended() { session } else { StoredSession::ended_at(self.now_s) };
                 Some(ended.encode_to_vec().into())
             }
-            Some(Key::Operation { .. }) => None,
+            Some(Key::Operation { .. } | Key::Doomed(_) | Key::Migrating(_)) => None,
             Some(Key::Writing { .. }) => {
                 decoded::<Writing>(key, value)?;
                 Some(Writing { writing: true, truncate_to: None }.encode_to_vec().into())
@@ -291,12 +293,18 @@ mod tests {
     fn files_stay_as_they_are() {
         let mut rewind = Rewind::new(2, 0, 0);
         let anything = Bytes::from_static(b"anything");
-        for key in [
-            keys::inode(InodeId::ROOT).to_vec(),
-            keys::doomed(InodeId::ROOT).to_vec(),
-            b"\xff\xffmap".to_vec(),
-        ] {
+        for key in [keys::inode(InodeId::ROOT).to_vec(), b"\xff\xffmap".to_vec()] {
             assert_eq!(rewind.record(&key, anything.clone()).unwrap(), Some(anything.clone()));
+        }
+    }
+
+    /// The move that had noted them may have ended since.
+    #[test]
+    fn nothing_is_deleted_or_moved_by_a_note_of_then() {
+        let mut rewind = Rewind::new(2, 0, 0);
+        let ino = InodeId::new(P, 4);
+        for key in [keys::doomed(ino.chunk_file(1)).to_vec(), keys::migrating(ino).to_vec()] {
+            assert_eq!(rewind.record(&key, Bytes::from_static(b"anything")).unwrap(), None);
         }
     }
 

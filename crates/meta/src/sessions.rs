@@ -111,7 +111,7 @@ impl Sessions {
         self.moment.fetch_add(1, Relaxed) + 1
     }
 
-    /// To be taken by who registers a session, so that two copies of the request come one after the other.
+    /// To be taken by who registers a session, or has it follow partitions, so that two copies of the request come one after the other.
     pub fn turn_to_register(&self, id: SessionId) -> &rt::sync::RwLock {
         &self.registrations[id.0 as usize % REGISTRATIONS_AT_ONCE]
     }

@@ -5,14 +5,15 @@
 mod support;
 
 use rt::sim::Machine;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 use support::company::{Cluster, Roaming};
-use support::{PARTITIONS, bytes, create};
-use types::{Errno, InodeId, NodeId, PartitionId, Result};
+use support::world::{Call, Started, chmod};
+use support::{CHUNK_MTIME, Client, PARTITIONS, bytes, create};
+use types::{Errno, InodeId, NodeId, PartitionId, Result, TargetId};
 use wire::{LeaseMode, MetaOp, MetaReply, RenameMode};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -157,6 +158,53 @@ fn a_file_without_a_name_survives_the_move_of_its_partition() {
         user.call(MetaOp::Reclaim { ino: file }).await.unwrap();
         let gone = user.entry(MetaOp::Getattr { ino: file }).await;
         assert_eq!(gone.unwrap_err().errno, Errno::ESTALE);
+    });
+}
+
+/// Storage takes its time until it fails to settle what a session has open, and the session says again which partitions it follows.
+#[test]
+fn a_late_copy_of_what_a_session_follows_takes_nothing_from_it_that_it_was_granted_since() {
+    simulated(7, 2, async |cluster| {
+        const SECOND: Duration = Duration::from_secs(1);
+        let other = Roaming::new(&cluster, 2);
+        let dir = directory_at(&cluster, &other, 2, "d").await;
+        let ino = other.entry(create(dir, "file")).await.unwrap().ino;
+        let written = other.entry(create(dir, "written")).await.unwrap().ino;
+        let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
+        for service in [&there, &here] {
+            service.call(MetaOp::Register { in_use: vec![] }).await.unwrap();
+        }
+        there.call(MetaOp::BeginWrite { ino: written }).await.unwrap();
+        there.call(MetaOp::DropInline { ino: written, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
+        *cluster.chunks.stat_time.lock() = 40 * SECOND;
+        cluster.chunks.down.lock().extend((1..=support::TARGETS).map(TargetId));
+        let heard: Rc<RefCell<Vec<MetaReply>>> = Rc::default();
+        for service in [there, here.clone()] {
+            let heard = heard.clone();
+            rt::spawn(async move {
+                while let Ok(reply) = service.call(MetaOp::NextRecalls { after: 0 }).await {
+                    heard.borrow_mut().push(reply);
+                    rt::sleep(SECOND).await;
+                }
+            });
+        }
+        let partition = ino.partition();
+        cluster.give(partition, NodeId(1));
+        let is_adopted = |reply: &MetaReply| matches!(reply, MetaReply::Adopted { partitions } if partitions.contains(&partition));
+        while !heard.borrow().iter().any(is_adopted) {
+            rt::sleep(SECOND).await;
+        }
+        let follow = || MetaOp::Follow { partitions: vec![partition], in_use: vec![written] };
+        let first = Call::call(&here, follow()).await;
+        rt::sleep(10 * SECOND).await;
+        let again = Call::call(&here, follow()).await;
+        first.wait().await.unwrap();
+        assert!(!here.grants(MetaOp::Open { ino, wish: Some(LeaseMode::Read) }).await.is_empty());
+        again.wait().await.unwrap();
+        let change = Started::new(async move { other.call(chmod(ino)).await });
+        rt::sleep(3 * SECOND).await;
+        let is_recalled = |reply: &MetaReply| matches!(reply, MetaReply::Recalls(recalls) if recalls.iter().any(|recall| recall.ino == ino));
+        assert!(heard.borrow().iter().any(is_recalled) && !change.is_done());
     });
 }
 

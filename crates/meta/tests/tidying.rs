@@ -103,6 +103,28 @@ fn a_store_that_went_back_in_time_leaves_the_chunks_of_later_files_alone() {
     });
 }
 
+/// A file had moved off a target when the store went back to before that: where its content is, no record says, and the target is still being emptied.
+#[test]
+fn a_store_that_went_back_in_time_moves_nothing_over_what_it_does_not_know() {
+    simulated(|world| async move {
+        world.meta.register_session(SessionId(5), SessionKind::Local).await.unwrap();
+        let client = client_of(&world, 5);
+        let (ino, targets) = whole(&client, &world, "moved").await;
+        let all_there_is = [(targets[1], ino.chunk_file(1)), (targets[2], ino.chunk_file(1))];
+        world.chunks.lens.lock().remove(&(targets[0], ino));
+        world.chunks.lens.lock().extend(all_there_is.map(|place| (place, MIB)));
+        let mut map = types::ClusterMap::clone(&world.map.read().unwrap());
+        map.targets.iter_mut().for_each(|target| target.drain = target.id == targets[0]);
+        *world.map.write().unwrap() = Arc::new(map);
+        let rewound = world.rewound().await;
+        rt::sleep(60 * SECOND).await;
+        assert_eq!(rewound.meta.file_on(targets[0]).await.unwrap(), None);
+        let lens = rewound.chunks.lens.lock().clone();
+        assert!(all_there_is.iter().all(|place| lens.get(place) == Some(&MIB)), "{lens:?}");
+        rewound.meta.stop();
+    });
+}
+
 fn end(ino: InodeId, blocks: u64) -> MetaOp {
     let mtime = Some(CHUNK_MTIME);
     MetaOp::EndWrite { ino, size: 3 * MIB, blocks, mtime, done: true, kill_suid_sgid: false }

@@ -23,6 +23,9 @@ pub const CURRENT: [&[u8]; 2] = [MAP_KEY, NUMBERS_KEY];
 /// The map gets an epoch above all that anybody has seen, so that it is taken for the newest. Numbers of nodes and targets that were given away since the
 /// copy are not given away again: those that have them are still there, and would be taken for others.
 ///
+/// No target is being emptied any more: a file that goes on to another target leaves the place where the store of before looks for it, which somebody may go
+/// forward to again.
+///
 /// # Errors
 /// A record that can't be read.
 pub fn rewound(key: &[u8], value: &[u8], now_s: i64) -> Option<Result<Vec<u8>>> {
@@ -37,6 +40,7 @@ fn rewound_map(value: &[u8], now_s: u64) -> Result<Vec<u8>> {
     let mut map: ClusterMap =
         serde_json::from_slice(value).map_err(|error| unreadable("cluster map", &error))?;
     map.epoch = Epoch(map.epoch.0.saturating_add(SPARE_EPOCHS).max(now_s.saturating_mul(EPOCHS_PER_S)));
+    map.targets.iter_mut().for_each(|target| target.drain = false);
     // Members refuse what is asked by a version that is older than the one that they know.
     for group in map.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
         group.since = map.epoch;
@@ -66,7 +70,20 @@ mod tests {
     fn the_map_is_newer_than_all_that_anybody_has_seen_and_numbers_go_on() {
         let single = types::Group::single(types::GroupId(1), types::PoolId(1), types::TargetId(1));
         let mirrored = types::Group { scheme: types::Scheme::Mirror(2), since: Epoch(5), ..single.clone() };
-        let map = ClusterMap { epoch: Epoch(7), groups: vec![single, mirrored], ..ClusterMap::default() };
+        let targets = vec![types::Target {
+            id: types::TargetId(1),
+            node: types::NodeId(1),
+            pool: types::PoolId(1),
+            path: "/t".into(),
+            state: types::TargetState::Online,
+            capacity: 0,
+            free: 0,
+            class: types::CapacityClass::Normal,
+            drain: true,
+            used: None,
+        }];
+        let groups = vec![single, mirrored];
+        let map = ClusterMap { epoch: Epoch(7), targets, groups, ..ClusterMap::default() };
         let stored = serde_json::to_vec(&map).unwrap();
         let again = rewound(MAP_KEY, &stored, 1_800_000_000).unwrap().unwrap();
         let again: ClusterMap = serde_json::from_slice(&again).unwrap();
@@ -75,6 +92,7 @@ mod tests {
         let map: ClusterMap = serde_json::from_slice(&map).unwrap();
         assert_eq!(map.epoch, Epoch(7 + (1 << 30)));
         assert_eq!((map.groups[0].since, map.groups[1].since), (Epoch(0), map.epoch));
+        assert!(!map.targets[0].drain, "nothing moves by itself");
         let numbers = Numbers { next_node: 3, next_target: 9, next_pool: u16::MAX, next_group: 5 };
         let numbers = rewound(NUMBERS_KEY, &serde_json::to_vec(&numbers).unwrap(), 0).unwrap().unwrap();
         let numbers: Numbers = serde_json::from_slice(&numbers).unwrap();

@@ -1,12 +1,16 @@
 //! One stripe on its way from group to group.
 
 use super::transfer::{End, Transfer};
+use crate::chunks::Under;
 use crate::limits::{ALONE_TIME, LAST_REGIONS, MAX_ROUNDS, MOST_LAST_REGIONS};
+use crate::rewind::Rewound;
 use crate::service::MetaService;
 use crate::sessions::Session;
 use namespace::{Move, Step};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{Errno, Error, GroupId, InodeId, Layout, PoolId, Result, Scheme};
+use wire::{StorageOp, StorageReply};
 
 /// Where a stripe is to go.
 pub(super) struct Order<'a> {
@@ -115,6 +119,9 @@ impl MetaService {
     }
 
     /// Another group for a stripe, and a slot of which no chunk file is there or about to be deleted.
+    ///
+    /// In a store that went back in time a chunk file may be there that no record names: the only content of a file that had moved to this very place. Nothing is
+    /// moved over it.
     async fn choose_place(
         &self,
         ino: InodeId,
@@ -129,13 +136,31 @@ impl MetaService {
             })
             .await?;
         let map = self.current_map();
-        let is_taken = |group: GroupId, slot: u8| {
-            let place = self.chunks.place(group);
-            doomed[slot as usize].contains(&group)
-                || place.is_ok_and(|place| self.claims.is_claimed(place, ino.chunk_file(slot)))
-                || (order.lacks_room)(group)
-        };
-        layout::replace(&map, layout, (stripe, order.kind), is_taken, (ino, rt::random_u64()))
+        let has_gone_back = self.rewound().await? != Rewound::default();
+        let mut present = BTreeSet::new();
+        loop {
+            let is_taken = |group: GroupId, slot: u8| {
+                let place = self.chunks.place(group);
+                doomed[slot as usize].contains(&group)
+                    || present.contains(&(group, slot))
+                    || place.is_ok_and(|place| self.claims.is_claimed(place, ino.chunk_file(slot)))
+                    || (order.lacks_room)(group)
+            };
+            let to = layout::replace(&map, layout, (stripe, order.kind), is_taken, (ino, rt::random_u64()))?;
+            if !has_gone_back || self.is_vacant(ino, to).await? {
+                return Ok(to);
+            }
+            present.insert(to);
+        }
+    }
+
+    /// Whether nothing is under the name that a chunk file would have.
+    async fn is_vacant(&self, ino: InodeId, (group, slot): (GroupId, u8)) -> Result<bool> {
+        let file = Under { ino: ino.chunk_file(slot), epoch: 0 };
+        match self.chunks.in_group(group, file, StorageOp::Stat).await? {
+            StorageReply::Stat { len, .. } => Ok(len == 0),
+            other => Err(Error::new(Errno::EPROTO, format!("group {group} answered out of turn: {other:?}"))),
+        }
     }
 }
 

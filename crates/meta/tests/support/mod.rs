@@ -286,6 +286,10 @@ impl Chunks {
 impl Handler<StorageRequest, StorageReply> for Chunks {
     fn handle(&self, request: StorageRequest, _: Option<IoBuf>) -> LocalFuture<'_, Result<StorageReply>> {
         Box::pin(async move {
+            if matches!(request.op, StorageOp::Stat) {
+                let time = *self.stat_time.lock();
+                rt::sleep(time).await;
+            }
             if self.down.lock().contains(&request.target) {
                 return Err(Error::new(Errno::ETIMEDOUT, "target is down"));
             }
@@ -294,10 +298,6 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
             let slow = slow.filter(|_| matches!(request.op, StorageOp::Delete | StorageOp::Sync));
             for held in [held, slow.map(|(_, event)| event)].into_iter().flatten() {
                 held.wait().await;
-            }
-            if matches!(request.op, StorageOp::Stat) {
-                let time = *self.stat_time.lock();
-                rt::sleep(time).await;
             }
             let mut lens = self.lens.lock();
             let key = (request.target, request.ino);
@@ -319,6 +319,11 @@ impl Handler<StorageRequest, StorageReply> for Chunks {
                         mtime,
                         is_lost: self.lost.lock().contains(&key),
                     });
+                }
+                // Nothing changes while it is watched, and all of it is holes.
+                StorageOp::Watch { .. } | StorageOp::Unwatch { .. } => {}
+                StorageOp::Seek { .. } | StorageOp::Changed { .. } => {
+                    return Ok(StorageReply::Offset(None));
                 }
                 StorageOp::Fence { session } => self.fenced.lock().push((request.target, session)),
                 other => panic!("the metadata service asks for {other:?}"),

@@ -5,6 +5,7 @@ use super::engine::open_engine;
 use super::services::{Plan, Services};
 use crate::control::{CheckOrders, CheckProgress};
 use crate::output::os_error;
+use kv::Engine;
 use mgmt::StateDir;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -46,12 +47,23 @@ pub fn check_names(
     let engine = open_engine(&state.paths, &state.superblock)?;
     let of_store = (state.superblock.partitions, state.superblock.hash_key);
     let unused = |_: &fsck::Loss| Ok(());
-    let mut report = fsck::check_names(&engine, of_store, &orders_of(orders, &unused), progress)?;
-    if report.findings.iter().any(|finding| finding.repaired) {
-        meta::release_partitions(&engine)?;
-    }
+    let mut report = check_names_in(&engine, of_store, &orders_of(orders, &unused), progress)?;
     report.unjudged.push("chunk files: weft fsck checks them while the nodes run".into());
     Ok(report)
+}
+
+/// Nodes with metadata services may live on, and would write what they remember over repairs. So their partitions are taken from them before the first repair is
+/// there: one that fails, or is interrupted, leaves those before it.
+fn check_names_in(
+    engine: &dyn Engine,
+    of_store: (u16, (u64, u64)),
+    orders: &fsck::Orders<'_>,
+    progress: &dyn Fn(&str, u64, u64),
+) -> Result<fsck::Report> {
+    if orders.repair {
+        meta::release_partitions(engine)?;
+    }
+    fsck::check_names(engine, of_store, orders, progress)
 }
 
 /// What the check itself is told.
@@ -124,6 +136,8 @@ impl Checks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use namespace::keys;
+    use types::{ClusterMap, InodeId, PartitionId, Timestamp};
 
     #[test]
     fn one_mends_at_a_time() {
@@ -132,6 +146,43 @@ mod tests {
         assert!(matches!(checks.begin(), Err(error) if error.errno == Errno::EBUSY));
         drop(first);
         assert!(checks.begin().is_ok());
+    }
+
+    #[test]
+    fn services_that_live_on_lose_their_partitions_before_the_first_repair() {
+        const PARTITION: PartitionId = PartitionId(1);
+        let (hash_key, partitions, map) = ((1, 2), 4, ClusterMap::default());
+        let env = namespace::Env {
+            now: Timestamp::new(1_700_000_000, 0),
+            session: types::SessionId(1),
+            credentials: types::Credentials::default(),
+            hash_key,
+            partitions,
+            seed: 0,
+            map: &map,
+        };
+        // A directory without a name, which can't be given one where the root is missing.
+        let nameless = keys::inode(InodeId::new(PARTITION, 9)).to_vec();
+        let mut writes = namespace::format(&env);
+        writes.retain(|(key, _)| key[..] == keys::inode(InodeId::ROOT)[..]);
+        writes[0].0 = nameless;
+        // A record that is put right before that, and an owner: node 3 for the seventh time.
+        let damaged = keys::inode(InodeId::new(PARTITION, 5)).to_vec();
+        let owner = keys::owner(PARTITION).to_vec();
+        writes.push((damaged.clone(), Some(vec![0xff; 9].into())));
+        writes.push((owner.clone(), Some(vec![0x08, 3, 0x10, 7].into())));
+        let engine = kv::Memory::new();
+        engine.apply(&[kv::Batch { guards: Vec::new(), writes }]).unwrap();
+        let check = |repair| {
+            let orders = fsck::Orders { repair, ..fsck::Orders::default() };
+            check_names_in(&engine, (partitions, hash_key), &orders, &|_, _, _| ())
+        };
+        let epoch_and_more = || engine.get(&owner).unwrap().unwrap()[2..].to_vec();
+        check(false).unwrap();
+        assert_eq!(epoch_and_more(), [0x10, 7], "who only looks takes nothing");
+        check(true).unwrap_err();
+        assert_eq!(engine.get(&damaged).unwrap(), None, "something is repaired");
+        assert_eq!(epoch_and_more(), [0x10, 8, 0x18, 1]);
     }
 
     #[test]

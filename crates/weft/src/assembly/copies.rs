@@ -26,6 +26,10 @@ const FIRST_AFTER_S: i64 = 60;
 /// Seconds until a daily copy that failed is tried again.
 const RETRY_S: i64 = 3600;
 
+/// Seconds by which a copy may be ahead of the clock. Of one that is further ahead nothing tells how old it is: the clock was wrong when it was made, or is now.
+/// It doesn't count while there are others, so that it makes nobody believe that there is a new one.
+const MAX_AHEAD_S: i64 = 3600;
+
 /// How often it is looked whether one is due.
 const LOOK_INTERVAL: Duration = Duration::from_secs(20);
 
@@ -163,13 +167,16 @@ impl Copies {
 
     /// The newest copy of this cluster in a folder, with all that it builds on; none if there is none that is whole as far as it can be told at once.
     fn newest_chain(&self, folder: &Path) -> Result<Option<Chain>> {
-        let entries = backup::list(folder)?;
-        let own = entries.into_iter().rev().filter(|entry| self.is_own(entry));
-        Ok(own.map(|entry| Chain::find(&entry.path)).find_map(|chain| chain.ok()))
+        let own = self.of_the_past(backup::list(folder)?);
+        Ok(own.map(|(path, _)| Chain::find(&path)).find_map(|chain| chain.ok()))
     }
 
-    fn is_own(&self, entry: &backup::Entry) -> bool {
-        entry.head.as_ref().is_ok_and(|head| head.cluster == self.superblock.uuid)
+    /// The copies of this cluster that the clock says were made, the newest first.
+    fn of_the_past(&self, entries: Vec<backup::Entry>) -> impl Iterator<Item = (PathBuf, i64)> {
+        let latest_s = latest_s();
+        let own = backup::newest_first(entries, &self.superblock.uuid, latest_s);
+        let made = own.into_iter().map(|(path, head)| (path, head.created_s));
+        made.take_while(move |(_, created_s)| *created_s <= latest_s)
     }
 
     /// How far the one is that is being made.
@@ -197,10 +204,7 @@ impl Copies {
 
     /// The newest copy in a folder, and when it was made. A folder that can't be read has none.
     fn newest(&self, folder: &Path) -> Option<(PathBuf, i64)> {
-        let entries = backup::list(folder).unwrap_or_default();
-        let newest = entries.into_iter().rev().find(|entry| self.is_own(entry))?;
-        let created_s = newest.head.ok()?.created_s;
-        Some((newest.path, created_s))
+        self.of_the_past(backup::list(folder).unwrap_or_default()).next()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -262,7 +266,7 @@ impl Copies {
             }
             made => made,
         }?;
-        for removed in backup::prune(&folder, &self.superblock.uuid, self.kept as usize)? {
+        for removed in backup::prune(&folder, &self.superblock.uuid, self.kept as usize, latest_s())? {
             tracing::info!(file = %removed.display(), "an old copy of the metadata is removed");
         }
         Ok(made)
@@ -275,10 +279,15 @@ fn is_due(now_s: i64, started_s: i64, newest_s: Option<i64>, failed_s: Option<i6
         return false;
     }
     match newest_s {
-        // One of the future: the clock was wrong then, or is now.
-        Some(newest_s) => !(-RETRY_S..INTERVAL_S).contains(&(now_s - newest_s)),
-        None => now_s - started_s >= FIRST_AFTER_S,
+        Some(newest_s) => now_s - newest_s >= INTERVAL_S,
+        // The clock may have been set back since the start.
+        None => !(0..FIRST_AFTER_S).contains(&(now_s - started_s)),
     }
+}
+
+/// The latest moment at which a copy can have been made by a clock that is right, seconds since 1970.
+fn latest_s() -> i64 {
+    rt::now().secs.saturating_add(MAX_AHEAD_S)
 }
 
 /// The small files without which the store is of no use: who the cluster is, its authority, where its targets are.
@@ -308,11 +317,8 @@ fn attach(root: &Path, path: &Path, files: &mut Vec<Attached>) -> Result<()> {
 
 /// The newest copy in a state directory's own folder that can be used, and when it was made.
 pub fn newest_usable(paths: &StatePaths, cluster: &str) -> Option<(PathBuf, i64)> {
-    let entries = backup::list(&paths.backups()).ok()?;
-    entries.into_iter().rev().find_map(|entry| {
-        let head = entry.head.ok().filter(|head| head.cluster == cluster)?;
-        Chain::find(&entry.path).ok().map(|_| (entry.path, head.created_s))
-    })
+    let own = backup::newest_first(backup::list(&paths.backups()).ok()?, cluster, latest_s());
+    own.into_iter().find_map(|(path, head)| Chain::find(&path).ok().map(|_| (path, head.created_s)))
 }
 
 #[cfg(test)]
@@ -332,9 +338,43 @@ mod tests {
             (day + 1 + RETRY_S, Some(1), Some(day), true),
             // The clock was set back.
             (100, Some(200), None, false),
-            (100, Some(100 + RETRY_S + 1), None, true),
+            (-1, None, None, true),
         ] {
             assert_eq!(is_due(now_s, 0, newest_s, failed_s), expected, "{now_s} {newest_s:?} {failed_s:?}");
         }
+    }
+
+    /// The clock was ahead when it was made, and has been put right since.
+    #[test]
+    fn a_copy_of_the_future_hides_no_others_and_goes_when_there_are_enough_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let (paths, superblock) = (StatePaths::new(dir.path()), Superblock::random("test"));
+        let engine = Arc::new(kv::Embedded::open(&dir.path().join("meta")).unwrap());
+        let copies = Copies::new(engine.clone(), &superblock, &paths, 2);
+        let (folder, _) = copies.folder_of(None).unwrap();
+        let ahead = Plan {
+            path: folder.join(format!("ahead{}", backup::SUFFIX)),
+            id: "a".repeat(32),
+            cluster: superblock.uuid.clone(),
+            name: superblock.name.clone(),
+            partitions: superblock.partitions,
+            created_s: rt::now().secs + 365 * INTERVAL_S,
+            version: "1".into(),
+            base: None,
+            files: Vec::new(),
+        };
+        backup::copy(&*engine.snapshot().unwrap(), &ahead, &Progress::default()).unwrap();
+        assert_eq!((copies.info().newest, copies.info().age_s), (None, None));
+        assert_eq!(newest_usable(&paths, &superblock.uuid), Some((ahead.path.clone(), ahead.created_s)));
+        let first = copies.daily_one().unwrap();
+        assert_eq!((first.base, copies.info().newest), (None, Some(first.file.clone())));
+        assert!(ahead.path.exists(), "there is room for it yet");
+        assert!(!is_due(rt::now().secs, 0, copies.newest(&folder).map(|(_, created_s)| created_s), None));
+        let second = copies.daily_one().unwrap();
+        assert_eq!(
+            (second.base.as_ref(), copies.info().newest),
+            (Some(&first.file), Some(second.file.clone()))
+        );
+        assert!(!ahead.path.exists() && Path::new(&first.file).exists());
     }
 }

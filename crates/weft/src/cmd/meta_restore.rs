@@ -196,6 +196,7 @@ fn screen(outcome: &Outcome, dir: &Path) -> String {
     format!(
         "restored: {what}\n{before}\
          All clients have to begin anew, and what was made, changed or deleted since is out of step with the data.\n\
+         No target is being emptied any more (weft target drain ID), and no file is on its way elsewhere.\n\
          Look before you mount:   weft fsck --dir {}\n",
         dir.display()
     )
