@@ -190,6 +190,11 @@ impl Online<'_> {
         Ok(tree)
     }
 
+    /// What the store holds now of the file with a chunk file of this name.
+    pub(crate) fn read_file(&self, name: InodeId) -> Result<Tree> {
+        Tree::read_file(&*(self.freeze)()?, name)
+    }
+
     /// Whether one of these copies answers, or all of them are down.
     async fn some_answers(&self, copies: &[Seat], down: &mut BTreeSet<TargetId>) -> bool {
         let mut are_down = true;
