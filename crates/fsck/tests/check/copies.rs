@@ -263,6 +263,46 @@ fn what_all_copies_have_lost_is_given_up_only_while_all_are_there() {
     });
 }
 
+/// Its record is read again before anything of it is given up.
+#[test]
+fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
+        for which in [0, 1] {
+            let file = Store::chunk_file_path(copy(&fs, ino, which).dir(), ino);
+            let file = OpenOptions::new().write(true).open(file).unwrap();
+            [8192, 40_960].into_iter().for_each(|at| file.write_all_at(b"flipped", at).unwrap());
+        }
+        let told = Cell::new(0);
+        let note = |_: &Loss| {
+            told.set(told.get() + 1);
+            Ok(())
+        };
+        let forget = Orders { repair: true, forget: Some(&note), below: None };
+        let begins = || drop(fs.run(wire::MetaOp::BeginWrite { ino }));
+        let report = Served::check_while(&fs, forget, &begins).await;
+        assert_eq!((report.pending, report.findings), (1, vec![]), "somebody writes it");
+        let (size, blocks) = (2 * CHUNK as u64, 2 * CHUNK as u64 / 512);
+        fs.run(wire::MetaOp::EndWrite { ino, size, blocks, mtime: None, done: true, kill_suid_sgid: false });
+        let grows = || fs.edit_inode(ino, |inode| inode.size = size + 1);
+        let report = Served::check_while(&fs, forget, &grows).await;
+        assert_eq!((report.pending, report.findings, told.get()), (1, vec![], 0), "it is another one");
+        fs.edit_inode(ino, |inode| inode.size = size);
+        // Between one piece and the next.
+        let grows = |_: &Loss| {
+            told.set(told.get() + 1);
+            fs.edit_inode(ino, |inode| inode.size = size + 1);
+            Ok(())
+        };
+        let report = Served::check_with(&fs, None, Orders { forget: Some(&grows), ..forget }).await;
+        assert_eq!((report.pending, told.get()), (1, 1));
+        assert!(report.findings.iter().all(|finding| finding.lost && !finding.repaired), "{report:?}");
+        fs.edit_inode(ino, |inode| inode.size = size);
+        let lost = fs.check(false).await.findings.into_iter().filter_map(|finding| finding.range);
+        assert!(lost.into_iter().all(|range| range.start == 40_960));
+    });
+}
+
 /// Which chunk files the file has stands in what can't be read.
 #[test]
 fn while_a_record_can_not_be_read_no_chunk_file_is_deleted_as_nobodys() {
