@@ -13,16 +13,17 @@ impl Store {
     /// Makes holes of the blocks of a range that can't be read: they read as zeros afterwards, and everything else stays as it is. What was lost, in
     /// order. One that isn't there, or has nothing in it, is made, as a hole up to the end of the range: all of the range was lost then.
     ///
-    /// Each block is looked at while nobody changes it, so that what was written over meanwhile is safe.
+    /// All of it is looked at while nobody changes it, so that what was written over meanwhile is safe. Nothing is removed, and nothing cut.
     pub async fn forget(&self, ino: InodeId, range: ByteRange) -> Result<Vec<ByteRange>> {
         self.end_of(ino, range.start, range.len())?;
-        let Some(file) = self.find(ino).await? else {
-            // What is left of one that somebody else has removed.
-            self.delete(ino).await?;
-            self.set_len(ino, range.end).await?;
+        self.make_room_for_notes().await?;
+        let file = self.find_or_make_again(ino).await?;
+        if self.become_hole(&file, range).await? {
+            self.flush_sums(&file).await?;
+            self.sync_file(&file).await?;
+            self.sync_sums(&file).await?;
             return Ok(vec![range]);
-        };
-        let is_empty = file.cached.stat().await.map_err(|e| self.failed("stat", &file.path, e))?.len == 0;
+        }
         let mut lost: Vec<ByteRange> = Vec::new();
         let blocks = whole_blocks(range);
         let mut at = blocks.start;
@@ -42,11 +43,33 @@ impl Store {
             self.sync_file(&file).await?;
             self.sync_sums(&file).await?;
         }
-        if is_empty {
-            self.set_len(ino, range.end).await?;
-            return Ok(vec![range]);
-        }
         Ok(lost)
+    }
+
+    /// The chunk file. One that somebody else has removed is made again beside its checksums, by which what is written now is told from what is lost.
+    async fn find_or_make_again(&self, ino: InodeId) -> Result<Arc<ChunkFile>> {
+        let _in_progress = self.begin_change()?;
+        if self.find(ino).await?.is_none() && self.is_missing(ino).await? {
+            self.make_again(ino).await?;
+        }
+        self.find_or_create(ino).await
+    }
+
+    /// Makes a chunk file with nothing in it a hole up to the end of a range. False: somebody has written to it.
+    async fn become_hole(&self, file: &Arc<ChunkFile>, range: ByteRange) -> Result<bool> {
+        let _in_progress = self.begin_change()?;
+        // All of it, so that nobody writes anywhere in it meanwhile.
+        let _held = file.ranges.acquire(ByteRange::new(0, u64::MAX), Passage::Cached).await;
+        let failed = |e| self.failed("extend", &file.path, e);
+        if file.cached.stat().await.map_err(failed)?.len > 0 {
+            return Ok(false);
+        }
+        self.note(file, ByteRange::new(0, range.end)).await?;
+        self.clear_sums(file, whole_blocks(range)).await?;
+        self.mark_unsynced(file);
+        file.cached.set_len(range.end).await.map_err(failed)?;
+        self.mark_unsynced(file);
+        Ok(true)
     }
 
     /// True: it could not be read, and is a hole now.

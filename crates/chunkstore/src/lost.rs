@@ -102,7 +102,7 @@ impl Store {
     }
 
     /// Makes an empty chunk file beside checksums that are there, and leaves those alone.
-    async fn make_again(&self, ino: InodeId) -> Result<()> {
+    pub(crate) async fn make_again(&self, ino: InodeId) -> Result<()> {
         let shard = self.cache.shard(ino);
         let _opening = shard.opening.write().await;
         if shard.get(ino).is_some() {

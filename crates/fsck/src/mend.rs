@@ -2,7 +2,7 @@
 //! and never otherwise.
 
 use crate::data::{Seat, seats};
-use crate::finding::{Kind, Report};
+use crate::finding::{Finding, Kind, Report};
 use crate::look::{Targets, look};
 use crate::plan::{Looked, Step, steps};
 use crate::tree::file_ranges;
@@ -14,7 +14,7 @@ use types::{ByteRange, ClusterMap, Error, InodeId, Layout, MemberState, Result, 
 const ROUNDS: usize = 5;
 
 /// What a file's content depends on.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Content {
     pub(crate) layout: Layout,
     pub(crate) size: u64,
@@ -27,6 +27,8 @@ pub(crate) struct Mending<'a> {
     pub(crate) targets: &'a dyn Targets,
     pub(crate) map: &'a ClusterMap,
     pub(crate) orders: &'a Orders<'a>,
+    /// Whether a file's content depends yet on what it did when something was found about it, and nobody writes it.
+    pub(crate) is_unchanged: &'a dyn Fn(InodeId, &Content) -> Result<bool>,
 }
 
 /// How a chunk file is after all that could be done.
@@ -42,57 +44,48 @@ struct Outcome {
     is_long: bool,
     /// Why it isn't mended.
     hindrance: Option<Error>,
+    /// The file is another one by now: of what was found about it nothing counts any more.
+    has_changed: bool,
+}
+
+/// What came of one step.
+enum Done {
+    /// It was done; what was given up by it.
+    Yes(Vec<ByteRange>),
+    /// It may not be done.
+    No,
+    /// The file has changed.
+    Outdated,
 }
 
 impl Mending<'_> {
-    /// Mends the chunk files that findings are about.
+    /// Mends the chunk files that findings are about. Findings about files that have changed since are taken back, and the files counted as pending.
     pub(crate) async fn run(&self, contents: &BTreeMap<InodeId, Content>, report: &mut Report) -> Result<()> {
-        let is_content = |kind: Kind| {
-            matches!(
-                kind,
-                Kind::DamagedContent | Kind::MissingChunkFile | Kind::CopiesDiffer | Kind::LongChunkFile
-            )
-        };
-        let found = report.findings.iter().filter(|finding| is_content(finding.kind) && !finding.repaired);
+        let found = report.findings.iter().filter(|finding| is_of_content(finding.kind) && !finding.repaired);
         let places: BTreeSet<(InodeId, usize)> = found.filter_map(|finding| finding.place).collect();
+        let mut changed = BTreeSet::new();
         for (ino, stripe) in places {
             let Some(content) = contents.get(&ino) else { continue };
+            if changed.contains(&ino) {
+                continue;
+            }
             let path = report
                 .findings
                 .iter()
                 .find(|finding| finding.place == Some((ino, stripe)))
                 .map_or_else(String::new, |finding| finding.object.clone());
             let outcome = self.chunk_file(content, (ino, stripe), &path).await?;
-            let ranges = |local: &[ByteRange]| -> Vec<ByteRange> {
-                local
-                    .iter()
-                    .flat_map(|local| file_ranges(&content.layout, stripe, *local, content.size))
-                    .collect()
-            };
-            let (left, lost, forgotten) =
-                (ranges(&outcome.left), ranges(&outcome.lost), ranges(&outcome.forgotten));
-            let of_it = report
-                .findings
-                .iter_mut()
-                .filter(|finding| finding.place == Some((ino, stripe)) && is_content(finding.kind));
-            for finding in of_it {
-                let meets = |ranges: &[ByteRange]| match finding.range {
-                    Some(own) => ranges.iter().any(|range| range.overlaps(own)),
-                    None => !ranges.is_empty(),
-                };
-                finding.lost = meets(&lost) || meets(&forgotten);
-                if finding.lost {
-                    finding.remedy = LOST.into();
-                }
-                if let Some(error) = &outcome.hindrance {
-                    let why = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
-                    finding.remedy = format!("it could not be mended: {}{why}", error.message);
-                } else {
-                    let is_long = finding.kind == Kind::LongChunkFile && outcome.is_long;
-                    finding.repaired = !meets(&left) && !is_long;
-                }
+            if outcome.has_changed {
+                changed.insert(ino);
             }
+            tell(report, content, (ino, stripe), &outcome);
         }
+        report.pending += changed.len() as u64;
+        let is_outdated = |finding: &Finding| {
+            let is_of_one = finding.place.is_some_and(|(ino, _)| changed.contains(&ino));
+            is_of_one && is_of_content(finding.kind) && !finding.repaired && !finding.lost
+        };
+        report.findings.retain(|finding| !is_outdated(finding));
         Ok(())
     }
 
@@ -105,6 +98,9 @@ impl Mending<'_> {
         let mut outcome = Outcome::default();
         let whole = ByteRange::new(0, layout::local_len(&content.layout, stripe, content.size));
         for round in 0..ROUNDS {
+            if !(self.is_unchanged)(ino, content)? {
+                return Ok(Outcome { has_changed: true, lost: Vec::new(), ..outcome });
+            }
             let planned = match self.planned(content, (ino, stripe)).await {
                 Ok((planned, is_long)) => {
                     outcome.is_long = is_long;
@@ -122,20 +118,23 @@ impl Mending<'_> {
             if planned.is_empty() || round + 1 == ROUNDS {
                 break;
             }
-            let mut has_changed = false;
+            let mut is_other = false;
             for step in planned {
                 match self.one(content, (ino, stripe), path, &step).await {
-                    Ok(Some(lost)) => {
-                        has_changed = true;
+                    Ok(Done::Yes(lost)) => {
+                        is_other = true;
                         outcome.forgotten.extend(lost);
                     }
-                    Ok(None) => {}
+                    Ok(Done::No) => {}
+                    Ok(Done::Outdated) => {
+                        return Ok(Outcome { has_changed: true, lost: Vec::new(), ..outcome });
+                    }
                     Err(error) => {
                         outcome.hindrance.get_or_insert(error);
                     }
                 }
             }
-            if !has_changed {
+            if !is_other {
                 break;
             }
             outcome.hindrance = None;
@@ -161,29 +160,65 @@ impl Mending<'_> {
         seats(group).filter(|(_, state)| *state == MemberState::Good)
     }
 
-    /// Does one thing; what it gave up, or `None` when it may not be done.
+    /// Does one thing.
     async fn one(
         &self,
         content: &Content,
         (ino, stripe): (InodeId, usize),
         path: &str,
         step: &Step,
-    ) -> Result<Option<Vec<ByteRange>>> {
+    ) -> Result<Done> {
         let name = content.layout.chunk_file(ino, stripe);
-        let Some((seat, _)) = self.good(content, stripe).next() else { return Ok(None) };
+        let Some((seat, _)) = self.good(content, stripe).next() else { return Ok(Done::No) };
         match step {
             Step::Bring { from, to, range } => {
                 self.targets.mend(Seat { target: *from, ..seat }, *to, name, *range).await?;
-                Ok(Some(Vec::new()))
+                Ok(Done::Yes(Vec::new()))
             }
             Step::Lose { range } => {
-                let Some(note) = self.orders.forget else { return Ok(None) };
+                let Some(note) = self.orders.forget else { return Ok(Done::No) };
+                if !(self.is_unchanged)(ino, content)? {
+                    return Ok(Done::Outdated);
+                }
                 // On record before it is gone.
                 for range in file_ranges(&content.layout, stripe, *range, content.size) {
                     note(&Loss { path: path.to_owned(), ino, range })?;
                 }
-                self.targets.forget(seat, name, *range).await.map(Some)
+                self.targets.forget(seat, name, *range).await.map(Done::Yes)
             }
+        }
+    }
+}
+
+fn is_of_content(kind: Kind) -> bool {
+    matches!(kind, Kind::DamagedContent | Kind::MissingChunkFile | Kind::CopiesDiffer | Kind::LongChunkFile)
+}
+
+/// Says in the findings about a chunk file what has become of it.
+fn tell(report: &mut Report, content: &Content, (ino, stripe): (InodeId, usize), outcome: &Outcome) {
+    let ranges = |local: &[ByteRange]| -> Vec<ByteRange> {
+        local.iter().flat_map(|local| file_ranges(&content.layout, stripe, *local, content.size)).collect()
+    };
+    let (left, lost, forgotten) = (ranges(&outcome.left), ranges(&outcome.lost), ranges(&outcome.forgotten));
+    let of_it = report
+        .findings
+        .iter_mut()
+        .filter(|finding| finding.place == Some((ino, stripe)) && is_of_content(finding.kind));
+    for finding in of_it {
+        let meets = |ranges: &[ByteRange]| match finding.range {
+            Some(own) => ranges.iter().any(|range| range.overlaps(own)),
+            None => !ranges.is_empty(),
+        };
+        finding.lost = meets(&lost) || meets(&forgotten);
+        if finding.lost {
+            finding.remedy = LOST.into();
+        }
+        if let Some(error) = &outcome.hindrance {
+            let why = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
+            finding.remedy = format!("it could not be mended: {}{why}", error.message);
+        } else if !outcome.has_changed {
+            let is_long = finding.kind == Kind::LongChunkFile && outcome.is_long;
+            finding.repaired = !meets(&left) && !is_long;
         }
     }
 }

@@ -4,7 +4,8 @@
 //! other meanwhile, and go on changing. What looks wrong is only suspected, therefore: it counts when it still is after a second look,
 //! before and after which the file's record was the same and nobody was writing. A file that is never found at rest is counted as pending.
 //!
-//! Content is mended by the services themselves, which look again at what they change and let nobody change it meanwhile. Names are not changed.
+//! Content is mended by the services themselves, which look again at what they change and let nobody change it meanwhile. The record of a file is read again
+//! before each chunk file, and before anything is given up: who has changed, emptied or moved it meanwhile has made the finding worthless. Names are not changed.
 
 use crate::data::{Seat, seats};
 use crate::finding::{Finding, Kind, Report};
@@ -104,7 +105,9 @@ pub async fn check_online(cluster: &Online<'_>) -> Result<Report> {
     if cluster.orders.repair {
         (cluster.progress)("mending files", 0, contents.len() as u64);
         let (targets, map, orders) = (cluster.targets, cluster.map, &cluster.orders);
-        Mending { targets, map, orders }.run(&contents, &mut report).await?;
+        let is_unchanged = |ino: InodeId, content: &Content| cluster.is_unchanged(ino, content);
+        let mending = Mending { targets, map, orders, is_unchanged: &is_unchanged };
+        mending.run(&contents, &mut report).await?;
     }
     cluster.tell_unreachable(unreachable, &mut report);
     shorten(&mut report);
@@ -188,6 +191,17 @@ impl Online<'_> {
                 format!("while the process with management is stopped (weft down): {}", finding.remedy);
         }
         Ok(tree)
+    }
+
+    /// What the store holds now of the file with a chunk file of this name.
+    pub(crate) fn read_file(&self, name: InodeId) -> Result<Tree> {
+        Tree::read_file(&*(self.freeze)()?, name)
+    }
+
+    /// Whether a file is as it was when something was found about its content, and nobody writes it.
+    fn is_unchanged(&self, ino: InodeId, content: &Content) -> Result<bool> {
+        let now = self.read_file(ino)?;
+        Ok(is_at_rest(&now, ino) && now.damaged.is_empty() && now.content(ino).as_ref() == Some(content))
     }
 
     /// Whether one of these copies answers, or all of them are down.

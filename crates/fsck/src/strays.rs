@@ -2,7 +2,7 @@
 //!
 //! A file's inode is on disk before its first chunk file is made, and outlasts the last one: its own record, or the note of what is to be deleted. So
 //! a chunk file that was there before the metadata was looked at, that nothing in it stands for, and that is there yet, is nobody's for good: inode numbers
-//! are never given out twice.
+//! are never given out twice. Not so where records can't be read: they may be what stands for it. And one whose file is there, in other places, is told of and left.
 
 use crate::data::{Seat, is_doomed, seats, stripe_of};
 use crate::finding::{Finding, Kind, Report};
@@ -10,6 +10,9 @@ use crate::online::{Online, Unreachable, said};
 use crate::tree::Tree;
 use std::collections::BTreeSet;
 use types::{ClusterMap, InodeId, MemberState, Result};
+
+/// What can be done about a chunk file whose file has no chunks where it is.
+const THE_FILE_IS_ELSEWHERE: &str = "its file is elsewhere, and may come here: where one process is the whole cluster, weft fsck --repair deletes it when that is stopped; elsewhere copy the file, and remove it";
 
 impl Online<'_> {
     /// Tells of them, and removes them where that is ordered.
@@ -35,26 +38,42 @@ impl Online<'_> {
             if nobodys.is_empty() {
                 continue;
             }
+            if !tree.damaged.is_empty() {
+                let count = nobodys.len();
+                report.unjudged.push(format!(
+                    "{count} chunk files on {seat} that no file seems to have: metadata records that can't be read may be about them"
+                ));
+                continue;
+            }
             let now = self.list(seat).await.unwrap_or_default();
             for name in nobodys.into_iter().filter(|name| now.contains(name)) {
-                self.stray(seat, name, report).await;
+                self.stray(seat, name, report).await?;
             }
         }
         Ok(())
     }
 
-    async fn stray(&self, seat: Seat, name: InodeId, report: &mut Report) {
+    async fn stray(&self, seat: Seat, name: InodeId, report: &mut Report) -> Result<()> {
+        // A file may have come here meanwhile, or have gone and come back since the list was made.
+        let now = self.read_file(name)?;
+        if !now.damaged.is_empty() || is_somebodys(self.map, &now, seat, name) {
+            return Ok(());
+        }
         let object = format!("chunk file {:016x} on {seat}", name.0);
         let found =
             Finding::new(Kind::StrayChunkFile, object, "no file has chunks here", "repair deletes it");
         let mut found = found.at(seat, self.map);
-        if self.orders.repair {
+        if now.inode(name.of_chunk_file()).is_some() {
+            // It may come here at any time, or take the deletion for one of its own.
+            found.remedy = THE_FILE_IS_ELSEWHERE.into();
+        } else if self.orders.repair {
             match self.targets.delete(seat, name).await {
                 Ok(()) => found.repaired = true,
                 Err(error) => found.remedy = format!("it could not be deleted: {}", error.message),
             }
         }
         report.findings.push(found);
+        Ok(())
     }
 
     /// Where chunk files are: on each target, and in each good copy of a group.

@@ -4,6 +4,7 @@ use crate::finding::{Kind, Report};
 use crate::mend::Content;
 use crate::{Progress, Subject};
 use bytes::Bytes;
+use kv::Engine;
 use namespace::keys::{self, Key, KeyRange};
 use namespace::record::{self, Entry, Inode, Next};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -63,6 +64,26 @@ impl Tree {
         tree.read_range(subject, &beyond, |_, _, _| Err("no such partition exists".into()), report)?;
         tree.read_range(subject, &keys::all_of(keys::GLOBAL), Tree::take_global, report)?;
         tree.count_subdirectories();
+        Ok(tree)
+    }
+
+    /// What is stored now of one file, and of what is to be deleted under the name of one of its chunk files.
+    ///
+    /// # Errors
+    /// A store that can't be read. Records that can't be decoded are among the damaged ones.
+    pub(crate) fn read_file(engine: &dyn Engine, name: InodeId) -> Result<Tree> {
+        let (mut tree, ino) = (Tree::default(), name.of_chunk_file());
+        let notes = keys::writing_of(ino);
+        let mut found = engine.scan(&notes.from, &notes.to, usize::MAX).map_err(unreadable)?;
+        for key in [keys::inode(ino), keys::doomed(name)] {
+            let value = engine.get(&key).map_err(unreadable)?;
+            found.extend(value.map(|value| (Bytes::copy_from_slice(&key), value)));
+        }
+        for (key, value) in found {
+            if tree.take(&key, value).is_err() {
+                tree.damaged.push(key.to_vec());
+            }
+        }
         Ok(tree)
     }
 

@@ -217,6 +217,36 @@ fn a_chunk_file_that_is_gone_is_forgotten_as_a_hole() {
     });
 }
 
+/// A file is put back from a backup while what it had is given up: what was acknowledged is there, wherever it lies.
+#[test]
+fn what_is_written_while_a_chunk_file_is_forgotten_stays() {
+    with_target(|dir| async move {
+        let (store, _) = open(&dir).await;
+        let range = ByteRange::new(0, 10_000);
+        for (at, ino) in (0..300).map(|i| (i, InodeId(INO.0 + 1 + i))) {
+            let rests = at % 20;
+            let forget = async {
+                store.forget(ino, range).await.unwrap();
+            };
+            let write = async {
+                for _ in 0..rests {
+                    rt::yield_now().await;
+                }
+                // A piece of what is given up, and one behind that.
+                for at in [5000, 20_000] {
+                    store.write(ino, at, &buf(&[9; 100]), IoPath::Cached, Durability::Later).await.unwrap();
+                }
+            };
+            let both: Vec<std::pin::Pin<Box<dyn Future<Output = ()>>>> =
+                vec![Box::pin(forget), Box::pin(write)];
+            rt::join_all(both).await;
+            let written = [vec![0; 5000], vec![9; 100], vec![0; 14_900], vec![9; 100]].concat();
+            assert!(read(&store, ino, 0, 20_100, IoPath::Cached).await.unwrap() == written, "{ino}");
+            assert_eq!(store.stat(ino).await.unwrap().len, 20_100, "{ino}");
+        }
+    });
+}
+
 #[test]
 fn a_chunk_file_that_somebody_removed_is_not_read_as_zeros() {
     with_target(|dir| async move {

@@ -35,6 +35,8 @@ struct Served<'a> {
     silent: Option<TargetId>,
     /// Rests until the copies are seen to after a crash.
     unseen: &'a Cell<usize>,
+    /// What others do while chunk files are listed.
+    meanwhile: &'a dyn Fn(),
 }
 
 impl Served<'_> {
@@ -59,9 +61,18 @@ impl Served<'_> {
     /// So many rests after a crash.
     async fn check_after(fs: &Fs, silent: Option<TargetId>, orders: Orders<'_>, rests: usize) -> Report {
         let (subject, unseen) = (fs.subject(), Cell::new(rests));
-        let served = Served { fs, subject: &subject, silent, unseen: &unseen };
-        let engine = served.fs.frozen();
-        let freeze = || Ok(engine.clone());
+        Served { fs, subject: &subject, silent, unseen: &unseen, meanwhile: &|| () }.run(orders).await
+    }
+
+    /// While others change it.
+    async fn check_while(fs: &Fs, orders: Orders<'_>, meanwhile: &dyn Fn()) -> Report {
+        let (subject, unseen) = (fs.subject(), Cell::new(0));
+        Served { fs, subject: &subject, silent: None, unseen: &unseen, meanwhile }.run(orders).await
+    }
+
+    async fn run(self, orders: Orders<'_>) -> Report {
+        let served = self;
+        let freeze = || Ok(served.fs.frozen());
         let cluster = Online {
             freeze: &freeze,
             partitions: PARTITIONS,
@@ -85,7 +96,10 @@ impl Targets for Served<'_> {
     }
 
     fn list(&self, seat: Seat, from: InodeId) -> Later<'_, (Vec<InodeId>, Option<InodeId>)> {
-        Box::pin(async move { Targets::list(&self.local(seat)?, seat, from).await })
+        Box::pin(async move {
+            (self.meanwhile)();
+            Targets::list(&self.local(seat)?, seat, from).await
+        })
     }
 
     fn mend(&self, from: Seat, to: TargetId, ino: InodeId, range: ByteRange) -> Later<'_, ()> {
@@ -246,6 +260,102 @@ fn what_all_copies_have_lost_is_given_up_only_while_all_are_there() {
             assert_eq!(content[8192..12_288], [0; 4096]);
             assert!(content[..8192].iter().chain(&content[12_288..]).all(|byte| *byte != 0));
         }
+    });
+}
+
+/// Its record is read again before anything of it is given up.
+#[test]
+fn nothing_is_given_up_of_a_file_that_has_changed_since_it_was_looked_at() {
+    on_a_core(async |mut fs| {
+        let ino = mirrored(&mut fs).await;
+        for which in [0, 1] {
+            let file = Store::chunk_file_path(copy(&fs, ino, which).dir(), ino);
+            let file = OpenOptions::new().write(true).open(file).unwrap();
+            [8192, 40_960].into_iter().for_each(|at| file.write_all_at(b"flipped", at).unwrap());
+        }
+        let told = Cell::new(0);
+        let note = |_: &Loss| {
+            told.set(told.get() + 1);
+            Ok(())
+        };
+        let forget = Orders { repair: true, forget: Some(&note), below: None };
+        let begins = || drop(fs.run(wire::MetaOp::BeginWrite { ino }));
+        let report = Served::check_while(&fs, forget, &begins).await;
+        assert_eq!((report.pending, report.findings), (1, vec![]), "somebody writes it");
+        let (size, blocks) = (2 * CHUNK as u64, 2 * CHUNK as u64 / 512);
+        fs.run(wire::MetaOp::EndWrite { ino, size, blocks, mtime: None, done: true, kill_suid_sgid: false });
+        let grows = || fs.edit_inode(ino, |inode| inode.size = size + 1);
+        let report = Served::check_while(&fs, forget, &grows).await;
+        assert_eq!((report.pending, report.findings, told.get()), (1, vec![], 0), "it is another one");
+        fs.edit_inode(ino, |inode| inode.size = size);
+        // Between one piece and the next.
+        let grows = |_: &Loss| {
+            told.set(told.get() + 1);
+            fs.edit_inode(ino, |inode| inode.size = size + 1);
+            Ok(())
+        };
+        let report = Served::check_with(&fs, None, Orders { forget: Some(&grows), ..forget }).await;
+        assert_eq!((report.pending, told.get()), (1, 1));
+        assert!(report.findings.iter().all(|finding| finding.lost && !finding.repaired), "{report:?}");
+        fs.edit_inode(ino, |inode| inode.size = size);
+        let lost = fs.check(false).await.findings.into_iter().filter_map(|finding| finding.range);
+        assert!(lost.into_iter().all(|range| range.start == 40_960));
+    });
+}
+
+/// Which chunk files the file has stands in what can't be read.
+#[test]
+fn while_a_record_can_not_be_read_no_chunk_file_is_deleted_as_nobodys() {
+    on_a_core(async |fs| {
+        let ino = fs.chunked(InodeId::ROOT, "big", CHUNK).await;
+        fs.put_all(vec![(namespace::keys::inode(ino).to_vec(), Some(vec![0xff; 9].into()))]);
+        let target = TargetId(1);
+        put(&fs.stores[&target], InodeId(4242), 0, 1).await;
+        let repair = Orders { repair: true, ..Orders::default() };
+        let report = Served::check_with(&fs, None, repair).await;
+        assert!(report.findings.iter().any(|finding| finding.kind == Kind::DamagedRecord));
+        assert!(report.findings.iter().all(|finding| finding.kind != Kind::StrayChunkFile), "{report:?}");
+        assert!(report.unjudged.iter().any(|told| told.contains("can't be read")), "{:?}", report.unjudged);
+        let mut files = 0;
+        for store in fs.stores.values() {
+            files += store.list().await.unwrap().into_iter().filter(|name| *name == ino).count();
+        }
+        assert_eq!(files, 1);
+        assert!(fs.stores[&target].list().await.unwrap().contains(&InodeId(4242)));
+    });
+}
+
+/// It moves away and back while chunk files are listed; or stays elsewhere, and may come at any time.
+#[test]
+fn a_chunk_file_of_a_file_that_is_elsewhere_is_not_deleted_while_the_cluster_runs() {
+    on_a_core(async |fs| {
+        let ino = fs.chunked(InodeId::ROOT, "big", CHUNK).await;
+        let home = fs.store_of(&fs.layout(ino), 0).target();
+        let away = fs.map.groups.iter().find(|group| group.members.len() == 1 && group.members != [home]);
+        let (group, away) = away.map(|group| (group.id.0, group.members[0])).unwrap();
+        let name = ino.chunk_file(1);
+        put(&fs.stores[&away], name, 0, 1).await;
+        let there = async || fs.stores[&away].list().await.unwrap().contains(&name);
+        let repair = Orders { repair: true, ..Orders::default() };
+        let report = Served::check_with(&fs, None, repair).await;
+        let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
+        assert_eq!((kinds, report.verdict()), (vec![Kind::StrayChunkFile], Verdict::Damaged));
+        assert!(there().await && report.findings[0].remedy.contains("elsewhere"), "{report:?}");
+        // All seats have been listed once, and what is suspected is listed again.
+        let (lists, seats) = (Cell::new(0), fs.stores.len() + fs.copies.len());
+        let comes = || {
+            lists.set(lists.get() + 1);
+            if lists.get() > seats {
+                fs.edit_inode(ino, |inode| {
+                    let layout = inode.layout.as_mut().unwrap();
+                    layout.slots = vec![0; layout.groups.len()];
+                    (layout.groups[0], layout.slots[0]) = (group, 1);
+                });
+            }
+        };
+        let report = Served::check_while(&fs, repair, &comes).await;
+        assert_eq!(report.findings, [], "{lists:?}");
+        assert!(there().await);
     });
 }
 
