@@ -12,9 +12,10 @@ use crate::finding::{Finding, Kind, Report};
 use crate::look::{Targets, look};
 use crate::mend::{Content, Mending};
 use crate::plan::{Looked, PIECE_BYTES};
-use crate::tree::{Tree, file_ranges};
+use crate::tree::{Tree, file_ranges, unreadable};
 use crate::{Orders, Progress, Subject, is_below, names};
 use kv::Engine;
+use namespace::keys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use types::{
@@ -196,6 +197,12 @@ impl Online<'_> {
     /// What the store holds now of the file with a chunk file of this name.
     pub(crate) fn read_file(&self, name: InodeId) -> Result<Tree> {
         Tree::read_file(&*(self.freeze)()?, name)
+    }
+
+    /// Whether a file may be on its way from place to place.
+    pub(crate) fn may_move(&self, ino: InodeId) -> Result<bool> {
+        let wish = (self.freeze)()?.get(&keys::migrating(ino)).map_err(unreadable)?;
+        Ok(wish.is_some() || self.map.targets.iter().any(|target| target.drain))
     }
 
     /// Whether a file is as it was when something was found about its content, and nobody writes it.

@@ -2,7 +2,7 @@
 //!
 //! A file's inode is on disk before its first chunk file is made, and outlasts the last one: its own record, or the note of what is to be deleted. So
 //! a chunk file that was there before the metadata was looked at, that nothing in it stands for, and that is there yet, is nobody's for good: inode numbers
-//! are never given out twice. Not so where records can't be read: they may be what stands for it. And one whose file is there, in other places, is told of and left.
+//! are never given out twice. Not so where records can't be read: they may be what stands for it. And one whose file is there, and is just moving, is told of and left.
 
 use crate::data::{Seat, is_doomed, seats, stripe_of};
 use crate::finding::{Finding, Kind, Report};
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use types::{ClusterMap, InodeId, MemberState, Result};
 
 /// What can be done about a chunk file whose file has no chunks where it is.
-const THE_FILE_IS_ELSEWHERE: &str = "its file is elsewhere, and may come here: where one process is the whole cluster, weft fsck --repair deletes it when that is stopped; elsewhere copy the file, and remove it";
+const ITS_FILE_MOVES: &str = "its file is on its way, and may come here: repair again when no file moves and no target is being emptied any more";
 
 impl Online<'_> {
     /// Tells of them, and removes them where that is ordered.
@@ -63,9 +63,9 @@ impl Online<'_> {
         let found =
             Finding::new(Kind::StrayChunkFile, object, "no file has chunks here", "repair deletes it");
         let mut found = found.at(seat, self.map);
-        if now.inode(name.of_chunk_file()).is_some() {
+        if now.inode(name.of_chunk_file()).is_some() && self.may_move(name.of_chunk_file())? {
             // It may come here at any time, or take the deletion for one of its own.
-            found.remedy = THE_FILE_IS_ELSEWHERE.into();
+            found.remedy = ITS_FILE_MOVES.into();
         } else if self.orders.repair {
             match self.targets.delete(seat, name).await {
                 Ok(()) => found.repaired = true,

@@ -325,22 +325,25 @@ fn while_a_record_can_not_be_read_no_chunk_file_is_deleted_as_nobodys() {
     });
 }
 
-/// It moves away and back while chunk files are listed; or stays elsewhere, and may come at any time.
+/// It moves away and back while chunk files are listed; or is on its way, and may come at any time.
 #[test]
-fn a_chunk_file_of_a_file_that_is_elsewhere_is_not_deleted_while_the_cluster_runs() {
+fn a_chunk_file_of_a_file_that_is_elsewhere_is_not_deleted_while_it_may_come_there() {
     on_a_core(async |fs| {
         let ino = fs.chunked(InodeId::ROOT, "big", CHUNK).await;
-        let home = fs.store_of(&fs.layout(ino), 0).target();
+        let (own, home) = (fs.layout(ino).groups[0].0, fs.store_of(&fs.layout(ino), 0).target());
         let away = fs.map.groups.iter().find(|group| group.members.len() == 1 && group.members != [home]);
         let (group, away) = away.map(|group| (group.id.0, group.members[0])).unwrap();
         let name = ino.chunk_file(1);
         put(&fs.stores[&away], name, 0, 1).await;
         let there = async || fs.stores[&away].list().await.unwrap().contains(&name);
         let repair = Orders { repair: true, ..Orders::default() };
+        let migrating = namespace::keys::migrating(ino).to_vec();
+        fs.put_all(vec![(migrating.clone(), Some(Vec::new().into()))]);
         let report = Served::check_with(&fs, None, repair).await;
         let kinds: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
         assert_eq!((kinds, report.verdict()), (vec![Kind::StrayChunkFile], Verdict::Damaged));
-        assert!(there().await && report.findings[0].remedy.contains("elsewhere"), "{report:?}");
+        assert!(there().await && report.findings[0].remedy.contains("on its way"), "{report:?}");
+        fs.put_all(vec![(migrating, None)]);
         // All seats have been listed once, and what is suspected is listed again.
         let (lists, seats) = (Cell::new(0), fs.stores.len() + fs.copies.len());
         let comes = || {
@@ -356,6 +359,13 @@ fn a_chunk_file_of_a_file_that_is_elsewhere_is_not_deleted_while_the_cluster_run
         let report = Served::check_while(&fs, repair, &comes).await;
         assert_eq!(report.findings, [], "{lists:?}");
         assert!(there().await);
+        fs.edit_inode(ino, |inode| {
+            let layout = inode.layout.as_mut().unwrap();
+            (layout.groups[0], layout.slots[0]) = (own, 0);
+        });
+        let report = Served::check_with(&fs, None, repair).await;
+        assert_eq!((report.findings.len(), report.verdict()), (1, Verdict::Repaired));
+        assert!(!there().await, "it is elsewhere for good");
     });
 }
 
