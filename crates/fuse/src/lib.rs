@@ -40,7 +40,7 @@ mod sys;
 mod transport;
 
 pub use abi::Opcode;
-pub use mount::is_mounted;
+pub use mount::{abort_connection, is_mounted};
 pub use session::{MountOptions, Session};
 pub use stats::Stats;
 pub use transport::{DEFAULT_DEPTH, Transport};

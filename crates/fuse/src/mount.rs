@@ -106,16 +106,28 @@ impl Mount {
             let _ = sys::unmount(&self.mountpoint, libc::MNT_FORCE);
             return;
         };
-        let path = format!("{CONNECTIONS}/{minor}/abort");
-        if !Path::new(CONNECTIONS).join(minor.to_string()).exists() {
-            // Rare: minimal systems don't mount it.
-            let _ = sys::mount("fusectl", Path::new(CONNECTIONS), "fusectl", 0, "");
-        }
-        if let Err(error) = sys::write_setting(&path, "1") {
-            tracing::debug!(path, %error, "the connection has gone already, or can't be aborted; forcing the mount off");
+        if let Err(error) = abort_connection(minor) {
+            tracing::debug!(connection = minor, %error, "the connection has gone already, or can't be aborted; forcing the mount off");
             let _ = sys::unmount(&self.mountpoint, libc::MNT_FORCE);
         }
     }
+
+    /// The number of its connection, by which sysfs knows it; none when the mount was never seen.
+    pub fn connection(&self) -> Option<u32> {
+        self.number.map(|(_, minor)| minor)
+    }
+}
+
+/// Ends a connection at once, by its number in sysfs, whoever serves it.
+///
+/// # Errors
+/// The system's, when there is none of that number (any more).
+pub fn abort_connection(number: u32) -> io::Result<()> {
+    if !Path::new(CONNECTIONS).join(number.to_string()).exists() {
+        // Rare: minimal systems don't mount it.
+        let _ = sys::mount("fusectl", Path::new(CONNECTIONS), "fusectl", 0, "");
+    }
+    sys::write_setting(format!("{CONNECTIONS}/{number}/abort"), "1")
 }
 
 /// The absolute path of an empty directory that is no mount point.

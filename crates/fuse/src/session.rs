@@ -181,6 +181,11 @@ impl Session {
         self.finish()
     }
 
+    /// The number of its connection with the kernel, for [`abort_connection`](crate::abort_connection); none when it was never seen.
+    pub fn connection(&self) -> Option<u32> {
+        self.shared.mount.connection()
+    }
+
     /// Unmounts. The mount disappears at once; those who still use it get a few seconds, then errors.
     pub fn unmount(&self) -> Result<()> {
         if self.shared.wait_for_end(Duration::ZERO) {

@@ -18,6 +18,8 @@ pub struct Presence {
     pub heard: BTreeSet<NodeId>,
     /// Nodes that don't serve any more, whatever they believe: their lease has run out.
     pub silent: BTreeSet<NodeId>,
+    /// Targets that their nodes, which are heard of, haven't got.
+    pub missing: BTreeSet<TargetId>,
 }
 
 /// What a primary says of a member.
@@ -265,9 +267,14 @@ fn members_on(map: &ClusterMap, group: &Group, node: NodeId) -> Vec<TargetId> {
 
 /// Good members but for these, whose nodes are heard of.
 fn heard_others(map: &ClusterMap, group: &Group, but: &[TargetId], presence: &Presence) -> Vec<TargetId> {
-    let is_heard = |id: TargetId| map.target(id).is_some_and(|target| presence.heard.contains(&target.node));
     let good = group.with_states().filter(|(_, state)| *state == MemberState::Good).map(|(id, _)| id);
-    good.filter(|id| !but.contains(id) && is_heard(*id)).collect()
+    good.filter(|id| !but.contains(id) && is_there(map, *id, presence)).collect()
+}
+
+/// Whether a target's node is heard of, and has it: a node serves on without a disk that is gone.
+pub fn is_there(map: &ClusterMap, id: TargetId, presence: &Presence) -> bool {
+    let is_heard = map.target(id).is_some_and(|target| presence.heard.contains(&target.node));
+    is_heard && !presence.missing.contains(&id)
 }
 
 /// Takes good members out. Where the primary is among them, the first of `others` replaces it.

@@ -10,7 +10,7 @@ use crate::limits::{
 use crate::rates::{AllRates, Told};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use types::{ClusterMap, Epoch, NodeId, NodeState, TargetId};
+use types::{ClusterMap, Epoch, NodeId, NodeState, Target, TargetId};
 use wire::mgmt::{ResyncProgress, ScrubProgress, TargetRate, TargetReport, TargetSpace};
 
 /// What is known of the nodes' processes.
@@ -187,6 +187,8 @@ impl Liveness {
                 presence.silent.insert(node.id);
             }
         }
+        let is_missing = |target: &&Target| self.space(target.node, target.id) == Some(None);
+        presence.missing = map.targets.iter().filter(is_missing).map(|target| target.id).collect();
         presence
     }
 

@@ -559,7 +559,7 @@ mod tests {
                 state: Bad,
                 orderly: false,
             };
-            std::fs::remove_dir(list.root().join("t1")).unwrap();
+            std::fs::remove_dir(list.root().join(format!("t{}", group.members[0]))).unwrap();
             management.refresh().await.unwrap();
             assert_eq!(management.current().group(group.id), Some(&group));
             management.set_member(None, word, "its disk is broken").await.unwrap();

@@ -34,9 +34,9 @@ impl Members {
         for (group, node, _) in &self.trusted {
             let is_alone = |g: &Group| {
                 !g.with_states().any(|(id, state)| {
-                    let at = map.target(id).map(|t| t.node);
                     state == MemberState::Good
-                        && at.is_some_and(|at| at != *node && presence.heard.contains(&at))
+                        && map.target(id).is_some_and(|target| target.node != *node)
+                        && consistency::is_there(map, id, presence)
                 })
             };
             if map.group(*group).is_some_and(|g| !is_alone(g)) {
@@ -108,7 +108,8 @@ impl Members {
         let is_trusted = self.trusted.contains(&(word.group, primary, group.since));
         let is_unheard = !presence.heard.contains(&other);
         let is_open = takes_out && other != primary && (is_trusted || is_unheard);
-        match is_open && !presence.silent.contains(&other) {
+        let is_gone = presence.heard.contains(&other) && presence.missing.contains(&word.target);
+        match is_open && !is_gone && !presence.silent.contains(&other) {
             true => Err(refusal::not_heard_yet(word.group, word.target)),
             false => Ok(()),
         }

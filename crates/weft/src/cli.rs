@@ -106,6 +106,20 @@ pub enum Command {
     /// What mount(8) calls
     #[command(hide = true)]
     MountHelper(MountHelperArgs),
+    /// What a mount has beside it, to free the kernel when it is killed
+    #[command(hide = true)]
+    WatchMount(WatchMountArgs),
+}
+
+/// `weft watch-mount`.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub struct WatchMountArgs {
+    /// The process of the mount
+    #[arg(long)]
+    pub pid: u32,
+    /// The number of its connection in sysfs
+    #[arg(long)]
+    pub connection: u32,
 }
 
 /// `weft up`.

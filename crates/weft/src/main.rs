@@ -14,6 +14,7 @@ mod control;
 mod detach;
 mod logging;
 mod mount_options;
+mod mount_watch;
 mod mountpoint;
 mod node_config;
 mod numa;

@@ -38,7 +38,7 @@ fn map(members: u32) -> ClusterMap {
 
 fn there(heard: &[u32], silent: &[u32]) -> Presence {
     let nodes = |ids: &[u32]| ids.iter().map(|id| NodeId(*id)).collect();
-    Presence { heard: nodes(heard), silent: nodes(silent) }
+    Presence { heard: nodes(heard), silent: nodes(silent), ..Presence::default() }
 }
 
 fn members(map: &ClusterMap) -> Vec<(u32, MemberState)> {

@@ -31,7 +31,7 @@ fn presence(map: &ClusterMap) -> Presence {
         let is_so = move |t: &&Target| (t.state == TargetState::Online) == is_online;
         map.targets.iter().filter(is_so).map(|t| t.node).collect()
     };
-    Presence { heard: nodes(true), silent: nodes(false) }
+    Presence { heard: nodes(true), silent: nodes(false), ..Presence::default() }
 }
 
 /// One look, in which all nodes know what was published before.

@@ -5,6 +5,7 @@ use mgmt::limits::SERVING_LEASE;
 use std::rc::Rc;
 use std::time::Duration;
 use types::MemberState::{Good, NeedsResync};
+use wire::MgmtRequest;
 
 /// The machine of the primary and of management loses its power; what the other one has acknowledged is more than the disks have kept here.
 async fn lose_power_of_management(site: &Rc<Site>, nodes: &[Rc<Process>]) {
@@ -59,5 +60,21 @@ fn a_number_of_the_map_is_given_once_although_management_loses_its_power() {
         site.cluster.borrow().memory.crash(0);
         site.restart_management().await;
         assert!(site.cluster.borrow().map().epoch >= told.epoch);
+    });
+}
+
+/// A node serves on without a disk that doesn't come back.
+#[test]
+fn a_copy_whose_disk_is_gone_does_not_take_the_place_of_one_that_is_there() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        nodes.iter().for_each(|node| node.kill());
+        site.cluster.borrow().memory.crash(0);
+        site.restart_management().await;
+        let port = 7499 + nodes[1].node.0 as u16;
+        let register = site.cluster.borrow().registration(nodes[1].node, 99, port, &[]);
+        site.ask(MgmtRequest::Register(register)).await.unwrap();
+        site.start(nodes[0].node, nodes[0].target).await;
+        assert_eq!(site.members(group.id), [(nodes[0].target, Good), (nodes[1].target, NeedsResync)]);
     });
 }

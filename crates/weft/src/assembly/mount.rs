@@ -9,6 +9,7 @@ use super::stop::{Stop, Stops};
 use super::{panics, prepare_process, require_rings};
 use crate::cli::{MountArgs, fuse_transport};
 use crate::control::MountHow;
+use crate::mount_watch;
 use crate::node_config::ClusterFile;
 use client::{Client, ClientOptions, Succession};
 use fuse::{MountOptions, Session};
@@ -16,6 +17,7 @@ use identity::Credentials;
 use identity::tls::Strangers;
 use net::{MetaChannels, Networks, OwnRack, SameHost, StorageChannels, WhenOffline};
 use std::pin::Pin;
+use std::process::Child;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use types::{ClusterMap, Errno, Error, Export, ExportAccess, MapHandle, Result, SessionId};
@@ -190,6 +192,8 @@ pub struct MountProcess {
     core: BackgroundCore<ClientServices>,
     stops: Stops,
     control: Option<MountSocket>,
+    /// Ends with this process.
+    _watcher: Option<Child>,
 }
 
 impl MountProcess {
@@ -216,6 +220,11 @@ impl MountProcess {
                 return Err(error);
             }
         };
+        let watcher = session.connection().map(mount_watch::start).transpose();
+        let watcher = watcher.unwrap_or_else(|error| {
+            tracing::warn!(%error, "if this process is killed, what waits for the mount may wait until weft umount --force");
+            None
+        });
         stops.watch(session.clone())?;
         let services = core.services();
         let place = (services.map.clone(), own_rack);
@@ -223,7 +232,7 @@ impl MountProcess {
             MountView::new(services.peers.clone(), services.client.clone(), place, how, stops.sender());
         let control = view.open(&args.mountpoint);
         tracing::info!("mounted at {}", args.mountpoint.display());
-        Ok(MountProcess { session, core, stops, control })
+        Ok(MountProcess { session, core, stops, control, _watcher: watcher })
     }
 
     /// Serves until something ends the mount, and then ends it in good order.

@@ -67,5 +67,6 @@ pub fn run(command: Command) -> Result<()> {
         Command::Plan(args) => plan::run(&args),
         Command::InstallHelper(args) => install_helper::run(&args),
         Command::MountHelper(args) => mount_helper::run(&args),
+        Command::WatchMount(args) => crate::mount_watch::run(&args),
     }
 }

@@ -1,0 +1,92 @@
+//! A process beside a mount that frees it should it be killed.
+//!
+//! A thread of a mount that tells the kernel to forget waits in the kernel for pages that are being read (`fuse_reverse_inval_inode` in
+//! `fs/fuse/inode.c`), and no signal interrupts that. When the process is killed then, nobody answers the read any more; and the kernel fails it only when
+//! the device is closed, which the waiting thread keeps open. Only somebody outside can end that, by aborting the connection. So each mount
+//! has a small process beside it, which looks at it twice a second, and ends when it ends.
+
+use crate::cli::WatchMountArgs;
+use crate::output::os_error;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
+use types::Result;
+
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Starts one beside this process, for a connection by its number in sysfs. It ends when what is returned is dropped, or this process ends.
+///
+/// # Errors
+/// The system's, when no process can be started.
+pub fn start(connection: u32) -> Result<Child> {
+    let args =
+        ["watch-mount", "--pid", &std::process::id().to_string(), "--connection", &connection.to_string()];
+    Command::new("/proc/self/exe")
+        .args(args)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| os_error("can't start the process that watches the mount", &e))
+}
+
+/// `weft watch-mount`.
+///
+/// # Errors
+/// The system's.
+pub fn run(args: &WatchMountArgs) -> Result<()> {
+    // What ends the mount in good order takes its time, and is not over when the signal comes.
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))
+            .map_err(|e| os_error("can't catch signals", &e))?;
+    }
+    // Fails only for a process that leads a group already.
+    let _ = rustix::process::setsid();
+    // The other end is the mount's, and is closed with the last of its threads.
+    thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0)
+    });
+    let mut was_stuck = false;
+    loop {
+        thread::sleep(LOOK_INTERVAL);
+        let is_stuck = is_stuck(args.pid);
+        // Twice, since a process that ends takes a moment for it.
+        if is_stuck && was_stuck {
+            // That it has gone meanwhile is as good.
+            let _ = fuse::abort_connection(args.connection);
+        }
+        was_stuck = is_stuck;
+    }
+}
+
+/// Whether a process was killed, and has threads that don't end: its first one has ended, and others haven't.
+fn is_stuck(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    has_ended(&stat) && threads > 1
+}
+
+/// Whether a line of `proc_pid_stat(5)` is that of a thread that has ended. The name in it may have any characters.
+fn has_ended(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_lives_is_not_stuck() {
+        assert!(!is_stuck(std::process::id()));
+        assert!(!is_stuck(u32::MAX), "and neither is one that isn't there");
+        assert!(has_ended("7 (a) Z 1) Z 1 7"));
+        assert!(!has_ended("7 (a) Z 1) S 1 7"));
+    }
+}
