@@ -96,7 +96,7 @@ impl Members {
     /// and have heard of nobody yet. Nothing is lost by waiting: nobody acts on the word anyway until the member's node knows of it or has been silent for long.
     ///
     /// # Errors
-    /// `EAGAIN` while the node of the member isn't known to be gone.
+    /// `EAGAIN` while neither the node of the member is known to be gone, nor its disk.
     fn ensure_may_speak(&self, map: &ClusterMap, word: &Word, presence: &Presence) -> Result<()> {
         let Some(group) = map.group(word.group) else { return Ok(()) };
         let node_of = |id: TargetId| map.target(id).map(|target| target.node);
@@ -106,10 +106,11 @@ impl Members {
         let takes_out =
             group.state_of(word.target) == Some(MemberState::Good) && word.state != MemberState::Good;
         let is_trusted = self.trusted.contains(&(word.group, primary, group.since));
-        let is_unheard = !presence.heard.contains(&other);
-        let is_open = takes_out && other != primary && (is_trusted || is_unheard);
-        let is_gone = presence.heard.contains(&other) && presence.missing.contains(&word.target);
-        match is_open && !is_gone && !presence.silent.contains(&other) {
+        let is_known = match presence.heard.contains(&other) {
+            true => !is_trusted || presence.missing.contains(&word.target),
+            false => presence.silent.contains(&other),
+        };
+        match takes_out && other != primary && !is_known {
             true => Err(refusal::not_heard_yet(word.group, word.target)),
             false => Ok(()),
         }
@@ -150,9 +151,8 @@ impl Management {
         tracing::info!(?word, reason, "a primary speaks of a member");
         let began_ns = rt::monotonic_ns();
         let is_late = || rt::monotonic_ns() - began_ns > MAX_SETTLE.as_nanos() as u64;
-        let is_open = |error: &Error| error.errno == Errno::EAGAIN && !is_late();
         while let Err(error) = self.take_word(asker, &word).await {
-            if !is_open(&error) {
+            if error.errno != Errno::EAGAIN || is_late() {
                 return Err(error);
             }
             crate::service::first_of(self.heard.wait(), rt::sleep(SETTLE_POLL)).await;

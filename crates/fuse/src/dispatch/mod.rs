@@ -45,11 +45,10 @@ fn log_failure(core: &Core, request: &Request, error: &Error) {
     }
     let is_fault = matches!(error.errno, Errno::EIO | Errno::ETIMEDOUT);
     // A page that can't be read is a signal to a program that has it mapped, whatever the number.
-    let is_read = Opcode::from_number(header.opcode) == Some(Opcode::Read);
-    if (is_fault || is_read)
+    let operation = Opcode::from_number(header.opcode);
+    if (is_fault || operation == Some(Opcode::Read))
         && let Some(suppressed) = core.shared.faults.admit(rt::monotonic_ns())
     {
-        let operation = Opcode::from_number(header.opcode);
         tracing::warn!(?operation, ino = header.nodeid, pid = header.pid, suppressed, %error, "request failed");
     } else {
         tracing::debug!(opcode = header.opcode, ino = header.nodeid, %error, "request failed");

@@ -166,17 +166,23 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros() {
     });
 }
 
+/// The content of a chunk file that target 1 has lost, with its checksums.
+async fn lost_by_the_primary(cluster: &Cluster) -> Vec<u8> {
+    let data = content(5, 100_000);
+    cluster.write(INO, 3, 0, &data).await;
+    meanwhile(cluster, |dir| {
+        let path = chunk_file(dir, 1, INO);
+        fs::remove_file(&path).unwrap();
+        fs::remove_file(sum_file(&path)).unwrap();
+    })
+    .await;
+    data
+}
+
 #[test]
 fn a_chunk_file_that_is_gone_is_not_read_as_zeros_while_the_other_member_is_slow() {
     with_members(2, |cluster| async move {
-        let data = content(5, 100_000);
-        cluster.write(INO, 3, 0, &data).await;
-        meanwhile(&cluster, |dir| {
-            let path = chunk_file(dir, 1, INO);
-            fs::remove_file(&path).unwrap();
-            fs::remove_file(sum_file(&path)).unwrap();
-        })
-        .await;
+        let data = lost_by_the_primary(&cluster).await;
         cluster.set_road(2, Road::Late);
         let found = Arc::new(Mutex::new(None));
         let (asked, told) = (cluster.clone(), found.clone());
@@ -196,14 +202,7 @@ fn a_chunk_file_that_is_gone_is_not_read_as_zeros_while_the_other_member_is_slow
 #[test]
 fn a_chunk_file_that_is_gone_is_not_read_as_zeros_when_the_other_member_can_not_tell() {
     with_members(2, |cluster| async move {
-        let data = content(5, 100_000);
-        cluster.write(INO, 3, 0, &data).await;
-        meanwhile(&cluster, |dir| {
-            let path = chunk_file(dir, 1, INO);
-            fs::remove_file(&path).unwrap();
-            fs::remove_file(sum_file(&path)).unwrap();
-        })
-        .await;
+        let data = lost_by_the_primary(&cluster).await;
         cluster.set_road(2, Road::Closed);
         let since = cluster.management.group().since.0;
         assert_eq!(cluster.read_at(1, since, 0, 100_000).await, Err(types::Errno::EREMCHG));
