@@ -334,8 +334,8 @@ impl Content {
 
     /// Forgets what is true only under a lease.
     pub(crate) fn unload(&mut self) {
-        let (unsynced, era) = (self.unsynced, self.era + 1);
+        let (unsynced, unsynced_names, era) = (self.unsynced, self.unsynced_names, self.era + 1);
         let unsynced_in = std::mem::take(&mut self.unsynced_in);
-        *self = Content { unsynced, unsynced_in, era, ..Content::default() };
+        *self = Content { unsynced, unsynced_in, unsynced_names, era, ..Content::default() };
     }
 }

@@ -167,6 +167,7 @@ mod tests {
             directories: vec![DirectoryState { attr: attr(PARENT), order: 1 }],
             reply: MetaReply::Entry(attr(DIR)),
             recalls: 0,
+            verifier: 0,
             capability: None,
         }
     }

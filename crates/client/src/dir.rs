@@ -55,9 +55,4 @@ impl Client {
             other => Err(unexpected(other)),
         }
     }
-
-    /// Makes a directory's names durable.
-    pub async fn fsyncdir(&self, ino: InodeId) -> Result<()> {
-        self.sync_names(ino.partition()).await
-    }
 }

@@ -47,7 +47,7 @@ impl Handle {
         if writable {
             inode.writers.fetch_add(1, Ordering::Relaxed);
         }
-        let losses_told = AtomicU64::new(inode.content.lock().unsynced.found());
+        let losses_told = AtomicU64::new(inode.content.lock().losses_found());
         Arc::new(Handle { inode, writable, keeps: AtomicBool::new(false), losses_told })
     }
 
@@ -222,6 +222,7 @@ impl Client {
         // What is made to be written is written soon.
         let wish = (flags & O_ACCMODE != 0).then_some(LeaseMode::Write);
         let op = MetaOp::Create { parent, name, mode, umask, rdev: 0, exclusive, wish };
+        let losses = self.verifiers.losses();
         let answer = self.change(credentials, op).await?;
         let (asked, fresh) = (answer.asked, Fresh::of(&answer.reply));
         let attr = entry(answer.reply)?;
@@ -230,6 +231,9 @@ impl Client {
         }
         let (inode, alone) = self.inodes.remember_and_acquire(attr.ino);
         let handle = Handle::new(inode, flags);
+        if fresh.is_some() {
+            handle.inode.content.lock().unsynced_names.made(losses);
+        }
         if let Some(fresh) = fresh.filter(|_| alone) {
             let mut content = handle.inode.content.lock();
             if let Some(lease) = self.leases.vouches(asked, attr.ino) {
@@ -261,12 +265,14 @@ impl Client {
         umask: u32,
         flags: u32,
     ) -> Result<(Known, Arc<Handle>)> {
+        let losses = self.verifiers.losses();
         let answer = self.change(credentials, MetaOp::Tmpfile { parent, mode, umask }).await?;
         let asked = answer.asked;
         let attr = entry(answer.reply)?;
         self.inodes.remember(attr.ino);
         let handle = Handle::new(self.inodes.acquire(attr.ino), flags);
         self.inodes.unlinked(attr.ino);
+        handle.inode.content.lock().unsynced_names.made(losses);
         self.hold_made(&handle).await?;
         Ok((self.known(asked, parent, attr), handle))
     }
@@ -375,8 +381,8 @@ impl Client {
             self.renew_pages(inode, held_back).await;
         }
         if how.durable {
-            Box::pin(self.report_progress(inode, false)).await?;
-            Box::pin(self.sync_names(inode.ino.partition())).await?;
+            Box::pin(self.sync_shape(inode)).await?;
+            handle.tell_loss()?;
         }
         Ok(len)
     }

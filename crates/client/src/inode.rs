@@ -46,6 +46,7 @@ impl OpenInode {
             content: Mutex::new(Content {
                 unsynced: Unsynced::after(node.unsynced),
                 unsynced_in: node.unsynced_in.clone(),
+                unsynced_names: Unsynced::after(node.unsynced_names),
                 ..Content::default()
             }),
             landing: Landing::default(),
@@ -101,6 +102,8 @@ pub(crate) struct Content {
     pub(crate) unsynced: Unsynced,
     /// The layouts under which they were made: a file may move from where they were lost. Outlives it, too.
     pub(crate) unsynced_in: Vec<Arc<Layout>>,
+    /// Changes of size, place and inline content that may not be on the metadata store's disk. Outlives it, too.
+    pub(crate) unsynced_names: Unsynced,
 }
 
 impl Default for Content {
@@ -125,6 +128,7 @@ impl Default for Content {
             unreported: false,
             unsynced: Unsynced::default(),
             unsynced_in: Vec::new(),
+            unsynced_names: Unsynced::default(),
         }
     }
 }
@@ -138,6 +142,11 @@ impl Content {
     /// As what its chunks are asked for.
     pub(crate) fn under(&self, ino: InodeId) -> Under {
         Under { ino, era: self.era, epoch: self.epoch }
+    }
+
+    /// How often a sync has found something lost.
+    pub(crate) fn losses_found(&self) -> u64 {
+        self.unsynced.found() + self.unsynced_names.found()
     }
 
     /// A change of its chunks is sent, after so many losses.
@@ -177,6 +186,8 @@ struct Node {
     recalled_ns: u64,
     /// Losses of storage services before its first change that wasn't synced when it was open.
     unsynced: Option<u64>,
+    /// The same of what the metadata store was told.
+    unsynced_names: Option<u64>,
     /// The layouts under which it had such changes.
     unsynced_in: Vec<Arc<Layout>>,
     open: Option<Arc<OpenInode>>,
@@ -336,6 +347,7 @@ impl InodeTable {
                 node.filled = open.fills.is_filled();
                 let mut content = open.content.lock();
                 node.unsynced = content.unsynced.left();
+                node.unsynced_names = content.unsynced_names.left();
                 node.unsynced_in = std::mem::take(&mut content.unsynced_in);
             }
             if node.users == 0 {

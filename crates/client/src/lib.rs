@@ -68,11 +68,11 @@ use rt::IoBuf;
 use rt::sync::Event;
 use services::Services;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::{Attr, Credentials, Errno, Error, InodeId, MapHandle, Result, SessionId, TargetId};
-use wire::{FileInfo, MetaOp, MetaReply, StorageOp, StorageReply, StorageRequest};
+use wire::{FileInfo, MetaOp, MetaReply, Number, StorageOp, StorageReply, StorageRequest};
 
 /// How long a service that executes no partition has to say goodbye.
 const SPARE_PATIENCE: Duration = Duration::from_secs(2);
@@ -126,7 +126,8 @@ pub struct StatFs {
 /// One session with a cluster. Shared by all cores.
 pub struct Client {
     session: SessionId,
-    sequence: AtomicU64,
+    /// Changes of the namespace.
+    changes: numbers::Numbers,
     services: Services,
     /// What storage services are shown.
     capabilities: capabilities::Capabilities,
@@ -168,7 +169,7 @@ impl Client {
             capabilities: capabilities::Capabilities::default(),
             myself: myself.clone(),
             session: options.session,
-            sequence: AtomicU64::new(1),
+            changes: numbers::Numbers::default(),
             services: Services::new(options.meta),
             singles: sync::Singles::default(),
             verifiers: verifiers::Verifiers::default(),
@@ -213,9 +214,9 @@ impl Client {
     }
 
     /// Sends a request about an inode or a name, and takes the leases that come with the answer.
-    async fn send(&self, sequence: u64, credentials: Credentials, op: MetaOp) -> Result<Answer> {
+    async fn send(&self, number: Option<Number>, credentials: Credentials, op: MetaOp) -> Result<Answer> {
         let about = op.subject().unwrap_or(InodeId::ROOT);
-        self.send_for(about.partition(), sequence, credentials, op).await
+        self.send_for(about.partition(), number, credentials, op).await
     }
 
     /// Whether this is the only session there is: nothing changes behind its back. One that isn't alone needs its background work to run.
@@ -230,25 +231,32 @@ impl Client {
 
     /// Asks something that changes nothing.
     async fn ask(&self, op: MetaOp) -> Result<Answer> {
-        self.send(0, Credentials::default(), op).await
+        self.send(None, Credentials::default(), op).await
     }
 
     /// Asks something for a user that changes nothing.
     async fn ask_for(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        self.send(0, credentials, op).await
+        self.send(None, credentials, op).await
     }
 
     /// Asks for a change.
     async fn change(&self, credentials: Credentials, op: MetaOp) -> Result<Answer> {
-        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let numbered = self.changes.next();
+        let answer = self.change_numbered(numbered.number, credentials, op).await;
+        numbered.ended(&answer);
+        answer
+    }
+
+    async fn change_numbered(&self, number: Number, credentials: Credentials, op: MetaOp) -> Result<Answer> {
+        let number = Some(number);
         // Root needs no introduction, and neither does anybody where the kernel's word is all that counts.
         if credentials.uid == 0 || self.leases.is_alone() {
-            return self.send(sequence, credentials, op).await;
+            return self.send(number, credentials, op).await;
         }
-        match self.send(sequence, credentials, op.clone()).await {
+        match self.send(number, credentials, op.clone()).await {
             Err(error) if matches!(error.errno, Errno::EACCES | Errno::EPERM) => {
                 match self.introduce(credentials, &op).await {
-                    true => self.send(sequence, credentials, op).await,
+                    true => self.send(number, credentials, op).await,
                     false => Err(error),
                 }
             }
@@ -265,11 +273,12 @@ impl Client {
         let ino = subject(op);
         let introduction =
             MetaOp::Introduce { ino, groups: standing.groups, privileged: standing.privileged };
-        self.send(0, credentials, introduction).await.is_ok()
+        self.send(None, credentials, introduction).await.is_ok()
     }
 
     /// Asks for a change on the client's own account.
     async fn report(&self, op: MetaOp) -> Result<MetaReply> {
+        let _noted = self.note_change(&op);
         self.change(Credentials::default(), op).await.map(|answer| answer.reply)
     }
 
@@ -296,10 +305,7 @@ impl Client {
         let number = Some(numbered.number);
         let request = StorageRequest { number, ..self.storage_request(keeper, name, op) };
         let answer = self.send_to_storage(under, keeper, request, payload).await;
-        // After a time-out the request may still be on its way.
-        if !matches!(&answer, Err(error) if error.errno == Errno::ETIMEDOUT) {
-            numbered.answered();
-        }
+        numbered.ended(&answer);
         answer
     }
 

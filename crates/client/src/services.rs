@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use types::{Credentials, Errno, Error, InodeId, NodeId, PartitionId, Result};
-use wire::{MetaOp, MetaRequest, MetaResponse};
+use wire::{MetaOp, MetaRequest, MetaResponse, Number};
 
 /// How often the map is looked at for services and partitions that have moved. Requests that wait for it are sent again then.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -213,22 +213,22 @@ impl Search {
 }
 
 impl Client {
-    fn request(&self, sequence: u64, credentials: Credentials, op: MetaOp) -> MetaRequest {
-        MetaRequest { session: self.session, sequence, credentials, op }
+    fn request(&self, number: Option<Number>, credentials: Credentials, op: MetaOp) -> MetaRequest {
+        MetaRequest { session: self.session, number, credentials, op }
     }
 
     /// Sends a request to the service that executes a partition, and takes the leases that come with the answer.
     pub(crate) async fn send_for(
         &self,
         partition: PartitionId,
-        sequence: u64,
+        number: Option<Number>,
         credentials: Credentials,
         op: MetaOp,
     ) -> Result<Answer> {
-        let request = self.request(sequence, credentials, op);
+        let request = self.request(number, credentials, op);
         let sent = Cell::new(false);
         let answer = self.send_after_the_map(partition, &request, &sent).await;
-        let is_change = sequence != 0;
+        let is_change = number.is_some();
         answer.map_err(|error| match is_change && !sent.get() && self.is_over() {
             true => unsent(error),
             false => error,
@@ -296,14 +296,14 @@ impl Client {
         let nothing = MetaOp::Release { inodes: Vec::new(), seen: 0 };
         self.services
             .ways
-            .call(service.node, self.request(0, Credentials::default(), nothing))
+            .call(service.node, self.request(None, Credentials::default(), nothing))
             .await
             .map(drop)
     }
 
     /// Asks one service about the session itself.
     pub(crate) async fn ask_at(&self, service: &Service, op: MetaOp) -> Result<Answer> {
-        let request = self.request(0, Credentials::default(), op);
+        let request = self.request(None, Credentials::default(), op);
         self.send_to(service, &request, &Cell::new(false)).await
     }
 
@@ -311,6 +311,7 @@ impl Client {
         if self.leases.is_alone() {
             let asked = self.leases.asking();
             let response = self.services.ways.call(service.node, request.clone()).await?;
+            self.verifiers.heard_of_names(response.verifier);
             return Ok(Answer { reply: response.reply, asked });
         }
         loop {
@@ -329,6 +330,7 @@ impl Client {
             sent.set(true);
             let answer = self.services.ways.call(service.node, request.clone()).await;
             if let Ok(response) = &answer {
+                self.verifiers.heard_of_names(response.verifier);
                 self.leases.take_grants(asked, service.node, response);
                 self.complete.take(&self.leases, asked, &request.op, response);
             }

@@ -33,8 +33,8 @@ impl Handle {
     ///
     /// # Errors
     /// `EIO` then.
-    fn tell_loss(&self) -> Result<()> {
-        let found = self.inode.content.lock().unsynced.found();
+    pub(crate) fn tell_loss(&self) -> Result<()> {
+        let found = self.inode.content.lock().losses_found();
         match self.losses_told.swap(found, Ordering::AcqRel) < found {
             true => Err(lost(&format!("inode {}", self.ino()))),
             false => Ok(()),
@@ -44,16 +44,25 @@ impl Handle {
 
 fn lost(what: &str) -> Error {
     let message = format!(
-        "{what}: storage lost its power after it had taken what was written, and before that was synced"
+        "{what}: storage or the metadata store lost its power after it had taken what was written, and before that was synced"
     );
     Error::new(Errno::EIO, message).hint("write again what was written since the last sync that succeeded")
+}
+
+/// A change of a file's size, place or inline content on its way to the metadata service, until this is dropped. What isn't answered may have been made.
+pub(crate) struct Noted(Arc<OpenInode>);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.0.content.lock().unsynced_names.end(false);
+    }
 }
 
 impl Client {
     /// Data, size and name of the file are on disk when this returns.
     ///
     /// # Errors
-    /// `EIO`, once for each handle, when something written before has gone with the power of storage services.
+    /// `EIO`, once for each handle, when something written before has gone with the power of storage services or of the metadata store.
     pub async fn fsync(&self, handle: &Arc<Handle>, data_only: bool) -> Result<()> {
         let _ = data_only;
         let inode = &handle.inode;
@@ -76,9 +85,40 @@ impl Client {
             // Only now, so that whoever syncs at the same time waits for the disk as well.
             content.synced(changes);
         }
-        handle.tell_loss()?;
+        // Also when something was lost: what is there is made durable.
+        self.sync_shape(inode).await?;
+        handle.tell_loss()
+    }
+
+    /// Size, place and inline content of a file are on disk when this returns. Notes when something of that had gone before, which the answer to
+    /// the sync tells.
+    pub(crate) async fn sync_shape(&self, inode: &OpenInode) -> Result<()> {
         self.report_progress(inode, false).await?;
-        self.sync_names(inode.ino.partition()).await
+        let changes = inode.content.lock().unsynced_names.unsynced_changes();
+        self.sync_names(inode.ino.partition()).await?;
+        let Some(changes) = changes else { return Ok(()) };
+        // Under the lock that a change takes when it begins, which may count as the first one that isn't synced.
+        let unsynced = &mut inode.content.lock().unsynced_names;
+        if unsynced.since().is_some_and(|since| self.verifiers.has_lost_names(since)) {
+            unsynced.found_loss(self.verifiers.losses());
+        }
+        unsynced.synced(changes);
+        Ok(())
+    }
+
+    /// Notes a change of which a sync of the file has to know whether it is there still.
+    pub(crate) fn note_change(&self, op: &MetaOp) -> Option<Noted> {
+        let ino = match *op {
+            MetaOp::WriteInline { ino, .. }
+            | MetaOp::BeginWrite { ino }
+            | MetaOp::DropInline { ino, .. }
+            | MetaOp::EndWrite { ino, .. }
+            | MetaOp::Truncate { ino, .. } => ino,
+            _ => return None,
+        };
+        let inode = self.inodes.open(ino)?;
+        inode.content.lock().unsynced_names.begin(self.verifiers.losses());
+        Some(Noted(inode))
     }
 
     /// Syncs a file where it is, or where it was when it was changed: what was lost there before it moved is told by the answer. Of groups where it was and that
@@ -119,13 +159,14 @@ impl Client {
     pub async fn syncfs(&self) -> Result<()> {
         let asked = self.storage.targets().into_iter().map(|target| self.sync_target(target));
         let outcome: Result<()> = rt::join_all(asked.collect()).await.into_iter().collect();
-        let outcome = outcome.and(self.check_losses().await);
+        let outcome = outcome.and(self.sync_changed_groups().await);
         let outcome = outcome.and(self.report_all(false).await);
-        outcome.and(self.sync_all_names().await)
+        outcome.and(self.sync_all_names().await)?;
+        if self.verifiers.take_loss() { Err(lost("sync of everything")) } else { Ok(()) }
     }
 
-    /// After a sync of all targets: whether what it was to cover had gone before. Members of groups are synced one by one, and only groups know that.
-    async fn check_losses(&self) -> Result<()> {
+    /// After a sync of all targets: members of groups are synced one by one, and only groups know whether what that was to cover had gone before.
+    async fn sync_changed_groups(&self) -> Result<()> {
         let groups = self.verifiers.take_changed_groups();
         let asked = groups.iter().map(|group| self.sync_group(*group));
         let asked: Result<()> = rt::join_all(asked.collect()).await.into_iter().collect();
@@ -133,7 +174,7 @@ impl Client {
             self.verifiers.are_changed(&groups);
             return Err(error);
         }
-        if self.verifiers.take_loss() { Err(lost("sync of everything")) } else { Ok(()) }
+        Ok(())
     }
 
     async fn sync_target(&self, target: TargetId) -> Result<()> {
@@ -177,7 +218,16 @@ impl Client {
 
     /// Everything that the service of a partition has answered is on disk when this returns.
     pub(crate) async fn sync_names(&self, partition: PartitionId) -> Result<()> {
-        self.send_for(partition, 0, Credentials::default(), MetaOp::Sync).await.map(drop)
+        self.send_for(partition, None, Credentials::default(), MetaOp::Sync).await.map(drop)
+    }
+
+    /// What was made, removed and renamed is on disk when this returns.
+    ///
+    /// # Errors
+    /// `EIO`, once, when the metadata store has lost its power, with which something of that may have gone.
+    pub async fn fsyncdir(&self, ino: InodeId) -> Result<()> {
+        self.sync_names(ino.partition()).await?;
+        if self.verifiers.take_loss_of_names() { Err(lost(&format!("directory {ino}"))) } else { Ok(()) }
     }
 
     /// The same of all services.

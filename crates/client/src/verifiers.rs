@@ -6,21 +6,39 @@
 //! and a sync of it fails if one has come since where the file has chunks. What was changed and synced before isn't concerned.
 //!
 //! An answer under an old verifier may come after one under the new one. It counts as a loss, too, and the next one again: too many, and never too few.
+//!
+//! The metadata store has a verifier of its own, which metadata services tell. One that was heard before is no news: a service that has not asked the
+//! store since tells it, and has nothing there that it could have lost.
 
 use crate::data::Keeper;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use types::GroupId;
+
+/// Verifiers of the metadata store that are remembered: one for each loss of its power while the session lives.
+const MAX_OF_NAMES: usize = 16;
 
 /// What was heard of each keeper of chunk files that this session has changed something of.
 #[derive(Default)]
 pub(crate) struct Verifiers {
     keepers: RwLock<HashMap<Keeper, Heard>>,
+    names: Mutex<OfNames>,
     /// Losses of all keepers together, which is the time of this module.
     losses: AtomicU64,
     /// The last loss of which somebody who syncs everything has been told.
     told: AtomicU64,
+}
+
+/// What was heard of the metadata store.
+#[derive(Default)]
+struct OfNames {
+    /// The last one is in force.
+    verifiers: Vec<u64>,
+    /// The time of its last loss.
+    lost_at: u64,
+    /// The last loss of which somebody who synced a directory has been told.
+    told: u64,
 }
 
 struct Heard {
@@ -59,6 +77,41 @@ impl Verifiers {
         }
     }
 
+    /// An answer of a metadata service that tells of its store; 0: it tells nothing.
+    pub(crate) fn heard_of_names(&self, verifier: u64) {
+        if verifier == 0 {
+            return;
+        }
+        let mut names = self.names.lock();
+        if names.verifiers.contains(&verifier) {
+            return;
+        }
+        let is_first = names.verifiers.is_empty();
+        if names.verifiers.len() == MAX_OF_NAMES {
+            names.verifiers.remove(0);
+        }
+        names.verifiers.push(verifier);
+        if !is_first {
+            names.lost_at = self.losses.fetch_add(1, Ordering::AcqRel) + 1;
+            tracing::warn!(
+                "the metadata store was started anew without what had been told to it and not synced: the next sync of such files fails"
+            );
+        }
+    }
+
+    /// Whether the metadata store has lost something after so many losses.
+    pub(crate) fn has_lost_names(&self, since: u64) -> bool {
+        self.names.lock().lost_at > since
+    }
+
+    /// Whether the metadata store has lost something of which nobody who syncs a directory has been told. Told once.
+    pub(crate) fn take_loss_of_names(&self) -> bool {
+        let mut names = self.names.lock();
+        let is_news = names.told < names.lost_at;
+        names.told = names.lost_at;
+        is_news
+    }
+
     /// Losses so far.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
@@ -95,7 +148,7 @@ impl Verifiers {
     }
 }
 
-/// What is known of changes of a file's chunks and the disk.
+/// What is known of changes of a file and the disk.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Unsynced {
     /// Changes so far, and how many of them a sync is known to cover.
@@ -140,6 +193,12 @@ impl Unsynced {
     pub(crate) fn end(&mut self, is_durable: bool) {
         self.under_way -= 1;
         self.changes += u64::from(!is_durable);
+    }
+
+    /// A change was made that was sent after so many losses.
+    pub(crate) fn made(&mut self, losses: u64) {
+        self.begin(losses);
+        self.end(false);
     }
 
     /// The changes that a sync that begins now covers; `None` when nothing is to be synced.

@@ -4,7 +4,8 @@ use crate::at_rest::{self, Depth};
 use crate::frozen::Frozen;
 use crate::merge::Merge;
 use crate::room::{Measure, Room};
-use crate::{Batch, Engine, KvError, Outcome, Pair};
+use crate::verifier::Verifier;
+use crate::{Batch, Durability, Engine, KvError, Outcome, Pair};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::Mutex;
@@ -66,6 +67,11 @@ pub struct Embedded {
     guarded: Mutex<HashMap<Vec<u8>, Option<Bytes>>>,
     room: Room,
     damage: Damage,
+    verifier: Verifier,
+    /// What the first failure on the way to the disk was. The kernel tells of a write that failed once: what was lost isn't known any more afterwards.
+    unsynced: OnceLock<KvError>,
+    /// Nothing is acknowledged before it is on disk.
+    is_strict: bool,
 }
 
 impl Embedded {
@@ -105,12 +111,36 @@ impl Embedded {
             guarded: Mutex::default(),
             room: Room::default(),
             damage: Damage::default(),
+            verifier: Verifier::open(path),
+            unsynced: OnceLock::new(),
+            is_strict: false,
         })
     }
 
     /// Bytes that the store takes on disk.
     pub fn disk_bytes(&self) -> Result<u64, KvError> {
         self.database.disk_space().map_err(|e| self.failed(e))
+    }
+
+    /// When those who use it take a commit for done.
+    pub fn acknowledging(self, durability: Durability) -> Embedded {
+        Embedded { is_strict: durability == Durability::Disk, ..self }
+    }
+
+    fn put_on_disk(&self) -> Result<(), KvError> {
+        if let Some(error) = self.unsynced.get() {
+            return Err(error.clone());
+        }
+        self.sync_now().inspect_err(|error| _ = self.unsynced.set(error.clone()))
+    }
+
+    fn sync_now(&self) -> Result<(), KvError> {
+        match self.sync_journal() {
+            // The kernel tells a failed write-back once. If fjall was told, it has poisoned itself, and says so here.
+            Ok(true) => self.database.persist(PersistMode::Buffer).map_err(|e| self.failed(e)),
+            Ok(false) => self.database.persist(PersistMode::SyncData).map_err(|e| self.failed(e)),
+            Err(error) => Err(self.failed(fjall::Error::Io(error))),
+        }
     }
 
     fn failed(&self, error: fjall::Error) -> KvError {
@@ -194,6 +224,9 @@ impl Engine for Embedded {
         if merge.writes().is_empty() {
             return Ok(outcomes);
         }
+        if !self.is_strict {
+            self.verifier.unsettle()?;
+        }
         let mut commit = self.database.batch().durability(Some(PersistMode::Buffer));
         for (key, value) in merge.writes() {
             match value {
@@ -234,12 +267,24 @@ impl Engine for Embedded {
     }
 
     fn persist(&self) -> Result<(), KvError> {
-        match self.sync_journal() {
-            // The kernel tells a failed write-back once. If fjall was told, it has poisoned itself, and says so here.
-            Ok(true) => self.database.persist(PersistMode::Buffer).map_err(|e| self.failed(e)),
-            Ok(false) => self.database.persist(PersistMode::SyncData).map_err(|e| self.failed(e)),
-            Err(error) => Err(self.failed(fjall::Error::Io(error))),
+        self.put_on_disk()?;
+        // What the process before had left in memory may have been acknowledged without being on disk.
+        if self.is_strict {
+            self.verifier.settle();
         }
+        Ok(())
+    }
+
+    fn verifier(&self) -> u64 {
+        self.verifier.number()
+    }
+
+    fn settle(&self) -> Result<(), KvError> {
+        // Nobody commits meanwhile; who does so later takes the mark away again.
+        let _alone = self.guarded.lock();
+        self.put_on_disk()?;
+        self.verifier.settle();
+        Ok(())
     }
 }
 

@@ -82,6 +82,14 @@ pub trait Engine: Send + Sync + 'static {
     fn damage(&self) -> Option<KvError> {
         None
     }
+    /// Everything that was acknowledged is there, in memory or on disk, as long as this number is the same. Another one only after a loss. Never 0.
+    fn verifier(&self) -> u64 {
+        1
+    }
+    /// Everything is put on disk before the engine is closed in good order: no start loses anything of it.
+    fn settle(&self) -> Result<(), KvError> {
+        self.persist()
+    }
     /// Where the store is, for messages.
     fn place(&self) -> String {
         "memory".into()

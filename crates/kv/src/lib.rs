@@ -8,6 +8,7 @@
 //! - A batch that was reported as won survives the death of the process; after [`Writer::sync`] that of the machine.
 //! - Once an engine fails to write, its [`Writer`] writes nothing more: what the engine holds is known only after it
 //!   was opened again.
+//! - As long as [`Engine::verifier`] is the same, everything that was reported as won is there.
 //! - What an engine on disk answers was checked against a sum when it was read from there. One in which damage was met answers nothing any more.
 //!
 //! ```
@@ -28,6 +29,7 @@ mod merge;
 mod remote;
 mod room;
 mod store;
+mod verifier;
 mod writer;
 
 pub use embedded::{Embedded, READ_AT_START_BYTES};

@@ -30,6 +30,8 @@ struct State {
     durable: Map,
     /// Commits that lie between the two.
     unsynced: VecDeque<Writes>,
+    /// How often the machine has crashed.
+    crashes: u64,
     /// What the next write or persist answers.
     failure: Option<KvError>,
 }
@@ -55,6 +57,7 @@ impl Memory {
         }
         state.current = state.durable.clone();
         state.failure = None;
+        state.crashes += 1;
     }
 
     /// The process dies: every applied commit is in the kernel's hands and stays.
@@ -74,6 +77,10 @@ impl Memory {
 }
 
 impl Engine for Memory {
+    fn verifier(&self) -> u64 {
+        1 + self.state.lock().crashes
+    }
+
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         Ok(self.state.lock().current.get(key).cloned())
     }

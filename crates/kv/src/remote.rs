@@ -67,6 +67,8 @@ pub trait RemoteEngine: Send + Sync + 'static {
     ) -> LocalFuture<'a, Result<Vec<Outcome>, KvError>>;
     /// Everything applied before is on disk when this returns.
     fn persist(&self) -> LocalFuture<'_, Result<(), KvError>>;
+    /// Of the engine, as it was heard last ([`crate::Engine::verifier`]); 0 where it isn't known.
+    fn verifier(&self) -> u64;
     /// Whether the store may grow, as far as is known here.
     fn has_room(&self) -> bool;
     /// Where the store is, for messages.
@@ -86,6 +88,9 @@ struct Shared {
     stopped: Event,
     /// Held by who makes the trip to the disk.
     persisting: RwLock,
+    /// Number of trips that were begun, and of the last one that came to a good end.
+    trips_begun: AtomicU64,
+    trip_ended: AtomicU64,
     /// Number of applies that were answered, and of those, how many are on disk.
     applied: AtomicU64,
     persisted: AtomicU64,
@@ -125,6 +130,8 @@ impl RemoteWriter {
             room,
             stopped: Event::new(),
             persisting: RwLock::new(),
+            trips_begun: AtomicU64::new(0),
+            trip_ended: AtomicU64::new(0),
             applied: AtomicU64::new(0),
             persisted: AtomicU64::new(0),
             batches: AtomicU64::new(0),
@@ -208,26 +215,26 @@ impl RemoteWriter {
         .await
     }
 
-    /// Everything that was enqueued before is committed and on disk when this returns. Concurrent callers share one trip, and there is
-    /// none when nothing was committed since the last.
+    /// Everything that was enqueued before is committed and on disk when this returns, and so is everything that others have committed before:
+    /// what is synced here may rest on it. Concurrent callers share one trip.
     pub async fn sync(&self) -> Result<(), KvError> {
         let last = self.shared.queue.lock().last();
         if let Some(ticket) = last {
             self.wait(&ticket).await?;
         }
         let shared = &self.shared;
-        let target = shared.applied.load(SeqCst);
-        if shared.persisted.load(SeqCst) >= target {
-            return Ok(());
-        }
+        let before = shared.trips_begun.load(SeqCst);
         let _alone = shared.persisting.write().await;
-        if shared.persisted.load(SeqCst) >= target {
+        // One that began after this call came.
+        if shared.trip_ended.load(SeqCst) > before {
             return Ok(());
         }
+        let trip = shared.trips_begun.fetch_add(1, SeqCst) + 1;
         let target = shared.applied.load(SeqCst);
         self.ask(async || shared.engine.persist().await).await?;
         shared.persists.fetch_add(1, Relaxed);
         shared.persisted.fetch_max(target, SeqCst);
+        shared.trip_ended.store(trip, SeqCst);
         Ok(())
     }
 
@@ -240,6 +247,11 @@ impl RemoteWriter {
     /// Whether the store may grow, as far as is known here.
     pub fn has_room(&self) -> bool {
         self.shared.engine.has_room()
+    }
+
+    /// As [`RemoteEngine::verifier`].
+    pub fn verifier(&self) -> u64 {
+        self.shared.engine.verifier()
     }
 
     /// Where the store is, for messages.

@@ -113,6 +113,14 @@ impl Store {
         }
     }
 
+    /// Everything that was committed is there, in memory or on disk, as long as this number is the same; 0 where it isn't known.
+    pub fn verifier(&self) -> u64 {
+        match self {
+            Store::Local(writer) => writer.engine().verifier(),
+            Store::Remote(writer) => writer.verifier(),
+        }
+    }
+
     /// Where the store is, for messages.
     pub fn place(&self) -> String {
         match self {

@@ -90,6 +90,8 @@ struct Shared {
     persisted: AtomicU64,
     batches: AtomicU64,
     persists: AtomicU64,
+    /// Held on the way to the disk, until a failure is known to all.
+    persisting: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -120,6 +122,7 @@ impl Writer {
             persisted: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             persists: AtomicU64::new(0),
+            persisting: Mutex::default(),
         });
         Writer { syncer: Syncer::new(shared.clone(), blocking), shared }
     }
@@ -292,9 +295,14 @@ impl Shared {
         Ok(outcomes)
     }
 
-    /// Puts on disk what was applied; at least the first `applied` commits must have been.
+    /// Puts on disk what was applied; at least the first `applied` commits must have been. After a failure never again: the kernel tells of a write that
+    /// failed once, and takes the pages for clean from then on.
     fn persist(&self, applied: u64) -> Result<(), KvError> {
-        self.engine.persist()?;
+        let _alone = self.persisting.lock();
+        if let Some(error) = &self.queue.lock().poison {
+            return Err(error.clone());
+        }
+        self.engine.persist().inspect_err(|error| self.poison(error))?;
         self.persists.fetch_add(1, Relaxed);
         self.persisted.fetch_max(applied, SeqCst);
         Ok(())

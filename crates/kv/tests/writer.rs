@@ -6,8 +6,8 @@ mod support;
 
 use kv::{Blocking, Durability, Embedded, Engine, KvError, Memory, Outcome, Writer};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
 use std::task::Poll;
 use support::{block_on, guarded, poll_once, put};
 
@@ -185,6 +185,59 @@ fn a_failed_sync_ends_all_writing() {
         memory.kill();
         assert!(matches!(block_on(writer.commit(put("a", "2"))), Err(KvError::Io { .. })));
     }
+}
+
+/// An engine whose first way to the disk fails, after a while. The kernel tells so once: each later one seems to succeed.
+struct FailsOnce {
+    memory: Memory,
+    asked: AtomicUsize,
+    may_fail: (Mutex<bool>, Condvar),
+}
+
+impl Engine for FailsOnce {
+    fn get(&self, key: &[u8]) -> Result<Option<bytes::Bytes>, KvError> {
+        self.memory.get(key)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<kv::Pair>, KvError> {
+        self.memory.scan(from, to, limit)
+    }
+
+    fn apply(&self, batches: &[kv::Batch]) -> Result<Vec<Outcome>, KvError> {
+        self.memory.apply(batches)
+    }
+
+    fn persist(&self) -> Result<(), KvError> {
+        if self.asked.fetch_add(1, Relaxed) > 0 {
+            return Ok(());
+        }
+        let (may_fail, changed) = &self.may_fail;
+        drop(changed.wait_while(may_fail.lock().unwrap(), |may_fail| !*may_fail).unwrap());
+        Err(KvError::Io { path: "memory".into(), cause: "broken".into() })
+    }
+}
+
+#[test]
+fn who_syncs_while_a_sync_fails_is_told_so_too() {
+    let engine = Arc::new(FailsOnce {
+        memory: Memory::new(),
+        asked: AtomicUsize::new(0),
+        may_fail: Default::default(),
+    });
+    let writer = Writer::with_blocking(engine.clone(), Durability::Process, Blocking::Thread);
+    block_on(writer.commit(put("a", "1"))).unwrap();
+    let (mut first, mut second) = (pin!(writer.sync()), pin!(writer.sync()));
+    assert!(poll_once(first.as_mut()).is_pending());
+    while engine.asked.load(Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    assert!(poll_once(second.as_mut()).is_pending());
+    *engine.may_fail.0.lock().unwrap() = true;
+    engine.may_fail.1.notify_all();
+    assert!(matches!(block_on(second), Err(KvError::Io { .. })));
+    assert!(matches!(block_on(first), Err(KvError::Io { .. })));
+    assert!(writer.is_dirty());
+    assert!(matches!(block_on(writer.sync()), Err(KvError::Io { .. })));
 }
 
 #[test]

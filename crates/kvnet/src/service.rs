@@ -27,7 +27,6 @@ const MAX_SCANNED_PAIRS: usize = 1024;
 pub struct KvService {
     writer: Arc<Writer>,
     instance: u64,
-    boot: u64,
     clients: Mutex<Clients>,
 }
 
@@ -46,9 +45,9 @@ struct Client {
 }
 
 impl KvService {
-    /// A service over the writer of this process. `boot`: another one after every start of the machine.
-    pub fn new(writer: Arc<Writer>, boot: u64) -> KvService {
-        KvService { writer, instance: rt::random_u64(), boot, clients: Mutex::default() }
+    /// A service over the writer of this process.
+    pub fn new(writer: Arc<Writer>) -> KvService {
+        KvService { writer, instance: rt::random_u64(), clients: Mutex::default() }
     }
 
     async fn answer(&self, request: KvRequest) -> Result<KvReply> {
@@ -69,7 +68,8 @@ impl KvService {
                 KvAnswer::Done
             }
         };
-        Ok(KvReply { instance: self.instance, boot: self.boot, has_room: engine.has_room(), answer })
+        let (verifier, has_room) = (engine.verifier(), engine.has_room());
+        Ok(KvReply { instance: self.instance, verifier, has_room, answer })
     }
 
     fn get(&self, keys: &[Bytes]) -> Result<Vec<Option<Bytes>>, KvError> {

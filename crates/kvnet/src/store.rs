@@ -30,7 +30,7 @@ pub struct RemoteStore {
 
 #[derive(Default)]
 struct State {
-    /// The process that answered last, and which start of its machine that was.
+    /// The process that answered last, and its engine's verifier.
     known: Option<(u64, u64)>,
     /// The last apply, and the process to which it was sent first.
     applying: (u64, Option<u64>),
@@ -67,15 +67,15 @@ impl RemoteStore {
         self.check()?;
         let reply = self.channel.call(request, None).await.map_err(|error| self.failed(&error))?;
         self.has_room.store(reply.has_room, Relaxed);
-        self.take_note(reply.instance, reply.boot);
+        self.take_note(reply.instance, reply.verifier);
         self.check()?;
         Ok(reply)
     }
 
-    fn take_note(&self, instance: u64, boot: u64) {
+    fn take_note(&self, instance: u64, verifier: u64) {
         let mut state = self.state.lock();
-        let before = state.known.replace((instance, boot));
-        if before.is_some_and(|(_, before)| before != boot) && state.persisted < state.answered {
+        let before = state.known.replace((instance, verifier));
+        if before.is_some_and(|(_, before)| before != verifier) && state.persisted < state.answered {
             tracing::error!(
                 store = self.place,
                 "the machine of the metadata store was restarted and has lost the last changes: nothing that is in memory here counts any more"
@@ -217,6 +217,10 @@ impl RemoteEngine for RemoteStore {
 
     fn persist(&self) -> LocalFuture<'_, Result<(), KvError>> {
         Box::pin(self.persist_all())
+    }
+
+    fn verifier(&self) -> u64 {
+        self.state.lock().known.map_or(0, |(_, verifier)| verifier)
     }
 
     fn has_room(&self) -> bool {

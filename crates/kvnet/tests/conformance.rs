@@ -40,7 +40,7 @@ impl Served {
             sum_payloads: true,
             limits: ServerLimits::default(),
         };
-        let service: Arc<dyn net::Handler<KvRequest, KvReply>> = Arc::new(KvService::new(writer, 1));
+        let service: Arc<dyn net::Handler<KvRequest, KvReply>> = Arc::new(KvService::new(writer));
         let server = Server::start(options, Router::new().with(service)).unwrap();
         let identity = ClientIdentity { cluster: String::new(), name: "test".into(), client: 1 };
         let addresses = server.addresses().to_vec();

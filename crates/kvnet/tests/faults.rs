@@ -21,10 +21,10 @@ const PORT: u16 = 7000;
 const LIVENESS: Liveness =
     Liveness { ask_after: Duration::from_millis(500), give_up_after: Duration::from_secs(1) };
 
-async fn serve(address: SocketAddr, memory: Arc<Memory>, boot: u64) {
+async fn serve(address: SocketAddr, memory: Arc<Memory>) {
     let engine: Arc<dyn Engine> = memory;
     let writer = Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline));
-    let service: Arc<dyn Handler<KvRequest, KvReply>> = Arc::new(KvService::new(writer, boot));
+    let service: Arc<dyn Handler<KvRequest, KvReply>> = Arc::new(KvService::new(writer));
     let options = ServerOptions {
         listen: vec![address],
         cores: 1,
@@ -60,7 +60,6 @@ struct Site {
     store: HostId,
     address: SocketAddr,
     memory: Arc<Memory>,
-    boot: u64,
 }
 
 impl Site {
@@ -68,13 +67,13 @@ impl Site {
         let mut world = World::new(seed);
         let (user, store) = (world.add_host("user"), world.add_host("store"));
         let address = SocketAddr::from((world.ip(store), PORT));
-        let mut site = Site { user, store, address, memory: Arc::default(), boot: 1, world };
+        let mut site = Site { user, store, address, memory: Arc::default(), world };
         site.start();
         site
     }
 
     fn start(&mut self) {
-        self.world.spawn(self.store, serve(self.address, self.memory.clone(), self.boot));
+        self.world.spawn(self.store, serve(self.address, self.memory.clone()));
     }
 
     /// The store's process dies and comes back after a while.
@@ -89,7 +88,6 @@ impl Site {
     fn crash(&mut self, pause: Duration) {
         self.world.crash(self.store);
         self.memory.crash(0);
-        self.boot += 1;
         self.world.advance(pause);
         self.start();
     }
@@ -204,6 +202,7 @@ fn who_lost_commits_to_a_power_cut_is_told() {
         store.commit(put("a")).await.unwrap();
         store.sync().await.unwrap();
         assert!(!store.is_dirty());
+        assert_eq!(store.verifier(), 1);
         *keep.borrow_mut() = Some((store, lost));
     });
     // Everything was on disk: it goes on.
@@ -213,6 +212,7 @@ fn who_lost_commits_to_a_power_cut_is_told() {
     run(&mut site, async move {
         assert_eq!(again.get(b"a").await.unwrap().unwrap(), "value");
         assert_eq!(again.commit(put("b")).await.unwrap(), Outcome::Won);
+        assert_eq!(again.verifier(), 2, "whoever had something there is told");
         assert!(!told.is_set());
         assert!(again.is_dirty());
     });
@@ -243,6 +243,7 @@ fn a_process_that_dies_takes_nothing_back() {
         assert_eq!(store.get(b"a").await.unwrap().unwrap(), "value");
         assert_eq!(store.commit(put("b")).await.unwrap(), Outcome::Won);
         store.sync().await.unwrap();
+        assert_eq!(store.verifier(), 1);
     });
     assert_eq!(site.memory.unsynced(), 0);
 }

@@ -39,7 +39,7 @@ fn serve_for_ever(dir: &Path) {
         sum_payloads: true,
         limits: ServerLimits::default(),
     };
-    let service: Arc<dyn Handler<KvRequest, KvReply>> = Arc::new(KvService::new(writer, 1));
+    let service: Arc<dyn Handler<KvRequest, KvReply>> = Arc::new(KvService::new(writer));
     let server = Server::start(options, Router::new().with(service)).unwrap();
     println!("serves at {}", server.addresses()[0]);
     loop {

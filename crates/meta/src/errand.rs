@@ -224,7 +224,7 @@ impl Errand {
                         Err(error) => return Step::Unsure(store_error(&error)),
                     }
                     if let Ok(answered) = &answer {
-                        self.session.record(self.request.sequence, &answered.reply, &ticket);
+                        self.session.record(self.request.number, &answered.reply, &ticket);
                     }
                     return answered(answer);
                 }

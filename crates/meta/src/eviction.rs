@@ -214,7 +214,7 @@ impl MetaService {
                     self.leases.end_session(due.session);
                     break;
                 }
-                if self.stopping.is_set() {
+                if !self.may_end_sessions() {
                     // The sessions answer to another service already, or to nobody: they aren't ended for this one. Others run meanwhile, whatever the
                     // caller makes of that.
                     rt::sleep(STOPPING_REST).await;
@@ -324,6 +324,11 @@ impl MetaService {
         outcome.1.wait().await;
         let ended = outcome.0.lock().take();
         ended.unwrap_or(Ok(()))
+    }
+
+    /// Whether silence means anything: not to a service that stops, nor to one on which management doesn't count. It may be cut off itself.
+    pub(crate) fn may_end_sessions(&self) -> bool {
+        !self.stopping.is_set() && self.require_service().is_ok()
     }
 
     /// Begins to end a session against its will. Goes on when the caller is dropped.
@@ -448,6 +453,11 @@ impl MetaService {
             if now_ns - before_ns > 2 * IDLE_CHECK.as_nanos() as u64 {
                 // It is this service that stood still.
                 self.sessions.hear_all();
+            }
+            if !self.may_end_sessions() {
+                // Whoever is silent here may be well with the others. All have their time from when this service counts again.
+                self.sessions.hear_all();
+                continue;
             }
             for id in self.sessions.silent_since(now_ns.saturating_sub(IDLE_TIME.as_nanos() as u64)) {
                 self.evict(id, format!("it was not heard of for {IDLE_TIME:?}"));

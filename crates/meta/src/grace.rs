@@ -206,6 +206,11 @@ impl Grace {
         Duration::from_nanos(state.until_ns.saturating_sub(now_ns))
     }
 
+    /// Nobody could come back: the time begins anew.
+    fn begin_anew(&self) {
+        self.state.lock().until_ns = rt::monotonic_ns() + GRACE_TIME.as_nanos() as u64;
+    }
+
     /// The sessions that have not come back in time, for who ends them. `None` when somebody does already, there is time left, or all are coming.
     fn late(&self) -> Option<BTreeSet<SessionId>> {
         let mut state = self.state.lock();
@@ -273,6 +278,9 @@ impl MetaService {
     /// Waits until all sessions of before are back or ended.
     pub(crate) async fn wait_for_grace(&self) {
         while self.grace.is_on() {
+            if !self.may_end_sessions() {
+                self.grace.begin_anew();
+            }
             let remaining = self.grace.remaining();
             if remaining.is_zero() {
                 self.end_grace();

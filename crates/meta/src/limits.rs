@@ -24,8 +24,12 @@ pub(crate) const MAX_FETCHES: usize = 16 << 10;
 /// Sessions that register at a time, at most; those of one remainder wait for each other.
 pub(crate) const REGISTRATIONS_AT_ONCE: usize = 256;
 
-/// Answers kept per session for requests that are sent again; a client has fewer changes than that under way.
-pub(crate) const REPLIES_PER_SESSION: usize = 256;
+/// Lanes of a session: of each the last answer is kept, some 200 bytes. A client needs one for each change that is under way, and one for each that
+/// nobody answered within the last hour.
+pub(crate) const MAX_LANES: u32 = 65_536;
+
+/// Records that are deleted by one commit when a session ends. The store takes some 12,000.
+pub(crate) const RECORDS_PER_DELETION: usize = 1000;
 
 /// Sessions at a time.
 pub(crate) const MAX_SESSIONS: usize = 65_536;

@@ -53,6 +53,9 @@ impl StoredSession {
 /// The answer to a request that changed something.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(crate) struct StoredReply {
+    /// Of the change within its lane.
+    #[prost(uint32, tag = "5")]
+    pub sequence: u32,
     #[prost(oneof = "Answer", tags = "1, 2, 3, 4")]
     pub answer: Option<Answer>,
 }
@@ -146,7 +149,7 @@ impl From<&StoredAttr> for Attr {
 
 impl StoredReply {
     /// What is stored of an answer; `None` for one whose request may as well be carried out twice.
-    pub fn of(reply: &MetaReply) -> Option<StoredReply> {
+    pub fn of(reply: &MetaReply, sequence: u32) -> Option<StoredReply> {
         let answer = match reply {
             MetaReply::Unit => Answer::Unit(true),
             // What else is said of a new file can be asked for again.
@@ -169,7 +172,7 @@ impl StoredReply {
             | MetaReply::Adopted { .. }
             | MetaReply::Lock(_) => return None,
         };
-        Some(StoredReply { answer: Some(answer) })
+        Some(StoredReply { sequence, answer: Some(answer) })
     }
 
     /// The answer again; `None` for a kind that this version doesn't know.
@@ -218,7 +221,7 @@ mod tests {
             MetaReply::Renamed { moved: attr(), other: None },
         ];
         for reply in replies {
-            let bytes = StoredReply::of(&reply).unwrap().encode_to_vec();
+            let bytes = StoredReply::of(&reply, 7).unwrap().encode_to_vec();
             let decoded = StoredReply::decode(bytes.as_slice()).unwrap().reply().unwrap();
             assert_eq!(format!("{decoded:?}"), format!("{reply:?}"));
         }
@@ -232,9 +235,9 @@ mod tests {
         let old = StoredSession { ended: Some(true), ended_s: None };
         assert_eq!(old.encode_to_vec(), [8, 1]);
         assert_eq!(StoredSession::ended_at(300).encode_to_vec(), [8, 1, 16, 172, 2]);
-        assert_eq!(StoredReply::of(&MetaReply::Unit).unwrap().encode_to_vec(), [8, 1]);
+        assert_eq!(StoredReply::of(&MetaReply::Unit, 9).unwrap().encode_to_vec(), [8, 1, 40, 9]);
         let entry = MetaReply::Entry(Attr { ino: InodeId(5), mode: 1, nlink: 1, ..zero() });
-        assert_eq!(StoredReply::of(&entry).unwrap().encode_to_vec(), [18, 6, 8, 5, 16, 1, 24, 1]);
+        assert_eq!(StoredReply::of(&entry, 9).unwrap().encode_to_vec(), [18, 6, 8, 5, 16, 1, 24, 1, 40, 9]);
     }
 
     fn zero() -> Attr {

@@ -1,43 +1,63 @@
 //! Answers kept for requests that are sent again.
 
-use crate::limits::REPLIES_PER_SESSION;
+use crate::limits::MAX_LANES;
 use kv::{Outcome, Ticket};
-use std::collections::BTreeMap;
-use wire::MetaReply;
+use std::collections::HashMap;
+use types::{Errno, Error, Result};
+use wire::{MetaReply, Number};
 
 /// An answer that was given, or will be when its commit is in.
 #[derive(Clone)]
 pub(crate) struct Recorded {
     pub reply: MetaReply,
-    /// `None` when it was committed by an earlier run of the service.
+    /// `None` when it was committed by an earlier run of the service, or by another one.
     pub ticket: Option<Ticket>,
 }
 
-/// The last answers of one session, by the number of the request.
+/// The last answer of each lane of one session ([`Number`]).
 #[derive(Default)]
 pub(crate) struct Replies {
-    by_sequence: BTreeMap<u64, Recorded>,
+    lanes: HashMap<u32, Last>,
+}
+
+/// The last change of a lane that was carried out.
+struct Last {
+    sequence: u32,
+    recorded: Recorded,
 }
 
 impl Replies {
     /// The answer, unless its commit turned out to be lost: then the request is to be carried out.
-    pub fn get(&self, sequence: u64) -> Option<Recorded> {
-        let recorded = self.by_sequence.get(&sequence)?;
-        let is_lost = recorded.ticket.as_ref().is_some_and(|t| matches!(t.result(), Some(Ok(Outcome::Lost))));
-        (!is_lost).then(|| recorded.clone())
+    ///
+    /// Errors: `EPROTO` when the session has gone on to a later change of the lane, so that nobody waits for this one, and for a lane beyond all
+    /// that a client needs.
+    pub fn get(&self, number: Number) -> Result<Option<Recorded>> {
+        if number.lane >= MAX_LANES {
+            let message = format!("a change in lane {}; a session has {MAX_LANES}", number.lane);
+            return Err(Error::new(Errno::EPROTO, message));
+        }
+        let Some(last) = self.lanes.get(&number.lane) else { return Ok(None) };
+        if last.sequence > number.sequence {
+            let message = "a change was sent again after its client had gone on to a later one";
+            return Err(Error::new(Errno::EPROTO, message));
+        }
+        let is_it = last.sequence == number.sequence && !last.recorded.is_lost();
+        Ok(is_it.then(|| last.recorded.clone()))
     }
 
-    /// Adds one that is in the store, unless it is known.
-    pub fn insert_old(&mut self, sequence: u64, recorded: Recorded) {
-        if self.get(sequence).is_none() {
-            self.insert(sequence, recorded);
+    /// Keeps the answer to a change, unless that of the same or a later one of its lane is known.
+    pub fn keep(&mut self, number: Number, recorded: Recorded) {
+        let is_known = |last: &Last| {
+            last.sequence > number.sequence || last.sequence == number.sequence && !last.recorded.is_lost()
+        };
+        if !self.lanes.get(&number.lane).is_some_and(is_known) {
+            self.lanes.insert(number.lane, Last { sequence: number.sequence, recorded });
         }
     }
+}
 
-    pub fn insert(&mut self, sequence: u64, recorded: Recorded) {
-        self.by_sequence.insert(sequence, recorded);
-        if self.by_sequence.len() > REPLIES_PER_SESSION {
-            self.by_sequence.pop_first();
-        }
+impl Recorded {
+    fn is_lost(&self) -> bool {
+        self.ticket.as_ref().is_some_and(|ticket| matches!(ticket.result(), Some(Ok(Outcome::Lost))))
     }
 }

@@ -205,9 +205,7 @@ impl MetaService {
         self.require_service()?;
         // What is rare, or takes long, is kept out of the future of every request.
         if let MetaOp::Register { in_use } = &request.op {
-            return Box::pin(self.register(request.session, in_use, holder))
-                .await
-                .map(|()| MetaReply::Unit.into());
+            return Box::pin(self.register(request.session, in_use, holder)).await.map(|()| self.vouched());
         }
         if let MetaOp::ReclaimLocks { locks } = &request.op {
             return Box::pin(self.reclaim_locks(request.session, locks))
@@ -236,7 +234,8 @@ impl MetaService {
                 answer?
             }
             MetaOp::Follow { partitions, in_use } => {
-                Box::pin(self.follow(&session, &partitions, &in_use)).await.map(|()| MetaReply::Unit)?
+                Box::pin(self.follow(&session, &partitions, &in_use)).await?;
+                return Ok(self.vouched());
             }
             MetaOp::NextRecalls { after } => {
                 let news = self.next_recalls(&session, after).await?;
@@ -255,8 +254,8 @@ impl MetaService {
                 Box::pin(self.end_in_good_order(request.session)).await.map(|()| MetaReply::Unit)?
             }
             MetaOp::Sync => {
-                let synced = self.executors.store.sync().await;
-                synced.map(|()| MetaReply::Unit).map_err(|error| store_error(&error))?
+                self.executors.store.sync().await.map_err(|error| store_error(&error))?;
+                return Ok(self.vouched());
             }
             _ => {
                 if self.grace.is_on() && self.neighbours.is_none() {
@@ -268,10 +267,16 @@ impl MetaService {
                 self.answer_migration(&request.op, &mut reply)?;
                 let Granted { grants, recalls, directories } = granted;
                 let capability = self.capability_for(&session, &request.op, &reply, reads_only);
-                return Ok(MetaResponse { reply, grants, recalls, capability, directories });
+                return Ok(MetaResponse { reply, grants, recalls, capability, directories, verifier: 0 });
             }
         };
         Ok(reply.into())
+    }
+
+    /// Done, and which unsynced content of the store is there: looked at after what was done, so that all that was acknowledged under another number
+    /// before counts as lost.
+    fn vouched(&self) -> MetaResponse {
+        MetaResponse { verifier: self.executors.store.verifier(), ..MetaReply::Unit.into() }
     }
 
     /// Carries out a command if its home partition is this service's.
@@ -295,7 +300,7 @@ impl MetaService {
     }
 
     /// Refuses to answer for partitions that management may have given to others. Gives the term in which they are this service's.
-    fn require_service(&self) -> Result<u64> {
+    pub(crate) fn require_service(&self) -> Result<u64> {
         let Some(neighbours) = &self.neighbours else { return Ok(0) };
         neighbours.serves().ok_or_else(is_cut_off)
     }
@@ -366,7 +371,7 @@ impl MetaService {
         let map = self.chunks.map.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (first, second) = partitions_of(&request.op);
         let partitions = [first, second.unwrap_or(first)];
-        let sequence = request.sequence;
+        let number = request.number;
         let cleared = Cleared::default();
         let mut found = Found::WithInode;
         let answer = loop {
@@ -378,7 +383,7 @@ impl MetaService {
                 self.apply((request, found), session, &map, (view, &cleared))
             };
             let enqueued = |ticket: &kv::Ticket, answered: &Answered| {
-                session.record(sequence, &answered.reply, ticket);
+                session.record(number, &answered.reply, ticket);
             };
             match self.executors.transact(pass, &partitions, command, enqueued).await? {
                 Ran::Answered(answered) => break answered,
@@ -410,7 +415,7 @@ impl MetaService {
         (view, cleared): (&View<'_>, &Cleared),
     ) -> Result<Change<Answered>, Stop> {
         // Looked up while the partition is held: the first copy of the request may be in another core's hands.
-        if let Some(recorded) = session.recorded(request.sequence) {
+        if let Some(recorded) = session.recorded(request.number)? {
             self.executors.counters.repeated.add(1);
             recorded.ticket.iter().for_each(|ticket| view.see(ticket));
             let reads_only = session.export().access == ExportAccess::Ro;
@@ -438,7 +443,7 @@ impl MetaService {
         }
         let granted = self.reconcile(&request.op, session, (view, cleared), &mut applied)?;
         self.note_cut(request, &mut applied)?;
-        session.record_durably(request.sequence, &applied.reply, &mut applied.writes);
+        session.record_durably(request.number, &applied.reply, &mut applied.writes);
         let answer = Answered { reply: applied.reply, granted, reads_only };
         Ok(Change { answer, writes: applied.writes })
     }

@@ -1,9 +1,7 @@
 //! The clients that the service knows.
 
 use crate::callers::Callers;
-use crate::limits::{
-    HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REGISTRATIONS_AT_ONCE, REPLIES_PER_SESSION,
-};
+use crate::limits::{HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REGISTRATIONS_AT_ONCE};
 use crate::record::StoredReply;
 use crate::replies::{Recorded, Replies};
 use crate::view::store_error;
@@ -20,7 +18,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 use types::{Errno, Error, Export, InodeId, Result, SessionId};
-use wire::{LeaseMode, MetaReply, Recall};
+use wire::{LeaseMode, MetaReply, Number, Recall};
 
 /// How a session lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,10 +224,10 @@ impl Sessions {
     }
 }
 
-/// The records of the last answers that a session got.
+/// The records of the last answers that a session got, one a lane.
 pub(crate) async fn stored_answers(store: &Store, id: SessionId) -> Result<Vec<Pair>> {
     let range = keys::operations_of(id);
-    let stored = store.scan(&range.from, &range.to, 2 * REPLIES_PER_SESSION).await;
+    let stored = store.scan(&range.from, &range.to, usize::MAX).await;
     stored.map_err(|error| store_error(&error))
 }
 
@@ -370,36 +368,38 @@ impl Session {
     pub fn take_answers(&self, answers: Vec<Pair>) {
         let mut replies = self.replies.lock();
         for (key, value) in answers {
-            let reply = StoredReply::decode(value).ok().and_then(|stored| stored.reply());
-            if let (Some(Key::Operation { sequence, .. }), Some(reply)) = (decode_key(&key), reply) {
-                replies.insert_old(sequence, Recorded { reply, ticket: None });
+            let Some(Key::Operation { lane, .. }) = decode_key(&key) else { continue };
+            let Ok(stored) = StoredReply::decode(value) else { continue };
+            if let (Ok(lane), Some(reply)) = (u32::try_from(lane), stored.reply()) {
+                let number = Number { lane, sequence: stored.sequence };
+                replies.keep(number, Recorded { reply, ticket: None });
             }
         }
     }
 
     /// The answer that this request got when it came before.
-    pub fn recorded(&self, sequence: u64) -> Option<Recorded> {
-        if sequence == 0 { None } else { self.replies.lock().get(sequence) }
+    ///
+    /// Errors: those of [`Replies::get`].
+    pub fn recorded(&self, number: Option<Number>) -> Result<Option<Recorded>> {
+        number.map_or(Ok(None), |number| self.replies.lock().get(number))
     }
 
     /// Keeps an answer in memory.
-    pub fn record(&self, sequence: u64, reply: &MetaReply, ticket: &Ticket) {
-        if sequence != 0 {
+    pub fn record(&self, number: Option<Number>, reply: &MetaReply, ticket: &Ticket) {
+        if let Some(number) = number {
             let recorded = Recorded { reply: reply.clone(), ticket: Some(ticket.clone()) };
-            self.replies.lock().insert(sequence, recorded);
+            self.replies.lock().keep(number, recorded);
         }
     }
 
-    /// Adds the record of an answer to the writes of its request, and takes out the one that is too old.
-    pub fn record_durably(&self, sequence: u64, reply: &MetaReply, writes: &mut Writes) {
-        if self.kind == SessionKind::Local || sequence == 0 || writes.is_empty() {
+    /// Adds the record of an answer to the writes of its request. It takes the place of the one before in its lane.
+    pub fn record_durably(&self, number: Option<Number>, reply: &MetaReply, writes: &mut Writes) {
+        let Some(Number { lane, sequence }) = number.filter(|_| self.is_remote() && !writes.is_empty())
+        else {
             return;
-        }
-        if let Some(stored) = StoredReply::of(reply) {
-            writes.push((keys::operation(self.id, sequence), Some(stored.encode_to_vec().into())));
-        }
-        if let Some(old) = sequence.checked_sub(REPLIES_PER_SESSION as u64) {
-            writes.push((keys::operation(self.id, old), None));
+        };
+        if let Some(stored) = StoredReply::of(reply, sequence) {
+            writes.push((keys::operation(self.id, lane), Some(stored.encode_to_vec().into())));
         }
     }
 }

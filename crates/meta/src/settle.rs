@@ -4,7 +4,7 @@
 use crate::chunks::{Place, Under};
 use crate::drain::{Claim, Tidying};
 use crate::executor::Pass;
-use crate::limits::{BACKGROUND_BATCH, OBLIVION_POLL, RETRY_TIME};
+use crate::limits::{BACKGROUND_BATCH, OBLIVION_POLL, RECORDS_PER_DELETION, RETRY_TIME};
 use crate::rewind::Rewound;
 use crate::service::MetaService;
 use crate::sessions::{Session, SessionKind};
@@ -340,7 +340,7 @@ impl MetaService {
 
     /// The same, under the leases of another one.
     async fn run_by(&self, holder: &Arc<Session>, session: SessionId, op: MetaOp) -> Result<()> {
-        let request = MetaRequest { session, sequence: 0, credentials: Credentials::default(), op };
+        let request = MetaRequest { session, number: None, credentials: Credentials::default(), op };
         self.execute(Pass::Background, &request, holder, Deadline::NEVER).await.map(|_| ())
     }
 
@@ -348,8 +348,11 @@ impl MetaService {
         let range = keys::operations_of(session);
         let stored = self.executors.store.scan(&range.from, &range.to, usize::MAX).await;
         let stored = stored.map_err(|error| crate::view::store_error(&error))?;
-        let writes: namespace::Writes = stored.into_iter().map(|(key, _)| (key.to_vec(), None)).collect();
-        self.commit_as_member(Vec::new(), writes).await.map(|_| ())
+        for some in stored.chunks(RECORDS_PER_DELETION) {
+            let writes = some.iter().map(|(key, _)| (key.to_vec(), None)).collect();
+            self.commit_as_member(Vec::new(), writes).await?;
+        }
+        Ok(())
     }
 }
 

@@ -46,7 +46,7 @@ fn caller(from: From) -> Caller {
 
 async fn ask(world: &World, from: From, (uid, pid): (u32, u32), op: MetaOp) -> Result<MetaResponse> {
     let credentials = Credentials { uid, gid: uid, pid };
-    let request = MetaRequest { session: SessionId(from.session), sequence: 0, credentials, op };
+    let request = MetaRequest { session: SessionId(from.session), number: None, credentials, op };
     world.meta.handle_from(&caller(from), request, None).await
 }
 

@@ -311,3 +311,24 @@ async fn check(client: &Client, dir: InodeId, expected: &BTreeMap<String, (bool,
         assert_eq!(client.lookup(place, name).await.unwrap().ino, *ino);
     }
 }
+
+#[test]
+fn sessions_are_told_when_the_store_has_lost_its_power() {
+    with_far(
+        |_| async {},
+        |client, far| async move {
+            let told = async |op| client.respond(0, op).await.unwrap().verifier;
+            let before = told(MetaOp::Sync).await;
+            assert_ne!(before, 0);
+            assert_eq!(told(MetaOp::Register { in_use: vec![] }).await, before);
+            client.create(ROOT, "file").await.unwrap();
+            assert_eq!(told(MetaOp::Sync).await, before, "nothing has gone");
+            assert_eq!(told(MetaOp::Getattr { ino: ROOT }).await, 0, "it costs what is rare only");
+            far.memory.crash(0);
+            let after = told(MetaOp::Sync).await;
+            assert_ne!(after, before);
+            let (partitions, in_use) = (vec![], vec![]);
+            assert_eq!(told(MetaOp::Follow { partitions, in_use }).await, after);
+        },
+    );
+}

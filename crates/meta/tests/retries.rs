@@ -8,10 +8,14 @@ use meta::SessionKind;
 use std::sync::Arc;
 use support::{Client, Store, create, entry, errno, on_cores, open};
 use types::{Errno, InodeId, SessionId};
-use wire::{MetaOp, MetaReply};
+use wire::MetaOp;
 
 fn unlink(name: &str) -> MetaOp {
     MetaOp::Unlink { parent: InodeId::ROOT, name: support::bytes(name) }
+}
+
+fn lookup(name: &str) -> MetaOp {
+    MetaOp::Lookup { parent: InodeId::ROOT, name: support::bytes(name) }
 }
 
 #[test]
@@ -79,21 +83,77 @@ fn a_durable_session_is_known_after_a_restart_and_another_is_not() {
 }
 
 #[test]
-fn records_of_a_durable_session_do_not_pile_up() {
+fn a_change_is_made_once_however_many_of_its_session_come_before_it_is_sent_again() {
+    let store = Store::new();
+    rt::block_on(async move {
+        let session = SessionId(1);
+        let made_anew = {
+            let meta = open(store.writer()).await;
+            meta.register_session(session, SessionKind::Remote).await.unwrap();
+            let client = Client::new(&meta, 1);
+            client.call_in_lane(0, 1, create(InodeId::ROOT, "a")).await.unwrap();
+            client.call_in_lane(0, 2, unlink("a")).await.unwrap();
+            // The answer is lost, and other programs of the mount go on.
+            for sequence in 1..=700 {
+                client.call_in_lane(1, sequence, create(InodeId::ROOT, &sequence.to_string())).await.unwrap();
+            }
+            let made_anew = entry(client.call_in_lane(1, 701, create(InodeId::ROOT, "a")).await).unwrap().ino;
+            client.call_in_lane(0, 2, unlink("a")).await.unwrap();
+            assert_eq!(entry(client.call(lookup("a")).await).unwrap().ino, made_anew);
+            made_anew
+        };
+        let meta = open(store.writer()).await;
+        meta.register_session(session, SessionKind::Remote).await.unwrap();
+        let client = Client::new(&meta, 1);
+        client.call_in_lane(0, 2, unlink("a")).await.unwrap();
+        assert_eq!(entry(client.call(lookup("a")).await).unwrap().ino, made_anew);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_copy_of_a_change_that_its_client_is_done_with_is_refused() {
+    let store = Store::new();
+    rt::block_on(async move {
+        let client = Client::new(&open(store.writer()).await, 1);
+        client.call_in_lane(0, 1, create(InodeId::ROOT, "a")).await.unwrap();
+        client.call_in_lane(0, 2, unlink("a")).await.unwrap();
+        assert_eq!(errno(client.call_in_lane(0, 1, create(InodeId::ROOT, "a")).await), Errno::EPROTO);
+        assert_eq!(errno(client.call_in_lane(0, 3, unlink("a")).await), Errno::ENOENT);
+        assert_eq!(errno(client.call_in_lane(1 << 20, 1, create(InodeId::ROOT, "b")).await), Errno::EPROTO);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_session_has_one_record_a_lane_and_ends_with_however_many() {
     let store = Store::new();
     rt::block_on(async move {
         let writer = store.writer();
         let meta = open(writer.clone()).await;
         meta.register_session(SessionId(1), SessionKind::Remote).await.unwrap();
         let client = Client::new(&meta, 1);
-        let SessionId(id) = client.session;
         for sequence in 1..=600 {
-            let reply = client.call_numbered(sequence, create(InodeId::ROOT, &sequence.to_string())).await;
-            assert!(matches!(reply, Ok(MetaReply::Created { .. })));
+            client
+                .call_in_lane(sequence % 2, sequence, create(InodeId::ROOT, &sequence.to_string()))
+                .await
+                .unwrap();
+            // Refused ones leave nothing.
+            assert_eq!(errno(client.call_in_lane(2, sequence, unlink("no such file")).await), Errno::ENOENT);
         }
-        let range = namespace::keys::operations_of(SessionId(id));
-        let records = writer.engine().scan(&range.from, &range.to, usize::MAX).unwrap();
-        assert_eq!(records.len(), 256);
+        let range = namespace::keys::operations_of(client.session);
+        let records = || writer.engine().scan(&range.from, &range.to, usize::MAX).unwrap().len();
+        assert_eq!(records(), 2);
+        for first in (10..30_000).step_by(1000) {
+            let record =
+                |lane| (namespace::keys::operation(client.session, lane), Some("of no matter".into()));
+            let writes = (first..first + 1000).map(record).collect();
+            let batch = kv::Batch { guards: Vec::new(), writes };
+            assert_eq!(writer.commit(batch).await.unwrap(), kv::Outcome::Won);
+        }
+        assert!(records() > 29_000);
+        meta.end_session(client.session).await.unwrap();
+        assert_eq!(records(), 0);
     })
     .unwrap();
 }

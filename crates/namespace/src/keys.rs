@@ -65,7 +65,7 @@ pub enum Key {
     Migrating(InodeId),
     Next(PartitionId),
     Owner(PartitionId),
-    Operation { session: SessionId, sequence: u64 },
+    Operation { session: SessionId, lane: u64 },
     Session(SessionId),
 }
 
@@ -165,9 +165,9 @@ pub fn owner(partition: PartitionId) -> IdKey {
     id_key(GLOBAL, OWNER, partition.0 as u64)
 }
 
-/// Key of the record of an operation; its value belongs to the metadata service.
-pub fn operation(session: SessionId, sequence: u64) -> Vec<u8> {
-    id_key_then(GLOBAL, OPERATION, session.0, &[&sequence.to_be_bytes()])
+/// Key of the record of the last change of one of a session's lanes; its value belongs to the metadata service.
+pub fn operation(session: SessionId, lane: u32) -> Vec<u8> {
+    id_key_then(GLOBAL, OPERATION, session.0, &[&u64::from(lane).to_be_bytes()])
 }
 
 /// Key of the record of a session; its value belongs to the metadata service.
@@ -313,10 +313,10 @@ pub fn decode_key(key: &[u8]) -> Option<Key> {
         (MIGRATING, 0) => Some(Key::Migrating(ino)),
         (NEXT, 0) if id == 0 => Some(Key::Next(partition)),
         (OWNER, 0) => Some(Key::Owner(PartitionId(u16::try_from(id).ok()?))),
-        (OPERATION, 8) => Some(Key::Operation {
-            session: SessionId(id),
-            sequence: u64::from_be_bytes(rest.try_into().ok()?),
-        }),
+        (OPERATION, 8) => {
+            let lane = u64::from_be_bytes(rest.try_into().ok()?);
+            Some(Key::Operation { session: SessionId(id), lane })
+        }
         (SESSION, 0) => Some(Key::Session(SessionId(id))),
         _ => None,
     }
@@ -341,7 +341,7 @@ mod tests {
             (migrating(ino).to_vec(), Key::Migrating(ino)),
             (next(PartitionId(3)).to_vec(), Key::Next(PartitionId(3))),
             (owner(PartitionId(3)).to_vec(), Key::Owner(PartitionId(3))),
-            (operation(session, 5), Key::Operation { session, sequence: 5 }),
+            (operation(session, 5), Key::Operation { session, lane: 5 }),
             (super::session(session).to_vec(), Key::Session(session)),
         ];
         for (key, decoded) in cases {

@@ -45,8 +45,8 @@ pub enum KvOutcome {
 pub struct KvReply {
     /// Random, another one for every process of the store.
     pub instance: u64,
-    /// Another one after every start of its machine, when writes that were not put on disk are gone.
-    pub boot: u64,
+    /// Everything that was applied is there, in memory or on disk, as long as this is the same: another one only after a loss.
+    pub verifier: u64,
     /// Whether the store may grow.
     pub has_room: bool,
     /// What was asked for.

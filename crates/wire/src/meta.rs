@@ -1,7 +1,7 @@
 //! Requests to a metadata service.
 
 use crate::{
-    Capability, Grant, HeldLock, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Recall, Yield,
+    Capability, Grant, HeldLock, LeaseMode, LockKind, LockOwner, LockRange, LockSpace, Number, Recall, Yield,
 };
 use bytes::Bytes;
 use types::{
@@ -14,9 +14,8 @@ use types::{
 pub struct MetaRequest {
     /// The client that asks.
     pub session: SessionId,
-    /// Number of the request within its session, from 1, the same when it is sent again: a repeated change is
-    /// answered from the record of the first. 0 for requests that change nothing.
-    pub sequence: u64,
+    /// Of a change that must not be made twice. Metadata services have lanes of their own.
+    pub number: Option<Number>,
     /// Who asks, on the client.
     pub credentials: Credentials,
     /// What is asked.
@@ -395,6 +394,9 @@ pub struct MetaResponse {
     pub capability: Option<Capability>,
     /// Directories that the request has changed and on which the session holds a lease, as they are now.
     pub directories: Vec<DirectoryState>,
+    /// What the store of metadata has acknowledged is there, in memory or on disk, as long as this is the same. Told in the answers to `Register`,
+    /// `Follow` and `Sync`; 0: not told.
+    pub verifier: u64,
 }
 
 /// A directory at a moment.
@@ -408,6 +410,13 @@ pub struct DirectoryState {
 
 impl From<MetaReply> for MetaResponse {
     fn from(reply: MetaReply) -> MetaResponse {
-        MetaResponse { reply, grants: Vec::new(), recalls: 0, capability: None, directories: Vec::new() }
+        MetaResponse {
+            reply,
+            grants: Vec::new(),
+            recalls: 0,
+            capability: None,
+            directories: Vec::new(),
+            verifier: 0,
+        }
     }
 }

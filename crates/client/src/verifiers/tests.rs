@@ -106,3 +106,21 @@ fn who_syncs_everything_hears_of_changed_groups_and_of_each_loss_once() {
     verifiers.heard(GROUP, 9, false);
     assert!(verifiers.take_loss() && !verifiers.take_loss());
 }
+
+#[test]
+fn another_metadata_store_is_a_loss_and_one_of_before_is_none() {
+    let verifiers = Verifiers::default();
+    verifiers.heard_of_names(0);
+    verifiers.heard_of_names(5);
+    let mut file = Unsynced::default();
+    file.made(verifiers.losses());
+    verifiers.heard_of_names(5);
+    assert!(!verifiers.has_lost_names(file.since().unwrap()));
+    verifiers.heard_of_names(6);
+    assert!(verifiers.has_lost_names(file.since().unwrap()) && !verifiers.has_lost(ONE, 0));
+    file.found_loss(verifiers.losses());
+    // A service that has not asked the store since says so.
+    verifiers.heard_of_names(5);
+    verifiers.heard_of_names(6);
+    assert!(!verifiers.has_lost_names(file.since().unwrap()));
+}

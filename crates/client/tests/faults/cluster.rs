@@ -19,7 +19,7 @@ use types::{
     SessionId, SetAttr, Target, TargetId, TargetState,
 };
 use wire::mgmt::Touched;
-use wire::{MetaOp, MetaRequest, MetaResponse, StorageReply, StorageRequest, XattrMode};
+use wire::{MetaOp, MetaRequest, MetaResponse, Number, StorageReply, StorageRequest, XattrMode};
 
 /// Targets of the cluster; every file is striped over all of them.
 pub(crate) const TARGETS: u32 = 4;
@@ -32,7 +32,7 @@ const CAPACITY: u64 = 1 << 40;
 /// The client's session at first.
 const SESSION: SessionId = SessionId(1);
 /// A number that no other change has.
-const LATE_SEQUENCE: u64 = 1 << 40;
+const LATE: Number = Number { lane: 60_000, sequence: 1 };
 
 /// A running cluster.
 pub(crate) struct Cluster {
@@ -167,7 +167,7 @@ impl Cluster {
     /// A request of the client that it has given up comes to the service now.
     pub(crate) async fn ask_late(&self, op: MetaOp) {
         let (session, credentials) = (SESSION, Credentials::default());
-        let request = MetaRequest { session, sequence: LATE_SEQUENCE, credentials, op };
+        let request = MetaRequest { session, number: Some(LATE), credentials, op };
         self.meta.handle(request, None).await.unwrap();
     }
 

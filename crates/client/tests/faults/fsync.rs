@@ -4,7 +4,7 @@ use crate::cluster::{CHUNK, TARGETS, with_cluster};
 use net::LocalFuture;
 use std::time::Duration;
 use types::{Errno, TargetId};
-use wire::{StorageOp, StorageReply};
+use wire::{MetaOp, MetaResponse, StorageOp, StorageReply};
 
 /// How long a target takes for a sync.
 const SYNC_TIME: Duration = Duration::from_millis(100);
@@ -73,5 +73,31 @@ fn an_fsync_tells_of_what_was_lost_where_the_file_was_before_it_moved() {
         cluster.fill(&file, 0, CHUNK * TARGETS as usize, b'b').await.unwrap();
         cluster.client.fsync(&file, false).await.unwrap();
         assert_eq!(cluster.runs(&file).await, [(b'b', CHUNK * TARGETS as usize)]);
+    });
+}
+
+/// The metadata store loses its power with what it had been told of a file, and its service tells so when it is asked to sync.
+#[test]
+fn an_fsync_tells_of_what_went_with_the_metadata_store() {
+    with_cluster(|cluster| async move {
+        let (_, file) = cluster.create("f").await;
+        let (_, synced) = cluster.create("synced").await;
+        for file in [&file, &synced] {
+            cluster.fill(file, 0, CHUNK, b'a').await.unwrap();
+            cluster.client.fsync(file, false).await.unwrap();
+        }
+        cluster.fill(&file, CHUNK, CHUNK, b'b').await.unwrap();
+        let later = |request: &wire::MetaRequest, response: MetaResponse| match request.op {
+            MetaOp::Sync => MetaResponse { verifier: response.verifier + 1, ..response },
+            _ => response,
+        };
+        cluster.names.change_answers(later);
+        let told = cluster.client.fsync(&file, false).await;
+        assert_eq!(told.map_err(|error| error.errno), Err(Errno::EIO));
+        cluster.client.fsync(&file, false).await.unwrap();
+        // What was synced before isn't concerned, nor what is written over in place.
+        cluster.client.fsync(&synced, false).await.unwrap();
+        cluster.fill(&file, 0, CHUNK, b'c').await.unwrap();
+        cluster.client.fsync(&file, false).await.unwrap();
     });
 }

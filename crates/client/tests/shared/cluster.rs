@@ -104,6 +104,15 @@ impl Cluster {
         self.meta.replace(meta);
     }
 
+    /// The machine of the metadata store loses its power, and with it what wasn't synced; then the service is there again.
+    pub(crate) async fn lose_power_of_names(&self) {
+        self.meta.borrow().stop();
+        self.engine.crash(0);
+        let meta = serve_names(&self.engine, &self.storage, &self.map).await;
+        self.names.lead_to(meta.clone());
+        self.meta.replace(meta);
+    }
+
     /// Begins to empty a target, or lets it be.
     pub(crate) fn drain(&self, target: u32, drain: bool) {
         let mut map = ClusterMap::clone(&self.map.read().unwrap());

@@ -17,6 +17,7 @@ mod mapped;
 mod moves;
 mod names;
 mod overtaken;
+mod power;
 mod recalls;
 mod sessions;
 mod shortened;

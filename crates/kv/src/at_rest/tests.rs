@@ -63,7 +63,7 @@ fn files(dir: &Path) -> Vec<(PathBuf, u64)> {
                 let current = fs::read(folder.join("current")).unwrap();
                 name != format!("v{}", u64::from_le_bytes(current[..8].try_into().unwrap()))
             };
-            if name != "lock" && !is_old_list {
+            if !["lock", "verifier", "settled"].contains(&name) && !is_old_list {
                 let used = fs::read(&path).unwrap().iter().rposition(|byte| *byte != 0);
                 // The last byte of `current` is a zero.
                 let all = path.metadata().unwrap().len();

@@ -54,7 +54,7 @@ impl Syncer {
     pub(super) async fn reach(&self, target: u64) -> Result<(), KvError> {
         match self.blocking {
             Blocking::Thread => Reach { syncer: self, target, number: None }.await,
-            Blocking::Inline => self.shared.persist(target).inspect_err(|error| self.shared.poison(error)),
+            Blocking::Inline => self.shared.persist(target),
         }
     }
 
@@ -111,10 +111,9 @@ fn serve(shared: &Shared, desk: &Desk) {
         }
         if !waiters.is_empty() {
             let applied = shared.applied.load(SeqCst);
-            if applied > shared.persisted.load(SeqCst)
-                && let Err(error) = shared.persist(applied)
-            {
-                shared.poison(&error);
+            if applied > shared.persisted.load(SeqCst) {
+                // A failure is told to whoever waits by the poison.
+                let _ = shared.persist(applied);
             }
             waiters.into_values().for_each(Waker::wake);
         }
@@ -136,11 +135,11 @@ impl Future for Reach<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let syncer = self.syncer;
-        if syncer.shared.persisted.load(SeqCst) >= self.target {
-            return Poll::Ready(Ok(()));
-        }
         if let Some(error) = &syncer.shared.queue.lock().poison {
             return Poll::Ready(Err(error.clone()));
+        }
+        if syncer.shared.persisted.load(SeqCst) >= self.target {
+            return Poll::Ready(Ok(()));
         }
         let mut orders = syncer.desk.orders.lock();
         let number = self.number.unwrap_or(orders.next);

@@ -1,14 +1,14 @@
 //! Several metadata services over one store, and clients that find their way among them.
 
 use super::far::Far;
-use super::{Chunks, PARTITIONS, map};
+use super::{Chunks, PARTITIONS, map, numbered};
 use kv::{Blocking, Durability, Memory, Store, Writer};
 use meta::{Company, MetaOptions, MetaService, PartitionsChannel};
 use net::{Channel, Handler, LocalFuture};
 use parking_lot::Mutex;
 use rt::IoBuf;
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,8 @@ pub struct Cluster {
     pub map: MapHandle,
     pub living: Living,
     pub memory: Arc<Memory>,
+    /// Nodes on which management doesn't count.
+    pub cut_off: Arc<Mutex<BTreeSet<NodeId>>>,
     pub chunks: Arc<Chunks>,
     /// The first service is beside the store.
     writer: Arc<Writer>,
@@ -81,6 +83,7 @@ impl Cluster {
             map,
             living: Living::default(),
             memory,
+            cut_off: Arc::default(),
             chunks: Arc::default(),
             writer: Arc::new(writer),
             lost: Arc::default(),
@@ -104,7 +107,9 @@ impl Cluster {
             let way = Way { node: to.id, living: living.clone(), lost: lost.clone() };
             Channel::in_process(Arc::new(way))
         };
-        let company = Company { connect: Box::new(connect), term: Box::new(|| Some(0)) };
+        let cut_off = self.cut_off.clone();
+        let term = move || (!cut_off.lock().contains(&node)).then_some(0);
+        let company = Company { connect: Box::new(connect), term: Box::new(term) };
         let options = MetaOptions { node, hash_key: (1, 2), partitions: PARTITIONS };
         let storage = self.chunks.channels();
         let service = MetaService::in_company(store, options, self.map.clone(), storage, company);
@@ -218,11 +223,17 @@ impl Roaming {
         travel().await;
         let service = alive(&self.cluster.living, node)?;
         let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
-        let reply =
-            service.handle(MetaRequest { session: self.session, sequence, credentials, op }, None).await;
+        let reply = service
+            .handle(MetaRequest { session: self.session, number: numbered(sequence), credentials, op }, None)
+            .await;
         travel().await;
         alive(&self.cluster.living, node)?;
         reply
+    }
+
+    /// Asks one of the services something that changes nothing.
+    pub async fn call_at(&self, node: NodeId, op: MetaOp) -> Result<MetaReply> {
+        self.send(node, 0, op).await.map(|response| response.reply)
     }
 
     async fn register(&self, node: NodeId) -> Result<()> {

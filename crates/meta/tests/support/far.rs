@@ -103,6 +103,10 @@ impl RemoteEngine for Far {
         })
     }
 
+    fn verifier(&self) -> u64 {
+        self.memory.verifier()
+    }
+
     fn has_room(&self) -> bool {
         true
     }

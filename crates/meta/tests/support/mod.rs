@@ -21,7 +21,7 @@ use types::{
     PartitionId, Pool, PoolId, Result, SessionId, Target, TargetId, TargetState, Timestamp,
 };
 use wire::{
-    LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, RenameMode, StorageOp, StorageReply,
+    LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Number, RenameMode, StorageOp, StorageReply,
     StorageRequest,
 };
 
@@ -124,6 +124,14 @@ impl Client {
         Client { meta: meta.clone(), session: SessionId(session) }
     }
 
+    /// Change `sequence` of a lane.
+    pub async fn call_in_lane(&self, lane: u32, sequence: u32, op: MetaOp) -> Result<MetaReply> {
+        let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
+        let number = Some(Number { lane, sequence });
+        let request = MetaRequest { session: self.session, number, credentials, op };
+        self.meta.handle(request, None).await.map(|response| response.reply)
+    }
+
     pub async fn call(&self, op: MetaOp) -> Result<MetaReply> {
         self.call_numbered(0, op).await
     }
@@ -144,7 +152,7 @@ impl Client {
         sequence: u64,
         op: MetaOp,
     ) -> Result<MetaResponse> {
-        let request = MetaRequest { session: self.session, sequence, credentials, op };
+        let request = MetaRequest { session: self.session, number: numbered(sequence), credentials, op };
         self.meta.handle(request, None).await
     }
 
@@ -226,6 +234,11 @@ impl Client {
         }
         unreachable!()
     }
+}
+
+/// Number of a change that nobody has a later one than: in a lane of its own. 0: none.
+pub fn numbered(sequence: u64) -> Option<Number> {
+    (sequence != 0).then_some(Number { lane: sequence as u32, sequence: 1 })
 }
 
 pub fn create(parent: InodeId, name: &str) -> MetaOp {

@@ -258,6 +258,11 @@ pub async fn memory_of(path: &Path) -> io::Result<String> {
     }
 }
 
+/// The same of this machine, for who works without a runtime; never of a simulated one.
+pub fn memory_of_machine(path: &Path) -> io::Result<String> {
+    real::memory_of(path)
+}
+
 /// Bytes in all, and bytes that are free for use, of the file system that holds `path`.
 pub async fn space(path: &Path) -> io::Result<(u64, u64)> {
     match context::require()? {

@@ -191,7 +191,7 @@ impl Site {
 
     /// What answers for the store. The power of its host isn't cut here.
     pub(super) fn store_service(&self) -> Arc<dyn Handler<KvRequest, KvReply>> {
-        Arc::new(KvService::new(self.writer(), 1))
+        Arc::new(KvService::new(self.writer()))
     }
 
     fn writer(&self) -> Arc<Writer> {

@@ -144,7 +144,7 @@ mod tests {
             let writer = Arc::new(Writer::new(Arc::new(Memory::new()), Durability::Process));
             let open = Arc::new(Event::new());
             open.set();
-            let guarded = Guarded::new(Arc::new(KvService::new(writer, 1)), open);
+            let guarded = Guarded::new(Arc::new(KvService::new(writer)), open);
             for request in
                 [KvRequest::Persist, KvRequest::Apply { writer: 1, number: 1, batches: Vec::new() }]
             {

@@ -40,7 +40,7 @@ pub async fn open_management(
         cli::Durability::Relaxed => Durability::Process,
         cli::Durability::Strict => Durability::Disk,
     };
-    let engine = open_engine(paths, superblock)?;
+    let engine = open_engine(paths, superblock)?.acknowledging(durability);
     let writer = Arc::new(Writer::new(Arc::new(engine), durability));
     let first = FirstNode {
         name: config.name.clone(),
@@ -107,6 +107,8 @@ impl Head {
 
     /// Makes everything durable.
     pub async fn close(&self) -> Result<()> {
-        self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into())
+        self.writer.sync().await.map_err(|e| types::Error::from(mgmt::Error::from(e)))?;
+        // What comes after it takes the mark away again.
+        self.writer.engine().settle().map_err(|e| mgmt::Error::from(e).into())
     }
 }

@@ -4,7 +4,6 @@
 //! [`Cluster::serve`] waits on the main thread for whatever ends the cluster first: a signal, `weft down`, or
 //! an `umount`.
 
-mod boot;
 mod check;
 mod commands;
 mod copies;

@@ -1,6 +1,5 @@
 //! A node of a cluster: `weft serve`.
 
-use super::boot::boot_number;
 use super::commands::CommandCore;
 use super::copies::{Copies, DEFAULT_KEPT};
 use super::core::{BackgroundCore, Served};
@@ -205,7 +204,7 @@ impl Served for NodeServices {
         }
         let head = match opened {
             Some((writer, management)) => {
-                let store = Arc::new(KvService::new(writer.clone(), boot_number()?));
+                let store = Arc::new(KvService::new(writer.clone()));
                 router = router.with(Guarded::new(store, open)).with(management.clone());
                 let own = (plan.config.node, meta.clone());
                 let kept = plan.config.backups.unwrap_or(DEFAULT_KEPT);

@@ -164,7 +164,7 @@ impl Served for Services {
     /// Opens all services, and settles what a process that died may have left.
     async fn open(plan: &Plan) -> Result<Services> {
         let list = plan.targets().await?;
-        let engine = open_engine(&plan.paths, &plan.superblock)?;
+        let engine = open_engine(&plan.paths, &plan.superblock)?.acknowledging(plan.durability);
         let writer = Arc::new(Writer::new(Arc::new(engine), plan.durability));
         let management = Arc::new(Management::open(writer.clone(), list).await?);
         note_engine(&plan.paths)?;
@@ -246,7 +246,8 @@ impl Served for Services {
         for store in self.stores.values() {
             outcome = outcome.and(store.close().await.map_err(refusal));
         }
-        outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()))
+        outcome = outcome.and(self.writer.sync().await.map_err(|e| mgmt::Error::from(e).into()));
+        outcome.and(self.writer.engine().settle().map_err(|e| mgmt::Error::from(e).into()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What several messages have in common.
 
+use crate::Number;
 use crate::{LeaseMode, LockKind, LockSpace, Malformed, RenameMode, XattrMode};
 use bytes::Bytes;
 use prost::Message;
@@ -38,6 +39,16 @@ pub(crate) fn bounded<T>(list: Vec<T>, what: &str) -> Result<Vec<T>, Malformed> 
         0..=MAX_LIST_ITEMS => Ok(list),
         length => Err(Malformed::new(format!("{length} {what}, at most {MAX_LIST_ITEMS} are allowed"))),
     }
+}
+
+/// Sequences begin with 1, so that no number is 0.
+pub(crate) fn packed(number: Number) -> u64 {
+    u64::from(number.lane) << 32 | u64::from(number.sequence)
+}
+
+pub(crate) fn unpacked(packed: u64) -> Option<Number> {
+    let number = Number { lane: (packed >> 32) as u32, sequence: packed as u32 };
+    (packed != 0).then_some(number)
 }
 
 /// Numbers of partitions.

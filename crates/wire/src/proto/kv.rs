@@ -84,7 +84,7 @@ struct ReplyFields {
     #[prost(fixed64, tag = "1")]
     instance: u64,
     #[prost(fixed64, tag = "2")]
-    boot: u64,
+    verifier: u64,
     /// The rare case takes bytes.
     #[prost(bool, tag = "3")]
     is_full: bool,
@@ -226,12 +226,12 @@ impl Message for KvReply {
             }
             KvAnswer::Done => AnswerFields::Done(()),
         };
-        let KvReply { instance, boot, has_room, .. } = *self;
-        ReplyFields { instance, boot, is_full: !has_room, answer: Some(answer) }.encode_raw(out);
+        let KvReply { instance, verifier, has_room, .. } = *self;
+        ReplyFields { instance, verifier, is_full: !has_room, answer: Some(answer) }.encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<KvReply, Malformed> {
-        let ReplyFields { instance, boot, is_full, answer } = fields(bytes)?;
+        let ReplyFields { instance, verifier, is_full, answer } = fields(bytes)?;
         let answer = match need(answer, "answer of the store that is known here")? {
             AnswerFields::Values(f) => KvAnswer::Values(List::take(f.items, |item| Ok(item.value))?),
             AnswerFields::Pairs(f) => {
@@ -244,6 +244,6 @@ impl Message for KvReply {
             }
             AnswerFields::Done(()) => KvAnswer::Done,
         };
-        Ok(KvReply { instance, boot, has_room: !is_full, answer })
+        Ok(KvReply { instance, verifier, has_room: !is_full, answer })
     }
 }

@@ -1,6 +1,6 @@
 //! What every request to a metadata service and every answer carries.
 
-use super::common::{AttrFields, CredentialsFields, List, MAX_LIST_ITEMS, Numbered, need};
+use super::common::{AttrFields, CredentialsFields, List, MAX_LIST_ITEMS, Numbered, need, packed, unpacked};
 use super::fields;
 use super::meta_op::OpFields;
 use super::meta_reply::ReplyFields;
@@ -19,8 +19,9 @@ const SHARED_FROM_BYTES: usize = 2048;
 struct RequestFields {
     #[prost(uint64, tag = "1")]
     session: u64,
+    /// Lane in the upper half, sequence in the lower; 0: none.
     #[prost(uint64, tag = "2")]
-    sequence: u64,
+    number: u64,
     #[prost(message, optional, tag = "3")]
     credentials: Option<CredentialsFields>,
     #[prost(
@@ -43,6 +44,8 @@ struct ResponseFields {
     // Grants of `Permissions`: who doesn't know that mode passes over them.
     #[prost(message, optional, tag = "5")]
     permissions: Option<List<PermissionsFields, MAX_LIST_ITEMS>>,
+    #[prost(fixed64, tag = "6")]
+    verifier: u64,
     #[prost(oneof = "ReplyFields", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 25, 26")]
     reply: Option<ReplyFields>,
 }
@@ -71,10 +74,10 @@ struct DirectoryFields {
 
 impl Message for MetaRequest {
     fn encode(&self, out: &mut Vec<u8>) {
-        let MetaRequest { session, sequence, credentials, op } = self;
+        let MetaRequest { session, number, credentials, op } = self;
         RequestFields {
             session: session.0,
-            sequence: *sequence,
+            number: number.map_or(0, packed),
             credentials: Some((*credentials).into()),
             op: Some(op.into()),
         }
@@ -82,10 +85,10 @@ impl Message for MetaRequest {
     }
 
     fn decode(bytes: &[u8]) -> Result<MetaRequest, Malformed> {
-        let RequestFields { session, sequence, credentials, op } = fields(bytes)?;
+        let RequestFields { session, number, credentials, op } = fields(bytes)?;
         Ok(MetaRequest {
             session: SessionId(session),
-            sequence,
+            number: unpacked(number),
             credentials: need(credentials, "credentials")?.into(),
             op: need(op, "metadata operation that is known here")?.try_into()?,
         })
@@ -105,7 +108,7 @@ impl Request for MetaRequest {
 
 impl Message for MetaResponse {
     fn encode(&self, out: &mut Vec<u8>) {
-        let MetaResponse { reply, grants, recalls, capability, directories } = self;
+        let MetaResponse { reply, grants, recalls, capability, directories, verifier } = self;
         let grant = |grant: &Grant| GrantFields { ino: grant.ino.0, mode: grant.mode.number() };
         let directory =
             |state: &DirectoryState| DirectoryFields { attr: Some((&state.attr).into()), order: state.order };
@@ -117,17 +120,18 @@ impl Message for MetaResponse {
             recalls: *recalls,
             capability: capability.as_ref().map(CapabilityFields::from),
             directories: List::of(directories, directory),
+            verifier: *verifier,
             reply: Some(reply.into()),
         }
         .encode_raw(out);
     }
 
     fn decode(bytes: &[u8]) -> Result<MetaResponse, Malformed> {
-        let ResponseFields { grants, permissions, recalls, capability, directories, reply } =
-            match bytes.len() {
-                0..SHARED_FROM_BYTES => fields(bytes)?,
-                _ => fields(Bytes::copy_from_slice(bytes))?,
-            };
+        let found: ResponseFields = match bytes.len() {
+            0..SHARED_FROM_BYTES => fields(bytes)?,
+            _ => fields(Bytes::copy_from_slice(bytes))?,
+        };
+        let ResponseFields { grants, permissions, recalls, capability, directories, verifier, reply } = found;
         let grant = |f: GrantFields| Ok(Grant { ino: InodeId(f.ino), mode: LeaseMode::take(f.mode)? });
         let directory = |f: DirectoryFields| {
             let attr = need(f.attr, "attributes of a directory")?.try_into()?;
@@ -143,6 +147,7 @@ impl Message for MetaResponse {
             recalls,
             capability: capability.as_ref().map(Capability::from),
             directories: List::take(directories, directory)?,
+            verifier,
         })
     }
 }

@@ -1,10 +1,10 @@
 //! Requests to a storage service and their answers. Nothing here holds memory of its own.
 
-use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, time};
+use super::common::{List, Numbered, RangeFields, TimeFields, need, numbered, packed, time, unpacked};
 use super::fields;
 use crate::{
     Allocate, Answer, CAPABILITY_BYTES, Capability, Healed, InGroup, MAX_LIST_ITEMS, MAX_RATES, MAX_SURVEYED,
-    Malformed, Measure, Message, Number, Part, Path, Rate, RateOf, Regions, Request, Seek, Service, Survey,
+    Malformed, Measure, Message, Part, Path, Rate, RateOf, Regions, Request, Seek, Service, Survey,
 };
 use crate::{StorageOp, StorageReply, StorageRequest};
 use prost::Message as _;
@@ -425,16 +425,6 @@ struct SpaceFields {
     capacity: u64,
     #[prost(uint64, tag = "2")]
     free: u64,
-}
-
-/// Sequences begin with 1, so that no number is 0.
-fn packed(number: Number) -> u64 {
-    u64::from(number.lane) << 32 | u64::from(number.sequence)
-}
-
-fn unpacked(packed: u64) -> Option<Number> {
-    let number = Number { lane: (packed >> 32) as u32, sequence: packed as u32 };
-    (packed != 0).then_some(number)
 }
 
 /// Words instead of bytes: it comes with every request, and needs no memory of its own so.

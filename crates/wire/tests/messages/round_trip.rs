@@ -77,7 +77,7 @@ fn union<T: Debug + 'static>(kinds: Vec<BoxedStrategy<T>>) -> impl Strategy<Valu
 }
 
 fn meta_request(op: MetaOp) -> MetaRequest {
-    MetaRequest { session: SessionId(1), sequence: 0, credentials: Credentials::default(), op }
+    MetaRequest { session: SessionId(1), number: None, credentials: Credentials::default(), op }
 }
 
 fn storage_request(op: StorageOp) -> StorageRequest {

@@ -24,7 +24,8 @@ pub fn samples() -> Vec<Sample> {
     samples.extend(meta_ops().into_iter().map(|op| {
         let name = format!("meta_request-{}", kind(&op));
         let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
-        sample(name, MetaRequest { session: SessionId(7), sequence: 300, credentials, op })
+        let number = Some(Number { lane: 0, sequence: 300 });
+        sample(name, MetaRequest { session: SessionId(7), number, credentials, op })
     }));
     samples.extend(meta_replies().into_iter().map(|reply| {
         let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Shared), grant(3, LeaseMode::Write)];
@@ -37,7 +38,8 @@ pub fn samples() -> Vec<Sample> {
     let change = PatternChange { scheme: Some("mirror:2".to_string()), ..PatternChange::default() };
     let credentials = Credentials { uid: 1000, gid: 100, pid: 4711 };
     let op = MetaOp::SetPattern { dir: DIR, change };
-    let mirrored = MetaRequest { session: SessionId(7), sequence: 300, credentials, op };
+    let number = Some(Number { lane: 0, sequence: 300 });
+    let mirrored = MetaRequest { session: SessionId(7), number, credentials, op };
     samples.push(sample("meta_request-set_scheme".to_string(), mirrored));
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
@@ -47,6 +49,8 @@ pub fn samples() -> Vec<Sample> {
     samples.push(sample("meta_response-kept".to_string(), kept));
     let least = MetaResponse::from(MetaReply::Lock(None));
     samples.push(sample("meta_response-least".to_string(), least));
+    let vouched = MetaResponse { verifier: 0x0102_0304_0506_0708, ..MetaResponse::from(MetaReply::Unit) };
+    samples.push(sample("meta_response-verifier".to_string(), vouched));
     samples.extend(storage_ops().into_iter().map(|op| {
         let name = format!("storage_request-{}", kind(&op));
         sample(name, StorageRequest::new(SessionId(7), TargetId(12), INO, op))
@@ -89,7 +93,7 @@ pub fn samples() -> Vec<Sample> {
     samples.extend(requests.map(|request| sample(format!("kv_request-{}", kind(&request)), request)));
     samples.extend(kv_answers().into_iter().map(|answer| {
         let name = format!("kv_reply-{}", kind(&answer));
-        sample(name, KvReply { instance: 1 << 60, boot: 5, has_room: false, answer })
+        sample(name, KvReply { instance: 1 << 60, verifier: 5, has_room: false, answer })
     }));
     let error = Error::new(Errno::EROFS, "target 12 is read-only: no free space").hint("add a target");
     samples.push(sample("error-full".to_string(), error));

@@ -9,13 +9,11 @@ use wire::mgmt::{DrainProgress, Touched};
 use wire::*;
 
 pub fn meta_requests() -> impl Strategy<Value = MetaRequest> {
-    let head = (any::<u64>(), any::<u64>(), any::<[u32; 3]>());
-    (head, select(meta_ops()).prop_flat_map(|op| op)).prop_map(
-        |((session, sequence, [uid, gid, pid]), op)| {
-            let credentials = Credentials { uid, gid, pid };
-            MetaRequest { session: SessionId(session), sequence, credentials, op }
-        },
-    )
+    let head = (any::<u64>(), of(numbers()), any::<[u32; 3]>());
+    (head, select(meta_ops()).prop_flat_map(|op| op)).prop_map(|((session, number, [uid, gid, pid]), op)| {
+        let credentials = Credentials { uid, gid, pid };
+        MetaRequest { session: SessionId(session), number, credentials, op }
+    })
 }
 
 pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
@@ -25,27 +23,31 @@ pub fn meta_responses() -> impl Strategy<Value = MetaResponse> {
     let grants = (grants, permissions).prop_map(|(grants, permissions)| [grants, permissions].concat());
     let directories = vec_of((attr(), any::<u64>()).prop_map(|(attr, order)| DirectoryState { attr, order }));
     let reply = select(meta_replies()).prop_flat_map(|reply| reply);
-    (reply, grants, any::<u64>(), of(capability()), directories).prop_map(
-        |(reply, grants, recalls, capability, directories)| MetaResponse {
+    (reply, grants, any::<[u64; 2]>(), of(capability()), directories).prop_map(
+        |(reply, grants, [recalls, verifier], capability, directories)| MetaResponse {
             reply,
             grants,
             recalls,
             capability,
             directories,
+            verifier,
         },
     )
 }
 
 pub fn storage_requests() -> impl Strategy<Value = StorageRequest> {
-    let number = (any::<u32>(), 1..=u32::MAX).prop_map(|(lane, sequence)| Number { lane, sequence });
     let head =
-        (any::<u64>(), any::<u32>(), ino(), of(number), of(capability()), any::<u64>(), of(in_group()));
+        (any::<u64>(), any::<u32>(), ino(), of(numbers()), of(capability()), any::<u64>(), of(in_group()));
     (head, select(storage_ops()).prop_flat_map(|op| op)).prop_map(
         |((session, target, ino, number, capability, epoch, group), op)| {
             let (session, target) = (SessionId(session), TargetId(target));
             StorageRequest { session, target, ino, number, capability, epoch, group, op }
         },
     )
+}
+
+fn numbers() -> impl Strategy<Value = Number> {
+    (any::<u32>(), 1..=u32::MAX).prop_map(|(lane, sequence)| Number { lane, sequence })
 }
 
 fn in_group() -> impl Strategy<Value = InGroup> {
@@ -105,9 +107,9 @@ pub fn kv_replies() -> impl Strategy<Value = KvReply> {
         vec_of(outcome).prop_map(KvAnswer::Outcomes),
         Just(KvAnswer::Done),
     ];
-    (any::<(u64, u64, bool)>(), answer).prop_map(|((instance, boot, has_room), answer)| KvReply {
+    (any::<(u64, u64, bool)>(), answer).prop_map(|((instance, verifier, has_room), answer)| KvReply {
         instance,
-        boot,
+        verifier,
         has_room,
         answer,
     })
