@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests may unwrap.
 
 use net::{
-    Channel, ClientIdentity, Handler, Liveness, LocalFuture, Peer, PeerOptions, Router, Security, Server,
-    ServerLimits, ServerOptions,
+    Caller, Channel, ClientIdentity, Deadline, Handler, Liveness, LocalFuture, Peer, PeerOptions, Router,
+    Security, Server, ServerLimits, ServerOptions,
 };
 use parking_lot::Mutex;
 use rt::IoBuf;
@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::{Errno, Result, crc32c};
 use wire::{Answer, Malformed, Message, Request, Service};
@@ -156,6 +157,10 @@ async fn serve(address: SocketAddr, kept: Arc<Mutex<Kept>>) {
 }
 
 async fn serve_at(listen: Vec<SocketAddr>, kept: Arc<Mutex<Kept>>) {
+    serve_by(listen, Arc::new(Steps { kept, running: Mutex::default() })).await;
+}
+
+async fn serve_by(listen: Vec<SocketAddr>, handler: Arc<dyn Handler<Step, Done>>) {
     let options = ServerOptions {
         name: format!("server {}", listen[0]),
         listen,
@@ -165,7 +170,6 @@ async fn serve_at(listen: Vec<SocketAddr>, kept: Arc<Mutex<Kept>>) {
         sum_payloads: true,
         limits: ServerLimits { liveness: LIVENESS, ..ServerLimits::default() },
     };
-    let handler: Arc<dyn Handler<Step, Done>> = Arc::new(Steps { kept, running: Mutex::default() });
     let _server = Server::start(options, Router::new().with(handler)).unwrap();
     std::future::pending::<()>().await;
 }
@@ -416,4 +420,55 @@ fn a_link_goes_back_to_the_better_address_once_it_answers_again() {
     world.advance(Duration::from_secs(100));
     assert_eq!(of_link.borrow().last().unwrap(), &(Some(better.into()), 3));
     assert_eq!(kept.lock().violations, Vec::<String>::new());
+}
+
+/// Waits until nobody waits for it any more.
+#[derive(Default)]
+struct Patient {
+    begun: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Handler<Step, Done> for Patient {
+    fn handle(&self, _: Step, _: Option<IoBuf>) -> LocalFuture<'_, Result<Done>> {
+        unreachable!("requests over a connection have a deadline")
+    }
+
+    fn handle_until<'a>(
+        &'a self,
+        _: &'a Caller,
+        deadline: Deadline,
+        _: Step,
+        _: Option<IoBuf>,
+    ) -> LocalFuture<'a, Result<Done>> {
+        Box::pin(async move {
+            self.begun.store(true, Ordering::SeqCst);
+            while !deadline.is_over() {
+                rt::sleep(Duration::from_millis(10)).await;
+            }
+            self.over.store(true, Ordering::SeqCst);
+            Err(Errno::ETIMEDOUT.into())
+        })
+    }
+}
+
+#[test]
+fn what_a_call_has_waited_for_before_it_was_sent_is_no_time_of_the_server() {
+    let mut world = World::new(3);
+    let (client, server) = (world.add_host("client"), world.add_host("server"));
+    let address = SocketAddr::from((world.ip(server), PORT));
+    world.spawn(client, async move {
+        let channel = Channel::<Step, Done>::remote(peer(address, 1));
+        let step = Step { caller: 1, sequence: 1, fills: false };
+        let error = channel.call(step, Some(IoBuf::from_slice(b"data"))).await.unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        std::future::pending::<()>().await;
+    });
+    world.advance(TIMEOUT / 2);
+    let patient: Arc<Patient> = Arc::default();
+    world.spawn(server, serve_by(vec![address], patient.clone()));
+    world.advance(TIMEOUT / 2 - Duration::from_millis(1));
+    assert!(patient.begun.load(Ordering::SeqCst), "it came while its caller still waited");
+    world.advance(SLACK);
+    assert!(patient.over.load(Ordering::SeqCst), "the service believes that somebody waits");
 }

@@ -32,8 +32,16 @@ pub(super) struct Outgoing {
     pub(super) payload: Option<IoBuf>,
     /// When it is given up, by the monotonic clock; `u64::MAX`: never.
     pub(super) deadline_ns: u64,
-    /// How long that is from now.
-    pub(super) left: Duration,
+}
+
+impl Outgoing {
+    /// How long it is until it is given up.
+    pub(super) fn left(&self) -> Duration {
+        if self.deadline_ns == u64::MAX {
+            return Duration::MAX;
+        }
+        Duration::from_nanos(self.deadline_ns.saturating_sub(rt::monotonic_ns()))
+    }
 }
 
 /// A connection that has been welcomed.
@@ -178,10 +186,15 @@ impl Connection {
     /// Sends a request and waits for its answer. `body` is the request's bytes.
     pub(super) async fn exchange(self: &Rc<Self>, request: &Outgoing, body: Vec<u8>) -> Outcome {
         let amount = request.payload.as_ref().map_or(0, IoBuf::len);
-        let permits = match self.admit(amount, request.left).await {
+        let permits = match self.admit(amount, request.left()).await {
             Ok(permits) => permits,
             Err(outcome) => return outcome,
         };
+        // What it has waited for until here is no time of the server's.
+        let left = request.left();
+        if left.is_zero() {
+            return Outcome::TimedOut;
+        }
         let fills = request.answer == Answer::Fills;
         let arena = self.arena.as_ref().filter(|_| amount > COPIED_PAYLOAD_BYTES);
         // Without room there it goes over the socket, as it would without shared memory.
@@ -189,11 +202,7 @@ impl Connection {
         let header = Header {
             service: request.service as u8,
             wanted_bytes: if fills { amount as u32 } else { 0 },
-            deadline_ms: if request.deadline_ns == u64::MAX {
-                0
-            } else {
-                (request.left.as_millis() as u32).max(1)
-            },
+            deadline_ms: if left == Duration::MAX { 0 } else { (left.as_millis() as u32).max(1) },
             epoch: request.epoch,
             place: piece.as_ref().map_or(0, Piece::place),
             ..Header::new(Kind::Request, self.calls.borrow().next_id())

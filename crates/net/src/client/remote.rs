@@ -11,7 +11,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use types::{Epoch, Errno, Error, Result};
 use wire::frame::{MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
 use wire::{Answer, Message, Request};
@@ -39,7 +38,7 @@ impl RemoteService {
         check_size(self.peer.name(), body.len(), payload.as_ref())?;
         let answer = request.answer_payload();
         let timeout = self.peer.shared().options.timeout;
-        let mut outgoing = Outgoing {
+        let outgoing = Outgoing {
             service: Req::SERVICE,
             answer,
             epoch: Epoch(link.shared.epoch.load(Ordering::Relaxed)),
@@ -48,10 +47,9 @@ impl RemoteService {
                 Answer::Waits => u64::MAX,
                 Answer::Plain | Answer::Fills => rt::monotonic_ns().saturating_add(timeout.as_nanos() as u64),
             },
-            left: if answer == Answer::Waits { Duration::MAX } else { timeout },
         };
         loop {
-            let connection = link.connection(outgoing.left).await?;
+            let connection = link.connection(outgoing.left()).await?;
             if let Some(on) = on {
                 on.replace(Some(connection.clone()));
             }
@@ -66,8 +64,7 @@ impl RemoteService {
                 Outcome::Lost => {
                     body = link.take_body();
                     request.encode(&mut body);
-                    outgoing.left = left_until(outgoing.deadline_ns);
-                    if outgoing.left.is_zero() {
+                    if outgoing.left().is_zero() {
                         return Err(link.timed_out());
                     }
                 }
@@ -95,13 +92,6 @@ impl RemoteService {
             }
         }
     }
-}
-
-fn left_until(deadline_ns: u64) -> Duration {
-    if deadline_ns == u64::MAX {
-        return Duration::MAX;
-    }
-    Duration::from_nanos(deadline_ns.saturating_sub(rt::monotonic_ns()))
 }
 
 fn check_size(peer: &str, body: usize, payload: Option<&IoBuf>) -> Result<()> {
