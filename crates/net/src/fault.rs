@@ -26,6 +26,16 @@ impl Fault {
     pub(crate) fn unexpected(what: impl Into<String>) -> Fault {
         Fault::Malformed(Malformed::new(what))
     }
+
+    /// Whether the way may be at fault: another one to the same process may do better. A process that ends, or is killed, closes or resets its
+    /// connections.
+    pub(crate) fn may_be_the_ways(&self) -> bool {
+        match self {
+            Fault::Silent | Fault::Stuck | Fault::Malformed(_) => true,
+            Fault::Io(e) => !matches!(e.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe),
+            Fault::Closed | Fault::GivenUp => false,
+        }
+    }
 }
 
 impl fmt::Display for Fault {

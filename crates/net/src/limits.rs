@@ -18,6 +18,10 @@ pub(crate) const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// An address that has failed is tried after the others for so long.
 pub(crate) const FAILED_ADDRESS_REST: Duration = Duration::from_secs(30);
 
+/// The longest such rest, of one whose connections break again and again after they were made: each time it is tried costs what is under way
+/// the time until the break is noticed. A connection that lasts longer than this makes good for all before it.
+pub(crate) const LONGEST_ADDRESS_REST: Duration = Duration::from_secs(600);
+
 /// How often who waits for a primary looks whether the map names another one: short beside what it takes to replace one.
 pub(crate) const GROUP_LOOK: Duration = Duration::from_millis(50);
 /// Rest before a primary is asked again that refused for its version of the group, at first; it doubles up to the longest. A map needs a millisecond

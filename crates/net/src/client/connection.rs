@@ -12,7 +12,7 @@ use crate::inbound::{Heard, Inbound};
 use crate::limits::{COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, MAX_BYTES_IN_FLIGHT, WATCH_INTERVAL};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
-use crate::stream::Stream;
+use crate::stream::{Stream, Transport};
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -136,6 +136,12 @@ impl Connection {
         if self.fault.borrow().is_some() {
             self.changed.wait_until(|| self.users.get() == 0).await;
         }
+    }
+
+    /// Whether it ended by something that the network may be to blame for.
+    pub(super) fn broke_on_the_way(&self) -> bool {
+        self.stream.transport() != Transport::SharedMemory
+            && self.fault.borrow().as_ref().is_some_and(Fault::may_be_the_ways)
     }
 
     /// Whether this side ended it, without anything being wrong with it.

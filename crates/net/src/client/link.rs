@@ -7,7 +7,10 @@ use super::peer::SameHost;
 use super::peer::Shared;
 use super::status::LinkCounters;
 use crate::either::{Either, either};
-use crate::limits::{FAILED_ADDRESS_REST, FIRST_BACKOFF, LONGEST_BACKOFF, POOLED_BODIES, POOLED_BODY_BYTES};
+use crate::limits::{
+    FAILED_ADDRESS_REST, FIRST_BACKOFF, LONGEST_ADDRESS_REST, LONGEST_BACKOFF, POOLED_BODIES,
+    POOLED_BODY_BYTES,
+};
 use crate::signal::Signal;
 use rt::net::Address;
 use std::cell::{Cell, RefCell};
@@ -32,6 +35,27 @@ struct Refusals {
     last: Option<(Error, u64)>,
 }
 
+/// How an address has failed.
+#[derive(Clone, Copy)]
+struct Failure {
+    /// When, by the monotonic clock.
+    at_ns: u64,
+    /// How long it is tried after the others.
+    rest: Duration,
+}
+
+impl Failure {
+    /// Just now.
+    fn now(rest: Duration) -> Failure {
+        Failure { at_ns: rt::monotonic_ns(), rest }
+    }
+
+    /// Whether what failed still rests.
+    fn is_recent(&self) -> bool {
+        rt::monotonic_ns().saturating_sub(self.at_ns) < self.rest.as_nanos() as u64
+    }
+}
+
 /// The way of this core to a peer.
 pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
@@ -44,8 +68,8 @@ pub(super) struct Link {
     waiting: Cell<usize>,
     refusals: RefCell<Refusals>,
     changed: Signal,
-    /// When an address failed last, by the monotonic clock.
-    failed_at: RefCell<HashMap<Address, u64>>,
+    /// How the addresses that have failed did so last.
+    failures: RefCell<HashMap<Address, Failure>>,
     /// Buffers for the bodies of requests.
     bodies: RefCell<Vec<Vec<u8>>>,
 }
@@ -73,7 +97,7 @@ impl Link {
             waiting: Cell::new(0),
             refusals: RefCell::default(),
             changed: Signal::default(),
-            failed_at: RefCell::default(),
+            failures: RefCell::default(),
             bodies: RefCell::default(),
         });
         links.0.borrow_mut().insert(shared.id, link.clone());
@@ -167,7 +191,7 @@ impl Link {
         let mut refusal = None;
         for (rank, address) in self.ordered_addresses() {
             match self.try_address(address).await {
-                Ok(connection) => return Ok(Placed { connection, rank }),
+                Ok(connection) => return Ok(Placed::new(connection, rank, address)),
                 Err(error) => refusal = error.or(refusal),
             }
         }
@@ -235,27 +259,41 @@ impl Link {
 
     fn note_failure(&self, address: Address, reason: String) {
         tracing::debug!(peer = self.shared.options.name, %address, reason, "a connection failed");
-        let now_ns = rt::monotonic_ns();
-        self.shared.reach.failed(now_ns);
-        self.failed_at.borrow_mut().insert(address.clone(), now_ns);
+        self.shared.reach.failed(rt::monotonic_ns());
+        let mut failures = self.failures.borrow_mut();
+        let rest = failures.get(&address).map_or(FAILED_ADDRESS_REST, |before| before.rest);
+        failures.insert(address.clone(), Failure::now(rest));
         self.counters.fail(address, reason);
+    }
+
+    /// Notes that a connection has broken that an address was good enough to make: what goes by it may be too large for it, or be damaged. So
+    /// others are tried before it, each time for longer.
+    fn note_break(&self, placed: &Placed) {
+        let mut failures = self.failures.borrow_mut();
+        let address = Address::from(placed.address);
+        let lasted = rt::monotonic_ns().saturating_sub(placed.since_ns);
+        let rest = match failures.get(&address) {
+            Some(before) if lasted < LONGEST_ADDRESS_REST.as_nanos() as u64 => before.rest * 2,
+            _ => FAILED_ADDRESS_REST,
+        };
+        failures.insert(address, Failure::now(rest.min(LONGEST_ADDRESS_REST)));
     }
 
     /// In order of preference, but for those that have failed a short time ago, which come last.
     fn ordered_addresses(&self) -> Vec<(usize, SocketAddr)> {
         let ways = self.shared.ways();
         // Names of Unix sockets are new with each start of a server.
-        let known = |address: &Address, at: &mut u64| match address.inet() {
+        let known = |address: &Address, failure: &mut Failure| match address.inet() {
             Some(address) => ways.rank(address).is_some(),
-            None => is_recent(*at),
+            None => failure.is_recent(),
         };
-        self.failed_at.borrow_mut().retain(known);
+        self.failures.borrow_mut().retain(known);
         ways.order(self.ordinal, |address| self.rests((*address).into()))
     }
 
     /// Whether an address has failed a short time ago.
     fn rests(&self, address: Address) -> bool {
-        self.failed_at.borrow().get(&address).is_some_and(|at| is_recent(*at))
+        self.failures.borrow().get(&address).is_some_and(Failure::is_recent)
     }
 
     /// Waits until an address that is better than this rank may be tried.
@@ -286,11 +324,6 @@ impl Link {
             }
         });
     }
-}
-
-/// Whether a failure is so recent that what failed rests.
-fn is_recent(at_ns: u64) -> bool {
-    rt::monotonic_ns().saturating_sub(at_ns) < FAILED_ADDRESS_REST.as_nanos() as u64
 }
 
 /// A call that waits for a connection is a reason to make one.
@@ -338,10 +371,20 @@ impl Drop for Keeper {
     }
 }
 
-/// A connection, and how good its address is: 0 is best.
+/// A connection, and by which address it was made.
 struct Placed {
     connection: Rc<Connection>,
+    address: SocketAddr,
+    /// How good that is: 0 is best.
     rank: usize,
+    /// When, by the monotonic clock.
+    since_ns: u64,
+}
+
+impl Placed {
+    fn new(connection: Rc<Connection>, rank: usize, address: SocketAddr) -> Placed {
+        Placed { connection, address, rank, since_ns: rt::monotonic_ns() }
+    }
 }
 
 impl Link {
@@ -353,11 +396,16 @@ impl Link {
         loop {
             let connection = placed.connection.clone();
             match either(connection.ending(), self.better_than(placed.rank)).await {
-                Either::First(()) => return connection.was_given_up(),
+                Either::First(()) => {
+                    if connection.broke_on_the_way() {
+                        self.note_break(&placed);
+                    }
+                    return connection.was_given_up();
+                }
                 Either::Second((rank, address)) => {
                     if let Ok(better) = self.try_address(address).await {
                         connection.say_goodbye();
-                        placed = Placed { connection: better, rank };
+                        placed = Placed::new(better, rank, address);
                     }
                 }
             }

@@ -1,6 +1,7 @@
 //! A wire that can be cut.
 
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -22,6 +23,15 @@ impl Proxy {
 
     /// One that passes on what it has in pieces of as many bytes as `piece` says, given how many there are.
     pub fn with_pieces(server: SocketAddr, piece: fn(usize) -> usize) -> Proxy {
+        Proxy::start(server, piece, usize::MAX)
+    }
+
+    /// One that swallows what exceeds so many bytes each way of a connection; those stay open.
+    pub fn that_chokes(server: SocketAddr, bytes: usize) -> Proxy {
+        Proxy::start(server, |number| number, bytes)
+    }
+
+    fn start(server: SocketAddr, piece: fn(usize) -> usize, limit: usize) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let pairs: Arc<Mutex<Vec<(TcpStream, TcpStream)>>> = Arc::default();
@@ -36,7 +46,12 @@ impl Proxy {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     let (ice, number) = (ice.clone(), made.lock().len());
                     std::thread::spawn(move || {
-                        forward(from, to, piece, &|| number < ice.load(Ordering::SeqCst))
+                        let passed = Cell::new(0);
+                        let swallows = |bytes| {
+                            passed.set(passed.get() + bytes);
+                            number < ice.load(Ordering::SeqCst) || passed.get() > limit
+                        };
+                        forward(from, to, piece, &swallows)
                     });
                 }
                 made.lock().push((client, server));
@@ -69,13 +84,21 @@ impl Proxy {
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, piece: fn(usize) -> usize, frozen: &dyn Fn() -> bool) {
+fn forward(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    piece: fn(usize) -> usize,
+    swallows: &dyn Fn(usize) -> bool,
+) {
     to.set_nodelay(true).unwrap();
     let mut buf = vec![0; 64 << 10];
     while let Ok(got @ 1..) = from.read(&mut buf) {
         let mut rest = &buf[..got];
-        while !rest.is_empty() && !frozen() {
+        while !rest.is_empty() {
             let (first, others) = rest.split_at(piece(rest.len()).clamp(1, rest.len()));
+            if swallows(first.len()) {
+                break;
+            }
             if to.write_all(first).is_err() {
                 return;
             }

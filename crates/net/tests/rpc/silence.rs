@@ -35,6 +35,24 @@ fn a_silent_server_is_left_for_another_connection() {
 }
 
 #[test]
+fn an_address_by_which_only_little_comes_through_is_left_for_another() {
+    let server = serve(&Service1::open());
+    let good = server.addresses()[0];
+    let narrow = Proxy::that_chokes(good, 64 << 10);
+    let options = peer_options(vec![narrow.address, good]);
+    let peer = Peer::new(PeerOptions { liveness: QUICK, timeout: QUICK.give_up_after * 10, ..options });
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+        let data = IoBuf::from_slice(&pattern(2, 1 << 20));
+        let expected = sum(data.as_slice());
+        assert_eq!(channel.call(Ask::Sum(2), Some(data)).await, Ok(Told(2, expected)));
+        assert_eq!(peer.status().links[0].connected, Some((good.into(), crate::way::TRANSPORT)));
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_server_that_works_for_long_is_not_taken_for_dead() {
     let service = Service1::new();
     let server = serve(&service);
