@@ -91,6 +91,9 @@ pub(crate) const MAX_BYTES_IN_FLIGHT: usize = 64 << 20;
 
 /// Requests in flight on a connection.
 pub(crate) const MAX_REQUESTS_IN_FLIGHT: usize = 256;
+/// Of the requests that a client may have in flight on a connection, one of so many may wait for others for as long as it takes; more of those
+/// wait at the client. What they wait for may need the connection itself.
+pub(crate) const WAITS_ARE_ONE_OF: usize = 2;
 /// Connections of a server.
 pub(crate) const MAX_CONNECTIONS: usize = 16 << 10;
 /// Payload bytes that one core of a server holds; a connection that would exceed it is not read from meanwhile.

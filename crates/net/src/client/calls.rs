@@ -18,6 +18,14 @@ pub(super) enum Outcome {
     TimedOut,
 }
 
+/// What a call holds of its connection, given back when the answer comes.
+pub(super) struct Held {
+    pub(super) _credit: Permit,
+    /// For one that may wait for others.
+    pub(super) _waits: Option<Permit>,
+    pub(super) _bytes: Permit,
+}
+
 /// A call as the connection sees it.
 pub(super) struct Call {
     /// When it is given up, by the monotonic clock.
@@ -34,8 +42,7 @@ pub(super) struct Call {
     pub(super) bulk: bool,
     /// Where its payload is in shared memory. The server may use it until it has answered, whoever waits.
     pub(super) piece: Option<Piece>,
-    /// What it holds of the connection, given back when the answer comes.
-    pub(super) _permits: [Permit; 2],
+    pub(super) _held: Held,
     pub(super) state: CallState,
     /// The request's bytes, and then the reply's.
     pub(super) body: Vec<u8>,

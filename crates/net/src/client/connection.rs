@@ -1,15 +1,17 @@
 //! One connection to a peer: the calls on it, and the tasks that send, receive and watch.
 
 use super::PeerOptions;
-use super::calls::{Call, CallState, Calls, Outcome};
+use super::calls::{Call, CallState, Calls, Held, Outcome};
 use super::status::LinkCounters;
 use crate::Liveness;
 use crate::arena::{Arena, Piece};
-use crate::budget::{Budget, Permit};
+use crate::budget::Budget;
 use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::{Heard, Inbound};
-use crate::limits::{COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, MAX_BYTES_IN_FLIGHT, WATCH_INTERVAL};
+use crate::limits::{
+    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, MAX_BYTES_IN_FLIGHT, WAITS_ARE_ONE_OF, WATCH_INTERVAL,
+};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
 use crate::stream::{Stream, Transport};
@@ -52,6 +54,8 @@ pub(super) struct Connection {
     arena: Option<Rc<Arena>>,
     calls: RefCell<Calls>,
     requests: Rc<Budget>,
+    /// Those of the requests that may wait for others, see [`Answer::Waits`].
+    waits: Rc<Budget>,
     bytes: Rc<Budget>,
     heard: Rc<Heard>,
     liveness: Liveness,
@@ -89,6 +93,7 @@ impl Connection {
             liveness: options.liveness,
             calls: RefCell::default(),
             requests: Budget::new(credits),
+            waits: Budget::new((credits / WAITS_ARE_ONE_OF).max(1)),
             bytes: Budget::new(MAX_BYTES_IN_FLIGHT),
             heard: inbound.heard(),
             counters,
@@ -166,9 +171,15 @@ impl Connection {
         self.ending.set(true);
         self.outbox.abort();
         self.stream.shutdown();
-        self.requests.close();
+        self.take_no_more();
         self.bytes.close();
         self.announce();
+    }
+
+    /// Nobody gets room for a request any more.
+    fn take_no_more(&self) {
+        self.requests.close();
+        self.waits.close();
     }
 
     /// Everybody looks how it stands.
@@ -192,8 +203,8 @@ impl Connection {
     /// Sends a request and waits for its answer. `body` is the request's bytes.
     pub(super) async fn exchange(self: &Rc<Self>, request: &Outgoing, body: Vec<u8>) -> Outcome {
         let amount = request.payload.as_ref().map_or(0, IoBuf::len);
-        let permits = match self.admit(amount, request.left()).await {
-            Ok(permits) => permits,
+        let held = match self.admit(amount, request).await {
+            Ok(held) => held,
             Err(outcome) => return outcome,
         };
         // What it has waited for until here is no time of the server's.
@@ -229,7 +240,7 @@ impl Connection {
             receiving: false,
             bulk: fills && amount > DIRECT_RECEIVE_BYTES && piece.is_none(),
             piece,
-            _permits: permits,
+            _held: held,
             state: CallState::Waiting(None),
             body,
         });
@@ -242,13 +253,21 @@ impl Connection {
     }
 
     /// Waits for room on the connection, for a request with so much payload.
-    async fn admit(&self, amount: usize, left: Duration) -> Result<[Permit; 2], Outcome> {
-        let both = async { Some([self.requests.acquire(1).await?, self.bytes.acquire(amount).await?]) };
-        let permits = match self.requests.try_acquire(1).zip(self.bytes.try_acquire(amount)) {
-            Some((first, second)) => Some([first, second]),
-            None => rt::timeout(left, both).await.ok_or(Outcome::TimedOut)?,
+    ///
+    /// One that may wait for others leaves room for them: what it waits for may be a request on this very connection, as the unlocking of a file
+    /// is for those that want to lock it.
+    async fn admit(&self, amount: usize, request: &Outgoing) -> Result<Held, Outcome> {
+        let waits = match request.answer {
+            Answer::Waits => Some(self.waits.acquire(1).await.ok_or(Outcome::Lost)?),
+            Answer::Plain | Answer::Fills => None,
         };
-        permits.filter(|_| self.is_usable()).ok_or(Outcome::Lost)
+        let both = async { Some((self.requests.acquire(1).await?, self.bytes.acquire(amount).await?)) };
+        let permits = match self.requests.try_acquire(1).zip(self.bytes.try_acquire(amount)) {
+            Some(both) => Some(both),
+            None => rt::timeout(request.left(), both).await.ok_or(Outcome::TimedOut)?,
+        };
+        let (credit, bytes) = permits.filter(|_| self.is_usable()).ok_or(Outcome::Lost)?;
+        Ok(Held { _credit: credit, _waits: waits, _bytes: bytes })
     }
 
     async fn receive(&self, mut inbound: Inbound) -> Result<(), Fault> {
@@ -279,7 +298,7 @@ impl Connection {
             }
             Kind::Goodbye => {
                 self.ending.set(true);
-                self.requests.close();
+                self.take_no_more();
                 self.announce();
             }
             kind => return Err(Fault::unexpected(format!("a server sent a frame of kind {kind:?}"))),

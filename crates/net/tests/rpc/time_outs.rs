@@ -4,7 +4,9 @@ use crate::support::{Ask, Service1, Told, localhost, peer_of, serve};
 use crate::until::until;
 use net::Channel;
 use rt::IoBuf;
+use std::future::poll_fn;
 use std::net::TcpListener;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use types::Errno;
@@ -51,6 +53,32 @@ fn requests_beyond_the_credits_wait_and_time_out() {
         until(|| service.counts.lock().len() == 256).await;
         assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
         assert_eq!(peer.status().links[0].connections, 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn calls_that_wait_leave_room_for_others() {
+    let service = Service1::open();
+    let server = serve(&service);
+    let peer = peer_of(server.addresses().to_vec(), SHORT);
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        {
+            let waits = (0..300).map(|number| channel.call(Ask::Wait(number), None)).collect();
+            let (mut all, waiting) = (pin!(rt::join_all(waits)), &service.waiting);
+            let mut begun = pin!(until(|| waiting.load(Ordering::SeqCst) == 128));
+            poll_fn(|cx| {
+                assert!(all.as_mut().poll(cx).is_pending());
+                begun.as_mut().poll(cx)
+            })
+            .await;
+            assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+            assert_eq!(waiting.load(Ordering::SeqCst), 128);
+        }
+        // Those that had to wait here are gone as well.
+        until(|| service.waiting.load(Ordering::SeqCst) == 0).await;
+        assert_eq!(peer.status().links[0].requests, 129);
     })
     .unwrap();
 }
