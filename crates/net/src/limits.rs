@@ -59,7 +59,7 @@ pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const MAX_HANDSHAKES: usize = 256;
 /// Pause after a failed accept (descriptors are short, say).
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A client that waits for its older requests to end gets a sign of life so often.
+/// A client that waits for its older requests to end, or for room for what it has sent, gets a sign of life so often.
 pub(crate) const WELCOME_PING_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Staging buffer of a busy connection's receiver, bytes: holds a dozen 4 KiB messages.

@@ -15,6 +15,8 @@ use crate::stream::Stream;
 use crate::{Caller, Deadline, LocalFuture, Proof};
 use rt::{IoBuf, SharedMemory};
 use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +44,12 @@ pub(super) struct Connection {
     requests: Rc<Requests>,
     /// No more requests begin.
     ending: Cell<bool>,
+    /// Nothing is read any more.
+    cut: Cell<bool>,
+    /// It isn't read from until there is room for what came.
+    held_back: Cell<bool>,
+    /// When that ended last, by the monotonic clock.
+    reads_since_ns: Cell<u64>,
     /// None runs any more, neither here nor on the connections before it.
     ended: Cell<bool>,
     changed: Signal,
@@ -72,6 +80,9 @@ impl Connection {
             outbox: Outbox::new(sum_payloads),
             requests: Rc::default(),
             ending: Cell::new(false),
+            cut: Cell::new(false),
+            held_back: Cell::new(false),
+            reads_since_ns: Cell::new(0),
             ended: Cell::new(false),
             changed: Signal::default(),
         });
@@ -148,8 +159,10 @@ impl Connection {
 
     /// Ends it at once; what runs and doesn't wait runs to its end.
     pub(super) fn end(&self, fault: Option<&Fault>) {
+        self.cut.set(true);
         if self.ending.replace(true) {
             self.stream.shutdown();
+            self.changed.notify();
             return;
         }
         let Caller { name, address, .. } = &*self.caller;
@@ -216,7 +229,7 @@ impl Connection {
         self.check_place(&header)?;
         let parts = [header.body_bytes, header.payload_bytes, header.wanted_bytes];
         let amount = parts.iter().map(|bytes| *bytes as usize).sum();
-        let Some(permit) = self.core.payloads.acquire(amount).await else { return Err(Fault::Closed) };
+        let Some(permit) = self.admit(amount).await else { return Err(Fault::Closed) };
         let body = inbound.body(&header).await?;
         let job = self.decode(&header, body.as_slice());
         let payload = match (&job, header.payload_bytes as usize) {
@@ -242,6 +255,34 @@ impl Connection {
             Err(error) => self.answer_error(header.id, &error),
         }
         Ok(())
+    }
+
+    /// Waits for room for a request; `None` when the connection has ended meanwhile.
+    async fn admit(&self, amount: usize) -> Option<Permit> {
+        if let Some(permit) = self.core.payloads.try_acquire(amount) {
+            return Some(permit);
+        }
+        self.hold_back(self.core.payloads.acquire(amount)).await?
+    }
+
+    /// Waits for something before more is read; `None` when the connection has ended meanwhile. Nobody is told to be silent for that: the client
+    /// isn't heard, and hears of the server.
+    async fn hold_back<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        self.held_back.set(true);
+        let mut wait = pin!(wait);
+        let outcome = loop {
+            let cut = self.changed.wait_until(|| self.cut.get());
+            match either(cut, rt::timeout(WELCOME_PING_INTERVAL, wait.as_mut())).await {
+                Either::First(()) => break None,
+                Either::Second(Some(outcome)) => break Some(outcome),
+                Either::Second(None) => {
+                    self.outbox.push(Header::new(Kind::Ping, 0), &[], None, None);
+                }
+            }
+        };
+        self.reads_since_ns.set(rt::monotonic_ns());
+        self.held_back.set(false);
+        outcome
     }
 
     /// Whether the place that a request names is inside of the memory, with all the bytes that are there or are to be put there.
@@ -355,7 +396,11 @@ impl Connection {
             if let Either::First(()) = either(ending, rt::sleep(liveness.ask_after / 2)).await {
                 return;
             }
-            let silence = Duration::from_nanos(rt::monotonic_ns().saturating_sub(heard.at_ns.get()));
+            if self.held_back.get() {
+                continue;
+            }
+            let latest_ns = heard.at_ns.get().max(self.reads_since_ns.get());
+            let silence = Duration::from_nanos(rt::monotonic_ns().saturating_sub(latest_ns));
             if silence > liveness.give_up_after {
                 return self.end(Some(&Fault::Silent));
             }

@@ -3,14 +3,16 @@
 use crate::proxy::Proxy;
 use crate::raw::Raw;
 use crate::support::{Ask, Service1, Told, localhost, pattern, peer_options, serve, server_options, sum};
-use crate::until::until;
+use crate::until::{until, until_blocking};
 use net::{Channel, Liveness, Peer, PeerOptions, Router, Server, ServerLimits, ServerOptions};
 use rt::IoBuf;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use types::Result;
 use wire::frame::{Header, Kind};
 use wire::{Message, Service};
 
@@ -116,6 +118,76 @@ fn a_server_with_little_memory_serves_one_after_the_other() {
         until(|| done.get() == 40).await;
     })
     .unwrap();
+}
+
+/// A server with one core, with memory for little more than 1 MiB of data, that gives up silent clients soon.
+fn serve_with_little_memory(service: &Arc<Service1>) -> Arc<Server> {
+    let limits = ServerLimits {
+        payload_bytes_per_core: 1 << 20,
+        liveness: QUICK,
+        ..server_options(localhost()).limits
+    };
+    let options = ServerOptions { cores: 1, limits, ..server_options(localhost()) };
+    Server::start(options, Router::new().with::<Ask, Told>(service.clone())).unwrap()
+}
+
+/// Calls in the background; gives where the answer will be.
+fn call_apart(channel: &Channel<Ask, Told>, ask: Ask, bytes: usize) -> Rc<RefCell<Option<Result<Told>>>> {
+    let (channel, answer) = (channel.clone(), Rc::<RefCell<_>>::default());
+    let place = answer.clone();
+    rt::spawn(async move {
+        let data = IoBuf::from_slice(&pattern(1, bytes));
+        *place.borrow_mut() = Some(channel.call(ask, Some(data)).await);
+    });
+    answer
+}
+
+#[test]
+fn a_client_that_waits_for_room_at_the_server_keeps_its_connection() {
+    let service = Service1::new();
+    let server = serve_with_little_memory(&service);
+    rt::block_on(async move {
+        let peers = [(); 2].map(|()| {
+            Peer::new(PeerOptions { liveness: QUICK, ..peer_options(server.addresses().to_vec()) })
+        });
+        let [first, second] = peers.each_ref().map(|peer| Channel::<Ask, Told>::remote(peer.clone()));
+        let holder = call_apart(&first, Ask::Count(1), 1 << 20);
+        until(|| service.begun.load(Ordering::SeqCst) == 1).await;
+        let waiter = call_apart(&second, Ask::Count(2), 1 << 20);
+        rt::sleep(QUICK.give_up_after * 2).await;
+        assert_eq!(service.begun.load(Ordering::SeqCst), 1, "there is no room for it");
+        service.gate.set();
+        until(|| holder.borrow().is_some() && waiter.borrow().is_some()).await;
+        assert_eq!(holder.take(), Some(Ok(Told(1, 1))));
+        assert_eq!(waiter.take(), Some(Ok(Told(2, 1))));
+        assert_eq!(peers.map(|peer| peer.status().links[0].connections), [1, 1]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_client_that_waits_for_room_can_come_back_by_another_connection() {
+    let service = Service1::new();
+    let server = serve_with_little_memory(&service);
+    let address = server.addresses()[0];
+    let mut header = Header { service: Service::Storage as u8, ..Header::new(Kind::Request, 1) };
+    let mut body = Vec::new();
+    Ask::Count(1).encode(&mut body);
+    let data = pattern(1, 1 << 20);
+    let mut holder = Raw::welcome(address, 1);
+    holder.send(header, &body, &data);
+    let seen = service.clone();
+    until_blocking(move || seen.begun.load(Ordering::SeqCst) == 1);
+    let mut waiter = Raw::welcome(address, 2);
+    header.id = 2;
+    waiter.send_bytes(&header.with_body(&body).with_payload(&data).encode());
+    assert_eq!(waiter.receive().unwrap().0.kind, Kind::Ping, "it waits");
+    let mut next = Raw::connect(address);
+    next.hello(2, 2);
+    assert_eq!(next.receive().unwrap().0.kind, Kind::Welcome);
+    while waiter.receive().is_some() {}
+    service.gate.set();
+    while holder.receive().unwrap().0.kind != Kind::Reply {}
 }
 
 #[test]
