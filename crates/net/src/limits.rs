@@ -98,6 +98,10 @@ pub(crate) const WAITS_ARE_ONE_OF: usize = 2;
 pub(crate) const MAX_CONNECTIONS: usize = 16 << 10;
 /// Payload bytes that one core of a server holds; a connection that would exceed it is not read from meanwhile.
 pub(crate) const MAX_PAYLOAD_BYTES_PER_CORE: usize = 512 << 20;
+/// Of those one of so many is kept for nodes, and as much for small requests: 64 MiB, more than what one node has in flight on a connection.
+pub(crate) const KEPT_ROOM_IS_ONE_OF: usize = 8;
+/// A request with fewer bytes, those of the answer that it asks for included, is small.
+pub(crate) const SMALL_REQUEST_BYTES: usize = 64 << 10;
 /// How long a server that stops waits for running requests.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Request buffers that a connection keeps for reuse.

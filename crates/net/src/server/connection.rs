@@ -259,10 +259,11 @@ impl Connection {
 
     /// Waits for room for a request; `None` when the connection has ended meanwhile.
     async fn admit(&self, amount: usize) -> Option<Permit> {
-        if let Some(permit) = self.core.payloads.try_acquire(amount) {
+        let (room, caller) = (&self.core.room, &self.caller);
+        if let Some(permit) = room.try_take(caller, amount) {
             return Some(permit);
         }
-        self.hold_back(self.core.payloads.acquire(amount)).await?
+        self.hold_back(room.take(caller, amount)).await?
     }
 
     /// Waits for something before more is read; `None` when the connection has ended meanwhile. Nobody is told to be silent for that: the client

@@ -1,10 +1,10 @@
 //! One core of a server: the connections that it was handed.
 
 use super::connection::Connection;
+use super::room::Room;
 use super::router::Router;
 use super::{ServerOptions, accept};
 use crate::Caller;
-use crate::budget::Budget;
 use crate::either::either;
 use crate::limits::MAX_SHARED_MEMORY_IN_ALL;
 use crate::signal::Signal;
@@ -128,8 +128,7 @@ impl ClientCore {
 /// What the connections of one core share.
 pub(super) struct ServerCore {
     pub(super) shared: Arc<Shared>,
-    /// Bytes of requests, and of the answers that they ask for.
-    pub(super) payloads: Rc<Budget>,
+    pub(super) room: Room,
     /// The newest connection of each client core; its tasks own it, so that it ends with them.
     clients: RefCell<BTreeMap<ClientCore, Weak<Connection>>>,
     /// A connection has gone.
@@ -171,7 +170,7 @@ impl ServerCore {
 /// Serves the connections of one core until the server stops.
 pub(super) async fn run_core(shared: Arc<Shared>, index: usize, listeners: Vec<Listener>) {
     let core = Rc::new(ServerCore {
-        payloads: Budget::new(shared.options.limits.payload_bytes_per_core),
+        room: Room::new(shared.options.limits.payload_bytes_per_core),
         shared: shared.clone(),
         clients: RefCell::default(),
         changed: Signal::default(),

@@ -4,6 +4,7 @@ mod accept;
 mod connection;
 mod core;
 mod requests;
+mod room;
 mod router;
 
 pub use router::Router;
@@ -48,7 +49,7 @@ pub struct ServerLimits {
     pub requests_per_connection: usize,
     /// Connections; more are closed at once.
     pub connections: usize,
-    /// Bytes of requests and payloads that one core holds; it reads no more meanwhile.
+    /// Bytes of requests and payloads that one core holds; it reads no more meanwhile. A part of it is kept for nodes, and one for small requests.
     pub payload_bytes_per_core: usize,
     /// When an idle connection is given up: its client may have vanished without a word. Answers that a client doesn't take for as
     /// long end its connection, too.

@@ -121,7 +121,7 @@ fn a_server_with_little_memory_serves_one_after_the_other() {
 }
 
 /// A server with one core, with memory for little more than 1 MiB of data, that gives up silent clients soon.
-fn serve_with_little_memory(service: &Arc<Service1>) -> Arc<Server> {
+pub fn serve_with_little_memory(service: &Arc<Service1>) -> Arc<Server> {
     let limits = ServerLimits {
         payload_bytes_per_core: 1 << 20,
         liveness: QUICK,
@@ -132,7 +132,7 @@ fn serve_with_little_memory(service: &Arc<Service1>) -> Arc<Server> {
 }
 
 /// Calls in the background; gives where the answer will be.
-fn call_apart(channel: &Channel<Ask, Told>, ask: Ask, bytes: usize) -> Rc<RefCell<Option<Result<Told>>>> {
+pub fn call_apart(channel: &Channel<Ask, Told>, ask: Ask, bytes: usize) -> Rc<RefCell<Option<Result<Told>>>> {
     let (channel, answer) = (channel.clone(), Rc::<RefCell<_>>::default());
     let place = answer.clone();
     rt::spawn(async move {
@@ -161,6 +161,28 @@ fn a_client_that_waits_for_room_at_the_server_keeps_its_connection() {
         assert_eq!(holder.take(), Some(Ok(Told(1, 1))));
         assert_eq!(waiter.take(), Some(Ok(Told(2, 1))));
         assert_eq!(peers.map(|peer| peer.status().links[0].connections), [1, 1]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn small_requests_get_through_while_there_is_no_room_for_large_ones() {
+    let service = Service1::new();
+    let server = serve_with_little_memory(&service);
+    rt::block_on(async move {
+        let peers = [(); 3].map(|()| Peer::new(peer_options(server.addresses().to_vec())));
+        let [first, second, third] = peers.each_ref().map(|peer| Channel::<Ask, Told>::remote(peer.clone()));
+        let holder = call_apart(&first, Ask::Count(1), 1 << 20);
+        until(|| service.begun.load(Ordering::SeqCst) == 1).await;
+        let waiter = call_apart(&second, Ask::Sum(2), 1 << 20);
+        for number in 0..100 {
+            let data = pattern(number, 10_000);
+            let answer = third.call(Ask::Sum(number), Some(IoBuf::from_slice(&data))).await;
+            assert_eq!(answer, Ok(Told(number, sum(&data))));
+        }
+        assert!(holder.borrow().is_none() && waiter.borrow().is_none());
+        service.gate.set();
+        until(|| holder.borrow().is_some() && waiter.borrow().is_some()).await;
     })
     .unwrap();
 }

@@ -18,6 +18,7 @@ mod proxy;
 mod raw;
 #[path = "../rpc/restarts.rs"]
 mod restarts;
+mod room;
 #[path = "../rpc/silence.rs"]
 mod silence;
 #[path = "../rpc/stop.rs"]

@@ -1,0 +1,38 @@
+//! What a server keeps for nodes.
+
+use crate::silence::{call_apart, serve_with_little_memory};
+use crate::support::{Ask, PATIENCE, Service1, Told, pattern, peer_options, sum};
+use crate::until::until;
+use crate::way::security_of_server;
+use net::{Channel, Peer, PeerOptions};
+use rt::IoBuf;
+use std::sync::atomic::Ordering;
+
+#[test]
+fn what_nodes_ask_does_not_wait_for_the_data_of_clients() {
+    let service = Service1::new();
+    let server = serve_with_little_memory(&service);
+    let addresses = server.addresses().to_vec();
+    let client = Peer::new(peer_options(addresses.clone()));
+    let others = Peer::new(peer_options(addresses.clone()));
+    let node = Peer::new(PeerOptions {
+        security: security_of_server(),
+        timeout: PATIENCE / 10,
+        ..peer_options(addresses)
+    });
+    rt::block_on(async move {
+        let holder = call_apart(&Channel::remote(client), Ask::Count(1), 1 << 20);
+        until(|| service.begun.load(Ordering::SeqCst) == 1).await;
+        let waiter = call_apart(&Channel::remote(others), Ask::Sum(2), 1 << 20);
+        let channel: Channel<Ask, Told> = Channel::remote(node);
+        for number in 0..10 {
+            let data = pattern(number, 1 << 20);
+            let answer = channel.call(Ask::Sum(number), Some(IoBuf::from_slice(&data))).await;
+            assert_eq!(answer, Ok(Told(number, sum(&data))));
+        }
+        assert!(holder.borrow().is_none() && waiter.borrow().is_none());
+        service.gate.set();
+        until(|| holder.borrow().is_some() && waiter.borrow().is_some()).await;
+    })
+    .unwrap();
+}
