@@ -6,6 +6,7 @@ use rt::IoBuf;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 use types::{Errno, Error, Result};
 use wire::{Message, Request};
 
@@ -100,6 +101,16 @@ impl Deadline {
     /// Whether nobody waits any more.
     pub fn is_over(self) -> bool {
         self.at_ns != u64::MAX && rt::monotonic_ns() > self.at_ns
+    }
+
+    /// The later one.
+    pub(crate) fn max(self, other: Deadline) -> Deadline {
+        Deadline { at_ns: self.at_ns.max(other.at_ns) }
+    }
+
+    /// Whether it has been over for so long.
+    pub(crate) fn is_over_for(self, time: Duration) -> bool {
+        self.at_ns != u64::MAX && rt::monotonic_ns().saturating_sub(self.at_ns) > time.as_nanos() as u64
     }
 
     /// The error of a request that comes too late; it is read in logs, if at all.

@@ -12,7 +12,8 @@
 //!
 //! A connection that breaks, falls silent or brings a damaged frame is ended, and the calls on it are repeated on the next
 //! connection until their time-out. So requests must bear repetition. A repeated request never runs beside its older copy: the
-//! server ends the old connection, and waits for what runs, before it welcomes the new one of the same client core.
+//! server ends the old connection, and waits for what runs, before it welcomes the new one of the same client core. It doesn't wait for what nobody
+//! repeats any more, since its time-out is over: that may hang for ever, and the client has other things to ask.
 //!
 //! By [`Security::Tls`] both ends prove who they are before the first frame, with certificates of the cluster's authority, and what follows is encrypted
 //! unless both do without; the service learns whom it serves ([`Caller::proof`]).

@@ -59,6 +59,8 @@ pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const MAX_HANDSHAKES: usize = 256;
 /// Pause after a failed accept (descriptors are short, say).
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A request whose time-out is over for so long was given up by its client as well, whose clock runs a little differently.
+pub(crate) const GIVEN_UP_FOR: Duration = Duration::from_secs(1);
 /// A client that waits for its older requests to end, or for room for what it has sent, gets a sign of life so often.
 pub(crate) const WELCOME_PING_INTERVAL: Duration = Duration::from_secs(2);
 

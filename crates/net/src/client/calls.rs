@@ -23,7 +23,8 @@ pub(super) struct Held {
     pub(super) _credit: Permit,
     /// For one that may wait for others.
     pub(super) _waits: Option<Permit>,
-    pub(super) _bytes: Permit,
+    /// Given back as soon as nobody waits any more: what comes then is passed over.
+    pub(super) bytes: Option<Permit>,
 }
 
 /// A call as the connection sees it.
@@ -42,17 +43,21 @@ pub(super) struct Call {
     pub(super) bulk: bool,
     /// Where its payload is in shared memory. The server may use it until it has answered, whoever waits.
     pub(super) piece: Option<Piece>,
-    pub(super) _held: Held,
+    pub(super) held: Held,
     pub(super) state: CallState,
     /// The request's bytes, and then the reply's.
     pub(super) body: Vec<u8>,
 }
 
 impl Call {
-    /// Nobody waits any more.
+    /// Nobody waits any more, and nothing is under way from or into the caller's buffer: that must be so, or the connection be over.
+    ///
+    /// The server may work on the request for as long as it likes, so its number counts until it is answered. It holds no memory of this end any
+    /// more but its piece of what is shared.
     pub(super) fn abandon(&mut self) {
         self.state = CallState::Abandoned;
         self.buffer = None;
+        self.held.bytes = None;
     }
 }
 
@@ -149,7 +154,7 @@ impl Calls {
             }
             CallState::Abandoned => unreachable!("an abandoned call isn't polled"),
             CallState::Done(Outcome::TimedOut) => {
-                // The service still works on it: what it holds of the connection is free when the answer comes.
+                // The service still works on it: its place among the requests is free when the answer comes.
                 call.abandon();
                 Poll::Ready(Outcome::TimedOut)
             }

@@ -240,7 +240,7 @@ impl Connection {
             receiving: false,
             bulk: fills && amount > DIRECT_RECEIVE_BYTES && piece.is_none(),
             piece,
-            _held: held,
+            held,
             state: CallState::Waiting(None),
             body,
         });
@@ -267,7 +267,7 @@ impl Connection {
             None => rt::timeout(request.left(), both).await.ok_or(Outcome::TimedOut)?,
         };
         let (credit, bytes) = permits.filter(|_| self.is_usable()).ok_or(Outcome::Lost)?;
-        Ok(Held { _credit: credit, _waits: waits, _bytes: bytes })
+        Ok(Held { _credit: credit, _waits: waits, bytes: Some(bytes) })
     }
 
     async fn receive(&self, mut inbound: Inbound) -> Result<(), Fault> {
@@ -452,7 +452,8 @@ impl Drop for Guard<'_> {
             let unsent = call.sends_payload && !connection.outbox.has_sent(call.frame);
             let busy = unsent || call.receiving;
             match call.state {
-                CallState::Waiting(_) => call.abandon(),
+                // It isn't answered yet.
+                CallState::Waiting(_) | CallState::Done(Outcome::TimedOut) => call.abandon(),
                 CallState::Done(_) => drop(calls.remove(self.id)),
                 CallState::Abandoned => return,
             }

@@ -50,7 +50,9 @@ pub(super) struct Connection {
     held_back: Cell<bool>,
     /// When that ended last, by the monotonic clock.
     reads_since_ns: Cell<u64>,
-    /// None runs any more, neither here nor on the connections before it.
+    /// None runs any more on the connections before it, at least none that may be repeated.
+    outlived: Cell<bool>,
+    /// The same on this one: none runs at all.
     ended: Cell<bool>,
     changed: Signal,
 }
@@ -83,6 +85,7 @@ impl Connection {
             cut: Cell::new(false),
             held_back: Cell::new(false),
             reads_since_ns: Cell::new(0),
+            outlived: Cell::new(false),
             ended: Cell::new(false),
             changed: Signal::default(),
         });
@@ -118,6 +121,7 @@ impl Connection {
             prior.end(None);
             self.outlive(&prior).await;
         }
+        self.outlived.set(true);
         if !self.ending.get() {
             self.welcome();
             let inbound = Inbound::new(self.stream.clone());
@@ -131,11 +135,18 @@ impl Connection {
         self.core.forget(self);
     }
 
-    /// Waits for the requests of the connection before this one.
+    /// Waits for the requests of the connection before this one, as long as their client may repeat them. What hangs for longer, on a disk that
+    /// doesn't answer for example, doesn't keep the client from everything else here.
     async fn outlive(&self, prior: &Connection) {
         loop {
             let ended = prior.changed.wait_until(|| prior.ended.get());
             if rt::timeout(WELCOME_PING_INTERVAL, ended).await.is_some() {
+                return;
+            }
+            if prior.outlived.get() && prior.requests.are_given_up() {
+                let Caller { name, address, .. } = &*self.caller;
+                let running = prior.requests.running();
+                tracing::warn!(client = name, %address, running, "requests that their client has given up still run");
                 return;
             }
             // The client sees that there is somebody.
@@ -335,7 +346,7 @@ impl Connection {
         payload: Option<IoBuf>,
         permit: Permit,
     ) {
-        let running = self.requests.begin(header.id, job.answer == Answer::Waits);
+        let running = self.requests.begin(header.id, job.answer == Answer::Waits, deadline);
         let payload = match job.answer {
             Answer::Fills => Some(IoBuf::alloc(header.wanted_bytes as usize)),
             Answer::Plain | Answer::Waits => payload,

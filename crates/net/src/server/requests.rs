@@ -1,5 +1,7 @@
 //! The requests that run for one connection.
 
+use crate::Deadline;
+use crate::limits::GIVEN_UP_FOR;
 use crate::signal::Signal;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,6 +11,8 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(super) struct Requests {
     running: Cell<usize>,
+    /// The latest deadline of all that don't wait.
+    latest: Cell<Option<Deadline>>,
     /// Those that may take as long as they like, by id; what cancels them.
     waiting: RefCell<BTreeMap<u64, Rc<Cancel>>>,
     changed: Signal,
@@ -35,9 +39,12 @@ impl Requests {
         self.running.get()
     }
 
-    /// Begins a request.
-    pub(super) fn begin(self: &Rc<Self>, id: u64, waits: bool) -> Running {
+    /// Begins a request; `deadline` is when its client gives it up.
+    pub(super) fn begin(self: &Rc<Self>, id: u64, waits: bool, deadline: Deadline) -> Running {
         self.running.set(self.running.get() + 1);
+        if !waits {
+            self.latest.set(Some(self.latest.get().map_or(deadline, |latest| latest.max(deadline))));
+        }
         let cancel = waits.then(Rc::<Cancel>::default);
         if let Some(cancel) = &cancel {
             self.waiting.borrow_mut().insert(id, cancel.clone());
@@ -55,6 +62,12 @@ impl Requests {
     pub(super) fn cancel_all(&self) {
         let all: Vec<Rc<Cancel>> = self.waiting.borrow().values().cloned().collect();
         all.iter().for_each(|cancel| cancel.cancel());
+    }
+
+    /// Whether the clients of all that run have given them up, so that nobody repeats them any more.
+    pub(super) fn are_given_up(&self) -> bool {
+        let latest = self.latest.get();
+        self.waiting.borrow().is_empty() && latest.is_none_or(|latest| latest.is_over_for(GIVEN_UP_FOR))
     }
 
     /// Waits until none runs.

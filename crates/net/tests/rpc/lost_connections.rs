@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use types::Errno;
 use wire::frame::Kind;
 
 /// A call whose connection is cut while the service still works on it is repeated only when that work has ended.
@@ -52,6 +53,32 @@ fn no_copy_of_a_request_runs_beside_an_older_one_when_both_ends_notice() {
 #[test]
 fn no_copy_of_a_request_runs_beside_an_older_one_when_only_the_client_notices() {
     no_copy_runs_beside_an_older_one(Proxy::cut_client);
+}
+
+#[test]
+fn a_request_that_hangs_does_not_keep_its_client_out_for_longer_than_its_time_out() {
+    let service = Service1::new(); // The gate is closed.
+    let server = serve(&service);
+    let proxy = Proxy::to(server.addresses()[0]);
+    rt::block_on(async move {
+        let timeout = Duration::from_secs(3);
+        let hung: Channel<Ask, Told> = Channel::remote(peer_of(vec![proxy.address], timeout));
+        let asks = hung.clone();
+        rt::spawn(async move { drop(asks.call(Ask::Count(1), None).await.unwrap_err()) });
+        until(|| service.begun.load(Ordering::SeqCst) == 1).await;
+        proxy.cut();
+        let mut attempts = 0;
+        while let Err(error) = hung.call(Ask::Sum(2), None).await {
+            assert_eq!(error.errno, Errno::ETIMEDOUT);
+            attempts += 1;
+            assert!(attempts < 10, "the hung request keeps its client out");
+        }
+        assert_eq!(service.counts.lock().len(), 0, "it still hangs");
+        assert_eq!(service.begun.load(Ordering::SeqCst), 1, "and was not repeated beside itself");
+        service.gate.set();
+        until(|| service.counts.lock().get(&1) == Some(&1)).await;
+    })
+    .unwrap();
 }
 
 #[test]

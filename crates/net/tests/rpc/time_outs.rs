@@ -1,6 +1,6 @@
 //! Calls that aren't answered.
 
-use crate::support::{Ask, Service1, Told, localhost, peer_of, serve};
+use crate::support::{Ask, Service1, Told, localhost, pattern, peer_of, serve, sum};
 use crate::until::until;
 use net::Channel;
 use rt::IoBuf;
@@ -32,6 +32,29 @@ fn a_call_that_is_never_answered_times_out_and_the_connection_stays() {
         until(|| service.counts.lock().len() == 1).await;
         assert_eq!(channel.call(Ask::Sum(3), None).await, Ok(Told(3, 0)));
         assert_eq!(peer.status().links[0].connections, 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn calls_that_timed_out_hold_no_room_for_the_data_of_others() {
+    let service = Service1::new(); // The gate is closed.
+    let server = serve(&service);
+    let peer = peer_of(server.addresses().to_vec(), 2 * SHORT);
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer.clone());
+        // All that may be in flight.
+        let hung = (0..64).map(|number| channel.call(Ask::Count(number), Some(IoBuf::alloc(1 << 20))));
+        let answers = rt::join_all(hung.collect()).await;
+        assert!(answers.iter().all(|answer| answer.as_ref().unwrap_err().errno == Errno::ETIMEDOUT));
+        assert_eq!(service.begun.load(Ordering::SeqCst), 64);
+        assert_eq!(channel.call(Ask::Sum(1), None).await, Ok(Told(1, 0)));
+        let data = pattern(2, 1 << 20);
+        let answer = channel.call(Ask::Sum(2), Some(IoBuf::from_slice(&data))).await;
+        assert_eq!(answer, Ok(Told(2, sum(&data))));
+        assert_eq!(peer.status().links[0].connections, 1);
+        service.gate.set();
+        until(|| service.counts.lock().len() == 64).await;
     })
     .unwrap();
 }
