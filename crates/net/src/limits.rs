@@ -81,6 +81,9 @@ pub(crate) const BULK_PEEK_BYTES: usize = 256;
 pub(crate) const SEND_STAGE_BYTES: usize = 64 << 10;
 /// Payloads up to this are copied behind their header, bytes; larger ones leave from where they are.
 pub(crate) const COPIED_PAYLOAD_BYTES: usize = 8 << 10;
+/// Bytes of headers and bodies that wait to be sent to a client, from which on a server reads no more from it: some thousand signs of life, or an
+/// answer of the longest kind. What runs by then is still answered.
+pub(crate) const MAX_QUEUED_TALK_BYTES: usize = 1 << 20;
 /// What a client shares with a server on its machine over one connection, bytes: enough for what the kernel's requests of a core have in flight.
 /// It takes room where it was used.
 pub(crate) const SHARED_MEMORY_BYTES: usize = 16 << 20;

@@ -5,16 +5,17 @@
 
 use crate::budget::Permit;
 use crate::fault::Fault;
-use crate::limits::{COPIED_PAYLOAD_BYTES, SEND_STAGE_BYTES};
+use crate::limits::{COPIED_PAYLOAD_BYTES, MAX_QUEUED_TALK_BYTES, SEND_STAGE_BYTES};
 use crate::signal::Signal;
 use crate::stream::Stream;
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 use types::{checksums_are_on, crc32c};
-use wire::frame::Header;
+use wire::frame::{HEADER_BYTES, Header};
 
-/// The frames that wait to be sent. The requests in flight bound it.
+/// The frames that wait to be sent. Payloads are bounded by the requests in flight; a server also stops reading while it is crowded with other
+/// bytes, since a client that doesn't read might make it say more and more.
 pub(crate) struct Outbox {
     queue: RefCell<Queue>,
     changed: Signal,
@@ -33,6 +34,8 @@ struct Queue {
     end: usize,
     pieces: Vec<IoBuf>,
     bytes: u64,
+    /// Those of them that are no payloads.
+    talk_bytes: usize,
     /// Given back when what is queued has been sent.
     permits: Vec<Permit>,
     /// Nothing comes any more.
@@ -96,6 +99,7 @@ impl Outbox {
         }
         queue.append(&header.encode());
         queue.append(body);
+        queue.talk_bytes += HEADER_BYTES + body.len();
         match payload {
             Some(payload) if payload.len() > COPIED_PAYLOAD_BYTES => queue.append_shared(payload.clone()),
             Some(payload) => queue.append(payload.as_slice()),
@@ -111,6 +115,17 @@ impl Outbox {
     /// Whether the frame with this number has left, so that its payload's memory is free.
     pub(crate) fn has_sent(&self, number: u64) -> bool {
         self.sent.get() >= number
+    }
+
+    /// Whether more waits to be sent than may come in addition.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let queue = self.queue.borrow();
+        queue.talk_bytes > MAX_QUEUED_TALK_BYTES && !queue.closed
+    }
+
+    /// Waits until it isn't crowded.
+    pub(crate) async fn room(&self) {
+        self.changed.wait_until(|| !self.is_crowded()).await;
     }
 
     /// Bytes sent so far.
@@ -142,14 +157,19 @@ impl Outbox {
                 queue.closed || !queue.is_empty()
             };
             self.changed.wait_until(has_work).await;
+            let was_crowded = self.is_crowded();
             let (pieces, permits, bytes, upto) = {
                 let mut queue = self.queue.borrow_mut();
                 if queue.aborted || queue.is_empty() {
                     return Ok(());
                 }
                 let bytes = std::mem::take(&mut queue.bytes);
+                queue.talk_bytes = 0;
                 (queue.take(), std::mem::take(&mut queue.permits), bytes, self.queued.get())
             };
+            if was_crowded {
+                self.changed.notify();
+            }
             match stall_limit {
                 None => stream.send(pieces).await?,
                 Some(limit) => rt::timeout(limit, stream.send(pieces)).await.ok_or(Fault::Silent)??,

@@ -207,7 +207,11 @@ impl Connection {
     }
 
     async fn receive(self: &Rc<Self>, mut inbound: Inbound) -> Result<(), Fault> {
-        while let Some(header) = inbound.header().await? {
+        loop {
+            if self.outbox.is_crowded() {
+                self.hold_back(self.outbox.room()).await.ok_or(Fault::Closed)?;
+            }
+            let Some(header) = inbound.header().await? else { return Ok(()) };
             inbound.expect_bulk(header.inline_bytes() > DIRECT_RECEIVE_BYTES);
             match header.kind {
                 Kind::Request => self.receive_request(header, &mut inbound).await?,
@@ -228,7 +232,6 @@ impl Connection {
                 }
             }
         }
-        Ok(())
     }
 
     async fn receive_request(self: &Rc<Self>, header: Header, inbound: &mut Inbound) -> Result<(), Fault> {

@@ -5,6 +5,7 @@ use crate::support::{Ask, Service1, Told, channel_to, localhost, pattern, peer_o
 use crate::until::until;
 use net::{Channel, Server};
 use rt::IoBuf;
+use std::io::Write;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,6 +114,17 @@ fn more_requests_than_allowed_end_the_connection() {
     }
     assert!(raw.receive().is_none());
     service.gate.set();
+    still_works(&server);
+}
+
+#[test]
+fn who_asks_for_signs_of_life_and_does_not_read_them_is_not_read_either() {
+    let server = serve(&Service1::open());
+    let mut raw = Raw::welcome(server.addresses()[0], 1);
+    // Much more than fits between the sockets, both ways.
+    let pings = Header::new(Kind::Ping, 0).encode().repeat(1 << 14);
+    let taken = (0..100).take_while(|_| raw.0.write_all(&pings).is_ok()).count();
+    assert!(taken < 100, "the server keeps as many answers as somebody wants");
     still_works(&server);
 }
 

@@ -84,5 +84,6 @@ impl Raw {
 /// Fails a test that would wait for ever.
 fn patient(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
     stream
 }
