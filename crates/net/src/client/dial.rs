@@ -9,6 +9,7 @@ use crate::limits::{CONNECT_TIMEOUT, MAX_REQUESTS_IN_FLIGHT, SHARED_MEMORY_BYTES
 use crate::stream::Stream;
 use crate::tls::Refusal;
 use rt::{IoBuf, SharedMemory};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -35,6 +36,27 @@ pub(super) enum DialError {
     Failed(String),
     /// The server doesn't want this client.
     Refused(Error),
+    /// Whoever is there may be somebody else than the server, which may be at another address.
+    Strange(Error),
+}
+
+impl DialError {
+    /// Without protection nobody knows who it is that refuses a client, as one of another cluster for example.
+    fn of_somebody(self, security: &Security) -> DialError {
+        match (self, security) {
+            (DialError::Refused(e), Security::Plain) if e.errno == Errno::EACCES => DialError::Strange(e),
+            (error, _) => error,
+        }
+    }
+}
+
+impl fmt::Display for DialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DialError::Failed(reason) => f.write_str(reason),
+            DialError::Refused(error) | DialError::Strange(error) => write!(f, "refused: {error}"),
+        }
+    }
 }
 
 impl From<Fault> for DialError {
@@ -67,7 +89,8 @@ async fn meet(shared: &Shared, stream: Stream, core: u32) -> Result<Dialled, Dia
     let mut waited = false;
     let welcome = loop {
         let answer = rt::timeout(shared.options.liveness.give_up_after, next(&mut inbound)).await;
-        match answer.unwrap_or(Err(DialError::from(Fault::Silent)))? {
+        let answer = answer.unwrap_or(Err(DialError::from(Fault::Silent)));
+        match answer.map_err(|e| e.of_somebody(&shared.options.security))? {
             Some(welcome) => break welcome,
             None => waited = true,
         }
@@ -87,7 +110,8 @@ fn no_stream(shared: &Shared, address: SocketAddr, e: &io::Error) -> DialError {
     match (e.kind(), &shared.options.security) {
         (io::ErrorKind::PermissionDenied, Security::Tls(tls)) => {
             let message = format!("{} at {address}: {e} (this end is {})", shared.options.name, tls.own());
-            DialError::Refused(Error::new(Errno::EACCES, message).hint(Refusal::remedy_for(e)))
+            let error = Error::new(Errno::EACCES, message).hint(Refusal::remedy_for(e));
+            if Refusal::is_of_us(e) { DialError::Refused(error) } else { DialError::Strange(error) }
         }
         _ => DialError::Failed(e.to_string()),
     }

@@ -186,32 +186,31 @@ impl Link {
         self.connection.borrow().as_ref().filter(|connection| connection.is_usable()).cloned()
     }
 
-    /// Tries the addresses once. An error means that all have failed.
+    /// Tries the addresses once. An error means that all have failed; it brings the refusal, if it is one that lasts: an address that reaches
+    /// somebody else says nothing of a peer that may come back at another one.
     async fn connect(self: &Rc<Self>) -> Result<Placed, Option<Error>> {
-        let mut refusal = None;
+        let (mut refusal, mut strange, mut may_come) = (None, None, false);
         for (rank, address) in self.ordered_addresses() {
             match self.try_address(address).await {
                 Ok(connection) => return Ok(Placed::new(connection, rank, address)),
-                Err(error) => refusal = error.or(refusal),
+                Err(DialError::Failed(_)) => may_come = true,
+                Err(DialError::Refused(error)) => refusal = Some(error),
+                Err(DialError::Strange(error)) => strange = Some(error),
             }
         }
-        Err(refusal)
+        Err(refusal.or(strange.filter(|_| !may_come)))
     }
 
-    /// Makes a connection to this address the one that calls use. An error is a refusal.
-    async fn try_address(self: &Rc<Self>, address: SocketAddr) -> Result<Rc<Connection>, Option<Error>> {
+    /// Makes a connection to this address the one that calls use. Errors are noted.
+    async fn try_address(self: &Rc<Self>, address: SocketAddr) -> Result<Rc<Connection>, DialError> {
         match dial(&self.shared, address, self.index.number).await {
             Ok(dialled) => {
                 let dialled = self.prefer_shared_memory(dialled).await;
                 Ok(self.adopt(dialled, address.into()))
             }
-            Err(DialError::Failed(reason)) => {
-                self.note_failure(address.into(), reason);
-                Err(None)
-            }
-            Err(DialError::Refused(error)) => {
-                self.note_failure(address.into(), format!("refused: {error}"));
-                Err(Some(error))
+            Err(error) => {
+                self.note_failure(address.into(), error.to_string());
+                Err(error)
             }
         }
     }
@@ -226,10 +225,7 @@ impl Link {
         }
         match dial_on_host(&self.shared, &way, self.index.number).await {
             Ok(shared) => shared,
-            Err(DialError::Failed(reason)) => self.without_shared_memory(dialled, address, reason),
-            Err(DialError::Refused(error)) => {
-                self.without_shared_memory(dialled, address, format!("refused: {error}"))
-            }
+            Err(error) => self.without_shared_memory(dialled, address, error.to_string()),
         }
     }
 

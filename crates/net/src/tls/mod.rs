@@ -117,7 +117,7 @@ impl Tls {
 }
 
 fn refused(cause: impl Into<String>) -> io::Error {
-    Refusal { cause: cause.into(), remedy: CHECK_BOTH }.into()
+    Refusal { cause: cause.into(), remedy: CHECK_BOTH, is_of_us: false }.into()
 }
 
 /// What to do where it isn't known which end is wrong.
@@ -132,9 +132,19 @@ const NEW_CERTIFICATE: &str = "ask for another certificate: weft cluster token -
 pub(crate) struct Refusal {
     cause: String,
     remedy: &'static str,
+    /// The other end, which is the one that was meant, doesn't want this one.
+    is_of_us: bool,
 }
 
 impl Refusal {
+    /// Whether an error is the refusal of this end by the one that was meant. Otherwise it may be somebody else who was reached.
+    pub(crate) fn is_of_us(error: &io::Error) -> bool {
+        error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<Refusal>())
+            .is_some_and(|refusal| refusal.is_of_us)
+    }
+
     /// What the reader can do about it, if an error is one.
     pub(crate) fn remedy_for(error: &io::Error) -> &'static str {
         let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>());
@@ -193,7 +203,7 @@ impl Shaking {
             NOT_ADMITTED => {
                 let cause =
                     "the server doesn't let us in any more: this member was removed from the cluster".into();
-                Err(Refusal { cause, remedy: NEW_CERTIFICATE }.into())
+                Err(Refusal { cause, remedy: NEW_CERTIFICATE, is_of_us: true }.into())
             }
             word if word == self.word_for(protection) => self.known(protection),
             _ => Err(refused("the ends disagree on encryption")),

@@ -407,6 +407,8 @@ fn general(cause: impl ToString) -> rustls::Error {
 /// (`PermissionDenied`): it won't go away by itself.
 pub(super) fn failure(error: rustls::Error) -> io::Error {
     use rustls::{AlertDescription as Alert, Error};
+    // Clients see whom they have reached before they show a certificate.
+    let is_of_us = matches!(error, Error::AlertReceived(alert) if alert != Alert::NoApplicationProtocol);
     let (cause, remedy) = match error {
         Error::InvalidCertificate(cause) => {
             (format!("the peer's certificate is refused: {cause}"), CHECK_BOTH)
@@ -429,7 +431,7 @@ pub(super) fn failure(error: rustls::Error) -> io::Error {
         ) => (format!("our certificate was refused: {alert:?}"), CHECK_BOTH),
         error => return io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}")),
     };
-    Refusal { cause, remedy }.into()
+    Refusal { cause, remedy, is_of_us }.into()
 }
 
 /// Bytes to be sent, in pieces.

@@ -5,7 +5,8 @@ use identity::tls::Strangers;
 use identity::{Authority, Credentials, PendingKey, Protection, Role, Validity};
 use net::{Security, Server, Tls};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -55,6 +56,31 @@ fn the_wrong_are_refused_and_the_right_still_served() {
     );
     let there = Security::Tls(elsewhere.to_node(NodeId(1)));
     assert_eq!(ask(&server, there).unwrap(), "node/2 by tls");
+}
+
+#[test]
+fn who_is_elsewhere_is_waited_for_although_somebody_else_is_at_another_of_its_addresses() {
+    let authority = authority();
+    let other = serve(member(&node(&authority, 2)));
+    let place = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let to_node = |id| {
+        let own = Tls::member(&client(&authority, "a"), Protection::Encrypted, Strangers::Refused).unwrap();
+        Security::Tls(own.to_node(NodeId(id)))
+    };
+    let addresses = vec![place, other.addresses()[0]];
+    let channel = channel_at::<3>(addresses.clone(), to_node(1), PATIENCE);
+    let never = channel_at::<3>(addresses[1..].to_vec(), to_node(1), PATIENCE);
+    let server = rt::block_on(async move {
+        let mut call = pin!(channel.call(Ask { fill: false }, None));
+        assert!(rt::timeout(Duration::from_millis(500), call.as_mut()).await.is_none(), "it is waited for");
+        let server = serve_at(place, member(&node(&authority, 1)));
+        assert_eq!(call.await.unwrap().0, "client/a by tls");
+        // Without an address where it may come back there is nothing to wait for.
+        assert_eq!(never.call(Ask { fill: false }, None).await.unwrap_err().errno, Errno::EACCES);
+        server
+    })
+    .unwrap();
+    server.stop();
 }
 
 /// A client of `theirs` that trusts `ours`.

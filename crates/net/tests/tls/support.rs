@@ -117,8 +117,12 @@ pub fn token(authority: &Authority) -> JoinToken {
 }
 
 pub fn serve(security: Security) -> Arc<Server> {
+    serve_at("127.0.0.1:0".parse().unwrap(), security)
+}
+
+pub fn serve_at(address: SocketAddr, security: Security) -> Arc<Server> {
     let options = ServerOptions {
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        listen: vec![address],
         cores: 2,
         name: "node 1".into(),
         cluster: CLUSTER.into(),
