@@ -2,7 +2,8 @@
 //!
 //! Invariants, whatever happens:
 //! - A mirrored group has a good member.
-//! - A good member is taken out only while another good one is heard of: of members that are all silent nobody can tell which one has less.
+//! - A good member is taken out only while another good one is heard of: of members that are all silent nobody can tell which one has less. Or when
+//!   all good ones are lost for good, and an administrator accepts what goes with them ([`revive`]).
 //! - Who becomes primary is heard of. The other members are brought in step by it then: what the one before had begun may be on some of them
 //!   only.
 //! - The primary is the first of all members, and one that is replaced goes to the end: who comes back isn't primary by that.
@@ -56,6 +57,10 @@ pub fn set_member(
     }
     let before = group.state_of(word.target).ok_or_else(|| refusal::no_member(word.group, word.target))?;
     if before == word.state {
+        // What a revived member has agrees with the metadata.
+        if word.orderly && before == MemberState::Good && group.revived == Some(word.target) {
+            group_mut(map, word.group)?.revived = None;
+        }
         return Ok(());
     }
     if !may_become(before, word.state) {
@@ -176,12 +181,37 @@ pub fn lose(map: &mut ClusterMap, group: GroupId, member: TargetId, presence: &P
     }
 }
 
+/// Lets a group go on from a member that has missed something. The good ones are lost for good, and what they alone had with them: the caller has seen to
+/// that. Nobody knows what the others have in common with it, so they are copied anew.
+///
+/// # Errors
+/// `ENOENT` for a group that isn't there.
+pub fn revive(map: &mut ClusterMap, group: GroupId, from: TargetId) -> Result<()> {
+    let group = group_mut(map, group)?;
+    let place = |(member, state): &(TargetId, MemberState)| match state {
+        _ if *member == from => 0,
+        MemberState::Good => 2,
+        _ => 1,
+    };
+    let mut ordered: Vec<(TargetId, MemberState)> = group.with_states().collect();
+    ordered.sort_by_key(place);
+    let anew = |(member, _)| (member, if member == from { MemberState::Good } else { MemberState::Bad });
+    (group.members, group.states) = ordered.into_iter().map(anew).unzip();
+    // It is needed now, even if it was to go.
+    group.leaving = group.leaving.filter(|leaving| *leaving != from);
+    group.revived = Some(from);
+    Ok(())
+}
+
 /// Gives groups that have changed, or are new, the version of the map that changes them.
 pub fn stamp(before: &ClusterMap, after: &mut ClusterMap) {
     let next = Epoch(before.epoch.0 + 1);
     for group in after.groups.iter_mut().filter(|group| group.scheme.is_mirrored()) {
+        // Who is the primary instead has everything.
+        group.revived = group.revived.filter(|revived| group.primary() == Some(*revived));
         let is_same = |known: &Group| {
-            (&known.members, &known.states, known.pool) == (&group.members, &group.states, group.pool)
+            (&known.members, &known.states, known.pool, known.revived)
+                == (&group.members, &group.states, group.pool, group.revived)
         };
         if !before.group(group.id).is_some_and(is_same) {
             group.since = next;

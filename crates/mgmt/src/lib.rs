@@ -35,6 +35,7 @@ mod measure;
 mod members;
 mod moves;
 mod rates;
+mod recover;
 mod refusal;
 mod resyncs;
 mod rewind;

@@ -33,6 +33,10 @@ pub const SETTLE_POLL: Duration = Duration::from_millis(250);
 /// looked after, since copying everything costs more than waiting.
 pub const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
 
+/// All good members of a group must have been gone for this long before an administrator may give them up, or for as long as lost members are replaced after if
+/// that is less: longer than a machine takes to start anew.
+pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(5 * 60);
+
 /// Resynchronisations that a heartbeat may tell of; a target is in some dozens of groups.
 pub const MAX_RESYNCS: usize = 1024;
 

@@ -77,6 +77,12 @@ impl Members {
         self.gone.iter().filter(|(_, since)| is_lost(**since)).map(|(id, _)| *id).collect()
     }
 
+    /// Whether a target has been gone for so long, as far as this process knows.
+    pub fn is_gone_for(&self, target: TargetId, time: Duration, now_ns: u64) -> bool {
+        let since = self.gone.get(&target);
+        since.is_some_and(|since_ns| u128::from(now_ns.saturating_sub(*since_ns)) >= time.as_nanos())
+    }
+
     /// A node was started anew: it is trusted where it is good.
     pub fn trust(&mut self, map: &ClusterMap, node: NodeId) {
         for group in map.groups.iter().filter(|group| group.scheme.is_mirrored()) {
@@ -206,13 +212,12 @@ impl Management {
         if !map.groups.iter().any(|group| group.scheme.is_mirrored()) {
             return;
         }
-        let lost = match map.settings.resync.replace_after_s {
-            Some(0) => BTreeSet::new(),
-            set => {
-                let after = set.map_or(LOST_AFTER, Duration::from_secs);
-                self.members().lost(map, after, rt::monotonic_ns())
-            }
+        let after = match map.settings.resync.replace_after_s {
+            // Since when they are gone is to be known nevertheless.
+            Some(0) => Duration::MAX,
+            set => set.map_or(LOST_AFTER, Duration::from_secs),
         };
+        let lost = self.members().lost(map, after, rt::monotonic_ns());
         let is_out_for_all = |group: GroupId, id: TargetId| {
             let known = before.group(group);
             // What this change does nobody can know yet.

@@ -1,9 +1,11 @@
 //! What management refuses to members of the cluster: object, cause and remedy.
 
 use crate::limits::{MAX_ADDRESSES, MAX_CLOCK_SKEW_S, MAX_EXPORTS, MAX_NAME, MAX_NODES, MAX_TARGETS};
+use std::time::Duration;
 use types::{
     Errno, Error, ExportClients, GroupId, MemberState, Node, NodeId, Role, Scheme, Target, TargetId,
 };
+use wire::mgmt::ResyncProgress;
 
 pub(crate) fn removed_node(node: NodeId) -> Error {
     Error::new(Errno::ENODEV, format!("node {node} has been removed from the cluster"))
@@ -242,6 +244,58 @@ pub(crate) fn last_good_member(group: GroupId, target: TargetId) -> Error {
     let message = format!("target {target} stays in group {group}: no other good member is heard of");
     Error::new(Errno::EAGAIN, message)
         .hint(format!("start the nodes of the other members (weft group show {group})"))
+}
+
+pub(crate) fn has_everything(group: GroupId, target: TargetId) -> Error {
+    Error::new(
+        Errno::EINVAL,
+        format!("target {target} has everything of group {group}: nothing has to be given up"),
+    )
+    .hint("if nobody can use the group, look at that target's node: weft health")
+}
+
+/// Whole files may be missing there, and would read as zeros.
+pub(crate) fn has_too_little(group: GroupId, target: TargetId) -> Error {
+    Error::new(
+        Errno::EINVAL,
+        format!("what target {target} has of group {group} may be any part of it: the group can't go on from there"),
+    )
+    .hint(format!("weft group show {group} tells who has missed less (needs-resync, resyncing)"))
+}
+
+pub(crate) fn absent_member(group: GroupId, target: TargetId) -> Error {
+    Error::new(
+        Errno::EBUSY,
+        format!("target {target}, from which group {group} is to go on, can't be reached"),
+    )
+    .hint("start weft serve on its node (weft node list)")
+}
+
+/// Nothing is given up that may be there yet.
+pub(crate) fn may_come_back(group: GroupId, target: TargetId, after: Duration) -> Error {
+    let message = format!(
+        "target {target} has everything of group {group}, and hasn't been gone for {} s",
+        after.as_secs()
+    );
+    Error::new(Errno::EBUSY, message).hint(
+        "bring it back, or ask again later if it is lost for good; the time is counted anew after a start of management",
+    )
+}
+
+pub(crate) fn unaccepted_loss(group: GroupId, from: TargetId, lacked: Option<&ResyncProgress>) -> Error {
+    let known = match lacked.map(|told| (told.files_left, told.bytes_left)) {
+        Some((Some(files), Some(bytes))) => {
+            let most_mib = bytes.div_ceil(1 << 20);
+            format!("; when that was told last it lacked something of {files} files, at most {most_mib} MiB")
+        }
+        _ => String::new(),
+    };
+    let message = format!(
+        "what was written to group {group} while target {from} was out of step would be lost, also what was synced: files have old content or zeros there{known}"
+    );
+    Error::new(Errno::EPERM, message).hint(format!(
+        "weft group recover {group} --from {from} --accept-loss does it; afterwards weft fsck names files that lack a chunk file, but nothing tells of old content"
+    ))
 }
 
 /// A primary wants a member out that may have more than it has.

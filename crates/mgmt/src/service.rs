@@ -161,6 +161,9 @@ impl Management {
                 members: self.resyncs(),
             }),
             MgmtRequest::RebalanceGroups { pool, dry_run } => self.rebalance_groups(&pool, dry_run).await,
+            MgmtRequest::RecoverGroup { group, from, accept_loss } => {
+                self.recover_group(group, from, accept_loss).await
+            }
             MgmtRequest::SetMember { group, since, target, state, reason, orderly } => {
                 let word = Word { group, since, target, state, orderly };
                 self.set_member(None, word, &reason).await

@@ -172,6 +172,10 @@ pub struct Group {
     /// A member that another one is taking the place of: it goes when the others are good and as many as the scheme says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<TargetId>,
+    /// The primary, which had missed something and is it nevertheless, since all that had everything are lost and an administrator has accepted that:
+    /// until it says that what it has agrees with the metadata.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revived: Option<TargetId>,
 }
 
 fn is_zero(epoch: &Epoch) -> bool {
@@ -189,6 +193,7 @@ impl Group {
             states: Vec::new(),
             since: Epoch(0),
             leaving: None,
+            revived: None,
         }
     }
 

@@ -179,6 +179,14 @@ pub enum MgmtRequest {
     ListResyncs,
     /// Memberships are moved until all targets of a pool have about equally many of them: `Moves`. `dry_run`: they are only told.
     RebalanceGroups { pool: String, dry_run: bool },
+    /// A mirrored group goes on from a member that has missed something, since all that had everything are lost for good: `Groups` with it. Without `accept_loss`
+    /// it is only looked whether that could be, and refused with what would be lost (`EPERM`).
+    RecoverGroup {
+        group: GroupId,
+        from: TargetId,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        accept_loss: bool,
+    },
     /// How far targets are searched for damage: `Scrubs`.
     ListScrubs,
     /// What the hardware gives, as it has just been measured, is kept instead of what was known of the same limits and places: `Done`.

@@ -253,6 +253,7 @@ fn cluster_map() -> ClusterMap {
         states: Vec::new(),
         since: Epoch(1),
         leaving: None,
+        revived: None,
     }));
     map
 }

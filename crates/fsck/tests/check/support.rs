@@ -306,6 +306,7 @@ fn cluster_map() -> ClusterMap {
         states: Vec::new(),
         since: Epoch(1),
         leaving: None,
+        revived: None,
     };
     map.groups.extend([mirror(5, [1, 2]), mirror(6, [3, 4])]);
     map

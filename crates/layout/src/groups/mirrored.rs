@@ -86,6 +86,7 @@ pub fn mirrored_groups_within(
                 states: Vec::new(),
                 since: types::Epoch(0),
                 leaving: None,
+                revived: None,
             });
             return Ok(numbered.collect());
         }

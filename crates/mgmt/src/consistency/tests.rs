@@ -27,6 +27,7 @@ fn map(members: u32) -> ClusterMap {
         states: vec![],
         since: Epoch(5),
         leaving: None,
+        revived: None,
     };
     ClusterMap {
         epoch: Epoch(7),
@@ -276,4 +277,52 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_group_goes_on_from_a_member_that_has_missed_something() {
+    let mut now = map(3);
+    say(&mut now, 3, Bad, &there(&[1, 2, 3], &[])).unwrap();
+    say(&mut now, 2, NeedsResync, &there(&[1, 2, 3], &[])).unwrap();
+    let before = now.clone();
+    revive(&mut now, GROUP, TargetId(2)).unwrap();
+    assert_eq!(members(&now), [(2, Good), (3, Bad), (1, Bad)]);
+    stamp(&before, &mut now);
+    let group = now.group(GROUP).unwrap();
+    assert_eq!((group.since, group.revived), (Epoch(8), Some(TargetId(2))));
+    assert_eq!(taken_out(&before, &now), [(GROUP, TargetId(1))]);
+    // It isn't done because the primary asks who knows of its members.
+    let word = Word { group: GROUP, since: Epoch(8), target: TargetId(2), state: Good, orderly: false };
+    let all = there(&[2, 3], &[1]);
+    set_member(&mut now, Some(NodeId(2)), &word, &all).unwrap();
+    assert_eq!(now.group(GROUP).unwrap().revived, Some(TargetId(2)));
+    // Nor because of a word about the version before.
+    let done = Word { orderly: true, ..word };
+    set_member(&mut now, Some(NodeId(2)), &Word { since: Epoch(5), ..done }, &all).unwrap();
+    assert_eq!(now.group(GROUP).unwrap().revived, Some(TargetId(2)));
+    now.epoch = Epoch(8);
+    let before = now.clone();
+    set_member(&mut now, Some(NodeId(2)), &done, &all).unwrap();
+    stamp(&before, &mut now);
+    let group = now.group(GROUP).unwrap();
+    assert_eq!((group.since, group.revived), (Epoch(9), None));
+    // Who comes back is no primary by that.
+    restarted(&mut now, NodeId(1), &there(&[1, 2, 3], &[]));
+    assert_eq!(members(&now), [(2, Good), (3, Bad), (1, Bad)]);
+}
+
+#[test]
+fn who_is_to_go_stays_when_the_group_goes_on_from_it_and_another_primary_has_nothing_to_be_put_right() {
+    let mut now = map(2);
+    say(&mut now, 2, NeedsResync, &there(&[1, 2], &[])).unwrap();
+    group_mut(&mut now, GROUP).unwrap().leaving = Some(TargetId(2));
+    revive(&mut now, GROUP, TargetId(2)).unwrap();
+    let group = group_mut(&mut now, GROUP).unwrap();
+    assert_eq!((group.leaving, group.revived), (None, Some(TargetId(2))));
+    let before = now.clone();
+    let group = group_mut(&mut now, GROUP).unwrap();
+    group.states.clear();
+    group.members.reverse();
+    stamp(&before, &mut now);
+    assert_eq!(now.group(GROUP).unwrap().revived, None);
 }

@@ -13,6 +13,7 @@ const NAMED: usize = 8;
 /// Everything that isn't as it should be with mirrored groups.
 pub(super) fn group_findings(map: &ClusterMap, liveness: &Liveness) -> Vec<HealthFinding> {
     let mut findings: Vec<HealthFinding> = unreachable(map).into_iter().collect();
+    findings.extend(mirrored(map).filter_map(revived));
     findings.extend(out_of_step(map, liveness));
     findings.extend(map.pools.iter().filter_map(|pool| crowded(map, pool)));
     findings.extend(map.pools.iter().filter_map(|pool| in_one_rack(map, pool)));
@@ -41,8 +42,39 @@ fn unreachable(map: &ClusterMap) -> Option<HealthFinding> {
         "no good member of {} can be reached: files there can be neither read nor written",
         named(&ids)
     );
-    let hint = format!("bring back one of the targets that have everything: {}", joined(&holders));
+    let hint = format!(
+        "bring back one of the targets that have everything: {}{}",
+        joined(&holders),
+        last_resort(map, &lost)
+    );
     Some(found(Verdict::Critical, what, hint))
+}
+
+/// What is left when all that had everything are lost for good: a member that is there and has missed something.
+fn last_resort(map: &ClusterMap, lost: &[&Group]) -> String {
+    let is_online = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
+    let candidate = |group: &&Group| {
+        let has_most = |state| matches!(state, MemberState::NeedsResync | MemberState::Resyncing);
+        let from = group.with_states().find(|(id, state)| has_most(*state) && is_online(*id));
+        from.map(|(from, _)| (group.id, from))
+    };
+    match lost.iter().find_map(candidate) {
+        Some((group, from)) => format!(
+            "; if they are lost for good: weft group recover {group} --from {from} says what would be lost (each group by itself)"
+        ),
+        None => String::new(),
+    }
+}
+
+/// A group that goes on from a member which had missed something.
+fn revived(group: &Group) -> Option<HealthFinding> {
+    let from = group.revived?;
+    let what = format!(
+        "group {} goes on from target {from}, which had missed changes: it is made to agree with the metadata before clients are let in",
+        group.id
+    );
+    let hint = "the metadata services are needed for that; run weft fsck afterwards".to_string();
+    Some(found(Verdict::Warning, what, hint))
 }
 
 /// One finding for each target that isn't good in some of its groups.
@@ -264,12 +296,33 @@ mod tests {
         });
         assert_eq!(found[0].verdict, Verdict::Critical);
         assert!(
-            found[0].what.contains("group 100001") && found[0].hint.ends_with("everything: 1"),
+            found[0].what.contains("group 100001")
+                && found[0].hint.contains(
+                    "everything: 1; if they are lost for good: weft group recover 100001 --from 2 "
+                ),
             "{found:?}"
         );
+        let found = after(|map, _| {
+            map.groups[0].states = vec![MemberState::Good, MemberState::Bad];
+            map.targets[0].state = TargetState::Offline;
+        });
+        assert!(found[0].hint.ends_with("everything: 1"), "{found:?}");
         assert!(
             after(|map, _| map.targets[0].state = TargetState::Offline).is_empty(),
             "the other one serves"
+        );
+    }
+
+    #[test]
+    fn a_group_that_goes_on_from_what_there_is_says_so_until_that_is_put_right() {
+        let found = after(|map, _| {
+            map.groups[0].states = vec![MemberState::Good, MemberState::Bad];
+            map.groups[0].revived = Some(TargetId(1));
+        });
+        assert!(
+            found[0].what.starts_with("group 100001 goes on from target 1")
+                && found[0].hint.contains("weft fsck"),
+            "{found:?}"
         );
     }
 

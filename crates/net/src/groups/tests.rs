@@ -143,6 +143,7 @@ impl Pair {
             states: Vec::new(),
             since: Epoch(1),
             leaving: None,
+            revived: None,
         };
         let map = ClusterMap {
             epoch: Epoch(1),

@@ -25,6 +25,7 @@ mod reader;
 mod repair;
 mod replica;
 mod resync;
+mod revive;
 mod salvage;
 mod sequences;
 mod step;

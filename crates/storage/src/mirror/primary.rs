@@ -41,6 +41,9 @@ impl Mirrors {
             Box::pin(self.put_others_out(&replica)).await?;
         }
         self.known_to_all(&replica).await?;
+        if replica.revival.is_due(self.primary_view(&replica)?.group()?, replica.target) {
+            Box::pin(self.revive(&replica)).await?;
+        }
         // The metadata service is let in before, since it has to see to that; but what it moves elsewhere has to be right.
         let is_mover = matches!(request.op, StorageOp::Watch { .. });
         if replica.leftovers.are_there() && (request.session != SessionId(0) || is_mover) {
@@ -125,7 +128,8 @@ impl Mirrors {
         self.lease_holds(replica.target).await?;
         let view = self.primary_view(replica)?;
         let group = view.group()?;
-        if replica.has_left(group.since) || replica.has_doubtful() {
+        let is_due = replica.revival.is_due(group, replica.target);
+        if replica.has_left(group.since) || replica.has_doubtful() || is_due {
             return Err(turns::another_version(replica.group));
         }
         replica.turns.enter(replica.group, group.since, false).await?;
@@ -343,6 +347,10 @@ impl Change<'_> {
             }
             let view = mirrors.primary_view(replica)?;
             let group = view.group()?;
+            if replica.revival.is_due(group, replica.target) {
+                // It was asked for before this copy missed something.
+                return Err(turns::another_version(replica.group));
+            }
             if is_change(&self.request.op) {
                 let next = replica.sequences.begin(group.since);
                 // The older one ends when the newer has begun, so that the change is always under way in one of them.

@@ -2,6 +2,7 @@
 
 use super::holds::Holds;
 use super::ranges::Ranges;
+use super::revive::Revival;
 use super::sequences::Sequences;
 use super::tidy::Leftovers;
 use super::turns::Turns;
@@ -39,6 +40,8 @@ pub(crate) struct Replica {
     is_unclean: AtomicBool,
     /// What the metadata service has to see to before clients are let in, if the group goes on from here.
     pub(super) leftovers: Leftovers,
+    /// What is to be done if its group goes on from here although it had missed something.
+    pub(super) revival: Revival,
     /// Whether clients have been let in.
     is_open: AtomicBool,
     /// The newest version in which it has asked to be taken out as the primary; 0: none.
@@ -97,6 +100,7 @@ impl Replica {
             standing: Mutex::default(),
             is_unclean: AtomicBool::new(crashed.is_some()),
             leftovers: Leftovers::new(crashed.unwrap_or_default()),
+            revival: Revival::default(),
             is_open: AtomicBool::new(false),
             left_in: AtomicU64::new(0),
             store,
@@ -120,6 +124,7 @@ impl Replica {
             self.is_unclean.store(false, Ordering::Release);
             self.forget_leftovers();
         }
+        self.revival.follow(group, self.target);
         let is_degraded = group.is_degraded();
         // After another crash the notes have to lead to the same again.
         if is_degraded || !(self.is_unclean() || self.leftovers.are_there()) {

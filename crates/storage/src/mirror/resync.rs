@@ -81,6 +81,10 @@ async fn see_to(
     if replica.is_unclean() && mirrors.put_others_out(&replica).await.is_err() {
         return;
     }
+    if group.revived == Some(replica.target) {
+        // Others are brought in step afterwards, and are sent nothing that the metadata doesn't know of.
+        return mirrors.begin_to_revive(&replica);
+    }
     if replica.leftovers.are_there() {
         // Others are brought in step afterwards: their notes would go then, and after another crash nobody knew what to look at.
         return mirrors.begin_to_tidy(&replica);

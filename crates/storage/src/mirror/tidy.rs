@@ -3,6 +3,8 @@
 //! The crash may have kept chunks while the metadata that explains them was lost, or have lost a cut. A replica that was left by one knows which files
 //! were changing ([`chunkstore::Store::take_touched`]). If its group goes on from it alone, since nobody has more, these files are made what the metadata
 //! says of them; if others have more, it is brought in step by them, and the list is of no use.
+//!
+//! The same is done with all files of a copy that had missed something, if its group has to go on from there ([`super::revive`]).
 
 use super::Mirrors;
 use super::replica::Replica;
@@ -11,7 +13,7 @@ use rt::sync::Event;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{Errno, Error, Result};
+use types::{Errno, Error, InodeId, Result};
 use wire::mgmt::Touched;
 
 /// Rest before management is asked again that refused for now, or the metadata service behind it.
@@ -23,9 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(45);
 /// How often it looks meanwhile whether this is the primary yet.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Files of a replica that were changing at a crash, until they are put right.
+/// Files of a replica that may differ from what the metadata says, as after a crash that has found them changing, until they are put right.
 pub(super) struct Leftovers {
-    touched: Mutex<Touched>,
+    listed: Mutex<Listed>,
     /// Looked at by every request, without a lock.
     are_there: AtomicBool,
     /// Somebody sees to it.
@@ -33,11 +35,18 @@ pub(super) struct Leftovers {
     gone: Event,
 }
 
+#[derive(Default)]
+struct Listed {
+    touched: Touched,
+    /// Goes up with what is added: who has begun with less hasn't seen to all of it.
+    version: u64,
+}
+
 impl Leftovers {
     pub(super) fn new(touched: Touched) -> Leftovers {
         let are_there = AtomicBool::new(!touched.is_empty());
         Leftovers {
-            touched: Mutex::new(touched),
+            listed: Mutex::new(Listed { touched, version: 0 }),
             are_there,
             is_begun: AtomicBool::new(false),
             gone: Event::new(),
@@ -48,18 +57,44 @@ impl Leftovers {
         self.are_there.load(Ordering::Acquire)
     }
 
+    /// These files, too.
+    pub(super) fn add(&self, files: Vec<InodeId>) {
+        if files.is_empty() {
+            return;
+        }
+        let mut listed = self.listed.lock();
+        listed.touched.files.extend(files);
+        listed.version += 1;
+        self.gone.clear();
+        self.are_there.store(true, Ordering::Release);
+    }
+
     /// There are none any more.
     pub(super) fn forget(&self) {
         if self.are_there() {
-            *self.touched.lock() = Touched::default();
-            self.are_there.store(false, Ordering::Release);
-            self.gone.set();
+            self.forget_listed(&mut self.listed.lock());
         }
+    }
+
+    /// Those are put right that there were in this version; false where others have been added meanwhile.
+    fn are_put_right(&self, version: u64) -> bool {
+        let mut listed = self.listed.lock();
+        if listed.version != version {
+            return false;
+        }
+        self.forget_listed(&mut listed);
+        true
+    }
+
+    fn forget_listed(&self, listed: &mut Listed) {
+        listed.touched = Touched::default();
+        self.are_there.store(false, Ordering::Release);
+        self.gone.set();
     }
 }
 
 impl Mirrors {
-    /// Has the metadata service put right what a crash has left on this replica, which is the primary and the only good member. Goes on in the background; it
+    /// Has the metadata service put right what a crash has left on this replica, or what it had missed, which is the primary and the only good member. Goes on in the background; it
     /// needs no more than to be asked for.
     pub(super) fn begin_to_tidy(self: &Arc<Self>, replica: &Arc<Replica>) {
         let leftovers = &replica.leftovers;
@@ -74,12 +109,15 @@ impl Mirrors {
     }
 
     async fn tidy(&self, replica: &Replica) {
-        let touched = replica.leftovers.touched.lock().clone();
+        let (touched, version) = {
+            let listed = replica.leftovers.listed.lock();
+            (listed.touched.clone(), listed.version)
+        };
         for some in touched.pieces() {
             while let Err(error) = self.links.management.tidy_group(replica.group, some.clone()).await {
                 tracing::warn!(
                     target_id = %replica.target, group = %replica.group, %error,
-                    "what a crash has left of a group is not put right yet"
+                    "files of a group are not made to agree with the metadata yet"
                 );
                 if self.primary_view(replica).is_err() {
                     return;
@@ -87,11 +125,15 @@ impl Mirrors {
                 rt::sleep(RETRY).await;
             }
         }
+        if !replica.leftovers.are_put_right(version) {
+            // Whoever waits has that seen to.
+            return;
+        }
+        replica.store.crash_is_seen_to();
         tracing::info!(
             target_id = %replica.target, group = %replica.group, tidied = touched.files.len(),
-            "what a crash of all its members has left of a group is put right"
+            "files of a group agree with the metadata, also those that a crash has left or that had missed something"
         );
-        replica.forget_leftovers();
     }
 
     /// Waits until a client may see the replica, which is the primary.
@@ -104,7 +146,7 @@ impl Mirrors {
             rt::timeout(LOOK_INTERVAL, replica.leftovers.gone.wait()).await;
             if rt::monotonic_ns() - began_ns > PATIENCE.as_nanos() as u64 && replica.leftovers.are_there() {
                 let message = format!(
-                    "group {} is still being put right after a crash of all its members",
+                    "group {} is still being put right after all that had everything were lost or had crashed",
                     replica.group
                 );
                 return Err(Error::new(Errno::ETIMEDOUT, message)

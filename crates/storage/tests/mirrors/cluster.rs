@@ -140,6 +140,19 @@ impl Management {
         })
     }
 
+    /// As `RecoverGroup`.
+    pub fn revive(&self, from: u32) {
+        let from = TargetId(from);
+        self.edit(|map| {
+            let since = map.epoch;
+            let group = &mut map.groups[0];
+            group.members.sort_by_key(|id| *id != from);
+            let state = |id: &TargetId| if *id == from { MemberState::Good } else { MemberState::Bad };
+            group.states = group.members.iter().map(state).collect();
+            (group.revived, group.since) = (Some(from), since);
+        });
+    }
+
     async fn heard_by_all(&self) -> Result<()> {
         for _ in 0..50 {
             if self.deaf.lock().unwrap().is_empty() {
@@ -195,6 +208,13 @@ impl Groups for Management {
             rt::sleep(Duration::from_millis(5)).await;
             if self.is_away.load(Ordering::SeqCst) {
                 return Err(Error::new(Errno::ETIMEDOUT, "management is away"));
+            }
+            if change.orderly && change.state == MemberState::Good && self.group().since == change.since {
+                self.changes.lock().unwrap().push(change);
+                return Ok(self.edit(|map| {
+                    let since = map.epoch;
+                    (map.groups[0].revived, map.groups[0].since) = (None, since);
+                }));
             }
             if self.group().since != change.since || self.state(change.target.0) == change.state {
                 self.heard_by_all().await?;

@@ -11,6 +11,7 @@ mod mend_crash;
 mod moves;
 mod readers;
 mod resync;
+mod revived;
 mod salvage;
 mod verifiers;
 mod watches;

@@ -131,10 +131,11 @@ fn schemas() -> Value {
         })) } })),
         "ResyncSettings": resync_settings,
         "Rebalance": object(json!({ "pool?": text, "dry_run?": flag })),
+        "Recovery": object(json!({ "group": number, "from": number, "accept_loss?": flag })),
         "MembershipMove": object(json!({ "group": number, "from": number, "to": number })),
         "Group": object(json!({
             "id": number, "pool": number, "pool_name": text, "scheme": scheme, "members": numbers, "primary": maybe_number,
-            "states?": { "type": "array", "items": member_state }, "since?": number, "leaving?": number,
+            "states?": { "type": "array", "items": member_state }, "since?": number, "leaving?": number, "revived?": number,
             "resyncs?": { "type": "array", "items": reference("ResyncProgress") },
             "racks?": { "type": "array", "items": maybe_text },
         })),

@@ -7,7 +7,7 @@ use crate::node_config::TargetConfig;
 use crate::numa;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
-use types::{Errno, Error, NodeId, Result, SessionId, TargetId};
+use types::{Errno, Error, GroupId, NodeId, Result, SessionId, TargetId};
 use wire::MgmtRequest;
 
 /// What a call is about.
@@ -88,6 +88,11 @@ pub(super) const ROUTES: &[Route] = routes! {
     "POST" "/v1/rebalance" "Move members until groups of a pool are in different racks as far as they can be, and its targets in about equally many of them" Some("Rebalance") => Some("[MembershipMove]"), |c| {
         let dry_run = c.flag("dry_run")?.unwrap_or(false);
         c.list(MgmtRequest::RebalanceGroups { pool: c.pool()?, dry_run }, "moves")
+    };
+    "POST" "/v1/recoveries" "Let a group go on from a member that has missed something, when all that had everything are lost for good; without accept_loss it is refused with what would be lost" Some("Recovery") => Some("[Group]"), |c| {
+        let (group, from) = (GroupId(c.number("group")?), TargetId(c.number("from")?));
+        let accept_loss = c.flag("accept_loss")?.unwrap_or(false);
+        c.list(MgmtRequest::RecoverGroup { group, from, accept_loss }, "groups")
     };
     "GET" "/v1/resync" "How members of mirrored groups are brought in step, and how far those are that have missed something" None => Some("Resync"), |c| {
         c.manage(MgmtRequest::ListResyncs).map(Some)
@@ -290,6 +295,12 @@ impl Call<'_> {
 
     fn text(&self, field: &str) -> Result<String> {
         self.body.get(field).and_then(Value::as_str).map(str::to_string).ok_or_else(|| wrong(field, "a text"))
+    }
+
+    fn number(&self, field: &str) -> Result<u32> {
+        let number =
+            self.body.get(field).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
+        number.ok_or_else(|| wrong(field, "a number"))
     }
 
     fn flag(&self, field: &str) -> Result<Option<bool>> {

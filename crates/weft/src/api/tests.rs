@@ -254,6 +254,7 @@ fn calls() -> Vec<(&'static str, &'static str, &'static str, Value)> {
         ("GET", "/v1/groups", "", none.clone()),
         ("GET", "/v1/groups/{group}", "100001", none.clone()),
         ("POST", "/v1/rebalance", "", json!({ "pool": "pair", "dry_run": true })),
+        ("POST", "/v1/recoveries", "", json!({ "group": 100_001, "from": 4, "accept_loss": true })),
         ("PATCH", "/v1/resync", "", json!({ "rate": 1 << 30, "within_s": null, "paused": true })),
         ("GET", "/v1/resync", "", none.clone()),
         (
@@ -300,10 +301,16 @@ fn the_server_answers_everything_that_is_described_as_it_is_described() {
             assert_eq!(differs(&document, schema, &body, path), Vec::<String>::new());
         }
         let (status, answer) = call(address, method, &full, &body);
-        if (method, path) == ("DELETE", "/v1/pools/{pool}") {
+        let refused = match (method, path) {
             // It has a target yet.
+            ("DELETE", "/v1/pools/{pool}") => Some(409),
+            // It has everything.
+            ("POST", "/v1/recoveries") => Some(400),
+            _ => None,
+        };
+        if let Some(refused) = refused {
             let schema = &operation["responses"]["default"]["content"]["application/json"]["schema"];
-            assert_eq!((status, differs(&document, schema, &answer, path)), (409, vec![]), "{answer}");
+            assert_eq!((status, differs(&document, schema, &answer, path)), (refused, vec![]), "{answer}");
             asked.push((method, path));
             continue;
         }

@@ -16,6 +16,8 @@ pub enum GroupCommand {
     Create(GroupCreateArgs),
     /// Move members that share a node or rack apart, and spread memberships evenly over targets
     Rebalance(GroupRebalanceArgs),
+    /// Go on from a copy that has missed something, when all that had everything are lost for good
+    Recover(GroupRecoverArgs),
     /// How members that have missed something are brought in step (also: weft resync)
     #[command(subcommand)]
     Resync(ResyncCommand),
@@ -33,6 +35,24 @@ pub struct GroupRebalanceArgs {
     /// Only say what would be moved
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub query: QueryArgs,
+}
+
+/// `weft group recover`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "What was written while that target was out of step is lost, also what was synced. Without --accept-loss it only says what is known of that. Run weft fsck afterwards."
+)]
+pub struct GroupRecoverArgs {
+    /// Id of the group
+    pub group: u32,
+    /// Target to go on from: a member that needs resync
+    #[arg(long, value_name = "TARGET")]
+    pub from: u32,
+    /// Do it: what that target has missed is lost
+    #[arg(long)]
+    pub accept_loss: bool,
     #[command(flatten)]
     pub query: QueryArgs,
 }

@@ -1,7 +1,7 @@
 //! `weft group`: redundancy groups, and how their members are.
 
 use super::manage::{ask, unexpected};
-use crate::cli::{GroupArgs, GroupCommand, GroupRebalanceArgs, QueryArgs};
+use crate::cli::{GroupArgs, GroupCommand, GroupRebalanceArgs, GroupRecoverArgs, QueryArgs};
 use crate::output::{Align, list, show, table};
 use crate::size::format_size;
 use types::{ClusterMap, Epoch, Errno, Error, GroupId, MemberState, Result, TargetId};
@@ -25,6 +25,7 @@ pub fn run(command: GroupCommand) -> Result<()> {
             show(args.query.json, &groups, || groups_table(&groups))
         }
         GroupCommand::Rebalance(args) => rebalance(&args),
+        GroupCommand::Recover(args) => recover(&args),
         GroupCommand::Resync(command) => super::resync::run(command),
     }
 }
@@ -56,6 +57,18 @@ fn rebalance(args: &GroupRebalanceArgs) -> Result<()> {
             |next: &MembershipMove| [next.group.to_string(), next.from.to_string(), next.to.to_string()];
         let heading = [("GROUP", Align::Right), ("FROM TARGET", Align::Right), ("TO TARGET", Align::Right)];
         table(heading, &moves.iter().map(row).collect::<Vec<_>>())
+    })
+}
+
+fn recover(args: &GroupRecoverArgs) -> Result<()> {
+    let request = MgmtRequest::RecoverGroup {
+        group: GroupId(args.group),
+        from: TargetId(args.from),
+        accept_loss: args.accept_loss,
+    };
+    let groups = groups(&args.query, request)?;
+    show(args.query.json, &groups, || {
+        format!("{}look for files that lack a chunk file: weft fsck\n", groups_table(&groups))
     })
 }
 
@@ -165,6 +178,9 @@ fn group_screen(info: &GroupInfo) -> String {
     }
     if let Some(leaving) = group.leaving {
         rows.push(("leaving", format!("target {leaving}, when the others are good")));
+    }
+    if let Some(revived) = group.revived {
+        rows.push(("recovered", format!("from target {revived}, which is made to agree with the metadata")));
     }
     list(&rows)
 }

@@ -1,0 +1,85 @@
+//! A group goes on from a member that has missed something: an administrator says that all that had everything are lost for good.
+
+use crate::consistency::{self, Presence};
+use crate::limits::{GIVEN_UP_AFTER, REPLACED_AFTER};
+use crate::management::Management;
+use crate::refusal;
+use std::time::Duration;
+use types::{ClusterMap, GroupId, MemberState, Result, TargetId, TargetState};
+use wire::MgmtReply;
+use wire::mgmt::ResyncProgress;
+
+impl Management {
+    /// Makes a member the primary that has missed something, if `accepts_loss`.
+    ///
+    /// # Errors
+    /// `EINVAL` where that isn't to be had from this member. `EBUSY` while it isn't there, or a good one may come back. `EPERM` when the loss isn't
+    /// accepted, with what is known of it.
+    pub(crate) async fn recover_group(
+        &self,
+        id: GroupId,
+        from: TargetId,
+        accepts_loss: bool,
+    ) -> Result<MgmtReply> {
+        tracing::warn!(
+            group = id.0,
+            target_id = from.0,
+            accepts_loss,
+            "an administrator gives up the good members of a group"
+        );
+        let lacked = self.lacked(id, from);
+        self.change(|roster| {
+            self.check_recovery(&roster.map, id, from)?;
+            match accepts_loss {
+                true => consistency::revive(&mut roster.map, id, from),
+                false => Err(refusal::unaccepted_loss(id, from, lacked.as_ref())),
+            }
+        })
+        .await?;
+        self.sync().await?;
+        let groups = self.groups().into_iter().filter(|info| info.group.id == id).collect();
+        Ok(MgmtReply::Groups { groups })
+    }
+
+    fn check_recovery(&self, map: &ClusterMap, id: GroupId, from: TargetId) -> Result<()> {
+        let group = map.group(id).ok_or_else(|| refusal::no_group(id))?;
+        if !group.scheme.is_mirrored() {
+            return Err(refusal::not_mirrored(id));
+        }
+        match group.state_of(from).ok_or_else(|| refusal::no_member(id, from))? {
+            MemberState::Good => return Err(refusal::has_everything(id, from)),
+            MemberState::Bad | MemberState::Rebuilding => return Err(refusal::has_too_little(id, from)),
+            MemberState::NeedsResync | MemberState::Resyncing => {}
+        }
+        let presence = self.presence(map);
+        let is_there = map.target(from).is_some_and(|target| target.state == TargetState::Online)
+            && consistency::is_there(map, from, &presence);
+        if !is_there {
+            return Err(refusal::absent_member(id, from));
+        }
+        let set = map.settings.resync.replace_after_s.filter(|after_s| *after_s > 0);
+        let after = set.map_or(GIVEN_UP_AFTER, |set| Duration::from_secs(set).min(GIVEN_UP_AFTER));
+        let after = after.max(REPLACED_AFTER);
+        match group.good().find(|good| !self.is_given_up(map, &presence, *good, after)) {
+            Some(good) => Err(refusal::may_come_back(id, good, after)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a target has been gone for so long that it may count as lost, and isn't just coming back.
+    fn is_given_up(&self, map: &ClusterMap, presence: &Presence, id: TargetId, after: Duration) -> bool {
+        let Some(target) = map.target(id) else { return true };
+        target.state == TargetState::Offline
+            && !consistency::is_there(map, id, presence)
+            && self.members().is_gone_for(id, after, rt::monotonic_ns())
+    }
+
+    /// What the member lacked still when its primary was heard of last.
+    fn lacked(&self, id: GroupId, from: TargetId) -> Option<ResyncProgress> {
+        let map = self.current();
+        let primary = map.target(map.group(id)?.primary()?)?;
+        let liveness = self.liveness();
+        let told = &liveness.seen(primary.node)?.resyncs;
+        told.iter().find(|progress| (progress.group, progress.target) == (id, from)).cloned()
+    }
+}

@@ -1,0 +1,117 @@
+//! All members that had everything are lost for good while another one has missed something.
+
+use super::{Good, Site, TWO, seconds, simulated};
+use crate::{Bad, NeedsResync, Resyncing};
+use types::{Errno, GroupId, Result, TargetId};
+use wire::{MgmtReply, MgmtRequest};
+
+async fn recover(site: &Site, group: GroupId, from: TargetId, accept_loss: bool) -> Result<()> {
+    match site.ask(MgmtRequest::RecoverGroup { group, from, accept_loss }).await? {
+        MgmtReply::Groups { groups } => {
+            assert!(groups.len() == 1 && groups[0].group.id == group, "{groups:?}");
+            Ok(())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_group_goes_on_from_a_member_that_was_being_brought_in_step() {
+    simulated(2, TWO, async |site, nodes| {
+        let (lost, left) = (&nodes[0], &nodes[1]);
+        let group = site.group_of(lost);
+        let refused = async |accept| recover(&site, group.id, left.target, accept).await.unwrap_err();
+        assert_eq!(refused(true).await.errno, Errno::EINVAL, "it has everything");
+        let group = site.say_until_heard(&group, left.target, NeedsResync).await;
+        let group = site.say_until_heard(&group, left.target, Resyncing).await;
+        assert_eq!(refused(true).await.errno, Errno::EBUSY, "the good one is there");
+        lost.kill();
+        rt::sleep(seconds(60)).await;
+        assert_eq!(refused(true).await.errno, Errno::EBUSY, "it may come back");
+        rt::sleep(seconds(300)).await;
+        let error = refused(false).await;
+        assert!(error.errno == Errno::EPERM && error.hint.contains("--accept-loss"), "{error}");
+        assert_eq!(site.group(group.id), group, "it was only asked");
+        recover(&site, group.id, left.target, true).await.unwrap();
+        assert_eq!(site.members(group.id), [(left.target, Good), (lost.target, Bad)]);
+        let now = site.group(group.id);
+        assert!(now.revived == Some(left.target) && now.since > group.since, "{now:?}");
+        assert_eq!(refused(true).await.errno, Errno::EINVAL, "it counts as having everything");
+        // It is remembered until the primary has said that it agrees with the metadata.
+        site.restart_management().await;
+        rt::sleep(seconds(5)).await;
+        site.say_until_heard(&now, left.target, Good).await;
+        assert_eq!(site.group(group.id).revived, Some(left.target), "it asks who knows of the others");
+        let done = MgmtRequest::SetMember {
+            group: now.id,
+            since: now.since,
+            target: left.target,
+            state: Good,
+            reason: "a test says so".into(),
+            orderly: true,
+        };
+        site.ask(done).await.unwrap();
+        assert_eq!(site.group(group.id).revived, None);
+        // Who comes back is copied anew.
+        let back = site.start(lost.node, lost.target).await;
+        rt::sleep(seconds(5)).await;
+        assert_eq!(site.members(group.id), [(left.target, Good), (back.target, Bad)]);
+        site.serve().await;
+        site.serve().await;
+        assert!(!site.group(group.id).is_degraded());
+    });
+}
+
+#[test]
+fn the_time_that_a_good_member_has_to_be_gone_is_counted_anew_after_a_start_of_management() {
+    simulated(2, TWO, async |site, nodes| {
+        let (lost, left) = (&nodes[0], &nodes[1]);
+        let group = site.say_until_heard(&site.group_of(lost), left.target, NeedsResync).await;
+        lost.kill();
+        rt::sleep(seconds(400)).await;
+        site.restart_management().await;
+        rt::sleep(seconds(60)).await;
+        let refused = recover(&site, group.id, left.target, true).await.unwrap_err();
+        assert_eq!(refused.errno, Errno::EBUSY, "{refused}");
+        // Who has just come back isn't given up.
+        rt::sleep(seconds(400)).await;
+        site.start(lost.node, lost.target).await;
+        let refused = recover(&site, group.id, left.target, true).await.unwrap_err();
+        assert_eq!(refused.errno, Errno::EBUSY, "{refused}");
+    });
+}
+
+#[test]
+fn nobody_goes_on_from_who_is_away_or_no_member_or_copied_anew() {
+    simulated(3, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        let left = *group.members.last().unwrap();
+        let process = nodes.iter().find(|process| process.target == left).unwrap();
+        let stranger = nodes.iter().find(|process| !group.members.contains(&process.target)).unwrap();
+        // The time is known, too, where nobody is replaced.
+        site.set_resync(|settings| settings.replace_after_s = Some(0)).await;
+        let group = site.say_until_heard(&group, left, NeedsResync).await;
+        let others = site.groups_with(left);
+        let copied =
+            others.iter().find(|other| other.id != group.id && other.primary() == Some(nodes[0].target));
+        let copied = match copied {
+            Some(copied) => Some(site.say_until_heard(copied, left, Bad).await),
+            None => None,
+        };
+        nodes[0].kill();
+        rt::sleep(seconds(400)).await;
+        let refused = async |group, from| recover(&site, group, from, true).await.unwrap_err().errno;
+        assert_eq!(refused(group.id, stranger.target).await, Errno::ENOENT);
+        assert_eq!(refused(GroupId(1), left).await, Errno::EINVAL, "it has one member");
+        if let Some(copied) = copied {
+            assert_eq!(refused(copied.id, left).await, Errno::EINVAL, "it may have nothing");
+        }
+        process.connected.set(false);
+        rt::sleep(seconds(20)).await;
+        assert_eq!(refused(group.id, left).await, Errno::EBUSY);
+        process.connected.set(true);
+        rt::sleep(seconds(5)).await;
+        recover(&site, group.id, left, true).await.unwrap();
+        assert_eq!(site.members(group.id), [(left, Good), (nodes[0].target, Bad)]);
+    });
+}
