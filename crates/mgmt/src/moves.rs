@@ -61,15 +61,17 @@ fn finish(map: &mut ClusterMap, facts: &Facts<'_>) {
 /// Gives groups other members for those that are lost.
 fn replace_lost(map: &mut ClusterMap, facts: &Facts<'_>) {
     let is_lost = |(id, _): &(TargetId, MemberState)| facts.lost.contains(id);
-    let hit: Vec<(GroupId, TargetId, MemberState)> = map
+    let hit: Vec<(GroupId, TargetId)> = map
         .groups
         .iter()
         .filter(|group| group.scheme.is_mirrored())
-        .filter_map(|group| group.with_states().find(is_lost).map(|(id, state)| (group.id, id, state)))
+        .flat_map(|group| group.with_states().filter(is_lost).map(|(member, _)| (group.id, member)))
         .collect();
     let mut tried = 0;
-    for (id, member, state) in hit {
+    for (id, member) in hit {
         let Some(group) = map.group(id) else { continue };
+        // What was done for another one of the group may have changed it.
+        let Some(state) = group.state_of(member) else { continue };
         if !is_served(map, group, member, facts.presence) {
             continue;
         }

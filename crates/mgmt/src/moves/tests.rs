@@ -165,6 +165,26 @@ fn a_member_that_is_coming_and_is_lost_goes_again() {
     assert!(after.members.contains(&TargetId(1)) && after.good().count() == 2, "{after:?}");
 }
 
+#[test]
+fn a_lost_member_is_replaced_although_another_one_of_its_group_can_not_be_yet() {
+    let mut map = map(6, Scheme::Mirror(3));
+    let group = map.group(groups_of(&map, 1)[0]).unwrap().clone();
+    let [unaware, replaceable] = [group.members[1], group.members[2]];
+    for target in [unaware, replaceable] {
+        say(&mut map, group.id, target, NeedsResync, false);
+        map.targets[target.0 as usize - 1].state = TargetState::Offline;
+    }
+    let presence = presence(&map);
+    let facts = Facts {
+        presence: &presence,
+        lost: &BTreeSet::from([unaware, replaceable]),
+        is_out_for_all: &|_, id| id != unaware,
+    };
+    go_on(&mut map, &facts);
+    let members = &map.group(group.id).unwrap().members;
+    assert!(members.contains(&unaware) && !members.contains(&replaceable), "{members:?}");
+}
+
 #[derive(Clone, Debug)]
 enum Event {
     Die(u32),
