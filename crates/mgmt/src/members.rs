@@ -25,6 +25,8 @@ pub(crate) struct Members {
     trusted: BTreeSet<(GroupId, NodeId, Epoch)>,
     /// Targets that can't be reached, and since when, nanoseconds: after a start of management their time begins anew.
     gone: BTreeMap<TargetId, u64>,
+    /// Why members that aren't good could not be brought in step when that was tried last.
+    failed: BTreeMap<(GroupId, TargetId), String>,
 }
 
 impl Members {
@@ -64,6 +66,20 @@ impl Members {
             state.is_some_and(|state| state != MemberState::Good)
         };
         self.out.retain(|member, _| is_out(member));
+        self.failed.retain(|member, _| is_out(member));
+    }
+
+    /// A primary says what a member that was in this state is: where that ends an attempt to bring it in step, it is remembered why.
+    fn note_failure(&mut self, was: Option<MemberState>, word: &Word, reason: &str) {
+        use MemberState::{Bad, NeedsResync, Rebuilding, Resyncing};
+        if let (Some(Rebuilding), Bad) | (Some(Resyncing), NeedsResync) = (was, word.state) {
+            self.failed.insert((word.group, word.target), reason.to_string());
+        }
+    }
+
+    /// Why a member could not be brought in step when that was tried last.
+    pub fn failure(&self, group: GroupId, target: TargetId) -> Option<&str> {
+        self.failed.get(&(group, target)).map(String::as_str)
     }
 
     /// Targets that have been gone for at least so long, as a map shows them; each look begins the time of those that are newly gone.
@@ -157,7 +173,7 @@ impl Management {
         tracing::info!(?word, reason, "a primary speaks of a member");
         let began_ns = rt::monotonic_ns();
         let is_late = || rt::monotonic_ns() - began_ns > MAX_SETTLE.as_nanos() as u64;
-        while let Err(error) = self.take_word(asker, &word).await {
+        while let Err(error) = self.take_word(asker, &word, reason).await {
             if error.errno != Errno::EAGAIN || is_late() {
                 return Err(error);
             }
@@ -173,13 +189,17 @@ impl Management {
         Ok(MgmtReply::Map { map: self.current() })
     }
 
-    async fn take_word(&self, asker: Option<NodeId>, word: &Word) -> Result<()> {
+    async fn take_word(&self, asker: Option<NodeId>, word: &Word, reason: &str) -> Result<()> {
         self.change(|roster| {
             let presence = self.presence(&roster.map);
-            if roster.map.group(word.group).is_some_and(|group| group.since == word.since) {
+            let group = roster.map.group(word.group).filter(|group| group.since == word.since);
+            let was = group.and_then(|group| group.state_of(word.target));
+            if group.is_some() {
                 self.members().ensure_may_speak(&roster.map, word, &presence)?;
             }
-            consistency::set_member(&mut roster.map, asker, word, &presence)
+            consistency::set_member(&mut roster.map, asker, word, &presence)?;
+            self.members().note_failure(was, word, reason);
+            Ok(())
         })
         .await
     }

@@ -7,7 +7,7 @@
 
 use crate::consistency::{self, Presence};
 use std::collections::BTreeSet;
-use types::{ClusterMap, Group, GroupId, MemberState, TargetId, TargetState};
+use types::{CapacityClass, ClusterMap, Group, GroupId, MemberState, TargetId, TargetState};
 
 /// Memberships that one target makes place in at a time: more would only wait for one another.
 const LEAVES_AT_ONCE: usize = 4;
@@ -28,6 +28,7 @@ pub struct Facts<'a> {
 pub fn go_on(map: &mut ClusterMap, facts: &Facts<'_>) {
     finish(map, facts);
     replace_lost(map, facts);
+    replace_unfit(map, facts);
     empty_drained(map, facts);
 }
 
@@ -88,12 +89,30 @@ fn replace_lost(map: &mut ClusterMap, facts: &Facts<'_>) {
         let Some(group) = group_mut(map, id) else { continue };
         match successor {
             _ if has_more => remove(group, member),
-            Some(to) => {
-                let put = |(id, state)| if id == member { (to, MemberState::Bad) } else { (id, state) };
-                let members = group.with_states().map(put).collect();
-                set_members(group, members);
-            }
+            Some(to) => put_instead(group, member, to),
             None => {}
+        }
+    }
+}
+
+/// Lets others come in the place of targets that were to take that of a member that leaves, and can't any more: such that have no room by now, and such that
+/// are to be emptied themselves.
+fn replace_unfit(map: &mut ClusterMap, facts: &Facts<'_>) {
+    let is_unfit = |id: TargetId| {
+        map.target(id).is_some_and(|target| target.drain || target.class == CapacityClass::Emergency)
+    };
+    let coming = |group: &Group| {
+        let mut members = group.with_states();
+        let found = members
+            .find(|(id, state)| *state == MemberState::Bad && group.leaving != Some(*id) && is_unfit(*id));
+        found.map(|(id, _)| (group.id, id))
+    };
+    let leaving = map.groups.iter().filter(|group| group.leaving.is_some());
+    let unfit: Vec<(GroupId, TargetId)> = leaving.filter_map(coming).collect();
+    for (id, member) in unfit.into_iter().filter(|(id, member)| (facts.is_out_for_all)(*id, *member)) {
+        let to = map.group(id).and_then(|group| layout::successor(map, group, member));
+        if let (Some(to), Some(group)) = (to, group_mut(map, id)) {
+            put_instead(group, member, to);
         }
     }
 }
@@ -130,6 +149,13 @@ fn is_served(map: &ClusterMap, group: &Group, but: TargetId, presence: &Presence
 
 fn is_there(map: &ClusterMap, id: TargetId, presence: &Presence) -> bool {
     map.target(id).is_some_and(|t| t.state == TargetState::Online && presence.heard.contains(&t.node))
+}
+
+/// Another target, which has nothing yet, in the place of a member.
+fn put_instead(group: &mut Group, member: TargetId, to: TargetId) {
+    let put = |(id, state)| if id == member { (to, MemberState::Bad) } else { (id, state) };
+    let members = group.with_states().map(put).collect();
+    set_members(group, members);
 }
 
 fn remove(group: &mut Group, member: TargetId) {

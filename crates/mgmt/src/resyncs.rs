@@ -19,7 +19,7 @@ impl Management {
                     target,
                     state,
                     remaining_s: progress.as_ref().and_then(remaining_s),
-                    waits_for: progress.is_none().then(|| waits_for(&map, group, target)),
+                    waits_for: progress.is_none().then(|| self.waits_for(&map, group, target)),
                     progress,
                 }
             };
@@ -95,27 +95,50 @@ impl Management {
                 group.id
             ));
         }
+        let coming = moving().filter(|info| info.state == MemberState::Bad && info.progress.is_none());
+        let held_up = coming.filter(|info| !is_online(&map, info.target) || self.failure(info).is_some());
+        if let (None, Some(info)) = (stuck, held_up.into_iter().next()) {
+            told.hindrance = Some(format!(
+                "target {} takes its place in group {}, and doesn't yet: {}",
+                info.target,
+                info.group,
+                info.waits_for.as_deref().unwrap_or_default()
+            ));
+        }
         told
     }
+
+    /// Why a member could not be brought in step when that was tried last.
+    fn failure(&self, info: &ResyncInfo) -> Option<String> {
+        self.members().failure(info.group, info.target).map(String::from)
+    }
+
+    /// Why nobody brings a member in step now.
+    fn waits_for(&self, map: &ClusterMap, group: &Group, target: TargetId) -> String {
+        match group.primary() {
+            _ if group.leaving == Some(target) => "it is about to leave the group".into(),
+            None => "nobody has everything".into(),
+            Some(primary) if !is_online(map, primary) => {
+                format!("target {primary}, which has everything, can't be reached")
+            }
+            _ if !is_online(map, target) => "its target can't be reached".into(),
+            _ if map.settings.resync.paused => "it is paused".into(),
+            Some(primary) => match self.members().failure(group.id, target) {
+                Some(failure) => {
+                    format!("the last attempt has failed, and there is another one soon: {failure}")
+                }
+                None => format!("target {primary} brings others in step first"),
+            },
+        }
+    }
+}
+
+fn is_online(map: &ClusterMap, id: TargetId) -> bool {
+    map.target(id).is_some_and(|target| target.state == TargetState::Online)
 }
 
 /// Seconds that it will take yet at the rate of late.
 fn remaining_s(progress: &ResyncProgress) -> Option<u64> {
     let left = progress.bytes_left.filter(|_| progress.hindrance.is_none())?;
     (progress.rate > 0).then(|| left.div_ceil(progress.rate))
-}
-
-/// Why nobody brings a member in step now.
-fn waits_for(map: &ClusterMap, group: &Group, target: TargetId) -> String {
-    let is_there = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
-    match group.primary() {
-        _ if group.leaving == Some(target) => "it is about to leave the group".into(),
-        None => "nobody has everything".into(),
-        Some(primary) if !is_there(primary) => {
-            format!("target {primary}, which has everything, can't be reached")
-        }
-        _ if !is_there(target) => "its target can't be reached".into(),
-        _ if map.settings.resync.paused => "it is paused".into(),
-        Some(primary) => format!("target {primary} brings others in step first"),
-    }
 }

@@ -239,7 +239,8 @@ pub struct Register {
     pub clock_s: i64,
     /// What it serves.
     pub targets: Vec<TargetReport>,
-    /// This process has registered before: it is management that has been started anew.
+    /// This process has registered before, and nothing that a crash of an earlier one has left there still counts as good: it is management that has been
+    /// started anew.
     #[serde(default)]
     pub again: bool,
 }

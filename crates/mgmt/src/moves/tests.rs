@@ -185,6 +185,30 @@ fn a_lost_member_is_replaced_although_another_one_of_its_group_can_not_be_yet() 
     assert!(members.contains(&unaware) && !members.contains(&replaceable), "{members:?}");
 }
 
+#[test]
+fn a_coming_member_that_has_no_room_any_more_makes_place_for_another_one() {
+    for is_drained in [false, true] {
+        let mut map = map(5, Scheme::Mirror(2));
+        map.targets[0].drain = true;
+        look(&mut map, &[]);
+        let group = map.groups.iter().find(|group| group.leaving.is_some()).unwrap().clone();
+        let coming = *group.members.last().unwrap();
+        let target = &mut map.targets[coming.0 as usize - 1];
+        match is_drained {
+            true => target.drain = true,
+            false => (target.class, target.free) = (CapacityClass::Emergency, 0),
+        }
+        say(&mut map, group.id, coming, Rebuilding, false);
+        look(&mut map, &[]);
+        assert!(map.group(group.id).unwrap().members.contains(&coming), "it is being tried");
+        say(&mut map, group.id, coming, Bad, false);
+        look(&mut map, &[]);
+        let after = map.group(group.id).unwrap();
+        assert!(!after.members.contains(&coming), "{after:?}");
+        assert_eq!((after.members.len(), after.good().count(), after.leaving), (3, 2, Some(TargetId(1))));
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Event {
     Die(u32),

@@ -38,6 +38,8 @@ struct Process {
     epoch: Cell<Epoch>,
     /// It takes no notice of newer maps.
     is_deaf: Cell<bool>,
+    /// It has copies that count and may be without what a crash has cost them.
+    is_unclean: Cell<bool>,
     answered_ns: Cell<u64>,
 }
 
@@ -85,6 +87,7 @@ impl Site {
             alive: Cell::new(true),
             epoch: Cell::new(Epoch(0)),
             is_deaf: Cell::new(false),
+            is_unclean: Cell::new(false),
             answered_ns: Cell::new(0),
         });
         self.register(&process).await;
@@ -94,7 +97,7 @@ impl Site {
 
     async fn register(&self, process: &Process) {
         let port = 7499 + process.node.0 as u16;
-        let again = process.epoch.get() > Epoch(0);
+        let again = process.epoch.get() > Epoch(0) && !process.is_unclean.get();
         let register = Register {
             again,
             ..self.cluster.borrow().registration(process.node, process.instance, port, &[process.target])
@@ -357,6 +360,44 @@ fn a_drained_member_leaves_all_groups_with_no_copy_less() {
         assert_eq!(progress().await.groups_left, 0);
         require_whole(&site);
         site.ask(MgmtRequest::RemoveTarget { target }).await.unwrap();
+    });
+}
+
+#[test]
+fn a_drain_says_why_the_target_that_is_to_take_the_place_has_not_taken_it() {
+    simulated(4, TWO, async |site, nodes| {
+        let target = nodes[1].target;
+        site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
+        let hindrance = async || match site.ask(MgmtRequest::ListTargets).await {
+            Ok(MgmtReply::Targets { targets }) => {
+                targets.into_iter().find(|t| t.target.id == target).unwrap().progress.unwrap().hindrance
+            }
+            other => panic!("{other:?}"),
+        };
+        rt::sleep(seconds(5)).await;
+        assert_eq!(hindrance().await, None);
+        let group = site.groups_with(target).into_iter().find(|group| group.leaving.is_some()).unwrap();
+        let coming = *group.members.last().unwrap();
+        let now = site.say_until_heard(&group, coming, Rebuilding).await;
+        let now = site.say_until_heard(&now, coming, Bad).await;
+        let told = hindrance().await.unwrap();
+        assert!(told.contains(&format!("target {coming} ")) && told.contains("a test says so"), "{told}");
+        // The next attempt is a success.
+        let now = site.say_until_heard(&now, coming, Rebuilding).await;
+        assert_eq!(hindrance().await, None);
+        site.say_until_heard(&now, coming, Good).await;
+        assert_eq!(hindrance().await, None);
+        // One that can't be reached.
+        let group = site
+            .groups_with(target)
+            .into_iter()
+            .find(|group| group.leaving.is_some() && group.is_degraded())
+            .unwrap();
+        let coming = *group.members.last().unwrap();
+        nodes.iter().find(|node| node.target == coming).unwrap().kill();
+        rt::sleep(seconds(60)).await;
+        let told = hindrance().await.unwrap();
+        assert!(told.contains("can't be reached"), "{told}");
     });
 }
 

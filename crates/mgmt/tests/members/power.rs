@@ -8,12 +8,29 @@ use types::MemberState::{Good, NeedsResync};
 use wire::MgmtRequest;
 
 /// The machine of the primary and of management loses its power; what the other one has acknowledged is more than the disks have kept here.
-async fn lose_power_of_management(site: &Rc<Site>, nodes: &[Rc<Process>]) {
+async fn lose_power_of_management(site: &Rc<Site>, nodes: &[Rc<Process>]) -> Rc<Process> {
     nodes[1].connected.set(false);
     nodes[0].kill();
     site.cluster.borrow().memory.crash(0);
     site.restart_management().await;
-    site.start(nodes[0].node, nodes[0].target).await;
+    site.start(nodes[0].node, nodes[0].target).await
+}
+
+/// Management has in mind what it has still to look at; one that is started anew hasn't.
+#[test]
+fn who_lost_power_gives_way_to_one_that_lives_although_management_is_started_once_more() {
+    simulated(2, TWO, async |site, nodes| {
+        let group = site.group_of(&nodes[0]);
+        let back = lose_power_of_management(&site, &nodes).await;
+        back.is_unclean.set(true);
+        rt::sleep(seconds(3)).await;
+        site.restart_management().await;
+        rt::sleep(seconds(3)).await;
+        assert_eq!(site.members(group.id), [(nodes[0].target, Good), (nodes[1].target, Good)]);
+        nodes[1].connected.set(true);
+        rt::sleep(seconds(5)).await;
+        assert_eq!(site.members(group.id), [(nodes[1].target, Good), (nodes[0].target, NeedsResync)]);
+    });
 }
 
 #[test]
