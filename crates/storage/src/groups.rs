@@ -6,7 +6,7 @@ use chunkstore::Store;
 use net::Deadline;
 use rt::IoBuf;
 use std::sync::Arc;
-use types::{Errno, Error, Result, TargetId};
+use types::{ClusterMap, Errno, Error, Result, TargetId};
 use wire::mgmt::ResyncProgress;
 use wire::{InGroup, Part, StorageReply, StorageRequest};
 
@@ -24,10 +24,19 @@ impl StorageService {
         let (Some(mirrors), Some(served)) = (self.mirrors.get(), self.find(target)) else { return Ok(()) };
         let groups = Store::groups_on(served.store.dir()).await.map_err(|e| served.failed(&e))?;
         let mut outcome = Ok(());
-        for group in groups {
+        for &group in &groups {
             outcome = outcome.and(mirrors.replica(&served.store, &served.tally, group).await.map(drop));
         }
+        mirrors.found_on(target, groups);
         outcome
+    }
+
+    /// Whether no copy here may be without what a crash of an earlier process has cost it, and counts as good by this map nevertheless. Management has that in
+    /// mind while it runs; to one that was started anew such a process is one that was started anew as well.
+    pub fn is_settled(&self, map: &ClusterMap) -> bool {
+        self.mirrors.get().is_none_or(|mirrors| {
+            self.served().all(|served| mirrors.is_settled_on(map, served.store.target()))
+        })
     }
 
     /// Closes what is open of mirrored groups, all of it; the first failure is told then.

@@ -11,6 +11,12 @@ use types::{ClusterMap, Epoch, GroupId, MemberState, TargetId};
 /// Rest before management is asked again.
 const REST: Duration = Duration::from_millis(500);
 
+/// How long the primary that leaves waits for what is under way: everybody else waits behind it.
+const QUIET_TIME: Duration = Duration::from_secs(1);
+
+/// Rest before it tries again, in which the others go on: what takes so long may be a large file that is mended.
+const BUSY_REST: Duration = Duration::from_secs(5);
+
 /// Lets a member go that nobody needs in the group any more, unless that is being done.
 pub(super) fn let_go(mirrors: &Arc<Mirrors>, replica: &Arc<Replica>, since: Epoch, leaving: TargetId) {
     let key = (replica.group, leaving);
@@ -33,7 +39,10 @@ impl Mirrors {
     /// Gives up being the primary. All changes have ended then, so that the copies are equal and the next one goes on without further ado; nothing is
     /// changed or read here from when it is asked for until it is known how it was decided.
     async fn resign(&self, replica: &Replica, since: Epoch) {
-        let _alone = replica.gate.write().await;
+        let Some(_alone) = rt::timeout(QUIET_TIME, replica.gate.write()).await else {
+            tracing::debug!(group = %replica.group, "a primary that leaves waits for what is under way");
+            return rt::sleep(BUSY_REST).await;
+        };
         let is_wanted = |group: &types::Group| {
             group.since == since && group.dismissed() == Some(replica.target) && !group.is_degraded()
         };
@@ -74,11 +83,16 @@ impl Mirrors {
         if !is_over(&self.map(), group, key.0) {
             return Ok(());
         }
-        if let Some(replica) = slot.replica.get() {
-            replica.store.close().await?;
+        let removed = async {
+            if let Some(replica) = slot.replica.get() {
+                replica.store.close().await?;
+            }
+            store.forget_group(group).await
         }
-        store.forget_group(group).await?;
+        .await;
+        // Also when it has failed: what was closed serves nobody any more, and the target may be a member again one day.
         self.slots.write().remove(&key);
+        removed?;
         tracing::info!(target_id = %key.0, %group, "what a target had of a group that it has left is removed");
         Ok(())
     }

@@ -120,6 +120,8 @@ pub(crate) struct Mirrors {
     lease: Arc<ServingLease>,
     pub(crate) fences: Arc<Fences>,
     slots: RwLock<BTreeMap<(TargetId, GroupId), Arc<Slot>>>,
+    /// What a start has found of groups on targets: opened, unless that has failed.
+    found: Mutex<BTreeMap<TargetId, Vec<GroupId>>>,
     progress: Progress,
     /// Of the service.
     watches: Arc<Watches>,
@@ -172,6 +174,7 @@ impl Mirrors {
             lease,
             fences,
             slots: RwLock::default(),
+            found: Mutex::default(),
             progress: Progress::default(),
             watches,
             clients: Clients::default(),
@@ -292,6 +295,28 @@ impl Mirrors {
             .then(|| Touched { files: store.take_touched(), new: store.take_new_at_crash() });
         let replica = Arc::new(Replica::new(group, store, leftovers, tally.clone(), is_fenced));
         Ok(slot.replica.get_or_init(|| replica).clone())
+    }
+
+    /// A target was found with these groups, which have been opened as far as they can be.
+    pub(crate) fn found_on(&self, target: TargetId, groups: Vec<GroupId>) {
+        self.found.lock().insert(target, groups);
+    }
+
+    /// Whether what a target has of groups in which it counts as good is open, and nothing of it was left by a crash that nobody has seen to.
+    pub(crate) fn is_settled_on(&self, map: &ClusterMap, target: TargetId) -> bool {
+        let is_good =
+            |group: &Group| group.scheme.is_mirrored() && group.state_of(target) == Some(MemberState::Good);
+        let mut good = map.groups.iter().filter(|group| is_good(group)).peekable();
+        if good.peek().is_none() {
+            return true;
+        }
+        let found = self.found.lock().get(&target).cloned();
+        let (Some(found), slots) = (found, self.slots.read()) else { return false };
+        good.all(|group| match slots.get(&(target, group.id)).and_then(|slot| slot.replica.get()) {
+            Some(replica) => !replica.is_unclean(),
+            // Nothing was there at the start, and nobody has asked for it since.
+            None => !found.contains(&group.id),
+        })
     }
 
     /// The replicas that are open.

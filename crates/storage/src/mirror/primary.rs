@@ -170,17 +170,25 @@ impl Mirrors {
     }
 
     /// Has a member taken out whose copy differs, however long it takes to reach management. Ends, too, when somebody else is the primary, and when it is this
-    /// one that was to go and no other good one is left: it stays, and what it can't do it refuses.
+    /// one that was to go and no other good one is left: it stays, and what it can't do it refuses. Others that aren't heard of can't take its place: they are
+    /// taken out instead, as soon as management knows that they don't serve.
     pub(super) async fn expel(&self, replica: &Replica, target: TargetId, state: MemberState, reason: &str) {
         while let Ok(view) = self.primary_view(replica)
             && let Ok(group) = view.group()
             && group.state_of(target).is_some_and(MemberState::gets_writes)
         {
-            let mut others = group.with_states().filter(|(other, _)| *other != target);
-            if target == replica.target && !others.any(|(_, state)| state == MemberState::Good) {
-                return replica.stay(group.since);
+            let good = group.with_states().filter(|(_, state)| *state == MemberState::Good);
+            let others: Vec<TargetId> = good.map(|(id, _)| id).filter(|id| *id != target).collect();
+            let is_own = target == replica.target;
+            match others.first() {
+                None if is_own => return replica.stay(group.since),
+                Some(other) if is_own && !others.iter().any(|id| self.is_heard_of(*id)) => {
+                    let reason =
+                        format!("target {other} isn't heard of, and can't take the place of the primary");
+                    self.decide(replica, group.since, *other, MemberState::NeedsResync, &reason).await;
+                }
+                _ => self.decide(replica, group.since, target, state, reason).await,
             }
-            self.decide(replica, group.since, target, state, reason).await;
         }
     }
 

@@ -133,16 +133,29 @@ impl Step<'_> {
         Ok(!look.is_there || look.sum_end > look.len.next_multiple_of(BLOCK))
     }
 
-    /// How long the file is on other good members.
+    /// How long the file is on other good members. One that doesn't answer may have more than is here: as long as it counts that has to be known. Where its
+    /// node isn't heard of, management takes it out.
     async fn longest(&self, ino: InodeId) -> Result<u64> {
         let mut longest = 0;
         for target in self.others()? {
-            if let StorageReply::Stat { len, .. } = self.ask_other(target, ino, StorageOp::Stat, None).await?
-            {
-                longest = longest.max(len);
+            match self.ask_other(target, ino, StorageOp::Stat, None).await {
+                Ok(StorageReply::Stat { len, .. }) => longest = longest.max(len),
+                Ok(_) => {}
+                Err(error) if self.mirrors.is_heard_of(target) => return Err(error),
+                Err(error) => self.part_from(target, error).await?,
             }
         }
         Ok(longest)
+    }
+
+    /// Has another member taken out whose node isn't heard of; refuses to go on while it is in.
+    async fn part_from(&self, target: TargetId, error: Error) -> Result<()> {
+        let since = self.mirrors.primary_view(self.replica)?.group()?.since;
+        self.mirrors.decide(self.replica, since, target, MemberState::NeedsResync, &error.message).await;
+        match self.others()?.contains(&target) {
+            true => Err(error),
+            false => Ok(()),
+        }
     }
 
     /// Where what looks like a hole here isn't one any more.

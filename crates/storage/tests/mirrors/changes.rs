@@ -335,6 +335,25 @@ fn a_primary_whose_disk_fails_gives_way() {
     });
 }
 
+/// Management doesn't let the last one go that is heard of: the primary would ask for it for ever, and hold up everybody.
+#[test]
+fn a_primary_whose_disk_fails_stays_when_who_was_to_replace_it_dies_meanwhile() {
+    with_members(2, |cluster| async move {
+        break_disk(&cluster, 1).await;
+        cluster.management.is_away.store(true, Ordering::SeqCst);
+        let answer = begin(&cluster, 1);
+        cluster.until("the other one has it", || cluster.on_disk(2).contains_key(&INO)).await;
+        rt::sleep(Duration::from_millis(100)).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.management.set_online(2, false);
+        cluster.management.is_away.store(false, Ordering::SeqCst);
+        cluster.until("the write is answered", || answer.borrow().is_some()).await;
+        assert!(matches!(*answer.borrow(), Some(Err(Errno::EIO))), "{:?}", answer.borrow());
+        assert_eq!(cluster.management.state(1), MemberState::Good);
+        assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
+    });
+}
+
 /// The others have heard of the failure before the primary has heard of their answer: nobody's program is told of a disk that isn't needed.
 #[test]
 fn what_fails_at_a_primary_that_is_being_replaced_is_sent_to_the_next_one() {

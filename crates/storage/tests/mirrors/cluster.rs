@@ -96,10 +96,14 @@ impl Management {
         self.group().state_of(TargetId(target)).unwrap()
     }
 
-    /// Whether a target is the only good member.
+    /// Whether a target is a good member, and no other one is heard of.
     fn is_last(&self, target: TargetId) -> bool {
-        let good = |(id, state): (TargetId, MemberState)| (state == MemberState::Good).then_some(id);
-        self.group().with_states().filter_map(good).eq([target])
+        let map = self.map.lock().unwrap().clone();
+        let is_heard = |id: TargetId| map.target(id).is_some_and(|t| t.state == TargetState::Online);
+        let counts = |(id, state): (TargetId, MemberState)| {
+            (state == MemberState::Good && (id == target || is_heard(id))).then_some(id)
+        };
+        map.group(GROUP).unwrap().with_states().filter_map(counts).eq([target])
     }
 
     /// Makes another map, and tells everybody.

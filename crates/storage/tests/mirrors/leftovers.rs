@@ -75,6 +75,29 @@ fn chunks_without_metadata_go_before_clients_come_and_from_all_copies() {
     .unwrap();
 }
 
+/// What management has to know of a process that has registered before.
+#[test]
+fn a_target_is_not_settled_before_what_a_crash_has_left_is_seen_to() {
+    let (dir, management) = (tempfile::tempdir().unwrap(), Management::new(2));
+    crash(dir.path(), &management);
+    let path = dir.path().to_path_buf();
+    rt::block_on(async move {
+        let cluster = Cluster::start(&path, management.clone()).await;
+        let is_settled = |target| {
+            let service = cluster.link(target).service.lock().unwrap().clone().unwrap();
+            service.is_settled(&cluster.map_of(target).read().unwrap().clone())
+        };
+        assert!(!is_settled(1) && !is_settled(2), "both may lack something, and count");
+        cluster.drive();
+        cluster.until("the group goes on from one copy", || management.state(2) != MemberState::Good).await;
+        cluster.until("the first is seen to", || is_settled(1)).await;
+        assert!(is_settled(2), "it doesn't count");
+        cluster.in_step().await;
+        assert!(is_settled(1) && is_settled(2));
+    })
+    .unwrap();
+}
+
 /// Nobody drives the group yet: the first client that comes has it seen to.
 #[test]
 fn a_client_that_comes_first_finds_it_put_right() {

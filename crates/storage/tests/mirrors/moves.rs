@@ -1,11 +1,15 @@
 //! Other targets take the place of members.
 
-use crate::cluster::{Cluster, INO, MIB, Road, with_others};
+use crate::cluster::{Cluster, GROUP, INO, MIB, Road, with_others};
+use chunkstore::Store;
 use std::cell::Cell;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use types::{InodeId, MemberState, TargetId};
+use std::time::Duration;
+use types::{ByteRange, InodeId, MemberState, TargetId};
 use wire::StorageOp;
 
 /// Clients that write until they are told to stop.
@@ -145,5 +149,71 @@ fn a_primary_that_can_not_leave_yet_goes_on() {
         cluster.management.refuses_to_leave.store(false, Ordering::SeqCst);
         cluster.until("it has left", || cluster.management.group().members.len() == 2).await;
         cluster.in_step().await;
+    });
+}
+
+/// A large file that is mended takes longer than any client waits.
+#[test]
+fn a_primary_that_leaves_does_not_hold_up_changes_while_it_waits_for_what_is_under_way() {
+    with_others(2, 1, |cluster| async move {
+        fill(&cluster).await;
+        cluster.management.refuses_to_leave.store(true, Ordering::SeqCst);
+        cluster.management.bring(3, (1, true));
+        cluster.drive();
+        let refused = || cluster.management.refusals.load(Ordering::SeqCst);
+        cluster.until("it was refused", || refused() > 0).await;
+        cluster.set_road(2, Road::Late);
+        let (mending, is_mended) = (cluster.clone(), Rc::new(Cell::new(false)));
+        let told = is_mended.clone();
+        rt::spawn(async move {
+            let mend =
+                StorageOp::Mend { from: TargetId(2), to: TargetId(1), range: ByteRange::new(0, u64::MAX) };
+            // It is given up some time, or carried out: nobody minds.
+            let _ = mending.ask_file(InodeId(21), (0, None), mend, None).await;
+            told.set(true);
+        });
+        rt::sleep(Duration::from_millis(300)).await;
+        cluster.set_road(2, Road::Open);
+        let so_far = refused();
+        // It asks to leave whenever it is looked at, which is all the time.
+        rt::sleep(Duration::from_millis(1000)).await;
+        assert_eq!(refused(), so_far, "it waits for what is under way");
+        cluster.write(INO, 3, 0, &[1; 100]).await;
+        assert!(!is_mended.get(), "the write has waited for it");
+        cluster.link(2).late.set();
+        cluster.until("the mending has ended", || is_mended.get()).await;
+        cluster.management.refuses_to_leave.store(false, Ordering::SeqCst);
+        cluster.until("it has left", || cluster.management.group().members.len() == 2).await;
+        cluster.in_step().await;
+    });
+}
+
+/// A folder that can't be removed by its path, which is longer than the system takes.
+fn make_irremovable(dir: &Path, scratch: &Path) {
+    let deep = |begin: &Path| {
+        let path = (0..12).fold(begin.to_path_buf(), |path: PathBuf, _| path.join("x".repeat(250)));
+        fs::create_dir_all(&path).unwrap();
+        path
+    };
+    let inside = deep(&dir.join("deep"));
+    deep(scratch);
+    fs::rename(scratch, inside.join("deeper")).unwrap();
+}
+
+#[test]
+fn a_target_whose_leftover_of_a_group_can_not_be_removed_becomes_a_member_again() {
+    with_others(2, 1, |cluster| async move {
+        fill(&cluster).await;
+        let target = cluster.dir.join("2");
+        make_irremovable(&Store::group_dir(&target, GROUP), &cluster.dir.join("scratch"));
+        let service = cluster.link(2).service.lock().unwrap().clone().unwrap();
+        let errors = || service.counters(TargetId(2)).unwrap().io_errors;
+        cluster.management.bring(3, (2, false));
+        cluster.drive();
+        cluster.until("the removal has failed", || errors() > 0).await;
+        assert!(!cluster.has_group(2), "it was put aside");
+        cluster.management.bring(2, (1, false));
+        cluster.in_step().await;
+        assert!(cluster.management.group().members.contains(&TargetId(2)));
     });
 }

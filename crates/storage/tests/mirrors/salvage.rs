@@ -140,6 +140,29 @@ fn another_good_member_has_what_is_damaged_here() {
     });
 }
 
+/// Nobody has asked it for anything since it died, so it counts; whether it has the file that is gone here nobody can say.
+#[test]
+fn a_member_comes_in_step_while_a_third_one_that_counts_is_dead() {
+    with_members(3, |cluster| async move {
+        cluster.write(INO, 3, 0, &content(100_000)).await;
+        cluster.set_road(2, Road::Closed);
+        cluster.ask_file(INO, (3, None), StorageOp::Delete, None).await.unwrap();
+        assert_eq!(cluster.management.state(2), MemberState::NeedsResync);
+        cluster.set_road(3, Road::Closed);
+        cluster.set_road(2, Road::Open);
+        cluster.drive();
+        rt::sleep(std::time::Duration::from_secs(1)).await;
+        assert_ne!(cluster.management.state(2), MemberState::Good, "it is heard of, and may have the file");
+        cluster.management.set_online(3, false);
+        cluster.until("it is in step", || cluster.management.state(2) == MemberState::Good).await;
+        assert_eq!(cluster.management.state(3), MemberState::NeedsResync);
+        assert!(!cluster.on_disk(2).contains_key(&INO));
+        cluster.set_road(3, Road::Open);
+        cluster.management.set_online(3, true);
+        cluster.in_step().await;
+    });
+}
+
 /// A member that gets everything anew, while the primary's chunk file ends before its time.
 async fn shortened(cluster: Arc<Cluster>, shorten: impl FnOnce(&Path)) {
     let data = content(MIB as usize + 777);

@@ -203,6 +203,13 @@ impl StorageNode {
 
     /// Tells management what is served here.
     async fn register(&self) -> Result<()> {
+        // What a crash has left here is judged by management until it is seen to; one that was started anew meanwhile has to begin with that anew.
+        let again =
+            self.has_registered.load(Ordering::Relaxed) && self.service.is_settled(&self.map.current());
+        if !again {
+            // It takes the node for one that serves by nothing older than the map in its answer.
+            self.lease.end();
+        }
         let sent_ns = rt::monotonic_ns();
         let register = MgmtRequest::Register(Register {
             cluster: self.options.cluster.clone(),
@@ -213,7 +220,7 @@ impl StorageNode {
             version: env!("CARGO_PKG_VERSION").into(),
             clock_s: rt::now().secs,
             targets: self.reports(),
-            again: self.has_registered.load(Ordering::Relaxed),
+            again,
         });
         match self.management.call(register, None).await? {
             MgmtReply::Registered(registered) => {
@@ -398,6 +405,14 @@ impl StorageNode {
         self.lock_unserved().remove(&target.path);
         let store = self.service.stores().find(|store| store.target() == id).cloned();
         if let Some(store) = store {
+            if let Err(error) = self.service.open_groups(id).await {
+                // Who asks for such a group is told.
+                tracing::error!(
+                    hint = &*error.hint,
+                    "what target {id} has of mirrored groups can't be opened: {}",
+                    error.message
+                );
+            }
             rt::spawn(self.clone().bring_up(store));
         }
         // Tells management that the target is there.
@@ -527,6 +542,86 @@ mod tests {
             assert_eq!(cluster.handle.read().unwrap().nodes[0].name, "other");
         };
         rt::block_on(run).unwrap();
+    }
+
+    /// Management, and what a node has said of itself when it registered.
+    struct Registry {
+        management: Arc<Management>,
+        lease: Arc<ServingLease>,
+        /// Whether it was the same process again, and whether it served meanwhile.
+        told: Mutex<Vec<(bool, bool)>>,
+    }
+
+    impl net::Handler<MgmtRequest, MgmtReply> for Registry {
+        fn handle(
+            &self,
+            request: MgmtRequest,
+            _: Option<rt::IoBuf>,
+        ) -> net::LocalFuture<'_, Result<MgmtReply>> {
+            Box::pin(async move {
+                let request = match request {
+                    MgmtRequest::Register(register) => {
+                        self.told
+                            .lock()
+                            .unwrap()
+                            .push((register.again, self.lease.holds(rt::monotonic_ns())));
+                        // It knows of no targets.
+                        MgmtRequest::Register(Register { targets: vec![], ..register })
+                    }
+                    other => other,
+                };
+                self.management.handle(request, None).await
+            })
+        }
+    }
+
+    #[test]
+    fn a_process_whose_copies_are_not_seen_to_yet_registers_as_one_that_was_started_anew() {
+        let run = async {
+            let cluster = cluster().await.unwrap();
+            let lease = cluster.node.lease.clone();
+            let registry = Arc::new(Registry {
+                management: cluster.management.clone(),
+                lease: lease.clone(),
+                told: Mutex::default(),
+            });
+            let node =
+                StorageNode { management: Channel::in_process(registry.clone()), ..owned(cluster.node) };
+            let told = async || {
+                node.register().await.unwrap();
+                assert!(lease.holds(rt::monotonic_ns()));
+                registry.told.lock().unwrap().pop()
+            };
+            assert_eq!(told().await, Some((false, false)));
+            assert_eq!(told().await, Some((true, true)));
+            let dir = TempDir::new().unwrap();
+            let identity = Identity { cluster: node.options.cluster.clone(), target: TargetId(3) };
+            make_target(dir.path(), &identity).await.unwrap();
+            let store = open_target(dir.path(), &identity, 1).await.unwrap();
+            let single = types::Group::single(types::GroupId(7), types::PoolId(1), TargetId(3));
+            let mut map = ClusterMap::clone(&node.map.current());
+            // Newer than any of management's.
+            map.epoch.0 += 100;
+            map.groups = vec![types::Group { scheme: types::Scheme::Mirror(2), ..single }];
+            node.map.take_over(Arc::new(map));
+            node.service.serve_groups(crate::assembly::group_links::of_one_process(
+                cluster.handle.clone(),
+                [].into_iter(),
+                &Channel::in_process(node.service.clone()),
+                Channel::in_process(cluster.management.clone()),
+            ));
+            node.service.add(store).unwrap();
+            // What there is of the group hasn't been looked at.
+            assert_eq!(told().await, Some((false, false)));
+            node.service.open_groups(TargetId(3)).await.unwrap();
+            assert_eq!(told().await, Some((true, true)));
+        };
+        rt::block_on(run).unwrap();
+    }
+
+    /// A node that nobody else has.
+    fn owned(node: Arc<StorageNode>) -> StorageNode {
+        Arc::into_inner(node).unwrap()
     }
 
     #[test]
