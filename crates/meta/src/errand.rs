@@ -7,7 +7,7 @@
 
 use crate::coherence::Cleared;
 use crate::eviction::within;
-use crate::executor::{Attempt, Guest, Pass, Place, Reading};
+use crate::executor::{Attempt, Guest, Pass, Place, Reading, Stop};
 use crate::limits::{BORROW_TIME, ERRAND_REST, ERRAND_TIME, MAKE_WAY_TIME};
 use crate::neighbours::{Neighbours, PartitionsChannel};
 use crate::service::{Answered, Found, MetaService};
@@ -200,6 +200,10 @@ impl Errand {
             service.executors.store.admit().await;
             let cleared = Cleared { inodes: inodes.clone(), partitions: taken.cleared.partitions.clone() };
             let mut command = |view: &View<'_>| {
+                // As in `execute`: it may have waited for long since its partitions were taken.
+                if self.deadline.is_over() {
+                    return Err(Stop::Refused(self.deadline.error()));
+                }
                 service.apply((&self.request, Found::WithInode), &self.session, &map, (view, &cleared))
             };
             let home = namespace::home_partition(&self.request.op);

@@ -39,6 +39,8 @@ pub(crate) struct Executor {
     pub standing: Standing,
     /// That this service owns the partition, as every commit checks. Of no meaning where it doesn't.
     pub owner: Guard,
+    /// How often this service has adopted it.
+    pub adoption: u64,
     /// The errand that has it to itself.
     pub loan: Option<u64>,
     /// Set, and replaced by another one, when standing or loan change.
@@ -180,6 +182,7 @@ impl Executors {
                 partition,
                 standing: Standing::Elsewhere,
                 owner: Guard { key: keys::owner(partition).to_vec(), expected: None },
+                adoption: 0,
                 loan: None,
                 changed: Arc::default(),
                 overlay: Overlay::new(),

@@ -18,6 +18,13 @@ use types::{
     ClusterMap, Credentials, Epoch, Errno, Error, InodeId, NodeId, NodeState, PartitionId, Result, SessionId,
 };
 
+/// A partition, with which of its adoptions by this service is meant.
+#[derive(Clone, Copy)]
+struct Adopted {
+    partition: PartitionId,
+    adoption: u64,
+}
+
 impl MetaService {
     /// Adopts and gives up what the map says, as long as the service runs. Needs a runtime; one call for each service that shares partitions.
     pub async fn follow_assignment(self: Arc<Self>) {
@@ -111,7 +118,8 @@ impl MetaService {
         if !adoptable.is_empty() {
             let living = self.adopt(&adoptable, Standing::Settling).await?;
             tracing::info!(partitions = adoptable.len(), epoch = map.epoch.0, "partitions adopted");
-            rt::spawn(self.clone().bring_up(adoptable, living));
+            let adopted = self.adoptions(&adoptable)?;
+            rt::spawn(self.clone().bring_up(adopted, living));
         }
         Ok(is_done)
     }
@@ -182,6 +190,7 @@ impl MetaService {
             let mut executor = self.executors.lock(partition)?;
             executor.leave();
             executor.owner = owner;
+            executor.adoption += 1;
             executor.stand(standing);
         }
         // Sessions that register after this have nothing there yet.
@@ -207,28 +216,53 @@ impl MetaService {
         self.locks.forget_partition(partition);
     }
 
+    /// What was just adopted, with the adoption that each of it belongs to from now on.
+    fn adoptions(&self, partitions: &[PartitionId]) -> Result<Vec<Adopted>> {
+        let adopted = |&partition: &PartitionId| {
+            Ok(Adopted { partition, adoption: self.executors.lock(partition)?.adoption })
+        };
+        partitions.iter().map(adopted).collect()
+    }
+
+    /// Whether a partition is this service's by the same adoption still: it may have been given up meanwhile, and adopted anew.
+    fn is_still(&self, adopted: Adopted) -> bool {
+        let executor = self.executors.lock(adopted.partition);
+        executor.is_ok_and(|executor| executor.is_owned() && executor.adoption == adopted.adoption)
+    }
+
     /// Settles what was left in partitions, and opens them when the sessions that may have something open there are back. What those have left is
     /// settled when they follow, or are ended.
-    async fn bring_up(self: Arc<Self>, mut partitions: Vec<PartitionId>, living: BTreeSet<SessionId>) {
-        while let Err(error) = self.settle_left(&partitions, |session| !living.contains(&session)).await {
+    async fn bring_up(self: Arc<Self>, mut adopted: Vec<Adopted>, living: BTreeSet<SessionId>) {
+        while let Err(error) = self.settle_adopted(&adopted, &living).await {
             tracing::warn!(%error, "partitions that were adopted are not settled yet");
             if self.stopping.is_set() {
                 return;
             }
-            // What has gone on to another service is settled there.
-            partitions.retain(|partition| self.is_owned(*partition));
+            // What has gone on to another service is settled there, and what was adopted anew by who brings that up.
+            adopted.retain(|adopted| self.is_still(*adopted));
             rt::sleep(RETRY_TIME).await;
         }
-        self.open_settled(&partitions);
+        self.open_settled(&adopted);
         self.doomed.set();
         self.wait_for_grace().await;
+        adopted.retain(|adopted| self.is_still(*adopted));
+        let partitions: Vec<PartitionId> = adopted.iter().map(|adopted| adopted.partition).collect();
         self.reclaim_unknown(&partitions).await;
     }
 
-    fn open_settled(&self, partitions: &[PartitionId]) {
-        for &partition in partitions {
+    async fn settle_adopted(&self, adopted: &[Adopted], living: &BTreeSet<SessionId>) -> Result<()> {
+        for adopted in adopted {
+            // Who was living is known for this adoption only.
+            let is_over = |session| !living.contains(&session) && self.is_still(*adopted);
+            self.settle_left(&[adopted.partition], is_over).await?;
+        }
+        Ok(())
+    }
+
+    fn open_settled(&self, adopted: &[Adopted]) {
+        for &Adopted { partition, adoption } in adopted {
             let Ok(mut executor) = self.executors.lock(partition) else { continue };
-            if executor.standing == Standing::Settling {
+            if executor.standing == Standing::Settling && executor.adoption == adoption {
                 // The end of the grace opens what is closed after it has ended.
                 let standing = if self.grace.is_on() { Standing::Closed } else { Standing::Open };
                 executor.stand(standing);

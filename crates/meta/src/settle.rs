@@ -106,6 +106,10 @@ impl MetaService {
                     self.claimed(place, name, &layout, (size, blocks))?
                 }
             };
+            if owned.is_none() {
+                // What has been deleted or moved since the beginning, as well.
+                self.executors.store.sync().await.map_err(|error| store_error(&error))?;
+            }
             // An absent chunk file is left alone by both.
             let change =
                 owned.map_or(StorageOp::Delete, |claimed| StorageOp::Truncate { len: claimed.local_len });

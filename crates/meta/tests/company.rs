@@ -4,6 +4,8 @@
 
 mod support;
 
+use meta::SessionKind;
+use net::Handler;
 use rt::sim::Machine;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +17,8 @@ use std::time::Duration;
 use support::company::{Cluster, Roaming};
 use support::world::{Call, Started, chmod};
 use support::{CHUNK_MTIME, Client, PARTITIONS, bytes, create};
-use types::{Errno, InodeId, NodeId, PartitionId, Result, TargetId};
-use wire::{LeaseMode, MetaOp, MetaReply, RenameMode};
+use types::{Credentials, Errno, InodeId, NodeId, PartitionId, Result, SessionId, TargetId};
+use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, RenameMode};
 
 const ROOT: InodeId = InodeId::ROOT;
 
@@ -268,6 +270,110 @@ fn a_loan_that_is_not_returned_is_called_in() {
         let waited_ns = rt::monotonic_ns() - began_ns;
         assert!((3..6).contains(&(waited_ns / 1_000_000_000)), "waited {waited_ns} ns");
     });
+}
+
+/// Storage takes its time to say how long a file is whose writer is gone. Meanwhile the partition is given up, and adopted once more with another such file.
+#[test]
+fn who_settles_a_partition_that_was_given_up_meanwhile_does_not_open_it_when_it_is_adopted_anew() {
+    simulated(9, 2, async |cluster| {
+        const SECOND: Duration = Duration::from_secs(1);
+        let other = Roaming::new(&cluster, 2);
+        let dir = directory_at(&cluster, &other, 2, "d").await;
+        // In this order: who settles the one looks for more behind it.
+        let second = other.entry(create(dir, "second")).await.unwrap().ino;
+        let first = other.entry(create(dir, "first")).await.unwrap().ino;
+        assert!(second < first);
+        let partition = dir.partition();
+        let write = async |ino| {
+            let service = cluster.service(2);
+            // One that the store doesn't know of: nobody waits for it to come back.
+            service.register_session(SessionId(1), SessionKind::Local).await.unwrap();
+            let writer = Client::new(&service, 1);
+            writer.call(MetaOp::BeginWrite { ino }).await.unwrap();
+            writer.call(MetaOp::DropInline { ino, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
+        };
+        let begin = async |stat_time: Duration| {
+            *cluster.chunks.stat_time.lock() = stat_time;
+            cluster.give(partition, NodeId(1));
+            rt::sleep(5 * SECOND).await;
+            assert!(!cluster.service(1).executed().contains(&partition));
+        };
+        write(first).await;
+        begin(40 * SECOND).await;
+        *cluster.chunks.stat_time.lock() = Duration::ZERO;
+        cluster.give(partition, NodeId(2));
+        cluster.settled().await;
+        write(second).await;
+        begin(80 * SECOND).await;
+        // The first has heard by now how long its file is, the second hasn't.
+        rt::sleep(50 * SECOND).await;
+        assert!(!cluster.service(1).executed().contains(&partition), "a file isn't settled yet");
+        cluster.settled().await;
+    });
+}
+
+/// Its partition is lent to somebody who doesn't give it back, until nobody waits for the answer any more.
+#[test]
+fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
+    simulated(8, 2, async |cluster| {
+        let client = Roaming::new(&cluster, 1);
+        let map = cluster.map.read().unwrap().clone();
+        let of_node = |node| {
+            (0..PARTITIONS).filter(|p| map.partitions[*p as usize] == NodeId(node)).collect::<Vec<_>>()
+        };
+        // It is found out before the loan that the command needs another service.
+        let (there, here) = (of_node(1)[0], *of_node(2).last().unwrap());
+        assert!(there < here);
+        let in_partition = async |partition, prefix: &str| {
+            for i in 0.. {
+                let ino = client.entry(mkdir(ROOT, &format!("{prefix}{i}"))).await.unwrap().ino;
+                if ino.partition() == PartitionId(partition) {
+                    return ino;
+                }
+            }
+            unreachable!()
+        };
+        let (from, to) = (in_partition(here, "f").await, in_partition(there, "t").await);
+        for name in ["file", "other"] {
+            client.entry(create(from, name)).await.unwrap();
+        }
+        let owner = cluster.service(2);
+        let ask = async |sequence, op, deadline| {
+            let credentials = Credentials { uid: 0, gid: 0, pid: 1 };
+            let request =
+                MetaRequest { session: SessionId(9), number: support::numbered(sequence), credentials, op };
+            owner.handle_until(&caller(), deadline, request, None).await
+        };
+        ask(0, MetaOp::Register { in_use: vec![] }, net::Deadline::NEVER).await.unwrap();
+        // From now on it doesn't have to wait for anybody else's lease.
+        let before = [rename((from, "other"), (to, "other")), rename((from, "file"), (from, "kept"))];
+        for (sequence, op) in (1..).zip(before) {
+            ask(sequence, op, net::Deadline::NEVER).await.unwrap();
+        }
+        let borrow = wire::PartitionsRequest::Borrow { partition: from.partition(), token: 99 };
+        let handler: &dyn net::Handler<wire::PartitionsRequest, wire::PartitionsReply> = &*owner;
+        handler.handle(borrow, None).await.unwrap();
+        rt::sleep(Duration::from_secs(1)).await;
+        // It waits for the end of the loan for the second time then, and has the partition when that is called in.
+        let deadline = net::Deadline::after(rt::monotonic_ns(), 2_500);
+        let late = ask(3, rename((from, "kept"), (to, "moved")), deadline).await;
+        assert!(deadline.is_over(), "{late:?}");
+        assert_eq!(late.unwrap_err().errno, Errno::ETIMEDOUT);
+        client.entry(lookup(from, "kept")).await.unwrap();
+    });
+}
+
+fn caller() -> net::Caller {
+    net::Caller {
+        name: "client".into(),
+        proof: net::Proof::NotAsked,
+        holder: 9,
+        address: std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 1)).into(),
+        transport: net::Transport::Tcp,
+        client: 9,
+        core: 0,
+        cluster: String::new(),
+    }
 }
 
 /// What a client has made: directories with entries, by number of the directory.

@@ -39,6 +39,31 @@ fn whoever_asks_again_is_answered_when_the_first_copy_has_ended() {
     });
 }
 
+/// Files may be removed while others are looked at: the power, gone at the store just then, brings them back.
+#[test]
+fn what_a_deletion_rests_on_is_on_disk_before_it() {
+    simulated(|world| async move {
+        let target = TargetId(1);
+        let nobodys = [InodeId(1000), InodeId(1001)];
+        world.chunks.lens.lock().extend(nobodys.map(|ino| ((target, ino), 100)));
+        let [first, second] = [0, 1].map(|_| Arc::new(rt::sync::Event::new()));
+        *world.chunks.held.lock() = Some(first.clone());
+        let meta = world.meta.clone();
+        let tidied = Started::new(async move { meta.tidy(target, &Touched::of(nobodys)).await });
+        // Between two times at which the store does so by itself, every half second.
+        rt::sleep(SECOND / 4).await;
+        *world.chunks.held.lock() = Some(second.clone());
+        world.client(5).await.create(ROOT, "meanwhile").await.unwrap();
+        assert_ne!(world.memory.unsynced(), 0);
+        first.set();
+        rt::sleep(SECOND / 100).await;
+        assert_eq!(world.chunks.lens.lock().keys().copied().collect::<Vec<_>>(), [(target, nobodys[1])]);
+        assert_eq!(world.memory.unsynced(), 0, "the second is being deleted");
+        second.set();
+        tidied.wait().await.unwrap();
+    });
+}
+
 /// The power takes the deletion of one chunk file back while that of the file's next one is still waited for, on a target that doesn't answer.
 #[test]
 fn a_chunk_file_that_comes_back_while_its_file_is_being_deleted_goes_again() {

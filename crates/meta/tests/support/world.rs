@@ -17,7 +17,7 @@ pub const SECOND: Duration = Duration::from_secs(1);
 pub struct World {
     pub meta: Arc<MetaService>,
     pub chunks: Arc<Chunks>,
-    memory: Arc<Memory>,
+    pub memory: Arc<Memory>,
     pub map: MapHandle,
 }
 
