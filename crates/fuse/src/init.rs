@@ -83,8 +83,9 @@ pub fn offered(request: &InitIn) -> u64 {
     u64::from(request.flags) | u64::from(high) << 32
 }
 
-/// Answers an INIT. `uring`: take requests over io_uring if the kernel offers it. An error for a kernel that is too old.
-pub fn negotiate(request: &InitIn, uring: bool) -> Result<Handshake, Error> {
+/// Answers an INIT. `uring`: take requests over io_uring if the kernel offers it. `is_shared`: other clients use the same file system. An error for a kernel that
+/// is too old.
+pub fn negotiate(request: &InitIn, uring: bool, is_shared: bool) -> Result<Handshake, Error> {
     if request.major > abi::MAJOR {
         return Ok(Handshake::AskAgain(InitOut {
             major: abi::MAJOR,
@@ -97,7 +98,11 @@ pub fn negotiate(request: &InitIn, uring: bool) -> Result<Handshake, Error> {
         return Err(Error::new(Errno::EPROTO, format!("the kernel speaks FUSE {major}.{minor}"))
             .hint(format!("{}.{} is needed: Linux 5.4 or later", abi::MAJOR, abi::MINOR_OLDEST)));
     }
-    let wanted = if uring { WANTED | OVER_IO_URING } else { WANTED };
+    let mut wanted = if uring { WANTED | OVER_IO_URING } else { WANTED };
+    if is_shared {
+        // A directory that is opened without a request has its listing kept by the kernel, which looks at the times that it knows and asks nobody.
+        wanted &= !NO_OPENDIR_SUPPORT;
+    }
     let flags = wanted & offered(request);
     let max_io = if flags & MAX_PAGES != 0 { MAX_IO } else { MAX_IO_OLD };
     let agreement = Agreement { flags, max_io, minor: request.minor.min(abi::MINOR) };
@@ -133,7 +138,7 @@ mod tests {
     }
 
     fn agree(minor: u32, flags: u64, uring: bool) -> (Agreement, InitOut) {
-        match negotiate(&request(minor, flags), uring) {
+        match negotiate(&request(minor, flags), uring, false) {
             Ok(Handshake::Done(agreement, reply)) => (agreement, reply),
             other => panic!("{other:?}"),
         }
@@ -149,6 +154,14 @@ mod tests {
         const WRITEBACK_CACHE: u64 = 1 << 16;
         const ATOMIC_O_TRUNC: u64 = 1 << 3;
         assert_eq!(agreement.flags & (WRITEBACK_CACHE | ATOMIC_O_TRUNC), 0);
+    }
+
+    #[test]
+    fn beside_other_clients_directories_are_opened_by_requests() {
+        match negotiate(&request(45, u64::MAX), true, true) {
+            Ok(Handshake::Done(agreement, _)) => assert!(!agreement.without_opendir()),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -184,9 +197,9 @@ mod tests {
     #[test]
     fn other_majors() {
         let newer = InitIn { major: 8, minor: 0, ..Default::default() };
-        assert!(matches!(negotiate(&newer, true), Ok(Handshake::AskAgain(InitOut { major: 7, .. }))));
+        assert!(matches!(negotiate(&newer, true, false), Ok(Handshake::AskAgain(InitOut { major: 7, .. }))));
         let older = InitIn { major: 6, minor: 99, ..Default::default() };
-        assert_eq!(negotiate(&older, true).unwrap_err().errno, Errno::EPROTO);
-        assert_eq!(negotiate(&request(30, u64::MAX), true).unwrap_err().errno, Errno::EPROTO);
+        assert_eq!(negotiate(&older, true, false).unwrap_err().errno, Errno::EPROTO);
+        assert_eq!(negotiate(&request(30, u64::MAX), true, false).unwrap_err().errno, Errno::EPROTO);
     }
 }

@@ -3,7 +3,7 @@
 
 use client::Cancel;
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use types::{Errno, InodeId, Result};
 use wire::LockOwner;
@@ -84,19 +84,24 @@ impl Drop for Waiting<'_> {
 /// Who holds byte-range locks, so that a close without any costs nothing.
 #[derive(Default)]
 pub struct Holders {
-    pairs: Mutex<HashSet<(InodeId, LockOwner)>>,
+    /// With the open file through which the owner has locked last.
+    pairs: Mutex<HashMap<(InodeId, LockOwner), OpenFileId>>,
     count: AtomicUsize,
     ever: AtomicBool,
 }
 
+/// An open file, as long as it is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenFileId(pub usize);
+
 impl Holders {
-    /// Notes that `owner` may hold locks on `ino`, before it asks for one.
-    pub fn add(&self, ino: InodeId, owner: LockOwner) -> Result<()> {
+    /// Notes that `owner` may hold locks on `ino`, before it asks for one through an open file.
+    pub fn add(&self, ino: InodeId, owner: LockOwner, through: OpenFileId) -> Result<()> {
         let mut pairs = self.pairs.lock();
-        if pairs.len() >= MAX_HOLDERS && !pairs.contains(&(ino, owner)) {
+        if pairs.len() >= MAX_HOLDERS && !pairs.contains_key(&(ino, owner)) {
             return Err(Errno::ENOLCK.into());
         }
-        pairs.insert((ino, owner));
+        pairs.insert((ino, owner), through);
         self.count.store(pairs.len(), Ordering::Release);
         self.ever.store(true, Ordering::Release);
         Ok(())
@@ -104,11 +109,23 @@ impl Holders {
 
     /// True, once, if `owner` may hold locks on `ino`: the caller removes them.
     pub fn take(&self, ino: InodeId, owner: LockOwner) -> bool {
+        self.take_if(ino, owner, |_| true)
+    }
+
+    /// The same where the owner has locked last through this open file.
+    pub fn take_last(&self, ino: InodeId, owner: LockOwner, through: OpenFileId) -> bool {
+        self.take_if(ino, owner, |last| last == through)
+    }
+
+    fn take_if(&self, ino: InodeId, owner: LockOwner, is_meant: impl FnOnce(OpenFileId) -> bool) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
         let mut pairs = self.pairs.lock();
-        let found = pairs.remove(&(ino, owner));
+        let found = pairs.get(&(ino, owner)).is_some_and(|last| is_meant(*last));
+        if found {
+            pairs.remove(&(ino, owner));
+        }
         self.count.store(pairs.len(), Ordering::Release);
         found
     }
@@ -170,9 +187,13 @@ mod tests {
         let holders = Holders::default();
         let (ino, owner) = (InodeId(5), LockOwner(6));
         assert!(!holders.ever_used() && !holders.take(ino, owner));
-        holders.add(ino, owner).unwrap();
-        holders.add(ino, owner).unwrap();
+        let [one, other] = [OpenFileId(1), OpenFileId(2)];
+        holders.add(ino, owner, one).unwrap();
+        holders.add(ino, owner, other).unwrap();
         assert!(!holders.take(ino, LockOwner(7)) && !holders.take(InodeId(6), owner));
+        assert!(!holders.take_last(ino, owner, one), "it has locked again through the other one");
+        assert!(holders.take_last(ino, owner, other));
+        holders.add(ino, owner, one).unwrap();
         assert!(holders.take(ino, owner));
         assert!(!holders.take(ino, owner));
         assert!(holders.ever_used());

@@ -118,15 +118,15 @@ impl Session {
             allow_other: options.allow_other,
         };
         let mount = Mount::new(&options.mountpoint, &how)?;
-        let agreement = match handshake(&mount, wants_uring) {
+        // Other clients use the same file system: what the kernel keeps is taken back when they change it.
+        let is_shared = !client.current().is_alone();
+        let agreement = match handshake(&mount, wants_uring, is_shared) {
             Ok(agreement) if options.transport == Transport::Uring && !agreement.over_uring() => {
                 Err(transport::uring_missing())
             }
             other => other,
         };
         let agreement = agreement.inspect_err(|_| give_up(&mount))?;
-        // Other clients use the same file system: what the kernel keeps is taken back when they change it.
-        let is_shared = !client.current().is_alone();
         let shared = Arc::new(Shared {
             client,
             mount,
@@ -350,7 +350,7 @@ fn give_up(mount: &Mount) {
 }
 
 /// Answers INIT.
-fn handshake(mount: &Mount, uring: bool) -> Result<Agreement> {
+fn handshake(mount: &Mount, uring: bool, is_shared: bool) -> Result<Agreement> {
     let mut buf = vec![0; INIT_BUFFER];
     loop {
         let len = match sys::read(mount.device(), &mut buf) {
@@ -365,7 +365,7 @@ fn handshake(mount: &Mount, uring: bool) -> Result<Agreement> {
         buf[len..].fill(0);
         let init: InitIn =
             abi::read(&buf[size_of::<InHeader>()..]).expect("the buffer is longer than header and struct");
-        let answer = negotiate(&init, uring)?;
+        let answer = negotiate(&init, uring, is_shared)?;
         let body = match &answer {
             Handshake::AskAgain(body) | Handshake::Done(_, body) => bytes_of(body),
         };

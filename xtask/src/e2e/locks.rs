@@ -16,6 +16,7 @@ use std::time::Duration;
 pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "flock_conflicts", scope: Scope::Mounted, minutes: 1, run: flock_conflicts },
     TestCase { name: "fcntl_ranges", scope: Scope::Mounted, minutes: 1, run: fcntl_ranges },
+    TestCase { name: "open_file_locks", scope: Scope::Mounted, minutes: 1, run: open_file_locks },
     TestCase { name: "lock_wait_is_granted", scope: Scope::Mounted, minutes: 1, run: wait_is_granted },
     TestCase {
         name: "lock_wait_is_interrupted",
@@ -148,6 +149,27 @@ fn fcntl_ranges(stage: &Stage) -> TestResult {
     release(&file, LockKind::Fcntl).at("unlock")?;
     waiter.says("granted")?;
     waiter.ends()
+}
+
+/// Locks of open files (`F_OFD_SETLK`): they end with the last close, of which the kernel tells in another way than of those of processes.
+fn open_file_locks(stage: &Stage) -> TestResult {
+    let path = stage.folder("open_file_locks")?.join("file");
+    let take = |file: &File| sys::range_lock(file, libc::F_OFD_SETLK, write_lock(0, 100)).map(drop);
+    let mut last = open(&path)?;
+    take(&last).at("F_OFD_SETLK")?;
+    for _ in 0..3 {
+        let next = open(&path)?;
+        expect_errno(take(&next), libc::EAGAIN, "a lock that another open file holds")?;
+        let duplicate = last.try_clone().at("dup")?;
+        drop(last);
+        expect_errno(take(&next), libc::EAGAIN, "a lock while a duplicate is open")?;
+        drop(duplicate);
+        ensure!(process::eventually(DEADLINE, || take(&next).is_ok()), "the lock outlives the last close");
+        last = next;
+    }
+    // Closing another descriptor ends the lock of the process, and not that of the open file.
+    drop(open(&path)?);
+    expect_errno(take(&open(&path)?), libc::EAGAIN, "a lock after another file was closed")
 }
 
 fn wait_is_granted(stage: &Stage) -> TestResult {

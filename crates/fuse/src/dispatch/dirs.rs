@@ -12,11 +12,14 @@ const AFTER_DOT: u64 = 1;
 const AFTER_DOT_DOT: u64 = 2;
 
 /// Directories have no state while they are open. A kernel that can do without opening them is told so, once for the mount.
+///
+/// It keeps listings only where nobody else makes names: it looks at a directory's times to find out whether one still holds, but asks for them neither when a
+/// program goes back to the beginning nor always when one opens it, and a reply that is on its way while a listing is taken back is kept all the same.
 pub(super) fn opendir(core: &Core, rq: &Request) -> Result<usize> {
     if core.shared.agreement.without_opendir() {
         return Err(Errno::ENOSYS.into());
     }
-    let open_flags = fopen::KEEP_CACHE | fopen::CACHE_DIR;
+    let open_flags = if core.shared.is_shared { 0 } else { fopen::KEEP_CACHE | fopen::CACHE_DIR };
     Ok(put(&rq.out, 0, &OpenOut { fh: 0, open_flags, backing_id: 0 }))
 }
 

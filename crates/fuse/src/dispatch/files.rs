@@ -2,6 +2,7 @@
 
 use super::locks::{WHOLE_FILE, drop_posix};
 use crate::abi::{self, CreateIn, FlushIn, OpenIn, OpenOut, ReleaseIn, fopen};
+use crate::locks::OpenFileId;
 use crate::reply::{entry, put};
 use crate::request::Request;
 use crate::transport::Core;
@@ -21,10 +22,19 @@ const O_RDONLY: u32 = libc::O_RDONLY as u32;
 pub(crate) struct OpenFile {
     /// What the client core knows it by, and the session that it belongs to.
     pub(crate) file: File,
-    /// Owners of byte-range locks taken through this file, where closing a descriptor sends no FLUSH that would drop them.
-    pub(crate) owners_without_flush: Option<Mutex<Vec<LockOwner>>>,
+    /// Owners of byte-range locks taken through this file.
+    pub(crate) owners: Mutex<Vec<LockOwner>>,
+    /// Closing a descriptor sends no FLUSH that would drop the locks of the process.
+    pub(crate) closes_quietly: bool,
     /// Where the last direct writes beside other clients that failed would have ended: see [`super::attrs`]. 0: none since it was asked for.
     pub(crate) failed_end: AtomicU64,
+}
+
+impl OpenFile {
+    /// What it is known by as long as it is there.
+    pub(super) fn id(&self) -> OpenFileId {
+        OpenFileId(std::ptr::from_ref(self).addr())
+    }
 }
 
 pub(super) async fn open(core: &Core, rq: &Request, args: OpenIn) -> Result<usize> {
@@ -87,8 +97,9 @@ async fn enter(core: &Core, file: File, flags: u32) -> Result<OpenOut> {
     let caching = || if is_lost { Caching::Direct } else { file.caching() };
     let shared_with = core.shared.is_shared.then(caching);
     let open_flags = reply_flags(flags, core.shared.holders.ever_used(), shared_with);
-    let owners_without_flush = (open_flags & fopen::NOFLUSH != 0).then(Mutex::default);
-    let open = Arc::new(OpenFile { file, owners_without_flush, failed_end: AtomicU64::new(0) });
+    let closes_quietly = open_flags & fopen::NOFLUSH != 0;
+    let open =
+        Arc::new(OpenFile { file, owners: Mutex::default(), closes_quietly, failed_end: AtomicU64::new(0) });
     match core.shared.handles.insert(core.index, open.clone()) {
         Ok(fh) => Ok(OpenOut { fh, open_flags, backing_id: 0 }),
         Err(errno) => {
@@ -120,7 +131,9 @@ pub(super) async fn flush(core: &Core, rq: &Request, args: FlushIn) -> Result<us
     let open = core.shared.handles.get(args.fh)?;
     let flushed = open.file.flush().await;
     // A close drops all byte-range locks of the process on the file, whichever descriptor they were taken through.
-    drop_posix(core, rq.ino(), LockOwner(args.lock_owner)).await?;
+    let owner = LockOwner(args.lock_owner);
+    open.owners.lock().retain(|noted| *noted != owner);
+    drop_posix(core, rq.ino(), owner).await?;
     flushed.map(|()| 0)
 }
 
@@ -131,12 +144,29 @@ pub(super) async fn release(core: &Core, args: ReleaseIn) -> Result<usize> {
         let owner = LockOwner(args.lock_owner);
         unlocked = open.file.drop_locks(LockSpace::Flock, owner, WHOLE_FILE).await;
     }
-    let owners = open.owners_without_flush.as_ref().map(|owners| std::mem::take(&mut *owners.lock()));
-    for owner in owners.unwrap_or_default() {
-        unlocked = unlocked.and(drop_posix(core, open.file.ino(), owner).await);
-    }
+    unlocked = unlocked.and(drop_left(core, &open).await);
     open.file.release().await;
     unlocked.map(|()| 0)
+}
+
+/// Drops the byte-range locks that nobody can give back any more: such as belong to the open file itself (`F_OFD_SETLK`), of which the kernel tells no more
+/// than this, and those of processes whose closing it doesn't tell. Other processes have given theirs back by FLUSH, and may have
+/// taken some anew since, through another file.
+async fn drop_left(core: &Core, open: &OpenFile) -> Result<()> {
+    let (holders, ino) = (&core.shared.holders, open.file.ino());
+    let owners = std::mem::take(&mut *open.owners.lock());
+    let mut dropped = Ok(());
+    for owner in owners {
+        let holds = if open.closes_quietly {
+            holders.take(ino, owner)
+        } else {
+            holders.take_last(ino, owner, open.id())
+        };
+        if holds {
+            dropped = dropped.and(core.shared.client.drop_locks(ino, owner, WHOLE_FILE).await);
+        }
+    }
+    dropped
 }
 
 #[cfg(test)]

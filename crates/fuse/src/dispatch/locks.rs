@@ -85,12 +85,10 @@ async fn until_signalled(caller: u32, cancel: &Cancel, wait: impl Future<Output 
 
 /// Notes who may hold byte-range locks, before the first one is asked for: no close in between misses it.
 fn note_posix(core: &Core, open: &OpenFile, ino: InodeId, owner: LockOwner) -> Result<()> {
-    core.shared.holders.add(ino, owner)?;
-    if let Some(owners) = &open.owners_without_flush {
-        let mut owners = owners.lock();
-        if !owners.contains(&owner) {
-            owners.push(owner);
-        }
+    core.shared.holders.add(ino, owner, open.id())?;
+    let mut owners = open.owners.lock();
+    if !owners.contains(&owner) {
+        owners.push(owner);
     }
     Ok(())
 }

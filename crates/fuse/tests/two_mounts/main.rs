@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aio;
+mod listing;
 
 use chunkstore::{Identity, Options, Store};
 use client::{Client, ClientOptions};
@@ -184,6 +185,7 @@ fn check_all(name: &str, transport: Transport) {
     a_reader_sees_every_round_of_a_writer(&cluster);
     appends_of_both_are_whole(&cluster);
     one_directory_is_filled_from_both(&cluster);
+    listing::listings_show_what_others_have_made(&cluster);
     who_fills_a_directory_asks_for_no_permissions(&cluster);
     what_others_do_to_a_directory_is_seen_at_once(&cluster);
     a_change_of_permissions_counts_at_once(&cluster);
