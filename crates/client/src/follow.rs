@@ -213,13 +213,7 @@ impl Client {
         inodes.extend(open.iter().map(|inode| inode.ino));
         inodes.sort_unstable();
         inodes.dedup();
-        for some in inodes.chunks(AT_ONCE) {
-            let forgetting = some.iter().map(|&ino| async move {
-                let inode = self.inodes.open(ino);
-                self.uncache(ino, inode.as_deref(), Pass::Once).await
-            });
-            rt::join_all(forgetting.collect()).await;
-        }
+        self.forget_inodes(&inodes, None).await;
         self.forgotten.set();
     }
 

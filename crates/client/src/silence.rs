@@ -13,6 +13,7 @@ use crate::fill::Pass;
 use crate::recall::within;
 use crate::services::Service;
 use rt::sync::Event;
+use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,9 +26,11 @@ const LIMIT: Duration = Duration::from_secs(12);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a request waits for the end of a silence that has lasted for longer than a request may wait: the service may just be back.
 const LAST_CHANCE: Duration = Duration::from_secs(2);
-/// Inodes that the kernel forgets side by side, and how long each may take: one whose page waits for the service is passed over, since
-/// nobody can read that page.
+/// Inodes that the kernel forgets side by side.
 const AT_ONCE: usize = 64;
+/// How long one keeps others waiting: a page of it that waits for the service keeps it from being forgotten, and there may be many such.
+const PROMPT: Duration = Duration::from_millis(20);
+/// How long those are waited for in the end, all together. They are passed over then, since nobody can read those pages.
 const FORGET_LIMIT: Duration = Duration::from_millis(500);
 
 /// Waiting for its end.
@@ -58,35 +61,52 @@ impl Client {
     pub(crate) async fn watch_silence(self: Arc<Self>) {
         while self.over().is_none() {
             rt::sleep(LOOK_INTERVAL).await;
-            for service in self.services.all() {
-                if is_silent(&service) && !self.leases.set_suspended(service.node, true) {
-                    tracing::warn!(
-                        node = %service.node,
-                        "the metadata service hasn't been heard of for {LIMIT:?}: nothing of it is served from memory"
-                    );
-                    self.forget_all_of(&service).await;
-                }
+            // Nothing of any of them is relied on before the first is forgotten.
+            let mut silent = self.services.all();
+            silent.retain(|service| is_silent(service) && !self.leases.set_suspended(service.node, true));
+            for service in &silent {
+                tracing::warn!(
+                    node = %service.node,
+                    "the metadata service hasn't been heard of for {LIMIT:?}: nothing of it is served from memory"
+                );
             }
+            let mut inodes: Vec<InodeId> =
+                silent.iter().flat_map(|service| self.inodes_of(service)).collect();
+            inodes.sort_unstable();
+            inodes.dedup();
+            self.forget_inodes(&inodes, Some(FORGET_LIMIT)).await;
         }
     }
 
-    async fn forget_all_of(&self, service: &Service) {
-        let mut inodes: Vec<InodeId> = self.leases.of(service.node);
+    /// What is known here of a service's inodes.
+    fn inodes_of(&self, service: &Service) -> Vec<InodeId> {
+        let mut inodes = self.leases.of(service.node);
         let open = self.inodes.open_inodes();
         inodes.extend(open.iter().map(|inode| inode.ino).filter(|&ino| self.services.executes(service, ino)));
-        inodes.sort_unstable();
-        inodes.dedup();
-        self.forget_inodes(&inodes).await;
+        inodes
     }
 
-    /// Has the kernel forget inodes, but waits for none for long.
-    pub(crate) async fn forget_inodes(&self, inodes: &[InodeId]) {
-        for some in inodes.chunks(AT_ONCE) {
-            let forgetting = some.iter().map(|&ino| async move {
-                let inode = self.inodes.open(ino);
-                within(FORGET_LIMIT, pin!(self.uncache(ino, inode.as_deref(), Pass::Once))).await
-            });
-            rt::join_all(forgetting.collect()).await;
+    /// Has the kernel forget inodes. One that takes its time keeps no other from being forgotten; if there is a limit, such are waited for for so long.
+    pub(crate) async fn forget_inodes(&self, inodes: &[InodeId], limit: Option<Duration>) {
+        let forget = async |ino| {
+            let inode = self.inodes.open(ino);
+            self.uncache(ino, inode.as_deref(), Pass::Once).await;
+        };
+        let (next, slow) = (RefCell::new(inodes.iter()), RefCell::new(Vec::new()));
+        let in_turn = async || {
+            loop {
+                let Some(&ino) = next.borrow_mut().next() else { return };
+                let mut forgetting = Box::pin(forget(ino));
+                if within(PROMPT, forgetting.as_mut()).await.is_none() {
+                    slow.borrow_mut().push(forgetting);
+                }
+            }
+        };
+        rt::join_all((0..AT_ONCE.min(inodes.len())).map(|_| in_turn()).collect()).await;
+        let slow = pin!(rt::join_all(slow.take()));
+        match limit {
+            Some(limit) => _ = within(limit, slow).await,
+            None => _ = slow.await,
         }
     }
 

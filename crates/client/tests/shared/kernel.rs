@@ -5,6 +5,7 @@ use client::{Caching, Invalidate, ReadHow, WriteHow};
 use parking_lot::Mutex;
 use rt::IoBuf;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -20,6 +21,8 @@ pub(crate) struct Kernel {
     pub(crate) forgotten: Mutex<Vec<(InodeId, u64)>>,
     /// A page of this inode that is being filled, which has to be waited for.
     filling: Mutex<Option<(InodeId, Arc<rt::sync::Event>)>>,
+    /// Inodes that it never forgets.
+    pub(crate) stuck: Mutex<BTreeSet<InodeId>>,
     /// Everybody who tells it to forget waits for that page.
     is_all_busy: AtomicBool,
 }
@@ -30,6 +33,9 @@ impl Invalidate for Kernel {
             let (filling, is_all_busy) = (self.filling.lock().clone(), self.is_all_busy.load(Relaxed));
             if let Some((_, filled)) = filling.filter(|(filling, _)| is_all_busy || *filling == ino) {
                 filled.wait().await;
+            }
+            if self.stuck.lock().contains(&ino) {
+                std::future::pending::<()>().await;
             }
             rt::sleep(Duration::from_millis(5)).await;
             self.forgotten.lock().push((ino, rt::monotonic_ns()));

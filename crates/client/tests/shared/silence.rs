@@ -4,6 +4,7 @@ use crate::cluster::{Program, RDONLY, RDWR, ROOT, with_cluster};
 use crate::kernel::Kernel;
 use client::Invalidate;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +60,42 @@ fn nothing_is_served_from_memory_when_others_may_have_changed_it() {
         }
         let read = seen.borrow_mut().take();
         assert_eq!(read.map(|read| read.unwrap_err().errno), Some(Errno::ESTALE));
+    });
+}
+
+/// Pages that wait for the service are many while a program reads a set of files; what is known of all the others goes in time.
+#[test]
+fn files_that_can_not_be_forgotten_keep_no_other_from_it() {
+    const FILES: usize = 1280;
+    with_cluster(|cluster| async move {
+        let (lonely, way) = cluster.client_to_cut().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        lonely.set_face(Arc::downgrade(&face));
+        let other = cluster.client().await;
+        for i in 0..FILES {
+            let file = other.make(&format!("f{i}")).await;
+            other.release(file).await;
+        }
+        let mut known = Vec::new();
+        for i in 0..FILES {
+            let name = format!("f{i}");
+            known.push(lonely.lookup(ROOT, InodeId::ROOT, name.as_bytes()).await.unwrap().ino);
+        }
+        // What was taken back is leased to nobody for a while.
+        rt::sleep(Duration::from_secs(3)).await;
+        for ino in &known {
+            assert!(lonely.getattr(*ino).await.unwrap().trusted);
+        }
+        let stuck = known.iter().copied().step_by(40);
+        kernel.stuck.lock().extend(stuck);
+        kernel.forgotten.lock().clear();
+        way.cut();
+        rt::sleep(Duration::from_secs(14)).await;
+        let forgotten: BTreeSet<InodeId> = kernel.forgotten.lock().iter().map(|(ino, _)| *ino).collect();
+        let missing = known.iter().filter(|ino| !forgotten.contains(ino)).count();
+        assert_eq!(missing, kernel.stuck.lock().len(), "others had to wait");
+        way.mend();
     });
 }
 
