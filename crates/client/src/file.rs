@@ -373,9 +373,7 @@ impl Client {
         let mut held_back = if how.written_back { None } else { self.hold_back_pages(inode).await };
         let kill = self.write_under_a_lease(inode, offset, &buf, how, held_back.as_mut()).await?;
         if kill {
-            // Not under the gate: this may have to wait until other sessions have given up their leases, and they for ours.
-            let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
-            Box::pin(self.report(MetaOp::Setattr { ino: inode.ino, set })).await?;
+            Box::pin(self.kill_suid_sgid(inode)).await?;
         }
         if !how.written_back {
             self.renew_pages(inode, held_back).await;
@@ -385,6 +383,19 @@ impl Client {
             handle.tell_loss()?;
         }
         Ok(len)
+    }
+
+    /// Clears the bits that give whoever runs the file rights of its owner and group, if there are any. Not to be called under the gate: this may have to wait until other
+    /// sessions have given up their leases, and they for ours.
+    async fn kill_suid_sgid(&self, inode: &OpenInode) -> Result<()> {
+        let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
+        self.report(MetaOp::Setattr { ino: inode.ino, set }).await.map(drop)
+    }
+
+    /// The same after a change by somebody, of which the kernel doesn't say whether it is to be done: but for the superuser it is.
+    pub(crate) async fn clear_privileges(&self, handle: &Handle, who: Credentials) -> Result<()> {
+        let clears = who.uid != 0 && std::mem::take(&mut handle.inode.content.lock().privileged);
+        if clears { self.kill_suid_sgid(&handle.inode).await } else { Ok(()) }
     }
 
     /// Writes, and does so again when the lease had ended meanwhile, with the service that granted it.

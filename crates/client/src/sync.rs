@@ -18,7 +18,7 @@ use types::{
     ClusterMap, Credentials, Errno, Error, GroupId, InodeId, Layout, MemberState, PartitionId, Result,
     TargetId, TargetState,
 };
-use wire::{MetaOp, StorageOp, StorageRequest};
+use wire::{LeaseMode, MetaOp, StorageOp, StorageRequest};
 
 /// How long a target of mirrored groups may take before they are asked instead: long enough for a disk to put much on it, and short beside a
 /// client's patience.
@@ -66,9 +66,14 @@ impl Client {
     pub async fn fsync(&self, handle: &Arc<Handle>, data_only: bool) -> Result<()> {
         let _ = data_only;
         let inode = &handle.inode;
-        drop(self.enter(inode, Need::Look).await?);
         let (layouts, changes) = {
-            let content = inode.content.lock();
+            // What was looked at doesn't go with its lease before it is noted.
+            let _shared = self.enter(inode, Need::Look).await?;
+            let mut content = inode.content.lock();
+            if content.lease == LeaseMode::Shared {
+                // Others write as well, and what they have written is covered, too.
+                content.unsynced.doubt();
+            }
             let others = content.unsynced_in.iter().filter(|other| Some(*other) != content.layout.as_ref());
             let layouts: Vec<_> = content.layout.iter().chain(others).cloned().collect();
             (layouts, content.unsynced.unsynced_changes())

@@ -72,10 +72,14 @@ impl File {
         self.client.release(self.handle.clone()).await;
     }
 
-    /// [`Client::fallocate`].
-    pub async fn fallocate(&self, mode: u32, range: ByteRange) -> Result<()> {
+    /// [`Client::fallocate`], which takes the rights that the file gives to whoever runs it, as a write does.
+    pub async fn fallocate(&self, who: Credentials, mode: u32, range: ByteRange) -> Result<()> {
         self.changing();
-        self.judge(self.client.fallocate(&self.handle, mode, range).await)
+        let done = async {
+            self.client.fallocate(&self.handle, mode, range).await?;
+            self.client.clear_privileges(&self.handle, who).await
+        };
+        self.judge(done.await)
     }
 
     /// [`Client::lseek`].
@@ -83,14 +87,26 @@ impl File {
         self.judge(self.client.lseek(&self.handle, offset, whence).await)
     }
 
-    /// [`Client::copy_file_range`].
-    pub async fn copy_file_range(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+    /// [`Client::copy_file_range`], which takes the rights that the other file gives to whoever runs it, as a write does.
+    pub async fn copy_file_range(
+        &self,
+        who: Credentials,
+        offset: u64,
+        (to, to_offset): (&File, u64),
+        len: u64,
+    ) -> Result<u64> {
         if !Arc::ptr_eq(&self.client, &to.client) {
             // One of the sessions has ended, or both.
             self.check().and(to.check())?;
         }
         to.changing();
-        self.judge(self.client.copy_file_range(&self.handle, offset, &to.handle, to_offset, len).await)
+        let copied = async {
+            let copied =
+                self.client.copy_file_range(&self.handle, offset, &to.handle, to_offset, len).await?;
+            self.client.clear_privileges(&to.handle, who).await?;
+            Ok(copied)
+        };
+        self.judge(copied.await)
     }
 
     /// [`Client::setattr`] of an open file.

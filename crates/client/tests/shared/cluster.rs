@@ -95,6 +95,11 @@ impl Cluster {
         self.names.requests()
     }
 
+    /// Requests to the storage service so far.
+    pub(crate) fn storage_requests(&self) -> u64 {
+        targets().map(|target| self.storage.counters(target).unwrap().requests).sum()
+    }
+
     /// Ends the metadata service without warning, and starts another.
     pub(crate) async fn restart_names(&self) {
         let old = self.meta.borrow().clone();

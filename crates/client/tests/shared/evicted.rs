@@ -72,17 +72,17 @@ fn an_evicted_mount_goes_on_and_files_of_before_fail() {
         fails(bytes(&file).await);
         fails(put(&file, 0, 1, b'y').await);
         fails(file.fsync(false).await);
-        fails(file.fallocate(0, ByteRange::at(0, 10)).await);
+        fails(file.fallocate(ROOT, 0, ByteRange::at(0, 10)).await);
         fails(file.lseek(0, 3).await);
         fails(file.setattr(ROOT, SetAttr::default(), Some(0)).await);
         fails(lock(&file, LockKind::Shared, false).await);
-        fails(file.copy_file_range(0, &quiet, 0, 10).await);
+        fails(file.copy_file_range(ROOT, 0, (&quiet, 0), 10).await);
 
         // What a mount knows of directories goes on, and so do files that are opened now.
         let made = mount.create(ROOT, dir.ino, b"inside", 0o100_644, 0, RDWR).await.unwrap().1;
         put(&made, 0, 10, b'i').await.unwrap();
-        fails(file.copy_file_range(0, &made, 0, 10).await);
-        fails(made.copy_file_range(0, &file, 0, 10).await);
+        fails(file.copy_file_range(ROOT, 0, (&made, 0), 10).await);
+        fails(made.copy_file_range(ROOT, 0, (&file, 0), 10).await);
         let again = open(&mount, "f", RDWR).await.unwrap();
         assert_eq!(runs(&bytes(&again).await.unwrap()), [(b'x', 2 * CHUNK)]);
         put(&again, 0, 10, b'z').await.unwrap();

@@ -18,6 +18,7 @@ mod moves;
 mod names;
 mod overtaken;
 mod power;
+mod privileges;
 mod recalls;
 mod sessions;
 mod shortened;

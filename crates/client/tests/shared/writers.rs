@@ -27,6 +27,22 @@ fn what_one_wrote_another_reads_whether_it_is_inline_or_in_chunks() {
 }
 
 #[test]
+fn an_fsync_covers_what_another_one_has_written_since_the_last() {
+    with_cluster(|cluster| async move {
+        let [one, two] = [cluster.client().await, cluster.client().await];
+        let mine = one.make("f").await;
+        one.put(&mine, 0, 4 * CHUNK, b'a').await;
+        let theirs = two.open_named("f", RDWR).await;
+        two.put(&theirs, 0, CHUNK, b'b').await;
+        one.fsync(&mine, false).await.unwrap();
+        two.put(&theirs, CHUNK, CHUNK, b'c').await;
+        let before = cluster.storage_requests();
+        one.fsync(&mine, false).await.unwrap();
+        assert!(cluster.storage_requests() > before, "nobody has been asked to sync");
+    });
+}
+
+#[test]
 fn two_writers_at_different_ranges_lose_no_byte() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;

@@ -66,10 +66,10 @@ pub(super) async fn fsync(core: &Core, args: FsyncIn) -> Result<usize> {
     open.file.fsync(data_only).await.map(|()| 0)
 }
 
-pub(super) async fn fallocate(core: &Core, args: FallocateIn) -> Result<usize> {
+pub(super) async fn fallocate(core: &Core, rq: &Request, args: FallocateIn) -> Result<usize> {
     let open = core.shared.handles.get(args.fh)?;
     let range = ByteRange::at(args.offset, args.length);
-    open.file.fallocate(args.mode, range).await.map(|()| 0)
+    open.file.fallocate(rq.credentials(), args.mode, range).await.map(|()| 0)
 }
 
 pub(super) async fn lseek(core: &Core, rq: &Request, args: LseekIn) -> Result<usize> {
@@ -90,7 +90,8 @@ pub(super) async fn copy_file_range(
     let from = core.shared.handles.get(args.fh_in)?;
     let to = core.shared.handles.get(args.fh_out)?;
     let len = if wide { args.len } else { args.len.min(MAX_NARROW_COPY) };
-    let copied = from.file.copy_file_range(args.off_in, &to.file, args.off_out, len).await?.min(len);
+    let (who, place) = (rq.credentials(), (&to.file, args.off_out));
+    let copied = from.file.copy_file_range(who, args.off_in, place, len).await?.min(len);
     Ok(if wide {
         put(&rq.out, 0, &CopyFileRangeOut { bytes_copied: copied })
     } else {

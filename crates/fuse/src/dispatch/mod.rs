@@ -91,7 +91,7 @@ async fn perform_rest(core: &Rc<Core>, rq: &Request, operation: Operation<'_>) -
 
         Op::Read(_) | Op::Write(_) => unreachable!("they are performed apart"),
         Op::Fsync(args) => data::fsync(core, args).await,
-        Op::Fallocate(args) => Box::pin(data::fallocate(core, args)).await,
+        Op::Fallocate(args) => Box::pin(data::fallocate(core, rq, args)).await,
         Op::Lseek(args) => data::lseek(core, rq, args).await,
         Op::CopyFileRange { args, wide } => Box::pin(data::copy_file_range(core, rq, args, wide)).await,
 
