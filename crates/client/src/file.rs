@@ -5,16 +5,19 @@ use crate::data::ChunkWrite;
 use crate::epoch::Under;
 use crate::fill::{Entry, Fills, Pass};
 use crate::inode::{Content, OpenInode};
-use crate::{Client, Known, entry};
+use crate::{Client, Known, REPORTS_AT_ONCE, entry};
 use bytes::Bytes;
 use rt::IoBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use types::{Attr, ByteRange, Credentials, Errno, InodeId, Layout, Result, SetAttr, mode};
 use wire::{FileInfo, LeaseMode, MetaOp, MetaReply, Path};
 
 /// Access mode in the flags of `open(2)`.
+/// Rest before a closed file is reported again that couldn't be.
+const REPORT_REST: Duration = Duration::from_secs(5);
 const O_ACCMODE: u32 = 0o3;
 
 /// Transfers of at least this many bytes go past the storage server's page cache: they are as fast from the device, and the kernel
@@ -638,9 +641,27 @@ impl Client {
             Err(error) => Err(error.clone()),
         };
         if let Err(error) = reported {
-            tracing::warn!(ino = %inode.ino, %error, "size and times are settled from the chunks at the next start");
+            tracing::warn!(ino = %inode.ino, %error, "size and times of a closed file aren't reported yet");
+            self.inodes.release(inode.ino);
+            return self.inodes.note_unreported(inode.ino);
         }
         self.inodes.release(inode.ino);
+    }
+
+    /// Reports of files that were closed what couldn't be then, for as long as the session lives: until that is done they count as open, and keep their room when they
+    /// are deleted.
+    pub(crate) async fn report_closed(self: Arc<Self>) {
+        loop {
+            self.inodes.wait_for_unreported().await;
+            if self.is_over() {
+                return;
+            }
+            rt::sleep(REPORT_REST).await;
+            for some in self.inodes.take_unreported().chunks(REPORTS_AT_ONCE) {
+                let report = async |ino| self.end_use(&self.inodes.acquire(ino)).await;
+                rt::join_all(some.iter().map(|ino| report(*ino)).collect()).await;
+            }
+        }
     }
 
     /// Tells the metadata service size and mtime if it doesn't know them.

@@ -8,7 +8,7 @@ use crate::fill::Fills;
 use crate::landing::Landing;
 use crate::verifiers::Unsynced;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use types::{Attr, InodeId, Layout, Timestamp};
@@ -193,6 +193,22 @@ struct Node {
     open: Option<Arc<OpenInode>>,
 }
 
+impl Node {
+    /// Lets the content go when nobody uses it and nothing of it is left to be reported. What isn't synced is remembered.
+    fn end_unless_used(&mut self) {
+        if self.users > 0 {
+            return;
+        }
+        if let Some(open) = self.open.take_if(|open| !open.content.lock().is_unfinished()) {
+            self.filled = open.fills.is_filled();
+            let mut content = open.content.lock();
+            self.unsynced = content.unsynced.left();
+            self.unsynced_names = content.unsynced_names.left();
+            self.unsynced_in = std::mem::take(&mut content.unsynced_in);
+        }
+    }
+}
+
 /// How an inode is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Usage {
@@ -214,6 +230,9 @@ pub(crate) struct InodeTable {
     /// Inodes that nobody here may have a use of any more.
     idle: Mutex<Vec<InodeId>>,
     some_idle: rt::sync::Event,
+    /// Inodes whose last use has ended, and couldn't be reported.
+    unreported: Mutex<BTreeSet<InodeId>>,
+    some_unreported: rt::sync::Event,
     /// Reports of size and times so far, by shard.
     reports: [AtomicU64; SHARDS],
     /// Of a session that has ended: the table of the next one, which has the kernel's references of a shard from then on. Set under the shard's lock.
@@ -229,6 +248,8 @@ impl Default for InodeTable {
             is_alone: false,
             idle: Mutex::default(),
             some_idle: rt::sync::Event::default(),
+            unreported: Mutex::default(),
+            some_unreported: rt::sync::Event::default(),
             reports: std::array::from_fn(|_| AtomicU64::new(0)),
             heirs: std::array::from_fn(|_| OnceLock::new()),
         }
@@ -280,6 +301,7 @@ impl InodeTable {
     pub(crate) fn wake(&self) {
         self.some_abandoned.set();
         self.some_idle.set();
+        self.some_unreported.set();
     }
 
     /// The kernel dropped references.
@@ -341,18 +363,19 @@ impl InodeTable {
         let mut shard = self.shard(ino);
         if let Some(node) = shard.get_mut(&ino) {
             node.users = node.users.saturating_sub(1);
-            if node.users == 0
-                && let Some(open) = node.open.take_if(|open| !open.content.lock().is_unfinished())
-            {
-                node.filled = open.fills.is_filled();
-                let mut content = open.content.lock();
-                node.unsynced = content.unsynced.left();
-                node.unsynced_names = content.unsynced_names.left();
-                node.unsynced_in = std::mem::take(&mut content.unsynced_in);
-            }
+            node.end_unless_used();
             if node.users == 0 {
                 self.let_go(ino);
             }
+        }
+        self.settle(shard, ino);
+    }
+
+    /// What a use has left that couldn't be reported when it ended has been seen to by somebody else.
+    pub(crate) fn finished(&self, ino: InodeId) {
+        let mut shard = self.shard(ino);
+        if let Some(node) = shard.get_mut(&ino) {
+            node.end_unless_used();
         }
         self.settle(shard, ino);
     }
@@ -382,11 +405,38 @@ impl InodeTable {
 
     /// How the inode is used here.
     pub(crate) fn usage(&self, ino: InodeId) -> Usage {
-        match self.shard(ino).get(&ino) {
+        self.with_usage(ino, |usage| usage)
+    }
+
+    /// Does something with that, while nobody begins to use it.
+    pub(crate) fn with_usage<T>(&self, ino: InodeId, act: impl FnOnce(Usage) -> T) -> T {
+        let shard = self.shard(ino);
+        act(match shard.get(&ino) {
             None => Usage::None,
             Some(node) if node.users == 0 && node.open.is_none() => Usage::Known,
             Some(_) => Usage::Open,
-        }
+        })
+    }
+
+    /// A use has ended that couldn't be reported: what is left of it is to be seen to later.
+    pub(crate) fn note_unreported(&self, ino: InodeId) {
+        self.unreported.lock().insert(ino);
+        self.some_unreported.set();
+    }
+
+    /// Waits until there is one.
+    pub(crate) async fn wait_for_unreported(&self) {
+        self.some_unreported.wait().await;
+    }
+
+    /// Such inodes, unless they are used again.
+    pub(crate) fn take_unreported(&self) -> Vec<InodeId> {
+        self.some_unreported.clear();
+        let unreported = std::mem::take(&mut *self.unreported.lock());
+        let is_left = |ino: &InodeId| {
+            self.shard(*ino).get(ino).is_some_and(|node| node.users == 0 && node.open.is_some())
+        };
+        unreported.into_iter().filter(is_left).collect()
     }
 
     /// A lease on it is recalled; returns its open content, if any.

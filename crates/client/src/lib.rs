@@ -418,6 +418,7 @@ impl Client {
             rt::spawn(self.clone().release_leases());
             rt::spawn(self.clone().watch_silence());
         }
+        rt::spawn(self.clone().report_closed());
         loop {
             self.inodes.wait_for_abandoned().await;
             if self.is_over() {

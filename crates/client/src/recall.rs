@@ -244,6 +244,7 @@ impl Client {
                 alone = inode.gate.write().await;
             }
             told_if_slow((ino, "the report of its size"), self.report_and_unload(inode, terms.kept)).await;
+            self.inodes.finished(ino);
         }
         // Said before it is looked whether the inode is open: what is made in between is so already.
         let is_spared = self.making.may_have(ino);
@@ -368,7 +369,8 @@ impl Client {
 
     /// Takes an inode out of the table if nobody needs its lease; true when the service is to be told.
     fn lets_go(&self, ino: InodeId) -> bool {
-        match self.inodes.usage(ino) {
+        // Nobody begins to use it, and relies on the lease, before that is gone.
+        self.inodes.with_usage(ino, |usage| match usage {
             Usage::None => {
                 (self.leases.mode(ino).is_some() || self.leases.is_marked(ino)) && self.leases.let_go(ino)
             }
@@ -381,7 +383,7 @@ impl Client {
                 useless && self.leases.let_go(ino)
             }
             Usage::Open => false,
-        }
+        })
     }
 
     /// Tells the service of leases that were let go, all of them its own.

@@ -1,6 +1,7 @@
 //! Requests to the metadata service whose answers don't come, so that nobody knows whether they were carried out.
 
 use crate::cluster::{CHUNK, Cluster, with_cluster};
+use std::time::Duration;
 use types::{Errno, InodeId};
 use wire::{MetaOp, MetaRequest};
 
@@ -11,6 +12,26 @@ fn ends_writing(request: &MetaRequest) -> bool {
 /// What the services know by themselves.
 async fn size_on_record(cluster: &Cluster, ino: InodeId) -> usize {
     cluster.stranger().getattr(ino).await.unwrap().size as usize
+}
+
+/// Until it is reported the file counts as open, and would keep its room when somebody deletes it.
+#[test]
+fn a_close_that_could_not_be_reported_is_reported_later() {
+    with_cluster(|cluster| async move {
+        rt::spawn(cluster.client.clone().background());
+        let (ino, file) = cluster.create("f").await;
+        cluster.fill(&file, 0, CHUNK, b'a').await.unwrap();
+        for _ in 0..2 {
+            cluster.names.refuse_next(Errno::ETIMEDOUT, ends_writing);
+        }
+        cluster.client.release(file).await;
+        rt::sleep(Duration::from_secs(2)).await;
+        assert_eq!(cluster.names.succeeded(ends_writing), 0);
+        rt::sleep(Duration::from_secs(20)).await;
+        assert!(cluster.names.has_refused_all());
+        assert_eq!(cluster.names.succeeded(ends_writing), 1);
+        assert_eq!(size_on_record(&cluster, ino).await, CHUNK);
+    });
 }
 
 /// Where the service had ended it, what is written next would be nobody's business: its report would make the file no longer.

@@ -1,0 +1,174 @@
+//! Targets that are emptied, and memberships that are moved to where they belong.
+
+use super::*;
+
+#[test]
+fn a_drained_member_leaves_all_groups_with_no_copy_less() {
+    simulated(4, TWO, async |site, nodes| {
+        let target = nodes[1].target;
+        let error = site.ask(MgmtRequest::RemoveTarget { target }).await.unwrap_err();
+        assert!(error.errno == Errno::EBUSY && error.hint.contains("drain"), "{error}");
+        site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
+        let progress = async || match site.ask(MgmtRequest::ListTargets).await {
+            Ok(MgmtReply::Targets { targets }) => {
+                targets.into_iter().find(|t| t.target.id == target).unwrap().progress.unwrap()
+            }
+            other => panic!("{other:?}"),
+        };
+        let mut rounds = 0;
+        while !site.groups_with(target).is_empty() {
+            let told = progress().await;
+            assert_eq!(told.groups_left, site.groups_with(target).len() as u64);
+            assert!(!told.empty && told.hindrance.is_none(), "{told:?}");
+            rt::sleep(seconds(5)).await;
+            site.serve().await;
+            for group in &site.cluster.borrow().map().groups {
+                assert!(group.good().count() >= group.scheme.members(), "{group:?}");
+            }
+            rounds += 1;
+            assert!(rounds < 200, "{:?}", site.groups_with(target));
+        }
+        rt::sleep(seconds(5)).await;
+        assert_eq!(progress().await.groups_left, 0);
+        require_whole(&site);
+        site.ask(MgmtRequest::RemoveTarget { target }).await.unwrap();
+    });
+}
+
+#[test]
+fn a_drain_says_why_the_target_that_is_to_take_the_place_has_not_taken_it() {
+    simulated(4, TWO, async |site, nodes| {
+        let target = nodes[1].target;
+        site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
+        let hindrance = async || match site.ask(MgmtRequest::ListTargets).await {
+            Ok(MgmtReply::Targets { targets }) => {
+                targets.into_iter().find(|t| t.target.id == target).unwrap().progress.unwrap().hindrance
+            }
+            other => panic!("{other:?}"),
+        };
+        rt::sleep(seconds(5)).await;
+        assert_eq!(hindrance().await, None);
+        let group = site.groups_with(target).into_iter().find(|group| group.leaving.is_some()).unwrap();
+        let coming = *group.members.last().unwrap();
+        let now = site.say_until_heard(&group, coming, Rebuilding).await;
+        let now = site.say_until_heard(&now, coming, Bad).await;
+        let told = hindrance().await.unwrap();
+        assert!(told.contains(&format!("target {coming} ")) && told.contains("a test says so"), "{told}");
+        // The next attempt is a success.
+        let now = site.say_until_heard(&now, coming, Rebuilding).await;
+        assert_eq!(hindrance().await, None);
+        site.say_until_heard(&now, coming, Good).await;
+        assert_eq!(hindrance().await, None);
+        // One that can't be reached.
+        let group = site
+            .groups_with(target)
+            .into_iter()
+            .find(|group| group.leaving.is_some() && group.is_degraded())
+            .unwrap();
+        let coming = *group.members.last().unwrap();
+        nodes.iter().find(|node| node.target == coming).unwrap().kill();
+        rt::sleep(seconds(60)).await;
+        let told = hindrance().await.unwrap();
+        assert!(told.contains("can't be reached"), "{told}");
+    });
+}
+
+#[test]
+fn a_new_target_gets_its_part_when_memberships_are_spread() {
+    simulated(3, TWO, async |site, _nodes| {
+        let node = site.cluster().join("n9", 7502 + 6).await;
+        let register = site.cluster.borrow().registration(node, 1000, 7499 + node.0 as u16, &[]);
+        // Its port is another one than that it joined with.
+        site.ask(MgmtRequest::Register(register)).await.unwrap();
+        let new = site.cluster().add(node, "/t9").await;
+        let process = site.start(node, new).await;
+        rt::sleep(2 * HEARTBEAT_INTERVAL).await;
+        let rebalance = async |dry_run| {
+            let pool = "default".into();
+            match site.ask(MgmtRequest::RebalanceGroups { pool, dry_run }).await {
+                Ok(MgmtReply::Moves { moves, .. }) => moves,
+                other => panic!("{other:?}"),
+            }
+        };
+        let before = site.cluster().map();
+        let planned = rebalance(true).await;
+        assert_eq!(site.cluster().map().groups, before.groups, "it was only asked");
+        assert_eq!(rebalance(false).await, planned);
+        for _ in 0..20 {
+            site.serve().await;
+            rt::sleep(seconds(5)).await;
+        }
+        require_whole(&site);
+        let counts: Vec<usize> =
+            site.cluster().map().targets.iter().map(|t| site.groups_with(t.id).len()).collect();
+        let spread = counts.iter().max().unwrap() - counts.iter().min().unwrap();
+        assert!(spread <= 1, "{counts:?}");
+        assert!(process.alive.get());
+    });
+}
+
+/// Four nodes in groups that nothing of racks was known for, then two racks: health tells of it, a rebalance moves members apart, and whoever takes the
+/// place of a lost one is in his rack. It is the same after a restart.
+#[test]
+fn racks_that_are_set_later_are_respected() {
+    simulated(4, TWO, async |site, nodes| {
+        let rack = |at: usize| if at < 2 { "r1" } else { "r2" };
+        for (at, process) in nodes.iter().enumerate() {
+            let ask = MgmtRequest::SetRack { node: process.node, rack: Some(rack(at).into()) };
+            assert!(matches!(site.ask(ask).await, Ok(MgmtReply::Done)));
+        }
+        let findings = async || match site.ask(MgmtRequest::Health).await {
+            Ok(MgmtReply::Health(health)) => health.findings,
+            other => panic!("{other:?}"),
+        };
+        let is_apart = |group: &Group| {
+            let map = site.cluster().map();
+            let racks: Vec<&str> = group.members.iter().filter_map(|id| map.rack_of(*id)).collect();
+            racks.len() == 2 && racks[0] != racks[1]
+        };
+        let mirrored = || {
+            let map = site.cluster().map();
+            map.groups.iter().filter(|group| group.scheme.is_mirrored()).cloned().collect::<Vec<Group>>()
+        };
+        let near = mirrored().iter().filter(|group| !is_apart(group)).count();
+        let told = findings().await;
+        assert!(
+            told.iter().any(|f| f.what.starts_with(&format!("{near} groups of pool default"))),
+            "{told:?}"
+        );
+
+        let rebalance = MgmtRequest::RebalanceGroups { pool: "default".into(), dry_run: false };
+        match site.ask(rebalance).await {
+            Ok(MgmtReply::Moves { moves, crowded }) => assert_eq!((moves.len(), crowded), (near, vec![])),
+            other => panic!("{other:?}"),
+        }
+        for _ in 0..20 {
+            site.serve().await;
+            rt::sleep(seconds(5)).await;
+        }
+        require_whole(&site);
+        assert!(mirrored().iter().all(is_apart), "{:?}", mirrored());
+        let told = findings().await;
+        assert!(!told.iter().any(|finding| finding.what.contains("rack")), "{told:?}");
+
+        site.set_resync(|settings| settings.replace_after_s = Some(60)).await;
+        nodes[3].kill();
+        while !site.groups_with(nodes[3].target).is_empty() {
+            assert!(nodes[3].silent_for() < seconds(200), "it isn't replaced");
+            rt::sleep(seconds(1)).await;
+        }
+        assert!(mirrored().iter().all(is_apart), "{:?}", mirrored());
+        match site.ask(MgmtRequest::ListGroups).await {
+            Ok(MgmtReply::Groups { groups }) => {
+                let racks = &groups.last().unwrap().racks;
+                assert!(
+                    racks.contains(&Some("r1".into())) && racks.contains(&Some("r2".into())),
+                    "{racks:?}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        site.restart_management().await;
+        assert_eq!(site.cluster().map().rack_of(nodes[2].target), Some("r2"));
+    });
+}
