@@ -18,6 +18,7 @@ mod anonymous;
 mod aside;
 mod cancel;
 mod capabilities;
+mod closing;
 mod complete;
 mod data;
 mod describe;

@@ -1,6 +1,6 @@
 //! Recalls: a session gives up what it relied on. The order of the steps, and why nobody waits for ever, is told in `lease`.
 
-use crate::file::Blocks;
+use crate::closing::Blocks;
 use crate::fill::Pass;
 use crate::inode::{OpenInode, Usage};
 use crate::services::Service;
