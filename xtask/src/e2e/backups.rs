@@ -303,17 +303,21 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
     rig.wait_for_node("c", "online")?;
     // The client is told that its session has ended, and begins another by itself.
     let mut last = String::new();
-    let is_back = process::eventually(RETURN_DEADLINE, || match is_as_before(&mount) {
-        Ok(()) => true,
-        Err(error) => {
-            last = format!("{error:?}");
-            false
+    let is_back = process::eventually(RETURN_DEADLINE, || {
+        // Where it has written what isn't there any more, it ends when it hears so.
+        match rig.serve_if_ended("x").and_then(|()| is_as_before(&mount)) {
+            Ok(()) => true,
+            Err(error) => {
+                last = format!("{error:?}");
+                false
+            }
         }
     });
     ensure!(is_back, "the client doesn't see what was restored: {last}");
     numbers_go_on(&mount, largest)?;
     rig.unmount(&mount)?;
     // On another machine, from the copy alone.
+    rig.serve_if_ended("x")?;
     rig.stop("x")?;
     rig.stop("m")?;
     let moved = rig.dir("m").with_extension("lost");

@@ -198,6 +198,16 @@ impl ClusterRig {
         Ok(())
     }
 
+    /// Starts a node anew that has ended by itself, as its unit does.
+    pub(super) fn serve_if_ended(&mut self, name: &str) -> TestResult {
+        let has_ended =
+            |(other, child): &mut (String, Child)| other == name && !matches!(child.try_wait(), Ok(None));
+        let Some(at) = self.nodes.iter_mut().position(has_ended) else { return Ok(()) };
+        let (_, child) = self.nodes.remove(at);
+        cleanup::released(&Resource::Process(child.id() as i32));
+        self.serve(name)
+    }
+
     /// Waits until a node has a state.
     pub(super) fn wait_for_node(&self, name: &str, state: &str) -> TestResult {
         let dir = self.text(&self.dir("m"));
