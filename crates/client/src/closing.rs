@@ -47,16 +47,15 @@ impl Client {
             Ok(_) => Ok(()),
             Err(error) => Err(error.clone()),
         };
+        self.inodes.release(inode.ino);
         if let Err(error) = reported {
             tracing::warn!(ino = %inode.ino, %error, "size and times of a closed file aren't reported yet");
-            self.inodes.release(inode.ino);
-            return self.inodes.note_unreported(inode.ino);
+            self.inodes.note_unreported(inode.ino);
         }
-        self.inodes.release(inode.ino);
     }
 
-    /// Reports of files that were closed what couldn't be then, for as long as the session lives: until that is done they count as open, and keep their room when they
-    /// are deleted.
+    /// Reports of closed files what couldn't be reported when they were closed, for as long as the session lives: until then they count as open, and keep their
+    /// room when they are deleted.
     pub(crate) async fn report_closed(self: Arc<Self>) {
         loop {
             self.inodes.wait_for_unreported().await;
