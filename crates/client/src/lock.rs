@@ -155,6 +155,11 @@ impl Client {
                 }
                 told => _ = told?,
             }
+            // What was given back meanwhile may have been so before the service was told of it.
+            let is_held = |lock: &&HeldLock| {
+                self.held_locks.within((lock.ino, lock.space, lock.owner), lock.range).1.is_empty()
+            };
+            some.iter().filter(|lock| !is_held(lock)).for_each(|lock| self.undo_later(*lock));
         }
         Ok(())
     }

@@ -3,13 +3,13 @@
 use crate::cluster::{Program, RDONLY, RDWR, ROOT};
 use crate::company::{Company, FIRST, Member, SECOND, with_company};
 use crate::kernel::Kernel;
-use client::{Client, Handle, Invalidate};
+use client::{Cancel, Client, Handle, Invalidate};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use types::{Errno, InodeId, PartitionId};
-use wire::RenameMode;
+use wire::{LockKind, LockOwner, LockRange, LockSpace, RenameMode};
 
 /// The root directory's partition stays with the first service.
 fn is_moved(partition: PartitionId) -> bool {
@@ -245,4 +245,30 @@ impl Seen for Result<&Vec<u8>, &types::Error> {
     fn is_err_or_x(&self) -> bool {
         self.is_err() || self.is_ok_and(|bytes| bytes.iter().all(|byte| *byte == b'x'))
     }
+}
+
+/// The service that takes over may hear that a lock is given back before it hears that there was one.
+#[test]
+fn a_lock_that_is_given_back_while_its_partition_moves_stays_given_back() {
+    with_company(|company| async move {
+        const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
+        let (one, two) = (company.client().await, company.client().await);
+        let dir = company.directory_in(&one, is_moved).await;
+        let ino = make(&one, dir, "f").await.ino();
+        let lock = async |client: &Arc<Client>, owner| {
+            let none = Cancel::default();
+            client.lock(ino, LockSpace::Posix, owner, 7, LockKind::Exclusive, WHOLE, false, &none).await
+        };
+        for round in 0..60 {
+            let (mine, theirs) = (LockOwner(1), LockOwner(2));
+            lock(&one, mine).await.unwrap();
+            company.give(moved(), if round % 2 == 0 { SECOND } else { FIRST });
+            rt::sleep(Duration::from_micros(rt::random_u64() % 30_000)).await;
+            one.unlock(ino, LockSpace::Posix, mine, WHOLE).await.unwrap();
+            company.settled().await;
+            rt::sleep(Duration::from_secs(2)).await;
+            lock(&two, theirs).await.unwrap();
+            two.unlock(ino, LockSpace::Posix, theirs, WHOLE).await.unwrap();
+        }
+    });
 }
