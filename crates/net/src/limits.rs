@@ -99,6 +99,9 @@ pub(crate) const MAX_REQUESTS_IN_FLIGHT: usize = 256;
 /// Of the requests that a client may have in flight on a connection, one of so many may wait for others for as long as it takes; more of those
 /// wait at the client. What they wait for may need the connection itself.
 pub(crate) const WAITS_ARE_ONE_OF: usize = 2;
+/// A connection without a call for so long is ended by its client, and made again when there is one: a server has room for so many, and each core of each
+/// client has one of its own.
+pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(600);
 /// Connections of a server.
 pub(crate) const MAX_CONNECTIONS: usize = 16 << 10;
 /// Payload bytes that one core of a server holds; a connection that would exceed it is not read from meanwhile.

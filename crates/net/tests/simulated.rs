@@ -385,6 +385,34 @@ fn two_hosts_keep_apart_what_belongs_to_a_process() {
     assert_eq!(peers.borrow().iter().map(cores).collect::<Vec<_>>(), [[0], [0]]);
 }
 
+#[test]
+fn a_connection_without_calls_makes_room_and_is_made_again() {
+    let mut world = World::new(5);
+    let (client, server) = (world.add_host("client"), world.add_host("server"));
+    let address = SocketAddr::from((world.ip(server), PORT));
+    let kept: Arc<Mutex<Kept>> = Arc::default();
+    world.spawn(server, serve(address, kept.clone()));
+    let of_link: Rc<RefCell<Vec<Sighting>>> = Rc::default();
+    let seen = of_link.clone();
+    world.spawn(client, async move {
+        let peer = peer(address, 1);
+        let channel = Channel::<Step, Done>::remote(peer.clone());
+        for sequence in 1.. {
+            let step = Step { caller: 1, sequence, fills: true };
+            channel.call(step, Some(IoBuf::alloc(9))).await.unwrap();
+            for minutes in [5, 10] {
+                rt::sleep(Duration::from_secs(60 * minutes)).await;
+                let link = peer.status().links.remove(0);
+                seen.borrow_mut().push((link.connected.map(|(address, _)| address), link.connections));
+            }
+        }
+    });
+    world.advance(Duration::from_secs(31 * 60));
+    let at = Some(address.into());
+    assert_eq!(*of_link.borrow(), [(at.clone(), 1), (None, 1), (at, 2), (None, 2)]);
+    assert_eq!(kept.lock().violations, Vec::<String>::new());
+}
+
 /// Where a link is connected, and how many connections it has made.
 type Sighting = (Option<rt::net::Address>, u64);
 

@@ -10,7 +10,7 @@ use crate::either::{Either, either};
 use crate::fault::Fault;
 use crate::inbound::{Heard, Inbound};
 use crate::limits::{
-    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, MAX_BYTES_IN_FLIGHT, WAITS_ARE_ONE_OF, WATCH_INTERVAL,
+    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_LIMIT, MAX_BYTES_IN_FLIGHT, WAITS_ARE_ONE_OF, WATCH_INTERVAL,
 };
 use crate::outbox::Outbox;
 use crate::signal::Signal;
@@ -381,7 +381,7 @@ impl Connection {
         }
     }
 
-    /// Looks after calls whose time is over, and after a silent peer, while there are calls.
+    /// Looks after calls whose time is over, and after a silent peer, while there are calls. Ends a connection on which there haven't been any for long.
     async fn watch(self: Rc<Self>) {
         while self.users.get() > 0 {
             if self.calls.borrow().len() == 0 {
@@ -389,7 +389,11 @@ impl Connection {
                     return self.abort(None);
                 }
                 self.watched.set(false);
-                self.busy.wait_until(|| self.watched.get() || self.ending.get()).await;
+                let busy = self.busy.wait_until(|| self.watched.get() || self.ending.get());
+                if rt::timeout(IDLE_LIMIT, busy).await.is_none() {
+                    // Its place at the server is for others, until there is something to ask again.
+                    self.say_goodbye();
+                }
                 self.heard.at_ns.set(rt::monotonic_ns());
                 self.pinged_at_ns.set(0);
             }
