@@ -164,24 +164,31 @@ impl Store {
         Ok(())
     }
 
-    /// The first run of blocks that don't match their checksums; may go on in the next page of checksums.
+    /// The first run of blocks that don't match their checksums; may go on in the next page of checksums. If there is none, the buffer knows its sums from now
+    /// on, for who sends it.
     pub(crate) async fn first_mismatch(
         &self,
         file: &Arc<ChunkFile>,
         blocks: ByteRange,
         buf: &IoBuf,
     ) -> Result<Option<ByteRange>> {
+        let mut known = Some(Vec::with_capacity((blocks.len() / BLOCK) as usize));
         let mut at = blocks.start;
         while at < blocks.end {
             // A page at a time, so that however little memory there is for checksums, one is enough.
             let end = (at / PAGE_DATA_BYTES + 1).saturating_mul(PAGE_DATA_BYTES).min(blocks.end);
             let data = &buf.as_slice()[(at - blocks.start) as usize..(end - blocks.start) as usize];
-            match file.sums.first_mismatch(at / BLOCK, data) {
+            match file.sums.first_mismatch(at / BLOCK, data, &mut known) {
                 Ok(None) => at = end,
                 Ok(Some((from, to))) => return Ok(Some(ByteRange::new(from * BLOCK, to * BLOCK))),
-                Err(missing) => self.load_sums(file, missing).await?,
+                Err(missing) => {
+                    // This part is compared anew.
+                    known.iter_mut().for_each(|known| known.truncate(((at - blocks.start) / BLOCK) as usize));
+                    self.load_sums(file, missing).await?;
+                }
             }
         }
+        known.into_iter().for_each(|known| buf.note_sums(known));
         Ok(None)
     }
 

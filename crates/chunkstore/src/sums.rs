@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rt::IoBuf;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use types::{BLOCK_SIZE, BlockSum, block_sum};
 
 /// Bytes of a page.
@@ -24,14 +24,29 @@ pub(crate) const PAGE_SUMS: u64 = (PAGE_BYTES / SUM_BYTES) as u64;
 const EVICTION_PROBES: usize = 64;
 
 static ZEROS: [u8; BLOCK_SIZE] = [0; BLOCK_SIZE];
+static CRC_OF_ZEROS: LazyLock<u32> = LazyLock::new(|| types::crc32c(&ZEROS));
 
 /// Whether `block` is what `sum` says.
 pub(crate) fn matches(block: &[u8], sum: BlockSum) -> bool {
-    match sum {
-        BlockSum::HOLE => block == ZEROS,
-        BlockSum::UNCHECKED => true,
-        sum => block_sum(block) == sum,
-    }
+    compare(block, sum, &mut None)
+}
+
+/// The same; its CRC32C becomes one more of those that are known, if that of each was to be found out.
+fn compare(block: &[u8], sum: BlockSum, known: &mut Option<Vec<u32>>) -> bool {
+    let found = match sum {
+        BlockSum::HOLE if block == ZEROS => *CRC_OF_ZEROS,
+        BlockSum::HOLE => return false,
+        BlockSum::UNCHECKED => {
+            *known = None;
+            return true;
+        }
+        sum => match types::crc32c(block) {
+            found if BlockSum::of(found) == sum => found,
+            _ => return false,
+        },
+    };
+    known.iter_mut().for_each(|known| known.push(found));
+    true
 }
 
 /// The checksum to store for a block that is written as a whole.
@@ -88,11 +103,13 @@ impl SumCache {
         SumCache { pages: Mutex::new(Pages::default()), budget }
     }
 
-    /// Index of the first block of `data` that doesn't match, and of the next one after it that does.
+    /// Index of the first block of `data` that doesn't match, and of the next one after it that does. The CRC32C of each that does is put behind those that
+    /// are known; `None` when it isn't found out of one.
     pub(crate) fn first_mismatch(
         &self,
         first_block: u64,
         data: &[u8],
+        known: &mut Option<Vec<u32>>,
     ) -> Result<Option<(u64, u64)>, Missing> {
         /// Checksums copied out under one lock; checksums of data are computed outside of it.
         const BATCH: usize = 64;
@@ -104,7 +121,7 @@ impl SumCache {
             self.copy(start, &mut sums[..blocks.len()])?;
             for (j, (block, sum)) in blocks.zip(sums).enumerate() {
                 let number = start + j as u64;
-                match (matches(block, sum), bad) {
+                match (compare(block, sum, known), bad) {
                     (true, None) => {}
                     (false, None) => bad = Some((number, number + 1)),
                     (false, Some((from, _))) => bad = Some((from, number + 1)),

@@ -13,6 +13,8 @@ use crate::stream::{Stream, Transport};
 use rt::IoBuf;
 use std::cell::Cell;
 use std::rc::Rc;
+use types::{sum_of_sums, sums_of_blocks};
+use wire::Malformed;
 use wire::frame::{HEADER_BYTES, Header};
 
 /// What is known of a receiver from outside.
@@ -107,10 +109,7 @@ impl Inbound {
     /// The frame's payload into `into`, which has just its length; checked if it is summed.
     pub(crate) async fn payload(&mut self, header: &Header, into: &IoBuf) -> Result<(), Fault> {
         self.receive(into).await?;
-        if header.payload_sum.is_some() {
-            header.check_payload(into.as_slice())?;
-        }
-        Ok(())
+        Ok(check_payload(header, into)?)
     }
 
     /// Passes over a payload that nobody wants.
@@ -195,6 +194,20 @@ impl Inbound {
         self.heard.at_ns.set(rt::monotonic_ns());
         self.heard.bytes.set(self.heard.bytes.get() + bytes as u64);
     }
+}
+
+/// Checks a payload, if it is summed. Who stores it or sends it on needs the sums of its blocks: they are computed instead, and noted.
+pub(crate) fn check_payload(header: &Header, payload: &IoBuf) -> Result<(), Malformed> {
+    if header.payload_sum.is_none() {
+        return Ok(());
+    }
+    if !payload.keeps_sums() {
+        return header.check_payload(payload.as_slice());
+    }
+    let sums = sums_of_blocks(payload.as_slice());
+    header.check_summed_payload(payload.len(), sum_of_sums(&sums))?;
+    payload.note_sums(sums);
+    Ok(())
 }
 
 #[cfg(test)]

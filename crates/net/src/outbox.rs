@@ -11,7 +11,7 @@ use crate::stream::Stream;
 use rt::IoBuf;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
-use types::{checksums_are_on, crc32c};
+use types::{checksums_are_on, crc32c, sum_of_sums};
 use wire::frame::{HEADER_BYTES, Header};
 
 /// The frames that wait to be sent. Payloads are bounded by the requests in flight; a server also stops reading while it is crowded with other
@@ -87,7 +87,8 @@ impl Outbox {
         if let Some(payload) = payload {
             header.payload_bytes = payload.len() as u32;
             let is_summed = self.sum_payloads && checksums_are_on();
-            header.payload_sum = is_summed.then(|| crc32c(payload.as_slice()));
+            header.payload_sum = is_summed
+                .then(|| payload.with_sums(sum_of_sums).unwrap_or_else(|| crc32c(payload.as_slice())));
         }
         header
     }

@@ -1,11 +1,14 @@
 //! Memory that the kernel reads from and writes into.
 
+use parking_lot::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use types::BLOCK_SIZE;
 
 /// What direct I/O wants: addresses, lengths and offsets are multiples of this.
 pub const IO_ALIGNMENT: usize = 4096;
@@ -76,6 +79,42 @@ impl IoBuf {
         (self.ptr.as_ptr() as usize).is_multiple_of(IO_ALIGNMENT) && self.len.is_multiple_of(IO_ALIGNMENT)
     }
 
+    /// Whether checksums can be noted: this is a handle to all of a buffer that this type owns, and to whole blocks.
+    pub fn keeps_sums(&self) -> bool {
+        self.whole_block(self.len / BLOCK_SIZE).is_some()
+    }
+
+    /// Notes the CRC32C of each block ([`types::sums_of_blocks`]) for who wants them later, where [`IoBuf::keeps_sums`]. They are forgotten when the memory is
+    /// changed by way of any handle.
+    pub fn note_sums(&self, sums: Vec<u32>) {
+        if let Some(block) = self.whole_block(sums.len()) {
+            *block.sums.lock() = sums;
+            block.has_sums.store(true, Ordering::Release);
+        }
+    }
+
+    /// What is made of the CRC32C of each block, if they were noted.
+    pub fn with_sums<T>(&self, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
+        let block = self.owner.as_ref().filter(|block| block.has_sums.load(Ordering::Acquire))?;
+        let sums = block.sums.lock();
+        self.whole_block(sums.len()).map(|_| make(&sums))
+    }
+
+    /// The memory, if this is a handle to all of it that is in use, and that is so many blocks.
+    fn whole_block(&self, blocks: usize) -> Option<&Block> {
+        let block = self.owner.as_deref()?;
+        (block.len == self.len && block.ptr == self.ptr && blocks > 0 && blocks * BLOCK_SIZE == self.len)
+            .then_some(block)
+    }
+
+    /// The memory is about to be changed.
+    pub(crate) fn forget_sums(&self) {
+        if let Some(block) = self.owner.as_ref().filter(|block| block.has_sums.load(Ordering::Acquire)) {
+            block.has_sums.store(false, Ordering::Release);
+            block.sums.lock().clear();
+        }
+    }
+
     /// A part of the buffer, sharing its memory. Panics when `range` is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> IoBuf {
         self.check(&range);
@@ -95,6 +134,7 @@ impl IoBuf {
     /// that this type doesn't own.
     pub fn exclusive(&mut self) -> Option<&mut [u8]> {
         Arc::get_mut(self.owner.as_mut()?)?;
+        self.forget_sums();
         // SAFETY: the only handle is borrowed for as long as the result lives; ptr and len describe initialised memory of its block.
         Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
     }
@@ -102,6 +142,7 @@ impl IoBuf {
     /// Copies `data` to offset `at`. Panics when it doesn't fit. `data` may be a part of the same memory.
     pub fn copy_from(&self, at: usize, data: &[u8]) {
         self.check(&(at..at.saturating_add(data.len())));
+        self.forget_sums();
         // SAFETY: the destination was checked; `copy` allows overlap; one writer at a time is the type's protocol.
         unsafe { std::ptr::copy(data.as_ptr(), self.ptr.as_ptr().add(at), data.len()) }
     }
@@ -109,11 +150,12 @@ impl IoBuf {
     /// Fills a range with zeros. Panics when it is out of bounds.
     pub fn zero(&self, range: Range<usize>) {
         self.check(&range);
+        self.forget_sums();
         // SAFETY: the range was checked; one writer at a time is the type's protocol.
         unsafe { std::ptr::write_bytes(self.ptr.as_ptr().add(range.start), 0, range.len()) }
     }
 
-    /// Where the memory is, for system calls.
+    /// Where the memory is, for system calls. Who changes it so forgets what was noted of it.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
@@ -136,7 +178,12 @@ impl fmt::Debug for IoBuf {
 /// One allocation; goes to the pool of the thread that drops it.
 struct Block {
     ptr: NonNull<u8>,
+    /// What was asked for.
+    len: usize,
     capacity: usize,
+    /// What was noted of the content.
+    sums: Mutex<Vec<u32>>,
+    has_sums: AtomicBool,
 }
 
 // SAFETY: a block owns its memory, and any thread may free it.
@@ -149,7 +196,8 @@ impl Block {
         let capacity = capacity_for(len);
         let pooled = class_of(capacity)
             .and_then(|class| POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten());
-        Block { ptr: pooled.unwrap_or_else(|| allocate(capacity)), capacity }
+        let ptr = pooled.unwrap_or_else(|| allocate(capacity));
+        Block { ptr, len, capacity, sums: Mutex::default(), has_sums: AtomicBool::new(false) }
     }
 }
 
@@ -270,6 +318,39 @@ mod tests {
         drop(part);
         assert_eq!(IoBuf::alloc(33 << 10).as_ptr(), address);
     }
+
+    #[test]
+    fn sums_last_until_the_memory_is_changed() {
+        let buf = IoBuf::alloc(2 * BLOCK_SIZE);
+        let note = || buf.note_sums(vec![1, 2]);
+        note();
+        assert_eq!(buf.clone().with_sums(<[u32]>::to_vec).unwrap(), [1, 2]);
+        let first = buf.slice(0..BLOCK_SIZE);
+        first.note_sums(vec![7]);
+        assert!(!first.keeps_sums() && first.with_sums(drop_sums).is_none());
+        assert_eq!(buf.with_sums(<[u32]>::len), Some(2), "they are of the whole");
+        first.copy_from(1, b"a");
+        assert!(buf.with_sums(drop_sums).is_none());
+        note();
+        buf.slice(100..200).zero(0..1);
+        assert!(buf.with_sums(drop_sums).is_none());
+        note();
+        drop(first);
+        let mut buf = buf;
+        assert!(buf.exclusive().is_some() && buf.with_sums(drop_sums).is_none());
+        buf.note_sums(vec![1]);
+        assert!(buf.with_sums(drop_sums).is_none(), "not as many as blocks");
+        // The memory is reused, what was noted of it isn't.
+        buf.note_sums(vec![1, 2]);
+        let address = buf.as_ptr();
+        drop(buf);
+        let next = IoBuf::alloc(2 * BLOCK_SIZE);
+        assert_eq!(next.as_ptr(), address);
+        assert!(next.with_sums(drop_sums).is_none());
+        assert!(!IoBuf::alloc(0).keeps_sums() && !IoBuf::alloc(BLOCK_SIZE + 1).keeps_sums());
+    }
+
+    fn drop_sums(_: &[u32]) {}
 
     #[test]
     fn the_pool_is_bounded() {

@@ -92,6 +92,7 @@ impl SharedMemory {
     /// Copies from `at` on as many bytes as `into` has. Panics as [`SharedMemory::copy_in`] does.
     pub fn copy_out(&self, at: usize, into: &IoBuf) {
         assert!(self.holds(at, into.len()), "{at} and {} are not inside of {} bytes", into.len(), self.len);
+        into.forget_sums();
         // SAFETY: as above. If the other process writes meanwhile, the copy has some of both, and is a copy all the same.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(at), into.as_ptr(), into.len()) }
     }
@@ -137,6 +138,10 @@ mod tests {
         assert_eq!((ours.len(), theirs.len()), (4 * PAGE, 4 * PAGE));
         ours.copy_in(PAGE, &IoBuf::from_slice(b"hello"));
         let seen = IoBuf::alloc(7);
+        let page = IoBuf::alloc(PAGE);
+        page.note_sums(vec![17]);
+        ours.copy_out(0, &page);
+        assert!(page.with_sums(|_| ()).is_none());
         theirs.copy_out(PAGE - 1, &seen);
         assert_eq!(seen.as_slice(), b"\0hello\0");
         assert!(theirs.holds(4 * PAGE - 5, 5) && theirs.holds(0, 0) && theirs.holds(4 * PAGE, 0));

@@ -252,3 +252,16 @@ fn files_are_shared_between_cores() {
         assert!(bytes.iter().all(|byte| *byte == (block % 2) as u8 + 1), "block {block}");
     }
 }
+
+#[test]
+fn what_was_noted_of_a_buffer_is_forgotten_when_it_is_read_into() {
+    in_temp_dir(|dir| async move {
+        let file = File::open(&dir.join("f"), writable()).await.unwrap();
+        let buf = filled(BLOCK, 1);
+        buf.note_sums(vec![17]);
+        file.write_at(buf.clone(), 0).await.unwrap();
+        assert_eq!(buf.with_sums(|sums| sums[0]), Some(17));
+        file.read_at(buf.clone(), 0).await.unwrap();
+        assert_eq!(buf.with_sums(|sums| sums[0]), None);
+    });
+}

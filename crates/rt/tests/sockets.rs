@@ -208,3 +208,21 @@ fn a_descriptor_that_nobody_takes_is_closed() {
     .unwrap();
     assert!(open_descriptors() < before + 100, "{} after {before}", open_descriptors());
 }
+
+#[test]
+fn what_was_noted_of_a_buffer_is_forgotten_when_it_is_received_into() {
+    rt::block_on(async {
+        let (one, two) = pair().await;
+        two.send(vec![IoBuf::from_slice(&[1; 3 * 4096])]).await.unwrap();
+        let buf = IoBuf::alloc(4096);
+        for part in [true, false] {
+            buf.note_sums(vec![17]);
+            match part {
+                true => assert!(one.recv(buf.clone()).await.unwrap() > 0),
+                false => one.recv_exact(buf.clone()).await.unwrap(),
+            }
+            assert_eq!(buf.with_sums(|sums| sums[0]), None);
+        }
+    })
+    .unwrap();
+}

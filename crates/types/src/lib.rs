@@ -15,7 +15,10 @@ mod subnet;
 mod time;
 
 pub use attr::{Attr, Credentials, FileKind, SetAttr, SetTime, mode};
-pub use checksum::{BLOCK_SIZE, BlockSum, Crc32c, block_sum, checksums_are_on, crc32c, switch_checksums};
+pub use checksum::{
+    BLOCK_SIZE, BlockSum, Crc32c, block_sum, checksums_are_on, crc32c, sum_of_sums, sums_of_blocks,
+    switch_checksums,
+};
 pub use error::{Errno, Error, Result};
 pub use export::{Export, ExportAccess, ExportClients, ExportRule, NOBODY, Squash, export_for};
 pub use id::{ChunkIndex, Epoch, GroupId, InodeId, NodeId, PartitionId, PoolId, SessionId, TargetId};

@@ -224,24 +224,34 @@ impl Header {
     pub fn check_payload(&self, payload: &[u8]) -> Result<(), Malformed> {
         match self.payload_sum {
             Some(sum) => check("payload", payload, self.payload_bytes, sum),
-            None => check_len("payload", payload, self.payload_bytes),
+            None => check_len("payload", payload.len(), self.payload_bytes),
         }
+    }
+
+    /// The same of a payload whose CRC32C is known.
+    pub fn check_summed_payload(&self, bytes: usize, sum: u32) -> Result<(), Malformed> {
+        check_len("payload", bytes, self.payload_bytes)?;
+        self.payload_sum.map_or(Ok(()), |expected| check_sum("payload", sum, expected))
     }
 }
 
-fn check_len(what: &str, bytes: &[u8], length: u32) -> Result<(), Malformed> {
-    match bytes.len() == length as usize {
+fn check_len(what: &str, bytes: usize, length: u32) -> Result<(), Malformed> {
+    match bytes == length as usize {
         true => Ok(()),
-        false => Err(Malformed::new(format!("{what} of {} bytes instead of {length}", bytes.len()))),
+        false => Err(Malformed::new(format!("{what} of {bytes} bytes instead of {length}"))),
+    }
+}
+
+fn check_sum(what: &str, found: u32, sum: u32) -> Result<(), Malformed> {
+    match found == sum {
+        true => Ok(()),
+        false => Err(Malformed::new(format!("the {what} sums to {found:08x}, its header says {sum:08x}"))),
     }
 }
 
 fn check(what: &str, bytes: &[u8], length: u32, sum: u32) -> Result<(), Malformed> {
-    check_len(what, bytes, length)?;
-    match crc32c(bytes) {
-        found if found == sum => Ok(()),
-        found => Err(Malformed::new(format!("the {what} sums to {found:08x}, its header says {sum:08x}"))),
-    }
+    check_len(what, bytes.len(), length)?;
+    check_sum(what, crc32c(bytes), sum)
 }
 
 fn length_at(bytes: &[u8; HEADER_BYTES], at: usize, what: &str, limit: u32) -> Result<u32, Malformed> {

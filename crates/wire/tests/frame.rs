@@ -94,6 +94,9 @@ fn body_and_payload_are_checked_against_the_header() {
     assert!(header.check_body(b"bod").is_err());
     assert_eq!(header.check_payload(b"123456789"), Ok(()));
     assert!(header.check_payload(b"123456780").is_err());
+    assert_eq!(header.check_summed_payload(9, 0xe306_9283), Ok(()));
+    assert!(header.check_summed_payload(9, 0xe306_9284).is_err());
+    assert!(header.check_summed_payload(8, 0xe306_9283).is_err());
     let unsummed = Header { payload_sum: None, ..header };
     assert_eq!(unsummed.check_payload(b"123456780"), Ok(()));
     assert!(unsummed.check_payload(b"12345678").is_err());

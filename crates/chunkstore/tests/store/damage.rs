@@ -2,6 +2,7 @@
 
 use crate::common::{INO, buf, chunk_files, open, read, with_target};
 use chunkstore::{Allocate, Durability, IoPath, Kind, Seek, Store};
+use rt::IoBuf;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -48,6 +49,37 @@ fn a_flipped_byte_is_found_by_read_and_verify() {
             .expect_err("the block is damaged as a whole");
         assert_eq!(store.verify(INO).await.unwrap(), [bad]);
         assert_eq!(store.statistics().corrupt_ranges.get(), 1, "logged once");
+    });
+}
+
+/// Data is summed once on its way in, and once on its way out.
+#[test]
+fn sums_that_a_buffer_knows_are_taken_and_those_that_were_compared_are_told() {
+    with_target(|dir| async move {
+        let (store, _) = open(&dir).await;
+        let data: Vec<u8> = (0..4 * 4096).map(|i| (i * 7 / 5) as u8).collect();
+        let write = async |at: u64, buf: &IoBuf| {
+            store.write(INO, at, buf, IoPath::Cached, Durability::Later).await.unwrap();
+        };
+        write(4 * 4096, &buf(&data)).await;
+        let found = IoBuf::alloc(8 * 4096);
+        store.read(INO, 0, &found, IoPath::Cached).await.unwrap();
+        let sums = types::sums_of_blocks(&[&[0; 4 * 4096][..], &data].concat());
+        assert_eq!(found.with_sums(<[u32]>::to_vec), Some(sums), "half of it is a hole");
+        // What came in with other sums than it has was damaged since.
+        let damaged = buf(&data);
+        let mut sums = types::sums_of_blocks(&data);
+        sums[2] ^= 1;
+        damaged.note_sums(sums);
+        write(0, &damaged).await;
+        let error = read(&store, INO, 0, 4 * 4096, IoPath::Cached).await.expect_err("damage");
+        assert_eq!(error.kind(), Kind::Corrupt { ino: INO, range: ByteRange::new(2 * 4096, 3 * 4096) });
+        // Of a part of what is written nobody knows sums.
+        write(100, &damaged).await;
+        assert_eq!(read(&store, INO, 100, data.len(), IoPath::Cached).await.unwrap(), data);
+        assert!(found.with_sums(|_| ()).is_some());
+        store.read(INO, 50, &found, IoPath::Cached).await.unwrap();
+        assert!(found.with_sums(|_| ()).is_none());
     });
 }
 

@@ -8,9 +8,10 @@ use crate::arena::{Arena, Piece};
 use crate::budget::Budget;
 use crate::either::{Either, either};
 use crate::fault::Fault;
-use crate::inbound::{Heard, Inbound};
+use crate::inbound::{Heard, Inbound, check_payload};
 use crate::limits::{
-    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_LIMIT, MAX_BYTES_IN_FLIGHT, WAITS_ARE_ONE_OF, WATCH_INTERVAL,
+    COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_LIMIT, MAX_BYTES_IN_FLIGHT, WAITS_ARE_ONE_OF,
+    WATCH_INTERVAL,
 };
 use crate::outbox::Outbox;
 use crate::signal::Signal;
@@ -350,10 +351,7 @@ impl Connection {
             )));
         };
         piece.copy_out(buffer);
-        if header.payload_sum.is_some() {
-            header.check_payload(buffer.as_slice())?;
-        }
-        Ok(())
+        Ok(check_payload(header, buffer)?)
     }
 
     async fn receive_error(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {

@@ -7,7 +7,7 @@ use super::router::Job;
 use crate::budget::Permit;
 use crate::either::{Either, either};
 use crate::fault::Fault;
-use crate::inbound::{Heard, Inbound};
+use crate::inbound::{Heard, Inbound, check_payload};
 use crate::limits::{DIRECT_RECEIVE_BYTES, WELCOME_PING_INTERVAL};
 use crate::outbox::Outbox;
 use crate::signal::Signal;
@@ -322,9 +322,7 @@ impl Connection {
         let payload = IoBuf::alloc(len);
         let memory = self.memory.as_ref().expect("the place was checked");
         memory.copy_out(offset_of(header), &payload);
-        if header.payload_sum.is_some() {
-            header.check_payload(payload.as_slice())?;
-        }
+        check_payload(header, &payload)?;
         Ok(payload)
     }
 

@@ -132,7 +132,7 @@ fn who_asks_for_signs_of_life_and_does_not_read_them_is_not_read_either() {
 fn a_flipped_bit_on_the_way_to_the_server_is_noticed() {
     let service = Service1::open();
     let server = serve(&service);
-    for len in [10, 5000, 300_000] {
+    for len in [10, 4096, 5000, 300_000, 64 << 12] {
         let mut raw = Raw::welcome(server.addresses()[0], len as u64);
         let mut payload = pattern(1, len);
         let header = request(1).with_body(&body(Ask::Count(len as u64))).with_payload(&payload);

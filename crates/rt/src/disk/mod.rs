@@ -90,6 +90,7 @@ impl File {
 
     /// Fills `buf` from `offset` and returns how many bytes it got: fewer than its length only at the end of the file.
     pub async fn read_at(&self, buf: IoBuf, offset: u64) -> io::Result<usize> {
+        buf.forget_sums();
         match &self.inner {
             Inner::Real(file) => file.read_at(buf, offset).await,
             Inner::Sim(file) => file.read_at(buf, offset).await,

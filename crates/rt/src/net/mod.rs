@@ -115,6 +115,7 @@ impl Socket {
 
     /// Receives what is there, at least one byte, into `buf` and tells how many; 0 is the end of the stream.
     pub async fn recv(&self, buf: IoBuf) -> io::Result<usize> {
+        buf.forget_sums();
         match &self.inner {
             Inner::Real(socket) => socket.recv(buf).await,
             Inner::Sim(socket) => socket.recv(buf).await,
@@ -123,6 +124,7 @@ impl Socket {
 
     /// Fills `buf`; an error (`UnexpectedEof`) if the stream ends before.
     pub async fn recv_exact(&self, buf: IoBuf) -> io::Result<()> {
+        buf.forget_sums();
         match &self.inner {
             Inner::Real(socket) => socket.recv_exact(buf).await,
             Inner::Sim(socket) => socket.recv_exact(buf).await,
