@@ -102,8 +102,8 @@ pub(crate) const WAITS_ARE_ONE_OF: usize = 2;
 /// A connection without a call for so long is ended by its client, and made again when there is one: a server has room for so many, and each core of each
 /// client has one of its own.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_secs(600);
-/// Connections of a server.
-pub(crate) const MAX_CONNECTIONS: usize = 16 << 10;
+/// Connections of a server: of a thousand clients with 64 cores each.
+pub(crate) const MAX_CONNECTIONS: usize = 64 << 10;
 /// Payload bytes that one core of a server holds; a connection that would exceed it is not read from meanwhile.
 pub(crate) const MAX_PAYLOAD_BYTES_PER_CORE: usize = 512 << 20;
 /// Of those one of so many is kept for nodes, and as much for small requests: 64 MiB, more than what one node has in flight on a connection.
