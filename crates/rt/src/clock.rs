@@ -16,15 +16,16 @@ pub fn now() -> Timestamp {
     }
 }
 
-/// Nanoseconds of a clock that never goes back; its zero is arbitrary.
+/// Nanoseconds of a clock that never goes back; its zero is arbitrary. It goes on while the machine sleeps: whoever has slept is to know that others haven't,
+/// and takes it like having been stopped for so long.
 pub fn monotonic_ns() -> u64 {
     context::with_sim(|world| world.monotonic_ns()).unwrap_or_else(kernel_clock_ns)
 }
 
 fn kernel_clock_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a valid timespec, and the monotonic clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    // SAFETY: the pointer is to a valid timespec, and this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -67,5 +68,36 @@ fn seed() -> u64 {
     } else {
         // Only kernels without getrandom come here; the clock and the stack's address still differ between threads.
         monotonic_ns() ^ (&raw const bytes as u64).rotate_left(32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const DAY_S: u64 = 86_400;
+
+    /// In a time namespace whose machine has slept for a day.
+    #[test]
+    fn time_passes_while_the_machine_sleeps() {
+        const HAS_SLEPT: &str = "WEFT_TEST_HAS_SLEPT";
+        if std::env::var_os(HAS_SLEPT).is_some() {
+            let mut awake = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: the pointer is to a valid timespec.
+            unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut awake) };
+            assert!(monotonic_ns() / 1_000_000_000 >= awake.tv_sec as u64 + DAY_S);
+            return;
+        }
+        let name = "clock::tests::time_passes_while_the_machine_sleeps";
+        let slept = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--time", "--boottime", &DAY_S.to_string()])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(HAS_SLEPT, "1")
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&slept.stdout);
+        assert!(slept.status.success() && told.contains("1 passed"), "{told}");
     }
 }
