@@ -247,28 +247,39 @@ impl Seen for Result<&Vec<u8>, &types::Error> {
     }
 }
 
-/// The service that takes over may hear that a lock is given back before it hears that there was one.
+/// The service that takes over may hear that a lock is given back before it hears that there was one: it is told of many locks in several requests.
 #[test]
 fn a_lock_that_is_given_back_while_its_partition_moves_stays_given_back() {
+    const LOCKS: u64 = 10_000;
+    const GIVEN_BACK: u64 = 5_000;
     with_company(|company| async move {
-        const WHOLE: LockRange = LockRange { start: 0, last: u64::MAX };
         let (one, two) = (company.client().await, company.client().await);
         let dir = company.directory_in(&one, is_moved).await;
         let ino = make(&one, dir, "f").await.ino();
-        let lock = async |client: &Arc<Client>, owner| {
-            let none = Cancel::default();
-            client.lock(ino, LockSpace::Posix, owner, 7, LockKind::Exclusive, WHOLE, false, &none).await
+        let byte = |number: u64| LockRange { start: number, last: number };
+        let lock = async |client: &Arc<Client>, owner, number| {
+            let (kind, none) = (LockKind::Exclusive, Cancel::default());
+            client.lock(ino, LockSpace::Posix, LockOwner(owner), 7, kind, byte(number), false, &none).await
         };
-        for round in 0..60 {
-            let (mine, theirs) = (LockOwner(1), LockOwner(2));
-            lock(&one, mine).await.unwrap();
-            company.give(moved(), if round % 2 == 0 { SECOND } else { FIRST });
-            rt::sleep(Duration::from_micros(rt::random_u64() % 30_000)).await;
-            one.unlock(ino, LockSpace::Posix, mine, WHOLE).await.unwrap();
-            company.settled().await;
-            rt::sleep(Duration::from_secs(2)).await;
-            lock(&two, theirs).await.unwrap();
-            two.unlock(ino, LockSpace::Posix, theirs, WHOLE).await.unwrap();
+        for number in 0..LOCKS {
+            lock(&one, number, number).await.unwrap();
         }
+        company.give(moved(), SECOND);
+        let given_back = (0..GIVEN_BACK).map(|number| {
+            let (one, number) = (one.clone(), number * (LOCKS / GIVEN_BACK));
+            async move {
+                // About when the locks are told.
+                rt::sleep(Duration::from_micros(30_000 + rt::random_u64() % 50_000)).await;
+                one.unlock(ino, LockSpace::Posix, LockOwner(number), byte(number)).await.unwrap();
+                number
+            }
+        });
+        let given_back = rt::join_all(given_back.collect()).await;
+        company.settled().await;
+        rt::sleep(Duration::from_secs(2)).await;
+        for number in given_back {
+            lock(&two, LOCKS, number).await.unwrap();
+        }
+        lock(&two, LOCKS, 1).await.unwrap_err();
     });
 }
