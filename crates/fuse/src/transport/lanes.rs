@@ -9,6 +9,7 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 use types::{Errno, Error, Result};
 
 /// Requests of one core that may wait for a lock at a time; beyond it locking fails with `ENOLCK`. Each holds a lane, so this
@@ -16,6 +17,8 @@ use types::{Errno, Error, Result};
 const MAX_LOCK_WAITS: usize = 256;
 /// Lanes that may wait at a time, for locks and for the kernel: more than it sends requests that no program waits for (`MAX_BACKGROUND`).
 const MAX_WAITS: usize = 512;
+/// When all lanes are taken for so long and no request ends meanwhile, there are more: what waits for one server keeps nobody from the others.
+const STUCK: Duration = Duration::from_millis(100);
 
 thread_local! {
     /// The cores that this thread runs: one for each mount.
@@ -43,6 +46,11 @@ pub(crate) struct Core {
     live: Cell<usize>,
     blocked: Cell<usize>,
     spare: Cell<usize>,
+    /// Lanes that handle a request, and requests that were handled.
+    busy: Cell<usize>,
+    handled: Cell<u64>,
+    /// Somebody looks whether all lanes are stuck.
+    is_watched: Cell<bool>,
     add_lane: OnceCell<AddLane>,
     ended: RefCell<Option<Waker>>,
 }
@@ -56,6 +64,9 @@ impl Core {
             live: Cell::new(0),
             blocked: Cell::new(0),
             spare: Cell::new(0),
+            busy: Cell::new(0),
+            handled: Cell::new(0),
+            is_watched: Cell::new(false),
             add_lane: OnceCell::new(),
             ended: RefCell::new(None),
         });
@@ -85,12 +96,50 @@ impl Core {
             let mut reply = None;
             while let Some(request) = lane.exchange(reply.take()).await {
                 core.shared.stats.count(core.index, request.header.opcode);
+                core.begin();
                 reply = Some(dispatch::handle(&core, &request).await);
+                core.busy.set(core.busy.get() - 1);
+                core.handled.set(core.handled.get() + 1);
             }
             // Whoever waits for a lock would wait for ever, since nobody is left to interrupt it.
             core.shared.interrupts.end();
             core.lane_ended();
         });
+    }
+
+    /// A lane has a request.
+    fn begin(self: &Rc<Self>) {
+        self.busy.set(self.busy.get() + 1);
+        if self.busy.get() == self.live.get() && !self.is_watched.replace(true) {
+            rt::spawn(self.clone().watch());
+        }
+    }
+
+    /// Adds lanes as long as all are stuck: twice as many each time, since what they are given first is mostly what the others have.
+    async fn watch(self: Rc<Self>) {
+        let mut more = 1;
+        while self.busy.get() == self.live.get() && self.live.get() > 0 {
+            let handled = self.handled.get();
+            rt::sleep(STUCK).await;
+            if self.handled.get() > handled {
+                more = 1;
+                continue;
+            }
+            let room = MAX_WAITS.saturating_sub(self.spare.get());
+            tracing::debug!(lanes = self.live.get(), more, "all requests of a processor wait");
+            if room == 0 || (0..more.min(room)).any(|_| self.add_spare().is_err()) {
+                break;
+            }
+            more *= 2;
+        }
+        self.is_watched.set(false);
+    }
+
+    fn add_spare(&self) -> Result<()> {
+        let add = self.add_lane.get().expect("it is set before the first lane runs");
+        add().map_err(|e| Error::new(Errno::ENOLCK, format!("no memory for one more request: {e}")))?;
+        self.spare.set(self.spare.get() + 1);
+        Ok(())
     }
 
     fn lane_ended(&self) {
@@ -132,9 +181,7 @@ impl Core {
                 let message = format!("{most} requests of one processor wait already");
                 return Err(Error::new(Errno::ENOLCK, message));
             }
-            let add = self.add_lane.get().expect("it is set before the first lane runs");
-            add().map_err(|e| Error::new(Errno::ENOLCK, format!("no memory for one more request: {e}")))?;
-            self.spare.set(self.spare.get() + 1);
+            self.add_spare()?;
         }
         self.blocked.set(self.blocked.get() + 1);
         Ok(Blocked { core: self.clone() })

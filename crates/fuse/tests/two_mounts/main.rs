@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aio;
+mod hanging;
 mod listing;
 
 use chunkstore::{Identity, Options, Store};
@@ -20,7 +21,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, RwLock};
 use std::thread::JoinHandle;
@@ -50,10 +51,27 @@ struct Cluster {
     services: Option<JoinHandle<()>>,
 }
 
-/// The storage service, whose disks take no writes while a test wants that.
+/// The storage service, whose disks take no writes, or whose reads don't end, while a test wants that.
 struct Disks {
     service: StorageService,
     are_broken: AtomicBool,
+    hang: AtomicBool,
+    /// Reads that don't end.
+    hanging: AtomicUsize,
+}
+
+impl Disks {
+    async fn read_some_time(
+        &self,
+        request: StorageRequest,
+        payload: Option<IoBuf>,
+    ) -> types::Result<StorageReply> {
+        self.hanging.fetch_add(1, Ordering::SeqCst);
+        while self.hang.load(Ordering::SeqCst) {
+            rt::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        self.service.handle(request, payload).await
+    }
 }
 
 impl Handler<StorageRequest, StorageReply> for Disks {
@@ -62,9 +80,14 @@ impl Handler<StorageRequest, StorageReply> for Disks {
         request: StorageRequest,
         payload: Option<IoBuf>,
     ) -> LocalFuture<'_, types::Result<StorageReply>> {
-        match self.are_broken.load(Ordering::SeqCst) && matches!(request.op, StorageOp::Write { .. }) {
-            true => Box::pin(async { Err(types::Errno::EIO.into()) }),
-            false => self.service.handle(request, payload),
+        match request.op {
+            StorageOp::Write { .. } if self.are_broken.load(Ordering::SeqCst) => {
+                Box::pin(async { Err(types::Errno::EIO.into()) })
+            }
+            StorageOp::Read { .. } if self.hang.load(Ordering::SeqCst) => {
+                Box::pin(self.read_some_time(request, payload))
+            }
+            _ => self.service.handle(request, payload),
         }
     }
 }
@@ -123,7 +146,12 @@ async fn serve(base: &Path) -> (Vec<Arc<Client>>, Arc<MetaService>, Arc<Disks>) 
         stores.push(Store::open(&directory, &identity, Options::default()).await.unwrap().0);
     }
     let service = StorageService::new(stores.iter().cloned());
-    let storage = Arc::new(Disks { service, are_broken: AtomicBool::new(false) });
+    let storage = Arc::new(Disks {
+        service,
+        are_broken: Default::default(),
+        hang: Default::default(),
+        hanging: Default::default(),
+    });
     let channels = || -> net::StorageChannels {
         (1..=TARGETS).map(|id| (TargetId(id), Channel::in_process(storage.clone()))).collect()
     };
@@ -180,6 +208,8 @@ fn cluster_map(base: &Path) -> ClusterMap {
 
 fn check_all(name: &str, transport: Transport) {
     let cluster = Cluster::start(name, transport);
+    // While there are no further lanes yet.
+    hanging::who_waits_for_a_disk_keeps_nobody_waiting(&cluster);
     names_are_the_same(&cluster);
     contents_are_the_same(&cluster);
     a_reader_sees_every_round_of_a_writer(&cluster);
