@@ -132,6 +132,11 @@ impl Writer {
         &self.shared.engine
     }
 
+    /// Why nothing is written any more, if that is so.
+    pub fn failure(&self) -> Option<KvError> {
+        self.shared.queue.lock().poison.clone()
+    }
+
     /// Enqueues a batch and waits until it is committed.
     ///
     /// Errors: the engine's, and from then on the same for every later commit.

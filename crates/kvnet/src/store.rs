@@ -34,9 +34,6 @@ struct State {
     known: Option<(u64, u64)>,
     /// The last apply, and the process to which it was sent first.
     applying: (u64, Option<u64>),
-    /// Applies that were answered, and of these, how many are on disk.
-    answered: u64,
-    persisted: u64,
 }
 
 impl RemoteStore {
@@ -57,8 +54,8 @@ impl RemoteStore {
         Ok(Arc::new(store))
     }
 
-    /// Set when the store's machine was started again and has lost what was applied from here and not put on disk. Everything fails from
-    /// then on: whoever keeps in memory what it read has to begin anew.
+    /// Set when the store's machine was started again and has lost what wasn't on disk, whoever had it applied: what was read here may be some of it. Everything
+    /// fails from then on: whoever keeps in memory what it read has to begin anew.
     pub fn lost(&self) -> &Arc<Event> {
         &self.lost
     }
@@ -75,7 +72,7 @@ impl RemoteStore {
     fn take_note(&self, instance: u64, verifier: u64) {
         let mut state = self.state.lock();
         let before = state.known.replace((instance, verifier));
-        if before.is_some_and(|(_, before)| before != verifier) && state.persisted < state.answered {
+        if before.is_some_and(|(_, before)| before != verifier) {
             tracing::error!(
                 store = self.place,
                 "the machine of the metadata store was restarted and has lost the last changes: nothing that is in memory here counts any more"
@@ -88,7 +85,7 @@ impl RemoteStore {
         match self.lost.is_set() {
             true => Err(KvError::Io {
                 path: self.place.clone(),
-                cause: "its machine was restarted and has lost changes made from here".into(),
+                cause: "its machine was restarted and has lost changes".into(),
             }),
             false => Ok(()),
         }
@@ -169,7 +166,6 @@ impl RemoteStore {
         if outcomes.len() != count {
             return Err(self.unexpected());
         }
-        self.state.lock().answered += 1;
         // Another process than the first that may have taken it.
         let is_repeated = first != Some(reply.instance);
         let settle = |outcome| match outcome {
@@ -181,13 +177,8 @@ impl RemoteStore {
     }
 
     async fn persist_all(&self) -> Result<(), KvError> {
-        let answered = self.state.lock().answered;
         match self.call(KvRequest::Persist).await?.answer {
-            KvAnswer::Done => {
-                let mut state = self.state.lock();
-                state.persisted = state.persisted.max(answered);
-                Ok(())
-            }
+            KvAnswer::Done => Ok(()),
             _ => Err(self.unexpected()),
         }
     }

@@ -189,40 +189,42 @@ fn put(key: &str) -> Batch {
     Batch { guards: vec![], writes: vec![(key.into(), Some("value".into()))] }
 }
 
+/// Also one whose own commits are all on disk: it may have read what others had committed.
 #[test]
-fn who_lost_commits_to_a_power_cut_is_told() {
+fn whoever_relies_on_what_a_power_cut_took_is_told() {
     let mut site = Site::new(1);
     let address = site.address;
-    let held: Kept<(Store, Arc<Event>)> = Rc::default();
+    let held: Kept<Vec<(Store, Arc<Event>)>> = Rc::default();
     let keep = held.clone();
     run(&mut site, async move {
-        let remote = open(address).await;
-        let lost = remote.lost().clone();
-        let store = Store::from(Arc::new(RemoteWriter::new(remote)));
-        store.commit(put("a")).await.unwrap();
-        store.sync().await.unwrap();
-        assert!(!store.is_dirty());
-        assert_eq!(store.verifier(), 1);
-        *keep.borrow_mut() = Some((store, lost));
-    });
-    // Everything was on disk: it goes on.
-    site.crash(Duration::from_secs(1));
-    let (store, lost) = held.borrow_mut().take().unwrap();
-    let (again, told) = (store.clone(), lost.clone());
-    run(&mut site, async move {
-        assert_eq!(again.get(b"a").await.unwrap().unwrap(), "value");
-        assert_eq!(again.commit(put("b")).await.unwrap(), Outcome::Won);
-        assert_eq!(again.verifier(), 2, "whoever had something there is told");
-        assert!(!told.is_set());
-        assert!(again.is_dirty());
+        let mut users = Vec::new();
+        for _ in 0..2 {
+            let remote = open(address).await;
+            let lost = remote.lost().clone();
+            users.push((Store::from(Arc::new(RemoteWriter::new(remote))), lost));
+        }
+        let (reader, writer) = (&users[0].0, &users[1].0);
+        reader.commit(put("a")).await.unwrap();
+        reader.sync().await.unwrap();
+        writer.commit(put("b")).await.unwrap();
+        assert_eq!(reader.get(b"b").await.unwrap().unwrap(), "value");
+        assert!(!reader.is_dirty() && writer.is_dirty());
+        assert_eq!(reader.verifier(), 1);
+        *keep.borrow_mut() = Some(users);
     });
     site.crash(Duration::from_secs(1));
+    let users = held.borrow_mut().take().unwrap();
     run(&mut site, async move {
-        let error = store.get(b"a").await.unwrap_err();
-        assert!(error.to_string().contains("lost changes"), "{error}");
-        assert!(lost.is_set());
-        store.get(b"a").await.unwrap_err();
-        store.sync().await.unwrap_err();
+        for (store, lost) in users {
+            let error = store.get(b"b").await.unwrap_err();
+            assert!(error.to_string().contains("lost changes"), "{error}");
+            assert!(lost.is_set());
+            store.sync().await.unwrap_err();
+        }
+        let anew = Store::from(Arc::new(RemoteWriter::new(open(address).await)));
+        assert_eq!(anew.get(b"a").await.unwrap().unwrap(), "value");
+        assert!(anew.get(b"b").await.unwrap().is_none());
+        assert_eq!(anew.verifier(), 2, "whoever had something there is told");
     });
 }
 

@@ -3,7 +3,7 @@
 use super::copies::newest_usable;
 use super::stop::Stop;
 use crate::output::os_error;
-use kv::{Embedded, Engine, KvError, at_rest};
+use kv::{Embedded, Engine, KvError, Writer, at_rest};
 use mgmt::{StatePaths, Superblock};
 use std::fs;
 use std::sync::mpsc::Sender;
@@ -78,18 +78,68 @@ pub fn watch(
     stop: Sender<Stop>,
 ) -> Result<()> {
     let engine: Weak<dyn Engine> = Arc::downgrade(engine);
+    end_with(move || engine.upgrade().map(|engine| engine.damage()), paths, superblock, stop)
+}
+
+/// The same, and when it takes no writes any more: it does so again after a start at the earliest, and the changes of services on other nodes wait for that.
+pub fn watch_writer(
+    writer: &Arc<Writer>,
+    paths: &StatePaths,
+    superblock: &Superblock,
+    stop: Sender<Stop>,
+) -> Result<()> {
+    let writer = Arc::downgrade(writer);
+    let fault = move || writer.upgrade().map(|writer| writer.engine().damage().or_else(|| writer.failure()));
+    end_with(fault, paths, superblock, stop)
+}
+
+/// `fault`: `None` when there is nothing left to watch.
+fn end_with(
+    fault: impl Fn() -> Option<Option<KvError>> + Send + 'static,
+    paths: &StatePaths,
+    superblock: &Superblock,
+    stop: Sender<Stop>,
+) -> Result<()> {
     let (paths, superblock) = (paths.clone(), superblock.clone());
     let look = move || {
-        while let Some(engine) = engine.upgrade() {
-            if let Some(error) = engine.damage() {
+        while let Some(found) = fault() {
+            if let Some(error) = found {
                 // Nobody listens once the end has begun.
                 let _ = stop.send(Stop::Outcast(refusal(&paths, &superblock, error)));
                 return;
             }
-            drop(engine);
             std::thread::sleep(WATCH_INTERVAL);
         }
     };
     let started = Builder::new().name("weft-watch".into()).spawn(look);
     started.map(drop).map_err(|e| os_error("can't start a thread", &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kv::{Batch, Durability, Memory};
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_store_that_takes_no_writes_ends_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = StatePaths::new(dir.path());
+        let superblock = Superblock::random("test");
+        let memory = Arc::new(Memory::new());
+        let writer = Arc::new(Writer::new(memory.clone(), Durability::Process));
+        let (stop, told) = channel();
+        watch_writer(&writer, &paths, &superblock, stop).unwrap();
+        let commit = || {
+            let writer = writer.clone();
+            let batch = Batch { guards: vec![], writes: vec![("k".into(), None)] };
+            rt::block_on(async move { writer.commit(batch).await }).unwrap()
+        };
+        commit().unwrap();
+        assert!(told.recv_timeout(3 * WATCH_INTERVAL).is_err());
+        memory.fail_with(Memory::no_space());
+        commit().unwrap_err();
+        let Stop::Outcast(error) = told.recv().unwrap() else { panic!("another end") };
+        assert_eq!(error.errno, Errno::ENOSPC);
+    }
 }

@@ -10,7 +10,7 @@ use super::peers::Peers;
 use crate::cli;
 use crate::control::CheckOrders;
 use crate::node_config::NodeConfig;
-use kv::{Durability, Engine, Writer};
+use kv::{Durability, Writer};
 use meta::MetaService;
 use mgmt::{FirstNode, Management, StatePaths, Superblock};
 use net::{Channel, StorageChannels, WhenOffline};
@@ -100,9 +100,9 @@ impl Head {
         self.online.exposure(&**self.writer.engine()).await
     }
 
-    /// The store of metadata.
-    pub fn engine(&self) -> &Arc<dyn Engine> {
-        self.writer.engine()
+    /// What writes to the store of metadata.
+    pub fn writer(&self) -> &Arc<Writer> {
+        &self.writer
     }
 
     /// Makes everything durable.

@@ -95,14 +95,13 @@ impl NodePlan {
         }
     }
 
-    /// The store of metadata of another node. When it loses what was written from here, this process has to begin anew.
+    /// The store of metadata of another node. When it loses what was written last, this process has to begin anew.
     async fn far_store(&self, map: &MapHandle, peers: &Peers) -> Result<kv::Store> {
         let (store, remote) = meta_node::far_store(map, peers).await?;
         let outcast = self.outcast.clone();
         rt::spawn(async move {
             remote.lost().wait().await;
-            let message =
-                "the machine of the metadata store was started anew, and has lost what this node wrote last";
+            let message = "the metadata store's machine was started anew and may have lost the last changes, of which this node knows";
             // Nobody listens when the process is ending already.
             let _ = outcast.send(Error::new(types::Errno::ESTALE, message).hint("start weft serve again"));
         });
@@ -342,7 +341,7 @@ impl NodeProcess {
             }
         };
         if let Some(head) = &core.services().head {
-            engine::watch(head.engine(), &state.paths, &state.superblock, stops.sender())?;
+            engine::watch_writer(head.writer(), &state.paths, &state.superblock, stops.sender())?;
         }
         let watching = std::thread::Builder::new().name("weft-outcast".into()).spawn(forward);
         watching.map_err(|e| os_error("can't start a thread", &e))?;
