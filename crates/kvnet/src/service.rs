@@ -55,7 +55,10 @@ impl KvService {
         let answer = match request {
             KvRequest::Get { keys } => KvAnswer::Values(self.get(&keys).map_err(refusal)?),
             KvRequest::Scan { from, to, limit } => self.scan(&from, &to, limit).map_err(refusal)?,
-            KvRequest::Apply { writer, number, batches } => {
+            KvRequest::Apply { verifier, batches, .. } if verifier != 0 && verifier != engine.verifier() => {
+                KvAnswer::Outcomes(vec![KvOutcome::Unknown; batches.len()])
+            }
+            KvRequest::Apply { writer, number, batches, .. } => {
                 let tickets = self.begin(writer, number, batches)?;
                 let mut outcomes = Vec::with_capacity(tickets.len());
                 for ticket in &tickets {

@@ -151,16 +151,16 @@ impl RemoteStore {
     }
 
     async fn apply_once(&self, number: u64, batches: &[Batch]) -> Result<Vec<Outcome>, KvError> {
-        let first = {
+        let (first, verifier) = {
             let mut state = self.state.lock();
             if state.applying.0 != number {
                 state.applying = (number, state.known.map(|(instance, _)| instance));
             }
-            state.applying.1
+            (state.applying.1, state.known.map_or(0, |(_, verifier)| verifier))
         };
         let batches: Vec<KvBatch> = batches.iter().map(message).collect();
         let count = batches.len();
-        let request = KvRequest::Apply { writer: self.writer, number, batches };
+        let request = KvRequest::Apply { writer: self.writer, number, verifier, batches };
         let reply = self.call(request).await?;
         let KvAnswer::Outcomes(outcomes) = reply.answer else { return Err(self.unexpected()) };
         if outcomes.len() != count {

@@ -14,8 +14,9 @@ pub enum KvRequest {
     Scan { from: Bytes, to: Bytes, limit: u64 },
     /// Applies batches in order, each on its own terms: `Outcomes`. `writer` is random, another one for each start of a service, and counts
     /// its applies from 1 by `number`, with one under way at a time. What comes again is not applied again but answered again, as
-    /// long as the store's process lives.
-    Apply { writer: u64, number: u64, batches: Vec<KvBatch> },
+    /// long as the store's process lives. `verifier`: the engine's, as the writer knows it. Under another one nothing is applied, since the writer may have read what
+    /// has gone, and everything is answered with `Unknown`; 0: it doesn't matter.
+    Apply { writer: u64, number: u64, verifier: u64, batches: Vec<KvBatch> },
     /// Everything applied before is on disk when this answers: `Done`.
     Persist,
 }

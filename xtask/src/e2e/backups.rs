@@ -1,6 +1,7 @@
 //! Copies of the metadata: a cluster that goes back to one, and one whose metadata is damaged.
 
 use super::cluster::ClusterRig;
+use super::disk::{Disk, DiskKind};
 use super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
 use super::rig::{COMMAND_DEADLINE, Rig, RigOptions};
 use super::stage::Stage;
@@ -23,6 +24,7 @@ pub(super) const TESTS: &[TestCase] = &[
         minutes: 10,
         run: cluster_goes_back,
     },
+    TestCase { name: "cluster_store_loses_power", scope: Scope::Own, minutes: 10, run: store_loses_power },
 ];
 
 /// How long a client may take to find that its session has ended, and to begin another.
@@ -328,4 +330,77 @@ fn cluster_goes_back(stage: &Stage) -> TestResult {
     let mount = rig.mount("two")?;
     is_as_before(&mount)?;
     rig.unmount(&mount)
+}
+
+/// The machine of the metadata store loses power while another node executes half of the partitions. What that one knows of changes that went with the power
+/// mustn't come back by its next commits; what was synced is all there.
+fn store_loses_power(stage: &Stage) -> TestResult {
+    let base = stage.base("store-power")?;
+    let disk = Disk::new(&base, "node-m", DiskKind::Xfs, 1 << 30)?;
+    let mut rig = ClusterRig::start_below(stage, base, "plain", &["--roles", "mgmt,meta"])?;
+    rig.add_node("a")?;
+    rig.join("x", "meta")?;
+    let mount = rig.mount("one")?;
+    for round in 0..3 {
+        let kept = mount.join(format!("kept{round}"));
+        keep(&kept).or_else(|_| {
+            // Of the round before something may have gone: that is told once.
+            fs::remove_dir_all(&kept).or_else(gone_already).at(kept.display())?;
+            keep(&kept)
+        })?;
+        let lost = mount.join(format!("lost{round}"));
+        fs::create_dir(&lost).at(lost.display())?;
+        for number in 0..30 {
+            // Some lie in partitions of one node, some in those of the other.
+            fs::create_dir(lost.join(number.to_string())).at("mkdir")?;
+        }
+        disk.shut_down()?;
+        // What is under way then is repeated, and mustn't be done on what has gone.
+        let under_way: Vec<_> = (0..30)
+            .map(|number| lost.join(format!("{number}/early")))
+            .map(|path| thread::spawn(move || drop(fs::write(path, "early"))))
+            .collect();
+        rig.wait_for_end("m")?;
+        disk.remount()?;
+        rig.serve("m")?;
+        let mut last = String::new();
+        let is_back = process::eventually(RETURN_DEADLINE, || {
+            rig.serve_if_ended("x").is_ok()
+                && fs::write(mount.join(format!("back{round}")), "back")
+                    .map_err(|e| last = e.to_string())
+                    .is_ok()
+        });
+        ensure!(is_back, "nothing can be written after round {round}: {last}");
+        under_way.into_iter().for_each(|thread| drop(thread.join()));
+        // Where the directories are gone this fails.
+        (0..30).for_each(|number| drop(fs::write(lost.join(format!("{number}/file")), "late")));
+        for round in 0..=round {
+            (0..20).try_for_each(|number| {
+                let path = mount.join(format!("kept{round}/{number}/file"));
+                ensure_eq!(fs::read(&path).at(path.display())?, content(number, 300), "{}", path.display());
+                Ok(())
+            })?;
+        }
+    }
+    rig.unmount(&mount)?;
+    let dir = rig.text(&rig.dir("m"));
+    rig.ok(&["fsck", "--dir", &dir]).map(drop)
+}
+
+fn gone_already(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+/// Directories with a file each, all synced.
+fn keep(dir: &Path) -> TestResult {
+    let sync = |dir: &Path| File::open(dir).and_then(|dir| dir.sync_all()).at(dir.display());
+    fs::create_dir(dir).at(dir.display())?;
+    for number in 0..20 {
+        let below = dir.join(number.to_string());
+        fs::create_dir(&below).at(below.display())?;
+        write(&below.join("file"), &content(number, 300))?;
+        sync(&below)?;
+    }
+    sync(dir)?;
+    sync(dir.parent().unwrap_or(dir))
 }

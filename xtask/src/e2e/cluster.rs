@@ -57,9 +57,19 @@ impl ClusterRig {
         protection: &'static str,
         options: &[&str],
     ) -> TestResult<ClusterRig> {
+        ClusterRig::start_below(stage, stage.base(name)?, protection, options)
+    }
+
+    /// The same below a folder in which there may be something already.
+    pub(super) fn start_below(
+        stage: &Stage,
+        base: PathBuf,
+        protection: &'static str,
+        options: &[&str],
+    ) -> TestResult<ClusterRig> {
         let mut rig = ClusterRig {
             weft: stage.binary()?.to_path_buf(),
-            base: stage.base(name)?,
+            base,
             transport: stage.transport()?.name(),
             protection,
             nodes: vec![],
@@ -200,12 +210,23 @@ impl ClusterRig {
 
     /// Starts a node anew that has ended by itself, as its unit does.
     pub(super) fn serve_if_ended(&mut self, name: &str) -> TestResult {
+        if self.forget_if_ended(name) { self.serve(name) } else { Ok(()) }
+    }
+
+    /// Waits for the end of a node that ends by itself.
+    pub(super) fn wait_for_end(&mut self, name: &str) -> TestResult {
+        let ended = process::eventually(STOP_DEADLINE, || self.forget_if_ended(name));
+        ensure!(ended, "node {name} goes on:\n    {}", last_lines(&self.log(name)));
+        Ok(())
+    }
+
+    fn forget_if_ended(&mut self, name: &str) -> bool {
         let has_ended =
             |(other, child): &mut (String, Child)| other == name && !matches!(child.try_wait(), Ok(None));
-        let Some(at) = self.nodes.iter_mut().position(has_ended) else { return Ok(()) };
+        let Some(at) = self.nodes.iter_mut().position(has_ended) else { return false };
         let (_, child) = self.nodes.remove(at);
         cleanup::released(&Resource::Process(child.id() as i32));
-        self.serve(name)
+        true
     }
 
     /// Waits until a node has a state.

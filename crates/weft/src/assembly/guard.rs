@@ -145,9 +145,10 @@ mod tests {
             let open = Arc::new(Event::new());
             open.set();
             let guarded = Guarded::new(Arc::new(KvService::new(writer)), open);
-            for request in
-                [KvRequest::Persist, KvRequest::Apply { writer: 1, number: 1, batches: Vec::new() }]
-            {
+            for request in [
+                KvRequest::Persist,
+                KvRequest::Apply { writer: 1, number: 1, verifier: 0, batches: Vec::new() },
+            ] {
                 for proof in [Proof::Stranger, member(Role::Client("c".into()))] {
                     let refused = guarded.handle_from(&caller(proof), request.clone(), None).await;
                     assert_eq!(refused.unwrap_err().errno, Errno::EACCES, "{request:?}");

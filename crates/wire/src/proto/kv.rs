@@ -59,6 +59,8 @@ struct ApplyFields {
     guards: Option<List<ItemFields, MAX_LIST_ITEMS>>,
     #[prost(message, optional, tag = "5")]
     writes: Option<List<ItemFields, MAX_LIST_ITEMS>>,
+    #[prost(uint64, tag = "6")]
+    verifier: u64,
 }
 
 /// How many of the guards and writes are a batch's.
@@ -133,7 +135,7 @@ impl From<&KvRequest> for OpFields {
             KvRequest::Scan { from, to, limit } => {
                 OpFields::Scan(ScanFields { from: from.clone(), to: to.clone(), limit: *limit })
             }
-            KvRequest::Apply { writer, number, batches } => {
+            KvRequest::Apply { writer, number, verifier, batches } => {
                 let guards: Vec<_> = batches.iter().flat_map(|batch| batch.guards.iter().cloned()).collect();
                 let writes: Vec<_> = batches.iter().flat_map(|batch| batch.writes.iter().cloned()).collect();
                 let count = |batch: &KvBatch| BatchFields {
@@ -146,6 +148,7 @@ impl From<&KvRequest> for OpFields {
                     batches: List::of(batches, count),
                     guards: List::of(&guards, item),
                     writes: List::of(&writes, item),
+                    verifier: *verifier,
                 })
             }
             KvRequest::Persist => OpFields::Persist(()),
@@ -167,7 +170,7 @@ impl TryFrom<OpFields> for KvRequest {
                     List::take(f.guards, pair)?,
                     List::take(f.writes, pair)?,
                 )?;
-                KvRequest::Apply { writer: f.writer, number: f.number, batches }
+                KvRequest::Apply { writer: f.writer, number: f.number, verifier: f.verifier, batches }
             }
             OpFields::Persist(()) => KvRequest::Persist,
         })

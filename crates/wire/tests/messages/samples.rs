@@ -91,6 +91,8 @@ pub fn samples() -> Vec<Sample> {
     samples.extend(replies.map(|reply| sample(format!("partitions_reply-{}", kind(&reply)), reply)));
     let requests = kv_requests().into_iter();
     samples.extend(requests.map(|request| sample(format!("kv_request-{}", kind(&request)), request)));
+    let verified = KvRequest::Apply { writer: 7, number: 300, verifier: 17, batches: vec![] };
+    samples.push(sample("kv_request-apply-verifier".into(), verified));
     samples.extend(kv_answers().into_iter().map(|answer| {
         let name = format!("kv_reply-{}", kind(&answer));
         sample(name, KvReply { instance: 1 << 60, verifier: 5, has_room: false, answer })
@@ -372,7 +374,7 @@ fn kv_requests() -> Vec<KvRequest> {
     vec![
         KvRequest::Get { keys: vec![bytes(b"a"), bytes(b"")] },
         KvRequest::Scan { from: bytes(b"a"), to: bytes(b"b"), limit: 1000 },
-        KvRequest::Apply { writer: 7, number: 300, batches: vec![first, second] },
+        KvRequest::Apply { writer: 7, number: 300, verifier: 0, batches: vec![first, second] },
         KvRequest::Persist,
     ]
 }

@@ -350,7 +350,7 @@ pub fn kv_kinds() -> Vec<BoxedStrategy<KvRequest>> {
     kinds![KvRequest:
         Get { keys: vec_of(name()) },
         Scan { from: name(), to: name(), limit: any::<u64>() },
-        Apply { writer: any::<u64>(), number: any::<u64>(), batches: vec_of(batch) },
+        Apply { writer: any::<u64>(), number: any::<u64>(), verifier: any::<u64>(), batches: vec_of(batch) },
         Persist,
     ]
 }
