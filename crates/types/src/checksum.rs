@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn both_ways_sum_alike() {
-        let bytes: Vec<u8> = (0..10_000_u32).map(|n| (n * n >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..10_000_u32).map(|n| ((n * n) >> 3) as u8).collect();
         for range in [0..0, 0..1, 3..300, 1..4097, 5..10_000] {
             let fast = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[range.clone()]) as u32;
             assert_eq!(::crc32c::crc32c(&bytes[range]), fast);
