@@ -287,15 +287,16 @@ impl Client {
             let _shared = self.enter(inode, Need::Look).await?;
             return self.read_loaded(inode, offset, buf, how).await;
         }
-        inode.fills.note();
+        let _noted = inode.fills.note();
         self.read_kept(inode, offset, buf, how).await
     }
 
     /// Reads what the kernel keeps.
     async fn read_kept(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
+        let range = ByteRange::at(offset, buf.len() as u64);
         loop {
-            let came_in =
-                self.patiently((inode.ino, "a write, or to give its lease up,"), inode.fills.enter()).await?;
+            let entry = inode.fills.enter(range);
+            let came_in = self.patiently((inode.ino, "a write, or to give its lease up,"), entry).await?;
             let entering = self.enter(inode, Need::Keep);
             let entered = match came_in {
                 Entry::Free => inode.fills.unless_closed(entering).await,

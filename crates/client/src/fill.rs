@@ -1,7 +1,12 @@
 //! Reads whose bytes stay in the kernel's page cache, and the door that a recall closes before them.
 //!
 //! While the kernel is told to forget, such a read could put back what is being forgotten. So they wait. But the kernel can't forget
-//! a page that a waiting read is to fill: when it takes long, those that wait are let through, and the kernel has to forget once more.
+//! a page that a waiting read is to fill, which is locked. Nothing is in that page yet, and the read will fill it when the door is open again: so
+//! the kernel is told to forget all but the pages of those who wait ([`Fills::look`]). Who comes afterwards may be in its way: when it takes long,
+//! those are let through, and the kernel has to forget once more.
+//!
+//! A program that reads one page after another is always about to come. If it were let through each time, nobody would ever get the lease: so before it is looked who waits,
+//! reads that are inside end, and programs have a moment to come with their next one ([`Fills::settle`]).
 //!
 //! # A read whose reply is still on its way to the kernel
 //!
@@ -25,37 +30,76 @@
 //! those that it lets through get a lease first. Forgetting may take long though nobody is in its way: the threads that tell the kernel may all wait
 //! for pages of other files, which a storage node that is down doesn't bring.
 
+use crate::recall::within;
 use parking_lot::Mutex;
 use rt::sync::Event;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
+use std::time::Duration;
+use types::{BLOCK_SIZE, ByteRange};
+
+/// How long reads that are inside may take to end before the kernel is told to forget all the same; it waits for them itself.
+const SETTLING: Duration = Duration::from_millis(20);
+/// What programs have to come with their next read, at first; it doubles each time the kernel has to forget once more, up to `MAX_REST`.
+const MIN_REST: Duration = Duration::from_millis(1);
+const MAX_REST: Duration = Duration::from_millis(64);
 
 /// The door of one inode.
 #[derive(Default)]
 pub(crate) struct Fills {
     state: Mutex<Door>,
     moved: Event,
-    /// Reads so far, and how many of them the kernel surely has no page of any more.
+    /// Reads so far, how many of them have ended, and how many the kernel surely has no page of any more.
     noted: AtomicU64,
+    ended: AtomicU64,
     forgotten: AtomicU64,
+    /// Somebody wants to know when reads end.
+    is_watched: AtomicBool,
 }
 
 #[derive(Default)]
 struct Door {
     /// How many recalls hold it closed.
     closed: usize,
-    /// How often those who waited were let through.
-    passes: Passes,
-    waiting: usize,
+    /// How often some who waited were let through.
+    passes: u64,
+    /// Those who wait, in the order in which they came.
+    waiting: BTreeMap<u64, Waiter>,
+    /// The number of the next.
+    next: u64,
 }
 
-/// Passes so far, of each kind.
-#[derive(Clone, Copy, Default)]
-struct Passes {
-    once: u64,
-    under_lease: u64,
+/// A read that waits.
+struct Waiter {
+    /// What it is to fill, while it is outside; it may wait for its lease, and come in with that.
+    outside: Option<ByteRange>,
+    /// How it is let through.
+    pass: Option<Pass>,
+}
+
+impl Waiter {
+    /// It fills nothing before the door is opened.
+    fn stays_outside(&self) -> bool {
+        self.outside.is_some() && self.pass.is_none()
+    }
+}
+
+/// What those find who want the kernel to forget.
+pub(crate) struct Look {
+    /// How often some were let through before.
+    pub(crate) passes: u64,
+    /// Pages of these bytes need not be forgotten: reads will fill them that wait for the door to be opened. In ascending order, and apart from each other.
+    pub(crate) waiting: Vec<ByteRange>,
+    noted: u64,
+    next: u64,
+}
+
+/// A read for the page cache.
+pub(crate) struct Noted<'a> {
+    fills: &'a Fills,
 }
 
 /// How those who wait are let through.
@@ -79,53 +123,59 @@ pub(crate) enum Entry {
 impl Fills {
     /// An open door. `filled`: whether the kernel may have pages.
     pub(crate) fn new(filled: bool) -> Fills {
-        Fills { noted: AtomicU64::new(u64::from(filled)), ..Fills::default() }
+        let before = u64::from(filled);
+        Fills { noted: AtomicU64::new(before), ended: AtomicU64::new(before), ..Fills::default() }
     }
 
-    /// Notes a read for the page cache. To be called before it comes to the door.
-    pub(crate) fn note(&self) {
+    /// Notes a read for the page cache. To be called before it comes to the door; it ends when what is returned is dropped.
+    pub(crate) fn note(&self) -> Noted<'_> {
         self.noted.fetch_add(1, Ordering::SeqCst);
+        Noted { fills: self }
     }
 
-    /// Reads that have been noted.
-    pub(crate) fn noted(&self) -> u64 {
-        self.noted.load(Ordering::SeqCst)
+    /// Waits until reads that are inside have ended, unless that takes long, and those that wait next are outside. `turn` counts how often the
+    /// kernel has been told before.
+    pub(crate) async fn settle(&self, turn: u32) {
+        if turn == 0 && (self.is_open() || self.inside() == 0) {
+            return;
+        }
+        within(SETTLING, pin!(self.all_outside())).await;
+        rt::sleep(MIN_REST.saturating_mul(1 << turn.min(10)).min(MAX_REST)).await;
     }
 
-    /// The kernel has forgotten, and had been told so when this many reads had been noted.
-    pub(crate) fn forgotten(&self, noted: u64) {
-        self.forgotten.fetch_max(noted, Ordering::SeqCst);
+    /// Who waits now. To be called before the kernel is told to forget.
+    pub(crate) fn look(&self) -> Look {
+        let noted = self.noted.load(Ordering::SeqCst);
+        let door = self.state.lock();
+        let outside = door.waiting.values().filter(|waiter| waiter.stays_outside());
+        let waiting = apart(outside.filter_map(|waiter| waiter.outside).map(whole_pages).collect());
+        Look { passes: door.passes, waiting, noted, next: door.next }
+    }
+
+    /// The kernel has forgotten, and was told to after that look.
+    pub(crate) fn forgotten(&self, look: &Look) {
+        // Those who wait will fill pages.
+        if look.waiting.is_empty() {
+            self.forgotten.fetch_max(look.noted, Ordering::SeqCst);
+        }
     }
 
     /// Whether the kernel may have pages.
     pub(crate) fn is_filled(&self) -> bool {
-        self.noted() > self.forgotten.load(Ordering::SeqCst)
+        self.noted.load(Ordering::SeqCst) > self.forgotten.load(Ordering::SeqCst)
     }
 
-    /// Waits at the door.
-    pub(crate) async fn enter(&self) -> Entry {
-        let passes = {
-            let mut door = self.state.lock();
-            if door.closed == 0 {
-                return Entry::Free;
-            }
-            door.waiting += 1;
-            door.passes
+    /// Waits at the door with a read of these bytes.
+    pub(crate) async fn enter(&self, range: ByteRange) -> Entry {
+        let Some(waiting) = self.wait(Some(range)) else { return Entry::Free };
+        let at = |door: &Door| match door.waiting.get(&waiting.number).and_then(|waiter| waiter.pass) {
+            _ if door.closed == 0 => Some(Entry::Free),
+            pass => pass.map(Entry::LetThrough),
         };
-        let _counted = Waiting { fills: self };
         loop {
             let moved = self.moved.wait();
-            {
-                let door = self.state.lock();
-                if door.closed == 0 {
-                    return Entry::Free;
-                }
-                if door.passes.once != passes.once {
-                    return Entry::LetThrough(Pass::Once);
-                }
-                if door.passes.under_lease != passes.under_lease {
-                    return Entry::LetThrough(Pass::UnderLease);
-                }
+            if let Some(entry) = at(&self.state.lock()) {
+                return entry;
             }
             moved.await;
         }
@@ -133,13 +183,54 @@ impl Fills {
 
     /// What `work` comes to, or nothing when those who wait are let through without a lease before.
     pub(crate) async fn unless_let_through<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let passes = {
-            let mut door = self.state.lock();
-            door.waiting += 1;
-            door.passes
+        let Some(waiting) = self.wait(None) else { return Some(work.await) };
+        self.unless(work, |door| {
+            door.waiting.get(&waiting.number).is_some_and(|waiter| waiter.pass.is_some())
+        })
+        .await
+    }
+
+    /// Counts as one who waits; not outside an open door.
+    fn wait(&self, outside: Option<ByteRange>) -> Option<Waiting<'_>> {
+        let mut door = self.state.lock();
+        if door.closed == 0 && outside.is_some() {
+            return None;
+        }
+        let number = door.next;
+        door.next += 1;
+        door.waiting.insert(number, Waiter { outside, pass: None });
+        drop(door);
+        self.tell_watchers();
+        Some(Waiting { fills: self, number })
+    }
+
+    /// Reads whose pages the kernel waits for, and that don't wait outside.
+    fn inside(&self) -> u64 {
+        // Whoever goes in meanwhile is counted; whoever ends may be.
+        let ended = self.ended.load(Ordering::SeqCst);
+        let outside = {
+            let door = self.state.lock();
+            door.waiting.values().filter(|waiter| waiter.stays_outside()).count() as u64
         };
-        let _counted = Waiting { fills: self };
-        self.unless(work, |door| door.passes.once != passes.once).await
+        self.noted.load(Ordering::SeqCst).saturating_sub(ended).saturating_sub(outside)
+    }
+
+    async fn all_outside(&self) {
+        loop {
+            let moved = self.moved.wait();
+            self.is_watched.store(true, Ordering::SeqCst);
+            if self.inside() == 0 {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// Something has moved that those want to know who wait for reads to end.
+    fn tell_watchers(&self) {
+        if self.is_watched.load(Ordering::SeqCst) && self.is_watched.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
     }
 
     /// True while no recall holds reads back.
@@ -183,25 +274,41 @@ impl Fills {
         self.wake();
     }
 
-    /// Lets those through who wait.
-    pub(crate) fn let_through(&self, pass: Pass) {
-        {
+    /// Lets those through who have come to wait since a look.
+    pub(crate) fn let_through(&self, look: &Look, pass: Pass) {
+        self.let_in(look.next, pass);
+    }
+
+    /// Lets all through who wait.
+    pub(crate) fn let_all_through(&self, pass: Pass) {
+        self.let_in(0, pass);
+    }
+
+    fn let_in(&self, first: u64, pass: Pass) {
+        let let_in = {
             let mut door = self.state.lock();
-            if door.waiting == 0 {
-                return;
+            let mut any = false;
+            for waiter in door.waiting.range_mut(first..).map(|(_, waiter)| waiter) {
+                let gains = match pass {
+                    Pass::Once => waiter.pass != Some(Pass::Once),
+                    Pass::UnderLease => waiter.outside.is_some() && waiter.pass.is_none(),
+                };
+                if gains {
+                    waiter.pass = Some(pass);
+                    any = true;
+                }
             }
-            match pass {
-                Pass::Once => door.passes.once += 1,
-                Pass::UnderLease => door.passes.under_lease += 1,
-            }
+            door.passes += u64::from(any);
+            any
+        };
+        if let_in {
+            self.wake();
         }
-        self.wake();
     }
 
     /// How often some were let through so far.
     pub(crate) fn passes(&self) -> u64 {
-        let passes = self.state.lock().passes;
-        passes.once + passes.under_lease
+        self.state.lock().passes
     }
 
     fn wake(&self) {
@@ -212,10 +319,116 @@ impl Fills {
 
 struct Waiting<'a> {
     fills: &'a Fills,
+    number: u64,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.fills.state.lock().waiting -= 1;
+        self.fills.state.lock().waiting.remove(&self.number);
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        self.fills.ended.fetch_add(1, Ordering::SeqCst);
+        self.fills.tell_watchers();
+    }
+}
+
+/// The pages of which there is nothing outside a range.
+fn whole_pages(range: ByteRange) -> ByteRange {
+    let page = BLOCK_SIZE as u64;
+    let start = range.start.next_multiple_of(page);
+    ByteRange { start, end: (range.end - range.end % page).max(start) }
+}
+
+/// The same bytes as ranges in ascending order that don't touch each other.
+fn apart(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let touches = next.start <= range.end;
+        range.end = if touches { range.end.max(next.end) } else { range.end };
+        touches
+    });
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::task::{Context, Waker};
+
+    fn range(start: u64, end: u64) -> ByteRange {
+        ByteRange { start, end }
+    }
+
+    fn poll<T>(work: &mut std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn only_whole_pages_are_spared() {
+        assert_eq!(whole_pages(range(0, 8192)), range(0, 8192));
+        assert_eq!(whole_pages(range(1, 8191)), range(4096, 4096));
+        assert_eq!(whole_pages(range(100, 12300)), range(4096, 12288));
+        let mixed =
+            vec![range(8192, 12288), range(0, 4096), range(5, 5), range(4096, 8192), range(16384, 20480)];
+        assert_eq!(apart(mixed), [range(0, 12288), range(16384, 20480)]);
+        assert_eq!(apart(vec![range(0, 9), range(2, 4), range(5, 6)]), [range(0, 9)]);
+    }
+
+    #[test]
+    fn who_waits_is_spared_until_he_is_let_through() {
+        let fills = Fills::new(false);
+        fills.close();
+        let noted = [fills.note(), fills.note()];
+        let mut first = pin!(fills.enter(range(0, 4096)));
+        assert_eq!(poll(&mut first), None);
+        let look = fills.look();
+        assert_eq!(look.waiting, [range(0, 4096)]);
+        assert_eq!(fills.inside(), 1, "the other one has not come to the door");
+
+        // Nobody is in the way who came before.
+        fills.let_through(&look, Pass::Once);
+        assert_eq!((poll(&mut first), fills.passes()), (None, 0));
+        let mut second = pin!(fills.enter(range(8192, 12288)));
+        assert_eq!(poll(&mut second), None);
+        fills.let_through(&look, Pass::UnderLease);
+        assert_eq!(fills.passes(), 1);
+        assert_eq!(fills.look().waiting, [range(0, 4096)], "it is on its way in");
+        assert_eq!(fills.inside(), 1);
+        fills.let_through(&look, Pass::Once);
+        assert_eq!((poll(&mut first), poll(&mut second)), (None, Some(Entry::LetThrough(Pass::Once))));
+        fills.forgotten(&look);
+        drop(noted);
+        assert!(fills.is_filled(), "one was spared");
+
+        fills.open();
+        assert_eq!(poll(&mut first), Some(Entry::Free));
+        let look = fills.look();
+        assert!(look.waiting.is_empty());
+        fills.forgotten(&look);
+        assert!(!fills.is_filled());
+        assert_eq!(fills.inside(), 0);
+    }
+
+    #[test]
+    fn who_waits_for_its_lease_is_in_the_way_and_let_through_once() {
+        let fills = Fills::new(false);
+        fills.close();
+        let _noted = fills.note();
+        let mut waiting = pin!(fills.unless_let_through(std::future::pending::<()>()));
+        assert_eq!(poll(&mut waiting), None);
+        let look = fills.look();
+        assert!(look.waiting.is_empty());
+        fills.let_all_through(Pass::UnderLease);
+        assert_eq!((poll(&mut waiting), fills.passes()), (None, 0));
+        fills.let_all_through(Pass::Once);
+        assert_eq!((poll(&mut waiting), fills.passes()), (Some(None), 1));
     }
 }

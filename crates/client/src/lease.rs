@@ -32,10 +32,11 @@
 //! - *Two sessions ask for the same inode at once, each holding `Shared`.* Neither holds its gate while it asks, so both recalls go
 //!   through; one of the two is granted first.
 //! - *The kernel waits for a page that a read of ours is to fill, while the recall waits for the kernel.* Reads for the page cache wait
-//!   outside of the gate, at a door; one that is already behind it, waiting for a lease, comes back to it when it is closed. Those that
-//!   wait are let through one by one when the kernel takes long, from what is still loaded (or from one
-//!   answer that is used once): the lease has not been yielded yet. Since they may have filled pages behind the
-//!   kernel's back, the kernel forgets once more afterwards.
+//!   outside of the gate, at a door; one that is already behind it, waiting for a lease, comes back to it when it is closed. The kernel is told to
+//!   forget all but the pages of those that wait there, in which nothing is yet. Those that come later, and are in its way, are let through
+//!   when it takes long, from what is still loaded (or from one answer that is used once): the lease has not been yielded yet. Since they
+//!   may have filled pages behind the kernel's back, the kernel forgets once more afterwards; and programs that read one page after another are all
+//!   at the door then (`fill`).
 //! - *The kernel waits for the write-back of a mapped page.* Writes aren't held back before step 3. Where what is loaded doesn't allow them (a page
 //!   was let through, and a program has changed it at once), what the service says is loaded as if the file were shared, until step 3 (`access`).
 //! - *A change of a directory waits at the service for another session's yield, and the kernel holds the directory's lock meanwhile.* Forgetting

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, NodeId};
+use types::{ByteRange, Errno, Error, InodeId, NodeId};
 use wire::{LeaseMode, MetaOp, MetaReply, Recall, Yield};
 
 /// Inodes whose recalls are handled at a time; more wait. Each may hold a handful of requests.
@@ -21,6 +21,9 @@ const MAX_AT_ONCE: usize = 256;
 /// How long the kernel may take to forget an inode before reads that wait are let through: forgetting takes some microseconds, unless it
 /// waits for one of them.
 const FORGET_PATIENCE: Duration = Duration::from_millis(20);
+/// How often only those are let through who have come since the kernel was told, at first; it doubles each time the kernel has to forget once more. It doesn't
+/// wait for others, but may be waiting for reads that it hasn't handed out because of them.
+const NEWCOMERS: u32 = 5;
 /// Rest before something is tried again that failed.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 /// What a step of a recall may take before it is logged.
@@ -40,7 +43,9 @@ pub trait Invalidate: Send + Sync {
     /// Forgets everything that was told of an inode as lasting: attributes, pages, and of a directory its names and the absence of names. When
     /// it has ended, nothing of it is used any more. It may wait for reads of the same inode that were told to be kept, and for
     /// nothing else of this client.
-    fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>>;
+    ///
+    /// It doesn't wait for reads of `except`: whole pages in which nothing is yet, in ascending order and apart from each other.
+    fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
     /// The session has ended, and no advisory lock is held any more. Nothing is asked of the next session yet.
     fn lost_locks(&self) {}
@@ -269,20 +274,27 @@ impl Client {
     pub(crate) async fn uncache(&self, ino: InodeId, inode: Option<&OpenInode>, pass: Pass) -> u64 {
         let Some(face) = self.face() else { return inode.map_or(0, |inode| inode.fills.passes()) };
         let Some(inode) = inode else {
-            face.forget(ino).await;
+            face.forget(ino, Vec::new()).await;
             return 0;
         };
-        loop {
-            let (passes, noted) = (inode.fills.passes(), inode.fills.noted());
-            let mut forgetting = face.forget(ino);
+        for turn in 0.. {
+            inode.fills.settle(turn).await;
+            let look = inode.fills.look();
+            let mut forgetting = face.forget(ino, look.waiting.clone());
+            let mut waited = 0;
             while within(FORGET_PATIENCE, forgetting.as_mut()).await.is_none() {
-                inode.fills.let_through(pass);
+                waited += 1;
+                match waited < NEWCOMERS << turn.min(10) {
+                    true => inode.fills.let_through(&look, pass),
+                    false => inode.fills.let_all_through(pass),
+                }
             }
-            if inode.fills.passes() == passes {
-                inode.fills.forgotten(noted);
-                return passes;
+            if inode.fills.passes() == look.passes {
+                inode.fills.forgotten(&look);
+                return look.passes;
             }
         }
+        unreachable!("the loop ends by returning")
     }
 
     /// Tells the service what only this session knows. The gate is held exclusively. It is tried until it succeeds or the session is ended,

@@ -20,7 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use types::InodeId;
+use types::{ByteRange, InodeId};
 
 /// Threads that tell the kernel where it has to be told often: one inode whose pages are busy doesn't hold up the others.
 pub const THREADS: usize = 4;
@@ -58,20 +58,28 @@ struct State {
 }
 
 struct Job {
-    ino: InodeId,
+    what: Forget,
     done: Arc<Event>,
 }
 
+/// What the kernel is to forget.
+struct Forget {
+    ino: InodeId,
+    /// But for these pages, in ascending order and apart from each other.
+    except: Vec<ByteRange>,
+}
+
 impl Notifier {
-    /// Lets the kernel forget attributes, cached data and, of a directory, names. What is returned is set when it has.
-    pub fn forget(&self, ino: InodeId) -> Arc<Event> {
+    /// Lets the kernel forget attributes, cached data but for some pages (in ascending order and apart from each other) and, of a directory, names. What is
+    /// returned is set when it has.
+    pub fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Arc<Event> {
         let done = Arc::new(Event::new());
         let mut state = self.state.lock();
         if state.ended {
             // Nobody uses the mount any more.
             done.set();
         } else {
-            state.pending.push_back(Job { ino, done: done.clone() });
+            state.pending.push_back(Job { what: Forget { ino, except }, done: done.clone() });
             self.changed.notify_one();
             self.note_backlog(&state);
         }
@@ -97,32 +105,34 @@ impl Notifier {
 
     /// A thread's work: runs until [`Notifier::end`].
     pub fn run(&self, device: &OwnedFd) {
-        self.work(&|ino| self.tell(device, ino), None);
+        self.work(&|what| self.tell(device, what), None);
     }
 
     /// The work of the thread that gets others to help when all wait for pages: runs until [`Notifier::end`].
     pub fn keep_up(&self, device: &OwnedFd) {
-        self.get_help(&|ino| self.tell(device, ino));
+        self.get_help(&|what| self.tell(device, what));
     }
 
-    fn tell(&self, device: &OwnedFd, ino: InodeId) {
-        if self.names.begin_epoch_without(ino) {
+    fn tell(&self, device: &OwnedFd, what: &Forget) {
+        if self.names.begin_epoch_without(what.ino) {
             // EINVAL from a kernel without epochs, which was given no names to keep.
             let _ = sys::write(device.as_raw_fd(), bytes_of(&next_epoch()));
         }
         // ENOENT: the kernel doesn't know the inode (any more), so there is nothing to forget. Other errors mean the end of
         // the connection, which the transport notices.
-        let _ = sys::write(device.as_raw_fd(), &invalidation(ino));
+        for message in invalidations(what) {
+            let _ = sys::write(device.as_raw_fd(), &message);
+        }
     }
 
-    fn work(&self, tell: &(impl Fn(InodeId) + Sync), patience: Option<Duration>) {
+    fn work(&self, tell: &(impl Fn(&Forget) + Sync), patience: Option<Duration>) {
         while let Some(job) = self.next(patience) {
-            tell(job.ino);
+            tell(&job.what);
             job.done.set();
         }
     }
 
-    fn get_help(&self, tell: &(impl Fn(InodeId) + Sync)) {
+    fn get_help(&self, tell: &(impl Fn(&Forget) + Sync)) {
         std::thread::scope(|threads| {
             while self.is_help_needed() {
                 let helper = std::thread::Builder::new().name("fuse-notify-more".into());
@@ -233,13 +243,25 @@ impl Names {
     }
 }
 
-/// The message: no request (`unique` 0), the code in place of the error, the whole range.
-fn invalidation(ino: InodeId) -> [u8; size_of::<OutHeader>() + size_of::<NotifyInvalInode>()] {
-    let mut message = [0; size_of::<OutHeader>() + size_of::<NotifyInvalInode>()];
+/// The messages, one for each range between the pages that are left out: no request (`unique` 0), the code in place of the error. The last one has the rest
+/// of the file, which is length 0.
+fn invalidations(what: &Forget) -> impl Iterator<Item = Invalidation> {
+    let begins = std::iter::once(0).chain(what.except.iter().map(|range| range.end));
+    let ends = what.except.iter().map(|range| range.start).chain([u64::MAX]);
+    begins.zip(ends).filter(|(begin, end)| begin < end).map(|(begin, end)| {
+        let len = if end == u64::MAX { 0 } else { end - begin };
+        invalidation(NotifyInvalInode { ino: what.ino.0, off: begin as i64, len: len as i64 })
+    })
+}
+
+type Invalidation = [u8; size_of::<OutHeader>() + size_of::<NotifyInvalInode>()];
+
+fn invalidation(what: NotifyInvalInode) -> Invalidation {
+    let mut message = [0; size_of::<Invalidation>()];
     let header = OutHeader { len: message.len() as u32, error: abi::NOTIFY_INVAL_INODE, unique: 0 };
     let (head, body) = message.split_at_mut(size_of::<OutHeader>());
     head.copy_from_slice(bytes_of(&header));
-    body.copy_from_slice(bytes_of(&NotifyInvalInode { ino: ino.0, off: 0, len: 0 }));
+    body.copy_from_slice(bytes_of(&what));
     message
 }
 
@@ -255,11 +277,21 @@ mod tests {
     const DIR: InodeId = InodeId(5);
 
     #[test]
-    fn the_message_is_what_the_kernel_wants() {
-        let message = invalidation(InodeId(9));
-        let header: OutHeader = abi::read(&message).unwrap();
-        assert_eq!(header, OutHeader { len: 40, error: 2, unique: 0 });
-        assert_eq!(abi::read(&message[16..]), Some(NotifyInvalInode { ino: 9, off: 0, len: 0 }));
+    fn the_messages_are_what_the_kernel_wants() {
+        let told = |except: &[(u64, u64)]| {
+            let except = except.iter().map(|&(start, end)| ByteRange { start, end }).collect();
+            let messages = invalidations(&Forget { ino: InodeId(9), except }).map(|message| {
+                let header: OutHeader = abi::read(&message).unwrap();
+                assert_eq!(header, OutHeader { len: 40, error: 2, unique: 0 });
+                let NotifyInvalInode { ino, off, len } = abi::read(&message[16..]).unwrap();
+                assert_eq!(ino, 9);
+                (off, len)
+            });
+            messages.collect::<Vec<_>>()
+        };
+        assert_eq!(told(&[]), [(0, 0)]);
+        assert_eq!(told(&[(0, 4096)]), [(4096, 0)]);
+        assert_eq!(told(&[(4096, 12288), (16384, 20480)]), [(0, 4096), (12288, 4096), (20480, 0)]);
         assert_eq!(bytes_of(&next_epoch()).len(), 16);
     }
 
@@ -289,9 +321,9 @@ mod tests {
     #[test]
     fn nobody_waits_after_the_end() {
         let notifier = Notifier::default();
-        let before = notifier.forget(DIR);
+        let before = notifier.forget(DIR, Vec::new());
         notifier.end();
-        assert!(before.is_set() && notifier.forget(DIR).is_set());
+        assert!(before.is_set() && notifier.forget(DIR, Vec::new()).is_set());
         assert!(notifier.next(None).is_none());
     }
 
@@ -300,9 +332,9 @@ mod tests {
         let notifier = Notifier::default();
         let (filled, page) = (Mutex::new(false), Condvar::new());
         let busy = InodeId(1000);
-        let tell = |ino| {
+        let tell = |what: &Forget| {
             let mut filled = filled.lock();
-            while ino < busy && !*filled {
+            while what.ino < busy && !*filled {
                 page.wait(&mut filled);
             }
         };
@@ -312,8 +344,8 @@ mod tests {
             }
             threads.spawn(|| notifier.get_help(&tell));
             let waiting: Vec<_> =
-                (0..3 * THREADS as u64).map(|number| notifier.forget(InodeId(number))).collect();
-            let other = notifier.forget(busy);
+                (0..3 * THREADS as u64).map(|number| notifier.forget(InodeId(number), Vec::new())).collect();
+            let other = notifier.forget(busy, Vec::new());
             let mut looks = 0;
             while !other.is_set() && looks < 3000 {
                 std::thread::sleep(Duration::from_millis(10));

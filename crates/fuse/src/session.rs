@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use types::{Errno, Error, InodeId, Result};
+use types::{ByteRange, Errno, Error, InodeId, Result};
 
 /// How long an unmount waits for users of a busy mount and for running requests before it aborts the connection.
 const UNMOUNT_GRACE: Duration = Duration::from_secs(10);
@@ -280,8 +280,8 @@ impl Shared {
 }
 
 impl Invalidate for Shared {
-    fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-        let done = self.notifier.forget(ino);
+    fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        let done = self.notifier.forget(ino, except);
         Box::pin(async move {
             if rt::timeout(PROMPT, done.wait()).await.is_none() {
                 let _blocked = transport::wait_for_kernel(self);

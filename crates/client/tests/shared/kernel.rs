@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use types::InodeId;
+use types::{ByteRange, InodeId};
 
 /// A kernel that forgets after a while.
 #[derive(Default)]
@@ -28,7 +28,7 @@ pub(crate) struct Kernel {
 }
 
 impl Invalidate for Kernel {
-    fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    fn forget(&self, ino: InodeId, _: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         Box::pin(async move {
             let (filling, is_all_busy) = (self.filling.lock().clone(), self.is_all_busy.load(Relaxed));
             if let Some((_, filled)) = filling.filter(|(filling, _)| is_all_busy || *filling == ino) {

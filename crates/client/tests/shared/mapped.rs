@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use types::InodeId;
+use types::{ByteRange, InodeId};
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=100;
 const STEPS: u8 = 100;
@@ -128,10 +128,14 @@ impl Mapping {
 }
 
 impl Invalidate for Mapping {
-    fn forget(&self, ino: InodeId) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         let pages = if ino == self.file.ino() { 0..PAGES } else { 0..0 };
         Box::pin(async move {
-            for number in pages {
+            let is_spared = |page: &usize| {
+                let page = ByteRange::at((page * PAGE) as u64, PAGE as u64);
+                except.iter().any(|range| range.overlaps(page))
+            };
+            for number in pages.filter(|page| !is_spared(page)) {
                 loop {
                     if matches!(self.page(number), Page::Dirty(_)) {
                         self.laundered.fetch_add(1, Relaxed);

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aio;
+mod busy;
 mod hanging;
 mod listing;
 
@@ -222,6 +223,7 @@ fn check_all(name: &str, transport: Transport) {
     a_deleted_file_stays_while_it_is_open(&cluster);
     a_failed_write_takes_nothing_away_from_others(&cluster);
     writes_that_wait_for_the_kernel_let_its_reads_pass(&cluster);
+    busy::who_reads_page_after_page_keeps_nobody_from_writing(&cluster);
 }
 
 #[test]
@@ -318,8 +320,6 @@ fn writes_that_wait_for_the_kernel_let_its_reads_pass(cluster: &Cluster) {
             let mut page = [0; PIECE];
             while goes_on.load(Ordering::SeqCst) {
                 (0..PIECES).for_each(|piece| reader.read_exact_at(&mut page, piece * PIECE as u64).unwrap());
-                // Else the kernel has hardly a moment in which it can forget.
-                std::thread::sleep(std::time::Duration::from_millis(3));
             }
         });
         for number in 0..24 {
