@@ -280,7 +280,8 @@ mod tests {
     fn the_messages_are_what_the_kernel_wants() {
         let told = |except: &[(u64, u64)]| {
             let except = except.iter().map(|&(start, end)| ByteRange { start, end }).collect();
-            let messages = invalidations(&Forget { ino: InodeId(9), except }).map(|message| {
+            let what = Forget { ino: InodeId(9), except };
+            let messages = invalidations(&what).map(|message| {
                 let header: OutHeader = abi::read(&message).unwrap();
                 assert_eq!(header, OutHeader { len: 40, error: 2, unique: 0 });
                 let NotifyInvalInode { ino, off, len } = abi::read(&message[16..]).unwrap();
