@@ -2,8 +2,8 @@
 //!
 //! A candidate is a group of the pattern's pool and scheme whose members are all online, none of them being drained and
 //! none in an emergency of space. Of mirrored groups some are better than others: those whose members are all good and in different racks come
-//! first; where there are none, those with the fewest that are in the rack of another one; then those with several members on a node; and only then those that are degraded, of which one good member is
-//! online. One without such a member is never a candidate.
+//! first; where there are none, those with the fewest that are in the rack of another one; then those with several members on a node; then those with a member that is being drained, which another target
+//! will take the place of; and only then those that are degraded, of which one good member is online. One without such a member is never a candidate.
 //! What a pool keeps free for the members of others that are lost counts as full here ([`Pool::spare`](types::Pool)).
 //! Candidates with a target that is low on space serve only where the others don't fill the stripe count, and then come
 //! last. Pure: equal arguments give equal answers.
@@ -32,8 +32,15 @@ pub(crate) struct Candidate {
 pub(crate) struct Candidates {
     pub(crate) normal: Vec<Candidate>,
     pub(crate) low: Vec<Candidate>,
+    others: Others,
+}
+
+/// Groups that are none, by the reason.
+#[derive(Clone, Copy, Default)]
+struct Others {
     full: usize,
     offline: usize,
+    drained: usize,
 }
 
 /// How good a group is that can be written, best first.
@@ -45,6 +52,8 @@ enum Worth {
     SharesRack(usize),
     /// Several members are on one node.
     Crowded,
+    /// A member is being drained.
+    Left,
     /// A member isn't good, or can't be reached.
     Degraded,
 }
@@ -61,16 +70,15 @@ pub fn choose(map: &ClusterMap, pattern: &StripePattern, ino: InodeId, seed: u64
 pub struct Choices {
     normal: Ranked,
     low: Ranked,
-    full: usize,
-    offline: usize,
+    others: Others,
 }
 
 impl Choices {
     /// Looks at all groups.
     pub fn find(map: &ClusterMap, pool: PoolId, scheme: Scheme) -> Choices {
         let pattern = StripePattern { pool, scheme, ..StripePattern::default() };
-        let Candidates { normal, low, full, offline } = Candidates::find(map, &pattern);
-        Choices { normal: Ranked::new(normal), low: Ranked::new(low), full, offline }
+        let Candidates { normal, low, others } = Candidates::find(map, &pattern);
+        Choices { normal: Ranked::new(normal), low: Ranked::new(low), others }
     }
 
     /// Chooses the groups of a new file: distinct, in stripe order, at most `pattern.stripe_count` and at least one. The map, and the pattern's pool and scheme, are those of
@@ -82,8 +90,8 @@ impl Choices {
     /// - `CapacityWeighted`: drawn without replacement, each draw in proportion to free space.
     ///
     /// # Errors
-    /// `ENODEV` when the pool is unknown, has no group of the scheme or none that is online; `ENOSPC` when those that
-    /// are online are full.
+    /// `ENODEV` when the pool is unknown, has no group of the scheme or none that is online and not being drained; `ENOSPC` when those that
+    /// are so are full.
     pub fn choose(
         &self,
         map: &ClusterMap,
@@ -95,7 +103,7 @@ impl Choices {
         let from_normal = wanted.min(self.normal.len());
         let from_low = (wanted - from_normal).min(self.low.len());
         if from_normal + from_low == 0 {
-            let none = Candidates { full: self.full, offline: self.offline, ..Candidates::default() };
+            let none = Candidates { others: self.others, ..Candidates::default() };
             return Err(none.refusal(map, pattern));
         }
         let mut random = SplitMix64::new(seed ^ mix(ino.0));
@@ -111,9 +119,10 @@ impl Candidates {
         let mut usable = Vec::new();
         for group in map.groups.iter().filter(|g| g.pool == pattern.pool && g.scheme == pattern.scheme) {
             match condition(map, group) {
-                None => found.offline += 1,
-                Some(Condition { class: CapacityClass::Emergency, .. }) => found.full += 1,
-                Some(condition) => usable.push((condition, group.id)),
+                Err(Unusable::Offline) => found.others.offline += 1,
+                Err(Unusable::Drained) => found.others.drained += 1,
+                Ok(Condition { class: CapacityClass::Emergency, .. }) => found.others.full += 1,
+                Ok(condition) => usable.push((condition, group.id)),
             }
         }
         let best = usable.iter().map(|(condition, _)| condition.worth).min();
@@ -140,35 +149,49 @@ impl Candidates {
             return Error::new(Errno::ENODEV, format!("pool {name} has no groups of scheme {scheme}"))
                 .hint(format!("weft group create --pool {name} --scheme {scheme} makes them"));
         }
-        match (self.full, self.offline) {
-            (0, 0) => Error::new(Errno::ENODEV, format!("pool {name} has no targets for new files"))
-                .hint(format!("add a target to pool {name}")),
-            (0, offline) => Error::new(
-                Errno::ENODEV,
-                format!("pool {name} can't take new files: its {} offline", are(offline, "group")),
-            )
-            .hint(format!("start the nodes that serve the targets of pool {name}")),
-            (full, 0) => Error::new(
-                Errno::ENOSPC,
-                format!("pool {name} can't take new files: its {} full", are(full, "group")),
-            )
-            .hint(format!("remove files, or add a target to pool {name}")),
-            (full, offline) => Error::new(
-                Errno::ENOSPC,
-                format!(
-                    "pool {name} can't take new files: {} full and {} offline",
-                    are(full, "group"),
-                    are(offline, "group")
-                ),
-            )
-            .hint(format!("start the nodes that are down, remove files, or add a target to pool {name}")),
-        }
+        self.others.refusal(name)
     }
 }
 
-/// `1 group is`, `2 groups are`.
-fn are(count: usize, noun: &str) -> String {
-    if count == 1 { format!("{count} {noun} is") } else { format!("{count} {noun}s are") }
+impl Others {
+    fn refusal(self, pool: &str) -> Error {
+        let Others { full, offline, drained } = self;
+        let kinds = [(full, "full"), (offline, "offline"), (drained, "being drained")];
+        let there: Vec<(usize, &str)> = kinds.into_iter().filter(|(count, _)| *count > 0).collect();
+        let are = |&(count, what): &(usize, &str)| match count {
+            1 => format!("1 group is {what}"),
+            _ => format!("{count} groups are {what}"),
+        };
+        let groups = match &there[..] {
+            [] => {
+                return Error::new(Errno::ENODEV, format!("pool {pool} has no targets for new files"))
+                    .hint(format!("add a target to pool {pool}"));
+            }
+            [one] => format!("its {}", are(one)),
+            [most @ .., last] => {
+                let most: Vec<String> = most.iter().map(are).collect();
+                format!("{} and {}", most.join(", "), are(last))
+            }
+        };
+        let remedies = [
+            (offline, "start the nodes that are down".into()),
+            (full, "remove files".into()),
+            (drained, "call a drain off (weft target set ID --drain off)".into()),
+            (full + drained, format!("add a target to pool {pool}")),
+        ];
+        let remedies: Vec<String> = remedies
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(_, remedy): (_, String)| remedy)
+            .collect();
+        let hint = match &remedies[..] {
+            [_] if full + drained == 0 => format!("start the nodes that serve the targets of pool {pool}"),
+            [most @ .., last] if !most.is_empty() => format!("{}, or {last}", most.join(", ")),
+            all => all.concat(),
+        };
+        let errno = if full > 0 { Errno::ENOSPC } else { Errno::ENODEV };
+        Error::new(errno, format!("pool {pool} can't take new files: {groups}")).hint(hint)
+    }
 }
 
 /// What a group that can be written is like.
@@ -180,21 +203,32 @@ struct Condition {
     free: u64,
 }
 
-/// `None` when the group can't take new files: it has no members, one of them is drained, or too few can be reached.
-fn condition(map: &ClusterMap, group: &Group) -> Option<Condition> {
+/// Why a group can't take new files.
+enum Unusable {
+    /// It has no members, or too few can be reached.
+    Offline,
+    /// All there is of each file would have to move.
+    Drained,
+}
+
+fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<Condition, Unusable> {
     let members: Vec<(&Target, MemberState)> = group
         .with_states()
-        .map(|(id, state)| Some((map.target(id).filter(|t| !t.drain)?, state)))
-        .collect::<Option<_>>()?;
+        .map(|(id, state)| Some((map.target(id)?, state)))
+        .collect::<Option<_>>()
+        .ok_or(Unusable::Offline)?;
     let serves = |(target, state): &&(&Target, MemberState)| {
         target.state == TargetState::Online && *state == MemberState::Good
     };
     let serving = members.iter().filter(serves).count();
+    let is_left = members.iter().any(|(target, _)| target.drain);
     let worth = match group.scheme.is_mirrored() {
         // Nothing is written to less than all of it.
-        false if serving < members.len() => return None,
+        false if is_left => return Err(Unusable::Drained),
+        false if serving < members.len() => return Err(Unusable::Offline),
         false => Worth::Whole,
         true if serving < members.len() => Worth::Degraded,
+        true if is_left => Worth::Left,
         true => apart(map, &members),
     };
     let worst = |class: CapacityClass, own: CapacityClass| match (class, own) {
@@ -205,8 +239,10 @@ fn condition(map: &ClusterMap, group: &Group) -> Option<Condition> {
     let spare = map.pool(group.pool).map_or(0, |pool| pool.spare);
     let rooms = || members.iter().map(|(target, _)| crate::capacity::for_new_files(target, spare));
     let class = rooms().fold(CapacityClass::Normal, |class, (_, own)| worst(class, own));
-    let free = rooms().map(|(free, _)| free).min()?;
-    (serving > 0).then_some(Condition { worth, class, free })
+    match rooms().map(|(free, _)| free).min() {
+        Some(free) if serving > 0 => Ok(Condition { worth, class, free }),
+        _ => Err(Unusable::Offline),
+    }
 }
 
 /// How good a mirrored group is whose members are all good.

@@ -191,6 +191,26 @@ fn refusals_name_pool_cause_and_remedy() {
     assert_eq!(error.errno, Errno::ENODEV);
     assert_eq!(error.message, "pool nvme can't take new files: its 3 groups are offline");
 
+    assert_eq!(error.hint, "start the nodes that serve the targets of pool nvme");
+
+    map.targets.iter_mut().for_each(|t| t.drain = true);
+    let error = refusal(&map);
+    assert_eq!(error.errno, Errno::ENODEV);
+    assert_eq!(error.message, "pool nvme can't take new files: its 3 groups are being drained");
+    assert_eq!(error.hint, "call a drain off (weft target set ID --drain off), or add a target to pool nvme");
+
+    map.targets[0].drain = false;
+    map.targets[1].drain = false;
+    map.targets[1].state = TargetState::Online;
+    let error = refusal(&map);
+    assert_eq!(error.errno, Errno::ENOSPC);
+    let groups = "1 group is full, 1 group is offline and 1 group is being drained";
+    assert_eq!(error.message, format!("pool nvme can't take new files: {groups}"));
+    assert_eq!(
+        error.hint,
+        "start the nodes that are down, remove files, call a drain off (weft target set ID --drain off), or add a target to pool nvme"
+    );
+
     map.groups.clear();
     let error = refusal(&map);
     assert_eq!((error.errno, &*error.message), (Errno::ENODEV, "pool nvme has no targets for new files"));
@@ -229,6 +249,13 @@ fn degraded_groups_serve_only_where_there_are_no_others() {
     map.targets[3].state = TargetState::ProbablyOffline;
     assert_eq!(chosen(&map), Ok(BTreeSet::from([3])));
     map.targets[4].drain = true;
+    assert_eq!(
+        chosen(&map),
+        Ok(BTreeSet::from([3])),
+        "it has all copies until another target takes its place"
+    );
+    map.targets[4].state = TargetState::Offline;
+    map.targets[5].state = TargetState::Offline;
     assert_eq!(chosen(&map), Ok(BTreeSet::from([1, 2])), "one good member can be reached");
     map.targets[2].state = TargetState::Offline;
     assert_eq!(chosen(&map), Ok(BTreeSet::from([1])), "no member of 2 can be");
@@ -241,6 +268,17 @@ fn degraded_groups_serve_only_where_there_are_no_others() {
     }
     map.targets[0].class = CapacityClass::Emergency;
     assert_eq!(chosen(&map).unwrap_err().errno, Errno::ENOSPC);
+}
+
+#[test]
+fn groups_with_a_member_that_is_drained_serve_only_where_there_are_no_others() {
+    let (mut map, pattern) = mirrored();
+    let chosen = |map: &ClusterMap| choose(map, &pattern, InodeId::new(PartitionId(0), 1), 0).unwrap();
+    for (drained, left) in [(0, 2), (2, 1), (4, 3)] {
+        map.targets[drained].drain = true;
+        assert_eq!(chosen(&map).len(), left);
+    }
+    assert_eq!(chosen(&map).len(), 3, "files can be made while a whole node is emptied");
 }
 
 #[test]
