@@ -90,6 +90,7 @@ impl Management {
             .iter()
             .find(|group| group.leaving.is_none() && layout::successor(&map, group, target.id).is_none());
         if let Some(group) = stuck {
+            told.remaining_s = None;
             told.hindrance = Some(format!(
                 "no other target can take its place in group {}: one is needed in its pool, on another node than the other members (and in another rack, where nodes have racks), with room",
                 group.id

@@ -215,7 +215,8 @@ pub fn require_no_node(dir: &Path) -> Result<()> {
         .hint(format!("weft serve --dir {shown} runs it, weft mount mounts the cluster")))
 }
 
-fn no_node(dir: &Path) -> Error {
+/// What is told who names a directory that isn't a node's.
+pub fn no_node(dir: &Path) -> Error {
     let shown = dir.display();
     let hint = match mgmt::StatePaths::new(dir).target_list().exists() {
         true => format!("it holds a cluster of one process: weft up --dir {shown} --mount MOUNTPOINT"),

@@ -172,3 +172,21 @@ fn racks_that_are_set_later_are_respected() {
         assert_eq!(site.cluster().map().rack_of(nodes[2].target), Some("r2"));
     });
 }
+
+/// The only other targets are on a node that the group is on already.
+#[test]
+fn a_drain_that_no_target_can_help_gives_no_time_that_it_will_take() {
+    simulated(2, TWO, async |site, nodes| {
+        let target = nodes[1].target;
+        site.ask(MgmtRequest::SetDrain { target, drain: true }).await.unwrap();
+        rt::sleep(seconds(5)).await;
+        match site.ask(MgmtRequest::ListTargets).await {
+            Ok(MgmtReply::Targets { targets }) => {
+                let told = targets.into_iter().find(|t| t.target.id == target).unwrap().progress.unwrap();
+                let why = told.hindrance.unwrap();
+                assert!(why.contains("no other target") && told.remaining_s.is_none(), "{why}");
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+}

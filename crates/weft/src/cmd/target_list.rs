@@ -4,27 +4,41 @@ use crate::cli::QueryArgs;
 use crate::control::{Control, Request, TargetStatus};
 use crate::output::{Align, print, print_json, table};
 use crate::size::format_size;
-use types::{CapacityClass, Result, TargetState};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use types::{CapacityClass, Result, TargetId, TargetState};
+use wire::mgmt::DrainProgress;
 
 /// Shows all targets.
 pub fn run(args: &QueryArgs) -> Result<()> {
     let targets: Vec<TargetStatus> = Control::ask(&args.dir, Request::Targets)?;
+    let drains = drains(args);
     if args.json {
-        return print_json(&targets);
+        let told = |target| Told { target, drain: drains.get(&target.id) };
+        return print_json(&targets.iter().map(told).collect::<Vec<_>>());
     }
-    print(&format!("{}{}", targets_table(&targets), drains(args)));
+    let line = |(target, progress)| {
+        format!("target {target} is being drained: {}\n", super::target_drain::sentence(progress))
+    };
+    print(&format!("{}{}", targets_table(&targets), drains.iter().map(line).collect::<String>()));
     Ok(())
 }
 
-/// A line for each target that is drained, in a cluster of several machines.
-fn drains(args: &QueryArgs) -> String {
+/// A target as programs read it.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    target: &'a TargetStatus,
+    /// How far it is, while it is drained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drain: Option<&'a DrainProgress>,
+}
+
+/// How far each target is that is drained, in a cluster of several machines.
+fn drains(args: &QueryArgs) -> BTreeMap<TargetId, DrainProgress> {
     let asked = super::manage::ask(&args.dir, wire::MgmtRequest::ListTargets);
-    let Ok(wire::MgmtReply::Targets { targets }) = asked else { return String::new() };
-    let line = |t: &wire::mgmt::TargetInfo| {
-        let progress = t.progress.as_ref()?;
-        Some(format!("target {} is drained: {}\n", t.target.id, super::target_drain::sentence(progress)))
-    };
-    targets.iter().filter_map(line).collect()
+    let Ok(wire::MgmtReply::Targets { targets }) = asked else { return BTreeMap::new() };
+    targets.into_iter().filter_map(|info| Some((info.target.id, info.progress?))).collect()
 }
 
 /// Targets as people read them.
