@@ -30,6 +30,8 @@ struct State {
     durable: Map,
     /// Commits that lie between the two.
     unsynced: VecDeque<Writes>,
+    /// Commits so far that weren't lost.
+    applied: u64,
     /// How often the machine has crashed.
     crashes: u64,
     /// What the next write or persist answers.
@@ -47,10 +49,16 @@ impl Memory {
         self.state.lock().unsynced.len()
     }
 
+    /// Commits so far, but for those that a crash took back.
+    pub fn applied(&self) -> u64 {
+        self.state.lock().applied
+    }
+
     /// The machine crashes: what was persisted stays, and of the later commits the first `keep`.
     pub fn crash(&self, keep: usize) {
         let mut state = self.state.lock();
         let state = &mut *state;
+        state.applied -= state.unsynced.len().saturating_sub(keep) as u64;
         state.unsynced.truncate(keep);
         for writes in state.unsynced.drain(..) {
             change(&mut state.durable, writes);
@@ -106,6 +114,7 @@ impl Engine for Memory {
         let writes: Writes = merge.writes().iter().map(|(k, v)| (owned(k), v.map(owned))).collect();
         change(&mut state.current, writes.clone());
         state.unsynced.push_back(writes);
+        state.applied += 1;
         if state.unsynced.len() > MAX_UNSYNCED_COMMITS
             && let Some(oldest) = state.unsynced.pop_front()
         {

@@ -77,6 +77,9 @@ struct Hosts {
     /// Put the store of a single metadata host on another host.
     #[arg(long)]
     far_store: bool,
+    /// Let the host that has the store lose its power, and commits of which no program has been told.
+    #[arg(long)]
+    store_power: bool,
     /// Storage hosts [default: 3; 4 where files are mirrored].
     #[arg(long)]
     storages: Option<usize>,
@@ -142,6 +145,7 @@ fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
         shared_writes: hosts.shared_writes,
         holes: hosts.holes,
         far_store: hosts.far_store,
+        store_power: hosts.store_power,
         storages: hosts.storages.unwrap_or(if hosts.scheme.is_mirrored() { 4 } else { 3 }).max(1),
         racks: hosts.racks,
         scheme: hosts.scheme,
@@ -158,17 +162,19 @@ fn run_hosts(hosts: &Hosts, seeds: Range<u64>) -> ExitCode {
         total.kills += summary.kills;
         total.replaced += summary.replaced;
         total.copies += summary.copies;
+        total.lost_commits += summary.lost_commits;
         Ok(total.operations)
     });
     println!(
         "{} seeds, {} operations, {} of them concurrent, {} with an open effect, {} deaths of processes, \
-         {} sessions replaced, {} mirrored chunk files compared: {failed} violations",
+         {} sessions replaced, {} commits lost, {} mirrored chunk files compared: {failed} violations",
         seeds.end - seeds.start,
         total.operations,
         total.concurrent,
         total.open,
         total.kills,
         total.replaced,
+        total.lost_commits,
         total.copies,
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -33,6 +33,20 @@ fn what_programs_see_has_an_order_when_the_store_is_on_another_host() {
     seeds_pass(HostsOptions { clients: 2, programs: 2, far_store: true, ..HostsOptions::default() });
 }
 
+/// With its power it loses commits on which metadata services have built, but of which no program has been told.
+#[test]
+fn what_programs_see_has_an_order_when_the_host_of_the_store_loses_its_power() {
+    let options = HostsOptions { clients: 2, metas: 3, store_power: true, ..HostsOptions::default() };
+    let mut lost = 0;
+    for seed in [1, 3, 4, 8] {
+        match run_hosts_seed(seed, options) {
+            Ok(summary) => lost += summary.lost_commits,
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    assert!(lost > 0, "nothing was lost");
+}
+
 /// Clients overwrite each other's blocks. Each of these seeds once had a write that was repeated after its connection broke, and undid what
 /// another client had written after having seen it.
 #[test]

@@ -155,7 +155,7 @@ impl Site {
         let member = self.become_member(&identity, (&format!("meta{index}"), ip), None).await;
         member.enter().await;
         let store = loop {
-            match self.store(&identity).await {
+            match self.store(&identity, index).await {
                 Ok(store) => break store,
                 // Management's process is away for now.
                 Err(_) => rt::sleep(RETRY).await,

@@ -14,6 +14,14 @@ const BAD_SLOW_PER_MILLION: u32 = 100_000;
 const BAD_SLOW_NS: (u64, u64) = (10_000_000, 1_500_000_000);
 /// With a management: how long some faults last, so that it gives partitions to others and takes members out of groups.
 pub(super) const MAX_LONG_MS: u64 = 30_000;
+/// How long clients are cut off before the power of the store's host is cut.
+const MAX_CUT_OFF_MS: u64 = 20;
+/// How often they are, until something was committed meanwhile.
+const CUT_OFFS: u32 = 20;
+/// How long metadata hosts have to find out that it has lost something.
+const RENEWAL: Duration = Duration::from_secs(3);
+/// How soon a process is started again that has ended itself.
+const UNIT_LOOK: Duration = Duration::from_millis(100);
 /// Clocks differ by so much then, and run so much faster or slower, millionths.
 const MAX_AHEAD_NS: u64 = 10_000_000_000;
 const MAX_DRIFT_PPM: u64 = 2_000;
@@ -39,7 +47,28 @@ impl Run {
 
     pub(super) fn let_pass(&mut self, limit_ms: u64) {
         let time = Duration::from_millis(self.below(limit_ms));
-        self.world.advance(time);
+        self.advance(time);
+    }
+
+    /// Time passes. Metadata processes that end themselves because of what the store's host has lost are started again.
+    pub(super) fn advance(&mut self, time: Duration) {
+        if !self.options.store_power {
+            return self.world.advance(time);
+        }
+        let mut left = time;
+        while !left.is_zero() {
+            let step = left.min(UNIT_LOOK);
+            self.world.advance(step);
+            left -= step;
+            self.site.take_outdated().into_iter().for_each(|index| self.begin_anew(index));
+        }
+    }
+
+    fn begin_anew(&mut self, index: usize) {
+        self.tell("begins anew", self.metas[index]);
+        self.world.kill(self.metas[index]);
+        self.start_meta(index);
+        self.renewed.insert(index);
     }
 
     /// Time passes in which nothing changes, and programs take theirs.
@@ -255,6 +284,9 @@ impl Run {
     /// Kills the process that has the store, which may be management's.
     fn kill_store(&mut self) {
         let Some(host) = self.store else { return };
+        if self.options.store_power && self.below(2) == 0 {
+            return self.cut_power_of_store(host);
+        }
         self.tell("killed", host);
         self.world.kill(host);
         self.site.engine.kill();
@@ -263,6 +295,61 @@ impl Run {
         self.tell("started", host);
         self.start_store();
         self.start_management();
+    }
+
+    /// The store's host loses its power, and some of the last commits with it. No program is told of those: clients get no answers
+    /// before, what was on its way to them never arrives, and they hear of no metadata host again before it has begun anew.
+    fn cut_power_of_store(&mut self, host: HostId) {
+        let ways: Vec<(HostId, HostId)> = self
+            .metas
+            .iter()
+            .flat_map(|meta| self.clients.iter().map(move |client| (*meta, *client)))
+            .collect();
+        let mut last = 0;
+        for _ in 0..CUT_OFFS {
+            ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
+            let before = self.site.engine.applied();
+            self.let_pass(MAX_CUT_OFF_MS);
+            last = self.site.engine.applied() - before;
+            if last > 0 {
+                break;
+            }
+            // Nobody was about to change anything.
+            ways.iter().for_each(|(meta, client)| self.world.heal(*meta, *client));
+            self.let_pass(MAX_CUT_OFF_MS);
+        }
+        ways.iter().for_each(|(meta, client)| self.world.cut_one_way(*meta, *client));
+        let lost = self.below(last + 1);
+        tracing::info!(
+            last,
+            lost,
+            unsynced = self.site.engine.unsynced(),
+            "commits of which no program has been told"
+        );
+        self.tell("lost its power", host);
+        self.world.crash(host);
+        let (applied, unsynced) = (self.site.engine.applied(), self.site.engine.unsynced());
+        self.site.engine.crash(unsynced.saturating_sub(lost as usize));
+        self.summary.lost_commits += applied - self.site.engine.applied();
+        if let Some(office) = &self.site.office {
+            office.engine.crash(0);
+        }
+        self.summary.kills += 1;
+        self.let_pass(MAX_DEAD_MS);
+        self.tell("started", host);
+        self.renewed.clear();
+        self.start_store();
+        self.start_management();
+        let mut waited = Duration::ZERO;
+        while self.renewed.len() < self.metas.len() && waited < RENEWAL {
+            self.advance(UNIT_LOOK);
+            waited += UNIT_LOOK;
+        }
+        // The others don't reach the store for now.
+        let late = (0..self.metas.len()).filter(|index| !self.renewed.contains(index));
+        late.collect::<Vec<_>>().into_iter().for_each(|index| self.begin_anew(index));
+        ways.iter().for_each(|(a, b)| self.world.reset_connections(*a, *b));
+        ways.iter().for_each(|(a, b)| self.world.heal(*a, *b));
     }
 
     /// Much is late from now on, and connections break over it.

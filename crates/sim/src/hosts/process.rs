@@ -16,7 +16,7 @@ use net::{
     Channel, ClientIdentity, Handler, Liveness, OwnRack, Peer, PeerOptions, Router, Security, Server,
     ServerLimits, ServerOptions, WhenOffline,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -69,9 +69,16 @@ pub(super) struct Site {
     pub(super) scheme: Scheme,
     /// Whether targets tell what may differ between copies.
     pub(super) notes: bool,
+    /// Metadata hosts whose process goes by what the store's host has lost: it is to begin anew.
+    pub(super) outdated: Arc<Mutex<BTreeSet<usize>>>,
 }
 
 impl Site {
+    /// Metadata hosts whose process is to begin anew, each once.
+    pub(super) fn take_outdated(&self) -> BTreeSet<usize> {
+        std::mem::take(&mut self.outdated.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn lock_touched(&self) -> MutexGuard<'_, Vec<Touched>> {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -167,9 +174,13 @@ impl Site {
 
     async fn try_serve_meta(&self, identity: &ClientIdentity) -> Result<()> {
         let options = MetaOptions { node: NodeId(1), hash_key: HASH_KEY, partitions: PARTITIONS };
-        let meta =
-            MetaService::open(self.store(identity).await?, options, map(), self.storage_channels(identity))
-                .await?;
+        let meta = MetaService::open(
+            self.store(identity, 0).await?,
+            options,
+            map(),
+            self.storage_channels(identity),
+        )
+        .await?;
         meta.sign_with(ring(false));
         meta.recover().await?;
         self.tidy(&meta).await?;
@@ -189,7 +200,7 @@ impl Site {
         std::future::pending().await
     }
 
-    /// What answers for the store. The power of its host isn't cut here.
+    /// What answers for the store.
     pub(super) fn store_service(&self) -> Arc<dyn Handler<KvRequest, KvReply>> {
         Arc::new(KvService::new(self.writer()))
     }
@@ -199,11 +210,17 @@ impl Site {
         Arc::new(Writer::with_blocking(engine, Durability::Process, Blocking::Inline))
     }
 
-    pub(super) async fn store(&self, identity: &ClientIdentity) -> Result<kv::Store> {
+    /// The store, for a metadata host.
+    pub(super) async fn store(&self, identity: &ClientIdentity, index: usize) -> Result<kv::Store> {
         let Some(ip) = self.store_ip else { return Ok(self.writer().into()) };
         let channel = Channel::remote(peer("store".into(), ip, identity));
         let remote = RemoteStore::open(channel, "the store's host").await;
         let remote = remote.map_err(|error| Error::new(Errno::EIO, error.to_string()))?;
+        let (lost, outdated) = (remote.lost().clone(), self.outdated.clone());
+        rt::spawn(async move {
+            lost.wait().await;
+            outdated.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+        });
         Ok(Arc::new(RemoteWriter::new(remote)).into())
     }
 

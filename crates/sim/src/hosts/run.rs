@@ -69,6 +69,8 @@ pub struct HostsOptions {
     pub far_store: bool,
     /// Whether storage hosts lose their power, too.
     pub power_cuts: PowerCuts,
+    /// Whether the host that has the store loses its power, too.
+    pub store_power: bool,
     /// How files are kept. Mirrored ones have a host for management, as several metadata hosts have.
     pub scheme: Scheme,
     /// Whether targets tell what may differ between copies, by the notes of their intent logs. Without it runs with mirrored files fail: that shows that it
@@ -134,6 +136,7 @@ impl Default for HostsOptions {
             meta_dies: true,
             clients_die: true,
             far_store: false,
+            store_power: false,
             power_cuts: PowerCuts::Never,
             scheme: Scheme::Single,
             notes: true,
@@ -156,6 +159,8 @@ pub struct HostsSummary {
     pub replaced: u64,
     /// Ways that were cut.
     pub cuts: u64,
+    /// Commits that the store's host lost with its power.
+    pub lost_commits: u64,
     /// Chunk files of mirrored groups whose copies were compared.
     pub copies: u64,
     /// A digest of all decisions: equal for equal runs.
@@ -194,6 +199,7 @@ impl fmt::Display for HostsViolation {
             (shared_writes, " --shared-writes"),
             (holes, " --holes"),
             (far_store, " --far-store"),
+            (self.options.store_power, " --store-power"),
             (!self.options.notes, " --no-notes"),
         ];
         switches.iter().filter(|(on, _)| *on).try_for_each(|(_, switch)| f.write_str(switch))
@@ -212,6 +218,8 @@ pub(super) struct Run {
     pub(super) site: Site,
     pub(super) journal: Rc<Journal>,
     next_session: u64,
+    /// Metadata hosts that have begun anew since the store's host has been there again.
+    pub(super) renewed: BTreeSet<usize>,
     pub(super) summary: HostsSummary,
 }
 
@@ -253,6 +261,7 @@ impl Run {
             racks: options.racks,
             scheme: options.scheme,
             notes: options.notes,
+            outdated: Arc::default(),
         };
         Run {
             options,
@@ -265,6 +274,7 @@ impl Run {
             site,
             journal: Rc::default(),
             next_session: 1,
+            renewed: BTreeSet::new(),
             summary: HostsSummary::default(),
         }
     }
@@ -423,7 +433,7 @@ impl Run {
     /// Now that everything works, operations must return again, and none may have taken too long.
     fn see_progress(&mut self) -> Result<(), String> {
         self.journal.calm.set(self.management.is_some());
-        self.world.advance(if self.management.is_some() { RECOVERY_OF_SEVERAL } else { RECOVERY });
+        self.advance(if self.management.is_some() { RECOVERY_OF_SEVERAL } else { RECOVERY });
         let before = self.journal.returned.get();
         self.world.advance(PROGRESS);
         let returned = self.journal.returned.get() - before;
