@@ -18,8 +18,6 @@ pub(super) const MAX_LONG_MS: u64 = 30_000;
 const MAX_CUT_OFF_MS: u64 = 20;
 /// How often they are, until something was committed meanwhile.
 const CUT_OFFS: u32 = 20;
-/// How long metadata hosts have to find out that it has lost something.
-const RENEWAL: Duration = Duration::from_secs(3);
 /// How soon a process is started again that has ended itself.
 const UNIT_LOOK: Duration = Duration::from_millis(100);
 /// Clocks differ by so much then, and run so much faster or slower, millionths.
@@ -60,15 +58,32 @@ impl Run {
             let step = left.min(UNIT_LOOK);
             self.world.advance(step);
             left -= step;
-            self.site.take_outdated().into_iter().for_each(|index| self.begin_anew(index));
+            for index in self.site.take_outdated() {
+                self.tell("begins anew", self.metas[index]);
+                self.world.kill(self.metas[index]);
+                self.start_meta(index);
+            }
+            self.let_be_heard();
         }
     }
 
-    fn begin_anew(&mut self, index: usize) {
-        self.tell("begins anew", self.metas[index]);
-        self.world.kill(self.metas[index]);
-        self.start_meta(index);
-        self.renewed.insert(index);
+    /// Those metadata hosts are heard of again by clients that have opened the store since its host has lost its power.
+    fn let_be_heard(&mut self) {
+        let opened = self.site.opened();
+        let heard: Vec<usize> = self.unheard.extract_if(.., |index| opened.contains(index)).collect();
+        for index in heard {
+            for client in self.clients.clone() {
+                self.world.reset_connections(self.metas[index], client);
+                self.world.heal(self.metas[index], client);
+            }
+        }
+    }
+
+    fn is_unheard(&self, a: HostId, b: HostId) -> bool {
+        let is_way = |meta: HostId| {
+            (a == meta && self.clients.contains(&b)) || (b == meta && self.clients.contains(&a))
+        };
+        self.unheard.iter().any(|index| is_way(self.metas[*index]))
     }
 
     /// Time passes in which nothing changes, and programs take theirs.
@@ -335,21 +350,12 @@ impl Run {
             office.engine.crash(0);
         }
         self.summary.kills += 1;
+        self.site.clear_opened();
+        self.unheard = (0..self.metas.len()).collect();
         self.let_pass(MAX_DEAD_MS);
         self.tell("started", host);
-        self.renewed.clear();
         self.start_store();
         self.start_management();
-        let mut waited = Duration::ZERO;
-        while self.renewed.len() < self.metas.len() && waited < RENEWAL {
-            self.advance(UNIT_LOOK);
-            waited += UNIT_LOOK;
-        }
-        // The others don't reach the store for now.
-        let late = (0..self.metas.len()).filter(|index| !self.renewed.contains(index));
-        late.collect::<Vec<_>>().into_iter().for_each(|index| self.begin_anew(index));
-        ways.iter().for_each(|(a, b)| self.world.reset_connections(*a, *b));
-        ways.iter().for_each(|(a, b)| self.world.heal(*a, *b));
     }
 
     /// Much is late from now on, and connections break over it.
@@ -375,7 +381,11 @@ impl Run {
         let hosts = self.all_hosts();
         for (index, &a) in hosts.iter().enumerate() {
             self.world.resume(a);
-            hosts[index..].iter().for_each(|&b| self.world.heal(a, b));
+            for &b in &hosts[index..] {
+                if !self.is_unheard(a, b) {
+                    self.world.heal(a, b);
+                }
+            }
         }
     }
 }

@@ -71,12 +71,23 @@ pub(super) struct Site {
     pub(super) notes: bool,
     /// Metadata hosts whose process goes by what the store's host has lost: it is to begin anew.
     pub(super) outdated: Arc<Mutex<BTreeSet<usize>>>,
+    /// Metadata hosts that have opened the store since its host has lost its power.
+    pub(super) opened: Arc<Mutex<BTreeSet<usize>>>,
 }
 
 impl Site {
     /// Metadata hosts whose process is to begin anew, each once.
     pub(super) fn take_outdated(&self) -> BTreeSet<usize> {
-        std::mem::take(&mut self.outdated.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut lock(&self.outdated))
+    }
+
+    pub(super) fn opened(&self) -> BTreeSet<usize> {
+        lock(&self.opened).clone()
+    }
+
+    /// The store's host has lost its power.
+    pub(super) fn clear_opened(&self) {
+        lock(&self.opened).clear();
     }
 
     fn lock_touched(&self) -> MutexGuard<'_, Vec<Touched>> {
@@ -216,10 +227,11 @@ impl Site {
         let channel = Channel::remote(peer("store".into(), ip, identity));
         let remote = RemoteStore::open(channel, "the store's host").await;
         let remote = remote.map_err(|error| Error::new(Errno::EIO, error.to_string()))?;
+        lock(&self.opened).insert(index);
         let (lost, outdated) = (remote.lost().clone(), self.outdated.clone());
         rt::spawn(async move {
             lost.wait().await;
-            outdated.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+            lock(&outdated).insert(index);
         });
         Ok(Arc::new(RemoteWriter::new(remote)).into())
     }
@@ -294,6 +306,10 @@ impl Site {
             addresses.map(|(index, ip)| peer(format!("storage host {index}"), *ip, identity)).collect();
         targets().map(|target| (target, Channel::remote(peers[self.storage_of(target)].clone()))).collect()
     }
+}
+
+fn lock(hosts: &Mutex<BTreeSet<usize>>) -> MutexGuard<'_, BTreeSet<usize>> {
+    hosts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a new file system gets.

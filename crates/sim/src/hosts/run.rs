@@ -218,8 +218,8 @@ pub(super) struct Run {
     pub(super) site: Site,
     pub(super) journal: Rc<Journal>,
     next_session: u64,
-    /// Metadata hosts that have begun anew since the store's host has been there again.
-    pub(super) renewed: BTreeSet<usize>,
+    /// Metadata hosts that clients don't hear of, until they have begun anew.
+    pub(super) unheard: BTreeSet<usize>,
     pub(super) summary: HostsSummary,
 }
 
@@ -262,6 +262,7 @@ impl Run {
             scheme: options.scheme,
             notes: options.notes,
             outdated: Arc::default(),
+            opened: Arc::default(),
         };
         Run {
             options,
@@ -274,7 +275,7 @@ impl Run {
             site,
             journal: Rc::default(),
             next_session: 1,
-            renewed: BTreeSet::new(),
+            unheard: BTreeSet::new(),
             summary: HostsSummary::default(),
         }
     }
