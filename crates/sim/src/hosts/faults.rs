@@ -70,8 +70,8 @@ impl Run {
     /// Those metadata hosts are heard of again by clients that have opened the store since its host has lost its power.
     fn let_be_heard(&mut self) {
         let opened = self.site.opened();
-        let heard: Vec<usize> = self.unheard.extract_if(.., |index| opened.contains(index)).collect();
-        for index in heard {
+        for index in self.unheard.intersection(&opened).copied().collect::<Vec<_>>() {
+            self.unheard.remove(&index);
             for client in self.clients.clone() {
                 self.world.reset_connections(self.metas[index], client);
                 self.world.heal(self.metas[index], client);
