@@ -211,6 +211,7 @@ enum Unusable {
     Drained,
 }
 
+/// What a group is like for new files.
 fn condition(map: &ClusterMap, group: &Group) -> std::result::Result<Condition, Unusable> {
     let members: Vec<(&Target, MemberState)> = group
         .with_states()

@@ -67,7 +67,8 @@ impl Run {
         }
     }
 
-    /// Those metadata hosts are heard of again by clients that have opened the store since its host has lost its power.
+    /// Clients hear again of metadata hosts that have opened the store since its host lost its power. One that goes on without is never heard of, and the run
+    /// fails for it.
     fn let_be_heard(&mut self) {
         let opened = self.site.opened();
         for index in self.unheard.intersection(&opened).copied().collect::<Vec<_>>() {
