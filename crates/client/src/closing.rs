@@ -20,10 +20,10 @@ pub(crate) enum Blocks {
 }
 
 impl Client {
-    /// One descriptor is closed. Nothing is held back here, so there is nothing to report.
+    /// One descriptor is closed. Of a file that was only promised this brings the service the file, and the program to know of a failure. Nothing else is held
+    /// back here.
     pub async fn flush(&self, handle: &Arc<Handle>) -> Result<()> {
-        let _ = handle;
-        Ok(())
+        self.keep_promise(&handle.inode).await
     }
 
     /// The last descriptor is gone.

@@ -72,7 +72,13 @@ impl CompleteDirectories {
 
     /// A request that may add a name is about to leave.
     pub(crate) fn adding(&self, leases: &Leases, op: &MetaOp) {
-        let Some((dir, name)) = added(op) else { return };
+        if let Some((dir, name)) = added(op) {
+            self.noting(leases, dir, name);
+        }
+    }
+
+    /// The same of a name that programs get before the request leaves.
+    pub(crate) fn noting(&self, leases: &Leases, dir: InodeId, name: &[u8]) {
         let mut shard = self.shard(dir);
         match shard.directories.get_mut(&dir) {
             Some(complete) => {
@@ -118,6 +124,7 @@ fn added(op: &MetaOp) -> Option<(InodeId, &[u8])> {
         | MetaOp::Symlink { parent, name, .. }
         | MetaOp::Link { parent, name, .. }
         | MetaOp::Rename { new_parent: parent, new_name: name, .. } => Some((*parent, name)),
+        MetaOp::Deliver { file } => Some((file.parent, &file.name)),
         _ => None,
     }
 }

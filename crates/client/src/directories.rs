@@ -145,6 +145,7 @@ fn changed(op: &MetaOp) -> Option<[Option<InodeId>; 2]> {
         | MetaOp::Unlink { parent, .. }
         | MetaOp::Rmdir { parent, .. }
         | MetaOp::Link { parent, .. } => [Some(parent), None],
+        MetaOp::Deliver { ref file } => [Some(file.parent), None],
         MetaOp::Rename { parent, new_parent, .. } => [Some(parent), Some(new_parent)],
         MetaOp::SetPattern { dir, .. } => [Some(dir), None],
         // Mostly of files, which the answer tells.

@@ -42,7 +42,7 @@ pub enum Caching {
 }
 
 impl Handle {
-    fn new(inode: Arc<OpenInode>, flags: u32) -> Arc<Handle> {
+    pub(crate) fn new(inode: Arc<OpenInode>, flags: u32) -> Arc<Handle> {
         let writable = flags & O_ACCMODE != 0;
         if writable {
             inode.writers.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +132,7 @@ pub(crate) struct Fresh {
 }
 
 impl Fresh {
-    fn of(reply: &MetaReply) -> Option<Fresh> {
+    pub(crate) fn of(reply: &MetaReply) -> Option<Fresh> {
         match *reply {
             MetaReply::Created { inline_limit, bare, .. } => Some(Fresh { inline_limit, bare }),
             _ => None,
@@ -217,6 +217,9 @@ impl Client {
         flags: u32,
     ) -> Result<(Known, Arc<Handle>)> {
         const O_EXCL: u32 = 0o200;
+        if let Some(promised) = self.promise(credentials, (parent, name), (mode, umask), flags) {
+            return Ok(promised);
+        }
         let _made = self.making.begin(parent, |ino| self.inodes.let_go(ino));
         let (name, exclusive) = (Bytes::copy_from_slice(name), flags & O_EXCL != 0);
         // What is made to be written is written soon.
@@ -233,11 +236,12 @@ impl Client {
         let handle = Handle::new(inode, flags);
         if fresh.is_some() {
             handle.inode.content.lock().unsynced_names.made(losses);
+            self.note_made(credentials, parent, (mode, flags));
         }
         if let Some(fresh) = fresh.filter(|_| alone) {
             let mut content = handle.inode.content.lock();
             if let Some(lease) = self.leases.vouches(asked, attr.ino) {
-                content.begin(&attr, fresh, lease);
+                content.begin_with(&attr, fresh, lease, Bytes::new());
             }
         }
         self.hold_made(&handle).await?;
@@ -370,6 +374,13 @@ impl Client {
         let (inode, len) = (&handle.inode, buf.len());
         if len == 0 {
             return Ok(0);
+        }
+        if inode.promise().is_some() && !how.durable {
+            // It is empty as yet.
+            let start = if how.append { 0 } else { offset };
+            if Box::pin(self.write_promised(inode, start, &buf)).await? {
+                return Ok(len);
+            }
         }
         let mut held_back = if how.written_back { None } else { self.hold_back_pages(inode).await };
         let kill = self.write_under_a_lease(inode, offset, &buf, how, held_back.as_mut()).await?;
@@ -638,9 +649,9 @@ impl Content {
         self.privileged = bits & (mode::S_ISUID | mode::S_ISGID) != 0;
     }
 
-    /// Starts with a file that was made just now and that nobody else has seen yet, without asking for what is known.
-    fn begin(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode) {
-        let inline = (fresh.inline_limit > 0).then(Bytes::new);
+    /// Starts with a file that was made just now, with this content, and that nobody else has seen yet, without asking for what is known.
+    pub(crate) fn begin_with(&mut self, attr: &Attr, fresh: Fresh, lease: LeaseMode, content: Bytes) {
+        let inline = (fresh.inline_limit > 0).then_some(content);
         let inline_limit = fresh.inline_limit;
         self.take(FileInfo { attr: *attr, layout: None, inline, inline_limit, epoch: 0, uncut: false });
         self.bare = fresh.bare;

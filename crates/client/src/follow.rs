@@ -67,7 +67,8 @@ impl Client {
         let in_use: Vec<InodeId> = in_use.collect();
         in_use.iter().for_each(|&ino| self.leases.mark(ino));
         let sent_ns = rt::monotonic_ns();
-        self.ask_at(service, MetaOp::Register { in_use }).await?;
+        let promised = self.sealed_promises(|dir| self.services.executes(service, dir));
+        self.ask_at(service, MetaOp::Register { in_use, promised }).await?;
         self.heard(service, sent_ns);
         service.note_registration();
         Ok(())
@@ -106,7 +107,8 @@ impl Client {
         in_use.iter().for_each(|&ino| self.leases.mark(ino));
         let told = match self.reclaim_locks(service, concerned).await {
             Ok(()) => {
-                let follow = MetaOp::Follow { partitions: partitions.to_vec(), in_use };
+                let promised = self.sealed_promises(concerned);
+                let follow = MetaOp::Follow { partitions: partitions.to_vec(), in_use, promised };
                 self.ask_at(service, follow).await.map(drop)
             }
             Err(error) => Err(error),

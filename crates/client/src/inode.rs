@@ -6,10 +6,11 @@
 use crate::epoch::Under;
 use crate::fill::Fills;
 use crate::landing::Landing;
+use crate::promise::Promised;
 use crate::verifiers::Unsynced;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use types::{Attr, InodeId, Layout, Timestamp};
 use wire::LeaseMode;
@@ -30,6 +31,9 @@ pub(crate) struct OpenInode {
     pub(crate) landing: Landing,
     /// Reads for the kernel's page cache, which a recall holds back.
     pub(crate) fills: Fills,
+    /// It is promised: the service doesn't have it yet, or never will.
+    promise: Mutex<Option<Arc<Promised>>>,
+    is_promised: AtomicBool,
     /// Recalls that are under way and have yet to unload what is known. Counted down under the lock of the content.
     pub(crate) yielding: AtomicUsize,
     /// Handles that were opened for writing.
@@ -51,10 +55,23 @@ impl OpenInode {
             }),
             landing: Landing::default(),
             fills: Fills::new(node.filled),
+            promise: Mutex::default(),
+            is_promised: AtomicBool::new(false),
             yielding: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             recalled_ns: AtomicU64::new(node.recalled_ns),
         }
+    }
+
+    /// The promise that there will be such a file, unless it has been kept.
+    pub(crate) fn promise(&self) -> Option<Arc<Promised>> {
+        if self.is_promised.load(Ordering::Acquire) { self.promise.lock().clone() } else { None }
+    }
+
+    pub(crate) fn set_promise(&self, promise: Option<Arc<Promised>>) {
+        let mut held = self.promise.lock();
+        self.is_promised.store(promise.is_some(), Ordering::Release);
+        *held = promise;
     }
 
     /// Whether others have wanted to change it, or to know what is changed here, a moment ago.

@@ -5,7 +5,8 @@
 //! the storage targets; names and attributes it asks of the metadata service. FUSE is one face of it, programming interfaces and gateways are others.
 //!
 //! Invariants:
-//! - Nothing is buffered here: when a write returns, its bytes are with the storage service, so the death of the process loses none.
+//! - Nothing is buffered here: when a write returns, its bytes are with the services, so the death of the process loses none. A new file may be known here only as long as it is
+//!   open and empty, for some milliseconds (`promise`).
 //! - While a file is open for writing its size and mtime are known here first. The durable note made by `BeginWrite` lets the
 //!   metadata service find them again if this session dies.
 //! - Reads and writes of one file run side by side; what changes its shape (truncate, fallocate, the move from inline to chunks) runs
@@ -39,6 +40,7 @@ mod missed;
 mod names;
 mod numbers;
 mod patience;
+mod promise;
 mod recall;
 mod services;
 mod shape;
@@ -148,6 +150,7 @@ pub struct Client {
     directories: Directories,
     complete: CompleteDirectories,
     making: making::Making,
+    promises: promise::Promises,
     missed: missed::Missed,
     recalls: Recalls,
     held_locks: held::HeldLocks,
@@ -184,6 +187,7 @@ impl Client {
             directories: Directories::default(),
             complete: CompleteDirectories::default(),
             making: making::Making::default(),
+            promises: promise::Promises::default(),
             missed: missed::Missed::default(),
             recalls: Recalls::default(),
             held_locks: held::HeldLocks::default(),
@@ -433,7 +437,8 @@ impl Client {
 
     /// Ends the session in good order: reports what is open, reclaims what is abandoned, makes all of it durable.
     pub async fn shutdown(&self) -> Result<()> {
-        let outcome = self.report_all(true).await;
+        let outcome = self.keep_all_promises().await;
+        let outcome = outcome.and(self.report_all(true).await);
         for ino in self.inodes.take_abandoned() {
             self.reclaim(ino).await;
         }
@@ -502,6 +507,8 @@ fn subject(op: &MetaOp) -> InodeId {
         | MetaOp::Unlink { parent, .. }
         | MetaOp::Rmdir { parent, .. }
         | MetaOp::Rename { parent, .. } => parent,
+        MetaOp::Deliver { ref file } => file.parent,
+        MetaOp::Reserve { dir, .. } => dir,
         MetaOp::Setattr { ino, .. } | MetaOp::SetXattr { ino, .. } | MetaOp::RemoveXattr { ino, .. } => ino,
         MetaOp::SetPattern { dir: ino, .. } | MetaOp::Migrate { ino, .. } => ino,
         _ => InodeId::ROOT,

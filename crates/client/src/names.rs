@@ -85,6 +85,9 @@ impl Client {
                     }
                 }
                 Err(error) if error.errno == Errno::ENOENT => {
+                    if self.leases.may_be_kept(asked, parent) {
+                        self.promises.note_free(&self.leases, parent, name);
+                    }
                     return Ok(Found::Absent { trusted: self.leases.may_be_kept(asked, parent) });
                 }
                 Err(error) => return Err(error),
@@ -164,6 +167,9 @@ impl Client {
 
     /// Attributes as they are now.
     pub async fn getattr(&self, ino: InodeId) -> Result<Known> {
+        if self.promises.are_in(ino) {
+            Box::pin(self.keep_promises_in(ino)).await;
+        }
         if let Some((asked, attr)) = self.directories.get(&self.leases, ino) {
             return Ok(self.known(asked, ino, attr));
         }
@@ -188,7 +194,11 @@ impl Client {
     /// Mode, owner and group of a directory as they are now, where that is known here and nothing else is; the rest is what it was when
     /// this session last changed the directory. To be told to nobody who doesn't ask for just that.
     pub fn permissions(&self, ino: InodeId) -> Option<Known> {
-        let attr = self.directories.permissions(&self.leases, ino)?;
+        let attr = match self.promises.are_in(ino) {
+            // Its times are those of before what is promised there.
+            true => self.directories.get(&self.leases, ino)?.1,
+            false => self.directories.permissions(&self.leases, ino)?,
+        };
         Some(Known { attr, trusted: false, name_trusted: false })
     }
 

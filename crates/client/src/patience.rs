@@ -39,12 +39,20 @@ impl Client {
 
     /// Shared use of a file, as soon as whoever changes its shape lets go of it.
     pub(crate) async fn share<'a>(&self, inode: &'a OpenInode) -> Result<ReadGuard<'a>> {
+        self.delivered(inode).await?;
         self.patiently((inode.ino, "whoever changes its shape"), inode.gate.read()).await
     }
 
     /// Use of a file by nobody else.
     pub(crate) async fn alone<'a>(&self, inode: &'a OpenInode) -> Result<WriteGuard<'a>> {
+        self.delivered(inode).await?;
         self.patiently((inode.ino, "those who use its content"), inode.gate.write()).await
+    }
+
+    /// The service has the file, which may have been promised only.
+    async fn delivered(&self, inode: &OpenInode) -> Result<()> {
+        // Apart, since it is rare.
+        if inode.promise().is_some() { Box::pin(self.keep_promise(inode)).await } else { Ok(()) }
     }
 
     /// Waits for something about a file that others are to bring about: `what` says in an error what was waited for.

@@ -227,6 +227,8 @@ impl Client {
     async fn give_up(&self, Due { service, recall, place }: &Due) {
         let ino = recall.ino;
         let terms = self.leases.terms(recall);
+        // Programs have what is promised: whoever comes next has to see it.
+        told_if_slow((ino, "the delivery of new files"), self.keep_promises_in(ino)).await;
         let inode = self.inodes.recalled(ino);
         if let Some(inode) = &inode {
             inode.yielding.fetch_add(1, Ordering::Relaxed);
@@ -381,6 +383,9 @@ impl Client {
 
     /// Takes an inode out of the table if nobody needs its lease; true when the service is to be told.
     fn lets_go(&self, ino: InodeId) -> bool {
+        if self.promises.are_in(ino) {
+            return false;
+        }
         // Nobody begins to use it, and relies on the lease, before that is gone.
         self.inodes.with_usage(ino, |usage| match usage {
             Usage::None => {

@@ -225,6 +225,10 @@ impl Client {
         credentials: Credentials,
         op: MetaOp,
     ) -> Result<Answer> {
+        if !self.promises.is_idle() {
+            self.promises.sending(&op);
+            Box::pin(self.keep_promises_before(&op)).await;
+        }
         let request = self.request(number, credentials, op);
         let sent = Cell::new(false);
         let answer = self.send_after_the_map(partition, &request, &sent).await;

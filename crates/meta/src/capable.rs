@@ -56,9 +56,10 @@ fn subject(op: &MetaOp, reply: &MetaReply) -> Option<(InodeId, bool)> {
             Some((info.attr.ino, true))
         }
         // Not of a file that was there already: who finds one opens it as everybody does, and is looked at then.
-        (MetaOp::Create { .. } | MetaOp::Tmpfile { .. }, MetaReply::Created { attr, .. }) => {
-            Some((attr.ino, true))
-        }
+        (
+            MetaOp::Create { .. } | MetaOp::Deliver { .. } | MetaOp::Tmpfile { .. },
+            MetaReply::Created { attr, .. },
+        ) => Some((attr.ino, true)),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@
 //! the same.
 
 use crate::executor::Stop;
+use crate::exports::is_plain;
 use crate::leases::Leases;
 use crate::service::MetaService;
 use crate::sessions::{Session, Sessions};
@@ -14,7 +15,7 @@ use namespace::record::{self, Inode};
 use namespace::{Applied, Writes};
 use std::collections::BTreeSet;
 use types::{Attr, Errno, Error, FileKind, InodeId, PartitionId};
-use wire::{DirEntry, DirectoryState, Grant, LeaseMode, MetaOp, MetaReply};
+use wire::{DirEntry, DirectoryState, Grant, LeaseMode, MetaOp, MetaReply, RenameMode};
 
 /// Leases that come with an answer.
 #[derive(Default)]
@@ -53,6 +54,9 @@ impl MetaService {
         (view, cleared): (&View<'_>, &Cleared),
         applied: &mut Applied,
     ) -> Result<Granted, Stop> {
+        if let MetaOp::Reserve { dir, .. } = *op {
+            return self.let_alone(dir, session);
+        }
         // A service with nothing but local sessions stops here.
         if self.leases.is_empty() && !session.is_remote() && !view.held.has_guests() {
             return Ok(Granted::default());
@@ -70,12 +74,64 @@ impl MetaService {
             offers.make(op, &applied.reply);
             self.tell_directories(op, &applied.writes, &mut granted)?;
             self.tell_epoch(op, &mut applied.reply);
-            if let Err(ended) = session.check() {
-                self.take_back(session);
-                return Err(Stop::Refused(ended));
-            }
+            self.check_still(session)?;
         }
         Ok(granted)
+    }
+
+    /// Makes sure that nobody else knows names of the directories that a command looks into: a session that is alone in one makes its files before it
+    /// answers. To be called before the command looks.
+    ///
+    /// # Errors
+    /// As [`MetaService::reconcile`].
+    pub(crate) fn make_way_to_names(
+        &self,
+        op: &MetaOp,
+        session: &Session,
+        (view, cleared): (&View<'_>, &Cleared),
+    ) -> Result<(), Stop> {
+        if self.leases.is_empty() && !view.held.has_guests() {
+            return Ok(());
+        }
+        let Some((dir, other)) = directories_of(op) else { return Ok(()) };
+        let asker = session.asker();
+        let mut due = Vec::new();
+        for dir in [Some(dir), other].into_iter().flatten() {
+            if !view.held.is_guest(dir.partition()) {
+                self.leases.make_way(&self.sessions, asker, (dir, Access::Look), &mut due);
+            } else if !cleared.has(dir) && matches!(op, MetaOp::Rename { mode: RenameMode::Exchange, .. }) {
+                // Any other rename finds out when it has changed something there. What is clear is so for the change, too.
+                return Err(Stop::Elsewhere(vec![(dir, Access::Change)]));
+            }
+        }
+        all_answered(due)
+    }
+
+    /// Lets a session be alone in a directory. Others give up what they keep of it, unless it has just been taken from somebody.
+    fn let_alone(&self, dir: InodeId, session: &Session) -> Result<Granted, Stop> {
+        // Who may do less than it thinks, or is somebody else here, can't say what the service will say of its files.
+        let may = session.is_remote() && is_plain(&session.export());
+        let asker = session.asker();
+        let mut due = Vec::new();
+        let alone = may.then(|| self.leases.take_alone(&self.sessions, asker, dir, &mut due)).flatten();
+        all_answered(due)?;
+        let Some(mode) = alone else {
+            let message =
+                format!("others use directory {dir}, or session {} may not have it alone", session.id);
+            let hint = "make files there one by one, and ask again later";
+            return Err(Stop::Refused(Error::new(Errno::EBUSY, message).hint(hint)));
+        };
+        self.check_still(session)?;
+        let grants = vec![Grant { ino: dir, mode }];
+        Ok(Granted { grants, recalls: asker.recalls, directories: Vec::new() })
+    }
+
+    /// Refuses a session that has ended while a command of it ran.
+    fn check_still(&self, session: &Session) -> Result<(), Stop> {
+        session.check().map_err(|ended| {
+            self.take_back(session);
+            Stop::Refused(ended)
+        })
     }
 
     /// Takes from a session that has ended what a command of it was still granted. The end of its leases may have passed by the inodes before. If
@@ -218,8 +274,26 @@ fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
         | MetaOp::Unlink { parent, .. }
         | MetaOp::Rmdir { parent, .. }
         | MetaOp::Link { parent, .. } => *parent == ino,
+        MetaOp::Deliver { file } => file.parent == ino,
         MetaOp::Rename { parent, new_parent, .. } => *parent == ino || *new_parent == ino,
         _ => false,
+    }
+}
+
+/// The directories of which a command reads or changes names. Whoever asks to be alone in one looks at none, and disturbs nobody.
+fn directories_of(op: &MetaOp) -> Option<(InodeId, Option<InodeId>)> {
+    match op {
+        MetaOp::Lookup { parent, .. }
+        | MetaOp::Readdir { dir: parent, .. }
+        | MetaOp::Create { parent, .. }
+        | MetaOp::Mkdir { parent, .. }
+        | MetaOp::Symlink { parent, .. }
+        | MetaOp::Unlink { parent, .. }
+        | MetaOp::Rmdir { parent, .. }
+        | MetaOp::Link { parent, .. } => Some((*parent, None)),
+        MetaOp::Deliver { file } => Some((file.parent, None)),
+        MetaOp::Rename { parent, new_parent, .. } => Some((*parent, Some(*new_parent))),
+        _ => None,
     }
 }
 
@@ -246,6 +320,10 @@ impl Offers<'_> {
             MetaOp::Create { parent, wish, .. } => {
                 self.directory(*parent);
                 self.made(*wish, reply);
+            }
+            MetaOp::Deliver { file } => {
+                self.directory(file.parent);
+                self.made(Some(LeaseMode::Write), reply);
             }
             MetaOp::Tmpfile { .. } => self.made(None, reply),
             MetaOp::Rename { parent, new_parent, .. } => {

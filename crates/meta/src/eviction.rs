@@ -24,7 +24,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId, TargetId, TargetState};
-use wire::{MetaOp, MetaReply, MetaRequest, PartitionsRequest, StorageOp, Yield};
+use wire::{MetaOp, MetaReply, MetaRequest, PartitionsRequest, Promise, StorageOp, Yield};
 
 /// Where a request comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,7 +126,7 @@ impl MetaService {
     pub(crate) async fn register(
         &self,
         id: SessionId,
-        in_use: &[InodeId],
+        (in_use, promised): (&[InodeId], &[Promise]),
         holder: Option<u64>,
     ) -> Result<()> {
         let known = self.sessions.find(id).zip(holder);
@@ -156,6 +156,10 @@ impl MetaService {
         }
         let asker = session.asker();
         in_use.iter().for_each(|&ino| _ = self.leases.mark_in_use(&self.sessions, asker, ino));
+        if is_back {
+            // Who is new has promised nothing, and after a copy of the request the others have been let in.
+            self.keep_promises(&session, promised.iter()).await;
+        }
         self.session_returned(id);
         Ok(())
     }

@@ -50,6 +50,11 @@ impl MetaService {
     }
 }
 
+/// Whether clients may do everything there, and their users are who they are.
+pub(crate) fn is_plain(export: &Export) -> bool {
+    export.access == ExportAccess::Rw && export.squash == Squash::None
+}
+
 /// Puts those whom squashed users become in their place.
 fn squashed(export: &Export, mut request: MetaRequest) -> MetaRequest {
     let keeps = match export.squash {
@@ -116,6 +121,8 @@ fn changes(op: &MetaOp) -> bool {
     match op {
         MetaOp::Setattr { .. }
         | MetaOp::Create { .. }
+        | MetaOp::Reserve { .. }
+        | MetaOp::Deliver { .. }
         | MetaOp::Mkdir { .. }
         | MetaOp::Symlink { .. }
         | MetaOp::Tmpfile { .. }

@@ -5,15 +5,16 @@ use crate::sessions::{Session, stored_answers};
 use crate::settle::Recovery;
 use crate::view::not_owner;
 use types::{InodeId, PartitionId, Result};
+use wire::Promise;
 
 impl MetaService {
     /// A session relies on nothing any more that another service told it of these partitions, and has these inodes open. As with a
-    /// registration, what it wrote and hadn't reported is settled before others may ask for it.
+    /// registration, what it wrote and hadn't reported is settled, and what it has promised is made, before others may ask for it.
     pub(crate) async fn follow(
         &self,
         session: &Session,
         partitions: &[PartitionId],
-        in_use: &[InodeId],
+        (in_use, promised): (&[InodeId], &[Promise]),
     ) -> Result<()> {
         let _arriving = self.grace.arrives(session.id);
         let _turn = match self.grace.awaits_following(session.id).is_empty() {
@@ -39,6 +40,8 @@ impl MetaService {
         let asker = session.asker();
         let theirs = in_use.iter().filter(|ino| partitions.contains(&ino.partition()));
         theirs.for_each(|&ino| _ = self.leases.mark_in_use(&self.sessions, asker, ino));
+        let theirs = promised.iter().filter(|promise| partitions.contains(&promise.file.parent.partition()));
+        self.keep_promises(session, theirs).await;
         self.session_followed(session.id, &partitions);
         Ok(())
     }

@@ -145,6 +145,18 @@ impl Leases {
         self.grant(sessions, (asker.session, ino), |table| table.offer_directory(asker, ino))
     }
 
+    /// As [`LeaseTable::take_alone`].
+    pub fn take_alone(
+        &self,
+        sessions: &Sessions,
+        asker: Asker,
+        ino: InodeId,
+        due: &mut Vec<Due>,
+    ) -> Option<LeaseMode> {
+        let mut send = |session, ino, keep| sessions.recall(session, ino, keep);
+        self.grant(sessions, (asker.session, ino), |table| table.take_alone(asker, ino, &mut send, due))
+    }
+
     /// As [`LeaseTable::acquire`].
     pub fn acquire(
         &self,

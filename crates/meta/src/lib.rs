@@ -49,6 +49,7 @@ mod limits;
 mod locks;
 mod neighbours;
 mod ownership;
+mod promises;
 mod reaper;
 mod record;
 mod replies;

@@ -28,6 +28,12 @@ pub(crate) const REGISTRATIONS_AT_ONCE: usize = 256;
 /// nobody answered within the last hour.
 pub(crate) const MAX_LANES: u32 = 65_536;
 
+/// Files of a session that comes back that are made at a time. They share commits.
+pub(crate) const PROMISES_AT_ONCE: usize = 64;
+
+/// Such files of which the session may still ask what became of them, some 150 bytes each. It asks at once.
+pub(crate) const KEPT_PROMISES: usize = 64 << 10;
+
 /// Records that are deleted by one commit when a session ends. The store takes some 12,000.
 pub(crate) const RECORDS_PER_DELETION: usize = 1000;
 

@@ -159,9 +159,10 @@ impl StoredReply {
                 moved: moved.into(),
                 other: other.as_ref().map(StoredAttr::from),
             }),
-            // Openings, truncations and changes of a pattern say the same when they are repeated, and the others
-            // change nothing.
+            // Openings, truncations and changes of a pattern say the same when they are repeated, of numbers there are enough, and the
+            // others change nothing.
             MetaReply::File(_)
+            | MetaReply::Reserved { .. }
             | MetaReply::Description(_)
             | MetaReply::Migration(_)
             | MetaReply::Bytes(_)

@@ -6,7 +6,7 @@ use crate::cuts::Cuts;
 use crate::drain::{Claims, Drains, Migrations};
 use crate::eviction::Asks;
 use crate::executor::{Change, Executors, Pass, Ran, Standing, Stop};
-use crate::exports::permit;
+use crate::exports::{is_plain, permit};
 use crate::grace::Grace;
 use crate::groups::GroupMaker;
 use crate::leases::Leases;
@@ -204,8 +204,9 @@ impl MetaService {
     ) -> Result<MetaResponse> {
         self.require_service()?;
         // What is rare, or takes long, is kept out of the future of every request.
-        if let MetaOp::Register { in_use } = &request.op {
-            return Box::pin(self.register(request.session, in_use, holder)).await.map(|()| self.vouched());
+        if let MetaOp::Register { in_use, promised } = &request.op {
+            let registered = self.register(request.session, (in_use, promised), holder);
+            return Box::pin(registered).await.map(|()| self.vouched());
         }
         if let MetaOp::ReclaimLocks { locks } = &request.op {
             return Box::pin(self.reclaim_locks(request.session, locks))
@@ -233,8 +234,8 @@ impl MetaService {
                 self.require_term(term)?;
                 answer?
             }
-            MetaOp::Follow { partitions, in_use } => {
-                Box::pin(self.follow(&session, &partitions, &in_use)).await?;
+            MetaOp::Follow { partitions, in_use, promised } => {
+                Box::pin(self.follow(&session, &partitions, (&in_use, &promised))).await?;
                 return Ok(self.vouched());
             }
             MetaOp::NextRecalls { after } => {
@@ -424,6 +425,11 @@ impl MetaService {
         }
         // It may have been evicted while it waited.
         session.check()?;
+        if let Some(reply) = session.kept.answer_to(&request.op) {
+            let answer = Answered { reply, granted: Granted::default(), reads_only: false };
+            return Ok(Change { answer, writes: Vec::new() });
+        }
+        self.make_way_to_names(&request.op, session, (view, cleared))?;
         if let MetaOp::Lookup { parent, name } = &request.op
             && !matches!(&name[..], b"." | b"..")
         {
@@ -497,10 +503,16 @@ impl Handler<MetaRequest, MetaResponse> for MetaService {
         request: MetaRequest,
         _payload: Option<IoBuf>,
     ) -> LocalFuture<'a, Result<MetaResponse>> {
-        let request = match self.under_rules(caller, request) {
+        let mut request = match self.under_rules(caller, request) {
             Ok(request) => request,
             Err(refusal) => return Box::pin(async { Err(refusal) }),
         };
+        if let MetaOp::Register { promised, .. } = &mut request.op
+            && !is_plain(&self.export_of(caller))
+        {
+            // Its session will be told what holds for it only when it is registered.
+            promised.clear();
+        }
         if !matches!(request.op, MetaOp::Register { .. }) {
             return Box::pin(self.answer(request, Some(caller.holder), deadline));
         }
@@ -544,6 +556,8 @@ fn needs_room(op: &MetaOp) -> bool {
     matches!(
         op,
         MetaOp::Create { .. }
+            | MetaOp::Reserve { .. }
+            | MetaOp::Deliver { .. }
             | MetaOp::Mkdir { .. }
             | MetaOp::Symlink { .. }
             | MetaOp::Tmpfile { .. }

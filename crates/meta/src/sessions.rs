@@ -2,6 +2,7 @@
 
 use crate::callers::Callers;
 use crate::limits::{HEARD_GRAIN, MAX_SESSIONS, RECALLS_PER_ANSWER, REGISTRATIONS_AT_ONCE};
+use crate::promises::Kept;
 use crate::record::StoredReply;
 use crate::replies::{Recorded, Replies};
 use crate::view::store_error;
@@ -58,6 +59,8 @@ pub(crate) struct Session {
     export: RwLock<Export>,
     /// Users who had to be introduced.
     pub callers: Callers,
+    /// Files that were made for it when it came back.
+    pub kept: Kept,
 }
 
 pub(crate) struct Sessions {
@@ -250,6 +253,7 @@ impl Session {
             origin: Mutex::default(),
             export: RwLock::default(),
             callers: Callers::default(),
+            kept: Kept::default(),
         }
     }
 

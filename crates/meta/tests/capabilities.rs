@@ -4,6 +4,7 @@
 
 mod support;
 
+use bytes::Bytes;
 use identity::{CapabilityKeys, CapabilityRing, CoreRing, Grant, Rights};
 use net::{Caller, Handler, Proof, Transport};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use support::world::{ROOT, World, getattr, simulated};
 use support::{Client, create, errno};
 use types::{Credentials, Errno, InodeId, Result, SessionId};
-use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse};
+use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, PromisedFile};
 
 const VALID_S: u64 = 60;
 
@@ -35,7 +36,7 @@ async fn ask(world: &World, session: u64, holder: u64, op: MetaOp) -> Result<Met
 }
 
 fn register() -> MetaOp {
-    MetaOp::Register { in_use: vec![] }
+    MetaOp::Register { in_use: vec![], promised: vec![] }
 }
 
 struct Verifier(Arc<CapabilityRing>, CoreRing);
@@ -66,6 +67,20 @@ fn who_is_let_at_a_file_gets_a_capability_for_it() {
         let grant =
             |rights| Some(Grant { session: SessionId(1), inode: ino, rights, holder: 5, epoch: 0, expires });
         assert_eq!(verifier.granted(&made), grant(Rights::READ_WRITE));
+        let reserved = ask(&world, 1, 5, MetaOp::Reserve { dir: ROOT, count: 1 }).await.unwrap();
+        let MetaReply::Reserved { first, .. } = reserved.reply else { panic!("{reserved:?}") };
+        let (name, content) = (Bytes::from_static(b"promised"), Bytes::new());
+        let file = PromisedFile {
+            ino: first,
+            parent: ROOT,
+            name,
+            mode: 0o644,
+            umask: 0,
+            made: types::Timestamp::default(),
+            content,
+        };
+        let delivered = ask(&world, 1, 5, MetaOp::Deliver { file: Box::new(file) }).await.unwrap();
+        assert_eq!(verifier.granted(&delivered).unwrap().inode, first);
         let open = |wish| MetaOp::Open { ino, wish };
         ask(&world, 2, 6, register()).await.unwrap();
         let read = ask(&world, 2, 6, open(Some(LeaseMode::Read))).await.unwrap();

@@ -167,7 +167,7 @@ fn a_service_on_which_management_does_not_count_ends_no_sessions() {
         const SECOND: Duration = Duration::from_secs(1);
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
         for service in [&there, &here] {
-            service.call(MetaOp::Register { in_use: vec![] }).await.unwrap();
+            service.call(MetaOp::Register { in_use: vec![], promised: vec![] }).await.unwrap();
         }
         let partition = (0..PARTITIONS).map(PartitionId).find(|p| cluster.service(2).executed().contains(p));
         cluster.give(partition.unwrap(), NodeId(1));
@@ -219,7 +219,7 @@ fn a_late_copy_of_what_a_session_follows_takes_nothing_from_it_that_it_was_grant
         let written = other.entry(create(dir, "written")).await.unwrap().ino;
         let [there, here] = [2, 1].map(|node| Client::new(&cluster.service(node), 1));
         for service in [&there, &here] {
-            service.call(MetaOp::Register { in_use: vec![] }).await.unwrap();
+            service.call(MetaOp::Register { in_use: vec![], promised: vec![] }).await.unwrap();
         }
         there.call(MetaOp::BeginWrite { ino: written }).await.unwrap();
         there.call(MetaOp::DropInline { ino: written, size: 512, mtime: CHUNK_MTIME }).await.unwrap();
@@ -241,7 +241,8 @@ fn a_late_copy_of_what_a_session_follows_takes_nothing_from_it_that_it_was_grant
         while !heard.borrow().iter().any(is_adopted) {
             rt::sleep(SECOND).await;
         }
-        let follow = || MetaOp::Follow { partitions: vec![partition], in_use: vec![written] };
+        let follow =
+            || MetaOp::Follow { partitions: vec![partition], in_use: vec![written], promised: vec![] };
         let first = Call::call(&here, follow()).await;
         rt::sleep(10 * SECOND).await;
         let again = Call::call(&here, follow()).await;
@@ -344,7 +345,7 @@ fn a_change_across_services_that_nobody_waits_for_any_more_is_not_made() {
                 MetaRequest { session: SessionId(9), number: support::numbered(sequence), credentials, op };
             owner.handle_until(&caller(), deadline, request, None).await
         };
-        ask(0, MetaOp::Register { in_use: vec![] }, net::Deadline::NEVER).await.unwrap();
+        ask(0, MetaOp::Register { in_use: vec![], promised: vec![] }, net::Deadline::NEVER).await.unwrap();
         // From now on it doesn't have to wait for anybody else's lease.
         let before = [rename((from, "other"), (to, "other")), rename((from, "file"), (from, "kept"))];
         for (sequence, op) in (1..).zip(before) {

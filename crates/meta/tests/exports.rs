@@ -13,7 +13,7 @@ use support::{CHUNK_MTIME, create, errno};
 use types::{
     Credentials, Errno, Export, ExportAccess, ExportRule, InodeId, Result, SessionId, SetAttr, Squash,
 };
-use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse};
+use wire::{LeaseMode, MetaOp, MetaReply, MetaRequest, MetaResponse, Promise, PromisedFile};
 
 const OWNER: u32 = 1000;
 const NOBODY: u32 = types::NOBODY;
@@ -80,7 +80,7 @@ fn usual_rules(world: &World) {
 }
 
 async fn register(world: &World, from: From) -> Result<MetaResponse> {
-    ask(world, from, ITSELF, MetaOp::Register { in_use: vec![] }).await
+    ask(world, from, ITSELF, MetaOp::Register { in_use: vec![], promised: vec![] }).await
 }
 
 fn lookup(parent: InodeId, name: &str) -> MetaOp {
@@ -333,5 +333,64 @@ fn refused_networks_have_no_sessions() {
         assert_eq!(errno(register(&world, again).await), Errno::EACCES);
         // From elsewhere it is let in.
         register(&world, From { session: 40, ..FREE }).await.unwrap();
+    });
+}
+
+#[test]
+fn only_who_is_what_it_says_is_alone_in_a_directory() {
+    simulated(|world| async move {
+        usual_rules(&world);
+        for from in [SQUASHED, READER, NAMELESS, FREE] {
+            register(&world, from).await.unwrap();
+            let name = Bytes::copy_from_slice(format!("dir{}", from.session).as_bytes());
+            let dir = MetaOp::Mkdir { parent: ROOT, name, mode: 0o777, umask: 0 };
+            let local = support::Client::new(&world.meta, 9);
+            let dir = support::entry(local.call(dir).await).unwrap().ino;
+            let refusal = match from.session {
+                _ if from.session == FREE.session => None,
+                _ if from.session == READER.session => Some(Errno::EROFS),
+                _ => Some(Errno::EBUSY),
+            };
+            for who in [AS_ROOT, AS_OWNER, ITSELF] {
+                let answer = ask(&world, from, who, MetaOp::Reserve { dir, count: 8 }).await;
+                assert_eq!(answer.as_ref().err().map(|error| error.errno), refusal, "{who:?}: {answer:?}");
+                let grants = answer.map_or_else(|_| vec![], |answer| answer.grants);
+                assert_eq!(grants.is_empty(), refusal.is_some());
+            }
+        }
+    });
+}
+
+/// It could say that others made what it made.
+#[test]
+fn who_is_not_what_it_says_has_promised_nothing() {
+    simulated(|world| async move {
+        let everybody = [FREE, SQUASHED, READER, NAMELESS];
+        for from in everybody {
+            register(&world, from).await.unwrap();
+        }
+        let reserve = MetaOp::Reserve { dir: ROOT, count: 8 };
+        let answer = ask(&world, FREE, AS_ROOT, reserve).await.unwrap().reply;
+        let MetaReply::Reserved { first, .. } = answer else { panic!("{answer:?}") };
+        usual_rules(&world);
+        let world = world.restart().await;
+        for from in everybody {
+            let name = Bytes::copy_from_slice(format!("{}", from.session).as_bytes());
+            let (ino, mode) = (InodeId(first.0 + from.session), 0o644);
+            let file = PromisedFile {
+                ino,
+                parent: ROOT,
+                name,
+                mode,
+                umask: 0,
+                made: types::Timestamp::default(),
+                content: Bytes::new(),
+            };
+            let promised = vec![Promise { credentials: Credentials::default(), file }];
+            ask(&world, from, ITSELF, MetaOp::Register { in_use: vec![], promised }).await.unwrap();
+        }
+        let local = support::Client::new(&world.meta, 9);
+        assert_eq!(local.list(ROOT).await, [FREE.session.to_string()]);
+        world.meta.stop();
     });
 }

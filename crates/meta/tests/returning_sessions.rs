@@ -32,7 +32,7 @@ fn reclaim(ino: InodeId, owner: u64, kind: LockKind) -> MetaOp {
 }
 
 fn register() -> MetaOp {
-    MetaOp::Register { in_use: vec![] }
+    MetaOp::Register { in_use: vec![], promised: vec![] }
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_session_that_is_coming_back_is_not_late() {
         let two = world.client(2).await;
         let waits = Call::call(&two, create(ROOT, "a")).await;
         let writer = Client::new(&world.meta, 1);
-        writer.call(MetaOp::Register { in_use: vec![ino] }).await.unwrap();
+        writer.call(MetaOp::Register { in_use: vec![ino], promised: vec![] }).await.unwrap();
         waits.wait().await.unwrap();
         writer.call(getattr(ino)).await.unwrap();
         assert!(world.chunks.fenced.lock().is_empty());
@@ -184,7 +184,7 @@ fn a_file_without_a_name_survives_a_restart_while_it_is_open() {
         local.unlink(ROOT, "b").await.unwrap();
         let world = world.restart().await;
         let one = Client::new(&world.meta, 1);
-        one.call(MetaOp::Register { in_use: vec![kept] }).await.unwrap();
+        one.call(MetaOp::Register { in_use: vec![kept], promised: vec![] }).await.unwrap();
         rt::sleep(SECOND).await;
         assert_eq!(one.getattr(kept).await.unwrap().nlink, 0);
         assert_eq!(errno(one.getattr(gone).await), Errno::ESTALE);

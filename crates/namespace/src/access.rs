@@ -68,7 +68,10 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
         MetaOp::Mkdir { parent, name, .. }
         | MetaOp::Symlink { parent, name, .. }
         | MetaOp::Link { parent, name, .. } => check.make(*parent, name),
-        MetaOp::Tmpfile { parent, .. } => check.change_names(*parent).map(drop),
+        MetaOp::Deliver { file } => check.make(file.parent, &file.name),
+        MetaOp::Tmpfile { parent, .. } | MetaOp::Reserve { dir: parent, .. } => {
+            check.change_names(*parent).map(drop)
+        }
         MetaOp::Unlink { parent, name } | MetaOp::Rmdir { parent, name } => {
             check.take_away(*parent, name).map(drop)
         }

@@ -5,6 +5,7 @@
 //! - `Read` and `Permissions` go with each other, `Shared` with `Shared`, and nothing else of two sessions on one inode. What one session holds
 //!   is one mode, the strongest that it needs.
 //! - Who adds or removes names in a directory leaves `Permissions` there to the others.
+//! - Who has `Write` on a directory is the only one who knows its names: others that look for one recall that to `Permissions`.
 //! - A recall leaves its lease held until it is answered: by a yield, a release or the end of the session. One that asks for more replaces
 //!   an unanswered one.
 //! - While a recall is unanswered, nothing is granted on its inode but what goes with what the recall leaves.
@@ -118,6 +119,8 @@ struct Entry {
     recalled_ns: Option<u64>,
     /// It has no name and is to be reclaimed when nobody holds or uses it any more.
     doomed: bool,
+    /// It is a directory of which somebody has been the only user: who only looks leaves permissions of it to the holder, and nothing can be shared.
+    is_directory: bool,
     /// Of the right to write that there is now; 0 while nobody has asked for it.
     epoch: u64,
 }
@@ -214,6 +217,44 @@ impl LeaseTable {
         self.hold(asker, ino, offered)
     }
 
+    /// Grants `Write` on a directory. What others have of it is recalled, and what has to be waited for is added to `due`: then nothing is granted, and the wish is to be
+    /// repeated. Where something of it was recalled a moment ago nobody is asked to give anything up.
+    pub fn take_alone(
+        &mut self,
+        asker: Asker,
+        ino: InodeId,
+        send: Send<'_>,
+        due: &mut Vec<Due>,
+    ) -> Option<LeaseMode> {
+        self.cool_down(asker.now_ns);
+        let room = self.has_room_unasked(asker.session);
+        let own = match self.inodes.get(&ino) {
+            Some(entry) => {
+                let is_taken = entry.others(asker.session).next().is_some();
+                let is_hot = is_taken && entry.recalled_ns.is_some();
+                if is_hot || entry.is_closed_to(asker.session) || entry.doomed {
+                    return None;
+                }
+                entry.find(asker.session).copied()
+            }
+            None => None,
+        };
+        if own.is_none() && !room {
+            return None;
+        }
+        let before = due.len();
+        self.make_way(asker, ino, Access::Change, send, due);
+        let is_used = |entry: &Entry| entry.others(asker.session).next().is_some();
+        if due.len() > before || self.inodes.get(&ino).is_some_and(is_used) {
+            return None;
+        }
+        let mode = self.hold(asker, ino, LeaseMode::Write)?;
+        if let Some(entry) = self.inodes.get_mut(&ino) {
+            entry.is_directory = true;
+        }
+        Some(mode)
+    }
+
     /// Asks for a lease. What is in the way is recalled, and what has to be waited for is added to `due`: then nothing is granted, and the
     /// wish is to be repeated.
     ///
@@ -270,7 +311,13 @@ impl LeaseTable {
         send: Send<'_>,
         due: &mut Vec<Due>,
     ) {
-        self.clear(asker, ino, |held| in_the_way(held, access), send, due);
+        let Some(entry) = self.inodes.get(&ino) else { return };
+        match access {
+            Access::Look if entry.is_directory => {
+                self.clear(asker, ino, in_the_way_of_a_look_into, send, due)
+            }
+            _ => self.clear(asker, ino, |held| in_the_way(held, access), send, due),
+        }
     }
 
     /// The same for a command that adds or removes names of a directory, and changes nothing else of it but times, size and links.
@@ -641,6 +688,11 @@ fn in_the_way(held: LeaseMode, access: Access) -> Option<Option<LeaseMode>> {
         (Access::Share, held) => in_the_way_of(held, LeaseMode::Shared),
         (Access::Change, _) => Some(None),
     }
+}
+
+/// The same of a command that looks into a directory: who has been alone there may go on to know who may do what in it.
+fn in_the_way_of_a_look_into(held: LeaseMode) -> Option<Option<LeaseMode>> {
+    (held == LeaseMode::Write).then_some(Some(LeaseMode::Permissions))
 }
 
 /// The same of a command that changes only names.

@@ -6,6 +6,7 @@ mod link;
 mod lookup;
 mod make;
 pub(crate) mod pattern;
+mod promise;
 pub(crate) mod readdir;
 mod reclaim;
 mod rename;
@@ -34,6 +35,8 @@ fn carry_out(tx: &mut Tx<'_>, op: &MetaOp) -> Outcome<MetaReply> {
             let new = make::NewFile { mode: *mode, umask: *umask, rdev: *rdev, exclusive: *exclusive };
             make::create(tx, *parent, name, new)
         }
+        MetaOp::Reserve { dir, count } => promise::reserve(tx, *dir, *count),
+        MetaOp::Deliver { file } => promise::deliver(tx, file),
         MetaOp::Mkdir { parent, name, mode, umask } => make::mkdir(tx, *parent, name, *mode, *umask),
         MetaOp::Symlink { parent, name, target } => make::symlink(tx, *parent, name, target),
         MetaOp::Tmpfile { parent, mode, umask } => make::tmpfile(tx, *parent, *mode, *umask),

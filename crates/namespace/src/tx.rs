@@ -145,9 +145,14 @@ impl<'a> Tx<'a> {
 
     /// Where a name of a directory is, and what it names.
     pub fn slot(&self, dir: InodeId, name: &[u8]) -> Outcome<Slot> {
-        let key = keys::entry(dir, keys::name_hash(self.env.hash_key, name), name);
+        let key = self.key_of(dir, name);
         let entry = self.get(&key)?;
         Ok(Slot { key, entry })
+    }
+
+    /// The key of a name of a directory.
+    pub fn key_of(&self, dir: InodeId, name: &[u8]) -> Vec<u8> {
+        keys::entry(dir, keys::name_hash(self.env.hash_key, name), name)
     }
 
     /// Lets the name of a slot name an inode.
@@ -162,14 +167,32 @@ impl<'a> Tx<'a> {
 
     /// A number that no inode has had before.
     pub fn allocate(&mut self, partition: PartitionId) -> Outcome<InodeId> {
-        let key = keys::next(partition);
-        let sequence = self.get::<record::Next>(&key)?.map_or(FIRST_SEQUENCE, |next| next.sequence);
-        if sequence >> InodeId::SEQUENCE_BITS != 0 {
+        self.reserve(partition, 1)
+    }
+
+    /// The first of so many numbers in a row that no inode has had before. Whoever gets them may use them later, or never.
+    pub fn reserve(&mut self, partition: PartitionId, count: u32) -> Outcome<InodeId> {
+        let sequence = self.next_sequence(partition)?;
+        let next = sequence.saturating_add(u64::from(count));
+        if next > 1 << InodeId::SEQUENCE_BITS {
             let message = format!("partition {partition} has used up its inode numbers");
             return Err(Error::new(Errno::ENOSPC, message).into());
         }
-        self.put(key, &record::Next { sequence: sequence + 1 });
+        self.put(keys::next(partition), &record::Next { sequence: next });
         Ok(InodeId::new(partition, sequence))
+    }
+
+    /// Whether a number has been given away, to an inode or to somebody who may make one.
+    pub fn is_given_away(&self, ino: InodeId) -> Outcome<bool> {
+        let (partition, sequence) = (ino.partition(), ino.sequence());
+        let given = FIRST_SEQUENCE..self.next_sequence(partition)?;
+        // There are ids of chunk files beside those of inodes.
+        Ok(given.contains(&sequence) && ino == InodeId::new(partition, sequence))
+    }
+
+    fn next_sequence(&self, partition: PartitionId) -> Outcome<u64> {
+        let next = self.get::<record::Next>(&keys::next(partition))?;
+        Ok(next.map_or(FIRST_SEQUENCE, |next| next.sequence))
     }
 
     /// Notes that an inode has lost its last name.

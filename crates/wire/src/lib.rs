@@ -46,7 +46,7 @@ pub use lock::{HeldLock, LockKind, LockOwner, LockRange, LockSpace};
 pub use message::{Answer, Malformed, Message, Request, Service};
 pub use meta::{
     Description, DirEntry, DirectoryState, FileInfo, MetaOp, MetaReply, MetaRequest, MetaResponse, Migration,
-    PatternChange, RenameMode, WriteRecord, XattrMode,
+    PatternChange, Promise, PromisedFile, RenameMode, WriteRecord, XattrMode,
 };
 pub use mgmt::{MgmtReply, MgmtRequest};
 pub use partitions::{Access, PartitionsReply, PartitionsRequest};

@@ -56,6 +56,34 @@ pub struct PatternChange {
     pub scheme: Option<String>,
 }
 
+/// A regular file that a program has made in a directory whose names only its session changes, and has written perhaps, before the service has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PromisedFile {
+    /// Its number, one of those that the session has got ([`MetaOp::Reserve`]).
+    pub ino: InodeId,
+    /// Its directory.
+    pub parent: InodeId,
+    /// Its name there.
+    pub name: Bytes,
+    /// Permission bits that were asked for.
+    pub mode: u32,
+    /// What is taken off them.
+    pub umask: u32,
+    /// When the program has made it. The service takes that for the file's time if it is of the last moment.
+    pub made: Timestamp,
+    /// All of its content, which is inline.
+    pub content: Bytes,
+}
+
+/// Such a file, and who has made it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Promise {
+    /// The user.
+    pub credentials: Credentials,
+    /// The file.
+    pub file: PromisedFile,
+}
+
 /// What is asked of a metadata service. Names are single path components without `/` or NUL.
 ///
 /// `umask` is applied by the service, unless the parent has a default ACL.
@@ -78,6 +106,11 @@ pub enum MetaOp {
         exclusive: bool,
         wish: Option<LeaseMode>,
     },
+    /// Numbers for files that the session is going to make in a directory, and `Write` on that: `Reserved`, with as many as `count` at most. `EBUSY` where others hold something
+    /// on the directory, or did so a moment ago, or a default ACL decides what its files are.
+    Reserve { dir: InodeId, count: u32 },
+    /// Makes a file that programs have already: `Created`, or its `Entry` when it has been made by then, and `EEXIST` when the name is another file's.
+    Deliver { file: Box<PromisedFile> },
     /// `Entry`.
     Mkdir { parent: InodeId, name: Bytes, mode: u32, umask: u32 },
     /// `Entry`.
@@ -168,13 +201,15 @@ pub enum MetaOp {
 
     /// Makes the session known, or known again when the service says that it isn't (`ENOTCONN`): `Unit`. It has no lease then, and
     /// caches nothing; `in_use` are the inodes of which it has files open. Its recalls are asked for from 0 on. Sessions that didn't
-    /// register get no leases. Of partitions that came to the service from another one the session has to say the same by `Follow`.
-    Register { in_use: Vec<InodeId> },
+    /// register get no leases. Of partitions that came to the service from another one the session has to say the same by `Follow`. The service makes the
+    /// `promised` files before it lets others in: programs have them.
+    Register { in_use: Vec<InodeId>, promised: Vec<Promise> },
     /// The session follows partitions that another service executed before to this one, which asked for it (`Adopted`): `Unit`. It has dropped
     /// everything that it cached of their inodes and has no lease on any, nor any recall to answer; `in_use` are those of which it has files open. The
     /// service forgets what leases and uses it knew of the session there, settles what the session wrote and didn't report, and looks
     /// again for answers that the other service gave it, so that a change which is sent again isn't made twice. `EREMOTE` when one of them isn't the service's (any more).
-    Follow { partitions: Vec<PartitionId>, in_use: Vec<InodeId> },
+    /// `promised`: as with `Register`.
+    Follow { partitions: Vec<PartitionId>, in_use: Vec<InodeId>, promised: Vec<Promise> },
     /// Waits for recalls with numbers above `after`, for some seconds at most: `Recalls`, maybe none, or at once `Adopted` as long as there
     /// are partitions to which the session has yet to follow. Being asked again and again, it also tells that the session lives.
     NextRecalls { after: u64 },
@@ -212,6 +247,7 @@ impl MetaOp {
         match self {
             MetaOp::Lookup { parent, .. }
             | MetaOp::Create { parent, .. }
+            | MetaOp::Reserve { dir: parent, .. }
             | MetaOp::Mkdir { parent, .. }
             | MetaOp::Symlink { parent, .. }
             | MetaOp::Tmpfile { parent, .. }
@@ -219,6 +255,7 @@ impl MetaOp {
             | MetaOp::Rmdir { parent, .. }
             | MetaOp::Rename { parent, .. }
             | MetaOp::Link { parent, .. } => Some(*parent),
+            MetaOp::Deliver { file } => Some(file.parent),
             MetaOp::Readdir { dir, .. } | MetaOp::SetPattern { dir, .. } => Some(*dir),
             MetaOp::Getattr { ino }
             | MetaOp::Setattr { ino, .. }
@@ -372,6 +409,15 @@ pub enum MetaReply {
         ino: InodeId,
         /// Type bits of its mode.
         mode: u32,
+    },
+    /// Numbers that no other file has or will have, up from `first`. Files made with them in the directory have no more than the permissions that are asked for.
+    Reserved {
+        first: InodeId,
+        count: u32,
+        /// The directory.
+        attr: Attr,
+        /// The most bytes that may live inline in its files.
+        inline_limit: u32,
     },
     /// These partitions have come to the service from another one, and nothing there is read or changed until the session follows
     /// (`Follow`), or is ended.

@@ -64,7 +64,7 @@ impl File {
             let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
             return if unsynced { Err(self.lost(&ended)) } else { Ok(()) };
         }
-        self.client.flush(&self.handle).await
+        self.judge(self.client.flush(&self.handle).await)
     }
 
     /// The last descriptor is gone.
@@ -151,6 +151,13 @@ impl File {
         range: LockRange,
     ) -> Result<Option<(LockKind, LockRange, u32)>> {
         self.judge(self.client.test_lock(self.ino(), owner, kind, range).await)
+    }
+
+    /// That the file has been made is lost with a session that has only promised it.
+    pub(crate) fn note_promise(&self) {
+        if self.handle.inode.promise().is_some() {
+            self.unsynced.store(true, Ordering::Release);
+        }
     }
 
     /// Something may be written from now on, unless the session has ended already.

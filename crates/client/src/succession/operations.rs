@@ -83,7 +83,9 @@ impl Succession {
     ) -> Result<(Known, File)> {
         self.change(async |client: &Arc<Client>| {
             let (known, handle) = client.create(credentials, parent, name, mode, umask, flags).await?;
-            Ok((known, File::new(client.clone(), handle)))
+            let file = File::new(client.clone(), handle);
+            file.note_promise();
+            Ok((known, file))
         })
         .await
     }

@@ -19,6 +19,7 @@ mod names;
 mod overtaken;
 mod power;
 mod privileges;
+mod promised;
 mod recalls;
 mod sessions;
 mod shortened;

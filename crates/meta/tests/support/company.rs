@@ -238,7 +238,7 @@ impl Roaming {
 
     async fn register(&self, node: NodeId) -> Result<()> {
         let in_use = self.in_use.lock().clone();
-        self.send(node, 0, MetaOp::Register { in_use }).await.map(|_| ())
+        self.send(node, 0, MetaOp::Register { in_use, promised: vec![] }).await.map(|_| ())
     }
 
     /// Asks until there is an answer.
@@ -295,7 +295,8 @@ impl Roaming {
                     }
                     MetaReply::Adopted { partitions } => {
                         let in_use = self.in_use.lock().clone();
-                        let _ = self.send(node, 0, MetaOp::Follow { partitions, in_use }).await;
+                        let _ =
+                            self.send(node, 0, MetaOp::Follow { partitions, in_use, promised: vec![] }).await;
                     }
                     other => panic!("{other:?}"),
                 },

@@ -328,3 +328,98 @@ fn an_epoch_that_is_spent_is_followed_by_another() {
     fixture.table.outdate(INO, u64::MAX);
     assert_eq!(fixture.epoch(&mut count), 3);
 }
+
+impl Fixture {
+    fn take_alone(&mut self, session: u64) -> Option<LeaseMode> {
+        let asker = self.asker(session);
+        let sent = &mut self.sent;
+        let mut send = |session: SessionId, _, keep| {
+            sent.push((session.0, keep));
+            sent.len() as u64
+        };
+        self.due.clear();
+        self.table.take_alone(asker, INO, &mut send, &mut self.due)
+    }
+}
+
+#[test]
+fn who_wants_to_be_alone_in_a_directory_has_others_give_it_up() {
+    for other in [Permissions, Read, Shared, Write] {
+        let mut fixture = Fixture::new();
+        fixture.acquire(2, other);
+        assert_eq!(fixture.take_alone(1), None, "{other:?}");
+        assert_eq!((&fixture.sent[..], fixture.due.len()), (&[(2, None)][..], 1));
+        assert_eq!((fixture.mode(1), fixture.mode(2)), (None, Some(other)));
+        fixture.give_up(2, 1, false);
+        assert_eq!(fixture.take_alone(1), Some(Write));
+    }
+    let mut fixture = Fixture::new();
+    // What somebody uses is somebody's.
+    let user = fixture.asker(2);
+    fixture.table.mark_in_use(user, INO);
+    assert_eq!(fixture.take_alone(1), None);
+    fixture.table.release(SessionId(2), INO, 9);
+    // What it has itself is in nobody's way.
+    for own in [Permissions, Read] {
+        let mut fixture = Fixture::new();
+        fixture.acquire(1, own);
+        assert_eq!(fixture.take_alone(1), Some(Write));
+        assert_eq!(fixture.take_alone(1), Some(Write), "again");
+        let asker = fixture.asker(1);
+        assert_eq!(fixture.table.offer_directory(asker, INO), Some(Write), "it goes on to have it");
+    }
+}
+
+#[test]
+fn nobody_is_asked_for_a_directory_right_after_a_recall() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.take_alone(1), Some(Write));
+    fixture.make_way_for_names(2);
+    assert_eq!(fixture.sent, [(1, None)]);
+    assert_eq!(fixture.take_alone(1), None, "it has yet to answer");
+    fixture.give_up(1, 1, false);
+    let asker = fixture.asker(2);
+    assert_eq!(fixture.table.offer_directory(asker, INO), Some(Permissions));
+    assert_eq!((fixture.take_alone(1), fixture.sent.len()), (None, 1));
+    fixture.now_ns = COOL_DOWN_NS;
+    assert_eq!((fixture.take_alone(1), fixture.sent.len()), (None, 2));
+    fixture.give_up(2, 2, false);
+    assert_eq!(fixture.take_alone(1), Some(Write));
+}
+
+#[test]
+fn who_looks_into_a_directory_leaves_its_permissions_to_who_was_alone_there() {
+    let mut fixture = Fixture::new();
+    fixture.take_alone(1);
+    fixture.make_way(1, Access::Look);
+    assert_eq!(fixture.due, [], "nobody is in its own way");
+    fixture.make_way(2, Access::Look);
+    fixture.make_way(3, Access::Look);
+    assert_eq!(fixture.sent, [(1, Some(Permissions))], "one recall for both");
+    assert_eq!(fixture.due.len(), 1);
+    fixture.give_up(1, 1, false);
+    assert_eq!(fixture.mode(1), Some(Permissions));
+    fixture.make_way(2, Access::Look);
+    assert_eq!(fixture.due, []);
+    // Who changes names while that is on its way waits for the same answer, and who changes permissions asks for them, too.
+    let mut fixture = Fixture::new();
+    fixture.take_alone(1);
+    fixture.make_way(2, Access::Look);
+    fixture.make_way_for_names(3);
+    assert_eq!((fixture.sent.len(), fixture.due.len()), (1, 1));
+    fixture.make_way(3, Access::Change);
+    assert_eq!(fixture.sent[1..], [(1, None)]);
+}
+
+#[test]
+fn there_is_no_room_to_be_alone_where_nothing_is_offered() {
+    let mut table = LeaseTable::new(Limits { total: 8, per_session: 8 });
+    let mut take = |ino| {
+        let mut nobody =
+            |_: SessionId, _: InodeId, _: Option<LeaseMode>| unreachable!("nobody else is there");
+        table.take_alone(asker(1, 0, 0), InodeId(ino), &mut nobody, &mut Vec::new())
+    };
+    let taken: Vec<_> = (1..=8).map(&mut take).collect();
+    assert_eq!(taken.iter().filter(|mode| mode.is_some()).count(), 7);
+    assert_eq!(take(1), Some(Write));
+}

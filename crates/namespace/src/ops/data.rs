@@ -214,7 +214,7 @@ pub(super) fn pattern_of(inode: &Inode) -> Outcome<StripePattern> {
     }
 }
 
-fn inline_limit(inode: &Inode) -> u32 {
+pub(super) fn inline_limit(inode: &Inode) -> u32 {
     inode.pattern.map_or(0, |pattern| pattern.inline_limit)
 }
 
@@ -227,7 +227,8 @@ pub(super) fn inline_content(tx: &Tx<'_>, ino: InodeId, inode: &Inode) -> Outcom
     Ok(stored.map(|inline| inline.content).unwrap_or_default())
 }
 
-fn put_inline(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, content: Bytes) {
+/// Stores inline content; the caller stores the inode.
+pub(super) fn put_inline(tx: &mut Tx<'_>, ino: InodeId, inode: &mut Inode, content: Bytes) {
     inode.blocks = (content.len() as u64).div_ceil(BLOCK_UNIT);
     if content.is_empty() {
         tx.delete(keys::inline(ino));

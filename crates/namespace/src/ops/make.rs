@@ -22,15 +22,15 @@ pub(crate) struct NewFile {
 }
 
 /// A directory about to get a new entry.
-struct Site {
-    dir: InodeId,
-    directory: Inode,
-    slot: Slot,
+pub(super) struct Site {
+    pub dir: InodeId,
+    pub directory: Inode,
+    pub slot: Slot,
 }
 
 impl Site {
     /// The place for a name that can be made.
-    fn open(tx: &Tx<'_>, dir: InodeId, name: &[u8]) -> Outcome<Site> {
+    pub fn open(tx: &Tx<'_>, dir: InodeId, name: &[u8]) -> Outcome<Site> {
         check_name(name)?;
         let directory = tx.live_directory(dir)?;
         if is_dot_name(name) {
@@ -47,7 +47,7 @@ impl Site {
     }
 
     /// Stores the new inode, its entry and the directory, and answers the entry.
-    fn settle(mut self, tx: &mut Tx<'_>, ino: InodeId, inode: &Inode) -> MetaReply {
+    pub fn settle(mut self, tx: &mut Tx<'_>, ino: InodeId, inode: &Inode) -> MetaReply {
         self.directory.modify(tx.env.now);
         tx.put_inode(ino, inode);
         tx.fill(self.slot, Entry::new(ino, inode.mode));
@@ -67,13 +67,24 @@ pub(crate) fn create(tx: &mut Tx<'_>, parent: InodeId, name: &[u8], new: NewFile
         let inode = tx.named_inode(parent, &entry)?;
         return Ok(MetaReply::Entry(inode.attr(entry.id())));
     }
-    let inherited = permissions::inherit(tx, parent, &site.directory, new.mode, new.umask)?;
     let ino = tx.allocate(parent.partition())?;
-    let mut inode = file(tx, &site.directory, file_type, &inherited);
-    inode.nlink = 1;
+    let mut inode = named_file(tx, &site, ino, (file_type | new.mode & mode::PERMISSIONS, new.umask))?;
     inode.rdev = new.rdev;
-    permissions::adopt(tx, ino, &mut inode, inherited)?;
     Ok(site.settle(tx, ino, &inode))
+}
+
+/// A new file of this number that gets the name of a site, with what it inherits there. `asked`: the type and permissions of its mode, and the umask.
+pub(super) fn named_file(
+    tx: &mut Tx<'_>,
+    site: &Site,
+    ino: InodeId,
+    (asked, umask): (u32, u32),
+) -> Outcome<Inode> {
+    let inherited = permissions::inherit(tx, site.dir, &site.directory, asked, umask)?;
+    let mut inode = file(tx, &site.directory, asked & mode::S_IFMT, &inherited);
+    inode.nlink = 1;
+    permissions::adopt(tx, ino, &mut inode, inherited)?;
+    Ok(inode)
 }
 
 /// Makes a directory, in a partition chosen by hash.
@@ -175,6 +186,6 @@ fn newborn(tx: &Tx<'_>, directory: &Inode, mode: u32) -> Inode {
     }
 }
 
-fn pattern_for_children(directory: &Inode) -> Pattern {
+pub(super) fn pattern_for_children(directory: &Inode) -> Pattern {
     directory.pattern.unwrap_or_else(|| (&StripePattern::default()).into())
 }

@@ -11,6 +11,7 @@ mod names;
 mod orphans;
 mod patterns;
 mod permissions;
+mod promises;
 mod readdir;
 mod rename;
 #[path = "../support/mod.rs"]

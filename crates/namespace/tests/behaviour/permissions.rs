@@ -3,7 +3,7 @@
 use crate::support::{Holding, World, bytes};
 use namespace::{Caller, Failure, permit};
 use types::{Credentials, Errno, InodeId, SetAttr, SetTime, Timestamp};
-use wire::{MetaOp, RenameMode, XattrMode};
+use wire::{MetaOp, PromisedFile, RenameMode, XattrMode};
 
 const ROOT: InodeId = InodeId::ROOT;
 const OWNER: u32 = 1000;
@@ -24,6 +24,20 @@ fn create(parent: InodeId, name: &str) -> MetaOp {
         exclusive: true,
         wish: None,
     }
+}
+
+fn deliver(parent: InodeId, name: &str) -> MetaOp {
+    let (name, content) = (bytes(name), bytes(""));
+    let file = PromisedFile {
+        ino: parent,
+        parent,
+        name,
+        mode: 0o644,
+        umask: 0,
+        made: types::Timestamp::default(),
+        content,
+    };
+    MetaOp::Deliver { file: Box::new(file) }
 }
 
 fn set(ino: InodeId, set: SetAttr) -> MetaOp {
@@ -91,6 +105,8 @@ fn names_are_made_by_who_may_write_and_search_the_directory() {
             MetaOp::Symlink { parent, name: bytes("new"), target: bytes("x") },
             MetaOp::Link { ino: scene.files[0], parent, name: bytes("new") },
             MetaOp::Tmpfile { parent, mode: 0o600, umask: 0 },
+            MetaOp::Reserve { dir: parent, count: 1 },
+            deliver(parent, "new"),
             unlink(parent, "f"),
             rename((parent, "f"), (parent, "g"), RenameMode::Replace),
         ]
@@ -108,6 +124,7 @@ fn names_are_made_by_who_may_write_and_search_the_directory() {
     }
     // What is there is no business of the right to write.
     assert_eq!(scene.may(&stranger, create(scene.closed, "f")), Ok(()));
+    assert_eq!(scene.may(&stranger, deliver(scene.closed, "f")), Ok(()));
     assert_eq!(scene.may(&stranger, unlink(scene.closed, "nothing")), Ok(()));
 }
 

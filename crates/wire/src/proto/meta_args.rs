@@ -1,7 +1,8 @@
 //! With what fields a metadata service is asked. Numbers are fixed for ever.
 
-use super::common::{Numbered, TimeFields, name, need};
+use super::common::{CredentialsFields, List, MAX_LIST_ITEMS, Numbered, TimeFields, name, need, time};
 use crate::{HeldLock, LockKind, LockOwner, LockRange, LockSpace, Malformed, MetaOp, PatternChange, Yield};
+use crate::{Promise, PromisedFile};
 use bytes::Bytes;
 use types::{Chooser, InodeId, SetAttr, SetTime};
 
@@ -341,6 +342,42 @@ pub(crate) struct ReleaseFields {
 pub(crate) struct RegisterFields {
     #[prost(uint64, repeated, tag = "1")]
     pub in_use: Vec<u64>,
+    #[prost(message, optional, tag = "2")]
+    pub promised: Option<List<PromiseFields, MAX_LIST_ITEMS>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct PromiseFields {
+    #[prost(message, optional, tag = "1")]
+    pub credentials: Option<CredentialsFields>,
+    #[prost(message, optional, tag = "2")]
+    pub file: Option<PromisedFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct PromisedFields {
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    #[prost(uint64, tag = "2")]
+    pub parent: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub name: Bytes,
+    #[prost(uint32, tag = "4")]
+    pub mode: u32,
+    #[prost(uint32, tag = "5")]
+    pub umask: u32,
+    #[prost(bytes = "bytes", tag = "6")]
+    pub content: Bytes,
+    #[prost(message, optional, tag = "7")]
+    pub made: Option<TimeFields>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ReserveFields {
+    #[prost(uint64, tag = "1")]
+    pub dir: u64,
+    #[prost(uint32, tag = "2")]
+    pub count: u32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -349,6 +386,8 @@ pub(crate) struct FollowFields {
     pub partitions: Vec<u32>,
     #[prost(uint64, repeated, tag = "2")]
     pub in_use: Vec<u64>,
+    #[prost(message, optional, tag = "3")]
+    pub promised: Option<List<PromiseFields, MAX_LIST_ITEMS>>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -513,5 +552,38 @@ impl TryFrom<SetPatternFields> for MetaOp {
         let scheme = scheme.map(name).transpose()?;
         let change = PatternChange { pool, chunk_size, stripe_count, inline_limit, chooser, scheme };
         Ok(MetaOp::SetPattern { dir: InodeId(dir), change })
+    }
+}
+
+impl From<&PromisedFile> for PromisedFields {
+    fn from(file: &PromisedFile) -> PromisedFields {
+        let PromisedFile { ino, parent, ref name, mode, umask, made, ref content } = *file;
+        let (name, content) = (name.clone(), content.clone());
+        PromisedFields { ino: ino.0, parent: parent.0, name, mode, umask, content, made: Some(made.into()) }
+    }
+}
+
+impl TryFrom<PromisedFields> for PromisedFile {
+    type Error = Malformed;
+
+    fn try_from(f: PromisedFields) -> Result<PromisedFile, Malformed> {
+        let (ino, parent, name) = (InodeId(f.ino), InodeId(f.parent), name(f.name)?);
+        let made = time(f.made, "time of a promised file")?;
+        Ok(PromisedFile { ino, parent, name, mode: f.mode, umask: f.umask, made, content: f.content })
+    }
+}
+
+impl From<&Promise> for PromiseFields {
+    fn from(promise: &Promise) -> PromiseFields {
+        PromiseFields { credentials: Some(promise.credentials.into()), file: Some((&promise.file).into()) }
+    }
+}
+
+impl TryFrom<PromiseFields> for Promise {
+    type Error = Malformed;
+
+    fn try_from(f: PromiseFields) -> Result<Promise, Malformed> {
+        let credentials = need(f.credentials, "credentials")?.into();
+        Ok(Promise { credentials, file: need(f.file, "promised file")?.try_into()? })
     }
 }

@@ -4,7 +4,9 @@
 
 use super::common::{List, MAX_LIST_ITEMS, Numbered, TimeFields, bounded, name, need, partitions, time};
 use super::meta_args::*;
-use crate::{HeldLock, LeaseMode, LockKind, LockOwner, LockSpace, Malformed, MetaOp, RenameMode, XattrMode};
+use crate::{
+    HeldLock, LeaseMode, LockKind, LockOwner, LockSpace, Malformed, MetaOp, Promise, RenameMode, XattrMode,
+};
 use types::InodeId;
 
 /// The request's kind by its field number.
@@ -98,6 +100,10 @@ pub(crate) enum OpFields {
     Migrate(MigrateFields),
     #[prost(message, tag = "56")]
     MigrationOf(InodeFields),
+    #[prost(message, tag = "57")]
+    Reserve(ReserveFields),
+    #[prost(message, tag = "58")]
+    Deliver(PromisedFields),
 }
 
 // One line or three for each kind, in the order of their numbers: tables, which is why they are long.
@@ -191,9 +197,10 @@ impl From<&MetaOp> for OpFields {
             MetaOp::Describe { ino } => OpFields::Describe(InodeFields::of(ino)),
             MetaOp::SetPattern { dir, change } => OpFields::SetPattern(SetPatternFields::of(dir, change)),
             MetaOp::Sync => OpFields::Sync(()),
-            MetaOp::Register { in_use } => {
-                OpFields::Register(RegisterFields { in_use: in_use.iter().map(|ino| ino.0).collect() })
-            }
+            MetaOp::Register { in_use, promised } => OpFields::Register(RegisterFields {
+                in_use: in_use.iter().map(|ino| ino.0).collect(),
+                promised: List::of(promised, PromiseFields::from),
+            }),
             MetaOp::ReclaimLocks { locks } => {
                 OpFields::ReclaimLocks(List::of(locks, LockFields::from).unwrap_or_default())
             }
@@ -207,10 +214,13 @@ impl From<&MetaOp> for OpFields {
                 OpFields::Introduce(IntroduceFields { ino: ino.0, groups: groups.clone(), privileged })
             }
             &MetaOp::StillYielding { seen } => OpFields::StillYielding(StillYieldingFields { seen }),
-            MetaOp::Follow { partitions, in_use } => OpFields::Follow(FollowFields {
+            MetaOp::Follow { partitions, in_use, promised } => OpFields::Follow(FollowFields {
                 partitions: partitions.iter().map(|partition| u32::from(partition.0)).collect(),
                 in_use: in_use.iter().map(|ino| ino.0).collect(),
+                promised: List::of(promised, PromiseFields::from),
             }),
+            &MetaOp::Reserve { dir, count } => OpFields::Reserve(ReserveFields { dir: dir.0, count }),
+            MetaOp::Deliver { file } => OpFields::Deliver((&**file).into()),
         }
     }
 }
@@ -325,9 +335,10 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Describe(f) => MetaOp::Describe { ino: InodeId(f.ino) },
             OpFields::SetPattern(f) => f.try_into()?,
             OpFields::Sync(()) => MetaOp::Sync,
-            OpFields::Register(f) => {
-                MetaOp::Register { in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect() }
-            }
+            OpFields::Register(f) => MetaOp::Register {
+                in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
+                promised: List::take(f.promised, Promise::try_from)?,
+            },
             OpFields::ReclaimLocks(list) => {
                 MetaOp::ReclaimLocks { locks: List::take(Some(list), HeldLock::try_from)? }
             }
@@ -347,7 +358,10 @@ impl TryFrom<OpFields> for MetaOp {
             OpFields::Follow(f) => MetaOp::Follow {
                 partitions: partitions(f.partitions)?,
                 in_use: bounded(f.in_use, "inodes")?.into_iter().map(InodeId).collect(),
+                promised: List::take(f.promised, Promise::try_from)?,
             },
+            OpFields::Reserve(f) => MetaOp::Reserve { dir: InodeId(f.dir), count: f.count },
+            OpFields::Deliver(f) => MetaOp::Deliver { file: Box::new(f.try_into()?) },
         })
     }
 }

@@ -42,6 +42,20 @@ pub(crate) enum ReplyFields {
     Adopted(AdoptedFields),
     #[prost(message, tag = "26")]
     Migration(MigrationFields),
+    #[prost(message, tag = "27")]
+    Reserved(ReservedFields),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ReservedFields {
+    #[prost(uint64, tag = "1")]
+    first: u64,
+    #[prost(uint32, tag = "2")]
+    count: u32,
+    #[prost(message, optional, tag = "3")]
+    attr: Option<AttrFields>,
+    #[prost(uint32, tag = "4")]
+    inline_limit: u32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -223,6 +237,10 @@ impl From<&MetaReply> for ReplyFields {
             MetaReply::Elsewhere { ino, mode } => {
                 ReplyFields::Elsewhere(ElsewhereFields { ino: ino.0, mode: *mode })
             }
+            MetaReply::Reserved { first, count, attr, inline_limit } => {
+                let (first, count, attr, inline_limit) = (first.0, *count, Some(attr.into()), *inline_limit);
+                ReplyFields::Reserved(ReservedFields { first, count, attr, inline_limit })
+            }
             MetaReply::Adopted { partitions } => {
                 let partitions = partitions.iter().map(|partition| u32::from(partition.0)).collect();
                 ReplyFields::Adopted(AdoptedFields { partitions })
@@ -267,6 +285,12 @@ impl TryFrom<ReplyFields> for MetaReply {
                 MetaReply::Migration(moving.map(Box::new))
             }
             ReplyFields::Elsewhere(f) => MetaReply::Elsewhere { ino: InodeId(f.ino), mode: f.mode },
+            ReplyFields::Reserved(f) => MetaReply::Reserved {
+                first: InodeId(f.first),
+                count: f.count,
+                attr: need(f.attr, "attributes")?.try_into()?,
+                inline_limit: f.inline_limit,
+            },
             ReplyFields::Adopted(f) => MetaReply::Adopted { partitions: partitions(f.partitions)? },
         })
     }

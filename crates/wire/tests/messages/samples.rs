@@ -41,6 +41,11 @@ pub fn samples() -> Vec<Sample> {
     let number = Some(Number { lane: 0, sequence: 300 });
     let mirrored = MetaRequest { session: SessionId(7), number, credentials, op };
     samples.push(sample("meta_request-set_scheme".to_string(), mirrored));
+    let promised = vec![Promise { credentials, file: promised() }];
+    let op = MetaOp::Register { in_use: vec![INO], promised };
+    let returns =
+        MetaRequest { session: SessionId(7), number: None, credentials: Credentials::default(), op };
+    samples.push(sample("meta_request-register".to_string(), returns));
     let grants = vec![grant(1, LeaseMode::Read), grant(2, LeaseMode::Permissions)];
     let permissions = MetaResponse { grants, ..MetaResponse::from(MetaReply::Unit) };
     samples.push(sample("meta_response-permissions".to_string(), permissions));
@@ -161,6 +166,11 @@ fn name() -> Bytes {
     Bytes::from_static(b"name")
 }
 
+fn promised() -> PromisedFile {
+    let (name, content) = (name(), Bytes::from_static(b"content"));
+    PromisedFile { ino: INO, parent: DIR, name, mode: 0o640, umask: 0o22, made: TIME, content }
+}
+
 fn set() -> SetAttr {
     SetAttr {
         mode: Some(0o640),
@@ -253,12 +263,18 @@ fn meta_ops() -> Vec<MetaOp> {
         MetaOp::Sync,
         MetaOp::ReclaimLocks { locks: vec![HeldLock { ino, space, owner, pid: 4711, kind, range }] },
         MetaOp::StillYielding { seen: 41 },
-        MetaOp::Follow { partitions: vec![PartitionId(0), PartitionId(63)], in_use: vec![ino, InodeId(9)] },
+        MetaOp::Follow {
+            partitions: vec![PartitionId(0), PartitionId(63)],
+            in_use: vec![ino, InodeId(9)],
+            promised: vec![],
+        },
         MetaOp::MayOpen { ino, wanted: 6 },
         MetaOp::Reopen { ino, past: 3 << 44 | 257 },
         MetaOp::Introduce { ino, groups: vec![100, 27], privileged: true },
         MetaOp::Migrate { ino, pool: Some("nvme".into()), scheme: Some("mirror:2".into()) },
         MetaOp::MigrationOf { ino },
+        MetaOp::Reserve { dir, count: 1024 },
+        MetaOp::Deliver { file: Box::new(promised()) },
     ]
 }
 
@@ -328,6 +344,7 @@ fn meta_replies() -> Vec<MetaReply> {
         MetaReply::Elsewhere { ino: INO, mode: mode::S_IFDIR },
         MetaReply::Migration(Some(Box::new(migration))),
         MetaReply::Adopted { partitions: vec![PartitionId(0), PartitionId(63)] },
+        MetaReply::Reserved { first: INO, count: 1024, attr: attr(), inline_limit: 4096 },
     ]
 }
 

@@ -176,8 +176,8 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Yield { yields: vec_of((u64s(), ino(), flag()).prop_map(|(number, ino, in_use)| Yield { number, ino, in_use })) },
         Release { inodes: vec_of(ino()), seen: u64s() },
         EndSession,
-        Register { in_use: vec_of(ino()) },
-        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()) },
+        Register { in_use: vec_of(ino()), promised: vec_of(promise()) },
+        Follow { partitions: vec_of(partition()), in_use: vec_of(ino()), promised: vec_of(promise()) },
         Describe { ino: ino() },
         SetPattern { dir: ino(), change: pattern_change() },
         Sync,
@@ -188,7 +188,32 @@ pub fn meta_ops() -> Vec<BoxedStrategy<MetaOp>> {
         Introduce { ino: ino(), groups: vec_of(u32s()), privileged: flag() },
         Migrate { ino: ino(), pool: of(".{0,20}"), scheme: of(".{0,20}") },
         MigrationOf { ino: ino() },
+        Reserve { dir: ino(), count: u32s() },
+        Deliver { file: promised().prop_map(Box::new) },
     ]
+}
+
+fn promised() -> impl Strategy<Value = PromisedFile> {
+    let bits = (any::<u32>(), any::<u32>());
+    (ino(), ino(), name(), bits, time(), name()).prop_map(
+        |(ino, parent, name, (mode, umask), made, content)| PromisedFile {
+            ino,
+            parent,
+            name,
+            mode,
+            umask,
+            made,
+            content,
+        },
+    )
+}
+
+fn promise() -> impl Strategy<Value = Promise> {
+    let credentials = (any::<u32>(), any::<u32>(), any::<u32>());
+    (credentials, promised()).prop_map(|((uid, gid, pid), file)| {
+        let credentials = Credentials { uid, gid, pid };
+        Promise { credentials, file }
+    })
 }
 
 pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
@@ -199,6 +224,7 @@ pub fn meta_replies() -> Vec<BoxedStrategy<MetaReply>> {
         Renamed { moved: attr(), other: of(attr()) },
         Elsewhere { ino: ino(), mode: any::<u32>() },
         Adopted { partitions: vec_of(partition()) },
+        Reserved { first: ino(), count: any::<u32>(), attr: attr(), inline_limit: any::<u32>() },
         Directory { entries: vec_of(dir_entry()), end: any::<bool>(), parent: ino() },
     ];
     replies.extend([

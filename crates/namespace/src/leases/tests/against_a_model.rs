@@ -164,6 +164,16 @@ impl History {
         }
     }
 
+    fn take_alone(&mut self) {
+        let key = self.key();
+        let alone = self.with_send(key, |table, asker, send, due| table.take_alone(asker, key.0, send, due));
+        let Some(mode) = alone else { return };
+        assert_eq!(mode, Write);
+        let others = |other: &Key| other.0 == key.0 && other.1 != key.1;
+        assert!(!self.model.held.keys().any(others) && !self.model.in_use.iter().any(others));
+        assert!(!self.model.recalls.contains_key(&key) && !self.model.doomed.contains(&key.0));
+    }
+
     fn make_way(&mut self) {
         let key = self.key();
         let access = [Access::Look, Access::Share, Access::Change][self.random.below(3) as usize];
@@ -308,7 +318,8 @@ impl History {
     fn step(&mut self) {
         self.now_ns += self.random.below(COOL_DOWN_NS / 8);
         match self.random.below(100) {
-            0..25 => self.acquire(),
+            0..22 => self.acquire(),
+            22..25 => self.take_alone(),
             25..33 => self.make_way(),
             33..40 => self.make_way_for_names(),
             40..60 => self.offer(),

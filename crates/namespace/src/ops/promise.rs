@@ -1,0 +1,95 @@
+//! Files that programs have before the service does: numbers for them, and the files themselves.
+
+use super::data::{inline_limit, put_inline};
+use super::make::{Site, named_file, pattern_for_children};
+use crate::keys;
+use crate::record::Inode;
+use crate::tx::{Outcome, Tx, check_name};
+use types::{Errno, Error, InodeId, Timestamp, mode};
+use wire::{MetaReply, PromisedFile};
+
+/// Numbers that one request gets at most: what a program makes in a directory within a second. A partition has enough for eight years with such a
+/// request every second, if nobody uses any of them.
+const MAX_RESERVED: u32 = 4096;
+
+/// How long ago a program may have made a file for that to be the file's time: longer than clients hold promises, if their clocks agree. Nanoseconds.
+const MAX_AGE_NS: i128 = 100_000_000;
+
+/// Numbers for files that are going to be made in a directory.
+pub(crate) fn reserve(tx: &mut Tx<'_>, dir: InodeId, count: u32) -> Outcome<MetaReply> {
+    let directory = tx.live_directory(dir)?;
+    if count == 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if directory.default_acl {
+        // Who makes a file says what its mode is before the service could.
+        let message = format!("files of directory {dir} get their permissions from its default ACL");
+        return Err(Error::new(Errno::EBUSY, message).hint("make them one by one").into());
+    }
+    let count = count.min(MAX_RESERVED);
+    let first = tx.reserve(dir.partition(), count)?;
+    let inline_limit = pattern_for_children(&directory).inline_limit;
+    Ok(MetaReply::Reserved { first, count, attr: directory.attr(dir), inline_limit })
+}
+
+/// Makes a file with all of its content. One that was made before is answered as it is now.
+pub(crate) fn deliver(tx: &mut Tx<'_>, file: &PromisedFile) -> Outcome<MetaReply> {
+    let (ino, parent) = (file.ino, file.parent);
+    if ino.partition() != parent.partition() {
+        return Err(not_reserved(ino, parent).into());
+    }
+    check_name(&file.name)?;
+    let known = [keys::inode(parent), keys::next(parent.partition()), keys::inode(ino), keys::doomed(ino)];
+    tx.reader.expect(&mut known.iter().map(|key| key.to_vec()).chain([tx.key_of(parent, &file.name)]))?;
+    let site = Site::open(tx, parent, &file.name)?;
+    if !tx.is_given_away(ino)? {
+        return Err(not_reserved(ino, parent).into());
+    }
+    if let Some(entry) = &site.slot.entry {
+        if entry.id() != ino {
+            return Err(Errno::EEXIST.into());
+        }
+        let inode = tx.named_inode(parent, entry)?;
+        return Ok(MetaReply::Entry(inode.attr(ino)));
+    }
+    refuse_used(tx, ino)?;
+    let asked = mode::S_IFREG | file.mode & mode::PERMISSIONS;
+    let mut inode = named_file(tx, &site, ino, (asked, file.umask))?;
+    set_times(&mut inode, file.made, tx.env.now);
+    if file.content.len() as u64 > u64::from(inline_limit(&inode)) {
+        return Err(Errno::ERANGE.into());
+    }
+    if !file.content.is_empty() {
+        inode.modify(tx.env.now);
+        inode.size = file.content.len() as u64;
+        put_inline(tx, ino, &mut inode, file.content.clone());
+    }
+    Ok(site.settle(tx, ino, &inode))
+}
+
+/// Programs may have been told the time at which they made it. A client's clock counts for no more than that: who looks for what has changed since some
+/// moment must not miss it.
+fn set_times(inode: &mut Inode, made: Timestamp, now: Timestamp) {
+    let age_ns =
+        i128::from(now.secs - made.secs) * 1_000_000_000 + i128::from(now.nanos) - i128::from(made.nanos);
+    if !(0..=MAX_AGE_NS).contains(&age_ns) {
+        return;
+    }
+    let made = Some(made.into());
+    (inode.atime, inode.btime, inode.mtime, inode.ctime) = (made, made, made, made);
+}
+
+/// No number is used twice: neither while its file has another name by now, nor while chunks of it are still to be deleted.
+fn refuse_used(tx: &Tx<'_>, ino: InodeId) -> Outcome<()> {
+    let lives = tx.get::<Inode>(&keys::inode(ino))?.is_some();
+    if lives || tx.reader.get(&keys::doomed(ino))?.is_some() {
+        let message = format!("inode {ino} was made before, and has another name or none by now");
+        return Err(Error::new(Errno::EEXIST, message).into());
+    }
+    Ok(())
+}
+
+fn not_reserved(ino: InodeId, parent: InodeId) -> Error {
+    let message = format!("inode number {ino} was not reserved for a file in directory {parent}");
+    Error::new(Errno::EINVAL, message).hint("reserve numbers in the directory first")
+}
