@@ -27,6 +27,13 @@ const RECORDS_PER_LOG: u64 = 48;
 const LOG_READ: usize = 128 << 10;
 /// Names that are made and removed.
 const NAMES: u64 = 3;
+/// Small files that a client makes one after the other, and those that it makes in one directory: enough for it to want that to itself.
+const SMALL_AT_ONCE: u64 = 6;
+const SMALL_PER_DIR: u64 = 24;
+/// Bytes of a small file.
+const SMALL: usize = 64;
+/// How long one stays empty, at most: longer than it is kept from the service.
+const MAX_EMPTY_NS: u64 = 50_000_000;
 /// Operations on one opening of a file, at most.
 const MAX_PER_OPEN: u64 = 4;
 /// Pause between two operations of a program, at most.
@@ -48,6 +55,8 @@ pub(super) struct Journal {
     in_doubt: RefCell<BTreeSet<(u64, u64)>>,
     /// Records that were appended or tried.
     appended: Cell<u64>,
+    /// Small files that were made or tried: who makes them, and the how manieth of his it is.
+    small: RefCell<Vec<(u32, u64)>>,
     /// The longest that an operation took.
     pub(super) longest_ns: Cell<u64>,
     /// Sessions that took the place of one that the cluster had ended.
@@ -156,6 +165,7 @@ impl Program {
             match below(3) {
                 0 => self.use_name(below(NAMES)).await,
                 1 if self.logs && below(2) == 0 => self.use_log().await,
+                2 if below(4) == 0 => self.use_small().await,
                 _ => self.use_file(below(FILES), 1 + below(MAX_PER_OPEN)).await,
             }
             let max_pause_ns = if self.journal.calm.get() { MAX_CALM_PAUSE_NS } else { MAX_PAUSE_NS };
@@ -173,6 +183,10 @@ impl Program {
                 self.read_log(&handle, log).await;
                 handle.release().await;
             }
+        }
+        let small = self.journal.small.borrow().clone();
+        for (maker, number) in small {
+            self.read_small(maker, number).await;
         }
         for file in 0..FILES {
             let Some(handle) = self.open(file).await else { continue };
@@ -374,6 +388,89 @@ impl Program {
         self.record(log_name(log), Event::ReadLog { records: Vec::new() }, read).await;
     }
 
+    /// Makes some small files, or looks at one of anybody's. Each is a register: what is written into it right after it was made, and nothing before.
+    async fn use_small(&self) {
+        let known = self.journal.small.borrow().len() as u64;
+        if known > 0 && below(2) == 0 {
+            let (maker, number) = self.journal.small.borrow()[below(known) as usize];
+            return self.read_small(maker, number).await;
+        }
+        for _ in 0..SMALL_AT_ONCE {
+            let number = {
+                let mut small = self.journal.small.borrow_mut();
+                let number = small.iter().filter(|(maker, _)| *maker == self.host).count() as u64;
+                small.push((self.host, number));
+                number
+            };
+            self.make_small(number).await;
+        }
+    }
+
+    async fn make_small(&self, number: u64) {
+        let value = self.journal.new_value();
+        let (dir, name) = small_name(self.host, number);
+        let make = async {
+            let made = async {
+                let parent = match self.client.lookup(ROOT_USER, InodeId::ROOT, dir.as_bytes()).await {
+                    Err(error) if error.errno == Errno::ENOENT => self.make_dir(&dir).await?,
+                    found => found?.ino,
+                };
+                // As a kernel does it.
+                self.client.find(ROOT_USER, parent, name.as_bytes()).await?;
+                let (attr, handle) =
+                    self.client.create(ROOT_USER, parent, name.as_bytes(), 0o100644, 0, O_RDWR).await?;
+                self.client.forget(attr.ino, 1);
+                if below(4) == 0 {
+                    rt::sleep(std::time::Duration::from_nanos(below(MAX_EMPTY_NS))).await;
+                }
+                let buf = IoBuf::from_slice(&value.to_le_bytes().repeat(SMALL / 8));
+                let how = WriteHow { durable: self.durable, ..WriteHow::default() };
+                let written = handle.write(0, buf, how).await;
+                let flushed = handle.flush().await;
+                handle.release().await;
+                written.and(flushed).map(drop)
+            };
+            match made.await {
+                Ok(()) => Some(Event::Write { value }),
+                Err(error) if is_open(&error) => None,
+                Err(error) => Some(refused("making a small file", &error)),
+            }
+        };
+        self.record(format!("small {dir} {name}"), Event::Write { value }, make).await;
+    }
+
+    async fn make_dir(&self, dir: &str) -> Result<InodeId> {
+        match self.client.mkdir(ROOT_USER, InodeId::ROOT, dir.as_bytes(), 0o755, 0).await {
+            Err(error) if error.errno != Errno::EEXIST => Err(error),
+            _ => Ok(self.client.lookup(ROOT_USER, InodeId::ROOT, dir.as_bytes()).await?.ino),
+        }
+    }
+
+    async fn read_small(&self, maker: u32, number: u64) {
+        let (dir, name) = small_name(maker, number);
+        let read = async {
+            let content = async {
+                let parent = self.client.lookup(ROOT_USER, InodeId::ROOT, dir.as_bytes()).await?.ino;
+                let attr = self.client.lookup(ROOT_USER, parent, name.as_bytes()).await?;
+                let handle = self.client.open(ROOT_USER, attr.ino, 0).await;
+                self.client.forget(attr.ino, 1);
+                let (handle, buf) = (handle?, IoBuf::alloc(SMALL));
+                let read = handle.read(0, buf.clone(), ReadHow::default()).await;
+                handle.release().await;
+                Ok::<_, Error>((read?, buf))
+            };
+            match content.await {
+                Ok((0, _)) => Some(Event::Read { value: 0 }),
+                Ok((SMALL, buf)) => Some(found(buf.as_slice())),
+                Ok((short, _)) => Some(Event::Refused { what: format!("read: {short} bytes"), errno: 0 }),
+                Err(error) if error.errno == Errno::ENOENT => Some(Event::Read { value: 0 }),
+                Err(error) if is_open(&error) => None,
+                Err(error) => Some(refused("reading a small file", &error)),
+            }
+        };
+        self.record(format!("small {dir} {name}"), Event::Read { value: 0 }, read).await;
+    }
+
     async fn use_name(&self, name: u64) {
         match below(3) {
             0 => self.create(name).await,
@@ -450,6 +547,11 @@ impl Program {
 
 fn object_of(file: u64, block: u64) -> String {
     format!("file{file} block {block}")
+}
+
+/// The directory and the name of a small file.
+fn small_name(maker: u32, number: u64) -> (String, String) {
+    (format!("small{maker}-{}", number / SMALL_PER_DIR), format!("f{number}"))
 }
 
 fn log_name(log: u64) -> String {
