@@ -183,6 +183,7 @@ const TABLES: &[&[TestCase]] = &[
     machines::SCRUB_TESTS,
     machines::DISK_TESTS,
     machines::POWER_TESTS,
+    machines::PROMISE_TESTS,
 ];
 
 /// Runs the suite and prints the totals last.
