@@ -280,7 +280,7 @@ fn changes_entries_of(op: &MetaOp, ino: InodeId) -> bool {
     }
 }
 
-/// The directories of which a command reads or changes names. Whoever asks to be alone in one looks at none, and disturbs nobody.
+/// The directories of which a command reads or changes names. Whoever asks to be alone in one makes his own way.
 fn directories_of(op: &MetaOp) -> Option<(InodeId, Option<InodeId>)> {
     match op {
         MetaOp::Lookup { parent, .. }

@@ -106,8 +106,9 @@ pub enum MetaOp {
         exclusive: bool,
         wish: Option<LeaseMode>,
     },
-    /// Numbers for files that the session is going to make in a directory, and `Write` on that: `Reserved`, with as many as `count` at most. `EBUSY` where others hold something
-    /// on the directory, or did so a moment ago, or a default ACL decides what its files are.
+    /// Numbers for files that the session is going to make in a directory, and `Write` on that: `Reserved`, with as many as `count` at most. What others
+    /// keep of the directory they give up first. `EBUSY` where something of it was recalled a moment ago and others are there, where a default ACL decides what its files
+    /// are, and to sessions whose users are squashed or may only read.
     Reserve { dir: InodeId, count: u32 },
     /// Makes a file that programs have already: `Created`, or its `Entry` when it has been made by then, and `EEXIST` when the name is another file's.
     Deliver { file: Box<PromisedFile> },
