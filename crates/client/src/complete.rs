@@ -117,7 +117,7 @@ impl CompleteDirectories {
 }
 
 /// The name that a request may add to a directory that didn't have it.
-fn added(op: &MetaOp) -> Option<(InodeId, &[u8])> {
+pub(crate) fn added(op: &MetaOp) -> Option<(InodeId, &[u8])> {
     match op {
         MetaOp::Create { parent, name, .. }
         | MetaOp::Mkdir { parent, name, .. }

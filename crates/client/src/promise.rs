@@ -20,7 +20,7 @@
 //!
 //! A promise is *held* as long as nothing is written, then *sealed*, sent with its content for good, and at last *settled*.
 
-use crate::complete::CompleteDirectories;
+use crate::complete::{CompleteDirectories, added};
 use crate::file::{Fresh, Handle};
 use crate::fill::Pass;
 use crate::inode::OpenInode;
@@ -286,18 +286,12 @@ impl Promises {
         if self.is_idle() {
             return;
         }
+        if let Some((dir, name)) = added(op)
+            && let Some(alone) = self.shard(dir).get_mut(&dir).and_then(|known| known.alone.as_mut())
+        {
+            alone.free.remove(name);
+        }
         match op {
-            MetaOp::Create { parent, name, .. }
-            | MetaOp::Mkdir { parent, name, .. }
-            | MetaOp::Symlink { parent, name, .. }
-            | MetaOp::Link { parent, name, .. }
-            | MetaOp::Rename { new_parent: parent, new_name: name, .. } => {
-                if let Some(alone) =
-                    self.shard(*parent).get_mut(parent).and_then(|known| known.alone.as_mut())
-                {
-                    alone.free.remove(name);
-                }
-            }
             MetaOp::Setattr { ino, .. }
             | MetaOp::SetXattr { ino, .. }
             | MetaOp::RemoveXattr { ino, .. }
