@@ -483,8 +483,10 @@ impl Client {
         inode.content.lock().bare = true;
         inode.set_promise(Some(promised.clone()));
         self.promises.add(promised.clone(), inode.clone());
-        // Who gives the lease up closes it before he looks for promises.
-        if self.leases.vouches(asked, parent) != Some(LeaseMode::Write) {
+        // Who gives the lease up closes it before he looks for promises. One that he has found is being delivered, and stands; of any other
+        // nobody has heard.
+        if self.leases.vouches(asked, parent) != Some(LeaseMode::Write) && promised.seal(Bytes::new()) {
+            promised.settle(Ok(()));
             self.promises.remove(&promised);
             inode.set_promise(None);
             self.inodes.release(ino);
