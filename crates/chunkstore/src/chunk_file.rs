@@ -30,6 +30,8 @@ pub(crate) struct ChunkFile {
     pub(crate) write_back: rt::sync::RwLock,
     /// Changed since its last sync began.
     pub(crate) unsynced: AtomicBool,
+    /// Changed since the background last looked.
+    pub(crate) is_hot: AtomicBool,
     pub(crate) deleted: AtomicBool,
     /// Used since the cache last looked.
     pub(crate) used: AtomicBool,
@@ -89,6 +91,7 @@ impl ChunkFile {
             ranges: RangeLock::default(),
             write_back: rt::sync::RwLock::new(),
             unsynced: AtomicBool::new(false),
+            is_hot: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
             used: AtomicBool::new(true),
             misses: AtomicU32::new(0),

@@ -57,6 +57,7 @@ mod store;
 mod sums;
 mod survey;
 mod times;
+mod unsynced;
 mod verifier;
 mod write;
 

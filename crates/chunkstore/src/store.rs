@@ -13,6 +13,7 @@ use crate::rows::Rows;
 use crate::seen::SeenBlocks;
 use crate::statistics::Statistics;
 use crate::sums::{self, PAGE_BYTES, SumBudget};
+use crate::unsynced::Unsynced;
 use crate::verifier::Verifier;
 use parking_lot::Mutex;
 use rt::IoBuf;
@@ -144,7 +145,7 @@ pub struct Store {
     /// Held by the maintenance pass in progress.
     pub(crate) maintenance: rt::sync::RwLock,
     /// Files changed since they were last synced. Bounded by what a maintenance period can change.
-    pub(crate) unsynced: Mutex<BTreeSet<InodeId>>,
+    pub(crate) unsynced: Mutex<Unsynced>,
     /// Why the background could not sync a file: the next sync of it says so.
     pub(crate) sync_failures: Mutex<BTreeMap<InodeId, String>>,
     /// Damaged blocks that were logged already.
@@ -554,6 +555,10 @@ impl Store {
 
     /// Notes that a file has changes that aren't on disk.
     pub(crate) fn mark_unsynced(&self, file: &ChunkFile) {
+        // Looked at first, so that the cores that write to a file mostly share the line.
+        if !file.is_hot.load(Ordering::Relaxed) {
+            file.is_hot.store(true, Ordering::Relaxed);
+        }
         if !file.unsynced.swap(true, Ordering::AcqRel) {
             self.unsynced.lock().insert(file.ino);
         }

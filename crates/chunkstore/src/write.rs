@@ -18,7 +18,7 @@ use types::{BLOCK_SIZE, BlockSum, ByteRange, InodeId, block_sum};
 pub enum Durability {
     /// Before it is answered.
     Now,
-    /// Soon: the background sees to it within about a second, a sync at once.
+    /// Soon: the background sees to it within about a second when the chunk file rests, within about five when it doesn't; a sync at once.
     Later,
 }
 

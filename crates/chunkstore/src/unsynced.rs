@@ -1,0 +1,72 @@
+//! Which chunk files have changes that may not be on disk.
+//!
+//! The background writes a file back once it hasn't been changed for a pass: what is written again and again would otherwise go to disk each time, and while it
+//! is on its way other writes of the file wait. A file that never rests is written back after [`MOST_PASSES`] all the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use types::InodeId;
+
+/// Passes after which a file that is changed all the time is written back.
+const MOST_PASSES: u64 = 9;
+
+/// Chunk files with changes, by the pass before which the first of these came.
+#[derive(Default)]
+pub(crate) struct Unsynced {
+    since: BTreeMap<InodeId, u64>,
+    /// Passes of the background so far.
+    passes: u64,
+}
+
+impl Unsynced {
+    pub(crate) fn insert(&mut self, ino: InodeId) {
+        self.since.entry(ino).or_insert(self.passes);
+    }
+
+    pub(crate) fn remove(&mut self, ino: InodeId) {
+        self.since.remove(&ino);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.since.is_empty()
+    }
+
+    /// All of them, of which it knows none any more.
+    pub(crate) fn take_all(&mut self) -> BTreeSet<InodeId> {
+        std::mem::take(&mut self.since).into_keys().collect()
+    }
+
+    /// Those that are to be written back in this pass of the background. `has_rested` says whether a file hasn't been changed since the last one.
+    pub(crate) fn take_due(&mut self, has_rested: impl Fn(InodeId) -> bool) -> BTreeSet<InodeId> {
+        let passes = self.passes;
+        self.passes += 1;
+        let is_due = |since: u64| passes - since >= MOST_PASSES;
+        let due = self.since.iter().filter(|(ino, since)| has_rested(**ino) || is_due(**since));
+        let due: BTreeSet<InodeId> = due.map(|(ino, _)| *ino).collect();
+        due.iter().for_each(|ino| self.remove(*ino));
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_goes_when_it_rests_and_after_many_passes_in_any_case() {
+        let (rests, never_rests) = (InodeId(1), InodeId(2));
+        let mut unsynced = Unsynced::default();
+        [rests, never_rests].into_iter().for_each(|ino| unsynced.insert(ino));
+        assert!(unsynced.take_due(|_| false).is_empty(), "both were changed a moment ago");
+        assert_eq!(unsynced.take_due(|ino| ino == rests), BTreeSet::from([rests]));
+        for _ in 2..MOST_PASSES {
+            unsynced.insert(never_rests);
+            assert!(unsynced.take_due(|_| false).is_empty());
+        }
+        assert_eq!(unsynced.take_due(|_| false), BTreeSet::from([never_rests]));
+        assert!(unsynced.is_empty());
+        // Its time begins anew.
+        unsynced.insert(never_rests);
+        assert!(unsynced.take_due(|_| false).is_empty());
+        assert_eq!(unsynced.take_all(), BTreeSet::from([never_rests]));
+    }
+}

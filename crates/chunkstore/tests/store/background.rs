@@ -1,0 +1,65 @@
+//! When the background brings what was written to disk.
+
+use crate::common::{LOG_BYTES, buf, identity, open, read};
+use chunkstore::{Durability, IoPath, Store};
+use rt::sim::Machine;
+use std::path::Path;
+use std::time::Duration;
+use types::InodeId;
+
+const DIR: &str = "/target";
+const RESTS: InodeId = InodeId(1);
+const NEVER_RESTS: InodeId = InodeId(2);
+const BLOCK: usize = 4096;
+/// Blocks that are written to the file that never rests, and the time between two.
+const BLOCKS: usize = 80;
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long what is written to it may take to be on disk, in blocks: five seconds, and what two passes and a sync take.
+const LATEST: usize = 60;
+
+fn byte(block: usize) -> u8 {
+    block as u8 + 1
+}
+
+async fn write_all_the_time() {
+    Store::format_with_log(Path::new(DIR), &identity(), LOG_BYTES).await.unwrap();
+    let (store, _) = open(Path::new(DIR)).await;
+    rt::spawn(store.clone().background());
+    let write = async |ino, block: usize| {
+        let data = buf(&[byte(block); BLOCK]);
+        let offset = (block * BLOCK) as u64;
+        store.write(ino, offset, &data, IoPath::Cached, Durability::Later).await.unwrap();
+    };
+    write(NEVER_RESTS, 0).await;
+    for block in 1..BLOCKS {
+        // It rests for a second and a half at the end.
+        if block <= BLOCKS - 15 {
+            write(RESTS, 0).await;
+        }
+        write(NEVER_RESTS, block).await;
+        rt::sleep(PAUSE).await;
+    }
+}
+
+/// Which blocks of the file that never rests are lost.
+async fn lost() -> Vec<usize> {
+    let (store, _) = open(Path::new(DIR)).await;
+    assert_eq!(read(&store, RESTS, 0, BLOCK, IoPath::Cached).await.unwrap(), [byte(0); BLOCK]);
+    let found = read(&store, NEVER_RESTS, 0, BLOCKS * BLOCK, IoPath::Cached).await.unwrap();
+    (0..BLOCKS).filter(|block| found[block * BLOCK..][..BLOCK] != [byte(*block); BLOCK]).collect()
+}
+
+#[test]
+fn a_file_that_rests_is_on_disk_soon_and_one_that_does_not_after_some_seconds() {
+    let mut latest_lost = Vec::new();
+    for seed in 0..20 {
+        let mut machine = Machine::new(seed);
+        machine.run(write_all_the_time()).unwrap();
+        machine.crash();
+        let lost = machine.run(lost()).unwrap();
+        assert!(lost.iter().all(|block| *block > BLOCKS - LATEST), "seed {seed}: {lost:?}");
+        latest_lost.extend(lost);
+    }
+    // What never rests isn't brought to disk in each pass.
+    assert!(latest_lost.iter().any(|block| *block < BLOCKS - 15), "{latest_lost:?}");
+}
