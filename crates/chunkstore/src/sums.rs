@@ -49,6 +49,17 @@ fn compare(block: &[u8], sum: BlockSum, known: &mut Option<Vec<u32>>) -> bool {
     true
 }
 
+/// The CRC32C that a block with this checksum has; `None` where the checksum doesn't tell.
+pub(crate) fn crc_of(sum: BlockSum) -> Option<u32> {
+    match sum {
+        BlockSum::HOLE => Some(*CRC_OF_ZEROS),
+        BlockSum::UNCHECKED => None,
+        // Another value may be behind it.
+        sum if sum == BlockSum::of(0) || sum == BlockSum::of(1) => None,
+        sum => Some(sum.0),
+    }
+}
+
 /// The checksum to store for a block that is written as a whole.
 pub(crate) fn sum_of_written(block: &[u8]) -> BlockSum {
     if types::checksums_are_on() { block_sum(block) } else { BlockSum::UNCHECKED }

@@ -86,11 +86,19 @@ impl Outbox {
         let mut header = header.with_body(body);
         if let Some(payload) = payload {
             header.payload_bytes = payload.len() as u32;
-            let is_summed = self.sum_payloads && checksums_are_on();
-            header.payload_sum = is_summed
-                .then(|| payload.with_sums(sum_of_sums).unwrap_or_else(|| crc32c(payload.as_slice())));
+            if self.sums_payloads() {
+                let stored = payload.with_stored_sums(sum_of_sums);
+                header.unchecked = stored.is_some();
+                let sum = stored.or_else(|| payload.with_sums(sum_of_sums));
+                header.payload_sum = Some(sum.unwrap_or_else(|| crc32c(payload.as_slice())));
+            }
         }
         header
+    }
+
+    /// Whether payloads are summed.
+    pub(crate) fn sums_payloads(&self) -> bool {
+        self.sum_payloads && checksums_are_on()
     }
 
     fn enqueue(&self, header: &Header, body: &[u8], payload: Option<&IoBuf>, permit: Option<Permit>) -> u64 {

@@ -87,17 +87,49 @@ impl IoBuf {
     /// Notes the CRC32C of each block ([`types::sums_of_blocks`]) for who wants them later, where [`IoBuf::keeps_sums`]. They are forgotten when the memory is
     /// changed by way of any handle.
     pub fn note_sums(&self, sums: Vec<u32>) {
+        self.note(sums, Origin::Content);
+    }
+
+    /// Notes the CRC32C of each block as it should be: nobody has compared them with the blocks. Where [`IoBuf::leaves_checking`].
+    pub fn note_stored_sums(&self, sums: Vec<u32>) {
+        self.note(sums, Origin::Stored);
+    }
+
+    fn note(&self, sums: Vec<u32>, origin: Origin) {
         if let Some(block) = self.whole_block(sums.len()) {
-            *block.sums.lock() = sums;
+            *block.sums.lock() = Sums { origin, blocks: sums };
             block.has_sums.store(true, Ordering::Release);
         }
     }
 
     /// What is made of the CRC32C of each block, if they were noted.
     pub fn with_sums<T>(&self, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
+        self.with_sums_of(Origin::Content, make)
+    }
+
+    /// The same of those that the blocks should have.
+    pub fn with_stored_sums<T>(&self, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
+        self.with_sums_of(Origin::Stored, make)
+    }
+
+    fn with_sums_of<T>(&self, origin: Origin, make: impl FnOnce(&[u32]) -> T) -> Option<T> {
         let block = self.owner.as_ref().filter(|block| block.has_sums.load(Ordering::Acquire))?;
         let sums = block.sums.lock();
-        self.whole_block(sums.len()).map(|_| make(&sums))
+        let is_of_this = sums.origin == origin && self.whole_block(sums.blocks.len()).is_some();
+        is_of_this.then(|| make(&sums.blocks))
+    }
+
+    /// Whoever fills this with stored data may leave it to the one whom it is for to compare it with its checksums.
+    pub fn leave_checking(&self) {
+        if let Some(block) = self.owner.as_ref().filter(|_| self.keeps_sums()) {
+            block.leaves_checking.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether that is so: then it is enough to say which checksums it should have ([`IoBuf::note_stored_sums`]).
+    pub fn leaves_checking(&self) -> bool {
+        self.owner.as_ref().is_some_and(|block| block.leaves_checking.load(Ordering::Acquire))
+            && self.keeps_sums()
     }
 
     /// The memory, if this is a handle to all of it that is in use, and that is so many blocks.
@@ -111,7 +143,7 @@ impl IoBuf {
     pub(crate) fn forget_sums(&self) {
         if let Some(block) = self.owner.as_ref().filter(|block| block.has_sums.load(Ordering::Acquire)) {
             block.has_sums.store(false, Ordering::Release);
-            block.sums.lock().clear();
+            block.sums.lock().blocks.clear();
         }
     }
 
@@ -182,8 +214,27 @@ struct Block {
     len: usize,
     capacity: usize,
     /// What was noted of the content.
-    sums: Mutex<Vec<u32>>,
+    sums: Mutex<Sums>,
     has_sums: AtomicBool,
+    /// Who gets it compares it with its sums.
+    leaves_checking: AtomicBool,
+}
+
+/// CRC32C of each block.
+#[derive(Default)]
+struct Sums {
+    origin: Origin,
+    blocks: Vec<u32>,
+}
+
+/// Where sums are from.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Origin {
+    /// They were computed, or compared with what is there.
+    #[default]
+    Content,
+    /// They are stored with it.
+    Stored,
 }
 
 // SAFETY: a block owns its memory, and any thread may free it.
@@ -197,7 +248,14 @@ impl Block {
         let pooled = class_of(capacity)
             .and_then(|class| POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten());
         let ptr = pooled.unwrap_or_else(|| allocate(capacity));
-        Block { ptr, len, capacity, sums: Mutex::default(), has_sums: AtomicBool::new(false) }
+        Block {
+            ptr,
+            len,
+            capacity,
+            sums: Mutex::default(),
+            has_sums: AtomicBool::new(false),
+            leaves_checking: AtomicBool::new(false),
+        }
     }
 }
 
@@ -348,6 +406,26 @@ mod tests {
         assert_eq!(next.as_ptr(), address);
         assert!(next.with_sums(drop_sums).is_none());
         assert!(!IoBuf::alloc(0).keeps_sums() && !IoBuf::alloc(BLOCK_SIZE + 1).keeps_sums());
+    }
+
+    #[test]
+    fn stored_sums_are_not_taken_for_those_of_the_content() {
+        let buf = IoBuf::alloc(2 * BLOCK_SIZE);
+        assert!(!buf.leaves_checking());
+        buf.leave_checking();
+        assert!(buf.leaves_checking() && !buf.slice(0..BLOCK_SIZE).leaves_checking());
+        buf.note_stored_sums(vec![1, 2]);
+        assert!(buf.with_sums(drop_sums).is_none());
+        assert_eq!(buf.with_stored_sums(<[u32]>::to_vec).unwrap(), [1, 2]);
+        // Who has compared them says so.
+        buf.note_sums(vec![1, 2]);
+        assert!(buf.with_stored_sums(drop_sums).is_none() && buf.with_sums(drop_sums).is_some());
+        buf.note_stored_sums(vec![1, 2]);
+        buf.zero(0..1);
+        assert!(buf.with_stored_sums(drop_sums).is_none());
+        let unaligned = IoBuf::alloc(100);
+        unaligned.leave_checking();
+        assert!(!unaligned.leaves_checking());
     }
 
     fn drop_sums(_: &[u32]) {}

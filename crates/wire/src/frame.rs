@@ -9,7 +9,7 @@
 //! | 4 | 1 | version |
 //! | 5 | 1 | [`Kind`] |
 //! | 6 | 1 | service, [`crate::Service`] as a number; 0 for none |
-//! | 7 | 1 | flags; bit 0: the payload's checksum is present |
+//! | 7 | 1 | flags; bit 0: the payload's checksum is present; bit 1: the payload is compared with it by its receiver alone |
 //! | 8 | 8 | id |
 //! | 16 | 4 | length of the body, at most [`MAX_BODY_BYTES`] |
 //! | 20 | 4 | length of the payload, at most [`MAX_PAYLOAD_BYTES`] |
@@ -23,6 +23,10 @@
 //! | 60 | 4 | CRC32C of bytes 0 to 59 |
 //!
 //! In a request whose answer brings a payload the place says where that belongs; the reply says whether it is there.
+//!
+//! Bit 1 of the flags in such a request says that the sender compares the answer's payload with its checksum, and asks again, without that bit, if they differ.
+//! The answer then may have it, too: its checksum is the one under which the payload is stored, and nobody has compared them yet. So what is read is summed
+//! once on its way and not at both ends.
 //!
 //! What [`Header::decode`] refuses ends the connection: after it nobody knows where the next frame starts. A service that isn't known here
 //! is no such case; it is refused like any request.
@@ -53,6 +57,9 @@ const MAGIC: [u8; 4] = *b"WEFT";
 
 /// Flag: the payload's checksum is present.
 const PAYLOAD_SUMMED: u8 = 1;
+
+/// Flag: the payload is compared with its checksum by its receiver alone.
+const UNCHECKED: u8 = 2;
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -117,6 +124,8 @@ pub struct Header {
     pub body_sum: u32,
     /// CRC32C of the payload; `None` when it is not summed.
     pub payload_sum: Option<u32>,
+    /// In a request: a payload that the answer brings needn't have been compared with its checksum. In the answer: it wasn't.
+    pub unchecked: bool,
     /// The cluster map that the sender knows.
     pub epoch: Epoch,
     /// Where the payload is: 0 behind the body, n at page n - 1 (of [`SHARED_PAGE_BYTES`]) of the memory that both ends of the connection share.
@@ -136,6 +145,7 @@ impl Header {
             deadline_ms: 0,
             body_sum: crc32c(&[]),
             payload_sum: None,
+            unchecked: false,
             epoch: Epoch(0),
             place: 0,
         }
@@ -165,7 +175,8 @@ impl Header {
         out[4] = VERSION;
         out[5] = self.kind as u8;
         out[6] = self.service;
-        out[7] = if self.payload_sum.is_some() { PAYLOAD_SUMMED } else { 0 };
+        let summed = if self.payload_sum.is_some() { PAYLOAD_SUMMED } else { 0 };
+        out[7] = summed | if self.unchecked { UNCHECKED } else { 0 };
         put_u64(&mut out, 8, self.id);
         put_u32(&mut out, 16, self.body_bytes);
         put_u32(&mut out, 20, self.payload_bytes);
@@ -205,6 +216,7 @@ impl Header {
             deadline_ms: u32_at(bytes, 28),
             body_sum: u32_at(bytes, 32),
             payload_sum: (bytes[7] & PAYLOAD_SUMMED != 0).then(|| u32_at(bytes, 36)),
+            unchecked: bytes[7] & UNCHECKED != 0,
             epoch: Epoch(u64_at(bytes, 40)),
             place: u32_at(bytes, 48),
         })

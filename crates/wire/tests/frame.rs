@@ -87,6 +87,14 @@ fn what_a_later_version_may_add_is_passed_over() {
 }
 
 #[test]
+fn who_compares_a_payload_with_its_checksum_is_a_flag() {
+    let header = write_request();
+    let unchecked = Header { unchecked: true, ..header };
+    assert_eq!((header.encode()[7], unchecked.encode()[7]), (1, 3));
+    assert!(Header::decode(&unchecked.encode()).unwrap().unchecked);
+}
+
+#[test]
 fn body_and_payload_are_checked_against_the_header() {
     let header = write_request();
     assert_eq!(header.check_body(b"body"), Ok(()));
@@ -119,12 +127,13 @@ fn names_of_peers_are_bounded() {
 prop_compose! {
     fn headers()(
         kind in 1u8..=9, service: u8, id: u64, body_bytes in 0..=MAX_BODY_BYTES, payload_bytes in 0..=MAX_PAYLOAD_BYTES,
-        wanted_bytes in 0..=MAX_PAYLOAD_BYTES, deadline_ms: u32, body_sum: u32, payload_sum: Option<u32>, epoch: u64, place: u32,
+        wanted_bytes in 0..=MAX_PAYLOAD_BYTES, deadline_ms: u32, body_sum: u32, payload_sum: Option<u32>, unchecked: bool, epoch: u64,
+        place: u32,
     ) -> Header {
         let kind = Kind::from_number(kind).expect("a kind in range");
         let epoch = Epoch(epoch);
         Header {
-            kind, service, id, body_bytes, payload_bytes, wanted_bytes, deadline_ms, body_sum, payload_sum, epoch, place,
+            kind, service, id, body_bytes, payload_bytes, wanted_bytes, deadline_ms, body_sum, payload_sum, unchecked, epoch, place,
         }
     }
 }

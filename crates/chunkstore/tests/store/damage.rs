@@ -83,6 +83,40 @@ fn sums_that_a_buffer_knows_are_taken_and_those_that_were_compared_are_told() {
     });
 }
 
+/// Whoever compares what he gets is told the checksums that it should have; who isn't, or doesn't, gets nothing that is damaged.
+#[test]
+fn checksums_are_told_to_who_compares_them() {
+    with_target(|dir| async move {
+        let store = spoilt(&dir, |file| file.write_all_at(b"y", 5 * 4096 + 17).unwrap()).await;
+        let comparing = |blocks: usize| {
+            let buf = IoBuf::alloc(blocks * 4096);
+            buf.leave_checking();
+            buf
+        };
+        let data: Vec<u8> = (0..LEN).map(|i| (i * 7 + 1) as u8).collect();
+        let found = comparing(8);
+        for path in [IoPath::Direct, IoPath::Cached] {
+            store.read(INO, 0, &found, path).await.unwrap();
+            let right = types::sums_of_blocks(&data[..8 * 4096]);
+            assert_eq!(found.with_stored_sums(<[u32]>::to_vec), Some(right), "{path:?}");
+            assert!(found.with_sums(|_| ()).is_none());
+        }
+        assert_ne!(found.as_slice()[5 * 4096 + 17], data[5 * 4096 + 17]);
+        store.read(INO, 0, &IoBuf::alloc(8 * 4096), IoPath::Cached).await.expect_err("nobody compares");
+        // Holes are zeros.
+        let holes = comparing(2);
+        store.read(INO, 60 * 4096, &holes, IoPath::Cached).await.unwrap();
+        let zeros = types::sums_of_blocks(&[0; 2 * 4096]);
+        assert_eq!(holes.with_stored_sums(<[u32]>::to_vec), Some(zeros));
+        // Of parts of blocks there are no checksums.
+        store.read(INO, 5 * 4096 + 1, &comparing(1), IoPath::Cached).await.expect_err("damage");
+        let part = comparing(1);
+        store.read(INO, 7 * 4096 + 1, &part, IoPath::Cached).await.unwrap();
+        assert!(part.with_stored_sums(|_| ()).is_none());
+        assert_eq!(part.as_slice(), &data[7 * 4096 + 1..8 * 4096 + 1]);
+    });
+}
+
 #[test]
 fn a_lost_tail_is_found_by_read_and_verify() {
     with_target(|dir| async move {

@@ -12,6 +12,8 @@ pub(super) enum Outcome {
     Reply(Vec<u8>),
     /// The service's error.
     Failed(Error),
+    /// The reply's payload differs from its checksum, which nobody had compared with it: it has to be asked for again.
+    Differs,
     /// The connection ended, and nobody knows what became of the request.
     Lost,
     /// The time is over.
@@ -35,6 +37,8 @@ pub(super) struct Call {
     pub(super) frame: u64,
     /// What a reply's payload goes into.
     pub(super) buffer: Option<IoBuf>,
+    /// This end compares that with its checksum, should the server not have done so.
+    pub(super) compares: bool,
     /// The request has a payload, which is in use until the frame has been sent.
     pub(super) sends_payload: bool,
     /// A payload is just being received into `buffer`.

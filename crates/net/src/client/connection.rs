@@ -8,7 +8,7 @@ use crate::arena::{Arena, Piece};
 use crate::budget::Budget;
 use crate::either::{Either, either};
 use crate::fault::Fault;
-use crate::inbound::{Heard, Inbound, check_payload};
+use crate::inbound::{Heard, Inbound, matches_or_fault};
 use crate::limits::{
     COPIED_PAYLOAD_BYTES, DIRECT_RECEIVE_BYTES, IDLE_LIMIT, MAX_BYTES_IN_FLIGHT, WAITS_ARE_ONE_OF,
     WATCH_INTERVAL,
@@ -33,6 +33,8 @@ pub(super) struct Outgoing {
     pub(super) answer: Answer,
     pub(super) epoch: Epoch,
     pub(super) payload: Option<IoBuf>,
+    /// The server may leave it to this end to compare the answer's payload with its checksum.
+    pub(super) compares: bool,
     /// When it is given up, by the monotonic clock; `u64::MAX`: never.
     pub(super) deadline_ns: u64,
 }
@@ -223,6 +225,7 @@ impl Connection {
             deadline_ms: if left == Duration::MAX { 0 } else { (left.as_millis() as u32).max(1) },
             epoch: request.epoch,
             place: piece.as_ref().map_or(0, Piece::place),
+            unchecked: fills && request.compares,
             ..Header::new(Kind::Request, self.calls.borrow().next_id())
         };
         let sent_payload = request.payload.as_ref().filter(|_| !fills);
@@ -237,6 +240,7 @@ impl Connection {
             deadline_ns: request.deadline_ns,
             frame,
             buffer: request.payload.clone().filter(|_| fills),
+            compares: fills && request.compares,
             sends_payload: sent_payload.is_some() && piece.is_none(),
             receiving: false,
             bulk: fills && amount > DIRECT_RECEIVE_BYTES && piece.is_none(),
@@ -310,7 +314,7 @@ impl Connection {
     async fn receive_reply(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {
         let body = inbound.body(header).await?;
         let payload_bytes = header.payload_bytes as usize;
-        let buffer = {
+        let (buffer, compares) = {
             let mut calls = self.calls.borrow_mut();
             let Some(call) = calls.get(header.id) else {
                 return Err(Fault::unexpected(format!(
@@ -322,26 +326,37 @@ impl Connection {
             call.body.extend_from_slice(body.as_slice());
             let wanted = matches!(call.state, CallState::Waiting(_));
             call.receiving = wanted && call.buffer.is_some();
-            call.buffer.clone().filter(|_| wanted)
+            (call.buffer.clone().filter(|_| wanted), call.compares)
         };
-        match buffer {
+        if header.unchecked && !compares {
+            return Err(Fault::unexpected("a payload comes unchecked, which wasn't asked for"));
+        }
+        let matches = match buffer {
             Some(buffer) if buffer.len() == payload_bytes && header.place != 0 => {
                 self.take_out(header, &buffer)?
             }
-            Some(buffer) if buffer.len() == payload_bytes => inbound.payload(header, &buffer).await?,
+            Some(buffer) if buffer.len() == payload_bytes => {
+                inbound.unchecked_payload(header, &buffer).await?
+            }
             Some(buffer) => {
                 let message =
                     format!("a reply brings {payload_bytes} bytes, {} were asked for", buffer.len());
                 return Err(Fault::unexpected(message));
             }
-            None => inbound.skip(header.inline_bytes()).await?,
-        }
-        self.answered(header.id, |body| Outcome::Reply(std::mem::take(body)));
+            None => {
+                inbound.skip(header.inline_bytes()).await?;
+                true
+            }
+        };
+        self.answered(header.id, |body| match matches {
+            true => Outcome::Reply(std::mem::take(body)),
+            false => Outcome::Differs,
+        });
         Ok(())
     }
 
-    /// Copies a payload out of the shared memory, and checks the copy.
-    fn take_out(&self, header: &Header, buffer: &IoBuf) -> Result<(), Fault> {
+    /// Copies a payload out of the shared memory, and checks the copy. False: it differs from a checksum that the server hasn't compared with it.
+    fn take_out(&self, header: &Header, buffer: &IoBuf) -> Result<bool, Fault> {
         let mut calls = self.calls.borrow_mut();
         let piece = calls.get(header.id).and_then(|call| call.piece.as_ref());
         let Some(piece) = piece.filter(|piece| piece.place() == header.place) else {
@@ -351,7 +366,7 @@ impl Connection {
             )));
         };
         piece.copy_out(buffer);
-        Ok(check_payload(header, buffer)?)
+        matches_or_fault(header, buffer)
     }
 
     async fn receive_error(&self, header: &Header, inbound: &mut Inbound) -> Result<(), Fault> {

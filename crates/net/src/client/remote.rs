@@ -38,11 +38,12 @@ impl RemoteService {
         check_size(self.peer.name(), body.len(), payload.as_ref())?;
         let answer = request.answer_payload();
         let timeout = self.peer.shared().options.timeout;
-        let outgoing = Outgoing {
+        let mut outgoing = Outgoing {
             service: Req::SERVICE,
             answer,
             epoch: Epoch(link.shared.epoch.load(Ordering::Relaxed)),
             payload,
+            compares: types::checksums_are_on(),
             deadline_ns: match answer {
                 Answer::Waits => u64::MAX,
                 Answer::Plain | Answer::Fills => rt::monotonic_ns().saturating_add(timeout.as_nanos() as u64),
@@ -61,6 +62,12 @@ impl RemoteService {
                 }
                 Outcome::Failed(error) => return Err(error),
                 Outcome::TimedOut => return Err(link.timed_out()),
+                Outcome::Differs => {
+                    // The server looks itself then: the data may have been read while it was written, or is damaged.
+                    outgoing.compares = false;
+                    body = link.take_body();
+                    request.encode(&mut body);
+                }
                 Outcome::Lost => {
                     body = link.take_body();
                     request.encode(&mut body);

@@ -349,13 +349,22 @@ impl Connection {
     ) {
         let running = self.requests.begin(header.id, job.answer == Answer::Waits, deadline);
         let payload = match job.answer {
-            Answer::Fills => Some(IoBuf::alloc(header.wanted_bytes as usize)),
+            Answer::Fills => Some(self.answer_buffer(header)),
             Answer::Plain | Answer::Waits => payload,
         };
         let (connection, header) = (self.clone(), *header);
         let work = (job.run)(self.caller.clone(), deadline, payload.clone());
         let job = Begun { answer: job.answer, work, payload, permit };
         rt::spawn(async move { connection.perform(running, header, job).await });
+    }
+
+    /// Memory for the payload of an answer.
+    fn answer_buffer(&self, header: &Header) -> IoBuf {
+        let buffer = IoBuf::alloc(header.wanted_bytes as usize);
+        if header.unchecked && self.outbox.sums_payloads() {
+            buffer.leave_checking();
+        }
+        buffer
     }
 
     async fn perform(&self, running: Running, request: Header, job: Begun) {

@@ -13,5 +13,6 @@ mod silence;
 mod stop;
 mod support;
 mod time_outs;
+mod unchecked;
 mod until;
 mod way;

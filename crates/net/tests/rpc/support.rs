@@ -32,6 +32,9 @@ pub enum Ask {
     Count(u64),
     /// Tells who calls: the length of the name.
     Who(u64),
+    /// Fills the buffer with what is stored by this number, and leaves it to the caller to check that where that may be: see [`Service1::stored`]. Tells how
+    /// often it was asked.
+    Stored(u64),
 }
 
 impl Ask {
@@ -43,6 +46,7 @@ impl Ask {
             Ask::Wait(n) => (3, n),
             Ask::Count(n) => (4, n),
             Ask::Who(n) => (5, n),
+            Ask::Stored(n) => (6, n),
         }
     }
 }
@@ -58,7 +62,7 @@ impl Message for Ask {
         let (kind, number) = bytes.split_first().ok_or_else(|| Malformed::new("empty"))?;
         let number = number.try_into().map_err(|_| Malformed::new("no number"))?;
         let number = u64::from_le_bytes(number);
-        let all = [Ask::Sum, Ask::Fill, Ask::Fail, Ask::Wait, Ask::Count, Ask::Who];
+        let all = [Ask::Sum, Ask::Fill, Ask::Fail, Ask::Wait, Ask::Count, Ask::Who, Ask::Stored];
         Ok(all.get(*kind as usize).ok_or_else(|| Malformed::new("unknown"))?(number))
     }
 }
@@ -68,7 +72,7 @@ impl Request for Ask {
 
     fn answer_payload(&self) -> Answer {
         match self {
-            Ask::Fill(_) => Answer::Fills,
+            Ask::Fill(_) | Ask::Stored(_) => Answer::Fills,
             Ask::Wait(_) => Answer::Waits,
             _ => Answer::Plain,
         }
@@ -155,6 +159,20 @@ impl Service1 {
         Told(number, *count as u64)
     }
 
+    /// What is stored by an odd number is found damaged by who doesn't look at it himself.
+    fn stored(&self, number: u64, buf: &IoBuf) -> Told {
+        let asked = *self.counts.lock().entry(number).and_modify(|count| *count += 1).or_insert(1);
+        let content = pattern(number, buf.len());
+        buf.copy_from(0, &content);
+        if buf.leaves_checking() {
+            if number % 2 == 1 {
+                buf.copy_from(buf.len() / 2, &[!content[buf.len() / 2]]);
+            }
+            buf.note_stored_sums(types::sums_of_blocks(&content));
+        }
+        Told(number, asked as u64)
+    }
+
     async fn answer(&self, caller: Option<&Caller>, ask: Ask, payload: Option<IoBuf>) -> Result<Told> {
         match ask {
             Ask::Sum(number) => Ok(Told(number, payload.map_or(0, |payload| sum(payload.as_slice())))),
@@ -163,6 +181,7 @@ impl Service1 {
                 buf.copy_from(0, &pattern(number, buf.len()));
                 Ok(Told(number, buf.len() as u64))
             }
+            Ask::Stored(number) => Ok(self.stored(number, &payload.unwrap())),
             Ask::Fail(number) => {
                 Err(Error::new(Errno::ENOSPC, format!("number {number} is full")).hint("take another"))
             }

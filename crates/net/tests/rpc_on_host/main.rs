@@ -20,6 +20,8 @@ mod stop;
 mod support;
 #[path = "../rpc/time_outs.rs"]
 mod time_outs;
+#[path = "../rpc/unchecked.rs"]
+mod unchecked;
 #[path = "../rpc/until.rs"]
 mod until;
 mod way;

@@ -1,0 +1,39 @@
+//! Payloads that a server sends with the checksums under which they are stored, without a look at them: the client compares, and asks again where they differ.
+
+use crate::support::{Ask, Service1, Told, channel_to, pattern, serve};
+use rt::IoBuf;
+use types::BLOCK_SIZE;
+
+#[test]
+fn what_differs_from_its_checksum_is_asked_for_again() {
+    let server = serve(&Service1::open());
+    let channel = channel_to(&server);
+    rt::block_on(async move {
+        for (round, blocks) in [1, 2, 16, 256, 1024].into_iter().enumerate() {
+            for number in [2 * round as u64 + 100, 2 * round as u64 + 101] {
+                let buf = IoBuf::alloc(blocks * BLOCK_SIZE);
+                let times = 1 + number % 2;
+                assert_eq!(
+                    channel.call(Ask::Stored(number), Some(buf.clone())).await,
+                    Ok(Told(number, times))
+                );
+                assert!(buf.as_slice() == pattern(number, buf.len()), "{blocks} blocks");
+            }
+        }
+        // The connection goes on, and nothing else has changed.
+        assert_eq!(channel.call(Ask::Who(1), None).await, Ok(Told(1, 8)));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_part_of_a_block_is_checked_by_the_server() {
+    let server = serve(&Service1::open());
+    let channel = channel_to(&server);
+    rt::block_on(async move {
+        let buf = IoBuf::alloc(BLOCK_SIZE + 100);
+        assert_eq!(channel.call(Ask::Stored(7), Some(buf.clone())).await, Ok(Told(7, 1)));
+        assert!(buf.as_slice() == pattern(7, buf.len()));
+    })
+    .unwrap();
+}
