@@ -144,7 +144,7 @@ pub struct Store {
     pub(crate) marking: rt::sync::RwLock,
     /// Held by the maintenance pass in progress.
     pub(crate) maintenance: rt::sync::RwLock,
-    /// Files changed since they were last synced. Bounded by what a maintenance period can change.
+    /// Files changed since they were last synced. Bounded by what ten maintenance periods can change.
     pub(crate) unsynced: Mutex<Unsynced>,
     /// Why the background could not sync a file: the next sync of it says so.
     pub(crate) sync_failures: Mutex<BTreeMap<InodeId, String>>,
