@@ -1,7 +1,7 @@
 //! Which chunk files have changes that may not be on disk.
 //!
-//! The background writes a file back once it hasn't been changed for a pass: what is written again and again would otherwise go to disk each time, and while it
-//! is on its way other writes of the file wait. A file that never rests is written back after [`MOST_PASSES`] all the same.
+//! The background writes a file back once it hasn't been changed for a pass: what is written again and again would otherwise go to disk each time. A file that
+//! never rests is written back after [`MOST_PASSES`] all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use types::InodeId;
