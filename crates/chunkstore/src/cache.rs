@@ -88,13 +88,14 @@ impl FileCache {
         dirty.map_or(Room::Enough, Room::After)
     }
 
-    /// Files of which memory knows what the disk doesn't.
+    /// Files of which memory knows what the disk doesn't, in order of their inodes.
     pub(crate) fn to_write_back(&self) -> Vec<Arc<ChunkFile>> {
         let mut found = Vec::new();
         for shard in &self.shards {
             let files = shard.files.lock();
             found.extend(files.by_ino.values().filter(|file| file.needs_write_back()).cloned());
         }
+        found.sort_unstable_by_key(|file| file.ino);
         found
     }
 

@@ -24,7 +24,7 @@
 use chunkstore::{ROW_BYTES, Row as Bytes, Rows, Store};
 use parking_lot::Mutex;
 use rt::sync::Event;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use types::{Errno, Error, InodeId, Result, SessionId};
@@ -57,7 +57,7 @@ pub(crate) struct Once {
 }
 
 struct Lanes {
-    last: HashMap<Lane, Change>,
+    last: BTreeMap<Lane, Change>,
     /// Places of rows that were used and aren't any more, and the first that never was.
     free: Vec<u32>,
     fresh: u32,
@@ -120,7 +120,7 @@ pub(crate) struct Doing<'a> {
 impl Once {
     /// What the process before has left, but for sessions that were ended.
     pub(crate) fn of(store: &Store, is_ended: impl Fn(SessionId) -> bool) -> Once {
-        let mut lanes = Lanes { last: HashMap::new(), free: Vec::new(), fresh: 0, deadline_ns: u64::MAX };
+        let mut lanes = Lanes { last: BTreeMap::new(), free: Vec::new(), fresh: 0, deadline_ns: u64::MAX };
         let now_ns = rt::monotonic_ns();
         for (place, row) in store.recent().take_found() {
             let Some((lane, change)) = decoded(place, &row, now_ns) else { continue };

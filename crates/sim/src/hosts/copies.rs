@@ -45,6 +45,7 @@ impl Site {
         service.add(store.clone())?;
         service.all_added();
         member.enter().await;
+        self.has_registered(index);
         rt::spawn(StorageService::keep_groups_in_step(service.clone()));
         let touched = Touched { files: store.take_touched(), new: store.take_new_at_crash() };
         let is_clean = touched.is_empty();

@@ -73,9 +73,25 @@ pub(super) struct Site {
     pub(super) outdated: Arc<Mutex<BTreeSet<usize>>>,
     /// Metadata hosts that have opened the store since its host has lost its power.
     pub(super) opened: Arc<Mutex<BTreeSet<usize>>>,
+    /// Storage hosts whose process hasn't told management yet that it is there: what the host may have lost, nobody knows.
+    pub(super) unregistered: Arc<Mutex<BTreeSet<usize>>>,
 }
 
 impl Site {
+    /// Storage hosts of whose last start management doesn't know.
+    pub(super) fn unregistered(&self) -> BTreeSet<usize> {
+        lock(&self.unregistered).clone()
+    }
+
+    /// A storage host's process is started.
+    pub(super) fn is_starting(&self, index: usize) {
+        lock(&self.unregistered).insert(index);
+    }
+
+    pub(super) fn has_registered(&self, index: usize) {
+        lock(&self.unregistered).remove(&index);
+    }
+
     /// Metadata hosts whose process is to begin anew, each once.
     pub(super) fn take_outdated(&self) -> BTreeSet<usize> {
         std::mem::take(&mut lock(&self.outdated))

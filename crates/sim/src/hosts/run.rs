@@ -12,6 +12,7 @@ use kv::Memory;
 use rt::sim::{HostId, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::pin::pin;
 use std::rc::Rc;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use types::{ClusterMap, Scheme, SessionId, TargetId};
 
 /// Calls that one operation makes one after the other, at most; each may take its time-out.
 const CALLS_PER_OPERATION: u32 = 8;
-/// How long a start of the cluster may take.
+/// How long a start of the cluster may take, and any other step of what looks at it.
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long everybody gets to recover when everything works again.
 const RECOVERY: Duration = Duration::from_secs(15);
@@ -263,6 +264,7 @@ impl Run {
             notes: options.notes,
             outdated: Arc::default(),
             opened: Arc::default(),
+            unregistered: Arc::default(),
         };
         Run {
             options,
@@ -299,14 +301,23 @@ impl Run {
         self.judge()
     }
 
-    /// Runs something on a host to its end.
+    /// Runs something on a host to its end, for no longer than [`START_LIMIT`].
     pub(super) fn run_on<T: 'static>(
         &mut self,
         host: HostId,
         what: &str,
         future: impl Future<Output = types::Result<T>> + 'static,
     ) -> Result<T, String> {
-        let limited = async move { rt::timeout(START_LIMIT, future).await };
+        self.run_limited(host, what, async move { rt::timeout(START_LIMIT, future).await })
+    }
+
+    /// Runs something on a host that gives nothing when it has to wait for longer than [`START_LIMIT`].
+    fn run_limited<T: 'static>(
+        &mut self,
+        host: HostId,
+        what: &str,
+        limited: impl Future<Output = Option<types::Result<T>>> + 'static,
+    ) -> Result<T, String> {
         let ended = self.world.run(host, limited).map_err(|deadlock| format!("{what}: {deadlock}"))?;
         let result = ended.ok_or_else(|| format!("{what} takes longer than {START_LIMIT:?}"))?;
         result.map_err(|error| format!("{what}: {error}"))
@@ -346,6 +357,7 @@ impl Run {
 
     pub(super) fn start_storage(&mut self, index: usize) {
         let serve = self.site.clone().serve_storage(index);
+        self.site.is_starting(index);
         self.world.spawn(self.storages[index], async move {
             let Err(error) = serve.await else { return };
             panic!("storage host {index} doesn't start: {error}");
@@ -447,17 +459,31 @@ impl Run {
         Ok(())
     }
 
+    /// A long run leaves many files: what is limited is how long nothing is seen.
     fn look_at_everything(&mut self) -> Result<(), String> {
         let (site, session, journal) = (self.site.clone(), self.new_session(), self.journal.clone());
-        let (host, dirs, logs) = (self.clients[0], self.dirs(), self.logs());
-        self.run_on(host, "looking at everything", async move {
-            let client = Succession::of_one(site.client(session).await?);
+        let (dirs, logs) = (self.dirs(), self.logs());
+        let limited = async move {
+            let client = match rt::timeout(START_LIMIT, site.client(session)).await? {
+                Ok(client) => Succession::of_one(client),
+                Err(error) => return Some(Err(error)),
+            };
             let (number, writers, durable) = (u32::MAX, 1, false);
+            let seen = journal.clone();
             let program =
                 Program { client, journal, host: 0, number, writers, owns: None, dirs, logs, durable };
-            program.look_at_everything().await;
-            Ok(())
-        })
+            let mut looking = pin!(program.look_at_everything());
+            loop {
+                let before = seen.returned.get();
+                if rt::timeout(START_LIMIT, looking.as_mut()).await.is_some() {
+                    return Some(Ok(()));
+                }
+                if seen.returned.get() == before {
+                    return None;
+                }
+            }
+        };
+        self.run_limited(self.clients[0], "looking at everything", limited)
     }
 
     /// The map as management has it.
@@ -473,8 +499,14 @@ impl Run {
         }
         let end_ns = self.world.clock_ns() + STEP_LIMIT.as_nanos() as u64;
         loop {
+            // The map counts the copies of a host as good until its new process has registered.
+            let unregistered = self.site.unregistered();
             let map = self.map_of_management()?;
-            let Some(missing) = copies::out_of_step(&map) else { return Ok(()) };
+            let missing = match unregistered.first() {
+                Some(index) => Some(format!("storage host {index} hasn't registered")),
+                None => copies::out_of_step(&map),
+            };
+            let Some(missing) = missing else { return Ok(()) };
             if self.world.clock_ns() > end_ns {
                 return Err(format!(
                     "after {STEP_LIMIT:?} in which all hosts worked, not in step: {missing}"
