@@ -143,7 +143,12 @@ async fn next(inbound: &mut Inbound) -> Result<Option<Welcome>, DialError> {
     match header.kind {
         Kind::Welcome => Ok(Some(Welcome::decode(body.as_slice()).map_err(Fault::from)?)),
         Kind::Ping => Ok(None),
-        Kind::Error => Err(DialError::Refused(Error::decode(body.as_slice()).map_err(Fault::from)?)),
+        Kind::Error => {
+            let error = Error::decode(body.as_slice()).map_err(Fault::from)?;
+            // It has no room just now.
+            let may_come = error.errno == Errno::EBUSY;
+            Err(if may_come { DialError::Failed(error.to_string()) } else { DialError::Refused(error) })
+        }
         Kind::Goodbye => Err(DialError::Failed("the server is stopping".into())),
         kind => Err(Fault::unexpected(format!("a hello was answered by a frame of kind {kind:?}")).into()),
     }

@@ -31,10 +31,11 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
         };
         match accepted {
             Ok((socket, address)) => {
-                let Some(place) = shared.place().filter(|_| handshakes.get() < MAX_HANDSHAKES) else {
-                    tracing::warn!(%address, "a connection was closed: there are too many");
+                if handshakes.get() >= MAX_HANDSHAKES {
+                    tracing::warn!(%address, "a connection was closed: too many are being made");
                     continue;
-                };
+                }
+                let place = shared.place();
                 // Without it, a client that asks and doesn't read would hold the core's memory for ever.
                 let stall_limit = shared.options.limits.liveness.give_up_after;
                 if !on_host && let Err(e) = socket.set_stall_limit(stall_limit) {
@@ -55,7 +56,14 @@ pub(super) async fn accept_all(shared: Arc<Shared>, listener: Listener) {
     }
 }
 
-async fn greet(shared: Arc<Shared>, socket: Socket, address: Address, mut place: Place, on_host: bool) {
+/// Hands a connection to its core, once it has said hello. `place`: none if the server has as many connections as it may have; the client is told so.
+async fn greet(
+    shared: Arc<Shared>,
+    socket: Socket,
+    address: Address,
+    mut place: Option<Place>,
+    on_host: bool,
+) {
     let handshake = async {
         let (stream, proof, memory) = match on_host {
             false => {
@@ -64,24 +72,24 @@ async fn greet(shared: Arc<Shared>, socket: Socket, address: Address, mut place:
             }
             true => {
                 let (stream, proof, memory) = shared.options.security.accept_on_host(socket).await?;
-                place.map(memory.len())?;
+                place.as_mut().map_or(Ok(()), |place| place.map(memory.len()))?;
                 (stream, proof, Some(Arc::new(memory)))
             }
         };
-        let heard = hear_hello(&shared, stream, proof, address.clone()).await?;
+        let heard = hear_hello(&shared, stream, proof, address.clone(), place.is_some()).await?;
         Ok::<_, Fault>(heard.map(|(stream, caller, incarnation)| (stream, memory, caller, incarnation)))
     };
     let outcome = rt::timeout(HELLO_TIMEOUT, handshake).await;
-    match outcome.unwrap_or(Err(Fault::Silent)) {
-        Ok(Some((stream, memory, caller, incarnation))) => match stream.park() {
+    match (outcome.unwrap_or(Err(Fault::Silent)), place) {
+        (Ok(Some((stream, memory, caller, incarnation))), Some(place)) => match stream.park() {
             Ok(stream) => shared.hand_over(Arrival { stream, memory, caller, incarnation, place }),
             Err(e) => tracing::warn!(%address, "a connection can't be handed to its core: {e}"),
         },
-        Ok(None) => {}
-        Err(Fault::Io(e)) if e.kind() == io::ErrorKind::PermissionDenied => {
+        (Ok(_), _) => {} // It was told why.
+        (Err(Fault::Io(e)), _) if e.kind() == io::ErrorKind::PermissionDenied => {
             tracing::warn!(%address, "a connection was refused: {e}");
         }
-        Err(fault) => tracing::debug!(%address, "a connection without a hello: {fault}"),
+        (Err(fault), _) => tracing::debug!(%address, "a connection without a hello: {fault}"),
     }
 }
 
@@ -91,6 +99,7 @@ async fn hear_hello(
     stream: Stream,
     proof: Proof,
     address: Address,
+    has_place: bool,
 ) -> Result<Option<(Stream, Caller, u64)>, Fault> {
     let stream = Rc::new(stream);
     let mut inbound = Inbound::new(stream.clone());
@@ -103,7 +112,7 @@ async fn hear_hello(
         return Err(Fault::unexpected("something follows the hello before it is answered"));
     }
     drop(inbound);
-    if let Err(error) = check(shared, &hello) {
+    if let Err(error) = check(shared, &hello, has_place) {
         tracing::warn!(client = hello.name, %address, "a client was refused: {error}");
         refuse(&stream, &error).await?;
         return Ok(None);
@@ -122,7 +131,7 @@ async fn hear_hello(
     Ok(Some((stream, caller, hello.incarnation)))
 }
 
-fn check(shared: &Shared, hello: &Hello) -> Result<(), Error> {
+fn check(shared: &Shared, hello: &Hello, has_place: bool) -> Result<(), Error> {
     let name = &shared.options.name;
     if hello.protocol < VERSION.into() {
         let message =
@@ -133,6 +142,15 @@ fn check(shared: &Shared, hello: &Hello) -> Result<(), Error> {
     if !theirs.is_empty() && theirs != ours {
         let message = format!("{name} belongs to cluster {ours}, the client to {theirs}");
         return Err(Error::new(Errno::EACCES, message).hint("use the cluster file of this cluster"));
+    }
+    if !has_place {
+        let message = format!(
+            "{name} has {} connections, as many as it may have: one of each core of each client",
+            shared.options.limits.connections
+        );
+        return Err(
+            Error::new(Errno::EBUSY, message).hint("unmount clients that aren't needed: weft session list")
+        );
     }
     Ok(())
 }

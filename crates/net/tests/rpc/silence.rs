@@ -1,8 +1,10 @@
-//! Connections on which nothing comes any more, and servers with little memory.
+//! Connections on which nothing comes any more, and servers with little memory, or little room for connections.
 
 use crate::proxy::Proxy;
 use crate::raw::Raw;
-use crate::support::{Ask, Service1, Told, localhost, pattern, peer_options, serve, server_options, sum};
+use crate::support::{
+    Ask, PATIENCE, Service1, Told, localhost, pattern, peer_of, peer_options, serve, server_options, sum,
+};
 use crate::until::{until, until_blocking};
 use net::{Channel, Liveness, Peer, PeerOptions, Router, Server, ServerLimits, ServerOptions};
 use rt::IoBuf;
@@ -12,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use types::Result;
+use types::{Errno, Result};
 use wire::frame::{Header, Kind};
 use wire::{Message, Service};
 
@@ -92,6 +94,26 @@ fn a_client_that_vanished_is_given_up_and_a_quiet_one_is_not() {
     }
     quiet.send(Header::new(Kind::Ping, 0), &[], &[]);
     while quiet.receive().unwrap().0.kind != Kind::Pong {}
+}
+
+#[test]
+fn who_is_beyond_the_connections_of_a_server_hears_it_and_gets_in_when_another_has_gone() {
+    const SHORT: Duration = Duration::from_secs(3);
+    let limits = ServerLimits { connections: 1, ..server_options(localhost()).limits };
+    let options = ServerOptions { limits, ..server_options(localhost()) };
+    let server = Server::start(options, Router::new().with::<Ask, Told>(Service1::open())).unwrap();
+    let address = server.addresses()[0];
+    let first = Raw::welcome(address, 1);
+    rt::block_on(async move {
+        let hasty: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], SHORT));
+        let error = hasty.call(Ask::Sum(1), None).await.unwrap_err();
+        assert_eq!(error.errno, Errno::ETIMEDOUT);
+        assert!(error.message.contains("has 1 connections, as many as it may have"), "{error}");
+        drop(first);
+        let patient: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], PATIENCE));
+        assert_eq!(patient.call(Ask::Sum(2), None).await, Ok(Told(2, 0)));
+    })
+    .unwrap();
 }
 
 #[test]
