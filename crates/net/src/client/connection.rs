@@ -328,8 +328,9 @@ impl Connection {
             call.receiving = wanted && call.buffer.is_some();
             (call.buffer.clone().filter(|_| wanted), call.compares)
         };
-        if header.unchecked && !compares {
-            return Err(Fault::unexpected("a payload comes unchecked, which wasn't asked for"));
+        if header.unchecked && (!compares || header.payload_sum.is_none()) {
+            let what = if compares { "without a checksum" } else { "which wasn't asked for" };
+            return Err(Fault::unexpected(format!("a payload comes unchecked, {what}")));
         }
         let matches = match buffer {
             Some(buffer) if buffer.len() == payload_bytes && header.place != 0 => {

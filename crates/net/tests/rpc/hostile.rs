@@ -1,7 +1,7 @@
 //! What isn't a frame, or not the right one, costs its sender the connection and nobody else anything.
 
 use crate::raw::Raw;
-use crate::support::{Ask, Service1, Told, channel_to, localhost, pattern, peer_of, serve};
+use crate::support::{Ask, PATIENCE, Service1, Told, channel_to, localhost, pattern, peer_of, serve};
 use crate::until::until;
 use net::{Channel, Server};
 use rt::IoBuf;
@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
-use types::Errno;
+use types::{BLOCK_SIZE, Errno};
 use wire::frame::{Header, Kind, MAX_BODY_BYTES, MAX_PAYLOAD_BYTES};
 use wire::{Message, Service};
 
@@ -176,6 +176,38 @@ fn a_flipped_bit_on_the_way_to_the_client_is_noticed_and_repaired() {
         assert!(buf.as_slice() == pattern(1, 200_000));
         assert_eq!(peer.status().links[0].connections, 2);
         drop((channel, peer));
+        until(|| server.is_finished()).await; // The goodbye leaves.
+        server.join().unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn nobody_takes_a_payload_that_neither_end_has_checked() {
+    let listener = TcpListener::bind(localhost()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        for is_summed in [false, true] {
+            let mut raw = Raw::over(listener.accept().unwrap().0);
+            raw.answer_hello();
+            let (asked, _) = raw.receive().unwrap();
+            assert!(asked.unchecked);
+            let payload = pattern(u64::from(is_summed), BLOCK_SIZE);
+            let mut told = Vec::new();
+            Told(1, 1).encode(&mut told);
+            let whole = Header::new(Kind::Reply, asked.id).with_body(&told).with_payload(&payload);
+            let payload_sum = whole.payload_sum.filter(|_| is_summed);
+            let header = Header { unchecked: true, payload_sum, ..whole };
+            raw.send_bytes(&[&header.encode()[..], &told, &payload].concat());
+            assert_eq!(raw.receive().map(|(header, _)| header.kind), is_summed.then_some(Kind::Goodbye));
+        }
+    });
+    rt::block_on(async move {
+        let channel: Channel<Ask, Told> = Channel::remote(peer_of(vec![address], PATIENCE));
+        let buf = IoBuf::alloc(BLOCK_SIZE);
+        assert_eq!(channel.call(Ask::Stored(1), Some(buf.clone())).await, Ok(Told(1, 1)));
+        assert!(buf.as_slice() == pattern(1, BLOCK_SIZE));
+        drop(channel);
         until(|| server.is_finished()).await; // The goodbye leaves.
         server.join().unwrap();
     })
