@@ -5,7 +5,7 @@ use crate::frozen::Frozen;
 use crate::merge::Merge;
 use crate::room::{Measure, Room};
 use crate::verifier::Verifier;
-use crate::{Batch, Durability, Engine, KvError, Outcome, Pair};
+use crate::{Batch, Durability, Engine, KvError, Outcome, Pair, Space};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::Mutex;
@@ -256,6 +256,10 @@ impl Engine for Embedded {
 
     fn has_room(&self) -> bool {
         self.room.is_enough(rt::monotonic_ns(), || Measure::take(&self.path, self.keyspace.disk_space()))
+    }
+
+    fn space(&self) -> Option<Space> {
+        Some(Measure::take(&self.path, self.keyspace.disk_space()).ok()?.into())
     }
 
     fn damage(&self) -> Option<KvError> {

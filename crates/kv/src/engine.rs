@@ -58,6 +58,19 @@ pub enum KvError {
     TooLarge { path: String, bytes: usize, limit: usize },
 }
 
+/// What a store takes of its disk, and what there is, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// In the store.
+    pub used: u64,
+    /// The disk's.
+    pub capacity: u64,
+    /// Free on the disk.
+    pub free: u64,
+    /// What has to be free if the store is to grow.
+    pub needed: u64,
+}
+
 /// An ordered store. Reads see every applied batch.
 pub trait Engine: Send + Sync + 'static {
     /// The value of a key.
@@ -73,6 +86,10 @@ pub trait Engine: Send + Sync + 'static {
     /// applied: once a write fails for want of space, nothing more can be written. Cheap enough to be asked for every write.
     fn has_room(&self) -> bool {
         true
+    }
+    /// What it takes of its disk; `None` where it has none, or that can't be asked.
+    fn space(&self) -> Option<Space> {
+        None
     }
     /// The store as it is now, whatever is applied later; for reading only. `None` where the engine can't do that.
     fn snapshot(&self) -> Option<std::sync::Arc<dyn Engine>> {

@@ -33,7 +33,7 @@ mod verifier;
 mod writer;
 
 pub use embedded::{Embedded, READ_AT_START_BYTES};
-pub use engine::{Batch, Engine, Guard, KvError, Outcome, Pair};
+pub use engine::{Batch, Engine, Guard, KvError, Outcome, Pair, Space};
 pub use memory::Memory;
 pub use remote::{LocalFuture, RemoteEngine, RemoteWriter};
 pub use store::Store;

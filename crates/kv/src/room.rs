@@ -3,6 +3,7 @@
 //! An engine that runs into a full disk writes nothing more, not even what would free space. So growth has to stop earlier, where
 //! enough is left for journals, tables and compaction of what is still allowed.
 
+use crate::Space;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -38,9 +39,21 @@ impl Measure {
         Ok(Measure { capacity: bytes(disk.f_blocks), free: bytes(disk.f_bavail), tables })
     }
 
-    fn has_room(&self) -> bool {
+    /// Bytes that have to be free if the store is to grow.
+    fn needed(&self) -> u64 {
         let working = WORKING_BYTES.min(self.capacity / WORKING_DIVISOR);
-        self.free >= working + self.tables.min(COMPACTION_BYTES)
+        working + self.tables.min(COMPACTION_BYTES)
+    }
+
+    fn has_room(&self) -> bool {
+        self.free >= self.needed()
+    }
+}
+
+impl From<Measure> for Space {
+    fn from(measure: Measure) -> Space {
+        let Measure { capacity, free, tables } = measure;
+        Space { used: tables, capacity, free, needed: measure.needed() }
     }
 }
 

@@ -6,10 +6,12 @@ mod scrubs;
 use crate::liveness::Liveness;
 use crate::roster::check_version;
 use types::{CapacityClass, ClusterMap, Node, NodeId, NodeState, Target, TargetId, TargetState};
-use wire::mgmt::{CopiesInfo, Health, HealthFinding, Verdict};
+use wire::mgmt::{CopiesInfo, Health, HealthFinding, StoreInfo, Verdict};
 
 /// Age from which the newest daily copy is too old: two of them are missing.
 const OLD_COPY_S: u64 = 2 * 24 * 3600;
+/// The disk of the metadata is nearly full when less than so many times as much is free as has to be.
+const NEARLY_FULL_TIMES: u64 = 3;
 
 /// Looks at everything that the map and the heartbeats tell; `version` is management's.
 pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
@@ -44,9 +46,8 @@ pub fn health(map: &ClusterMap, liveness: &Liveness, version: &str) -> Health {
             "checksums of data are off: damage on disks and in the network is neither found nor mended";
         found(Verdict::Critical, what.into(), "weft cluster set --checksums on".into())
     }));
-    findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
-    let verdict = findings.first().map_or(Verdict::Healthy, |f| f.verdict);
-    Health { verdict, findings, copies: None, ceilings: Vec::new(), rates: Vec::new() }
+    let verdict = Verdict::Healthy;
+    judged(Health { verdict, findings, copies: None, store: None, ceilings: Vec::new(), rates: Vec::new() })
 }
 
 /// Adds what there is to be said of the daily copies of the metadata.
@@ -61,9 +62,34 @@ pub fn with_copies(mut health: Health, copies: CopiesInfo) -> Health {
             format!("the newest copy of the metadata in {} is {} hours old", copies.folder, hours(age_s));
         health.findings.push(found(Verdict::Warning, what, remedy()));
     }
+    health.copies = Some(copies);
+    judged(health)
+}
+
+/// Adds what there is to be said of the disk that the metadata is on.
+pub fn with_store(mut health: Health, store: StoreInfo) -> Health {
+    let StoreInfo { path, free, needed, .. } = &store;
+    let told = format!("{} MiB free, {} MiB are needed", free >> 20, needed >> 20);
+    let remedy =
+        || "free space on that disk, or give it more room; deleting files helps within minutes".into();
+    if free < needed {
+        let what = format!(
+            "the disk of the metadata at {path} is full: {told}; nothing new can be made, what is there can be used and deleted"
+        );
+        health.findings.push(found(Verdict::Critical, what, remedy()));
+    } else if *free < NEARLY_FULL_TIMES * needed {
+        let what =
+            format!("the disk of the metadata at {path} is nearly full: {told}, else nothing new is made");
+        health.findings.push(found(Verdict::Warning, what, remedy()));
+    }
+    health.store = Some(store);
+    judged(health)
+}
+
+/// The worst first, which gives the verdict.
+fn judged(mut health: Health) -> Health {
     health.findings.sort_by_key(|f| std::cmp::Reverse(f.verdict));
     health.verdict = health.findings.first().map_or(Verdict::Healthy, |f| f.verdict);
-    health.copies = Some(copies);
     health
 }
 
@@ -237,6 +263,21 @@ mod tests {
         assert!(verdict == Verdict::Warning && what.contains("failed: no room"), "{what}");
         assert_eq!(told(CopiesInfo { age_s: Some(3600), ..copies.clone() }).0, Verdict::Healthy);
         assert_eq!(told(CopiesInfo { kept: 0, ..copies }).0, Verdict::Healthy);
+    }
+
+    #[test]
+    fn a_disk_of_the_metadata_without_room_is_told_of() {
+        let told = |free_mib: u64| {
+            let (path, capacity) = ("/m".into(), 1 << 30);
+            let store = StoreInfo { path, used: 0, capacity, free: free_mib << 20, needed: 64 << 20 };
+            let told = with_store(health(&cluster(), &online(), "0.4.1"), store);
+            (told.verdict, told.findings.into_iter().map(|f| f.what).collect::<Vec<_>>().join("; "))
+        };
+        assert_eq!(told(3 * 64), (Verdict::Healthy, String::new()));
+        let (verdict, what) = told(3 * 64 - 1);
+        assert!(verdict == Verdict::Warning && what.contains("/m is nearly full: 191 MiB free"), "{what}");
+        let (verdict, what) = told(63);
+        assert!(verdict == Verdict::Critical && what.contains("63 MiB free, 64 MiB are needed"), "{what}");
     }
 
     fn online() -> Liveness {

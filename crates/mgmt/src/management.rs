@@ -21,7 +21,9 @@ use types::{
     CapacityClass, ClusterMap, Epoch, GroupId, InodeId, MapHandle, Node, NodeId, NodeState, PartitionId,
     Pool, PoolId, Role, SessionId, Target, TargetId, TargetState,
 };
-use wire::mgmt::{CopiesInfo, DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo, TargetSpace, Touched};
+use wire::mgmt::{
+    CopiesInfo, DrainProgress, Join, MetaInfo, PoolInfo, SessionInfo, StoreInfo, TargetSpace, Touched,
+};
 
 /// Where the map is in the metadata store: above all partitions, among the global keys.
 pub(crate) const MAP_KEY: &[u8] = b"\xff\xffmap";
@@ -53,6 +55,7 @@ pub struct Management {
     pub(crate) gate: OnceLock<Arc<dyn Gate>>,
     pub(crate) metadata: OnceLock<Arc<dyn Metadata>>,
     pub(crate) copies: OnceLock<Copies>,
+    pub(crate) store_info: OnceLock<TellStore>,
     own_usage: OnceLock<OwnUsage>,
     pub(crate) ceilings: Mutex<Ceilings>,
 }
@@ -62,6 +65,9 @@ pub type OwnUsage = Arc<dyn Fn(TargetId, Space) -> Option<u64> + Send + Sync>;
 
 /// Tells how the daily copies of the metadata stand.
 pub type Copies = Arc<dyn Fn() -> CopiesInfo + Send + Sync>;
+
+/// Tells what the metadata takes of its disk, where that is known.
+pub type TellStore = Arc<dyn Fn() -> Option<StoreInfo> + Send + Sync>;
 
 /// What management manages.
 enum Scope {
@@ -184,6 +190,7 @@ impl Management {
             gate: OnceLock::new(),
             metadata: OnceLock::new(),
             copies: OnceLock::new(),
+            store_info: OnceLock::new(),
             own_usage: OnceLock::new(),
             ceilings: Mutex::new(ceilings),
         })
@@ -202,6 +209,11 @@ impl Management {
     /// Lets management tell of the daily copies of the metadata. Only the first call counts.
     pub fn set_copies(&self, copies: Copies) {
         let _ = self.copies.set(copies);
+    }
+
+    /// Lets management tell of the disk that the metadata is on. Only the first call counts.
+    pub fn set_store_info(&self, tell: TellStore) {
+        let _ = self.store_info.set(tell);
     }
 
     /// The handle through which the services of this process see the map.

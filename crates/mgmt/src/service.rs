@@ -1,7 +1,7 @@
 //! The service: a request in, a checked change or a view of the map out.
 
 use crate::consistency::{self, Word};
-use crate::health::{health, with_copies};
+use crate::health::{health, with_copies, with_store};
 use crate::limits::{HEARTBEAT_INTERVAL, SERVING_LEASE, WATCH_INTERVAL};
 use crate::management::{Gate, Management, Metadata};
 use crate::refusal;
@@ -508,8 +508,12 @@ impl Management {
     fn verdict(&self) -> MgmtReply {
         let version = self.cluster().map_or(env!("CARGO_PKG_VERSION"), |(_, host)| &host.version);
         let health = health(&self.current(), &self.liveness(), version);
-        let mut health = match self.copies.get() {
+        let health = match self.copies.get() {
             Some(copies) => with_copies(health, copies()),
+            None => health,
+        };
+        let mut health = match self.store_info.get().and_then(|store| store()) {
+            Some(store) => with_store(health, store),
             None => health,
         };
         health.ceilings = self.measured_places();

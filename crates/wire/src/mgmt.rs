@@ -8,7 +8,7 @@ mod health;
 mod rates;
 
 pub use ceilings::{CeilingInfo, MAX_CEILINGS, MeasuredPlace};
-pub use health::{CopiesInfo, Health, HealthFinding, Verdict};
+pub use health::{CopiesInfo, Health, HealthFinding, StoreInfo, Verdict};
 pub use rates::{CeilingShare, TargetRate, TargetWork};
 
 use crate::{Answer, Malformed, Message, Request, Service};

@@ -117,6 +117,9 @@ fn full_disk_shared_with_metadata(stage: &Stage) -> TestResult {
         }
         let read = fs::read(dir.join(format!("large{}", many - 1))).at("a large file on a full disk")?;
         ensure!(read == large, "round {round}: the last large file holds something else");
+        let health = rig.weft(&["health", "--dir", &rig.dir().to_string_lossy()])?;
+        let is_told = health.stdout.contains("the disk of the metadata at");
+        ensure!(is_told, "round {round}: weft health of a full disk says: {}", health.tail());
         fs::rename(dir.join("large0"), dir.join("renamed")).at("rename on a full disk")?;
         fs::remove_dir_all(&dir).at("removing everything from a full disk")?;
     }

@@ -151,6 +151,8 @@ fn schemas() -> Value {
             "verdict": verdict, "what": text, "hint": text,
         })) }, "copies?": object(json!({
             "folder": text, "kept": number, "newest": maybe_text, "age_s": maybe_number, "failure": maybe_text,
+        })), "store?": object(json!({
+            "path": text, "used": number, "capacity": number, "free": number, "needed": number,
         })), "ceilings?": { "type": "array", "items": object(json!({ "place": text, "measured": maybe_text })) },
         "rates?": { "type": "array", "items": object(json!({
             "target": number, "read_bytes": rate, "written_bytes": rate, "reads": rate, "writes": rate,

@@ -3,8 +3,8 @@
 use crate::control::{CopyMade, CopyProgress};
 use crate::output::os_error;
 use backup::{Attached, Chain, Plan, Progress};
-use kv::Engine;
-use mgmt::{StatePaths, Superblock};
+use kv::{Engine, Space};
+use mgmt::{Management, StatePaths, Superblock};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use types::{Errno, Error, Result};
-use wire::mgmt::CopiesInfo;
+use wire::mgmt::{CopiesInfo, StoreInfo};
 
 /// Daily copies that are kept unless the administrator says otherwise: a week.
 pub const DEFAULT_KEPT: u32 = 7;
@@ -188,6 +188,13 @@ impl Copies {
         }
     }
 
+    /// Lets management tell of the daily copies, and of the store that they are made of.
+    pub fn tell(self: &Arc<Self>, management: &Management) {
+        let (copies, engine) = (self.clone(), self.engine.clone());
+        management.set_copies(Arc::new(move || copies.info()));
+        management.set_store_info(Arc::new(move || store_info(&*engine)));
+    }
+
     /// How the daily copies stand.
     pub fn info(&self) -> CopiesInfo {
         let folder = self.paths.backups();
@@ -319,6 +326,12 @@ fn attach(root: &Path, path: &Path, files: &mut Vec<Attached>) -> Result<()> {
 pub fn newest_usable(paths: &StatePaths, cluster: &str) -> Option<(PathBuf, i64)> {
     let own = backup::newest_first(backup::list(&paths.backups()).ok()?, cluster, latest_s());
     own.into_iter().find_map(|(path, head)| Chain::find(&path).ok().map(|_| (path, head.created_s)))
+}
+
+/// What a store of metadata takes of its disk.
+fn store_info(engine: &dyn Engine) -> Option<StoreInfo> {
+    let Space { used, capacity, free, needed } = engine.space()?;
+    Some(StoreInfo { path: engine.place(), used, capacity, free, needed })
 }
 
 #[cfg(test)]

@@ -77,8 +77,7 @@ impl Head {
             storage: StorageChannels::mapped(management.map(), WhenOffline::Refuse, Box::new(connect)),
             map: management.map(),
         };
-        let told = copies.clone();
-        management.set_copies(Arc::new(move || told.info()));
+        copies.tell(&management);
         let (map, partitions) = (management.map(), superblock.partitions);
         management.set_metadata(Arc::new(Metadata { node, service, map, peers, partitions }));
         Head { writer, management, online, checks: Checks::default(), copies }

@@ -169,8 +169,7 @@ impl Served for Services {
         let management = Arc::new(Management::open(writer.clone(), list).await?);
         note_engine(&plan.paths)?;
         let copies = Copies::new(writer.engine().clone(), &plan.superblock, &plan.paths, plan.kept_copies);
-        let told = copies.clone();
-        management.set_copies(Arc::new(move || told.info()));
+        copies.tell(&management);
         let stores = plan.open_stores(list).await?;
         let storage = Arc::new(StorageService::new(stores.values().cloned()));
         let channel: StorageChannel = Channel::in_process(storage.clone());

@@ -473,6 +473,7 @@ mod tests {
             verdict: Verdict::Critical,
             findings: vec![finding],
             copies: None,
+            store: None,
             ceilings: vec![],
             rates: vec![],
         };
@@ -481,6 +482,7 @@ mod tests {
             verdict: Verdict::Healthy,
             findings: vec![],
             copies: None,
+            store: None,
             ceilings: vec![],
             rates: vec![],
         };

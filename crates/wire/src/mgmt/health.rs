@@ -24,6 +24,9 @@ pub struct Health {
     /// The daily copies of the metadata; absent where nobody makes any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<CopiesInfo>,
+    /// Where the metadata is; absent where that isn't known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreInfo>,
     /// When the ceilings of each target and node were measured last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ceilings: Vec<MeasuredPlace>,
@@ -45,6 +48,21 @@ pub struct CopiesInfo {
     pub age_s: Option<u64>,
     /// Why the last attempt to make one failed, if it did.
     pub failure: Option<String>,
+}
+
+/// The store of the metadata, and the disk that it is on; bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StoreInfo {
+    /// Its folder, on the machine of management.
+    pub path: String,
+    /// What it takes.
+    pub used: u64,
+    /// The disk's capacity.
+    pub capacity: u64,
+    /// What of it is free.
+    pub free: u64,
+    /// What has to be free, else nothing new is made.
+    pub needed: u64,
 }
 
 /// Something that isn't as it should be.
