@@ -77,6 +77,13 @@ pub fn holding(path: &Path) -> Result<Option<(PathBuf, PathBuf)>> {
     Ok(text.lines().filter(|line| line.split(' ').nth(2) == Some(&device)).rev().find_map(mount_and_source))
 }
 
+/// Whether a weft file system is mounted that comes from a state directory, as far as this mount namespace shows.
+pub fn is_mounted_from(dir: &Path) -> Result<bool> {
+    let table = "/proc/self/mountinfo";
+    let text = std::fs::read_to_string(table).map_err(|e| os_error(table, &e))?;
+    Ok(text.lines().filter_map(mount_and_source).any(|(_, source)| source == dir))
+}
+
 /// The mount point of one line of mountinfo, when it is ours, and what is mounted.
 fn mount_and_source(line: &str) -> Option<(PathBuf, PathBuf)> {
     let (_, mounted) = line.split_once(" - ")?;

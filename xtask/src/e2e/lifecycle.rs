@@ -167,6 +167,12 @@ fn umount_stops(stage: &Stage) -> TestResult {
     rig.kill();
     rig.up()?;
     ensure_eq!(fs::read(rig.mount().join("file")).at("read")?, b"content", "content after umount and up");
+    for round in 0..5u8 {
+        let large = vec![round; 8 << 20];
+        fs::write(rig.mount().join("large"), &large).at("write")?;
+        rig.unmount_and_up()?;
+        ensure!(fs::read(rig.mount().join("large")).at("read")? == large, "round {round}: other content");
+    }
     rig.down()
 }
 

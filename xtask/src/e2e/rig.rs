@@ -2,7 +2,7 @@
 
 use super::cleanup::{self, Resource};
 use super::mounts;
-use super::outcome::{At, Failure, TestResult};
+use super::outcome::{At, Failure, TestResult, ensure};
 use crate::process::{self, Finished};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -188,6 +188,18 @@ impl Rig {
     pub fn unmount(&mut self) -> TestResult {
         mounts::unmount(&self.mount())?;
         self.forget_mount();
+        Ok(())
+    }
+
+    /// Unmounts by umount(8) and mounts again at once, while the process of before may be ending.
+    pub fn unmount_and_up(&mut self) -> TestResult {
+        self.unmount()?;
+        let before = self.process.take();
+        self.up()?;
+        let Some(mut before) = before else { return Ok(()) };
+        let ended = process::wait(&mut before, STOP_DEADLINE).at("waiting for weft")?;
+        ensure!(ended.is_some_and(|status| status.success()), "weft ended with {ended:?} after umount");
+        cleanup::released(&Resource::Process(before.id() as i32));
         Ok(())
     }
 

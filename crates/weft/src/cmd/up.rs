@@ -8,10 +8,14 @@ use crate::output::{os_error, print};
 use crate::{detach, logging};
 use mgmt::StateDir;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use types::Result;
 
 /// Name of a cluster that `weft up` makes.
 const CLUSTER_NAME: &str = "weft";
+/// How long a process is waited for that has been unmounted, and how often it is looked.
+const STOPPING_PATIENCE: Duration = Duration::from_secs(15);
+const STOPPING_LOOK: Duration = Duration::from_millis(20);
 
 /// Starts the cluster, here or in the background.
 pub fn run(args: &UpArgs) -> Result<()> {
@@ -62,9 +66,24 @@ fn assemble(args: &UpArgs, opened: impl FnOnce(&StateDir) -> Result<()>) -> Resu
     }
     crate::mountpoint::prepare(&args.mount)?;
     crate::node_config::require_no_node(&args.dir)?;
-    let state = StateDir::open_or_create(&args.dir, CLUSTER_NAME)?;
+    let state = open(&args.dir)?;
     opened(&state)?;
     Cluster::assemble(state, args)
+}
+
+/// umount(8) returns before the process that served the mount has ended. That one is waited for: what is mounted nowhere any more is about to be closed.
+fn open(dir: &Path) -> Result<StateDir> {
+    let began = Instant::now();
+    loop {
+        match StateDir::open_or_create(dir, CLUSTER_NAME) {
+            Err(mgmt::Error::InUse { .. })
+                if began.elapsed() < STOPPING_PATIENCE && !crate::mountpoint::is_mounted_from(dir)? =>
+            {
+                std::thread::sleep(STOPPING_LOOK);
+            }
+            opened => return Ok(opened?),
+        }
+    }
 }
 
 /// The same with paths from the root directory, links resolved as far as they exist: the process leaves its
