@@ -287,11 +287,11 @@ impl Client {
     }
 
     async fn read_now(&self, inode: &OpenInode, offset: u64, buf: IoBuf, how: ReadHow) -> Result<usize> {
+        let _noted = how.kept.then(|| inode.fills.note());
         if !how.kept || self.leases.is_alone() {
             let _shared = self.enter(inode, Need::Look).await?;
             return self.read_loaded(inode, offset, buf, how).await;
         }
-        let _noted = inode.fills.note();
         self.read_kept(inode, offset, buf, how).await
     }
 
@@ -390,6 +390,9 @@ impl Client {
         if !how.written_back {
             self.renew_pages(inode, held_back).await;
         }
+        if how.direct && self.leases.is_alone() {
+            self.renew_range(inode, ByteRange::at(offset, len as u64)).await;
+        }
         if how.durable {
             Box::pin(self.sync_shape(inode)).await?;
             handle.tell_loss()?;
@@ -401,7 +404,9 @@ impl Client {
     /// sessions have given up their leases, and they for ours.
     async fn kill_suid_sgid(&self, inode: &OpenInode) -> Result<()> {
         let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
-        self.report(MetaOp::Setattr { ino: inode.ino, set }).await.map(drop)
+        self.report(MetaOp::Setattr { ino: inode.ino, set }).await?;
+        self.uncache_attributes(inode.ino).await;
+        Ok(())
     }
 
     /// The same after a change by somebody, of which the kernel doesn't say whether it is to be done: but for the superuser it is.
@@ -456,6 +461,21 @@ impl Client {
         let Some(held_back) = held_back else { return };
         if held_back.is_out_of_date() {
             self.uncache(inode.ino, Some(inode), Pass::UnderLease).await;
+        }
+    }
+
+    /// After a write past the kernel's cache where no door is closed before reads: it has forgotten these pages before it sent the write, and reads
+    /// may have put them back before that was done.
+    async fn renew_range(&self, inode: &OpenInode, range: ByteRange) {
+        if !inode.fills.is_filled() {
+            return;
+        }
+        // While programs read, the other pages are of use to them. Once they have ended, a whole forgetting spares later writes theirs.
+        if !inode.fills.come_since_renewal() {
+            self.uncache(inode.ino, Some(inode), Pass::Once).await;
+        } else if let Some(face) = self.face() {
+            let others = [ByteRange::new(0, range.start), ByteRange::new(range.end, u64::MAX)];
+            face.forget(inode.ino, others.into_iter().filter(|other| !other.is_empty()).collect()).await;
         }
     }
 
@@ -558,7 +578,7 @@ impl Client {
             match self.write_inline(inode, start, offset, write).await {
                 // A move to chunks that somebody began and didn't end has to be ended first.
                 Err(error) if error.errno == Errno::ERANGE => {}
-                done => return done.map(|()| Some(false)),
+                done => return done.map(Some),
             }
         }
         let layout = self.make_chunked(inode, start.under.era).await?;
@@ -593,13 +613,14 @@ impl Client {
         Ok(found.as_slice() == write.buf.as_slice())
     }
 
+    /// Whether the file had bits that the write has cleared, of which the kernel doesn't know yet.
     async fn write_inline(
         &self,
         inode: &OpenInode,
         start: Start,
         offset: u64,
         write: &Pending<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let WriteHow { kill_suid_sgid, append: at_end, .. } = write.how;
         let (ino, data) = (inode.ino, Bytes::copy_from_slice(write.buf.as_slice()));
         // Another service may carry it out than the one that granted the lease, and others may have appended before.
@@ -608,14 +629,15 @@ impl Client {
         let mut content = inode.content.lock();
         content.doubt_unless_answered(ino, start.under.era, &written);
         let attr = entry(written?)?;
+        let clears = kill_suid_sgid && std::mem::take(&mut content.privileged);
         if content.still(ino, start.under.era).is_err() {
             // It is done, and what is known now is of after it, or will be asked for.
-            return Ok(());
+            return Ok(clears);
         }
         let old = content.inline.take().unwrap_or_default();
         content.inline = Some(laid_over(old, offset as usize, data));
         content.size = attr.size;
-        Ok(())
+        Ok(clears)
     }
 
     fn path_of(&self, direct: bool, len: usize) -> Path {
@@ -647,6 +669,11 @@ impl Content {
     /// Notes what a write has to know of the mode.
     pub(crate) fn note_mode(&mut self, bits: u32) {
         self.privileged = bits & (mode::S_ISUID | mode::S_ISGID) != 0;
+    }
+
+    /// Whether the mode has bits that a write by an unprivileged program clears, as far as is known.
+    pub(crate) fn may_be_privileged(&self) -> bool {
+        self.privileged || !self.loaded
     }
 
     /// Starts with a file that was made just now, with this content, and that nobody else has seen yet, without asking for what is known.

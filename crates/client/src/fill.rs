@@ -56,6 +56,8 @@ pub(crate) struct Fills {
     noted: AtomicU64,
     ended: AtomicU64,
     forgotten: AtomicU64,
+    /// Reads that had come when a write past the kernel's cache had it forget what that has changed.
+    renewed: AtomicU64,
     /// Somebody wants to know when reads end.
     is_watched: AtomicBool,
 }
@@ -163,6 +165,12 @@ impl Fills {
     /// Whether the kernel may have pages.
     pub(crate) fn is_filled(&self) -> bool {
         self.noted.load(Ordering::SeqCst) > self.forgotten.load(Ordering::SeqCst)
+    }
+
+    /// Whether reads for the page cache have come since this was asked last.
+    pub(crate) fn come_since_renewal(&self) -> bool {
+        let noted = self.noted.load(Ordering::SeqCst);
+        self.renewed.swap(noted, Ordering::SeqCst) != noted
     }
 
     /// Waits at the door with a read of these bytes.

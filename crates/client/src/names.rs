@@ -241,7 +241,13 @@ impl Client {
     ) -> Result<Known> {
         if let Some(size) = size {
             self.may_truncate(credentials, ino).await?;
+            // The kernel doesn't expect that a cut by an open changes the mode.
+            let may_clear = set.kill_suid_sgid
+                && self.inodes.open(ino).is_some_and(|open| open.content.lock().may_be_privileged());
             self.truncate(ino, size, set.kill_suid_sgid).await?;
+            if may_clear {
+                self.uncache_attributes(ino).await;
+            }
         }
         if size.is_some() && set == (SetAttr { kill_suid_sgid: set.kill_suid_sgid, ..SetAttr::default() }) {
             return self.getattr(ino).await;

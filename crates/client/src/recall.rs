@@ -44,7 +44,8 @@ pub trait Invalidate: Send + Sync {
     /// it has ended, nothing of it is used any more. It may wait for reads of the same inode that were told to be kept, and for
     /// nothing else of this client.
     ///
-    /// It doesn't wait for reads of `except`: whole pages in which nothing is yet, in ascending order and apart from each other.
+    /// It doesn't wait for reads of `except`, pages in which nothing is yet, or that may stay: in ascending order and apart from each other. With all of
+    /// them there it is the attributes alone that are forgotten, which waits for nothing.
     fn forget(&self, ino: InodeId, except: Vec<ByteRange>) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
     /// The session has ended, and no advisory lock is held any more. Nothing is asked of the next session yet.
@@ -297,6 +298,13 @@ impl Client {
             }
         }
         unreachable!("the loop ends by returning")
+    }
+
+    /// Has the kernel forget the attributes: a change of content has changed more of them than it expects.
+    pub(crate) async fn uncache_attributes(&self, ino: InodeId) {
+        if let Some(face) = self.face() {
+            face.forget(ino, vec![ByteRange::new(0, u64::MAX)]).await;
+        }
     }
 
     /// Tells the service what only this session knows. The gate is held exclusively. It is tried until it succeeds or the session is ended,

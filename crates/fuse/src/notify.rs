@@ -244,14 +244,17 @@ impl Names {
 }
 
 /// The messages, one for each range between the pages that are left out: no request (`unique` 0), the code in place of the error. The last one has the rest
-/// of the file, which is length 0.
+/// of the file, which is length 0. Each is of the attributes, too; where all pages are left out, one is of those alone, which is an offset below 0.
 fn invalidations(what: &Forget) -> impl Iterator<Item = Invalidation> {
+    let is_whole = what.except.iter().any(|range| range.start == 0 && range.end == u64::MAX);
+    let attributes = is_whole.then(|| invalidation(NotifyInvalInode { ino: what.ino.0, off: -1, len: 0 }));
     let begins = std::iter::once(0).chain(what.except.iter().map(|range| range.end));
     let ends = what.except.iter().map(|range| range.start).chain([u64::MAX]);
-    begins.zip(ends).filter(|(begin, end)| begin < end).map(|(begin, end)| {
+    let pages = begins.zip(ends).filter(|(begin, end)| begin < end).map(|(begin, end)| {
         let len = if end == u64::MAX { 0 } else { end - begin };
         invalidation(NotifyInvalInode { ino: what.ino.0, off: begin as i64, len: len as i64 })
-    })
+    });
+    pages.chain(attributes)
 }
 
 type Invalidation = [u8; size_of::<OutHeader>() + size_of::<NotifyInvalInode>()];
@@ -292,6 +295,7 @@ mod tests {
         };
         assert_eq!(told(&[]), [(0, 0)]);
         assert_eq!(told(&[(0, 4096)]), [(4096, 0)]);
+        assert_eq!(told(&[(0, u64::MAX)]), [(-1, 0)]);
         assert_eq!(told(&[(4096, 12288), (16384, 20480)]), [(0, 4096), (12288, 4096), (20480, 0)]);
         assert_eq!(bytes_of(&next_epoch()).len(), 16);
     }

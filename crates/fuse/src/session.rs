@@ -144,10 +144,8 @@ impl Session {
             changed: Condvar::new(),
             fault: Mutex::new(None),
         });
-        if is_shared {
-            let face: Arc<dyn Invalidate> = shared.clone();
-            shared.client.current().set_face(Arc::downgrade(&face));
-        }
+        let face: Arc<dyn Invalidate> = shared.clone();
+        shared.client.current().set_face(Arc::downgrade(&face));
         let threads = start_threads(&shared, options.depth).map_err(|e| {
             give_up(&shared.mount);
             Error::new(errno(&e), format!("starting the threads of the mount: {e}"))
@@ -332,8 +330,7 @@ fn start_threads(shared: &Arc<Shared>, depth: usize) -> io::Result<Vec<JoinHandl
     // Counted while the others start, so that the notifier doesn't end with the first of them.
     let starting = shared.enter();
     let mut threads = transport::start(shared, depth)?;
-    // Where the kernel is never told anything, there is nothing to do for them.
-    for number in 0..if shared.is_shared { notify::THREADS + 1 } else { 0 } {
+    for number in 0..=notify::THREADS {
         let (device, notified) = (sys::duplicate(shared.mount.device())?, shared.clone());
         let notifier = std::thread::Builder::new().name(format!("fuse-notify-{number}"));
         let work = if number < notify::THREADS { Notifier::run } else { Notifier::keep_up };

@@ -9,6 +9,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 pub(super) const TESTS: &[TestCase] = &[
@@ -25,6 +26,12 @@ pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "truncate_and_extend", scope: Scope::Mounted, minutes: 1, run: truncate_and_extend },
     TestCase { name: "far_offsets", scope: Scope::Mounted, minutes: 1, run: far_offsets },
     TestCase { name: "direct_and_buffered", scope: Scope::Mounted, minutes: 1, run: direct_and_buffered },
+    TestCase {
+        name: "direct_writes_beside_readers",
+        scope: Scope::Mounted,
+        minutes: 2,
+        run: direct_writes_beside_readers,
+    },
     TestCase { name: "copy_file_range", scope: Scope::Mounted, minutes: 1, run: copy_file_range },
     TestCase { name: "appenders_never_overlap", scope: Scope::Mounted, minutes: 2, run: appenders },
     TestCase { name: "writers_of_one_file", scope: Scope::Mounted, minutes: 2, run: writers_of_one_file },
@@ -246,6 +253,39 @@ fn direct_and_buffered(stage: &Stage) -> TestResult {
         ensure_same(&seen, &fresh, &format!("what the other one sees in round {round}"))?;
     }
     ensure_same(&fs::read(&path).at("read")?, &expected, "the file")
+}
+
+/// Programs read a file through the kernel's cache while another writes it past that: what is written is there for all of them as soon as the write
+/// has returned, whatever the readers have put back into the cache meanwhile.
+fn direct_writes_beside_readers(stage: &Stage) -> TestResult {
+    const LENGTH: usize = 640 << 10;
+    let path = stage.folder("direct_writes_beside_readers")?.join("file");
+    fs::write(&path, vec![0; LENGTH]).at("file")?;
+    let direct = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path).at("O_DIRECT")?;
+    let (ended, readers) = (AtomicBool::new(false), 2);
+    std::thread::scope(|threads| {
+        for _ in 0..readers {
+            threads.spawn(|| {
+                while !ended.load(Relaxed) {
+                    drop(fs::read(&path));
+                }
+            });
+        }
+        let write_and_look = || {
+            let (aio, mut page) = (sys::Aio::new().at("io_setup")?, sys::AlignedBuffer::new(LENGTH));
+            for round in 1..=2000u32 {
+                page.bytes().fill(round as u8);
+                aio.write_all_at(&direct, &mut page, 0).at("direct write")?;
+                let seen = fs::read(&path).at("buffered read")?;
+                let old = seen.iter().position(|byte| *byte != round as u8);
+                ensure!(old.is_none(), "round {round}: byte {} is older", old.unwrap_or(0));
+            }
+            Ok(())
+        };
+        let outcome = write_and_look();
+        ended.store(true, Relaxed);
+        outcome
+    })
 }
 
 fn copy_file_range(stage: &Stage) -> TestResult {

@@ -3,11 +3,13 @@
 //! The only place in `xtask` with `unsafe`; everything above it is ordinary Rust.
 #![allow(unsafe_code)]
 
+mod aio;
 mod file;
 mod mount;
 mod process;
 mod trace;
 
+pub use aio::Aio;
 pub use file::*;
 pub use mount::*;
 pub use process::*;

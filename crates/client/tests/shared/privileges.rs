@@ -1,8 +1,10 @@
 //! Changes of content that the kernel leaves to the file system to take setuid and setgid for.
 
-use crate::cluster::{CHUNK, RDWR, ROOT, with_cluster};
-use client::WriteHow;
+use crate::cluster::{CHUNK, Program, RDWR, ROOT, with_cluster};
+use crate::kernel::Kernel;
+use client::{Invalidate, WriteHow};
 use rt::IoBuf;
+use std::sync::Arc;
 use types::{ByteRange, Credentials, InodeId, SetAttr};
 
 const KEEP_SIZE: u32 = 1;
@@ -38,6 +40,41 @@ fn copies_and_reservations_of_anybody_but_root_clear_setuid() {
                 assert_eq!(bits, if who == ROOT { 0o6000 } else { 0 }, "{name}: {change} by {}", who.uid);
             }
             file.release().await;
+        }
+    });
+}
+
+#[test]
+fn the_kernel_is_told_that_a_change_of_content_has_cleared_setuid() {
+    with_cluster(|cluster| async move {
+        let [one, _] = cluster.clients().await;
+        let kernel = Arc::new(Kernel::default());
+        let face: Arc<dyn Invalidate> = kernel.clone();
+        one.set_face(Arc::downgrade(&face));
+        for len in [100, 2 * CHUNK] {
+            let file = one.make(&format!("f{len}")).await;
+            one.put(&file, 0, len, b'x').await;
+            for (mode, is_told) in [(0o6777, true), (0o777, false)] {
+                for change in ["write", "cut"] {
+                    let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+                    one.setattr(ROOT, file.ino(), set, None).await.unwrap();
+                    kernel.forgotten.lock().clear();
+                    match change {
+                        "write" => {
+                            let how = WriteHow { kill_suid_sgid: true, ..WriteHow::default() };
+                            one.write(&file, 0, IoBuf::from_slice(b"y"), how).await.unwrap();
+                        }
+                        _ => {
+                            let set = SetAttr { kill_suid_sgid: true, ..SetAttr::default() };
+                            one.setattr(ROOT, file.ino(), set, Some(50)).await.unwrap();
+                        }
+                    }
+                    let forgotten = kernel.forgotten.lock().iter().any(|(ino, _)| *ino == file.ino());
+                    assert_eq!(forgotten, is_told, "{change} of {len} bytes with mode {mode:o}");
+                    assert_eq!(one.getattr(file.ino()).await.unwrap().mode & 0o7777, 0o777);
+                }
+            }
+            one.release(file).await;
         }
     });
 }
