@@ -367,7 +367,7 @@ pub struct InstallHelperArgs {
 /// `mount.fuse.weft SOURCE MOUNTPOINT [-sfnv] [-N namespace] [-t type] [-o options]`.
 #[derive(Args, Debug)]
 pub struct MountHelperArgs {
-    /// State directory of the cluster
+    /// State directory of a cluster in one process, or cluster file of a client
     pub source: PathBuf,
     /// Where to mount
     pub mountpoint: PathBuf,

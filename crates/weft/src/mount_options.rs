@@ -1,7 +1,7 @@
 //! The options of mount(8) and fstab.
 
 use crate::assembly::DEFAULT_KEPT;
-use crate::cli::{Durability, Transport, UpArgs};
+use crate::cli::{DEFAULT_TIMEOUT_S, Durability, MountArgs, Transport, UpArgs};
 use clap::ValueEnum;
 use rustix::mount::MountFlags;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,23 @@ pub struct MountOptions {
     pub durability: Durability,
     /// Daily copies of the metadata that are kept.
     pub backups: u32,
+    /// Seconds until an operation fails whose servers don't answer.
+    pub timeout: Option<u64>,
+    /// Rack that this machine is in.
+    pub rack: Option<String>,
+    /// Whether servers on this machine are reached over TCP as others.
+    pub no_shared_memory: bool,
+    /// Whether O_DIRECT passes the servers' page cache too.
+    pub no_server_cache: bool,
+    /// The last option that is for a state directory alone, and the last for a cluster file.
+    for_directory: Option<String>,
+    for_file: Option<String>,
 }
+
+/// Options of a cluster in one process, whose source is its state directory.
+const FOR_DIRECTORY: [&str; 4] = ["targets", "target-dir", "durability", "backups"];
+/// Options of a client, whose source is a cluster file.
+const FOR_FILE: [&str; 3] = ["timeout", "rack", "no-shared-memory"];
 
 impl MountOptions {
     /// Reads options, separated by commas; a later one overrides an earlier one.
@@ -69,15 +85,24 @@ impl MountOptions {
             transport: Transport::default(),
             durability: Durability::default(),
             backups: DEFAULT_KEPT,
+            timeout: None,
+            rack: None,
+            no_shared_memory: false,
+            no_server_cache: false,
+            for_directory: None,
+            for_file: None,
         };
         let words = texts.iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty());
         for word in words {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             if !options.take(name, value).ok_or_else(|| bad_value(name, value))? && !sloppy {
                 return Err(Error::new(Errno::EINVAL, format!("unknown mount option {word:?}")).hint(
-                    "weft knows ro, rw, targets=N, target-dir=DIR, transport=auto|uring|dev, durability=relaxed|strict and backups=N",
+                    "weft knows ro, rw, transport=auto|uring|dev and no-server-cache; for a state directory targets=N, target-dir=DIR, durability=relaxed|strict and backups=N; for a cluster file timeout=SECONDS, rack=NAME and no-shared-memory",
                 ));
             }
+            let noted = |names: &[&str]| names.contains(&name).then(|| name.to_string());
+            options.for_directory = noted(&FOR_DIRECTORY).or(options.for_directory);
+            options.for_file = noted(&FOR_FILE).or(options.for_file);
         }
         Ok(options)
     }
@@ -91,6 +116,10 @@ impl MountOptions {
             "transport" => self.transport = Transport::from_str(value, false).ok()?,
             "durability" => self.durability = Durability::from_str(value, false).ok()?,
             "backups" => self.backups = value.parse().ok()?,
+            "timeout" => self.timeout = Some(value.parse().ok().filter(|s| (1..=86_400).contains(s))?),
+            "rack" => self.rack = Some(Some(value).filter(|v| !v.is_empty())?.into()),
+            "no-shared-memory" => self.no_shared_memory = true,
+            "no-server-cache" => self.no_server_cache = true,
             name if name.starts_with("x-") || name.starts_with("X-") || IGNORED.contains(&name) => {}
             name => match flag(name) {
                 Some((flag, on)) => self.flags.set(flag, on),
@@ -100,9 +129,15 @@ impl MountOptions {
         Some(true)
     }
 
-    /// The `weft up` that `mount SOURCE MOUNTPOINT` with these options means.
-    pub fn up(&self, source: &Path, mountpoint: &Path) -> UpArgs {
-        UpArgs {
+    /// The `weft up` that `mount SOURCE MOUNTPOINT` with these options means where the source is a state directory.
+    ///
+    /// # Errors
+    /// An option that is for a cluster file.
+    pub fn up(&self, source: &Path, mountpoint: &Path) -> Result<UpArgs> {
+        if let Some(name) = &self.for_file {
+            return Err(misplaced(name, source, "a state directory", "a cluster file"));
+        }
+        Ok(UpArgs {
             dir: source.to_path_buf(),
             mount: mountpoint.to_path_buf(),
             targets: self.targets,
@@ -110,12 +145,41 @@ impl MountOptions {
             detach: true,
             transport: self.transport,
             durability: self.durability,
-            no_server_cache: false,
+            no_server_cache: self.no_server_cache,
             read_only: self.flags.contains(MountFlags::RDONLY),
             backups: self.backups,
             detached: false,
-        }
+        })
     }
+
+    /// The `weft mount` that it means where the source is a cluster file.
+    ///
+    /// # Errors
+    /// An option that is for a state directory.
+    pub fn mount(&self, source: &Path, mountpoint: &Path) -> Result<MountArgs> {
+        if let Some(name) = &self.for_directory {
+            return Err(misplaced(name, source, "a cluster file", "a state directory"));
+        }
+        Ok(MountArgs {
+            cluster: source.to_path_buf(),
+            mountpoint: mountpoint.to_path_buf(),
+            timeout: self.timeout.unwrap_or(DEFAULT_TIMEOUT_S),
+            network: vec![],
+            rack: self.rack.clone(),
+            read_only: self.flags.contains(MountFlags::RDONLY),
+            transport: self.transport,
+            no_server_cache: self.no_server_cache,
+            no_shared_memory: self.no_shared_memory,
+            foreground: false,
+            log: None,
+            detached: false,
+        })
+    }
+}
+
+fn misplaced(name: &str, source: &Path, is: &str, wanted: &str) -> Error {
+    let message = format!("mount option {name} is for {wanted}, and {} is {is}", source.display());
+    Error::new(Errno::EINVAL, message).hint(format!("leave {name} out"))
 }
 
 /// The flag of mount(2) that an option sets or clears.
@@ -146,6 +210,9 @@ fn bad_value(name: &str, value: &str) -> Error {
         "transport" => "write transport=auto, transport=uring or transport=dev",
         "durability" => "write durability=relaxed or durability=strict",
         "targets" => "write for example targets=4",
+        "backups" => "write for example backups=7",
+        "timeout" => "write for example timeout=60, in seconds, a day at most",
+        "rack" => "write for example rack=r12",
         _ => "write for example target-dir=/disk1/weft",
     };
     Error::new(Errno::EINVAL, format!("mount option {name} can't be {value:?}")).hint(hint)
@@ -163,7 +230,7 @@ mod tests {
     fn a_mount_is_an_up() {
         let options =
             parse("rw,noauto,_netdev,x-systemd.automount,targets=3,transport=dev,durability=strict").unwrap();
-        let up = options.up(Path::new("/d"), Path::new("/m"));
+        let up = options.up(Path::new("/d"), Path::new("/m")).unwrap();
         assert_eq!((up.dir, up.mount), ("/d".into(), "/m".into()));
         assert_eq!(up.targets, Some(3));
         assert_eq!((up.transport, up.durability), (Transport::Dev, Durability::Strict));
@@ -172,8 +239,23 @@ mod tests {
 
     #[test]
     fn the_last_word_counts() {
-        assert!(parse("rw,ro").unwrap().up(Path::new("/d"), Path::new("/m")).read_only);
-        assert!(!parse("ro,rw").unwrap().up(Path::new("/d"), Path::new("/m")).read_only);
+        let is_read_only =
+            |text| parse(text).unwrap().up(Path::new("/d"), Path::new("/m")).unwrap().read_only;
+        assert!(is_read_only("rw,ro") && !is_read_only("ro,rw"));
+    }
+
+    #[test]
+    fn a_cluster_file_is_mounted_as_a_client() {
+        let client = |text: &str| parse(text).unwrap().mount(Path::new("/c.toml"), Path::new("/m"));
+        let mount = client("ro,_netdev,timeout=20,rack=r1,no-shared-memory,transport=dev").unwrap();
+        assert_eq!((mount.cluster, mount.mountpoint, mount.timeout), ("/c.toml".into(), "/m".into(), 20));
+        assert_eq!((mount.rack.as_deref(), mount.transport), (Some("r1"), Transport::Dev));
+        assert!(mount.read_only && mount.no_shared_memory && !mount.foreground);
+        assert_eq!(client("defaults").unwrap().timeout, DEFAULT_TIMEOUT_S);
+        let error = client("backups=3").unwrap_err();
+        assert!(error.message.contains("backups is for a state directory, and /c.toml is"), "{error}");
+        let error = parse("rack=a").unwrap().up(Path::new("/d"), Path::new("/m")).unwrap_err();
+        assert!(error.message.contains("rack is for a cluster file, and /d is"), "{error}");
     }
 
     #[test]
@@ -195,7 +277,16 @@ mod tests {
     fn unknown_options_and_values_are_refused() {
         assert!(parse("rw,quotas").unwrap_err().message.contains("\"quotas\""));
         assert!(MountOptions::parse(&["quotas".to_string()], true).is_ok());
-        for text in ["targets=0", "targets=x", "targets", "transport=pigeon", "durability=", "target-dir"] {
+        for text in [
+            "targets=0",
+            "targets=x",
+            "targets",
+            "transport=pigeon",
+            "durability=",
+            "target-dir",
+            "timeout=0",
+            "rack",
+        ] {
             assert_eq!(parse(text).unwrap_err().errno, Errno::EINVAL, "{text}");
         }
     }

@@ -7,6 +7,9 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// Seconds until an operation of a client fails whose servers don't answer, unless it is mounted with another time.
+pub const DEFAULT_TIMEOUT_S: u64 = 60;
+
 /// What a node does.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Role {
@@ -518,7 +521,7 @@ pub struct MountArgs {
     /// Where to mount
     pub mountpoint: PathBuf,
     /// Seconds until an operation fails whose servers don't answer
-    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_TIMEOUT_S,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
     /// Network that connections use, best first; A/16,B/16: equally good [default: what the cluster file says, or all]

@@ -1,6 +1,6 @@
-//! `mount.fuse.weft SOURCE MOUNTPOINT -o OPTIONS`: what mount(8) calls for the type `fuse.weft`.
+//! `mount.fuse.weft SOURCE MOUNTPOINT -o OPTIONS`: what mount(8) calls for the type `fuse.weft`. The source is a state directory or, for a client, a cluster file.
 
-use super::up;
+use super::{mount, up};
 use crate::cli::MountHelperArgs;
 use crate::mount_options::MountOptions;
 use crate::output::os_error;
@@ -8,7 +8,7 @@ use rustix::mount::{MountFlags, mount_remount};
 use std::path::Path;
 use types::Result;
 
-/// Mounts a cluster (starting it in the background), or changes the options of a mounted one.
+/// Mounts a cluster (starting it in the background, if it is one of one process), or changes the options of a mounted one.
 pub fn run(args: &MountHelperArgs) -> Result<()> {
     let options = MountOptions::parse(&args.options, args.sloppy)?;
     if args.fake {
@@ -17,7 +17,10 @@ pub fn run(args: &MountHelperArgs) -> Result<()> {
     if options.remount {
         return remount(&args.mountpoint, options.flags);
     }
-    up::start(&options.up(&args.source, &args.mountpoint))?;
+    match args.source.is_file() {
+        true => mount::run(&options.mount(&args.source, &args.mountpoint)?)?,
+        false => drop(up::start(&options.up(&args.source, &args.mountpoint)?)?),
+    }
     let further = options.flags.difference(MountFlags::RDONLY);
     if further.is_empty() { Ok(()) } else { remount(&args.mountpoint, options.flags) }
 }
