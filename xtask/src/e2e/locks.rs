@@ -8,13 +8,15 @@ use crate::helper::LockKind;
 use crate::process;
 use crate::sys::{self, RangeLock};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 pub(super) const TESTS: &[TestCase] = &[
     TestCase { name: "flock_conflicts", scope: Scope::Mounted, minutes: 1, run: flock_conflicts },
+    TestCase { name: "flock_after_a_close", scope: Scope::Mounted, minutes: 1, run: flock_after_close },
     TestCase { name: "fcntl_ranges", scope: Scope::Mounted, minutes: 1, run: fcntl_ranges },
     TestCase { name: "open_file_locks", scope: Scope::Mounted, minutes: 1, run: open_file_locks },
     TestCase { name: "lock_wait_is_granted", scope: Scope::Mounted, minutes: 1, run: wait_is_granted },
@@ -109,6 +111,35 @@ impl Drop for Waiter {
         drop(process::wait(&mut self.child, DEADLINE));
         cleanup::released(&Resource::Process(self.pid()));
     }
+}
+
+/// Who hears of a close from the one that has closed finds the lock free, on another core, too.
+fn flock_after_close(stage: &Stage) -> TestResult {
+    const ROUNDS: u32 = 2000;
+    let path = stage.folder("flock_after_close")?.join("file");
+    let (closed, hears) = mpsc::channel();
+    let (goes_on, waits) = mpsc::channel();
+    let own = open(&path)?;
+    std::thread::scope(|threads| {
+        threads.spawn(move || {
+            for () in hears {
+                let taken = take(&own, LockKind::Flock).and_then(|()| release(&own, LockKind::Flock));
+                if goes_on.send(taken).is_err() {
+                    return;
+                }
+            }
+        });
+        for round in 0..ROUNDS {
+            let file = open(&path)?;
+            take(&file, LockKind::Flock).at(format!("lock in round {round}"))?;
+            drop(file);
+            ensure!(closed.send(()).is_ok(), "the other thread has ended");
+            let taken = waits.recv().map_err(io::Error::other).flatten();
+            taken.at(format!("lock after the close in round {round}"))?;
+        }
+        drop(closed);
+        Ok(())
+    })
 }
 
 fn flock_conflicts(stage: &Stage) -> TestResult {

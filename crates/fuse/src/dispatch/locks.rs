@@ -17,6 +17,10 @@ use wire::{LockKind, LockOwner, LockRange, LockSpace};
 pub(super) const WHOLE_FILE: LockRange = LockRange { start: 0, last: u64::MAX };
 /// How often it is looked whether a signal waits for who waits for a lock.
 const SIGNAL_LOOK: Duration = Duration::from_millis(250);
+/// Rests before a `flock` is tried again that wouldn't wait. A close gives one back, but the kernel doesn't wait until we have heard of the close
+/// (RELEASE): who has waited for the process that closed would find its lock still held.
+const UNTIL_A_CLOSE_IS_HEARD: [Duration; 3] =
+    [Duration::from_micros(500), Duration::from_millis(2), Duration::from_millis(8)];
 /// The kernel's "to the end of the file".
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
@@ -51,7 +55,20 @@ pub(super) async fn set(core: &Rc<Core>, rq: &Request, args: LkIn, wait: bool) -
     if space == LockSpace::Posix {
         note_posix(core, &open, ino, owner)?;
     }
-    match open.file.lock(space, owner, pid, kind, range, false, &Cancel::default()).await {
+    let nobody = Cancel::default();
+    let try_it = async || open.file.lock(space, owner, pid, kind, range, false, &nobody).await;
+    let is_taken = |done: &Result<()>| done.as_ref().is_err_and(|error| error.errno == Errno::EAGAIN);
+    let mut tried = try_it().await;
+    if space == LockSpace::Flock && !wait {
+        for rest in UNTIL_A_CLOSE_IS_HEARD {
+            if !is_taken(&tried) {
+                break;
+            }
+            rt::sleep(rest).await;
+            tried = try_it().await;
+        }
+    }
+    match tried {
         Err(error) if error.errno == Errno::EAGAIN && wait => {
             let _blocked = core.block_lane()?;
             let waiting = core.shared.interrupts.register(rq.header.unique);
