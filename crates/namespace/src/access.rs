@@ -20,6 +20,8 @@ use wire::{LeaseMode, MetaOp, RenameMode};
 const READ: u16 = 4;
 const WRITE: u16 = 2;
 const SEARCH: u16 = 1;
+/// The attribute with what a program may do that is run from the file.
+const CAPABILITY: &str = "security.capability";
 /// In [`MetaOp::MayOpen`]: the owner may in any case.
 const OWNER_IN_ANY_CASE: u32 = 8;
 
@@ -79,6 +81,8 @@ pub fn permit(env: &Env<'_>, reader: &dyn Reader, caller: &Caller<'_>, op: &Meta
             check.rename((*parent, name), (*new_parent, new_name), *mode)
         }
         MetaOp::Setattr { ino, set } => check.setattr(*ino, set),
+        // The kernel does it in the name of whoever writes, cuts or reserves.
+        MetaOp::RemoveXattr { ino, name } if name == CAPABILITY => check.use_open(*ino, WRITE),
         MetaOp::SetXattr { ino, name, .. } | MetaOp::RemoveXattr { ino, name } => check.set_xattr(*ino, name),
         MetaOp::SetPattern { dir: ino, .. } | MetaOp::Migrate { ino, .. } => {
             check.own(&check.tx.inode(*ino)?)

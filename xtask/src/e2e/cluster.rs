@@ -3,13 +3,16 @@
 use super::cleanup::{self, Resource};
 use super::machines::is_healthy;
 use super::mounts;
-use super::outcome::{At, Failure, TestResult, ensure, ensure_eq};
+use super::outcome::{At, Failure, TestResult, ensure, ensure_eq, expect_errno};
 use super::rig::{COMMAND_DEADLINE, last_lines};
 use super::stage::Stage;
 use super::{Rng, Scope, TestCase};
 use crate::process::{self, Finished};
+use crate::sys;
 use std::fs::{self, File};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -374,6 +377,8 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     rig.json(&["net", "show", "--dir", &dir])?;
     rig.json(&["session", "list", "--dir", &dir])?;
 
+    by_mount_helper(&rig, &first)?;
+    reservation_takes_capabilities(&first, &second)?;
     rig.unmount(&first)?;
     rig.unmount(&second)?;
     ["b", "a", "m"].iter().try_for_each(|name| rig.stop(name))?;
@@ -382,6 +387,43 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     check_files(&again.join("one"), 1)?;
     check_files(&again.join("two"), 2)?;
     rig.unmount(&again)
+}
+
+/// A file that gives its program rights loses them when somebody reserves room in it, who may do so without having them.
+fn reservation_takes_capabilities(first: &Path, second: &Path) -> TestResult {
+    const OTHER_USER: u32 = 65534;
+    const CAPABILITY: &str = "security.capability";
+    // Revision 2, in force: CAP_NET_RAW (linux/capability.h).
+    const NET_RAW: [u32; 5] = [0x0200_0001, 1 << 13, 0, 0, 0];
+    let value: Vec<u8> = NET_RAW.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let path = first.join("program");
+    fs::write(&path, "text").at("program")?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).at("chmod")?;
+    sys::set_xattr(&path, CAPABILITY, &value, 0).at(CAPABILITY)?;
+    let mut reserve = Command::new("fallocate");
+    reserve.args(["--length", "100"]).arg(&path).uid(OTHER_USER).gid(OTHER_USER);
+    process::run_ok(&mut reserve, START_DEADLINE)?;
+    for mount in [first, second] {
+        let left = sys::get_xattr(&mount.join("program"), CAPABILITY);
+        expect_errno(left, libc::ENODATA, "capabilities after a reservation")?;
+    }
+    Ok(())
+}
+
+/// A client's line in fstab: what mount(8) calls for it.
+fn by_mount_helper(rig: &ClusterRig, other: &Path) -> TestResult {
+    let (file, path) = (rig.text(&rig.dir("m").join("client.toml")), rig.base.join("fstab"));
+    fs::create_dir(&path).at("fstab")?;
+    let refused = rig.weft(&["mount-helper", &file, &rig.text(&path), "-o", "backups=3"])?;
+    ensure!(!refused.status.success() && refused.stderr.contains("backups"), "{}", refused.tail());
+    cleanup::hold(Resource::Mount(path.clone()));
+    rig.ok(&["mount-helper", &file, &rig.text(&path), "-o", "ro,_netdev,timeout=30"])?;
+    check_files(&path.join("one"), 1)?;
+    ensure!(fs::write(path.join("new"), "x").is_err(), "a mount that is to be read-only takes a file");
+    ensure!(!other.join("new").exists(), "it is there");
+    rig.ok(&["umount", &rig.text(&path)])?;
+    cleanup::released(&Resource::Mount(path));
+    Ok(())
 }
 
 fn killed_node(stage: &Stage) -> TestResult {

@@ -225,8 +225,13 @@ fn extended_attributes_follow_their_kind() {
     let acl = "system.posix_acl_access";
     assert_eq!(scene.may(&owner, xattr(ino, acl)), Ok(()));
     assert_eq!(scene.may(&member, xattr(ino, acl)), Err(Errno::EPERM));
-    let removal = MetaOp::RemoveXattr { ino, name: bytes("user.a") };
-    assert_eq!(scene.may(&stranger, removal), Err(Errno::EACCES));
+    let removal = |name| MetaOp::RemoveXattr { ino, name: bytes(name) };
+    assert_eq!(scene.may(&stranger, removal("user.a")), Err(Errno::EACCES));
+    // A write takes capabilities away, whoever writes.
+    assert_eq!(scene.may(&owner, removal("security.capability")), Ok(()));
+    assert_eq!(scene.may(&member, removal("security.capability")), Ok(()));
+    assert_eq!(scene.may(&stranger, removal("security.capability")), Err(Errno::EACCES));
+    assert_eq!(scene.may(&owner, removal("security.a")), Err(Errno::EPERM));
     assert_eq!(scene.may(&stranger, xattr(scene.sticky, "user.a")), Err(Errno::EPERM));
     let pattern = MetaOp::SetPattern { dir: scene.team, change: wire::PatternChange::default() };
     assert_eq!(scene.may(&owner, pattern.clone()), Ok(()));
