@@ -1,5 +1,6 @@
 //! Extended attributes: stored ones, and those by which tools talk to the file system through any mount.
 
+use crate::access::Need;
 use crate::{Client, unexpected};
 use bytes::Bytes;
 use types::{Credentials, Errno, Error, InodeId, Result};
@@ -58,9 +59,19 @@ impl Client {
         if name == ENTRY || name == MIGRATION {
             return Err(Error::new(Errno::EPERM, "weft.entry and weft.migration can only be read"));
         }
-        if let Some(open) = self.inodes.open(ino) {
+        let open = self.inodes.open(ino);
+        if let Some(open) = &open {
             open.content.lock().bare = false;
         }
+        // The service takes them away when a session begins to write: a write after this is to begin anew.
+        let _alone = match &open {
+            Some(open) if name == CAPABILITY => {
+                let alone = self.enter_alone(open, |_| Need::Alone).await?;
+                self.end_write(open, true).await?;
+                Some(alone)
+            }
+            _ => None,
+        };
         let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
         self.change(credentials, MetaOp::SetXattr { ino, name, value, mode, kill_sgid }).await.map(drop)
     }

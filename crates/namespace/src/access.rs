@@ -7,7 +7,7 @@
 //!
 //! A client's kernel doesn't know whom the service takes its users for where they are squashed. Of those, [`permit_anonymous`] looks at everything.
 
-use crate::attributes;
+use crate::attributes::{self, CAPABILITY};
 use crate::keys;
 use crate::permissions::{self, ACCESS_ACL};
 use crate::record::{Inode, Writing};
@@ -20,8 +20,6 @@ use wire::{LeaseMode, MetaOp, RenameMode};
 const READ: u16 = 4;
 const WRITE: u16 = 2;
 const SEARCH: u16 = 1;
-/// The attribute with what a program may do that is run from the file.
-const CAPABILITY: &str = "security.capability";
 /// In [`MetaOp::MayOpen`]: the owner may in any case.
 const OWNER_IN_ANY_CASE: u32 = 8;
 

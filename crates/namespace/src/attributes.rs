@@ -19,6 +19,9 @@ pub const MAX_XATTR_NAMES: u32 = 64 * 1024;
 /// All values of an inode's attributes, in bytes. Bounds what the removal of an inode takes.
 pub const MAX_XATTR_VALUES: u32 = 256 * 1024;
 
+/// What a program may do that is run from the file (capabilities(7)). Whoever changes the file's content takes it away.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
 /// What a name costs in a list of names.
 fn listed_len(name: &[u8]) -> u32 {
     name.len() as u32 + 1

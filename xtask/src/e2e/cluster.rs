@@ -11,7 +11,7 @@ use crate::process::{self, Finished};
 use crate::sys;
 use std::fs::{self, File};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -378,7 +378,7 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     rig.json(&["session", "list", "--dir", &dir])?;
 
     by_mount_helper(&rig, &first)?;
-    reservation_takes_capabilities(&first, &second)?;
+    changes_take_capabilities(&first, &second)?;
     rig.unmount(&first)?;
     rig.unmount(&second)?;
     ["b", "a", "m"].iter().try_for_each(|name| rig.stop(name))?;
@@ -389,23 +389,44 @@ fn two_nodes_two_mounts(stage: &Stage) -> TestResult {
     rig.unmount(&again)
 }
 
-/// A file that gives its program rights loses them when somebody reserves room in it, who may do so without having them.
-fn reservation_takes_capabilities(first: &Path, second: &Path) -> TestResult {
+/// A file that gives its program rights loses them when somebody changes it, who may do so without having them.
+fn changes_take_capabilities(first: &Path, second: &Path) -> TestResult {
     const OTHER_USER: u32 = 65534;
     const CAPABILITY: &str = "security.capability";
     // Revision 2, in force: CAP_NET_RAW (linux/capability.h).
     const NET_RAW: [u32; 5] = [0x0200_0001, 1 << 13, 0, 0, 0];
     let value: Vec<u8> = NET_RAW.iter().flat_map(|word| word.to_le_bytes()).collect();
     let path = first.join("program");
-    fs::write(&path, "text").at("program")?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).at("chmod")?;
-    sys::set_xattr(&path, CAPABILITY, &value, 0).at(CAPABILITY)?;
-    let mut reserve = Command::new("fallocate");
-    reserve.args(["--length", "100"]).arg(&path).uid(OTHER_USER).gid(OTHER_USER);
-    process::run_ok(&mut reserve, START_DEADLINE)?;
-    for mount in [first, second] {
-        let left = sys::get_xattr(&mount.join("program"), CAPABILITY);
-        expect_errno(left, libc::ENODATA, "capabilities after a reservation")?;
+    let set = || sys::set_xattr(&path, CAPABILITY, &value, 0).at(CAPABILITY);
+    let ensure_taken = |change: &str| -> TestResult {
+        for mount in [first, second] {
+            let left = sys::get_xattr(&mount.join("program"), CAPABILITY);
+            expect_errno(left, libc::ENODATA, format!("capabilities after `{change}`"))?;
+        }
+        Ok(())
+    };
+    let changes = ["echo more >> program", "truncate -s 2 program", "fallocate --length 100 program"];
+    for length in [100, 1 << 20] {
+        for change in changes {
+            fs::write(&path, vec![b'x'; length]).at("program")?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).at("chmod")?;
+            set()?;
+            ensure_eq!(
+                sys::get_xattr(&second.join("program"), CAPABILITY).at(CAPABILITY)?,
+                value,
+                "capabilities on another mount"
+            );
+            let mut shell = Command::new("sh");
+            shell.args(["-c", change]).current_dir(first).uid(OTHER_USER).gid(OTHER_USER);
+            process::run_ok(&mut shell, START_DEADLINE)?;
+            ensure_taken(change)?;
+        }
+        // Through a file that was open, and written, before.
+        let file = File::options().write(true).open(&path).at("program")?;
+        file.write_all_at(b"before", 0).at("write")?;
+        set()?;
+        file.write_all_at(b"after", 0).at("write")?;
+        ensure_taken("a write through a file that was open")?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Content: inline content, and what is known of content in chunks.
 
 use crate::Failure;
+use crate::attributes::{self, CAPABILITY};
 use crate::keys;
 use crate::record::{Inline, Inode, Writing};
 use crate::tx::{Outcome, Tx};
@@ -66,6 +67,7 @@ pub(crate) fn write_inline(
     };
     inode.size = inode.size.max(end);
     put_inline(tx, ino, &mut inode, content);
+    attributes::discard(tx, ino, &mut inode, CAPABILITY)?;
     inode.modify(tx.env.now);
     if kill_suid_sgid {
         inode.kill_suid_sgid();
@@ -87,8 +89,14 @@ fn overwrite(old: &[u8], offset: usize, data: &[u8]) -> Bytes {
 }
 
 /// Notes that the session changes the file's chunks, and chooses its layout if it has none yet.
+///
+/// The file's capabilities go, as Linux has it with every write: a kernel asks for that only where it caches the write.
 pub(crate) fn begin_write(tx: &mut Tx<'_>, ino: InodeId) -> Outcome<MetaReply> {
     let mut inode = tx.regular(ino)?;
+    if inode.xattr_names > 0 {
+        attributes::discard(tx, ino, &mut inode, CAPABILITY)?;
+        tx.put_inode(ino, &inode);
+    }
     if inode.layout.is_none() {
         let pattern = pattern_of(&inode)?;
         let layout = Layout {

@@ -97,3 +97,26 @@ fn trusted_names_are_listed_to_root() {
     world.credentials = Credentials::default();
     assert_eq!(list(&mut world), ["trusted.t", "user.u"]);
 }
+
+#[test]
+fn a_change_of_content_takes_capabilities_away_and_nothing_else() {
+    const CAPABILITY: &str = "security.capability";
+    for in_chunks in [false, true] {
+        let mut world = World::new(Holding::All);
+        let ino = world.create(ROOT, "f");
+        for name in ["user.a", CAPABILITY] {
+            let (name, value) = (bytes(name), bytes("value"));
+            world.run(MetaOp::SetXattr { ino, name, value, mode: XattrMode::Any, kill_sgid: false }).unwrap();
+        }
+        let change = match in_chunks {
+            true => MetaOp::BeginWrite { ino },
+            false => {
+                MetaOp::WriteInline { ino, offset: 0, data: bytes("x"), kill_suid_sgid: false, at_end: false }
+            }
+        };
+        world.run(change).unwrap();
+        let left = world.run(MetaOp::ListXattr { ino }).unwrap();
+        assert_eq!(left, MetaReply::Names(vec![bytes("user.a")]), "in chunks: {in_chunks}");
+        world.check_invariants();
+    }
+}
