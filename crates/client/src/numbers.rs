@@ -62,10 +62,15 @@ impl Lanes {
 impl Numbered<'_> {
     /// This is what came of the change. Its lane is free, unless the request may still be on its way, or what it did on its way to the disk.
     pub(crate) fn ended<T>(mut self, outcome: &Result<T>) {
-        let in_doubt =
-            |errno| matches!(errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ECANCELED | Errno::ENOTCONN);
-        self.is_answered = outcome.as_ref().err().is_none_or(|error| !in_doubt(error.errno));
+        self.is_answered = !is_in_doubt(outcome);
     }
+}
+
+/// Whether a request may still be carried out, or what it did still be on its way to the disk.
+pub(crate) fn is_in_doubt<T>(outcome: &Result<T>) -> bool {
+    let in_doubt =
+        |errno| matches!(errno, Errno::ETIMEDOUT | Errno::EIO | Errno::ECANCELED | Errno::ENOTCONN);
+    outcome.as_ref().err().is_some_and(|error| in_doubt(error.errno))
 }
 
 impl Drop for Numbered<'_> {

@@ -20,6 +20,7 @@ mod overtaken;
 mod power;
 mod privileges;
 mod promised;
+mod ranges;
 mod recalls;
 mod sessions;
 mod shortened;

@@ -20,12 +20,12 @@ const SOON: Duration = Duration::from_millis(10);
 const LATER: Duration = Duration::from_millis(100);
 
 /// As a kernel does it, which looks the name up first.
-async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
+pub async fn make(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
     look(client, dir, name).await;
     create(client, dir, name).await
 }
 
-async fn look(client: &Arc<Client>, dir: InodeId, name: &str) {
+pub async fn look(client: &Arc<Client>, dir: InodeId, name: &str) {
     if let Found::Known(known) = client.find(ROOT, dir, name.as_bytes()).await.unwrap() {
         client.forget(known.ino, 1);
     }
@@ -36,7 +36,7 @@ async fn create(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle> {
 }
 
 /// Making it asks nobody, though a client may be asking something else at that moment.
-async fn create_unasked(client: &Arc<Client>, dir: InodeId, name: &str) -> (bool, Arc<Handle>) {
+pub async fn create_unasked(client: &Arc<Client>, dir: InodeId, name: &str) -> (bool, Arc<Handle>) {
     let made = client.create(ROOT, dir, name.as_bytes(), 0o100_644, 0o022, RDWR);
     let mut made = pin!(made);
     let at_once = poll_fn(|context| {
@@ -51,7 +51,7 @@ async fn create_unasked(client: &Arc<Client>, dir: InodeId, name: &str) -> (bool
     }
 }
 
-async fn close(client: &Arc<Client>, file: Arc<Handle>) -> Result<()> {
+pub async fn close(client: &Arc<Client>, file: Arc<Handle>) -> Result<()> {
     let flushed = client.flush(&file).await;
     client.release(file).await;
     flushed
@@ -60,7 +60,10 @@ async fn close(client: &Arc<Client>, file: Arc<Handle>) -> Result<()> {
 /// Makes files until the client has a directory to itself.
 async fn has_alone(client: &Arc<Client>, dir: InodeId) {
     for _ in 0..10_000 {
-        let name = format!("early{}", rt::random_u64());
+        // A number at its end would be one of many.
+        let number = rt::random_u64().to_string();
+        let letters: String = number.bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
+        let name = format!("early{letters}");
         look(client, dir, &name).await;
         let (unasked, file) = create_unasked(client, dir, &name).await;
         close(client, file).await.unwrap();
@@ -87,12 +90,12 @@ async fn promised(client: &Arc<Client>, dir: InodeId, name: &str) -> Arc<Handle>
     file
 }
 
-async fn open(client: &Arc<Client>, dir: InodeId, name: &str, flags: u32) -> Result<Arc<Handle>> {
+pub async fn open(client: &Arc<Client>, dir: InodeId, name: &str, flags: u32) -> Result<Arc<Handle>> {
     let found = client.lookup(ROOT, dir, name.as_bytes()).await?;
     client.open(ROOT, found.ino, flags).await
 }
 
-async fn names(client: &Client, dir: InodeId) -> Vec<String> {
+pub async fn names(client: &Client, dir: InodeId) -> Vec<String> {
     let listing = client.readdir(dir, 0, 1000, false).await.unwrap();
     let name = |entry: &wire::DirEntry| String::from_utf8(entry.name.to_vec()).unwrap();
     let mut names: Vec<String> = listing.entries.iter().map(name).collect();
