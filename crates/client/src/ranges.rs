@@ -35,7 +35,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// Directories of which something is known. Beyond it all is forgotten where nothing is held.
 const MAX_DIRECTORIES: usize = 1024;
 /// Ranges of a directory, as many as a service grants, and beginnings of names that are counted there.
-const MAX_RANGES: usize = 8;
+const MAX_RANGES: usize = 128;
 /// Names of all ranges, some 16 bytes each. With more, the largest one is given back.
 const MAX_NAMES: usize = 1 << 20;
 /// Entries of a page of a list, and pages: in larger directories listing them costs more than it saves.

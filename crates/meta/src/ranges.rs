@@ -17,6 +17,7 @@ use bytes::Bytes;
 use namespace::leases::{Access, Asker, Due};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use types::{InodeId, PartitionId, SessionId};
 
@@ -31,27 +32,34 @@ pub(crate) enum Names<'a> {
 impl Names<'_> {
     /// Every name.
     pub const ALL: Names<'static> = Names::With(b"");
-
-    /// Whether one of them may begin with this.
-    fn meets(self, prefix: &[u8]) -> bool {
-        match self {
-            Names::One(name) => name.starts_with(prefix),
-            Names::With(beginning) => beginning.starts_with(prefix) || prefix.starts_with(beginning),
-        }
-    }
 }
 
+/// Who has names of a directory.
 struct Range {
-    prefix: Bytes,
     session: SessionId,
     /// The number on which the lease is.
     lease: InodeId,
 }
 
+/// The ranges of a directory by their prefixes. None begins with another one: so of those that a name may begin with there is one at most, the last one that isn't after it.
+type OfDirectory = BTreeMap<Bytes, Range>;
+
+/// Those that have some of these names.
+fn meeting<'a>(ranges: &'a OfDirectory, names: Names<'a>) -> impl Iterator<Item = &'a Range> {
+    let (Names::One(beginning) | Names::With(beginning)) = names;
+    let before = (Bound::Unbounded, Bound::Included(beginning));
+    let around =
+        ranges.range::<[u8], _>(before).next_back().filter(|(prefix, _)| beginning.starts_with(prefix));
+    let after = (Bound::Excluded(beginning), Bound::Unbounded);
+    let all = matches!(names, Names::With(_)).then(|| ranges.range::<[u8], _>(after)).into_iter().flatten();
+    let within = all.take_while(move |(prefix, _)| prefix.starts_with(beginning));
+    around.into_iter().chain(within).map(|(_, range)| range)
+}
+
 /// The ranges of all directories.
 #[derive(Default)]
 pub(crate) struct Ranges {
-    directories: Mutex<BTreeMap<InodeId, Vec<Range>>>,
+    directories: Mutex<BTreeMap<InodeId, OfDirectory>>,
     /// Ranges in all of them. While it is 0, nobody has names in any.
     count: AtomicUsize,
 }
@@ -62,14 +70,29 @@ impl Ranges {
     }
 
     /// Those of other sessions in a directory that have some of these names.
-    fn of_others(&self, session: SessionId, dir: InodeId, names: Names<'_>) -> Vec<(SessionId, InodeId)> {
+    fn of_others(&self, session: SessionId, dir: InodeId, names: Names<'_>) -> Vec<InodeId> {
         if self.is_empty() {
             return Vec::new();
         }
         let directories = self.directories.lock();
-        let there = directories.get(&dir).into_iter().flatten();
-        let those = there.filter(|range| range.session != session && names.meets(&range.prefix));
-        those.map(|range| (range.session, range.lease)).collect()
+        let Some(ranges) = directories.get(&dir) else { return Vec::new() };
+        let those = meeting(ranges, names).filter(|range| range.session != session);
+        those.map(|range| range.lease).collect()
+    }
+
+    /// Whether this is so of one of another session in a directory.
+    fn any_of_others(
+        &self,
+        session: SessionId,
+        dir: InodeId,
+        is_so: impl Fn(SessionId, InodeId) -> bool,
+    ) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let directories = self.directories.lock();
+        let mut there = directories.get(&dir).into_iter().flat_map(BTreeMap::values);
+        there.any(|range| range.session != session && is_so(range.session, range.lease))
     }
 
     fn retain(&self, mut stays: impl FnMut(InodeId, &Range) -> bool) {
@@ -78,10 +101,10 @@ impl Ranges {
         }
         let mut directories = self.directories.lock();
         directories.retain(|dir, ranges| {
-            ranges.retain(|range| stays(*dir, range));
+            ranges.retain(|_, range| stays(*dir, range));
             !ranges.is_empty()
         });
-        self.count.store(directories.values().map(Vec::len).sum(), Relaxed);
+        self.count.store(directories.values().map(BTreeMap::len).sum(), Relaxed);
     }
 
     /// Forgets those of a partition that is another service's now.
@@ -89,7 +112,7 @@ impl Ranges {
         self.retain(|dir, _| dir.partition() != partition);
     }
 
-    /// What stands for these names of a session, if they are noted already, else `fresh`, which then is noted. `None` where others have some of them, or there are too many.
+    /// What stands for these names of a session, if they are noted already, else `fresh`, which then is noted. `None` where somebody has some of them, or there are too many.
     fn find_or_note(
         &self,
         session: SessionId,
@@ -97,24 +120,22 @@ impl Ranges {
         fresh: InodeId,
     ) -> Option<InodeId> {
         let mut directories = self.directories.lock();
-        let ranges = directories.entry(dir).or_default();
-        let own = |range: &&Range| range.session == session;
-        let names = Names::With(prefix);
-        let known = ranges.iter().find(|range| own(range) && range.prefix == *prefix);
-        if let Some(range) = known {
-            return Some(range.lease);
-        }
-        let is_taken = ranges.iter().any(|range| range.session != session && names.meets(&range.prefix));
-        let is_full = ranges.len() >= RANGES_PER_DIRECTORY
-            || ranges.iter().filter(own).count() >= RANGES_PER_SESSION
-            || self.count.load(Relaxed) >= RANGES;
-        if is_taken || is_full {
-            if ranges.is_empty() {
-                directories.remove(&dir);
+        if let Some(ranges) = directories.get(&dir) {
+            if let Some(known) = ranges.get(prefix).filter(|range| range.session == session) {
+                return Some(known.lease);
             }
+            let own = || ranges.values().filter(|range| range.session == session).count();
+            if meeting(ranges, Names::With(prefix)).next().is_some()
+                || ranges.len() >= RANGES_PER_DIRECTORY
+                || own() >= RANGES_PER_SESSION
+            {
+                return None;
+            }
+        }
+        if self.count.load(Relaxed) >= RANGES {
             return None;
         }
-        ranges.push(Range { prefix: prefix.clone(), session, lease: fresh });
+        directories.entry(dir).or_default().insert(prefix.clone(), Range { session, lease: fresh });
         self.count.fetch_add(1, Relaxed);
         Some(fresh)
     }
@@ -127,8 +148,7 @@ impl Leases {
 
     /// Whether other sessions have names of a directory to themselves.
     pub fn has_ranges_of_others(&self, session: SessionId, dir: InodeId) -> bool {
-        let of_others = self.ranges.of_others(session, dir, Names::ALL);
-        of_others.into_iter().any(|(other, range)| self.holds(other, range))
+        self.ranges.any_of_others(session, dir, |other, range| self.holds(other, range))
     }
 
     /// Recalls the ranges of others in which some of these names are.
@@ -139,7 +159,7 @@ impl Leases {
         (dir, names): (InodeId, Names<'_>),
         due: &mut Vec<Due>,
     ) {
-        for (_, range) in self.ranges.of_others(asker.session, dir, names) {
+        for range in self.ranges.of_others(asker.session, dir, names) {
             self.make_way_on(sessions, asker, (range, Access::Change), due);
         }
     }
@@ -172,42 +192,74 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     const DIR: InodeId = InodeId(9);
 
-    #[test]
-    fn names_meet_where_some_name_is_both() {
-        let meets = |names: Names<'_>| names.meets(b"rank3.");
-        assert!(meets(Names::One(b"rank3.17")) && meets(Names::One(b"rank3.")));
-        assert!(!meets(Names::One(b"rank3")) && !meets(Names::One(b"rank31.17")));
-        assert!(meets(Names::With(b"rank")) && meets(Names::With(b"rank3.x")) && meets(Names::ALL));
-        assert!(!meets(Names::With(b"rank4")));
+    fn note(ranges: &Ranges, session: u64, prefix: &str, fresh: u64) -> Option<u64> {
+        let prefix = Bytes::copy_from_slice(prefix.as_bytes());
+        let noted = ranges.find_or_note(SessionId(session), (DIR, &prefix), InodeId(fresh));
+        noted.map(|lease| lease.0)
     }
 
     #[test]
-    fn no_two_sessions_have_a_name_in_common_and_there_are_not_too_many() {
+    fn no_two_ranges_have_a_name_in_common_and_there_are_not_too_many() {
         let ranges = Ranges::default();
-        let note = |session, prefix: &str, fresh| {
-            let prefix = Bytes::copy_from_slice(prefix.as_bytes());
-            ranges.find_or_note(SessionId(session), (DIR, &prefix), InodeId(fresh))
-        };
-        assert_eq!(note(1, "a.", 100), Some(InodeId(100)));
-        assert_eq!(note(1, "a.", 101), Some(InodeId(100)), "it has that already");
+        assert_eq!(note(&ranges, 1, "a.", 100), Some(100));
+        assert_eq!(note(&ranges, 1, "a.", 101), Some(100), "it has that already");
         for overlapping in ["a.", "a", "a.b"] {
-            assert_eq!(note(2, overlapping, 102), None);
+            assert_eq!(note(&ranges, 2, overlapping, 102), None);
         }
-        assert_eq!(note(2, "b.", 103), Some(InodeId(103)));
-        assert_eq!(note(1, "a.b", 104), Some(InodeId(104)), "its own may overlap");
-        let of_others = |names| ranges.of_others(SessionId(2), DIR, names);
-        assert_eq!(of_others(Names::One(b"a.c")), [(SessionId(1), InodeId(100))]);
-        assert_eq!(of_others(Names::One(b"b.c")), []);
-        assert_eq!(of_others(Names::ALL).len(), 2);
-        let own: Vec<_> =
-            (0..2 * RANGES_PER_SESSION as u64).filter_map(|n| note(3, &format!("c{n}."), 200 + n)).collect();
-        assert_eq!(own.len(), RANGES_PER_SESSION);
-        let many = (4..200).filter_map(|session| note(session, &format!("d{session}."), 1000 + session));
-        assert!(many.count() < RANGES_PER_DIRECTORY);
+        assert_eq!(note(&ranges, 1, "a.b", 102), None, "its own are refused as well");
+        assert_eq!(note(&ranges, 2, "b.", 103), Some(103));
+        let own = (0..2 * RANGES_PER_SESSION as u64)
+            .filter(|n| note(&ranges, 3, &format!("c{n}."), 200 + n).is_some());
+        assert_eq!(own.count(), RANGES_PER_SESSION);
+        let many = 2 * RANGES_PER_DIRECTORY as u64;
+        let many =
+            (4..many).filter(|other| note(&ranges, *other, &format!("d{other}."), 1000 + other).is_some());
+        assert_eq!(many.count(), RANGES_PER_DIRECTORY - RANGES_PER_SESSION - 2);
         ranges.forget_partition(DIR.partition());
-        assert!(ranges.is_empty() && of_others(Names::ALL).is_empty());
+        assert!(ranges.is_empty() && ranges.of_others(SessionId(2), DIR, Names::ALL).is_empty());
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        "[ab]{0,5}"
+    }
+
+    proptest! {
+        /// Which ranges a command is about, beside a comparison with each of them.
+        #[test]
+        fn names_meet_ranges_as_a_look_at_all_of_them_says(prefixes in vec(text(), 0..12), names in vec(text(), 1..12)) {
+            let ranges = Ranges::default();
+            let mut noted: Vec<(u64, String)> = Vec::new();
+            for (at, prefix) in prefixes.into_iter().filter(|prefix| !prefix.is_empty()).enumerate() {
+                let overlaps = |other: &String| other.starts_with(&prefix) || prefix.starts_with(other.as_str());
+                let expected = !noted.iter().any(|(_, other)| overlaps(other));
+                let lease = 100 + at as u64;
+                let is_there = noted.iter().any(|(_, other)| *other == prefix);
+                if !is_there {
+                    prop_assert_eq!(note(&ranges, 1, &prefix, lease).is_some(), expected);
+                }
+                if expected {
+                    noted.push((lease, prefix));
+                }
+            }
+            let met = |names| {
+                let mut met: Vec<u64> = ranges.of_others(SessionId(2), DIR, names).iter().map(|ino| ino.0).collect();
+                met.sort_unstable();
+                met
+            };
+            let all = |meets: &dyn Fn(&str) -> bool| -> Vec<u64> {
+                noted.iter().filter(|(_, prefix)| meets(prefix)).map(|(lease, _)| *lease).collect()
+            };
+            for name in &names {
+                prop_assert_eq!(met(Names::One(name.as_bytes())), all(&|prefix| name.starts_with(prefix)));
+                let overlaps = |prefix: &str| name.starts_with(prefix) || prefix.starts_with(name.as_str());
+                prop_assert_eq!(met(Names::With(name.as_bytes())), all(&overlaps));
+            }
+            prop_assert_eq!(ranges.of_others(SessionId(1), DIR, Names::ALL), []);
+        }
     }
 }
