@@ -28,4 +28,5 @@ mod silence;
 mod sizes;
 mod slow;
 mod storm;
+mod twin;
 mod writers;

@@ -1,10 +1,10 @@
 //! Names in a directory that a client has to itself while others use the directory.
 
-use crate::cluster::{Program, RDONLY, RDWR, ROOT, with_cluster, with_cluster_of_seed};
+use crate::cluster::{Program, RDWR, ROOT, with_cluster, with_cluster_of_seed};
 use crate::company::{FIRST, SECOND, with_company};
 use crate::promised::{close, create_unasked, look, make, names, open};
+use crate::twin::Twin;
 use client::{Client, Found};
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -229,10 +229,7 @@ fn clients_with_names_of_their_own_agree_with_a_map() {
         let total = total.clone();
         with_cluster_of_seed(seed, |cluster| async move {
             let clients: [Arc<Client>; 3] = cluster.clients().await;
-            let dir = clients[0].mkdir(ROOT, InodeId::ROOT, b"d", 0o777, 0).await.unwrap().ino;
-            let mut there: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-            let mut open_files = Vec::new();
-            let mut unasked = 0u64;
+            let mut twin = Twin::new(&clients[0]).await;
             for step in 0..600 {
                 if step % 100 == 99 {
                     rt::sleep(Duration::from_secs(70)).await;
@@ -246,62 +243,22 @@ fn clients_with_names_of_their_own_agree_with_a_map() {
                 let name = format!("{prefix}{}", (draw >> 24) % 60);
                 match draw % 32 {
                     0..18 => {
-                        look(client, dir, &name).await;
-                        let (at_once, file) = create_unasked(client, dir, &name).await;
-                        unasked += u64::from(at_once);
-                        let content = there.entry(name.clone()).or_default();
-                        let len = (draw >> 32) as usize % 200;
-                        if len > 0 {
-                            client.put(&file, 0, len, b'a' + (draw >> 40) as u8 % 26).await;
-                            let grown = content.len().max(len);
-                            content.resize(grown, 0);
-                            content[..len].fill(b'a' + (draw >> 40) as u8 % 26);
-                        }
-                        open_files.push((who, file));
+                        let content = ((draw >> 32) as usize % 200, b'a' + (draw >> 40) as u8 % 26);
+                        twin.make(client, &name, content).await;
                     }
-                    18..24 if !open_files.is_empty() => {
-                        let (who, file) = open_files.swap_remove((draw >> 32) as usize % open_files.len());
-                        close(&clients[who], file).await.unwrap();
-                    }
-                    24..26 => match client.unlink(ROOT, dir, name.as_bytes()).await {
-                        Ok(()) => assert!(there.remove(&name).is_some(), "{name}"),
-                        Err(error) => {
-                            assert!(error.errno == Errno::ENOENT && !there.contains_key(&name), "{error}")
-                        }
-                    },
-                    26..28 => {
-                        assert_eq!(is_absent(client, dir, &name).await, !there.contains_key(&name), "{name}")
-                    }
-                    28 if (draw >> 44).is_multiple_of(4) => {
-                        let listed: BTreeSet<String> = names(client, dir).await.into_iter().collect();
-                        assert_eq!(listed, there.keys().cloned().collect());
-                    }
+                    18..24 => twin.close_one(draw >> 32).await,
+                    24..26 => twin.remove(client, &name).await,
+                    26..28 => twin.find(client, &name).await,
+                    28 if (draw >> 44).is_multiple_of(4) => twin.list(client).await,
                     29 => {
-                        let to =
-                            format!("r.{}.{}", ["a", "b", "c"][(draw >> 36) as usize % 3], (draw >> 40) % 60);
-                        let renamed = client
-                            .rename(ROOT, dir, name.as_bytes(), dir, to.as_bytes(), RenameMode::Replace)
-                            .await;
-                        assert_eq!(renamed.is_ok(), there.contains_key(&name));
-                        if let Some(content) = there.remove(&name) {
-                            there.insert(to, content);
-                        }
+                        let prefix = ["r.a.", "r.b.", "r.c."][(draw >> 36) as usize % 3];
+                        twin.rename(client, &name, &format!("{prefix}{}", (draw >> 40) % 60)).await;
                     }
                     30 if (draw >> 48).is_multiple_of(8) => cluster.restart_names().await,
                     _ => rt::sleep(Duration::from_millis((draw >> 24) % 40)).await,
                 }
             }
-            for (who, file) in open_files {
-                close(&clients[who], file).await.unwrap();
-            }
-            for client in &clients {
-                for (name, content) in &there {
-                    let file = open(client, dir, name, RDONLY).await.unwrap();
-                    assert_eq!(&client.bytes(&file).await, content, "{name}");
-                    client.release(file).await;
-                }
-            }
-            total.fetch_add(unasked, Ordering::Relaxed);
+            total.fetch_add(twin.finish(&clients).await, Ordering::Relaxed);
         });
     }
     let unasked = total.load(Ordering::Relaxed);
