@@ -306,7 +306,9 @@ impl Client {
         umask: u32,
     ) -> Result<Known> {
         let op = MetaOp::Mkdir { parent, name: Bytes::copy_from_slice(name), mode, umask };
-        self.referenced(parent, self.change(credentials, op).await?)
+        let made = self.referenced(parent, self.change(credentials, op).await?)?;
+        self.note_made_alike(credentials, parent, name);
+        Ok(made)
     }
 
     /// Makes a symlink.

@@ -348,7 +348,7 @@ fn prefix_of(name: &[u8]) -> Option<&[u8]> {
 }
 
 impl Client {
-    /// A file was made in a directory. Who makes many whose names begin alike, and has to ask for each whether it is there, is to have them alone.
+    /// Something was made in a directory. Who makes many whose names begin alike, and has to ask for each whether it is there, is to have them alone.
     pub(crate) fn note_made_alike(&self, credentials: Credentials, dir: InodeId, name: &[u8]) {
         if self.leases.is_alone() || self.complete.has(dir) {
             return;

@@ -73,6 +73,30 @@ fn two_clients_fill_a_directory_with_one_request_for_each_file() {
 }
 
 #[test]
+fn directories_are_made_with_one_request_each_as_well() {
+    with_cluster(|cluster| async move {
+        let [one, two] = cluster.clients().await;
+        let dir = shared_directory(&one).await;
+        make(&two, dir, "b").await;
+        let made = async |number: u32| {
+            let name = format!("rank1.{number}");
+            assert!(is_absent(&one, dir, &name).await);
+            one.mkdir(ROOT, dir, name.as_bytes(), 0o755, 0).await.unwrap();
+        };
+        for number in 0..8 {
+            made(number).await;
+            rt::sleep(SOON).await;
+        }
+        let before = cluster.requests();
+        for number in 8..28 {
+            made(number).await;
+        }
+        assert_eq!(cluster.requests() - before, 20);
+        assert!(!is_absent(&two, dir, "rank1.20").await);
+    });
+}
+
+#[test]
 fn others_find_what_was_just_made_and_who_made_it_finds_theirs() {
     with_cluster(|cluster| async move {
         let [one, two] = cluster.clients().await;
