@@ -6,8 +6,8 @@ use std::time::Duration;
 use types::{Errno, Result};
 use wire::Number;
 
-/// After this time a lane is used again although its last change was never answered: no request is under way for so long.
-const REUSED_AFTER: Duration = Duration::from_secs(3600);
+/// After this time a lane is used again although its last change was never answered: no request is under way for so long, nor will it be done.
+pub(crate) const REUSED_AFTER: Duration = Duration::from_secs(3600);
 
 /// The lanes of a session that aren't in use. As many as there were numbered changes at a time, and those of the last hour that nobody answered.
 #[derive(Default)]

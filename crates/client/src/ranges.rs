@@ -19,7 +19,7 @@ use crate::births::{Births, FEW_NUMBERS, Numbered};
 use crate::complete::{added, fingerprint};
 use crate::habit::{Habit, Rest};
 use crate::lease::{Asked, Leases};
-use crate::numbers::is_in_doubt;
+use crate::numbers::{REUSED_AFTER, is_in_doubt};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -41,7 +41,7 @@ const MAX_NAMES: usize = 1 << 20;
 /// Entries of a page of a list, and pages: in larger directories listing them costs more than it saves.
 const PAGE: u32 = 2048;
 const MAX_PAGES: u32 = 128;
-/// Requests that were never answered and may add names. Beyond it nothing is asked for.
+/// Requests of the last hour that were never answered and may add names. Beyond it nothing is asked for.
 const MAX_DOUBTS: usize = 4096;
 
 struct Range {
@@ -105,8 +105,14 @@ impl Directory {
 #[derive(Default)]
 struct Adds {
     next: u64,
-    /// Directory and fingerprint of what may be added by requests that aren't answered.
-    unanswered: HashMap<u64, (InodeId, u64)>,
+    /// What may be added by requests that aren't answered.
+    unanswered: HashMap<u64, Add>,
+}
+
+struct Add {
+    dir: InodeId,
+    name: u64,
+    since_ns: u64,
 }
 
 /// All ranges of a session.
@@ -149,7 +155,8 @@ impl Ranges {
             let mut adds = self.adds.lock();
             adds.next += 1;
             let id = adds.next;
-            adds.unanswered.insert(id, (dir, fingerprint(name)));
+            let since_ns = rt::monotonic_ns();
+            adds.unanswered.insert(id, Add { dir, name: fingerprint(name), since_ns });
             id
         };
         // A range that begins after this finds it among those.
@@ -265,18 +272,21 @@ impl Ranges {
             };
             return Ok(!range.is_complete);
         }
-        let adds = self.adds.lock();
+        let now_ns = rt::monotonic_ns();
+        let mut adds = self.adds.lock();
+        let is_over = |add: &Add| now_ns.saturating_sub(add.since_ns) > REUSED_AFTER.as_nanos() as u64;
+        adds.unanswered.retain(|_, add| !is_over(add));
         if adds.unanswered.len() > MAX_DOUBTS {
             return Err(Error::new(Errno::EBUSY, "too many requests were never answered"));
         }
-        let now_ns = rt::monotonic_ns();
+        let there = adds.unanswered.values().filter(|add| add.dir == dir);
         directory.ranges.push(Range {
             prefix: prefix.clone(),
             lease,
             asked,
             since_ns: now_ns,
             used_ns: now_ns,
-            names: adds.unanswered.values().filter(|(at, _)| *at == dir).map(|(_, name)| *name).collect(),
+            names: there.map(|add| add.name).collect(),
             is_complete: false,
             births,
         });
@@ -516,6 +526,21 @@ mod tests {
         leases.closed(LEASE, None);
         granted(&leases);
         assert!(!lacks(&ranges, &leases, "a.7"), "what was known is forgotten");
+    }
+
+    #[test]
+    fn what_was_never_answered_is_forgotten_when_it_can_not_be_done_any_more() {
+        let run = async {
+            let (ranges, leases) = (Ranges::default(), Leases::new(false));
+            ranges.adding(DIR, b"a.0");
+            rt::sleep(REUSED_AFTER / 2).await;
+            ranges.adding(DIR, b"a.1");
+            rt::sleep(REUSED_AFTER / 4 * 3).await;
+            begun(&ranges, &leases);
+            ranges.asked(&leases, DIR, Some(LEASE));
+            [b"a.0", b"a.1"].map(|name| ranges.lacks(&leases, DIR, name).is_some())
+        };
+        assert_eq!(rt::sim::Machine::new(1).run(run).unwrap(), [true, false]);
     }
 
     #[test]
