@@ -50,7 +50,6 @@ mod locks;
 mod neighbours;
 mod ownership;
 mod promises;
-mod ranges;
 mod reaper;
 mod record;
 mod replies;

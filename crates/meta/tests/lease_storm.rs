@@ -86,13 +86,7 @@ impl Place {
                 }
             }
             (20..30, _) => {
-                let op = MetaOp::Readdir {
-                    dir,
-                    cookie: 0,
-                    limit: 100,
-                    attributes: true,
-                    prefix: bytes::Bytes::new(),
-                };
+                let op = MetaOp::Readdir { dir, cookie: 0, limit: 100, attributes: true };
                 honest.ask(op).await.unwrap();
             }
             (30..35, _) => _ = honest.ask(getattr(dir)).await,
